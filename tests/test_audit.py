@@ -98,7 +98,7 @@ def rows(tmp_path: Path) -> Path:
 
 
 def named(found, name: str) -> Check:
-    return next(check for check in found.checks if check.name.strip() == name)
+    return next(check for check in found.checks if check.name == name)
 
 
 @pytest.mark.slow

@@ -135,7 +135,8 @@ _EVALUATION = {
     "stats.samples.majority": "Majority maj_at_k",
     "stats.passk": "avg_at_n cover_at_tau curve exact_pass_at_k pass_at_all_k pass_at_k pass_hat_k",
     "stats.power": "detectable detectable_paired detectable_shares detectable_up_to fewest_units",
-    "stats.samples.anatomy": "Anatomy COUNTDOWN_CLASSES TOKEN_CLASSES classify token_anatomy",
+    "tasks.countdown": "COUNTDOWN_CLASSES",
+    "stats.samples.anatomy": "Anatomy TOKEN_CLASSES classify token_anatomy",
     "stats.samples.clusters": "pooled_share ratio_interval",
     "stats.samples.diversity": "answer_entropy distinct_correct expected_distinct_correct token_entropy",
     "stats.samples.patterns": "Pattern PatternComparison PatternFrequency compare_patterns load_patterns pattern_frequencies",
@@ -159,6 +160,7 @@ NAMES: dict[str, dict[str, str]] = {
     "engines.sft": {"training.state": "model_tensors load_tensors CARD POLICY_FILES"},
     "evaluation": _EVALUATION,
     "evaluation.frontier": {"stats.frontier": "variety=distinct_frontier"},
+    "evaluation.sample_studies": {"results.details": "compared_pattern_lines=pattern_lines"},
     "experiments.demo": {"experiments.jobs": "Job"},
     "experiments.jobs": {"runs.files": "read_metrics"},
     "experiments.design": {"experiments.design": _DESIGN},
@@ -183,7 +185,7 @@ FOLDERS = {"matrices": "designs"}
 """Folders of recipes: old name -> new name."""
 KEYS = {"tier": "title"}
 """Keys of a design file."""
-METRICS = {"reward/dead_group_share": "reward/zero_variance_share"}
+COLUMNS = {"reward/dead_group_share": "reward/zero_variance_share"}
 """Names in metrics.jsonl."""
 FACTS = "matrix.json"
 """What a sweep's folder had in the place of design.json; KEPT: the keys of it and of summaries."""

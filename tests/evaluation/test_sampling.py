@@ -43,6 +43,7 @@ from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks import task_named
+from sage_rlvr.tasks.countdown import WORLDS
 from sage_rlvr.tasks.prompts import BOXED, SAGE
 from sage_rlvr.verifiers.rewards import answered
 
@@ -418,7 +419,7 @@ def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
     assert len(re.findall(r"[0-9.]+%? \[", told)) == told.count("[") >= 17
     assert "(over 2 problems) met the limit of 5 tokens" in cells["truncated"]
     assert "12.5%" in cells["truncated"] and "0.5: 0.500" in cells["Cover@tau"] and "0.25: 1.000" in cells["Cover@tau"]
-    assert powers(256)[-1] == 256 and powers(48) == [1, 2, 4, 8, 16, 32, 48]
+    assert powers(256)[-1] == 256 and powers(48) == (1, 2, 4, 8, 16, 32, 48)
 
 
 # ---- the command line
@@ -468,7 +469,7 @@ def test_eval_samples_tops_up_compares_and_judges_again(
 def test_the_old_word_for_untruncated_is_taken_with_a_warning(tmp_path: Path) -> None:
     with pytest.warns(FutureWarning, match="honest is called untruncated now"):
         settings = SampleSettings(preset="honest")
-    assert settings == SampleSettings() and settings.store_name == "countdown-untruncated"
+    assert settings == SampleSettings() and settings.store_name(WORLDS["demo"]) == "countdown-untruncated"
     (tmp_path / "countdown-honest-T0.5").mkdir()
     assert store_place(tmp_path, "countdown-untruncated-T0.5") == tmp_path / "countdown-honest-T0.5"
     assert store_place(tmp_path, "countdown-untruncated") == tmp_path / "countdown-untruncated"

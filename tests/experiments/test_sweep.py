@@ -297,11 +297,13 @@ def test_what_did_not_run_is_said(tmp_path: Path, design: Callable[..., Path]) -
     assert page.count("| GRPO | 0 of 2 | not run | not run |") == 1 and "\n0 of 6 runs complete.\n" in page
     assert "- GRPO s0: not run\n- SAGE-Branch s0: not run" in page and "the control has 0 evaluated seeds; splitting" in page
     facts = json.loads((sweep.out / "design.json").read_text(encoding="utf-8"))
-    for cell, status in zip(facts["runs"], ("trained", "2/2", "1/2"), strict=False):
+    for cell, status in zip(facts["runs"], ("trained", "training", "1/2"), strict=False):
         cell["status"] = status
+        (sweep.out / "runs" / f"{cell['arm']}-s{cell['seed']}").mkdir(parents=True)
+        (sweep.out / "runs" / f"{cell['arm']}-s{cell['seed']}" / "metrics.jsonl").write_text('{"step": 0}\n')
     (sweep.out / "design.json").write_text(json.dumps(facts), encoding="utf-8")
     assert summarize(sweep.out)["not_run"][:4] == [
-        *("GRPO s0: trained, not evaluated", "SAGE-Branch s0: trained, not evaluated", "GRPO s1: 1 of 2 steps"),
+        *("GRPO s0: trained, not evaluated", "SAGE-Branch s0: 1 steps", "GRPO s1: 1 steps"),
         "SAGE-Branch s1: not run",
     ]
 
@@ -348,7 +350,7 @@ def test_a_run_that_ended_unseen_is_trained(
     """Stopped between the last step of a run and the next look at it, a sweep says "trained" and not "2/2"."""
     cell = (sweep := plan(design(), tmp_path / "out")).cells[0]
     monkeypatch.setattr(work.Job, "done", 2)
-    assert sweep.status(cell) == "2/2"
+    assert sweep.status(cell) == "training"
     monkeypatch.setattr(work.Job, "finished", True)
     assert sweep.status(cell) == "trained"
 
@@ -709,7 +711,7 @@ def test_a_task_of_ones_own_that_lists_its_solutions_is_evaluated_exactly(
         record = load_record(record_path(out, name))
         assert record.meta["world"] == {"name": "listed_sums"} and len(record.meta["problem_ids"]) == 8
         stores = list((out / "runs" / name / "samples").iterdir())
-        assert [store.name for store in stores] == ["listed_sums-untruncated-as_is"]
+        assert [store.name for store in stores] == ["listed_sums-untruncated"]
         with SampleStore.open(stores[0]) as store:
             assert set(store.counts().problems) == set(record.meta["problem_ids"])
     started.clear()
@@ -738,7 +740,9 @@ def test_a_task_of_ones_own_without_solutions_is_evaluated_by_samples(
     }  # fmt: skip
     started.clear()
     assert run(plan(own("own_sums", SAMPLED), out), 1, screen()) and not started
-    write_summary(out)
+    assert [row["label"] for row in write_summary(out)["sampled"]] == ["base", "a", "b"]
+    page = (out / "summary.md").read_text(encoding="utf-8")
+    assert "| a | 1 of 1 | sampled |" in page and "### From samples: own" in page and "| not run |" not in page
 
 
 def test_a_task_of_ones_own_without_solutions_needs_samples(tmp_path: Path, own: Callable[..., Path]) -> None:

@@ -27,6 +27,7 @@ from sage_rlvr.core import (
     Token,
     TokenMean,
 )
+from sage_rlvr.core.describe import essence
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import METHODS, bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
 from sage_rlvr.schema import parameters
@@ -186,6 +187,7 @@ def test_factories_are_documented_and_annotated(name):
 def test_describe_says_what_is_optimized(method, words):
     text = method.describe()
     assert [word for word in words if word not in text] == []
+    assert essence(method) and set(essence(method)) <= set(text.splitlines())
 
 
 def test_the_notes_stand_only_where_they_hold():

@@ -22,7 +22,7 @@ from sage_rlvr.report.markup import escaped
 from sage_rlvr.report.runs import _facts, curves, grids, learning, warnings
 from sage_rlvr.report.samples import SampleSet, sample_sets
 from sage_rlvr.report.scores import policies
-from sage_rlvr.results import Results, Run, compare, words
+from sage_rlvr.results import Results, Run, compare, tables, words
 from sage_rlvr.results.summary import summary_of
 
 ROOT = Path(__file__).parents[2]
@@ -256,6 +256,14 @@ def test_a_stored_summary_of_another_shape_is_named(
     with pytest.raises(SystemExit) as caught:
         main([words[0], ".", *words[1:]])
     assert caught.value.code == 2 and "DataError: summary.json: " in capsys.readouterr().err
+
+
+def test_an_arm_with_samples_alone_is_sampled_and_not_not_run() -> None:
+    arms = {key: {"label": key.upper()} for key in "ab"}
+    found = {"seeds": [0, 1], "ks": [1], "base": None, "arms": arms, "sampled": [{"policy": "A", "seeds": [0]}]}
+    made = tables.scores(found)
+    assert [row[:3] for row in made.rows] == [("A", "1 of 2", "sampled"), ("B", "0 of 2", "not run")]
+    assert made.notes == (tables.SAMPLES,)
 
 
 def test_nothing_to_compare_is_said(folders: Path) -> None:

@@ -14,7 +14,9 @@ SENTENCES = re.compile(
     r"""\.startswith\(\s*["'](cannot|better|worse|tied|no )"""  # a verdict by its first word
     r"""|\.endswith\(\s*["'] (at|near|taken)"""  # a metric by its last
     r"""|\.split\(["'] (\(|at its |vs )"""
-    r"""|(verdict|outcome|metric|sentence)\w*\.(startswith|endswith|removesuffix|removeprefix|split|partition)\("""
+    r"""|(verdict|outcome|metric|sentence|label|status|head|variant|state)\w*"""
+    r"""\.(startswith|endswith|removesuffix|removeprefix|split|partition)\([^)]"""
+    r"""|describe\(\)\.|\.name\.(strip\(\)|startswith\("  )|["']\w+ ["'] in line"""  # what a method, a check, a line says of itself
     r"""|["'](better|worse|tied|cannot be told)["'] in """
 )
 ALLOWED = {  # verdicts of a verifier on an answer, which are labels
@@ -37,6 +39,7 @@ def test_no_code_parses_a_sentence(part: str) -> None:
 def test_the_pattern_knows_what_it_is_to_find() -> None:
     for line in (
         'if verdict.startswith("cannot"):', 'word = text.split(" (")[0]', "one.metric.endswith(NEAR)", 'name.split(" at its ")',
-        'c.verdict.removesuffix(ALONE)', 'if "better" in sentence:',
+        'c.verdict.removesuffix(ALONE)', 'if "better" in sentence:', 'status.partition("/")', 'if ylabel.startswith("pass@"):',
+        "method.describe().splitlines()", 'check.name.startswith("  ")', 'any("SRR " in line for line in lines)',
     ):  # fmt: skip
         assert SENTENCES.search(line), line

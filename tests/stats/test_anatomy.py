@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.samples.anatomy import COUNTDOWN_CLASSES, _rank_correlation, classify, token_anatomy
+from sage_rlvr.stats.samples.anatomy import _rank_correlation, classify, token_anatomy
+from sage_rlvr.tasks.countdown import COUNTDOWN_CLASSES
 
 TEXT = {
     "end or special": ["<|im_end|>", "<eos>", "</s>", "<end_working_out>", "</SOLUTION>"],

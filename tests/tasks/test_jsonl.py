@@ -125,7 +125,7 @@ def test_code_rows_and_limits_are_hashed(made: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_any_task_is_audited(made: Any) -> None:
-    found = {check.name.strip(): check for check in audit(made()).checks}
+    found = {check.name: check for check in audit(made()).checks}
     assert found["gold right against itself, alone or boxed"].good == 3 and found["empty"].good == 3
     assert found["problems that stand once"].share == 1
 

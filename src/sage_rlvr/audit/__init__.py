@@ -67,7 +67,7 @@ def _audited(name: str, task: Task, k: int, options: dict[str, Any]) -> Audit:
     checks = [line for case in cases for line in (case.checks(judge) if isinstance(case, Case) else [case])]
     told = getattr(task, "audited", None)
     head = f"{len(task.problems('test'))} problems" if told is None else told(**options) if callable(told) else told
-    return Audit(name, f"{name}: {head}", tuple(checks))
+    return Audit(name, head, tuple(checks))
 
 
 def _usual(task: Task, k: int) -> Iterator[Case | Check]:

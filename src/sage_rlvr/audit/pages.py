@@ -17,12 +17,12 @@ NOT_PASSED = "NOT PASSED: a check is below 99 %; mend or leave out the rows that
 
 def lines_of(found: Audit, listed: int = 50) -> list[str]:
     """The audit for a terminal: a line per check, and below it the ids and reasons of at most `listed` rows."""
-    lines = [found.head]
+    lines = [f"{found.task}: {found.head}"]
     for check in found.checks:
         mark = "" if not check.bar else "  ok" if check.passed else "  BELOW 99 %"
         note, rows = f"  ({check.note})" if check.note else "", _shown(check)
         lines += [
-            f"  {check.name:<58} {_count(check):>6}/{check.total:<5} {100 * check.share:6.2f} %{mark}{note}",
+            f"  {'  ' * check.part + check.name:<58} {_count(check):>6}/{check.total:<5} {100 * check.share:6.2f} %{mark}{note}",
             *(f"      {row.problem_id}: {row.label}, {row.reason}" for row in rows[:listed]),
             *([f"      and {len(check.rows) - listed} more"] if len(rows) > listed else []),
         ]
@@ -54,8 +54,8 @@ def page_of(found: Sequence[Audit], command: str) -> str:
 
 def _section(one: Audit) -> list[str]:
     """The part of the page about one task."""
-    named = [(check.name.strip(), row) for check in one.checks for row in _shown(check)]
-    head = f"{escaped(one.head.removeprefix(one.task + ': '))}. **{'Passed' if one.passed else 'Not passed'}.**"
+    named = [(check.name, row) for check in one.checks for row in _shown(check)]
+    head = f"{escaped(one.head)}. **{'Passed' if one.passed else 'Not passed'}.**"
     rows = [f"| {' | '.join(map(escaped, (row.problem_id, name, row.label, row.reason)))} |" for name, row in named]
     table = ["| row | check | verdict | reason |", "|---|---|---|---|", *rows, ""] if rows else []
     checks = [_row(check) for check in one.checks]
@@ -64,9 +64,8 @@ def _section(one: Audit) -> list[str]:
 
 def _row(check: Check) -> str:
     bar = "" if not check.bar else "reached" if check.passed else "**missed**"
-    name = escaped(check.name.strip())
-    kind = f"- {name}" if check.name.startswith("  ") else name
-    return f"| {kind} | {_count(check)} of {check.total} | {100 * check.share:.2f} % | {bar} | {escaped(check.note)} |"
+    name = "- " * check.part + escaped(check.name)
+    return f"| {name} | {_count(check)} of {check.total} | {100 * check.share:.2f} % | {bar} | {escaped(check.note)} |"
 
 
 def write_page(found: Sequence[Audit], path: Path, command: str) -> None:

@@ -70,7 +70,7 @@ def audit_pairs() -> Audit:
         told = [Verdict("right" if right else "wrong", rule) for right in verdicts]
         checks += _rates(f": lm-eval {rule}", pairs, told, rows=False)
     equal = sum(pair.right for pair in pairs)
-    head = f"pairs: {len(pairs)} pairs of answers, {equal} of them equal and {len(pairs) - equal} different"
+    head = f"{len(pairs)} pairs of answers, {equal} of them equal and {len(pairs) - equal} different"
     return Audit("pairs", head + ("" if others else f"; lm-eval {ABSENT}"), tuple(checks))
 
 

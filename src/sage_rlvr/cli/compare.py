@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
@@ -160,13 +160,12 @@ def _sampled_scores(results: Results) -> list[str]:
 
 def _guess_floor(task: str, results: Results) -> str:
     """What guessing earns at the largest k; "" where the task knows no such law."""
-    from sage_rlvr.tasks import task_named
+    from sage_rlvr.tasks import known_task
     from sage_rlvr.tasks.base import guess_floor
 
-    counts, share = next(c for c in results.counts if c.task == task), None
+    counts, share, made = next(c for c in results.counts if c.task == task), None, known_task(task)
     k = min(results.k, counts.n)
-    with suppress(SageError):  # of a name that no task has here
-        made: Any = task_named(task)
+    with suppress(SageError):  # of rows that are not there
         if getattr(made, "integers", None) is not None:  # the same for every row, wherever the rows lie
             share = guess_floor(made, [None], k)
         elif hasattr(made, "choices") and not hasattr(made, "draw") and not hasattr(made, "integers"):
@@ -184,9 +183,9 @@ def _excess(results: Results) -> list[str]:
 
 
 def _patterns(results: Results) -> list[str]:
-    from sage_rlvr.evaluation.sample_report import compared_pattern_lines
+    from sage_rlvr.results.details import pattern_lines
 
-    lines = [line for pair in _store_pairs(results) for line in compared_pattern_lines(*pair, results.samples)]
+    lines = [line for pair in _store_pairs(results) for line in pattern_lines(*pair, results.samples)]
     return lines or ["--patterns: only arms of one training run have patterns compared."]
 
 

@@ -102,7 +102,9 @@ class Eval(Command, ExactSettings, SampleSettings):
 
     def _sample_run(self, session: Session) -> SampleRun:
         """The policy and, for Countdown, the world of a run or model; the store's place where none was named."""
+        from sage_rlvr.config import task_named
         from sage_rlvr.evaluation.sampled_run import SampleRun
+        from sage_rlvr.runs import is_run
 
         settings, run, world, own = SampleSettings.of(self), Path(self.what), None, None
         if self.task == "countdown":
@@ -116,12 +118,12 @@ class Eval(Command, ExactSettings, SampleSettings):
                 )
                 settings = replace(settings, task=own.name, template=form, max_new_tokens=limit)
         else:
-            of_run = (run / "run.json").is_file()
+            of_run = is_run(run)
             policy = "base" if self.what == "embedded" else run.name
             model = str(run / "policy") if of_run else self.what
             self._say_other_reward(session, run if of_run else None)
         home = run / "samples" if of_run else RUNS / "samples" / policy
-        store = settings.store or store_place(home, settings.store_name)
+        store = settings.store or store_place(home, settings.store_name(own or task_named(settings.task)))
         return SampleRun(**(vars(settings) | {"store": store}), policy=policy, model=model, world=world, own=own)
 
     def _say_other_reward(self, session: Session, run: Path | None) -> None:

@@ -39,19 +39,9 @@ def describe(method: Method) -> str:
     """The objective that is really optimized, and the expected gradient of its terms, as lines of text."""
     if method.buffer is not None and method.buffer.alone:
         return "\n".join([f"{method.name}: minimize", *_buffer_lines(method.buffer)])
-    anchor, inner, penalty = method.anchor, method.surrogate.equation, ""
-    live = anchor is not None and not anchor.is_off
-    if anchor is not None and live:
-        beta, reference = show(anchor.beta), "pi_ref" if is_flat(anchor.guide) else "q pi_ref"
-        if anchor.placement == "loss":
-            inner += f"  +  {beta} * {_term(anchor)}(pi, {reference})"
-        else:
-            scale = "(G-1)/G * " if getattr(method.advantage, "takes_group_mean", False) else ""
-            penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
-    if method.loss_term is not None:
-        inner += f"  {method.loss_term.equation}"
+    objective, penalty = _objective(method)
     advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
-    lines = [f"{method.name}: minimize", f"  {method.reduction.equation} [ {inner} ]"]
+    lines = [f"{method.name}: minimize", objective]
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
     legends = (getattr(part, "legend", "") for part in (method.surrogate, method.advantage, method.loss_term))
     lines += [f"  {text}" for text in legends if text]
@@ -81,10 +71,39 @@ def describe(method: Method) -> str:
     if ascends := getattr(method.loss_term, "ascends", ""):
         lines.append(f"  the loss term raises, on-policy: {ascends}")
     lines.append(f"  among right answers of a prompt: {preference(method)}")
-    lines += _anchor_lines(anchor) if anchor is not None and live else ["  no KL term"]
+    anchor = _live(method)
+    lines += ["  no KL term"] if anchor is None else [*_q_lines(anchor), _reference_line(anchor), _descended(anchor)]
     if method.buffer is not None:
         lines += ["beside it", *_buffer_lines(method.buffer)]
     return "\n".join(lines + [f"  note: {note}" for note in _notes(method)])
+
+
+def essence(method: Method) -> list[str]:
+    """The lines of `describe` that tell the arms of a sweep apart: the objective, q, and what the KL term descends."""
+    if method.buffer is not None and method.buffer.alone:
+        return _buffer_lines(method.buffer)[:1]
+    anchor = _live(method)
+    return [_objective(method)[0], *([] if anchor is None else [*_q_lines(anchor), _descended(anchor)])]
+
+
+def _live(method: Method) -> Anchor | None:
+    """The anchor of a method that has a KL term."""
+    return None if method.anchor is None or method.anchor.is_off else method.anchor
+
+
+def _objective(method: Method) -> tuple[str, str]:
+    """What is minimized, and what a KL in the reward takes from the advantage."""
+    anchor, inner, penalty = _live(method), method.surrogate.equation, ""
+    if anchor is not None:
+        beta, reference = show(anchor.beta), "pi_ref" if is_flat(anchor.guide) else "q pi_ref"
+        if anchor.placement == "loss":
+            inner += f"  +  {beta} * {_term(anchor)}(pi, {reference})"
+        else:
+            scale = "(G-1)/G * " if getattr(method.advantage, "takes_group_mean", False) else ""
+            penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
+    if method.loss_term is not None:
+        inner += f"  {method.loss_term.equation}"
+    return f"  {method.reduction.equation} [ {inner} ]", penalty
 
 
 def preference(method: Method) -> str:
@@ -118,7 +137,7 @@ def _buffer_lines(buffer: Buffer) -> list[str]:
     ]
 
 
-def _reference_words(anchor: Anchor) -> str:
+def _reference_line(anchor: Anchor) -> str:
     known = {
         "base": "the model before any fine-tuning (the run's base_model, or the model it starts from)",
         "sft": "the model the run starts from",
@@ -126,7 +145,8 @@ def _reference_words(anchor: Anchor) -> str:
     text = known.get(anchor.source, anchor.source)
     if anchor.snapshot_step is not None:
         text = f"the policy after step {anchor.snapshot_step}, and until then the model the run starts from"
-    return text + (f", replaced by the policy every {anchor.refresh_every} steps" if anchor.refresh_every else "")
+    replaced = f", replaced by the policy every {anchor.refresh_every} steps" if anchor.refresh_every else ""
+    return f"  pi_ref = {text}{replaced}"
 
 
 def _term(anchor: Anchor) -> str:
@@ -136,17 +156,19 @@ def _term(anchor: Anchor) -> str:
     return f"exact_alpha[{anchor.effect.alpha:g}]" if anchor.divergence == "alpha" else f"exact_{anchor.divergence}"
 
 
-def _anchor_lines(anchor: Anchor) -> list[str]:
-    lines = []
-    if not is_flat(anchor.guide):
-        low, high = band_of(anchor.guide)
-        alone = len(factors(anchor.guide)) == 1
-        band = "clamped to" if alone else "each factor clamped to its band, their product in"
-        band = "so that it is in" if alone and pays_nothing(anchor.guide) else band
-        lines.append(f"  q_t = {anchor.guide.equation}, {band} [{low:g}, {high:g}]")
-    lines.append(f"  pi_ref = {_reference_words(anchor)}")
-    lines.append(f"  expected gradient of the KL term, on-policy: {anchor.effect.text}")
-    return lines
+def _q_lines(anchor: Anchor) -> list[str]:
+    """The guide; [] where q is 1."""
+    if is_flat(anchor.guide):
+        return []
+    low, high = band_of(anchor.guide)
+    alone = len(factors(anchor.guide)) == 1
+    band = "clamped to" if alone else "each factor clamped to its band, their product in"
+    band = "so that it is in" if alone and pays_nothing(anchor.guide) else band
+    return [f"  q_t = {anchor.guide.equation}, {band} [{low:g}, {high:g}]"]
+
+
+def _descended(anchor: Anchor) -> str:
+    return f"  expected gradient of the KL term, on-policy: {anchor.effect.text}"
 
 
 _NOISE = {

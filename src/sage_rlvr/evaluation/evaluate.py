@@ -20,7 +20,7 @@ from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import load_policy, weights_hash
 from sage_rlvr.plugins import loaded
 from sage_rlvr.reading import understood
-from sage_rlvr.runs import read_record, versions
+from sage_rlvr.runs import RECORD, is_run, read_record, versions
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import Countdown
@@ -89,7 +89,7 @@ def resolve(what: str, world: WorldConfig | None = None, named: str | None = Non
     path, task = Path(what), None if named is None else task_named(named)
     if isinstance(task, Countdown):
         world, task = WorldConfig.of(task), None
-    if not (path / "run.json").exists():
+    if not is_run(path):
         name = "base" if what == EMBEDDED else path.name
         return Target(name, what, world or demo_world(), task=task, named=named)
     advice = f"restore it from a copy, or evaluate {path / 'policy'} with --world RECIPE"
@@ -101,7 +101,7 @@ def resolve(what: str, world: WorldConfig | None = None, named: str | None = Non
             f"{path}: no policy/ in this {kind} run; if it has not finished, continue it with: "
             f"{suggest(kind, 'RECIPE', '--run', path)}{elsewhere}"
         )
-    with understood(path / "run.json", ConfigError, advice):
+    with understood(path / RECORD, ConfigError, advice):
         task = task if world is not None or task is not None else _task_of_run(path, config)
         if isinstance(task, Countdown):
             world, task = WorldConfig.of(task), None

@@ -13,6 +13,7 @@ import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.reading import parse_json, read_npz, understood
+from sage_rlvr.runs import is_run
 from sage_rlvr.runs.files import replacing
 
 FORMAT = 1
@@ -123,7 +124,7 @@ def _made_by(path: str | Path) -> str:
     run = Path(path).parent
     if Path(path) in map(embedded_record, ("test", "validation")):
         return suggest("eval", EMBEDDED)
-    return suggest("eval", run if (run / "run.json").is_file() else "RUN")
+    return suggest("eval", run if is_run(run) else "RUN")
 
 
 def check_paired(records: Sequence[Record]) -> None:

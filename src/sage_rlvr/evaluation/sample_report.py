@@ -29,14 +29,15 @@ from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of, unescape
 from sage_rlvr.reading import parse_json
 from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
-from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k
-from sage_rlvr.stats.samples.anatomy import COUNTDOWN_CLASSES, TOKEN_CLASSES, ClassAnatomy, Spread, token_anatomy
+from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k, powers
+from sage_rlvr.stats.samples.anatomy import TOKEN_CLASSES, ClassAnatomy, Spread, token_anatomy
 from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval
 from sage_rlvr.stats.samples.diversity import answer_entropy, expected_distinct_correct, token_entropy
 from sage_rlvr.stats.samples.majority import maj_at_k
-from sage_rlvr.stats.samples.patterns import compare_patterns, pattern_frequencies
+from sage_rlvr.stats.samples.patterns import pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_excess, perplexity_tails
 from sage_rlvr.stats.tempered import reweighted
+from sage_rlvr.tasks import known_task
 
 SAMPLED_POWERS = (1.5, 2.0, 4.0)  # of whole completions; sharper ones leave too few effective samples
 TAUS = (0.25, 0.5, 0.75, 1.0)
@@ -157,11 +158,6 @@ def _truncated_line(counts: Counts, limit: int) -> str:
     return f"truncated  {share} (over {np.count_nonzero(known)} problems){of} met the limit of {limit} tokens"
 
 
-def powers(n: int) -> list[int]:
-    """1, 2, 4, ... below n, and n."""
-    return [*(2**i for i in range(n.bit_length()) if 2**i < n), n]
-
-
 def _table(drawn: Drawn, c: NDArray[Any], n: int, floor: Callable[[int], float] | None) -> list[str]:
     """Scores over k. Over problems: maj@k of some k, distinct right answers at each k, and last the answers' entropy."""
     ks, some = powers(n), [k for k in MAJORITY_KS if k < n]
@@ -265,12 +261,6 @@ def pattern_lines(store: SampleStore, n: int | None = None) -> list[str]:
     return lines
 
 
-def compared_pattern_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: int | None = None) -> list[str]:
-    """Each pattern in two stores: counts, Fisher's p, and the difference paired by problem."""
-    found = compare_patterns(Drawn(a, n).solutions(), Drawn(b, n).solutions())
-    return [f"{a.identity.task}: {name_a} vs {name_b}, pattern {one.sentence}." for one in found.values()]
-
-
 def excess_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: int | None = None) -> list[str]:
     """How much heavier the upper tail of a's perplexities is than b's, where both stores were scored under one base."""
     both = [Drawn(store, n) for store in (a, b)]
@@ -299,8 +289,8 @@ def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[st
                 "token with its log-prob and entropy: sample with --generator sampler or transformers"
             )
         flat[name] = None if column.null_count else np.concatenate(drawn.of_policy(column))
-    known = np.unique(flat["token_ids"]).tolist()
-    texts = dict(zip(known, text_of(known), strict=True))
+    ids = np.unique(flat["token_ids"]).tolist()
+    texts = dict(zip(ids, text_of(ids), strict=True))
     lengths = [len(row) for row in drawn.of_policy(drawn["token_ids"])]
     found = token_anatomy(
         [texts[token] for token in flat["token_ids"].tolist()],
@@ -308,7 +298,7 @@ def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[st
         -flat["rollout_logps"],
         flat["q"],
         problems=np.repeat(np.array(drawn.problems, dtype=object), lengths).tolist(),
-        table=COUNTDOWN_CLASSES if store.identity.task == "countdown" else TOKEN_CLASSES,
+        table=getattr(known_task(store.identity.task), "token_classes", TOKEN_CLASSES),
     )
     law = f"T {store.identity.decoding['temperature']:g}{', truncated' if store.identity.truncated_sampling else ''}"
     heads = [head for head, name, _ in COLUMNS if getattr(found.classes[0], name) is not None]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +33,7 @@ from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
 from sage_rlvr.models.scoring import score
-from sage_rlvr.tasks import countdown, task_named
+from sage_rlvr.tasks import countdown, known_task
 from sage_rlvr.tasks.base import (
     MAX_NEW_TOKENS,
     Said,
@@ -378,10 +377,8 @@ def generated_docs(store: SampleStore) -> dict[str, dict[str, Any]]:
     asked = dict(zip(map(unescape, rows["problem"].to_pylist()), rows["prompt_hash"].to_pylist(), strict=True))
     if store.identity.task == countdown.Countdown.name:
         return {name: _countdown_doc(store, name, hashed) for name, hashed in asked.items()}
-    with suppress(ConfigError):  # of a name that no task has here
-        task = task_named(store.identity.task)
-        return _listed_docs(store, task, list(asked)) if hasattr(task, "doc") else {}
-    return {}
+    task = known_task(store.identity.task)
+    return _listed_docs(store, task, list(asked)) if hasattr(task, "doc") else {}
 
 
 def _countdown_doc(store: SampleStore, name: str, hashed: str) -> dict[str, Any]:

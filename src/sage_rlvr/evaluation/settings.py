@@ -78,11 +78,10 @@ class SampleSettings:
         """The settings among the fields of a command."""
         return cls(**{field.name: getattr(command, field.name) for field in fields(SampleSettings)})
 
-    @property
-    def store_name(self) -> str:
-        """A store's name by default: task, preset or temperature, template."""
+    def store_name(self, task: Any) -> str:
+        """A store's name by default: task, preset or temperature, and where the task has a prompt format, which."""
         law = self.preset if self.temperature is None else f"{self.preset}-T{self.temperature:g}"
-        asked = "" if self.task.startswith(("countdown", "knights")) else f"-{self.template}"
+        asked = "" if getattr(task, "form", None) is None else f"-{self.template}"
         split = "-train" if self.split == "train" else ""
         by = re.sub("[^a-z0-9]+", "-", self.teacher.lower()).strip("-")
         again = "" if self.after is None else f"-after-{self.after.name}-{by}"

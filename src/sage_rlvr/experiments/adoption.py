@@ -11,7 +11,10 @@ from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.experiments.jobs import Job
 from sage_rlvr.experiments.plan import ADOPTED, Cell, Sweep
 from sage_rlvr.reading import ARRAYS, read_bytes
-from sage_rlvr.runs import write_bytes_atomic, write_json_atomic, writing
+from sage_rlvr.runs import RECORD, is_run, write_bytes_atomic, write_json_atomic, writing
+from sage_rlvr.runs.files import METRICS
+
+FILES = (RECORD, METRICS)  # of a run that is taken over, beside its policy
 
 
 def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
@@ -21,7 +24,7 @@ def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
     """
     out = []
     for cell in sweep.cells:
-        if not (cell.job.directory / "run.json").exists():
+        if not is_run(cell.job.directory):
             beside = (sweep.out.absolute().parent / name / "runs" for name in sweep.design.adopt)
             runs = (run for folder in beside for run in sorted(folder.glob(f"*-s{cell.job.seed}")))
             found = next((run for run in runs if _is_of(cell.job, run)), None)
@@ -34,7 +37,7 @@ def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
 def _parts(run: Path) -> list[Path]:
     """What a run consists of for who takes it over, and the folders above it."""
     policy = run / "policy"
-    return [run.parents[1], run.parent, run, run / "run.json", run / "metrics.jsonl", policy, *policy.rglob("*")]
+    return [run.parents[1], run.parent, run, *(run / file for file in FILES), policy, *policy.rglob("*")]
 
 
 def _is_of(job: Job, run: Path) -> bool:
@@ -51,7 +54,7 @@ def take_over(found: Path, place: Path) -> None:
     shutil.rmtree(partial_copy, ignore_errors=True)
     with writing("run taken over", place, 8 << 20):
         (partial_copy / "policy").mkdir(parents=True)
-        for file in ("run.json", "metrics.jsonl"):
+        for file in FILES:
             shutil.copyfile(found / file, partial_copy / file)
         shutil.copytree(found / "policy", partial_copy / "policy", dirs_exist_ok=True)
         write_json_atomic(partial_copy / ADOPTED, {"from": str(found)})

@@ -13,6 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from sage_rlvr.core.describe import essence
 from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.experiments.adoption import adoptable, replaced
 from sage_rlvr.experiments.design import (
@@ -29,10 +30,15 @@ def table(sweep: Sweep) -> rich.table.Table:
     """Arm x seed, the state of every run."""
     seeds = sweep.design.seeds
     shown = rich.table.Table("arm", *(f"s{seed}" for seed in seeds), box=None, pad_edge=False, title=sweep.design.title)
-    status = {(cell.arm.name, cell.job.seed): sweep.status(cell) for cell in sweep.cells}
+    status = {(cell.arm.name, cell.job.seed): _status(sweep, cell) for cell in sweep.cells}
     for arm in sweep.arms:
         shown.add_row(arm.label + (" +" if arm.why else ""), *(status[arm.name, seed] for seed in seeds))
     return shown
+
+
+def _status(sweep: Sweep, cell: Cell) -> str:
+    status = sweep.status(cell)
+    return f"{cell.job.done}/{cell.job.config.steps}" if status == "training" else status
 
 
 @contextmanager
@@ -119,17 +125,12 @@ def running_words(sweep: Sweep) -> str:
     )
 
 
-def _tells_apart(line: str) -> bool:
-    """Whether a line of `Method.describe` is one in which arms differ: the objective, q, and what the KL term descends."""
-    return line.startswith(("  (1/", "  q_t", "  expected gradient of the KL term"))
-
-
 def dry_lines(sweep: Sweep) -> list[str]:
     """What the design means: arms with their objectives, controls that were added and why, what is there and what is left."""
     lines = [f"{sweep.design.title}: {len(sweep.cells)} runs in {sweep.out}, {task_words(sweep)}"]
     for arm in sweep.arms:
         lines.append(f"  {arm.label} ({arm.name}): " + (f"ADDED, {arm.why}" if arm.why else arm.recipe))
-        lines += [f"    {text.strip()}" for text in arm.config.method.describe().splitlines() if _tells_apart(text)]
+        lines += [f"  {text}" for text in essence(arm.config.method)]
     lines += [f"  {said}" for said in sweep.left_out]
     samples = sweep.design.evaluate.samples
     if sweep.base:

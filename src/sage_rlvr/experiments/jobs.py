@@ -28,8 +28,8 @@ from sage_rlvr.evaluation.record import load_record
 from sage_rlvr.models.policy import run_facts, weights_hash
 from sage_rlvr.parent import PARENT
 from sage_rlvr.reading import MIB, opened
-from sage_rlvr.runs import binding, differences, read_record
-from sage_rlvr.runs.files import count_lines
+from sage_rlvr.runs import binding, differences, is_run, read_record
+from sage_rlvr.runs.files import METRICS, count_lines
 from sage_rlvr.runs.signals import Interrupted
 
 POLL_SECONDS = 0.5
@@ -83,7 +83,7 @@ class Job:
 
     def check_same_run(self) -> None:
         """Refuse a folder whose run had other settings; more steps are the one change that continues it."""
-        if not (self.directory / "run.json").exists():
+        if not is_run(self.directory):
             return
         found = self._other_settings()
         if set(found) == {"steps"} and found["steps"][1] > found["steps"][0]:
@@ -117,7 +117,7 @@ class Job:
 
 def steps_logged(run: Path) -> int:
     """Whole lines of a run's metrics, one per step: what a display may ask for twice a second."""
-    return count_lines(run / "metrics.jsonl")
+    return count_lines(run / METRICS)
 
 
 def as_read_back(tree: Any) -> Any:

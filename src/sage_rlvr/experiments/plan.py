@@ -32,8 +32,8 @@ from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.moved import FACTS
 from sage_rlvr.recipes import find
 from sage_rlvr.results import Results, words
+from sage_rlvr.results.read import State
 from sage_rlvr.results.summary import choose
-from sage_rlvr.results.tables import NOT_RUN
 from sage_rlvr.runs import versions, write_json_atomic, writing
 from sage_rlvr.stats.tempered import POWERS
 from sage_rlvr.tasks.base import Task as Asked
@@ -104,8 +104,8 @@ class Sweep:
             return cell.tasks
         return [cell.train, cell.exact[VALIDATION]]
 
-    def status(self, cell: Cell) -> str:
-        """In a word: evaluated, failed, trained, how many steps of how many, or not run."""
+    def status(self, cell: Cell) -> State:
+        """How far it is."""
         wanted = self.wanted(cell)
         if any(task in self.failures for task in wanted):
             return "failed"
@@ -115,7 +115,7 @@ class Sweep:
         done, steps = cell.job.done, cell.job.config.steps
         if cell.train in self.over or (done == steps and cell.train.done()):  # it may have ended since one last looked
             return "trained"
-        return f"{done}/{steps}" if done else NOT_RUN
+        return "training" if done else "not run"
 
 
 def plan(
@@ -274,7 +274,7 @@ def _sample_task(
     if spec is None:
         return None
     form: Any = getattr(getattr(task, "form", None), "name", "as_is")
-    store = store_place(out / "runs" / policy.name / "samples", SampleSettings(task=task.name, template=form).store_name)
+    store = store_place(out / "runs" / policy.name / "samples", SampleSettings(task=task.name, template=form).store_name(task))
     typed = ["eval", policy.what, "--samples", str(spec.n), "--problems", str(spec.problems)]
     typed += ["--split", design.evaluate.split, "--draw", design.evaluate.draw, "--generator", "sampler"]
     typed += ["--dtype", "float32", "--store", str(store), "--quiet"]

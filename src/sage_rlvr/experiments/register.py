@@ -29,8 +29,9 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.recipes import read
 from sage_rlvr.results import Results, compare
 from sage_rlvr.results.metric import known_metrics
-from sage_rlvr.results.tables import Table, table
-from sage_rlvr.stats.comparison import signed
+from sage_rlvr.results.tables import NOT_RUN, Table, table
+from sage_rlvr.results.words import told
+from sage_rlvr.stats.comparison import Comparison, signed
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.laws import t_ppf
 
@@ -75,8 +76,7 @@ class Register:
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """A question with its three intervals over training seeds; `together` is None where the sets are kept apart or one of them
-    has no such comparison, `asked` None where the seeds have not been run. outcome: "better", "worse", "tied", "not run", or
-    "cannot be told" where they were run and the metric could be read in too few of them."""
+    has no such comparison, `asked` None where the seeds have not been run. outcome: in a word."""
 
     question: Question
     raised: Interval | None
@@ -92,27 +92,23 @@ def answers(path: Path) -> tuple[Answer, ...]:
 
 
 def _answer(question: Question, folder: Path) -> Answer:
-    raised = _difference(question, folder, question.raised_by.results) if not question.apart else None
+    raised = _comparison(question, folder, question.raised_by.results) if not question.apart else None
     run = (folder / question.asked_of.results / "summary.json").is_file()
-    asked = _difference(question, folder, question.asked_of.results) if run else None
-    together = pooled_seeds([raised, asked]) if raised and asked else None
-    outcome = "not run" if asked is None else _outcome(asked)
-    return Answer(question=question, raised=raised, asked=asked, together=together, outcome=outcome)
+    asked = _comparison(question, folder, question.asked_of.results) if run else None
+    return Answer(
+        question=question, raised=raised and raised.difference, asked=asked and asked.difference,
+        together=pooled_seeds([raised.difference, asked.difference]) if raised and asked else None,
+        outcome=told(asked.outcome) if asked else NOT_RUN,
+    )  # fmt: skip
 
 
-def _outcome(asked: Interval) -> str:
-    if not math.isfinite(asked.width):
-        return "cannot be told"
-    return "tied" if asked.contains(0.0) else "better" if asked.value > 0 else "worse"
-
-
-def _difference(question: Question, folder: Path, results: str) -> Interval:
+def _comparison(question: Question, folder: Path, results: str) -> Comparison:
     found = Results.read(folder / results)
     wanted = (found.design.called(question.a), found.design.called(question.b), question.metric)
     rows = compare(found)
     for row in rows:
         if (row.a, row.b, str(row.metric)) == wanted:
-            return row.comparison.difference
+            return row.comparison
     known = sorted({f"{row.a} | {row.b}" for row in rows if str(row.metric) == question.metric})
     raise DataError(
         f"{folder / results}: has no comparison of {' | '.join(wanted)}; in that metric it has: {', '.join(known) or 'none'}"

@@ -32,7 +32,7 @@ from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.models.weights import check_files, loading
 from sage_rlvr.models.weights import whole as load_whole
 from sage_rlvr.recipes import maker_of
-from sage_rlvr.runs import file_sha256
+from sage_rlvr.runs import RECORD, file_sha256, is_run
 from sage_rlvr.tasks.base import NO_ANSWER, Task, prompt_messages, prompt_text
 from sage_rlvr.tasks.chat import check_prompt, fit_tokenizer, render
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
@@ -228,7 +228,7 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     # A Hub id is "owner/name". A bare word, a longer path, or one whose folder is here is meant as a folder: say so at
     # once, instead of asking the Hub for it.
     local = model.count("/") != 1 or model.startswith((".", "/", "~")) or where.exists() or where.parent.is_dir()
-    if not whole and not (where / "run.json").is_file() and (make := maker_of(model)):
+    if not whole and not is_run(where) and (make := maker_of(model)):
         raise ConfigError(f"model {model!r}: no config.json in {where.resolve()}; this policy is made first: {make}")
     if local and not whole:
         raise ConfigError(
@@ -286,9 +286,9 @@ def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel,
 
 def _meant(model: str, where: Path) -> str:
     """The policy of the run that was named, else a run of nearly that name, as the end of a message."""
-    if (where / "run.json").is_file():
+    if is_run(where):
         return f"; {model} is a run, so write {model.rstrip('/')}/policy once it has ended"
-    near = get_close_matches(model, [EMBEDDED, *(str(p.parent) for p in where.parent.glob("*/run.json"))], 1)
+    near = get_close_matches(model, [EMBEDDED, *(str(p.parent) for p in where.parent.glob(f"*/{RECORD}"))], 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

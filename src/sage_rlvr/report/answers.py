@@ -13,10 +13,9 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.report.samples import SampleSet, by_arm, by_task, first_of_each
 from sage_rlvr.report.scores import band, over, slug
 from sage_rlvr.results import Results
-from sage_rlvr.results.scores import powers
 from sage_rlvr.results.tables import NONE, Table, cell
 from sage_rlvr.stats.intervals import Interval, mean_interval
-from sage_rlvr.stats.passk import exact_pass_at_k
+from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.perplexity import perplexity_tails
 from sage_rlvr.stats.samples.structure import ClassOfAnswers, classes_of_answers, effective_classes, reachable_classes
 
@@ -109,15 +108,14 @@ def _labels(record: Record) -> dict[str, list[list[str]]] | None:
         return None
 
     @cache
-    def classes(name: str) -> list[str]:
+    def classes(name: str) -> list[tuple[str, str]]:
         numbers, _, target = name.partition("=")
         return [structure_of(text) for text in solve([int(n) for n in numbers.split("-")], int(target))]
 
     rows = [classes(str(name)) for name in record.meta["problem_ids"]]
     if list(map(len, rows)) != list(map(len, record.logps[1.0])):
         return None  # the record lists other completions than this version enumerates
-    kinds = {"operators": 0, "trees": 2}  # the parts of "operators tree"
-    return {kind: [[text.partition(" ")[part] for text in row] for row in rows] for kind, part in kinds.items()}
+    return {kind: [[found[part] for found in row] for row in rows] for part, kind in enumerate(("operators", "trees"))}
 
 
 def patterns(samples: Sequence[SampleSet]) -> Table | None:
@@ -138,30 +136,21 @@ def patterns(samples: Sequence[SampleSet]) -> Table | None:
 # how many different ones
 
 
-def distinct(rows: Rows, samples: Sequence[SampleSet], k: int) -> list[dict[str, Any]]:
+def distinct(found: Mapping[str, Any], samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
     """Expected number of different right answers over k: exactly, else from samples, task by task."""
-    ks = powers(k)
-    if rows:
-        tables = {name: np.array([_distinct(r, ks) for r in mine]) for name, mine in rows.items()}
+    if curves := found.get("curves"):
         about = "Expected number of different right completions among k samples of a problem, exactly, mean over problems."
-        about += " Bands: 95 % intervals over training seeds." * (max(map(len, tables.values())) > 2)
-        return [{"slug": "", "lines": {n: band(ks, [over(c) for c in t.T]) for n, t in tables.items()}, "about": about}]
+        many = max((len(row["seeds"]) for row in found["arms"].values()), default=1)
+        about += " Bands: 95 % intervals over training seeds." * (many > 2)
+        return [{"slug": "", "lines": {name: band(curve["distinct"]) for name, curve in curves.items()}, "about": about}]
     out = []
     for task, sets in by_task(samples).items():
-        lines = {
-            s.arm: band(powers(s.n), [mean_interval(column) for column in s.distinct.T])
-            for s in first_of_each(sets)
-            if s.distinct is not None
-        }
+        ones = {s.arm: (powers(s.n), s.distinct.T) for s in first_of_each(sets) if s.distinct is not None}
+        lines = {arm: band(dict(zip(ks, map(mean_interval, columns), strict=True))) for arm, (ks, columns) in ones.items()}
         if lines:
             about = f"{task}: expected number of different right answers among k samples; 95 % intervals over problems."
             out.append({"slug": f"-{slug(task)}", "lines": lines, "about": about})
     return out
-
-
-def _distinct(record: Record, ks: Sequence[int]) -> list[float]:
-    p = np.minimum(np.exp(np.concatenate(record.logps[1.0])), 1.0)
-    return [float(np.sum(np.asarray(exact_pass_at_k(p, k)))) / record.problems for k in ks]
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -143,9 +143,9 @@ def build(
     look = looks([*them, *home, *results.design.names, *(s.arm for s in samples), *trained])
     base = results.design.base or next(iter(them), "")
     values = _said(results, rows, found, list(dict.fromkeys([*them, *results.design.names])))
-    values |= _scores(results, found, them, base, samples) | _training(results, rows, found, them, base)
+    values |= _scores(results, found, them, base) | _training(results, rows, found, them, base)
     values |= {"register": register, "brief": brief, "samples": _about(samples, browsed)}
-    values |= {} if brief else _answers(results, samples)
+    values |= {} if brief else _answers(results, found, samples)
     names = list(dict.fromkeys([*them, *(s.arm for s in samples)]))
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
     called = results.design.title[:1].upper() + results.design.title[1:]
@@ -226,17 +226,15 @@ def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
 # numbers
 
 
-def _scores(
-    results: Results, found: Mapping[str, Any], them: Mapping[str, Policy], base: str, samples: Sequence[SampleSet]
-) -> dict[str, Any]:
-    k, power = results.k, found["power"]
-    alone = {s.task for s in samples if s.policy not in them}
-    apart = [s for s in samples if s.task in alone]
-    first = [{"title": "", "table": tables.scores(found), "fold": ""}] if them or results.design.facts else []
+def _scores(results: Results, found: Mapping[str, Any], them: Mapping[str, Policy], base: str) -> dict[str, Any]:
+    k, power, sampled = results.k, found["power"], found.get("sampled", ())
+    alone = dict.fromkeys(row["task"] for row in sampled if row["policy"] not in them)
+    apart = {task: [row for row in sampled if row["task"] == task] for task in alone}
+    first = [("", tables.scores(found))] if them or results.design.facts else []
     return {
-        "frontier": scores.frontier_of(them, base, k, power), "passk": scores.passk_lines(results, them) if them else None,
+        "frontier": scores.frontier_of(them, base, k, power), "passk": scores.passk_lines(found, them) if them else None,
         "power": _power_table(power["points"], k) if power else None, "cold": _cold_table(found, k) if found["cold"] else None,
-        "cold_temperature": PAPER, "tables": [*first, *scores.sampled_tables(results, apart)],
+        "cold_temperature": PAPER, "tables": [*first, *tables.samples(apart)],
         "sampled_curves": scores.sampled_curves(apart), "differences": scores.differences(results, base, apart),
         "gaps": scores.gaps(results, them, base), "no_gaps": scores.no_gaps(results, them), "support": _support(them, found),
         "away": [(world, tables.scores(found, world)) for world in found["away"]],
@@ -325,12 +323,12 @@ def _choice(found: Mapping[str, Any]) -> dict[str, Any] | None:
 # answers and samples
 
 
-def _answers(results: Results, samples: Sequence[SampleSet]) -> dict[str, Any]:
+def _answers(results: Results, found: Mapping[str, Any], samples: Sequence[SampleSet]) -> dict[str, Any]:
     records = answers.records_of(results)
     structure, kinds = answers.structure(records, results.k)
     return {
         "structure": structure, "kinds": kinds, "patterns": answers.patterns(samples),
-        "distinct": answers.distinct(records, samples, results.k), "perplexity": answers.perplexity(samples),
+        "distinct": answers.distinct(found, samples), "perplexity": answers.perplexity(samples),
     }  # fmt: skip
 
 

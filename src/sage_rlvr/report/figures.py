@@ -44,8 +44,8 @@ _HEAT = np.array([(0.93, 0.95, 0.99), (0.42, 0.62, 0.85), (0.05, 0.22, 0.46)])  
 _PLAIN = FuncFormatter(lambda x, _: f"{x:g}")
 
 
-def over_k(shown: Looks, lines: Mapping[str, Band], ylabel: str = "pass@k") -> Figure:
-    """A score over k on a log2 axis, with bands."""
+def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "") -> Figure:
+    """A score over k on a log2 axis, with bands: pass@k, or what `count` says."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((5.2, 4.1))
         for name, (ks, mean, low, high) in lines.items():
@@ -61,11 +61,9 @@ def over_k(shown: Looks, lines: Mapping[str, Band], ylabel: str = "pass@k") -> F
                 linewidth=1.5,
             )
         _k_axis(axes, sorted({k for ks, *_ in lines.values() for k in ks}))
-        axes.set(ylabel=ylabel)
-        if ylabel.startswith("pass@"):
-            axes.set_ylim(max(0.0, axes.get_ylim()[0]), min(1.005, axes.get_ylim()[1]))
-        else:
-            axes.set_ylim(bottom=0)
+        axes.set(ylabel=count or "pass@k")
+        low, high = axes.get_ylim()
+        axes.set_ylim(*((0.0, high) if count else (max(0.0, low), min(1.005, high))))
         key_above(figure, shown, list(lines))
         return saved(figure)
 

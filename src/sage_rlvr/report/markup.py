@@ -24,11 +24,12 @@ from markupsafe import Markup
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.results.tables import Table
+from sage_rlvr.results.words import End
 from sage_rlvr.text import escaped as in_markdown
 from sage_rlvr.text import visible
 
-CHIPS = frozenset({"better", "worse", "tied", "identical", "larger", "smaller", "cannot"})
-"""First words of outcomes, which the page draws as a chip where they stand in bold."""
+CHIPS: dict[str, str] = {end: f"word {end.name.lower().replace('_', ' ')}" for end in End}
+"""What the page draws as a chip where it stands in bold, and its classes."""
 _OPEN = re.compile(r"<details><summary>(.*)</summary>")
 
 
@@ -120,8 +121,9 @@ def _page(state: StateCore) -> None:
             continue
         children = token.children or []
         for opened, inside, closed in _threes(children):
-            if (opened.type, closed.type) == ("strong_open", "strong_close"):
-                _chip(opened, inside.content, closed)
+            if (opened.type, closed.type) == ("strong_open", "strong_close") and inside.content in CHIPS:
+                opened.tag = closed.tag = "span"
+                opened.attrSet("class", CHIPS[inside.content])
         if before.type == "heading_open" and before.tag == "h2":
             title = "".join(child.content for child in children)
             anchor = re.sub(r"\W+", "-", title.lower()).strip("-")
@@ -135,13 +137,6 @@ def _page(state: StateCore) -> None:
 
 def _threes(tokens: Sequence[Token]) -> list[tuple[Token, Token, Token]]:
     return [(a, b, c) for (a, b), (_, c) in pairwise(pairwise(tokens))]
-
-
-def _chip(opened: Token, text: str, closed: Token) -> None:
-    word = text.partition(" ")[0]
-    if word in CHIPS and len(text) < 30:
-        opened.tag = closed.tag = "span"
-        opened.attrSet("class", f"word {word}" + (" alone" if text != word else ""))
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -11,12 +11,10 @@ import numpy as np
 
 from sage_rlvr.report.figures import TRAINING
 from sage_rlvr.report.scores import Policy
-from sage_rlvr.results import Results, Run
+from sage_rlvr.results import Results, Run, words
 from sage_rlvr.results.tables import NOT_RUN, Columns, Table, table
 
 STRENGTH = ("anchor/q_active_share", "anchor/q_mean")
-EVALUATED = "evaluated"
-DONE = (EVALUATED, "trained, not evaluated")  # what a sweep wrote down of a run; a record that is there says more
 Config = Mapping[str, Any]
 
 
@@ -162,9 +160,8 @@ def _state(results: Results, arm: str, seed: int) -> str:
     run = results.runs.get((arm, seed))
     if run is None:
         return NOT_RUN
-    evaluated = (arm, seed, "") in results.records
-    state = EVALUATED if evaluated and run.state in DONE else f"{run.state}, {EVALUATED}" if evaluated else run.state
-    return "\n".join([state, *(f"warned: {one['kind']}" for one in run.warnings)])
+    said = words.state(run, results.evaluated(arm, seed))
+    return "\n".join([said, *(f"warned: {one['kind']}" for one in run.warnings)])
 
 
 def warned(found: Mapping[str, Any]) -> list[str]:

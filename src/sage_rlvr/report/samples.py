@@ -22,10 +22,11 @@ from sage_rlvr.report.style import Looks
 from sage_rlvr.results import Results
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.read import Counts
-from sage_rlvr.results.scores import powers
+from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities
+from sage_rlvr.tasks import known_task
 from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.text import visible
 
@@ -36,19 +37,16 @@ VERDICTS = ("right", "wrong", "undecided")
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSet:
-    """One sample store. policy: whose it is; arm: the same, with the temperature where there are several. right (N,): right ones
-    among n of each of `problems`; shown: samples on the page, each with the texts of its tokens where known; perplexities (M,)
-    under `scored` with the problem and verdict of each, where recorded; distinct: (N, K) expected distinct right answers over
-    `powers(n)`."""
+    """One sample store. policy: whose it is; arm: the same, with the temperature where there are several. n: samples of each
+    problem; shown: those on the page, each with the texts of its tokens where known; perplexities (M,) under `scored` with the
+    problem and verdict of each, where recorded; distinct: (N, K) expected distinct right answers over `powers(n)`."""
 
     arm: str
     policy: str
     seed: int | None
     task: str
     law: str
-    problems: tuple[str, ...]
     n: int
-    right: NDArray[np.int64]
     shown: tuple[tuple[Sample, tuple[str, ...] | None], ...] = ()
     scored: str | None = None
     perplexities: NDArray[np.float64] | None = None
@@ -112,9 +110,9 @@ def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
     distinct = [
         expected_distinct_correct(answers[i : i + n], right[i : i + n], powers(n)) for i in range(0, len(answers), n)
     ]
-    worded = right.any() and task != "countdown"
+    worded = right.any() and not hasattr(known_task(task), "token_classes")
     return SampleSet(
-        arm=arm, policy=arm, seed=counted.store.seed, task=task, problems=tuple(counted.problems), n=n, right=counted.right,
+        arm=arm, policy=arm, seed=counted.store.seed, task=task, n=n,
         law=f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} of each problem"
         + (f", q of {', '.join(guides)}" if guides else ""),
         shown=tuple(_shown(store, min(shown, n))) if shown else (),
@@ -153,7 +151,7 @@ def _spellings(store: SampleStore, rows: Sequence[Sample]) -> dict[int, str] | N
     known = {i for ids, _ in tokens for i in ids}
     runs = [str(parent / "policy") for parent in list(store.path.parents)[:3] if (parent / "policy").is_dir()]
     named = [store.identity.model] if Path(store.identity.model).is_dir() else []
-    for place in (*runs, *named, *(["embedded"] if store.identity.task == "countdown" else [])):
+    for place in (*runs, *named, "embedded"):
         try:
             tokenizer = load_tokens(place).tokenizer
         except SageError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,16 +10,14 @@ import numpy as np
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.report.figures import Band, limits_of
-from sage_rlvr.report.samples import SampleSet, by_arm, by_task, first_of_each
 from sage_rlvr.results import Results, stored
 from sage_rlvr.results.details import band as band_of
 from sage_rlvr.results.details import sides
-from sage_rlvr.results.scores import powers
-from sage_rlvr.results.tables import NONE, Columns, Table, base_row, cell, table
+from sage_rlvr.results.tables import Columns, base_row, table
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
-from sage_rlvr.stats.curves import CurveComparison, paired_count_curve, seed_ks
+from sage_rlvr.stats.curves import CurveComparison, seed_ks
 from sage_rlvr.stats.frontier import FrontierPoint, at_temperature, gap_curve
-from sage_rlvr.stats.intervals import Interval, passk_interval, seed_interval
+from sage_rlvr.stats.intervals import Interval, seed_interval
 
 MOST_GAPS = 12  # panels
 
@@ -67,37 +65,33 @@ def _points(rows: Sequence[Mapping[str, float]]) -> tuple[FrontierPoint, ...]:
 
 
 def drawn(found: Mapping[str, Any] | Interval | float) -> Interval:
-    """An interval that can be drawn: without width where it has none."""
+    """An interval that can be drawn: without width where it has none, and below three training seeds."""
     if isinstance(found, float):
         return Interval(value=found, low=found, high=found, level=0.95, over="problems", n=1)
     i = stored.interval(found) if isinstance(found, Mapping) else found
-    return i if np.isfinite(i.width) else drawn(float(i.value))
+    few = i.over == "training seeds" and i.n < FEWEST_SEEDS
+    return i if np.isfinite(i.width) and not few else drawn(float(i.value))
 
 
 def over(values: Sequence[float]) -> Interval:
-    """Mean over training seeds with Student's interval; without width below three seeds."""
-    return seed_interval(values) if len(values) >= FEWEST_SEEDS else drawn(float(np.mean(values)))
+    """Mean over training seeds with Student's interval."""
+    return drawn(seed_interval(values))
 
 
 # ------------------------------------------------------------------------------------------------------------------
 # curves
 
 
-def band(ks: Sequence[int], found: Iterable[Interval]) -> Band:
-    """Intervals over k as a figure takes them."""
-    shown = [drawn(i) for i in found]
-    return ks, [i.value for i in shown], [i.low for i in shown], [i.high for i in shown]
+def band(found: Mapping[Any, Interval | Mapping[str, Any]]) -> Band:
+    """k -> interval as a figure takes them."""
+    shown = list(map(drawn, found.values()))
+    return list(map(int, found)), [i.value for i in shown], [i.low for i in shown], [i.high for i in shown]
 
 
-def passk_lines(results: Results, them: Mapping[str, Policy]) -> dict[str, Band]:
-    """pass@k of every policy with its band: at powers of two where there are records, else at the stored k."""
-    out, ks = {}, powers(results.k)
-    for name, p in them.items():
-        scores = results.scores(name)
-        out[name] = band(list(p.passes), p.passes.values())
-        if scores is not None and scores.n is None:
-            out[name] = band(ks, (scores.interval(k, several=results.several) for k in ks))
-    return out
+def passk_lines(found: Mapping[str, Any], them: Mapping[str, Policy]) -> dict[str, Band]:
+    """pass@k of every policy with its band: at powers of two, of an older summary at the k that it has."""
+    curves = found.get("curves") or {}
+    return {name: band(curves[name]["pass"] if name in curves else p.passes) for name, p in them.items()}
 
 
 def frontier_of(
@@ -117,8 +111,9 @@ def frontier_of(
 # differences
 
 
-def differences(results: Results, base: str, samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
-    """Paired differences over k with bands that hold at all k at once: of exact records, else of samples, task by task."""
+def differences(results: Results, base: str, sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Paired differences over k with bands that hold at all k at once: of exact records, else of samples, task by task.
+    sampled: the policies of each task."""
     pairs = dict.fromkeys([(a, b) for a, b, _ in results.design.pairs()])
     pairs |= dict.fromkeys((a, base) for a in results.design.names if a != base)
     exact = {pair: two for pair in pairs if (two := sides(results, *pair, "", 1.0)) and two[0].n is None and two[1].n is None}
@@ -128,14 +123,12 @@ def differences(results: Results, base: str, samples: Sequence[SampleSet]) -> li
         about = f"Paired differences. The band holds at all k at once (95 %, over {who}): where it leaves zero, the two differ."
         return [_differences("", about, found)]
     out = []
-    for task, sets in by_task(samples).items():
-        first, *others = first_of_each(sets)
-        counted = {
-            (s.arm, first.arm): paired_count_curve(s.n, s.right, first.right)
-            for s in others
-            if s.problems == first.problems and s.n == first.n
-        }
-        if counted:
+    for task, (first, *others) in sampled.items():
+        home = results.scores(first["policy"], task, first["temperature"])
+        both = {row["label"]: (results.scores(row["policy"], task, row["temperature"]), home) for row in others}
+        alike = {a: (one, two) for a, (one, two) in both.items() if one and two and (one.problems, one.n) == (two.problems, two.n)}
+        counted = {(a, first["label"]): curve for a, two in alike.items() if (curve := band_of(*two, results.k, several=False))}
+        if counted:  # of several training seeds the first of each
             about = f"{task}: the band holds at all k at once (95 %, over problems and their samples)."
             out.append(_differences(f"-{slug(task)}", about, counted))
     return out
@@ -193,39 +186,11 @@ def _colder(results: Results) -> str:
 # from samples
 
 
-def sampled_tables(results: Results, samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
-    """Sampled pass@1 and pass@k: a table per task with one row per arm, and folded the stores one by one where that is more."""
-    out: list[dict[str, Any]] = []
-    for task, sets in by_task(samples).items():
-        ks = tuple(dict.fromkeys((1, min(s.n for s in sets))))
-        header = ("arm", "problems × samples", *(f"pass@{k}" for k in ks))
-        single = tuple((s.name, _counted([s]), *(cell(passk_interval(s.n, s.right, k)) for k in ks)) for s in sets)
-        rows = tuple((arm, _counted(mine), *_over_seeds(results, mine[0], ks)) for arm, mine in by_arm(sets).items())
-        over_seeds = "over training seeds where an arm has several, else " if len(rows) < len(single) else ""
-        note = f"From samples; beneath each number its 95 % interval {over_seeds}over problems and their samples."
-        out.append({"title": f"From samples: {task}", "table": Table(header=header, rows=rows, notes=(note,)), "fold": ""})
-        if over_seeds:
-            line = f"pass@k on {task}, every training seed by itself ({len(single)} rows)"
-            out.append({"title": "", "table": Table(header=header, rows=single), "fold": line})
-    return out
-
-
-def _counted(mine: Sequence[SampleSet]) -> str:
-    return f"{len(mine[0].problems)} × {mine[0].n}" + f", {len(mine)} seeds" * (len(mine) > 1)
-
-
-def _over_seeds(results: Results, s: SampleSet, ks: Sequence[int]) -> list[str]:
-    found = results.scores(s.policy, s.task, s.temperature)
-    return [NONE if found is None else cell(found.interval(k)) for k in ks]
-
-
-def sampled_curves(samples: Iterable[SampleSet]) -> list[dict[str, Any]]:
-    """pass@k over k of the first store of each arm, task by task."""
+def sampled_curves(sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """pass@k over k of each policy, task by task."""
     out = []
-    for task, sets in by_task(samples).items():
-        lines = {}
-        for s in first_of_each(sets):
-            lines[s.arm] = band(powers(s.n), (passk_interval(s.n, s.right, k) for k in powers(s.n)))
+    for task, rows in sampled.items():
+        lines = {row["label"]: band(row["pass"]) for row in rows}
         out.append({"task": task, "slug": slug(task), "lines": lines})
     return out
 

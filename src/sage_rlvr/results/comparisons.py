@@ -366,14 +366,10 @@ def _sampled(results: Results) -> Iterator[Row]:
 def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:
     both: dict[float, tuple[Scores, Scores]] = {}
     for t in sorted({c.temperature for c in results.counts if c.task == task}, reverse=True):
-        one, two = (results.scores(name, task, t) for name in pair[:2])
-        if one is None or two is None:
+        sides = sampled_sides(results, *pair[:2], task, t)
+        if sides is None:
             continue
-        if results.design.facts and BASE not in pair:  # of a sweep that goes on: the seeds that both have
-            both_have = sorted({*one.seeds} & {*two.seeds})
-            if not both_have:
-                continue
-            one, two = one.only(both_have), two.only(both_have)
+        one, two = sides
         _check_alike(one, two)
         both[t] = one, two
         for m in dict.fromkeys((1, min(results.k, one.n or 0))):
@@ -383,6 +379,15 @@ def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:
         k = min(results.k, *(one.n or 0 for one, _ in both.values()))
         gap = frontiers.compare_count_frontiers(*tables, k=k)
         yield _of_frontier(pair, Metric(k=k, at="equal"), gap, task)
+
+
+def sampled_sides(results: Results, a: str, b: str, task: str, temperature: float) -> tuple[Scores, Scores] | None:
+    """Scores of both from samples, of a sweep that goes on at the seeds that both have; None where one has none there."""
+    one, two = (results.scores(name, task, temperature) for name in (a, b))
+    if one is None or two is None or not results.design.facts or BASE in (a, b):
+        return None if one is None or two is None else (one, two)
+    seeds = sorted({*one.seeds} & {*two.seeds})
+    return (one.only(seeds), two.only(seeds)) if seeds else None
 
 
 def _counted(a: Scores, b: Scores, k: int) -> Comparison:

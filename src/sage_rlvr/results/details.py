@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from sage_rlvr.results.comparisons import Row, shared
+from sage_rlvr.evaluation.sample_report import Drawn
+from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.results.comparisons import Row, sampled_sides, shared
 from sage_rlvr.results.read import Results
-from sage_rlvr.results.scores import Scores, powers
-from sage_rlvr.results.words import CANNOT
+from sage_rlvr.results.scores import Scores
+from sage_rlvr.results.words import End, told
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, control_error, signed
 from sage_rlvr.stats.curves import (
     CurveComparison,
@@ -38,6 +40,9 @@ from sage_rlvr.stats.leash import (
     mcnemar_p,
     rate_intervals,
 )
+from sage_rlvr.stats.passk import powers
+from sage_rlvr.stats.samples.clusters import SPARSE
+from sage_rlvr.stats.samples.patterns import PatternComparison, compare_patterns
 from sage_rlvr.stats.support import exact_cells, success_probability
 
 EPS = 1 / 256  # "in support" is more likely than this (Definition 4.1)
@@ -56,7 +61,7 @@ def detail_lines(results: Results, rows: Sequence[Row], *, support: bool = False
     pairs = dict.fromkeys((row.a, row.b, row.task, row.metric.temperature) for row in at_home)
     both = [sides(results, *pair) for pair in pairs if pair[3] == 1.0 or pair[2]]
     lines = [line for two in both if two is not None for line in pair_lines(results, *two, support=support)]
-    lines += [LEGEND] * any("SRR " in line for line in lines)
+    lines += [LEGEND] * (support and bool(lines))
     return [*lines, *cost_lines(results), *steps_lines(results)]
 
 
@@ -66,7 +71,7 @@ def sides(results: Results, a: str, b: str, task: str, temperature: float) -> tu
     if one is None or two is None:
         return None
     if one.n is not None:
-        return one, two
+        return sampled_sides(results, a, b, task, temperature)
     seeds = shared(results, a, b, task)
     return (one.only(seeds), two.only(seeds)) if seeds else None
 
@@ -123,7 +128,7 @@ def curve_words(found: CurveComparison, a: str, b: str) -> str:
         top = max(places, key=lambda i: abs(found.difference[i]))
         where = f"at k = {first}" + (f" to {last}" if first != last else "")
         size = f" (largest difference {signed(float(found.difference[top]))} at k = {found.ks[top]})"
-        parts.append(f"{CANNOT} {where}" if outcome == "unknown" else f"{outcome} {where}{size}")
+        parts.append(f"{told(outcome)} {where}{size * (outcome != 'unknown')}")
     many = f"all {len(found.ks)} values of k at once (and is wider than an interval at one k)"
     at = many if len(found.ks) > 1 else "this k"
     return f"{a} vs {b} over k: {'; '.join(parts)}; the {100 * found.level:g} % band holds at {at}, over {found.n} {found.over}"
@@ -132,10 +137,35 @@ def curve_words(found: CurveComparison, a: str, b: str) -> str:
 def chance_words(found: Improvement, a: str, b: str, what: str) -> str:
     """P(a > b) with its interval."""
     i = found.interval
-    words = {"better": "above 1/2", "worse": "below 1/2", "unknown": f"{CANNOT}: {i.n} {i.over} are too few"}
+    words = {"better": "above 1/2", "worse": "below 1/2", "unknown": f"{End.CANNOT}: {i.n} {i.over} are too few"}
     word = words.get(found.outcome, "tied")
     ends = f"{100 * i.level:g} % interval {i.low:.3f} to {i.high:.3f} over {i.n} {i.over}: " * math.isfinite(i.width)
     return f"P({a} > {b}), {what}: {i.value:.3f} ({ends}{word})"
+
+
+def pattern_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: int | None = None) -> list[str]:
+    """Each reasoning pattern in two stores: counts, Fisher's p, and the difference paired by problem."""
+    found = compare_patterns(Drawn(a, n).solutions(), Drawn(b, n).solutions())
+    return [f"{a.identity.task}: {name_a} vs {name_b}, pattern {pattern_words(one)}." for one in found.values()]
+
+
+def pattern_words(found: PatternComparison) -> str:
+    """Both counts and what they support."""
+    a, b = (
+        f"{one.hits} of {one.solutions}" + f" ({_ends(one.micro, '.3f')})" * math.isfinite(one.micro.width)
+        for one in (found.a, found.b)
+    )
+    head = f"{found.name}: {a} against {b}; Fisher p = {found.fisher_p:.2g} before clustering by problem, which weakens it"
+    if math.isfinite(found.micro.width):
+        head += f"; clustered by problem the shares differ by {_ends(found.micro, '+.3f')}"
+    if (paired := found.by_problem) is None:
+        return f"{head}; no problem was solved by both, so no paired comparison"
+    gap, few = paired.difference, f"; a pattern in fewer than {SPARSE} problems supports no claim" * (not paired.known)
+    return f"{head}; {told(paired.outcome)} over the {gap.n} problems solved by both (difference {gap.value:+.3f}){few}"
+
+
+def _ends(i: Interval, form: str) -> str:
+    return f"{i.value:{form}} [{i.low:{form}}, {i.high:{form}}]"
 
 
 # ------------------------------------------------------------------------------------------------------------------

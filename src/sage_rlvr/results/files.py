@@ -6,7 +6,7 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.record import Record, load_record, record_path
@@ -14,14 +14,14 @@ from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.moved import FACTS, renamed
 from sage_rlvr.reading import read_json, read_text, understood
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question
-from sage_rlvr.results.read import Run
-from sage_rlvr.runs import file_sha256, read_metrics, read_record
+from sage_rlvr.results.read import Run, State
+from sage_rlvr.runs import RECORD, file_sha256, is_run, read_metrics, read_record
 
 TAKES = (
     "Results are folders of `sage-rlvr demo` or `sweep` (with runs/ and evaluations/), run directories (run.json), records "
     "(.npz), sample stores (store.sqlite) and folders with a summary.json; NAME=PATH[,PATH...] names them."
 )
-PARTS = ("runs", "evaluations", "run.json", "store.json", "store.sqlite", "summary.json")
+PARTS = ("runs", "evaluations", RECORD, "store.json", "store.sqlite", "summary.json")
 SHOWN = 6
 AWAY = "move it away to read the folder without it"
 SEEDED = re.compile(r"(.+)-s(\d+)")
@@ -88,7 +88,7 @@ def read_run(path: Path, arm: str, seed: int) -> Run:
     rows, steps = read_metrics(path), config.get("steps", 0)
     whole = (path / "policy" / "config.json").is_file() and len(rows) >= steps
     return Run(
-        arm=arm, seed=config.get("seed", seed), path=path, state="trained" if whole else f"{len(rows)} of {steps} steps",
+        arm=arm, seed=config.get("seed", seed), path=path, state="trained" if whole else "training",
         config=config, versions={str(name): str(v) for name, v in facts.get("versions", {}).items()},
         commit=str((facts.get("git") or {}).get("commit") or ""), metrics=rows, warnings=facts.get("warnings", ()),
     )  # fmt: skip
@@ -126,7 +126,7 @@ def stores_of(run: Path) -> list[Path]:
 
 def has_store(path: Path) -> bool:
     """Whether a path is a sample store, or a run directory with one."""
-    return is_store(path) or ((path / "run.json").is_file() and bool(stores_of(path)))
+    return is_store(path) or (is_run(path) and bool(stores_of(path)))
 
 
 def has_record(run: Path, split: str) -> bool:
@@ -162,12 +162,10 @@ def is_base(record: Record) -> bool:
     return record.meta.get("name") == BASE or record.meta.get("model") == "embedded"
 
 
-def state_of(status: str) -> str:
-    """The state of a run of a design.json in words."""
-    done, slash, steps = status.partition("/")
-    if status == "trained" or (slash and done == steps):
-        return "trained, not evaluated"
-    return f"{done} of {steps} steps" if slash else status
+def state_of(asked: Mapping[str, Any]) -> State:
+    """The state of a run of a design.json; older ones hold "1/2" of one that is training."""
+    found: State = asked.get("status", "not run")
+    return found if found in get_args(State) else "training"
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -185,7 +183,7 @@ def check_record(path: Path) -> None:
 
 def _instead(path: Path) -> str:
     """What to do with a file that holds no results: sweep a design, train a recipe, name the folder of its parts."""
-    if path.name in ("run.json", "store.json", "design.json", FACTS, "summary.json", "store.sqlite"):
+    if path.name in (RECORD, "store.json", "design.json", FACTS, "summary.json", "store.sqlite"):
         return f"; give its folder: {path.parent}"
     if path.suffix not in (".yaml", ".yml"):
         return ""

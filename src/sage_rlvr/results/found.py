@@ -14,7 +14,7 @@ from sage_rlvr.results import files
 from sage_rlvr.results.design import BASE, Arm, Design
 from sage_rlvr.results.read import Results, Run, Store
 from sage_rlvr.results.stored import design_of_summary, read_summary
-from sage_rlvr.runs import read_metrics
+from sage_rlvr.runs import RECORD, is_run, read_metrics
 
 TEST = "test"  # what is read where neither a caller nor a sweep says which problems
 
@@ -96,7 +96,7 @@ class _Found:
             self._file(path, name, index)
         elif is_store(path):
             self._store(path, name, index)
-        elif (path / "run.json").is_file():
+        elif is_run(path):
             self._run(path, name, index)
         elif (path / "runs").is_dir() or (path / "evaluations").is_dir():
             if name:
@@ -120,7 +120,7 @@ class _Found:
         if 1.0 not in record.logps:
             raise DataError(f"{own}: its record has no temperature 1; evaluate it with --temperatures 1.0")
         self._record(record, own, index)
-        if (run / "run.json").is_file():  # it says how long it was trained
+        if is_run(run):  # it says how long it was trained
             self.results.runs[own, index] = Run(arm=own, seed=index, path=run, metrics=read_metrics(run))
 
     def _record(self, record: Record, arm: str, seed: int, task: str = "") -> None:
@@ -140,7 +140,7 @@ class _Found:
         self.results.records[arm, seed, task] = record
 
     def _store(self, path: Path, name: str, index: int) -> None:
-        run = next((parent for parent in list(path.parents)[:3] if (parent / "run.json").is_file()), None)
+        run = next((parent for parent in list(path.parents)[:3] if is_run(parent)), None)
         arm, seed, stores = path.name, index, self.results.stores
         if run is not None:
             arm, seed = files.label_of(run, index)
@@ -167,7 +167,7 @@ class _Found:
                 self._store(files.store_of(path), own, index)
             runs[own, index] = run
             return
-        self.order.setdefault(run.arm, path.name.rpartition("-s")[0] or path.name)
+        self.order.setdefault(run.arm, files.address(path, 0)[0])
         seed = run.seed
         while (run.arm, seed) in runs:
             seed += 1
@@ -199,13 +199,13 @@ class _Found:
         self.results.notes += [str(text) for text in facts.get("left_out", [])]
         for task in ["", *facts.get("evaluate", {}).get("ood", [])] if self.split == own else [self.split]:
             self._records(path, task, facts, design)
-        for run in sorted(path.glob("runs/*/run.json")):  # later: a run that `eval` evaluated too is not two seeds
+        for run in sorted(path.glob(f"runs/*/{RECORD}")):  # later: a run that `eval` evaluated too is not two seeds
             self._run(run.parent, "", 0)
         for asked in facts.get("runs", []):
             key = design.called(str(asked["arm"])), int(asked["seed"])
             place = path / "runs" / f"{asked['arm']}-s{asked['seed']}"
             run_ = self.results.runs.get(key) or Run(arm=key[0], seed=key[1], path=place, metrics=read_metrics(place))
-            self.results.runs[key] = replace(run_, state=files.state_of(str(asked.get("status", "not run"))))
+            self.results.runs[key] = replace(run_, state=files.state_of(asked))
         for found in sorted([*path.glob("runs/base/samples/*"), *path.glob("samples*")]):
             if is_store(found):
                 self._store(found, BASE if found.parts[-3] == BASE else "", 0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,17 +25,19 @@ from sage_rlvr.results.scores import Exact, Scores
 from sage_rlvr.stats.budget import check_budget
 
 K = 256
+State = Literal["not run", "training", "trained", "validation only", "evaluated", "failed"]
+"""How far a run is; of a sweep evaluated: all that its design asks for is there."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """One training run, finished or not. state: in words; metrics: the rows of its metrics.jsonl; warnings: what it warned of, the
-    first of each kind (kind, step, message)."""
+    """One training run, finished or not. metrics: the rows of its metrics.jsonl; warnings: what it warned of, the first of each
+    kind (kind, step, message)."""
 
     arm: str
     seed: int
     path: Path | None = None
-    state: str = "not run"
+    state: State = "not run"
     config: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str = ""
@@ -158,6 +160,10 @@ class Results:
         """Whether some arm has several training seeds, so that comparisons are about methods."""
         exact = any(len(self.seeds(arm, task)) > 1 for arm, _, task in self.records)
         return exact or any(len(found) > 1 for found in self._by_policy.values())
+
+    def evaluated(self, arm: str, seed: int) -> bool:
+        """Whether a run has an exact record of the main task, or samples."""
+        return (arm, seed, "") in self.records or any((c.store.arm, c.store.seed) == (arm, seed) for c in self.counts)
 
     def exact(self, arm: str, seed: int = 0, task: str = "") -> Exact:
         """The exact record of an arm (the base has one for all seeds), with what is read off it."""

@@ -22,11 +22,6 @@ from sage_rlvr.stats.support import reachable, success_probability
 Floats = NDArray[np.float64]
 
 
-def powers(k: int) -> tuple[int, ...]:
-    """Powers of two below k, and k."""
-    return (*(2**i for i in range(k.bit_length()) if 2**i < k), k)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
     """values (S, N): a row per training seed, a column per problem; probabilities of being right (`n` None), or right ones among n
@@ -86,8 +81,12 @@ class Exact:
 
     @cached_property
     def distinct(self) -> Mapping[float, float]:
-        """Temperature -> expected number of distinct right completions in k samples, mean over problems."""
-        return {t: float(np.mean(reachable(rows, self.k))) for t, rows in self.record.logps.items()}
+        """Temperature -> `reach` at its own k."""
+        return {t: self.reach(self.k, t) for t in self.record.logps}
+
+    def reach(self, k: int, temperature: float = 1.0) -> float:
+        """Expected number of distinct right completions in k samples, mean over problems."""
+        return float(np.mean(reachable(self.record.logps[temperature], k)))
 
     def line(self, name: str, k: int) -> tuple[FrontierPoint, ...]:
         """The frontier of a metric: "distinct" at its own k, or pass@k at any."""

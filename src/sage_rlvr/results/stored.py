@@ -24,7 +24,7 @@ from sage_rlvr.reading import read_json, understood
 from sage_rlvr.results.comparisons import TEMPERED, Row
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question, Why
 from sage_rlvr.results.metric import PAPER, Metric
-from sage_rlvr.stats.comparison import Comparison, Outcome, Reason, seeds_reason
+from sage_rlvr.stats.comparison import Comparison, Outcome, Reason, outcome_of, seeds_reason
 from sage_rlvr.stats.intervals import Interval
 
 FORMAT = 2
@@ -183,11 +183,10 @@ def _old_rows(found: Mapping[str, Any], design: Design) -> Iterator[Row]:
 
 
 def _old_comparison(row: Mapping[str, Any]) -> Comparison:
-    """Its outcome is read off its numbers again, as `stats.comparison` does."""
+    """Its outcome is read off its numbers again."""
     gap, p = interval(row["difference"]), _number(row["p"])
     reason = seeds_reason(gap.n) or (Reason.NONE if math.isfinite(p) else Reason.NO_SCATTER)
-    tied = gap.contains(0.0) or not p < 1 - gap.level
-    outcome: Outcome = "unknown" if reason else "tied" if tied else "better" if gap.value > 0 else "worse"
+    outcome: Outcome = "unknown" if reason else outcome_of(gap, p, gap.level)
     return Comparison(
         difference=gap, p=p, outcome=outcome, reason=reason, mde=_number(row.get("detectable"), math.inf), over="training seeds",
         mean_a=_number(row.get("mean_a")), mean_b=_number(row.get("mean_b")), problems=row.get("problems"),

@@ -17,12 +17,14 @@ from sage_rlvr.results.comparisons import ABOVE, Row, above
 from sage_rlvr.results.design import BASE, Arm, Envelope
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.read import Results, Run
+from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.stored import FORMAT, plain, row_tree
-from sage_rlvr.results.words import sentence
+from sage_rlvr.results.words import sentence, state
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, excludes, paired_seeds
 from sage_rlvr.stats.frontier import best_pass1, gap_to_frontier
 from sage_rlvr.stats.hull import Share, on_hull
 from sage_rlvr.stats.intervals import Interval, seed_interval
+from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.support import support_change
 from sage_rlvr.stats.tempered import power_frontier, tempered
 
@@ -49,6 +51,7 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
     found["evaluate"] = facts.get("evaluate") or _evaluated(results)
     found["base"] = None if base is None else _base(results, base)
     found["arms"] = {arm.key: _arm(results, arm) for arm in arms if arm.name != base}
+    found |= {"curves": _curves(results), "sampled": _sampled(results)}
     found["away"] = {task: _away(results, task) for task in facts.get("evaluate", {}).get("ood", ())}
     found |= {"rows": [row_tree(row) for row in rows], "cold": _cold(results), "power": _power(results)}
     found |= {"gains": _gains(results), "relabelled": relabelled(results)}
@@ -58,7 +61,7 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
         {"arm": run.arm, "seed": run.seed, **warning} for run in results.runs.values() for warning in run.warnings
     ]
     asked = [(design.called(c["arm"]), c["seed"]) for c in facts.get("runs", ()) if not c["complete"]]
-    found["not_run"] = [f"{arm} s{seed}: {results.runs[arm, seed].state}" for arm, seed in asked]
+    found["not_run"] = [f"{arm} s{seed}: {state(results.runs[arm, seed])}" for arm, seed in asked]
     return dict(plain(found))
 
 
@@ -74,11 +77,23 @@ def _evaluated(results: Results) -> dict[str, Any]:
     return {"problems": record.problems, **{name: record.meta.get(name) for name in ("split", "draw")}}
 
 
-def _passes(results: Results, name: str, task: str = "", temperature: float = REFERENCE) -> dict[str, Interval]:
+def _passes(
+    results: Results, name: str, task: str = "", temperature: float = REFERENCE, ks: Sequence[int] = ()
+) -> dict[str, Interval]:
     """k -> mean with its interval: over training seeds, of one seed over problems."""
     found = results.scores(name, task, temperature)
-    ks = shown_ks(results) if found is not None else ()
-    return {str(k): found.interval(k, several=results.several) for k in ks if found is not None}
+    return {} if found is None else {str(k): found.interval(k, several=results.several) for k in ks or shown_ks(results)}
+
+
+def _curves(results: Results) -> dict[str, Any]:
+    """Of every policy pass@k and the expected number of distinct right completions, over powers of two."""
+    found, ks = {}, powers(results.k)
+    for name in (results.home, *results.design.names):
+        if name and (passes := _passes(results, name, ks=ks)) and (seeds := results.seeds(name)):
+            ones = [results.exact(name, seed) for seed in seeds]
+            distinct = {str(k): seed_interval([one.reach(k) for one in ones]) for k in ks}
+            found[name] = {"pass": _trees(passes), "distinct": _trees(distinct)}
+    return found
 
 
 def _trees(found: Mapping[str, Interval]) -> dict[str, Any]:
@@ -113,9 +128,8 @@ def _arm(results: Results, arm: Arm) -> dict[str, Any]:
     if not seeds or found is None:
         return row
     row |= _scored(results, arm.name)
-    ones, ks = {str(seed): results.exact(arm.name, seed) for seed in seeds}, shown_ks(results)
-    means = found.passes(ks).mean(axis=1).tolist()
-    row["pass_by_seed"] = {seed: dict(zip(map(str, ks), m, strict=True)) for seed, m in zip(ones, means, strict=True)}
+    ones = {str(seed): results.exact(arm.name, seed) for seed in seeds}
+    row["pass_by_seed"] = _by_seed(found, shown_ks(results))
     row["distinct"] = asdict(seed_interval([one.distinct[REFERENCE] for one in ones.values()]))
     row["frontier"] = [
         {"temperature": p[0].temperature}
@@ -133,6 +147,26 @@ def _arm(results: Results, arm: Arm) -> dict[str, Any]:
         row["support"] = _trees({kind: seed_interval([getattr(c, kind) for c in changes]) for kind in kinds})
     runs = [results.runs.get((arm.name, seed)) for seed in seeds]
     return row | training_of([run for run in runs if run is not None and run.metrics], arm.guided)
+
+
+def _sampled(results: Results) -> list[dict[str, Any]]:
+    """Of every policy with samples of a task pass@k over powers of two. An arm that was sampled at several temperatures is as many
+    policies."""
+    out, policies = [], sorted(dict.fromkeys(c.policy for c in results.counts), key=lambda policy: policy[0] != BASE)
+    for name, task, temperature in policies:
+        found = results.scores(name, task, temperature)
+        if found is not None and found.n is not None:
+            alone = sum((name, task) == other[:2] for other in policies) == 1
+            row = {"label": name if alone else f"{name} at T = {temperature:g}", "policy": name, "task": task, "n": found.n}
+            row |= {"temperature": temperature, "problems": len(found.problems), "seeds": found.seeds}
+            row["pass"] = _trees({str(k): found.interval(k) for k in powers(found.n)})
+            out.append(row | {"pass_by_seed": _by_seed(found, powers(found.n))})
+    return out
+
+
+def _by_seed(found: Scores, ks: Sequence[int]) -> dict[str, dict[str, float]]:
+    means = found.passes(ks).mean(axis=1).tolist()
+    return {str(seed): dict(zip(map(str, ks), m, strict=True)) for seed, m in zip(found.seeds, means, strict=True)}
 
 
 def _part(values: Sequence[Any], when: str) -> Any:

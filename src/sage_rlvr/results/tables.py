@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sage_rlvr.results.comparisons import Row
@@ -14,7 +14,8 @@ from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.text import escaped
 
-NOT_RUN = "not run"
+NOT_RUN, SAMPLED = "not run", "sampled"
+SAMPLES = "sampled: evaluated by samples alone, whose numbers stand under \"From samples\"."
 NONE = "–"
 CHIPS = f"A cell: the outcome for the arm of the row, the difference, its 95 % interval. {NONE}: not compared."
 ROOM = (
@@ -91,7 +92,7 @@ def cell(found: Interval | Mapping[str, Any] | float | None, digits: int = 3) ->
         return NONE if found is None else f"{found:,.{digits}f}"
     tree = found if isinstance(found, Mapping) else vars(found)
     value, low, high = (math.inf if tree[end] is None else tree[end] for end in ("value", "low", "high"))
-    few = str(tree.get("over", "")).startswith("training seeds") and tree.get("n", FEWEST_SEEDS) < FEWEST_SEEDS
+    few = tree.get("over") == "training seeds" and tree.get("n", FEWEST_SEEDS) < FEWEST_SEEDS
     beneath = f"\n{low:.{digits}f}–{high:.{digits}f}" if math.isfinite(high - low) and not few else ""
     return f"{value:,.{digits}f}{beneath}"
 
@@ -104,10 +105,15 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
     """Arm, seeds, pass@k with intervals, distinct right completions, best pass@1 at any temperature, raw KL. world: the scores on
     another one, without the distinct ones and the raw KL."""
     here, wanted = found if world is None else found["away"][world], len(found["seeds"])
+    sampled = {} if world else {row["policy"]: len(row["seeds"]) for row in found.get("sampled", ())}
     columns: Columns = {"arm": lambda row: row["label"]}
-    columns["seeds"] = lambda row: "" if row["label"] == "base" else f"{len(row.get('seeds', ()))} of {wanted}"
+    columns["seeds"] = lambda row: (
+        "" if row["label"] == "base" else f"{len(row.get('seeds', ())) or sampled.get(row['label'], 0)} of {wanted}"
+    )
     for k in found["ks"]:
-        columns[f"pass@{k}"] = lambda row, k=k: cell(row["pass"][str(k)]) if "pass" in row else NOT_RUN  # type: ignore[misc]
+        columns[f"pass@{k}"] = lambda row, k=k: (  # type: ignore[misc]
+            cell(row["pass"][str(k)]) if "pass" in row else SAMPLED if row["label"] in sampled else NOT_RUN
+        )
     if world is None:
         columns[f"distinct in {found['ks'][-1]}"] = lambda row: cell(row.get("distinct"), 1)
     shared = () if here["base"] is None else here["base"]["frontier"]  # other worlds keep the frontier of the base alone
@@ -116,7 +122,24 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
         columns["raw KL"] = lambda row: cell(row.get("kl_raw"))
     base = [] if here["base"] is None else [base_row(here["base"])]
     arms = [{"label": arm["label"]} | (here["arms"].get(key) or {}) for key, arm in found["arms"].items()]
-    return table(columns, [*base, *arms])
+    made = table(columns, [*base, *arms])
+    return replace(made, notes=(SAMPLES,) * any(SAMPLED in row for row in made.rows))
+
+
+def samples(sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Table]]:
+    """pass@1 and pass@k of the sampled policies of each task, with its title."""
+    out = []
+    for task, rows in sampled.items():
+        columns: Columns = {"arm": lambda row: row["label"]}
+        columns["problems × samples"] = lambda row: (
+            f"{row['problems']} × {row['n']}" + f", {len(row['seeds'])} seeds" * (len(row["seeds"]) > 1)
+        )
+        for k in dict.fromkeys((1, min(row["n"] for row in rows))):
+            columns[f"pass@{k}"] = lambda row, k=k: cell(row["pass"].get(str(k)))  # type: ignore[misc]
+        over = "over training seeds where an arm has several, else " * any(len(row["seeds"]) > 1 for row in rows)
+        note = f"From samples; beneath each number its 95 % interval {over}over problems and their samples."
+        out.append((f"From samples: {task}", table(columns, rows, note)))
+    return out
 
 
 def base_row(base: Mapping[str, Any]) -> dict[str, Any]:

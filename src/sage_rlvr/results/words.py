@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from itertools import groupby
 from typing import Any
 
@@ -18,7 +19,7 @@ from sage_rlvr.evaluation.record import EMBEDDED
 from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.read import Results, Run
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Reason, detectable_text, p_text, signed
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Outcome, Reason, detectable_text, p_text, signed
 
 REASONS = {
     Reason.ONE_SEED: "one training seed",
@@ -37,7 +38,26 @@ TWO_PROCEDURES = {
     False: "the interval leaves 0 out, but p, the stricter of the two procedures, decides",
 }
 BEFORE = "before correction"
-CANNOT = "cannot be told"
+
+
+class End(StrEnum):
+    """How a comparison ends, in words: four that hold, the same before correction alone, three in which neither arm is ahead.
+    Larger and smaller are of what is no score."""
+
+    BETTER = "better"
+    LARGER = "larger"
+    SMALLER = "smaller"
+    WORSE = "worse"
+    BETTER_ALONE = f"better {BEFORE}"
+    LARGER_ALONE = f"larger {BEFORE}"
+    SMALLER_ALONE = f"smaller {BEFORE}"
+    WORSE_ALONE = f"worse {BEFORE}"
+    CANNOT = "cannot be told"
+    IDENTICAL = "identical"
+    TIED = "tied"
+
+
+RANK = {end: i for i, end in enumerate(End)}
 MOST = 4  # comparisons in the answer
 TOO_FEW = (Reason.ONE_SEED, Reason.TWO_SEEDS)
 CLAIM = f"A claim about methods needs {FEWEST_SEEDS} training seeds of each arm at least; of fewer, differences alone are given."
@@ -55,7 +75,7 @@ def answer(rows: Sequence[Row]) -> str:
     if not any(row.comparison.known for row in primary):
         return _no_claim(primary)
     shown = _first(primary)
-    rest = [outcome(row) for row in sorted(primary, key=lambda row: _rank(outcome(row))) if row not in shown]
+    rest = sorted((outcome(row) for row in primary if row not in shown), key=RANK.__getitem__)
     ends = ", ".join(f"{rest.count(word)} {word}" for word in dict.fromkeys(rest))
     more = f" {len(rest)} more primary comparison{'s' * (len(rest) > 1)}: {ends}." if rest else ""
     return f"{_told(shown)}{more}{_scope(shown)}"
@@ -78,7 +98,7 @@ def _first(primary: Sequence[Row]) -> list[Row]:
     """What the answer names: what outlasts correction, what does not, then what is tied, which keeps a place; of each the first
     rival's, at the largest k."""
     rivals = list(dict.fromkeys(row.b for row in primary))
-    ranked = sorted(primary, key=lambda r: (*_rank(outcome(r))[:2], rivals.index(r.b), -(r.metric.k or 0)))
+    ranked = sorted(primary, key=lambda r: (RANK[outcome(r)] // 4, rivals.index(r.b), -(r.metric.k or 0)))
     ends = [row for row in ranked if row.comparison.outcome in ("better", "worse")]
     tied = [row for row in ranked if row.comparison.outcome == "tied"]
     named = ends[: MOST - bool(tied)]
@@ -146,7 +166,7 @@ def sentence(row: Row) -> str:
     head = f"{row.a} vs {row.b}, {row.metric}{_on(row)}: "
     if not c.known:
         value = f" (difference {signed(gap.value)})" if math.isfinite(gap.value) else ""
-        return f"{head}{CANNOT}: {REASONS[c.reason]}{value}{_left_out(row)}."
+        return f"{head}{End.CANNOT}: {REASONS[c.reason]}{value}{_left_out(row)}."
     if gap.width == 0 and gap.value == 0:
         return f"{head}identical on all {gap.n} {gap.over}."
     about = "these checkpoints" if c.over == "problems" else "these methods"
@@ -163,15 +183,19 @@ def sentence(row: Row) -> str:
     )
 
 
-def outcome(row: Row) -> str:
-    """ "better", "worse before correction", "tied", "larger" of what is no score, "cannot be told"."""
+def outcome(row: Row) -> End:
+    """The word for a row."""
     c = row.comparison
-    if c.outcome == "unknown":
-        return CANNOT
-    if c.outcome == "tied":
-        return "identical" if c.difference.width == 0 and c.difference.value == 0 else "tied"
+    if c.outcome in ("tied", "unknown"):
+        same = c.outcome == "tied" and c.difference.width == 0 and c.difference.value == 0
+        return End.IDENTICAL if same else told(c.outcome)
     word = c.outcome if row.metric.name != "raw KL" else "larger" if c.outcome == "better" else "smaller"
-    return word if row.holds else f"{word} {BEFORE}"
+    return End(word if row.holds else f"{word} {BEFORE}")
+
+
+def told(outcome: Outcome) -> End:
+    """The word for an outcome that nothing corrects."""
+    return End.CANNOT if outcome == "unknown" else End(outcome)
 
 
 def chip(row: Row) -> str:
@@ -188,12 +212,12 @@ def line(rows: Sequence[Row], numbers: Callable[[Row], str] | None = None) -> st
     outlasts correction first. numbers: what stands in the brackets; the difference and, of a tie, what could have been seen."""
     first, several = rows[0], len({row.b for row in rows}) > 1
     who = "Each against its own placebo" if several else f"Against {first.b}"
-    words: dict[tuple[str, str], list[str]] = {}
+    words: dict[tuple[End, str], list[str]] = {}
     for row in rows:
         name = f"{row.a} vs {row.b}" if several else row.a
         said, why = (numbers or _short)(row), "" if row.comparison.known else f" ({REASONS[row.comparison.reason]})"
         words.setdefault((outcome(row), why), []).append(f"{name} ({said})" if said else name)
-    ends = sorted(words, key=lambda end: _rank(end[0]))
+    ends = sorted(words, key=lambda end: RANK[end[0]])
     told = "; ".join(f"{word}{why}: {', '.join(words[word, why])}" for word, why in ends)
     return f"{who}, {first.metric}{_on(first)}: {told}."
 
@@ -235,10 +259,6 @@ def cautions(rows: Sequence[Row]) -> list[str]:
     return [CLAIM] * few + [OPEN_ENDED] * ends
 
 
-def _rank(word: str) -> tuple[bool, bool, str]:
-    return word in ("tied", "identical", CANNOT), BEFORE in word, word
-
-
 def groups(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows by family, rival, metric and task, in order; the primary family first."""
     found: dict[tuple[str, str, Metric, str], list[Row]] = {}
@@ -260,6 +280,14 @@ def families(rows: Sequence[Row]) -> str:
     )
 
 
+def state(run: Run, evaluated: bool = False) -> str:
+    """How far a run is. evaluated: whether its evaluation is there, whatever a sweep wrote down of it."""
+    if run.state in ("trained", "evaluated"):
+        return "evaluated" if evaluated or run.state == "evaluated" else "trained, not evaluated"
+    total = f" of {run.config['steps']}" if "steps" in run.config else ""
+    return f"{f'{run.steps}{total} steps' if run.state == 'training' else run.state}{', evaluated' * evaluated}"
+
+
 def world_words(world: Mapping[str, Any]) -> str:
     """A world of a record in a line."""
     if world.get("name") != "countdown":
@@ -272,25 +300,25 @@ def world_words(world: Mapping[str, Any]) -> str:
 
 def span(c: Comparison) -> str:
     """ "difference −0.004, 95 % interval −0.012 to +0.003"."""
-    return _gap(c, f"{100 * c.difference.level:g} % interval ")
+    return f"difference {_gap(c, f'{100 * c.difference.level:g} % interval ')}"
 
 
 def _gap(c: Comparison, before: str = "") -> str:
     gap = c.difference
     ends = f", {before}{signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
-    return f"difference {signed(gap.value)}{ends}"
+    return f"{signed(gap.value)}{ends}"
 
 
 def _numbers(row: Row) -> str:
     """In the answer: reason, or difference and what could have been seen."""
     c = row.comparison
-    return f"{_gap(c)}{_seen(c, 'minimum detectable difference', ' (80 % power)')}" if c.known else _short(row)
+    return f"difference {_gap(c)}{_seen(c, 'minimum detectable difference', ' (80 % power)')}" if c.known else _short(row)
 
 
 def _brief(row: Row) -> str:
     """In the answer on several arms."""
     c = row.comparison
-    return f"{_gap(c).removeprefix('difference ')}{_seen(c, 'detectable')}" if c.known else _short(row)
+    return f"{_gap(c)}{_seen(c, 'detectable')}" if c.known else _short(row)
 
 
 def _short(row: Row) -> str:

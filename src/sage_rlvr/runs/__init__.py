@@ -22,13 +22,14 @@ from sage_rlvr.runs.files import (
     write_text_atomic,
     writing,
 )
-from sage_rlvr.runs.record import binding, differences, git_state, installed, read_record, versions
+from sage_rlvr.runs.record import RECORD, binding, differences, git_state, installed, is_run, read_record, versions
 from sage_rlvr.runs.run_dir import DEAD_STEPS, RunDir
 from sage_rlvr.runs.signals import StopFlag
 
 __all__ = [
     "DEAD_STEPS",
     "MANIFEST",
+    "RECORD",
     "Checkpoint",
     "RunDir",
     "StopFlag",
@@ -38,6 +39,7 @@ __all__ = [
     "file_sha256",
     "git_state",
     "installed",
+    "is_run",
     "jsonable",
     "newest_complete",
     "read_metrics",

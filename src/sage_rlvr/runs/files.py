@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
-from sage_rlvr.moved import METRICS
+from sage_rlvr.moved import COLUMNS
 from sage_rlvr.reading import MIB, opened, parse_json, read_lines
+
+METRICS = "metrics.jsonl"  # of a run: a line per step
 
 
 def file_sha256(path: str | Path) -> str:
@@ -250,7 +252,7 @@ def read_metrics(path: str | Path, resumed: int | None = None) -> list[dict[str,
     rows of the steps before it are left out, because those rows are made again. Raises DataError that names a damaged line.
     """
     path = Path(path)
-    path = path / "metrics.jsonl" if path.is_dir() else path
+    path = path / METRICS if path.is_dir() else path
     rows: list[dict[str, Any]] = []
     newest = -1
     for number, line, whole in read_lines(path) if path.exists() else ():
@@ -265,6 +267,6 @@ def read_metrics(path: str | Path, resumed: int | None = None) -> list[dict[str,
                 raise
             continue
         if row is not None:
-            rows.append({METRICS.get(name, name): value for name, value in row.items()})
+            rows.append({COLUMNS.get(name, name): value for name, value in row.items()})
             newest = max(newest, row["step"])
     return rows

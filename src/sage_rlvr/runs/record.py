@@ -17,7 +17,7 @@ from typing import Any
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, SageError
 from sage_rlvr.reading import read_json
 from sage_rlvr.runs.checkpoints import FORMAT, steps_in, verify_checkpoint
-from sage_rlvr.runs.files import read_metrics, to_json, write_json_atomic
+from sage_rlvr.runs.files import METRICS, read_metrics, to_json, write_json_atomic
 
 RECORD = "run.json"
 STRETCHED = frozenset({"linear", "cosine", "cosine_cycles"})  # schedules that read how many steps a run has
@@ -95,7 +95,7 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
     """Write run.json, or compare with the one that is there; returns the facts that hold from now on."""
     file = path / RECORD
     if not file.exists():
-        if any((path / "checkpoints").glob("step-*")) or (path / "metrics.jsonl").exists():
+        if any((path / "checkpoints").glob("step-*")) or (path / METRICS).exists():
             raise CheckpointError(
                 f"{file}: missing, though the directory holds results; restore it or name another folder"
             )
@@ -136,6 +136,11 @@ _SHAPE: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 _OPTIONAL = ("git", "warnings")
 _WARNING: dict[str, type] = {"kind": str, "step": int, "message": str}
+
+
+def is_run(path: Path) -> bool:
+    """Whether this is a run directory."""
+    return (path / RECORD).is_file()
 
 
 def read_record(

@@ -18,6 +18,7 @@ from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked,
 from sage_rlvr.reading import LINES, read_bytes, read_json
 from sage_rlvr.runs.checkpoints import STATE, Checkpoint, metrics_rows, newest_complete, save_checkpoint, steps_in
 from sage_rlvr.runs.files import (
+    METRICS,
     count_lines,
     jsonable,
     read_metrics,
@@ -140,7 +141,7 @@ class RunDir:
 
     @property
     def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Append one row, flushed to the system. `row["step"]` is the step's number from 0.

@@ -283,9 +283,12 @@ def same_shape(a: ArrayLike, b: ArrayLike, dims: int) -> tuple[Floats, Floats]:
 
 def outcome_of(interval: Interval, p: float, level: float) -> Outcome:
     """Better or worse where the interval leaves 0 out and p is below 1 - level; else tied."""
-    if interval.contains(0.0) or not p < 1 - level:
-        return "tied"
-    return "better" if interval.value > 0 else "worse"
+    return side(interval.low, interval.high) if p < 1 - level else "tied"
+
+
+def side(low: float, high: float) -> Outcome:
+    """Better or worse where an interval leaves 0 out; else tied."""
+    return "better" if low > 0 else "worse" if high < 0 else "tied"
 
 
 def _seeds_error(gaps: Floats, level: float, shared: float, least: float) -> float:

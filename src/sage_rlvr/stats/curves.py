@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, Outcome, Reason, are_shares, same_shape, seeds_reason
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, Outcome, Reason, are_shares, same_shape, seeds_reason, side
 from sage_rlvr.stats.intervals import (
     RESAMPLES,
     SEED,
@@ -175,7 +175,7 @@ def _jackknife(pairs: Floats, level: float, least: float) -> Interval:
 
 
 def _against_half(interval: Interval, fewest: int) -> Outcome:
-    return "unknown" if interval.n < fewest else _side(interval.low - 0.5, interval.high - 0.5)
+    return "unknown" if interval.n < fewest else side(interval.low - 0.5, interval.high - 0.5)
 
 
 def _widest(gaps: Floats, se: Floats, level: float, resamples: int, seed: int) -> float:
@@ -199,8 +199,4 @@ def _share_reach(left: Floats, right: Floats, level: float) -> tuple[Floats, Flo
 
 
 def _outcomes(low: Floats, high: Floats, reason: Reason) -> tuple[Outcome, ...]:
-    return tuple("unknown" if reason else _side(lo, hi) for lo, hi in zip(low.tolist(), high.tolist(), strict=True))
-
-
-def _side(low: float, high: float) -> Outcome:
-    return "better" if low > 0 else "worse" if high < 0 else "tied"
+    return tuple("unknown" if reason else side(lo, hi) for lo, hi in zip(low.tolist(), high.tolist(), strict=True))

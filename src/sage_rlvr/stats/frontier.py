@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Outcome, Reason, unknown
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Reason, side, unknown
 from sage_rlvr.stats.intervals import (
     RESAMPLES,
     SEED,
@@ -67,8 +67,7 @@ class AtFrontier:
         if (found := self.difference) is None:
             value = getattr(self, "value", None)
             return unknown(self.reason, value=math.nan if value is None else value)
-        outcome: Outcome = "tied" if found.contains(0.0) else "better" if found.value > 0 else "worse"
-        return Comparison(difference=found, outcome=outcome, mde=self.mde)
+        return Comparison(difference=found, outcome=side(found.low, found.high), mde=self.mde)
 
 
 @dataclass(frozen=True, kw_only=True)

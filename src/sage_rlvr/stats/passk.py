@@ -19,6 +19,11 @@ _ROUNDING = 1e-6  # a sum of float32 probabilities may end this far outside [0, 
 _CHUNK = 2_000_000  # entries of a table made at a time
 
 
+def powers(k: int) -> tuple[int, ...]:
+    """Powers of two below k, and k."""
+    return (*(2**i for i in range(k.bit_length()) if 2**i < k), k)
+
+
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: ArrayLike) -> float | Floats:
     """Unbiased pass@k, 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374, equation 1).
 

@@ -11,6 +11,8 @@
     answer_key(problem, text)          equal for two completions that give the same answer; None for one without an answer
     reference(problem) -> text         one right answer as a completion would write it, for rewards without a verifier
     answer_span(problem, text)         where a completion's own answer stands, (first, behind) in characters; None without one
+    token_classes                      ((class, regex), ...) of the tokens of completions that are not in words: no reasoning
+                                       patterns are read in them
     choices(problem) -> number         how many answers a blind guess chooses among for each right one, or None
     doc(problem) -> {name: text}       a generated problem as a row of a set, for tools that read samples beside their documents
     audit_cases(k) -> [Case or Check]  what an audit asks of the verifier (`sage_rlvr.tasks.checks`)

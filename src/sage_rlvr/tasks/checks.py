@@ -29,7 +29,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One figure: `good` of `total` (an expected number in a floor). bar: whether it must reach 99 %. rows: not good."""
+    """One figure: `good` of `total` (an expected number in a floor). bar: whether it must reach 99 %. rows: not good.
+    part: of the check before it."""
 
     name: str
     good: float
@@ -37,6 +38,7 @@ class Check:
     rows: tuple[Finding, ...] = ()
     bar: bool = False
     note: str = ""
+    part: bool = False
 
     @property
     def share(self) -> float:
@@ -89,8 +91,8 @@ class Case:
         judge = self.judge or judge
         if isinstance(self.pairs, Mapping):
             kinds = {kind: _judged(pairs, judge) for kind, pairs in self.pairs.items()}
-            whole = rejected("all wrong answers rejected", [pair for said in kinds.values() for pair in said], bar=True)
-            return [whole, *(rejected(f"  {kind}", said) for kind, said in kinds.items())]
+            whole = rejected("all wrong answers rejected", [pair for said in kinds.values() for pair in said])
+            return [whole, *(rejected(kind, said, part=True) for kind, said in kinds.items())]
         return [check_of(self.name, _judged(self.pairs, judge), self.wanted, bar=self.bar)]
 
 
@@ -143,17 +145,17 @@ def others_floor(golds: Sequence[str], k: int) -> list[bool]:
     return [hits[key] for key in keys]
 
 
-def rejected(name: str, said: Sequence[tuple[str, Verdict]], bar: bool = False) -> Check:
+def rejected(name: str, said: Sequence[tuple[str, Verdict]], part: bool = False) -> Check:
     """A check of (id, verdict) of wrong answers: good are those that are not right; the note counts the undecided ones.
 
-    The rows are named by the checks of a kind, whose names begin with two spaces, and not by their sum above them.
+    part: of a kind of them, which names its rows; the sum above the kinds has the bar.
     """
-    check = check_of(name, said, "wrong", bar)
+    check = check_of(name, said, "wrong", bar=not part)
     open_ = sum(verdict.label == "undecided" for _, verdict in said)
     late = sum(verdict.reason.startswith(LIMITS) for _, verdict in said)
     note = f"{open_} of them undecided" + (f", {late} by a limit" if late else "") if open_ else ""
-    rows = check.rows if name.startswith("  ") else ()  # the kinds below name them
-    return replace(check, note=note, rows=tuple(Finding(r.problem_id, "accepted", r.reason) for r in rows))
+    rows = tuple(Finding(r.problem_id, "accepted", r.reason) for r in check.rows) if part else ()
+    return replace(check, note=note, rows=rows, part=part)
 
 
 __all__ = [

@@ -163,10 +163,10 @@ def value(text: str) -> Fraction:
     return Fraction(parsed.num, parsed.den)
 
 
-def structure(text: str) -> str:
+def structure(text: str) -> tuple[str, str]:
     """What an expression looks like without its numbers: its operators in a fixed order, and its tree.
 
-    A leaf is a dot and an operation a pair of parentheses: `structure("3*(5+7)") == "+* (.(..))"`. Completions with one
+    A leaf is a dot and an operation a pair of parentheses: `structure("3*(5+7)") == ("+*", "(.(..))")`. Completions with one
     structure differ only in where the numbers and operators stand. `DataError` when the text is not an expression.
     """
     _parse_or_refuse(text)
@@ -176,4 +176,4 @@ def structure(text: str) -> str:
         right = "" if token.isdigit() else stack.pop()
         stack.append("." if token.isdigit() else f"({stack.pop()}{right})")
     operators = sorted((token for token in tokens if not token.isdigit()), key="+-*/".index)
-    return f"{''.join(operators)} {stack.pop()}".strip()
+    return "".join(operators), stack.pop()

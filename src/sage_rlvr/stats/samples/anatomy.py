@@ -44,17 +44,6 @@ TOKEN_CLASSES: Table = (
     ("word", r"[^\W\d]+(?:['’][^\W\d]+)?"),
 )
 
-# The characters of the Countdown world, one per token.
-COUNTDOWN_CLASSES: Table = (
-    ("end or special", r"<pad>|<eos>"),
-    ("digit", r"\d"),
-    ("sum or difference", r"[+-]"),
-    ("product or quotient", r"[*/]"),
-    ("opening bracket", r"\("),
-    ("closing bracket", r"\)"),
-    ("prompt", r"|[=:]"),
-)
-
 OTHER = "other"
 MARKS = ("raised", "lowered", "clamped")
 _MARKS = re.compile("^[ \\s▁ĠĊ]+|[ \\s▁ĠĊ]+$")

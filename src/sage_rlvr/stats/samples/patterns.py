@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.reading import MIB, read_text
-from sage_rlvr.stats.comparison import Comparison, paired
+from sage_rlvr.stats.comparison import Comparison, Reason, paired
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, Interval, share_interval
-from sage_rlvr.stats.samples.clusters import SPARSE, clusters, is_sparse, pooled_share
+from sage_rlvr.stats.samples.clusters import clusters, is_sparse, pooled_share
 
 RULES = Path(__file__).with_name("patterns.yaml")
 
@@ -90,7 +90,7 @@ class PatternComparison:
     """One pattern in two arms. fisher_p: two-sided, of the two micro counts as if solutions were independent, which they
     are not, so it is too small. micro: a's share of all solutions minus b's with the interval that the counts lack, a problem
     with all its solutions being the unit. by_problem: the paired difference a - b of the shares of the problems that both
-    solved, None where there is none."""
+    solved, None where there is none, and unknown where the pattern is in too few problems of an arm."""
 
     name: str
     a: PatternFrequency
@@ -98,22 +98,6 @@ class PatternComparison:
     fisher_p: float
     micro: Interval
     by_problem: Comparison | None
-
-    @property
-    def sentence(self) -> str:
-        """Both counts and what they support, in plain words."""
-        counts = f"{self.name}: {_counted(self.a)} against {_counted(self.b)}"
-        fisher = f"Fisher p = {self.fisher_p:.2g} before clustering by problem, which weakens it"
-        if math.isfinite(self.micro.width):
-            fisher += f"; clustered by problem the shares differ by {_ends(self.micro, '+.3f')}"
-        if self.by_problem is None:
-            return f"{counts}; {fisher}; no problem was solved by both, so no paired comparison"
-        gap = self.by_problem.difference
-        told = self.by_problem.known and not (self.a.sparse or self.b.sparse)
-        word = self.by_problem.outcome if told else "cannot be told"
-        paired_text = f"{word} over the {gap.n} problems solved by both (difference {gap.value:+.3f})"
-        few = f"; a pattern in fewer than {SPARSE} problems supports no claim" if not told else ""
-        return f"{counts}; {fisher}; {paired_text}{few}"
 
 
 @cache
@@ -179,6 +163,8 @@ def compare_patterns(
         left, right = _shares(pattern, *a), _shares(pattern, *b)
         both = [problem for problem in left if problem in right]
         gaps = paired([left[p] for p in both], [right[p] for p in both], seed=seed) if both else None
+        if gaps is not None and (x.sparse or y.sparse):
+            gaps = replace(gaps, outcome="unknown", reason=Reason.FEW_PROBLEMS)
         p = float(scipy.stats.fisher_exact(table).pvalue)
         micro = _micro_difference(x.micro, y.micro)
         out[name] = PatternComparison(name=name, a=x, b=y, fisher_p=p, micro=micro, by_problem=gaps)
@@ -194,15 +180,6 @@ def _micro_difference(a: Interval, b: Interval) -> Interval:
     if not math.isfinite(below + above):
         low, high = -math.inf, math.inf
     return Interval(value=value, low=low, high=high, level=a.level, over=a.over, n=min(a.n, b.n))
-
-
-def _counted(one: PatternFrequency) -> str:
-    told = math.isfinite(one.micro.width)
-    return f"{one.hits} of {one.solutions}" + (f" ({_ends(one.micro, '.3f')})" if told else "")
-
-
-def _ends(i: Interval, form: str) -> str:
-    return f"{i.value:{form}} [{i.low:{form}}, {i.high:{form}}]"
 
 
 def _shares(

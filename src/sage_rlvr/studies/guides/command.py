@@ -38,7 +38,7 @@ def tables(result: GuideLabResult, budget: float = SHOWN_BUDGET) -> dict[str, st
     near = min(_budgets(result), key=lambda d: abs(d - budget))
     every = [row for row in result.rows if row.kind == "oracle" or row.budget in _budgets(result)]
     here = [row for row in every if row.budget == near]
-    own = [row for row in result.rows if row.variant.startswith(("own", "temperature 1"))]
+    own = [row for row in result.rows if row not in every]  # those of the grid are not as they would be trained
     made = {
         f"At a KL budget of {near:g} nats per completion": table(GUIDE, here),
         "As they would be trained": table(OWN, own),

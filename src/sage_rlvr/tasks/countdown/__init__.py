@@ -27,6 +27,15 @@ from sage_rlvr.verifiers.countdown import canonical, parse, structure
 
 Law = Literal["expression", "uniform"]
 DRAWS = ("law", "census")
+COUNTDOWN_CLASSES = (  # of the characters, one per token
+    ("end or special", r"<pad>|<eos>"),
+    ("digit", r"\d"),
+    ("sum or difference", r"[+-]"),
+    ("product or quotient", r"[*/]"),
+    ("opening bracket", r"\("),
+    ("closing bracket", r"\)"),
+    ("prompt", r"|[=:]"),
+)
 
 
 def _check_split(split: str) -> None:
@@ -89,6 +98,7 @@ class Countdown:
     solutions = staticmethod(solutions)
     audit_cases = audit.cases
     audited = audit.head
+    token_classes = COUNTDOWN_CLASSES
 
     def answer_key(self, problem: Problem, text: str) -> str:
         """The expression: each is an answer of its own."""
