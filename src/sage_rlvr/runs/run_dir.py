@@ -140,6 +140,7 @@ class RunDir:
 
     @property
     def metrics_path(self) -> Path:
+        """The file with one line of metrics per step."""
         return self.path / "metrics.jsonl"
 
     def log(self, row: Mapping[str, Any]) -> None:
