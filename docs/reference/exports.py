@@ -1,4 +1,4 @@
-"""What the pages of the API reference show: each name once, where it is imported from (an extension of griffe, named in mkdocs.yml).
+"""What pages of the API reference show: each name once, where it is imported from (an extension of griffe, named in mkdocs.yml).
 
 A package with `__all__` shows what stands there, any other module what it defines. A name that two of them have is shown by the
 higher one, on the same floor by the one that defines it; `filters: public` of mkdocstrings reads the marks made here.

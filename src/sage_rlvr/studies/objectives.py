@@ -1,4 +1,4 @@
-"""Every published objective on two axes: the table of `sage-rlvr methods`, and docs/results/map.md with its picture, docs/images/map.png."""
+"""Every published objective on two axes: the table of `sage-rlvr methods` and docs/results/map.md, and its picture."""
 
 from __future__ import annotations
 
