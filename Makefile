@@ -41,7 +41,7 @@ help:
 	@echo "make test-verl  the tests of the verl adapter, in an environment of their own (.venv-verl); ARGS='-m \"not slow\"' for a part"
 	@echo "make test-vllm  the tests of the generators against vLLM itself, on a CPU, in an environment of their own (.venv-vllm)"
 	@echo "make docs       the site, in site/: strict, without network, in an environment of its own (.venv-docs)"
-	@echo "make tutorial   run docs/tutorial.ipynb and write its outputs into it"
+	@echo "make tutorial   run docs/tutorial.ipynb and store it with its outputs"
 	@echo "make wheel      build the wheel and run it where only what it declares is installed"
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
 	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
@@ -104,8 +104,7 @@ docs: .venv-docs/.installed
 	  { echo "a style of site/ loads something from elsewhere: see above"; exit 1; }
 
 tutorial: $(VENV)/.installed .venv-docs/.with-package
-	PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 .venv-docs/bin/jupyter nbconvert --to notebook --execute --inplace \
-	  --ExecutePreprocessor.timeout=600 docs/tutorial.ipynb
+	PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 .venv-docs/bin/python .ci/tutorial
 
 wheel: $(VENV)/.installed
 	$(BIN)/python .ci/wheel

@@ -89,6 +89,21 @@ def test_unknown_keys_are_answered_with_their_neighbor(recipe: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "key", "meant"),
+    [
+        ("{name: grpo, guide: branch}", "method.thresold", "method.guide.threshold"),  # near threads, which is no part's
+        ("{name: grpo, guide: branch}", "method.ratio", "method.guide.ratio"),  # rlpr has a ratio of its own
+        ("{name: grpo, guide: branch}", "method.clip_hihg", "clip_high"),
+        ("{name: sage, base: {name: grpo}, guide: {name: branch}}", "method.ratio", "method.guide.ratio"),
+        ("{name: sage, base: {name: grpo}, guide: {name: branch}}", "method.beta", "method.base.beta"),
+        ("{name: compose, advantage: pass_at_k, title: one}", "method.k", "method.advantage.k"),
+    ],
+)
+def test_a_key_of_a_part_is_found_one_level_below(recipe: Path, method: str, key: str, meant: str) -> None:
+    assert f"{key} = 0.2: unknown key; did you mean '{meant}'?" in refusal(recipe, ("method", method), (key, "0.2"))
+
+
+@pytest.mark.parametrize(
     ("key", "text", "said"),
     [
         ("seed", "true", "expected a whole number, got the truth value True"),

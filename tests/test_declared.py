@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -106,3 +108,52 @@ def test_no_label_of_a_shipped_design_is_taken_twice(name: str):
     arms, _ = resolve(design, path)
     labels = [arm.label for arm in arms]
     assert len({*labels, *design.envelopes}) == len(labels) + len(design.envelopes)
+
+
+# ---- docstrings
+
+PUBLIC = [
+    path
+    for path in sorted(ROOT.rglob("*.py"))
+    if not any(part.startswith("_") and part != "__init__.py" for part in path.relative_to(ROOT).parts)
+]
+
+
+def documented(node: ast.AST) -> bool:
+    return bool(ast.get_docstring(node))  # type: ignore[arg-type]
+
+
+def told() -> set[str]:
+    """Members that are explained once for all who have them: where a protocol or a base class declares them, or in its text."""
+    bodies = [ast.parse(path.read_text(encoding="utf-8")).body for path in PUBLIC]
+    classes = [node for body in bodies for node in body if isinstance(node, ast.ClassDef)]
+    bases = {ast.unparse(base).split("[")[0] for node in classes for base in node.bases}
+    found: set[str] = set()
+    for node in classes:
+        if node.name in bases or any(ast.unparse(base).startswith("Protocol") for base in node.bases):
+            found |= {member.name for member in node.body if isinstance(member, ast.FunctionDef) and documented(member)}
+            found |= set(re.findall(r"`(\w+)`", ast.get_docstring(node) or ""))
+    return found
+
+
+def test_every_public_function_says_what_it_does():
+    """The API reference shows what has a docstring, and nothing else of these files."""
+    explained, silent = told(), []
+    for path in PUBLIC:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_"):
+                continue
+            silent += [] if documented(node) else [f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"]
+            for member in node.body if isinstance(node, ast.ClassDef) else ():
+                hidden = not isinstance(member, ast.FunctionDef) or member.name.startswith("_") or member.name in explained
+                overload = isinstance(member, ast.FunctionDef) and "overload" in map(ast.unparse, member.decorator_list)
+                if not (hidden or overload or documented(member)):
+                    silent.append(f"{path.relative_to(ROOT)}:{member.lineno} {node.name}.{member.name}")
+    assert not silent, f"say in a docstring what these do, with shapes and units: {silent}"
+
+
+@pytest.mark.parametrize("package", [sage_rlvr, core, methods], ids=lambda package: package.__name__)
+def test_every_exported_noun_says_what_it_is(package):
+    nouns = {name: getattr(package, name) for name in dir(package) if not name.startswith("_")}
+    nouns = {n: noun for n, noun in nouns.items() if n in package.__all__ and (inspect.isclass(noun) or inspect.isroutine(noun))}
+    assert len(nouns) > 40 and not [name for name, noun in nouns.items() if not inspect.getdoc(noun)]

@@ -1,4 +1,4 @@
-"""docs/methods/map.md and each.md are what `sage-rlvr methods --docs docs` writes, and every method stands on them."""
+"""docs/results/map.md and methods.md are what `sage-rlvr methods --docs docs` writes, and every method stands on them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def test_the_pages_are_made_by_their_command(tmp_path: Path):
-    text, found = (DOCS / "methods" / "map.md").read_text(encoding="utf-8"), placed()
+    text, found = (DOCS / "results" / "map.md").read_text(encoding="utf-8"), placed()
     assert filled(text, tables_of(found)) == text
-    assert each(found, DOCS) == (DOCS / "methods" / "each.md").read_text(encoding="utf-8")
+    assert each(found, DOCS) == (DOCS / "results" / "methods.md").read_text(encoding="utf-8")
     assert all(f"| {name} |" in text.replace("\\_", "_") for name in METHODS)
     assert {text.get_text() for text in picture(found).axes[0].texts} >= {"maxrl", "distinct", "alpha_dpg", "pkpo"}
-    with pytest.raises(DataError, match=r"name the folder that holds methods/map\.md"):
+    with pytest.raises(DataError, match=r"name the folder that holds results/map\.md"):
         write_docs(found, tmp_path)
     with pytest.raises(DataError, match="has no marks <!-- methods:begin"):
         filled("# Map", tables_of(found))

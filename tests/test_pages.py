@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
+import json
 import re
 import shlex
 import sys
@@ -111,3 +113,18 @@ def test_every_public_part_has_its_place_in_the_reference(part):
 def test_the_reference_names_nothing_that_is_gone():
     pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
     assert set(re.findall(r"::: sage_rlvr\.(\w+)", pages)) <= set(PARTS)
+
+
+def test_the_tutorial_is_stored_with_the_outputs_of_its_own_cells():
+    """The site shows them as they stand; `make tutorial` makes them."""
+    file = DOCS / "tutorial.ipynb"
+    book = json.loads(file.read_text(encoding="utf-8"))
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    sources = hashlib.sha256("\n\n".join("".join(cell["source"]) for cell in code).encode()).hexdigest()
+    assert book["metadata"].get("executed") == sources, "a cell has changed: make tutorial runs them all and stores what they say"
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert not any(output["output_type"] == "error" for output in outputs)
+    assert any("image/png" in output.get("data", {}) for output in outputs) and file.stat().st_size < 1 << 20
+    said = json.dumps([output for output in outputs if "text" in output])
+    assert "pass@1" in said and not re.search(r"/(tmp|home|root|work)/", said)

@@ -53,7 +53,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "experiments": {
         *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "report", "results", "runs", "stats"),
-        *("moved", "reading", "tasks", "training", "errors"),
+        *("moved", "plugins", "reading", "tasks", "training", "errors"),
     },
     "studies": {
         *("config", "core", "evaluation", "methods", "models", "report", "results", "runs", "stats", "tasks", "theory"),

@@ -309,14 +309,26 @@ class _Refusal:
         return f"{spot}{text[first.end() :] if first else f': {text}'}" if spot else text
 
     def _unknown(self, keys: list[str], others: str) -> str:
-        key = self.place[-1]
-        if others:
+        key, below = self.place[-1], self._below()
+        near = below.get(key) or nearest(key, keys)
+        if near is None and others and nearest(key, below) is None:
             return f"unknown key; name: {others.replace(', ', ' or ')} takes it. Keys here: {', '.join(keys)}"
-        near = nearest(key, keys)
         if near is None:
             places = {p[-1]: dotted(p) for p in _places(self.schema)}
-            near = places.get(key) or places.get(nearest(key, places) or "")
+            near = below.get(nearest(key, below) or "") or places.get(key) or places.get(nearest(key, places) or "")
         return f"unknown key{f'; did you mean {near!r}?' if near else '.'} Keys here: {', '.join(keys) or 'none'}"
+
+    def _below(self) -> dict[str, str]:
+        """key -> its dotted place, of the keys that the parts take which stand beside the unknown one: a guide's, say."""
+        node: Any = self.tree
+        for key in self.place[:-1]:
+            node = node.get(key) if isinstance(node, dict) else None
+        found: dict[str, str] = {}
+        for beside, part in node.items() if isinstance(node, dict) else ():
+            name, kind = part.get("name") if isinstance(part, dict) else part, "method" if beside == "base" else beside
+            if kind in HOMES and isinstance(name, str) and name in registry_of(kind):
+                found |= {key: dotted((*self.place[:-1], beside, key)) for key in parameters(registry_of(kind)[name])}
+        return found
 
     def _no_option(self, options: tuple[Any, ...]) -> str:
         named = len(self.place) > 1 and self.place[-1] == "name"

@@ -237,6 +237,10 @@ def test_a_design_has_plugins_as_recipes_have(tmp_path: Path, monkeypatch: pytes
     arms, _ = arms_of(write(tmp_path, text))
     assert arms["b"].config.method.name == "of_design" and list(arms["b"].config.plugins) == ["mine.py"]
     assert os.environ[plugins.VARIABLE] == str(tmp_path / "parts" / "mine.py")  # what the processes of the sweep are given
+    monkeypatch.setattr(plugins, "_loaded", {})  # of an arm's own recipe: its processes give it to all, and their runs say so
+    (tmp_path / "own.yaml").write_text("base: countdown/base\nplugins: [parts/mine.py]\nmethod: of_design\n")
+    arms, _ = arms_of(write(tmp_path, "arms: {a: grpo, b: own.yaml}\ncontrol: a\ncontrols: none\n"))
+    assert [list(arm.config.plugins) for arm in arms.values()] == [["mine.py"], ["mine.py"]]
     with pytest.raises(ConfigError, match=r"design\.yaml:3: plugins = 'mine\.py': expected a list of Python files"):
         load_design(write(tmp_path, "plugins: mine.py\narms: {a: grpo}\ncontrol: a\n"))
     with pytest.raises(ConfigError, match=r"key 'control' is missing: .*; write control: and one of a, b$"):

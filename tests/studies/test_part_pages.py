@@ -14,7 +14,7 @@ from sage_rlvr.registry import kinds, registry_of
 from sage_rlvr.studies import part_pages
 from sage_rlvr.studies.part_pages import KINDS, Option, options_of, page, write_docs
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods" / "parts.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "options.md"
 
 
 @pytest.mark.slow
@@ -23,9 +23,9 @@ def test_the_page_is_made_by_its_command_and_has_every_part(tmp_path: Path):
     assert page() == text
     assert set(KINDS) == set(kinds()) - {"generator", "method", "task", "teacher", "verifier"}
     assert all(f"### {name}\n" in text for kind in KINDS for name in registry_of(kind))
-    with pytest.raises(DataError, match="name the folder that holds methods/"):
+    with pytest.raises(DataError, match="name the folder that holds results/"):
         write_docs(tmp_path)
-    (tmp_path / "methods").mkdir()
+    (tmp_path / "results").mkdir()
     assert write_docs(tmp_path).read_text(encoding="utf-8") == text
 
 
@@ -112,9 +112,9 @@ def test_the_command_prints_a_part_a_kind_or_its_neighbors(capsys: pytest.Captur
     assert "overlong_shaping" in capsys.readouterr().out
     assert code("filterd") != 0
     assert "no part and no kind of part 'filterd'" in (said := capsys.readouterr().err) and "filtered" in said
-    (tmp_path / "methods").mkdir()
+    (tmp_path / "results").mkdir()
     assert code("clip", "--docs", str(tmp_path)) == 0
-    assert "surrogate clip" in capsys.readouterr().out and (tmp_path / "methods" / "parts.md").is_file()
+    assert "surrogate clip" in capsys.readouterr().out and (tmp_path / "results" / "options.md").is_file()
     assert part_pages.dead_line(Own) == ""
 
 

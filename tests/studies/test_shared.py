@@ -25,10 +25,10 @@ def found() -> list[study.Found]:
 
 
 def test_the_page_is_made_by_its_command_from_the_stored_worlds(found, tmp_path):
-    text = (DOCS / "methods" / "shared.md").read_text(encoding="utf-8")
+    text = (DOCS / "results" / "shared.md").read_text(encoding="utf-8")
     assert len(found) == study.WORLDS and filled(text, tables_of(found)) == text
     assert len(picture(found).axes) == 2
-    with pytest.raises(DataError, match=r"name the folder that holds methods/shared\.md"):
+    with pytest.raises(DataError, match=r"name the folder that holds results/shared\.md"):
         write_docs(found, tmp_path)
 
 

@@ -15,7 +15,7 @@ from sage_rlvr.studies import supports
 from sage_rlvr.studies.supports import BASE, GROUP, GROUPS, TREE, Task, outcome, supported, table, train, write_docs
 from sage_rlvr.theory.expected import loss_of_group
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods" / "support.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "support.md"
 
 
 def rows_of(text: str) -> dict[str, str]:
@@ -70,12 +70,12 @@ def test_training_ends_at_the_goal_and_what_a_tree_lacks_is_named(monkeypatch):
 
 
 def test_the_page_is_written_by_its_command(tmp_path):
-    (tmp_path / "methods").mkdir()
-    with pytest.raises(DataError, match=r"name the folder that holds methods/support\.md"):
+    (tmp_path / "results").mkdir()
+    with pytest.raises(DataError, match=r"name the folder that holds results/support\.md"):
         write_docs([], tmp_path)
-    (tmp_path / "methods" / "support.md").write_text("# S\n\n<!-- support:begin -->\n<!-- support:end -->\n", encoding="utf-8")
-    assert write_docs(supported([], [0]), tmp_path) == [tmp_path / "methods" / "support.md"]
-    assert set(rows_of((tmp_path / "methods" / "support.md").read_text(encoding="utf-8"))) == {BASE}
+    (tmp_path / "results" / "support.md").write_text("# S\n\n<!-- support:begin -->\n<!-- support:end -->\n", encoding="utf-8")
+    assert write_docs(supported([], [0]), tmp_path) == [tmp_path / "results" / "support.md"]
+    assert set(rows_of((tmp_path / "results" / "support.md").read_text(encoding="utf-8"))) == {BASE}
 
 
 @pytest.mark.slow

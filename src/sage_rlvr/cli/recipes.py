@@ -129,7 +129,7 @@ class Parts(Command):
     name: tyro.conf.Positional[str | None] = None
     """One kind alone, for example guides; or a part, for example branch, whose options are listed."""
     docs: Path | None = None
-    """Also make methods/parts.md in this docs folder again: the parts of methods that come with the package."""
+    """Also make results/options.md in this docs folder again: the parts of methods that come with the package."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.studies import part_pages

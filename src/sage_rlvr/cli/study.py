@@ -131,7 +131,7 @@ class Shared(Command):
     out: Path = RUNS / "shared"
     """Where world-N.json go; the same command goes on from those that are there."""
     docs: Path | None = None
-    """Also make the tables of methods/shared.md and its picture in this docs folder again."""
+    """Also make the tables of results/shared.md and its picture in this docs folder again."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.cli.compare import print_table
@@ -140,8 +140,8 @@ class Shared(Command):
 
         if self.worlds < 2:
             raise ConfigError(f"--worlds {self.worlds}: an interval over worlds needs at least 2")
-        if self.docs is not None and not (self.docs / "methods" / "shared.md").is_file():
-            raise ConfigError(f"--docs {self.docs}: there is no methods/shared.md; name the repository's docs/")
+        if self.docs is not None and not (self.docs / "results" / "shared.md").is_file():
+            raise ConfigError(f"--docs {self.docs}: there is no results/shared.md; name the repository's docs/")
         found = find(self.worlds, self.out, session.note)
         session.say(facts(found))
         for table in made(found).values():
@@ -193,8 +193,8 @@ class Methods(Command):
     support: bool = False
     """Also train each on small trees to equal P(right), and count the right answers it kept, gained and lost; some minutes."""
     docs: Path | None = None
-    """Also make methods/each.md, the table of methods/map.md and its picture in this docs folder again, of all methods; with
-    --support methods/support.md."""
+    """Also make results/methods.md, the table of results/map.md and its picture in this docs folder again, of all methods; with
+    --support results/support.md."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.cli.compare import print_table

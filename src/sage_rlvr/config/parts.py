@@ -13,16 +13,19 @@ if TYPE_CHECKING:
 
 
 def require(holds: bool, name: str, value: Any, problem: str) -> None:
+    """ConfigError "name = value: problem" unless it holds."""
     if not holds:
         raise ConfigError(f"{name} = {short(value)}: {problem}")
 
 
 def positive(config: Any, *names: str) -> None:
+    """ConfigError unless each of these fields is above 0."""
     for name in names:
         require(getattr(config, name) > 0, name, getattr(config, name), "must be above 0")
 
 
 def not_negative(config: Any, *names: str) -> None:
+    """ConfigError unless each of these fields is 0 or above."""
     for name in names:
         require(getattr(config, name) >= 0, name, getattr(config, name), "must not be negative")
 

@@ -31,12 +31,18 @@ class Reduction(Protocol):
     """
 
     @property
-    def equation(self) -> str: ...
+    def equation(self) -> str:
+        """What stands before the loss of a token, as one line of text."""
 
     @property
-    def divisor(self) -> Divisor: ...
+    def divisor(self) -> Divisor:
+        """What the weight of a token depends on."""
 
-    def budget(self, mask: Mask, max_tokens: int | None = None) -> float: ...
+    def budget(self, mask: Mask, max_tokens: int | None = None) -> float:
+        """What the sum over a whole update is divided by, so that the losses of its micro-batches add up.
+
+        mask: (B, T) of the update. max_tokens: the limit on a completion, for a budget that counts it.
+        """
 
     def __call__(self, per_token: PerToken, mask: Mask, budget: float | None = None) -> Float[Tensor, ""]: ...
 

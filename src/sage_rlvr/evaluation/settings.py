@@ -37,7 +37,7 @@ class SampleSettings:
     preset: Preset = "untruncated"
     """Of samples: untruncated (T 1), paper (T 0.3, min_p 0.01), released_code (T 0.3, top-p 0.95, top-k 50 but on vLLM)."""
     temperature: float | None = None
-    """Of samples: another temperature than the preset's, 0 being greedy; for `compare --frontier`."""
+    """Of samples: another temperature than the preset's, 0 being greedy. Stores of a policy at several are its frontier."""
     template: Literal["sage", "boxed", "as_is"] = "boxed"
     """Of samples: how a mathematics problem is asked, and where its answer is read."""
     chat: Literal["model", "format"] = "model"

@@ -95,6 +95,7 @@ def _matched_of(
 
 
 def twin_of(arms: Sequence[Arm], config: TrainConfig | None) -> Arm | None:
+    """The arm that trains the same configuration; None where there is none, and of None."""
     return None if config is None else next((arm for arm in arms if same(arm.config, config)), None)
 
 
@@ -105,6 +106,7 @@ def _named(plain: TrainConfig, arms: Sequence[Arm], arm: Arm) -> tuple[str, str]
 
 
 def free_name(arms: Sequence[Arm], name: str) -> str:
+    """The name, with _2, _3, ... behind it where an arm has it already."""
     taken = {arm.name for arm in arms}
     return next(n for n in (name, *(f"{name}_{i}" for i in range(2, 1000))) if n not in taken)
 

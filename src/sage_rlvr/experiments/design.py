@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from sage_rlvr import plugins
 from sage_rlvr.config import SftConfig, TrainConfig, WorldConfig, decode, load_config, world_of
 from sage_rlvr.core import GUIDES, METHODS
 from sage_rlvr.errors import ConfigError, choose_from
@@ -268,6 +269,8 @@ def resolve(
         arms.append(
             Arm(name=name, label=label, recipe=path.name, config=replace(config, seed=0), matched=spec.matched)
         )
+    everyones = plugins.loaded()  # a process has the plugins of all arms, also of those behind its own, and its run says so
+    arms = [replace(arm, config=replace(arm.config, plugins=everyones)) for arm in arms]
     said: list[str] = []
     for arm in list(arms):
         for kind, control, name, label, why in controls_of(arm, arms):

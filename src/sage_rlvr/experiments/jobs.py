@@ -53,6 +53,7 @@ class Job:
 
     @property
     def label(self) -> str:
+        """Arm and seed, as progress and messages name the job: "grpo s0"."""
         return f"{self.arm} s{self.seed}"
 
     @property

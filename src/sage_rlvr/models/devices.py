@@ -47,6 +47,7 @@ class FloatHead(nn.Linear):
     """An output head whose weights stay as they are and whose product is float32."""
 
     def forward(self, input: Tensor) -> Tensor:
+        """Hidden states (..., d) -> logits (..., V) in float32."""
         return F.linear(input.float(), self.weight.float(), None if self.bias is None else self.bias.float())
 
 

@@ -58,6 +58,7 @@ def git_state() -> dict[str, Any] | None:
 
 
 def now() -> str:
+    """The time in UTC to the second, ISO 8601."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 

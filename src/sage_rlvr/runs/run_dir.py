@@ -141,6 +141,7 @@ class RunDir:
 
     @property
     def metrics_path(self) -> Path:
+        """The file with one line of metrics per step."""
         return self.path / METRICS
 
     def log(self, row: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""docs/methods: the map with its picture, and each.md, a section per method from its docstring, parts and place on the map."""
+"""docs/results: map.md with its picture, and methods.md, a section per method from its docstring, parts and place on the map."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from sage_rlvr.theory.utility import SHARES
 
 HEAD = """# Every method
 
-What each method computes with its defaults, as `sage-rlvr show` prints it. The two axes are those of [the map](map.md).
+What each method computes with its defaults, as `sage-rlvr show` prints it. The two axes are those of [the map](../methods/map.md).
 
 <!-- made by `sage-rlvr methods --docs docs` -->
 """
 
 
 def write_docs(found: Sequence[Placed], docs: Path) -> list[Path]:
-    """Make methods/each.md, the table of methods/map.md and images/map.png in docs again."""
-    where, made = remade(docs, "methods/map.md", tables_of(found))
-    one_by_one, image = where.with_name("each.md"), docs / "images" / "map.png"
+    """Make results/methods.md, the table of results/map.md and images/map.png in docs again."""
+    where, made = remade(docs, "results/map.md", tables_of(found))
+    one_by_one, image = where.with_name("methods.md"), docs / "images" / "map.png"
     with writing("page", docs, 1 << 20):
         where.write_text(made, encoding="utf-8")
         one_by_one.write_text(each(found, docs), encoding="utf-8")
@@ -34,7 +34,7 @@ def write_docs(found: Sequence[Placed], docs: Path) -> list[Path]:
 
 
 def each(found: Iterable[Placed], docs: Path) -> str:
-    """The page methods/each.md. docs: where longer pages of some methods are, methods/NAME.md."""
+    """The page results/methods.md. docs: where longer pages of some methods are, methods/NAME.md."""
     recipes = recipes_of()
     longer = {file.stem for file in (docs / "methods").glob("*.md")}
     return HEAD + "".join(section(one, recipes.get(one.name, ()), one.name in longer) for one in found)
@@ -44,7 +44,6 @@ def section(one: Placed, recipes: Sequence[str], longer: bool) -> str:
     """A method's heading, first sentence, docstring, objective and facts."""
     made = METHODS[one.name]
     first, _, rest = (inspect.getdoc(made) or "").partition("\n")
-    home = f"{made.__module__}.{made.__name__}"
     facts = [("parts", one.parts), ("engines", one.engines)]
     if one.axes is not None:
         weights = ", ".join(f"{w:.2f} at {p:g}" for p, w in zip(SHARES, one.axes.weights, strict=True))
@@ -52,8 +51,8 @@ def section(one: Placed, recipes: Sequence[str], longer: bool) -> str:
         facts += [("f'(P)", weights), ("among right answers", pulls)]
     lines = [f"- {name}: {in_markdown(value)}" for name, value in facts]
     lines += ["- recipes: " + ", ".join(recipes)] if recipes else []
-    more = [f"[longer page]({one.name}.md)"] if longer else []
-    lines.append("- " + ", ".join([*more, f"[signature](../reference/methods.md#{home})"]))
+    more = [f"[longer page](../methods/{one.name}.md)"] if longer else []
+    lines.append("- " + ", ".join([*more, f"[signature](../reference/methods.md#sage_rlvr.methods.{made.__name__})"]))
     text = "\n\n".join(part for part in (rest.strip("\n"), one.method.describe()) if part)
     return f"\n## {one.name}\n\n{in_markdown(first)}\n\n```text\n{text}\n```\n\n" + "\n".join(lines) + "\n"
 

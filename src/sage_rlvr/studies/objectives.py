@@ -1,4 +1,4 @@
-"""Every published objective on two axes: the table of `sage-rlvr methods`, and docs/methods/map.md with its picture."""
+"""Every published objective on two axes: the table of `sage-rlvr methods` and docs/results/map.md, and its picture."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def same(found: Iterable[Placed]) -> list[str]:
 
 
 def tables_of(found: Sequence[Placed]) -> dict[str, str]:
-    """What stands between the marks of docs/methods/map.md."""
+    """What stands between the marks of docs/results/map.md."""
     told = "The same reward term in expectation, whatever stands beside it; (x 2): twice its force, so that beta acts as beta / 2:"
     return {"methods": "\n".join([table(found).markdown(), "", told, "", *(f"- {line}" for line in same(found))])}
 

@@ -1,4 +1,4 @@
-"""The options of a part: default, what it allows, one line each; `sage-rlvr parts NAME` and docs/methods/parts.md.
+"""The options of a part: default, what it allows, one line each; `sage-rlvr parts NAME` and docs/results/options.md.
 
 Name, kind and default are those of the signature, the line is the docstring's. What a number may be is asked of the part itself: it
 is made with a number, the other options as they are, and refuses it or does not.
@@ -31,12 +31,12 @@ KINDS = (
     "advantage", "reward_source", "reward_transform", "surrogate", "token_weight", "loss_term", "reduction", "guide",
     "rollout_plan", "buffer", "schedule",
 )  # fmt: skip
-"""Parts of a method, as the page lists them; methods themselves stand on methods/each.md."""
+"""Parts of a method, as the page lists them; methods themselves stand on results/methods.md."""
 SHOWN_GROUP = 8
 FAR = 1e12
 HEAD = """# Every part
 
-The parts that a [recipe](each.md) may name, with their options. What a number may be was asked of the part, the other options at
+The parts that a [recipe](methods.md) may name, with their options. What a number may be was asked of the part, the other options at
 their defaults. `sage-rlvr parts branch` prints one of them, those of plugins included; [extending](../extending.md) says what a
 part is.
 
@@ -236,17 +236,17 @@ def about(kind: str, name: str) -> list[str]:
 
 
 def write_docs(docs: Path) -> Path:
-    """Make methods/parts.md in docs again. DataError where there is no such folder."""
-    where = docs / "methods" / "parts.md"
+    """Make results/options.md in docs again. DataError where there is no such folder."""
+    where = docs / "results" / "options.md"
     if not where.parent.is_dir():
-        raise DataError(f"{where.parent} is not there; name the folder that holds methods/, as docs/ of the repository does.")
+        raise DataError(f"{where.parent} is not there; name the folder that holds results/, as docs/ of the repository does.")
     with writing("page", docs, 1 << 20):
         where.write_text(page(), encoding="utf-8")
     return where
 
 
 def page() -> str:
-    """The page methods/parts.md: a section a kind, and of each part its first sentence and its options."""
+    """The page results/options.md: a section a kind, and of each part its first sentence and its options."""
     return HEAD + "".join(_section(kind) for kind in KINDS)
 
 

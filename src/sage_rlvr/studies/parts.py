@@ -148,9 +148,11 @@ class Recorder:
         return {}
 
     def tensors(self) -> dict[str, Tensor]:
+        """The optimizer's own state."""
         return self.loop.optimizer.tensors()
 
     def load(self, tensors: dict[str, Tensor]) -> None:
+        """Put the optimizer's own state back."""
         self.loop.optimizer.load(tensors)
 
 

@@ -204,8 +204,8 @@ def table(found: Sequence[Supported]) -> Table:
 
 
 def write_docs(found: Sequence[Supported], docs: Path) -> list[Path]:
-    """Make the table of methods/support.md in docs again."""
-    where, text = remade(docs, "methods/support.md", {"support": table(found).markdown()})
+    """Make the table of results/support.md in docs again."""
+    where, text = remade(docs, "results/support.md", {"support": table(found).markdown()})
     with writing("page", docs, 1 << 20):
         where.write_text(text, encoding="utf-8")
     return [where]

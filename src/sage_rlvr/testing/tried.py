@@ -76,6 +76,7 @@ def value_of(kind: str, part: Any, *args: Any) -> Any:
 
 
 def equal(one: PartState, other: PartState) -> bool:
+    """Whether two states of a part have the same tensors under the same names."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 

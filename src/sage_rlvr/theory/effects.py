@@ -91,10 +91,12 @@ def _by_kind(guide: Guide, signals: Signals, key: Key) -> dict[DependsOn, Tensor
 
 
 def looks_at_batch(guide: Guide) -> bool:
+    """Whether a factor of the guide depends on the other rows of the batch."""
     return any(part.depends_on == "batch" for part in factors(guide))
 
 
 def signals_on(tree: TokenTree, logits: Logits, ref_logits: Logits) -> Signals:
+    """What a guide reads of every completion of the tree, one row each, under the policy (S, V) and the reference (S, V)."""
     return tree.listing(logits, ref_logits, torch.zeros(len(tree))).signals
 
 

@@ -108,6 +108,7 @@ class Rows:
 
     @cached_property
     def prompts(self) -> list[list[int]]:
+        """Token ids of the prompt of each group, in the order of the groups."""
         return [prompt for part in self.groups for prompt in part.prompts]
 
     @cached_property

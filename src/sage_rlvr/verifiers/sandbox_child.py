@@ -106,6 +106,7 @@ def calls(source: str, entry: str, inputs: list[list[object]]) -> list[list[obje
 
 
 def fault(error: BaseException) -> list[object]:
+    """["fault", message, line of the program where it was raised, or 0], the message cut at `LONG` characters."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "program"]
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
     return ["fault", f"{type(error).__name__}: {error}"[:LONG], line]

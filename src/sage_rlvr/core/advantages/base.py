@@ -101,7 +101,8 @@ class Advantage(Protocol):
     """
 
     @property
-    def equation(self) -> str: ...
+    def equation(self) -> str:
+        """A as one line of text."""
 
     @property
     def __call__(self) -> Callable[..., Any]: ...

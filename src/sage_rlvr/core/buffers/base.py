@@ -69,6 +69,7 @@ class Rows:
 
     @property
     def mask(self) -> Bool[Tensor, "R T"]:
+        """Which tokens of the stored texts count."""
         return self.answers.mask
 
     def of_owners(self, first: int, last: int) -> Rows:
@@ -98,6 +99,8 @@ class Buffer(ABC):
     the policy that wrote it). evict: which answer of a full prompt goes (oldest, newest, commonest). prompts: prompts of an
     update. take: answers of each, at random; null: all. draw: any prompt with an answer, those of the step, or hard ones rather,
     by their failure rate. reduction: of this term alone.
+
+    A part also has `equation`, the loss of a token as one line, and `legend`, `ascends` and `prefers` as an `Advantage` has them.
     """
 
     weight: float | Schedule = 1.0

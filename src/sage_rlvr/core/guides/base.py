@@ -31,18 +31,21 @@ class Guide(Protocol):
     the state (prefix), the sampled token, or the batch. "batch" promises that q is the same for every token a state may go on
     with, but for the other rows: a q of the sampled token says "token", even where it ranks it in the batch. `equation` is q as
     one line of text. The call returns (B, T)
-    float32, 0 off the mask, without gradient, the same for the same arguments. Two more are read where they are there:
-    `looks_ahead` and `pays_nothing`, see the functions of these names.
+    float32, 0 off the mask, without gradient, the same for the same arguments. Four more are read where they are there:
+    `q_min` and `q_max`, see `band_of`; `looks_ahead` and `pays_nothing`, see the functions of these names.
     """
 
     @property
-    def needs(self) -> frozenset[str]: ...
+    def needs(self) -> frozenset[str]:
+        """Names of the optional signals that q reads: keys of `core.signals.NEEDS`."""
 
     @property
-    def depends_on(self) -> DependsOn: ...
+    def depends_on(self) -> DependsOn:
+        """What q is a function of, given the key."""
 
     @property
-    def equation(self) -> str: ...
+    def equation(self) -> str:
+        """q as one line of text."""
 
     def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken: ...
 

@@ -26,12 +26,14 @@ class LossTerm(Protocol):
     """
 
     @property
-    def equation(self) -> str: ...
+    def equation(self) -> str:
+        """w_t v_t as one line of text."""
 
     @property
     def __call__(self) -> Callable[..., Any]: ...
 
-    def values(self, batch: Batch) -> PerToken: ...
+    def values(self, batch: Batch) -> PerToken:
+        """v, (B, T), in the graph of the policy's log-probs or entropies."""
 
 
 LOSS_TERMS: Registry[Any] = Registry("loss_term", check=check_needs)

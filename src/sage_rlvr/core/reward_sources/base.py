@@ -58,22 +58,28 @@ class RewardSource(Protocol):
     """
 
     @property
-    def equation(self) -> str: ...
+    def equation(self) -> str:
+        """r as one line of text."""
 
     @property
-    def legend(self) -> str: ...
+    def legend(self) -> str:
+        """What the symbols of `equation` mean."""
 
     @property
-    def ascends(self) -> str: ...
+    def ascends(self) -> str:
+        """What the reward term does in expectation."""
 
     @property
-    def baseline(self) -> Baseline: ...
+    def baseline(self) -> Baseline:
+        """Under which weights `Substituted.before` is scored; "none": not at all."""
 
     @property
-    def given(self) -> float: ...
+    def given(self) -> float:
+        """The share of the reference's tokens, from the first, in whose place the completion's own stand."""
 
     @property
-    def ngram(self) -> int: ...
+    def ngram(self) -> int:
+        """Of how many tokens the n-grams of `Substituted.repeated` are."""
 
     def __call__(self, seen: Substituted) -> Paid: ...
 

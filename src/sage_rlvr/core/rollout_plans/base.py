@@ -23,13 +23,16 @@ class RolloutPlan(Protocol):
     """
 
     @property
-    def equation(self) -> str: ...
+    def equation(self) -> str:
+        """Which groups are kept, as one line of text."""
 
     @property
-    def max_refills(self) -> int: ...
+    def max_refills(self) -> int:
+        """How often missing groups are drawn anew in a step."""
 
     @property
-    def keeps(self) -> Callable[..., Bool[Tensor, " P"]]: ...
+    def keeps(self) -> Callable[..., Bool[Tensor, " P"]]:
+        """Which groups of raw rewards (P, G) a step trains on, (P,) bool."""
 
 
 ROLLOUT_PLANS: Registry[type] = Registry("rollout_plan")

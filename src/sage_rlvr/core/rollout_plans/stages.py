@@ -66,14 +66,18 @@ class Staged(Protocol):
     max_refills: Any
 
     @property
-    def equation(self) -> str: ...
+    def equation(self) -> str:
+        """What is kept and how many more are drawn, as one line of text."""
 
     @property
-    def note(self) -> str: ...
+    def note(self) -> str:
+        """What the expected gradient is, for `describe`."""
 
-    def keeps(self, rewards: Rewards) -> Bool[Tensor, " P"]: ...
+    def keeps(self, rewards: Rewards) -> Bool[Tensor, " P"]:
+        """As in `RolloutPlan`."""
 
-    def extra(self, rewards: Rewards) -> Int[Tensor, " P"]: ...
+    def extra(self, rewards: Rewards) -> Int[Tensor, " P"]:
+        """Completions of the second stage for each prompt, (P,) int64, of the raw rewards (P, G) of the first."""
 
 
 def is_staged(plan: object) -> TypeGuard[Staged]:

@@ -31,7 +31,8 @@ class Surrogate(Protocol):
     """
 
     @property
-    def equation(self) -> str: ...
+    def equation(self) -> str:
+        """The loss of a token as one line of text."""
 
     @property
     def __call__(self) -> Callable[..., tuple[PerToken, dict[str, float]]]: ...

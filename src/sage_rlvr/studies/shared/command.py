@@ -1,4 +1,4 @@
-"""Tables, page and picture of `sage-rlvr study shared`; docs/methods/shared.md is filled from them, nothing in it is typed."""
+"""Tables, page and picture of `sage-rlvr study shared`; docs/results/shared.md is filled from them, nothing in it is typed."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def facts(found: Sequence[Found]) -> str:
 
 
 def tables_of(found: Sequence[Found]) -> dict[str, str]:
-    """What stands between the marks of docs/methods/shared.md."""
+    """What stands between the marks of docs/results/shared.md."""
     return {"facts": facts(found), **{name: one.markdown() for name, one in made(found).items()}}
 
 
@@ -186,8 +186,8 @@ def _draw_frontier(plot: Axes, found: Sequence[Found]) -> None:
 
 
 def write_docs(found: Sequence[Found], docs: Path) -> list[Path]:
-    """Make the tables of methods/shared.md and images/shared.png in docs again."""
-    where, text = remade(docs, "methods/shared.md", tables_of(found))
+    """Make the tables of results/shared.md and images/shared.png in docs again."""
+    where, text = remade(docs, "results/shared.md", tables_of(found))
     with writing("page", docs, 1 << 20):
         where.write_text(text, encoding="utf-8")
         picture(found, docs / "images" / "shared.png")

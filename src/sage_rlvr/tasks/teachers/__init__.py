@@ -30,9 +30,11 @@ class Teacher(Protocol):
     """
 
     @property
-    def leak(self) -> bool: ...
+    def leak(self) -> bool:
+        """Whether guidance may hold the reference answer; where not, such guidance is dropped."""
 
-    def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str: ...
+    def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
+        """The guidance after a failed attempt; "" for none."""
 
 
 TEACHERS: Registry[Any] = Registry("teacher")

@@ -37,6 +37,7 @@ class Rare:
 
     @property
     def eps(self) -> float:
+        """The threshold of Theorem 4.3: `needed` times the probability of y under `rlvr`."""
         return self.needed * float(self.rlvr[self.leaf])
 
     @property

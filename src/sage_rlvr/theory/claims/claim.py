@@ -70,6 +70,7 @@ class Claim:
 
     @property
     def as_expected(self) -> bool:
+        """Whether the relation holds exactly where it should."""
         return self.holds is self.expected
 
     @property

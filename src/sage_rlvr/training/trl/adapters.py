@@ -33,10 +33,12 @@ def check_adapters(model: Any) -> None:
 
 
 def init_of(config: Any) -> str:
+    """`init_lora_weights` of a LoRA config in lower case; "true" where it is not said."""
     return str(getattr(config, "init_lora_weights", True)).lower()
 
 
 def check_trained(model: Any) -> None:
+    """ConfigError that names the first parameter which is trained and is not of the adapter."""
     other = [name for name, value in model.named_parameters() if value.requires_grad and not is_of(TRAINED, name)]
     if other:
         raise ConfigError(
@@ -47,6 +49,7 @@ def check_trained(model: Any) -> None:
 
 
 def is_of(adapter: str, name: str) -> bool:
+    """Whether the parameter of this dotted name belongs to the adapter."""
     return adapter in name.split(".")
 
 

@@ -44,9 +44,11 @@ class RunCallback(TrainerCallback):
         self.accelerator, self.began = trainer.accelerator, 0.0
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Start the progress line, in steps of the recipe."""
         self.progress.start(total=state.max_steps // self.updates, done=self.done // self.updates)
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Start the clock of an optimizer step."""
         self.began = time.perf_counter()
 
     def on_pre_optimizer_step(
@@ -72,10 +74,12 @@ class RunCallback(TrainerCallback):
         self.progress.advance(state.global_step // self.updates, row)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Save and stop where a signal asked for it, at the end of a step of the recipe."""
         if state.global_step % self.updates == 0 and any_rank(self.accelerator, bool(self.stop)):
             control.should_save = control.should_training_stop = True
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Seal the checkpoint once every rank has written its part."""
         self.accelerator.wait_for_everyone()  # each rank writes its generator's state into the folder
         if self.run is not None:
             seal_newest(Path(args.output_dir), state.global_step, self.keep)

@@ -267,6 +267,7 @@ def same_place(first: str, second: str) -> bool:
 
 
 def sharded(trainer: Any) -> bool:
+    """Whether DeepSpeed or FSDP holds the policy."""
     return bool(trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled)
 
 
