@@ -53,7 +53,7 @@ def test_the_frontier_has_every_policy_and_every_seed():
     drawn = [c.get_offsets().tolist() for c in axes.collections if len(c.get_offsets()) == 3]
     np.testing.assert_allclose(drawn, [marks])
     texts = {text.get_text() for text in axes.texts}
-    assert {"T = 0.2", "T = 1", "base, power-sharpened"} <= texts and axes.get_ylabel() == "pass@256"
+    assert {"T = 0.2", "T = 1", "base tempered"} <= texts and axes.get_ylabel() == "pass@256"
 
 
 def test_of_many_temperatures_only_those_with_room_are_labeled():
@@ -102,7 +102,7 @@ def test_labels_and_panels_keep_their_room_beside_many_arms():
         labels = [box for text, box in boxes.items() if text.startswith("T = ")]
         assert "T = 1" in boxes and not any(a.overlaps(b) for i, a in enumerate(labels) for b in labels[:i])
         inside = axes.get_window_extent()
-        (dashed,) = (box for text, box in boxes.items() if "sharpened" in text)
+        (dashed,) = (box for text, box in boxes.items() if "tempered" in text)
         assert inside.x0 <= dashed.x0 and dashed.x1 <= inside.x1
     assert heights[1] == pytest.approx(heights[0], rel=0.1)
 

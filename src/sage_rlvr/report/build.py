@@ -176,7 +176,7 @@ def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], sampled: Sequenc
 
 
 def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
-    """The answer, and the rows by section: primary, exploratory, at T = 0.3, against the sharpened base."""
+    """The answer, and the rows by section: primary, exploratory, at T = 0.3, against the tempered base."""
     cold = [row for row in rows if row.metric.temperature == PAPER and not row.task]
     power = [row for row in rows if row.why == "power" and row.family != "primary"]
     main = [row for row in rows if row not in cold and row not in power]

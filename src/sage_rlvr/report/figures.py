@@ -126,7 +126,7 @@ def frontier(
             axes.plot(*zip(*power, strict=True), color=INK, linewidth=1.3, linestyle=(0, (4, 2)), zorder=2)
             middle = sum(axes.get_xlim()) / 2
             axes.annotate(
-                f"{base}, power-sharpened",
+                f"{base} tempered",
                 power[-1],
                 (0, -12),
                 textcoords="offset points",
