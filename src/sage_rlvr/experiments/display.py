@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from sage_rlvr.evaluation.record import load_record, record_path
-from sage_rlvr.experiments.adoption import adoptable, replaced
+from sage_rlvr.experiments.adoption import adoptable, adoption_lines, replaced
 from sage_rlvr.experiments.design import (
     KINDS,
 )
@@ -129,6 +129,7 @@ def dry_lines(sweep: Sweep) -> list[str]:
     lines = [f"{sweep.design.title}: {len(sweep.cells)} runs in {sweep.out}, {task_words(sweep)}"]
     for arm in sweep.arms:
         lines.append(f"  {arm.label} ({arm.name}): " + (f"ADDED, {arm.why}" if arm.why else arm.recipe))
+        lines += [f"    {arm.dropped}"] * bool(arm.dropped)
         lines += [f"    {text.strip()}" for text in arm.config.method.describe().splitlines() if _tells_apart(text)]
     lines += [f"  {said}" for said in sweep.left_out]
     samples = sweep.design.evaluate.samples
@@ -143,5 +144,5 @@ def dry_lines(sweep: Sweep) -> list[str]:
         )
     lines += [f"  {said}" for said in replaced(sweep)]
     taken = adoptable(sweep)
-    lines += [f"  taken over: {found} for {cell.job.label}" for cell, found in taken]
+    lines += [f"  {said}" for said in adoption_lines(sweep, taken)]
     return [*lines, line(sweep, [cell for cell, _ in taken])]
