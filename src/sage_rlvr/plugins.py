@@ -44,7 +44,7 @@ def use(path: str | Path) -> str:
     known = os.environ.get(VARIABLE, "").split(os.pathsep)
     os.environ[VARIABLE] = os.pathsep.join(filter(None, dict.fromkeys([*known, str(file)])))
     try:
-        _execute(file, digest)
+        executed(file, _name(file, digest))
     except Exception as error:
         del _loaded[file]
         if isinstance(error, SageError):
@@ -63,14 +63,17 @@ def _name(file: Path, digest: str) -> str:
     return f"sage_rlvr_plugin_{file.stem}_{digest[:8]}"
 
 
-def _execute(file: Path, digest: str) -> None:
-    name = _name(file, digest)
+def executed(file: Path, name: str) -> ModuleType:
+    """A user's file as a module of that name. As a script does, it imports the files beside it."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ConfigError("is no Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up there
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
     spec.loader.exec_module(module)
+    return module
 
 
 def from_words(words: Sequence[str]) -> list[str]:

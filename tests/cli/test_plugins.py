@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def train(tmp_path: Path, write_recipe: Callable[..., Path], monkeypatch: pytest
     loaded = dict(plugins._loaded)
     plugins._loaded.clear()
     monkeypatch.setenv(plugins.VARIABLE, "")
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
 
     def run(text: str, *words: str, recipe: Path | None = None) -> tuple[int, str]:
@@ -95,6 +97,12 @@ def test_a_declaration_that_cannot_work_is_refused_before_anything_is_read(
     assert old in GUIDE
     assert train(GUIDE.replace(old, new), *LULL)[0] == 2
     assert said in (err := told(capsys)) and err.startswith("ConfigError: plugin mine.py: ") and "Traceback" not in err
+
+
+def test_a_plugin_imports_the_files_beside_it(train: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "depth_of_lull.py").write_text("DEPTH = 0.6\n", encoding="utf-8")
+    text = "from depth_of_lull import DEPTH\n" + GUIDE.replace("q_min: float = 0.6", "q_min: float = DEPTH")
+    assert train(text, *LULL, "--dry-run")[0] == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

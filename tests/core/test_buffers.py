@@ -14,6 +14,7 @@ from sage_rlvr.core import Key, SequenceMean, TokenMean
 from sage_rlvr.core.buffers import BUFFERS, Answers, Bounds, Likelihood, Rehearsal, Replay, buffer_budget, buffer_loss
 from sage_rlvr.core.surrogates import Pacs
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.methods import rft
 from sage_rlvr.testing import check_buffer
 
 G, T = 3, 4
@@ -273,6 +274,9 @@ def test_the_laws_of_a_buffer(make, seed: int):
         (lambda: Replay(base=4), "own rollouts"),
         (lambda: Replay(take=2), "take = 2"),
         (lambda: Replay(surrogate=Pacs()), "compares whole groups"),
+        (lambda: Likelihood(policy=False, file="a.jsonl", draw="hard"), "draw='hard' prefers problems that were tried"),
+        (lambda: Likelihood(policy=False, truth=True, draw="hard"), "take draw='any'"),
+        (lambda: rft(base=0), "^rft: nothing would be stored; set base=16 .* or file="),
         (lambda: Likelihood(weight=-1.0).weight_at(0, 1), "weight is -1.0"),
     ],
 )

@@ -138,6 +138,10 @@ def test_the_same_training_is_known_under_another_name(tmp_path: Path) -> None:
             "design.yaml:4: arm 'a': edits.steps = -1: must be above 0",
         ),
         ("arms: {a: grpo}\ncontrol: a\nbase: {steps.x: 3}\n", "design.yaml:5: arm 'a': base.steps.x: "),
+        (
+            "arms: {a: grpo, b: no_kl}\ncontrol: a\nquestions: [{a: b, b: a, metric: pass@1, task: demo-5}]\n",
+            "questions: 'demo-5': no such task",
+        ),
         ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [n]}\n", "choose.among = 'n': no such arm"),
         ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [a]}\n", "among those to choose from"),
     ],

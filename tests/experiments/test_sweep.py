@@ -23,6 +23,7 @@ from rich.console import Console
 from frozen.folders import as_once
 from sage_rlvr import plugins
 from sage_rlvr.cli.app import main
+from sage_rlvr.cli.compare import caveats
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import Record, load_record, record_path, save_record
 from sage_rlvr.evaluation.store import SampleStore
@@ -30,7 +31,7 @@ from sage_rlvr.experiments import demo, display
 from sage_rlvr.experiments import jobs as work
 from sage_rlvr.experiments import plan as plans
 from sage_rlvr.experiments import sweep as module
-from sage_rlvr.experiments.adoption import adoptable
+from sage_rlvr.experiments.adoption import adoptable, clear, replaced
 from sage_rlvr.experiments.display import dry_lines, line, table
 from sage_rlvr.experiments.jobs import Task, run_tasks
 from sage_rlvr.experiments.plan import Sweep, note, plan
@@ -39,7 +40,7 @@ from sage_rlvr.registry import registry_of
 from sage_rlvr.report import write_summary
 from sage_rlvr.results import Results, Run, compare
 from sage_rlvr.results.comparisons import between
-from sage_rlvr.results.summary import choose, relabelled, summary_of
+from sage_rlvr.results.summary import choose, relabelled, strength, summary_of
 
 DESIGN = """
 title: small
@@ -144,7 +145,7 @@ def test_it_makes_what_is_missing_and_only_that(
     assert found["not_run"] == [] and "every run of the design is there" in (out / "summary.md").read_text(encoding="utf-8")
 
     fewer = dry_lines(plan(design(ACTS, ("evaluate: {problems: 6", "evaluate: {problems: 5")), out))
-    assert any(f"REPLACES 7 evaluations in {out / 'evaluations'} (base.npz, " in said for said in fewer)
+    assert any(f"REPLACES 7 evaluations in {out} (evaluations/base.npz, " in said for said in fewer)
     assert not any("REPLACES" in said for said in dry_lines(plan(design(ACTS), out)))
     named = Results.read(f"G={out / 'runs' / 'grpo-s1'}", f"B={out / 'evaluations' / 'base.npz'}", apart=True)
     assert named.records["G", 0, ""].meta == load_record(out / "evaluations" / "grpo-s1.npz").meta  # by the run's folder
@@ -263,6 +264,15 @@ def test_what_is_taken_over_lies_in_the_folder_beside(tmp_path: Path, design: Ca
     for name in ("../elsewhere", "/elsewhere", "..", "", "a/b"):
         with pytest.raises(ConfigError, match="expected the name of a folder beside"):
             plan(design(("title: small", f"title: other\nadopt: [{name!r}]")), tmp_path / "other")
+
+
+def test_a_folder_from_which_nothing_is_taken_over_is_named(tmp_path: Path, design: Callable[..., Path]) -> None:
+    (tmp_path / "former" / "runs" / "grpo-s0").mkdir(parents=True)
+    said = dry_lines(plan(design(("title: small", "title: other\nadopt: [formr, former]")), tmp_path / "other"))
+    assert [text.strip() for text in said if "adopt" in text] == [
+        f"NOT TAKEN OVER: adopt = 'formr': {tmp_path / 'formr'} holds no runs; did you mean 'former'? choose from: former",
+        "NOT TAKEN OVER: adopt = 'former': no finished run there has settings and weights that lack here",
+    ]
 
 
 def test_a_sweep_that_an_older_version_began_goes_on(tmp_path: Path, design: Callable[..., Path]) -> None:
@@ -501,6 +511,8 @@ def test_scores_between_betas_are_linear_in_log_kl_and_nothing_is_read_outside()
     assert between(0.2, kls, scores) == pytest.approx([0.2, 0.7])  # halfway from 0.1 to 0.4 in the logarithm
     assert between(0.1, kls, scores) == pytest.approx([0.1, 0.8])
     assert between(0.41, kls, scores) is None and between(0.09, kls, scores) is None
+    assert between(0.0, kls, scores) is None and between(0.2, np.array([0.4, 0.0]), scores) is None  # before the first update
+    assert between(0.2, np.array([np.inf, 0.1]), scores) is None
 
 
 def test_a_guided_arm_is_held_against_its_method_at_the_same_raw_kl(tmp_path: Path) -> None:
@@ -603,6 +615,17 @@ def test_raw_kl_is_that_of_the_last_tenth() -> None:
     rows = [{"anchor/kl_raw": float(n)} for n in range(20)] + [{"step": 20}]
     logged, without = (Run(arm="a", seed=0, metrics=some) for some in (rows, [{"step": 0}]))
     assert logged.raw_kl == 18.5 and without.raw_kl is None
+    for text in ("nan", "inf"):  # as metrics.jsonl has them
+        assert Run(arm="a", seed=0, metrics=[*rows, {"anchor/kl_raw": text}]).raw_kl is None
+        found = strength([[{"anchor/q_mean": text, "anchor/q_active_share": 0.5}]])
+        assert found is not None and found["active_first"] == 0.5 and not math.isfinite(found["q_last"])
+
+
+def test_a_control_of_one_temperature_is_evaluated_again_by_its_path(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {"control": [0.2], "other": [0.3]})
+    results = Results.read(folder)
+    results.records |= {key: record.only([1.0]) for key, record in results.records.items()}
+    assert f"sage-rlvr eval {folder / 'runs' / 'control-s0'} --frontier." in caveats(results)[0]
 
 
 def test_the_choice_takes_the_higher_frontier(tmp_path: Path) -> None:
@@ -745,15 +768,54 @@ def test_a_task_of_ones_own_without_solutions_is_evaluated_by_samples(
     assert "| a | 1 of 1 | sampled |" in page and "### From samples: own" in page and "| not run |" not in page
 
 
+def test_samples_of_what_the_design_no_longer_asks_for_are_drawn_anew(
+    tmp_path: Path, own: Callable[..., Path], started: Started
+) -> None:
+    """Other problems or another guide replace a store, and that is said; log-probs under the base are added to it."""
+    out = tmp_path / "out"
+
+    def asked(**more: str) -> tuple[Sweep, Task]:
+        spec = ", ".join(f"{key}: {value}" for key, value in {"problems": "3", "n": "2", "guide": "null", **more}.items())
+        sweep = plan(own("own_sums", f"split: {split}, samples: {{{spec}}}"), out)
+        module._write_recipes(sweep)
+        assert sweep.base_samples is not None
+        return sweep, sweep.base_samples
+
+    def complete(sweep: Sweep, task: Task) -> bool:
+        clear(sweep)
+        run_tasks([task], 1)
+        return task.done()
+
+    split = "test"
+    assert complete(*asked(score_base="false")) and asked(score_base="false")[1].done()
+    sweep, task = asked()
+    assert not task.done() and not replaced(sweep) and complete(sweep, task)
+    split = "validation"
+    sweep, task = asked()
+    assert not task.done() and complete(sweep, task) and asked()[1].done()
+    sweep, task = asked(guide="branch")
+    (told,) = replaced(sweep)
+    assert f"REPLACES 1 evaluations in {out} (runs/base/samples/own_sums-untruncated-as_is), " in told
+    assert not task.done() and complete(sweep, task) and not replaced(asked(guide="branch")[0]) and asked()[1].done()
+    assert len(started) == 4
+
+
 def test_a_task_of_ones_own_without_solutions_needs_samples(tmp_path: Path, own: Callable[..., Path]) -> None:
     unlisted = r"own_sums: its right completions cannot be listed \(OwnSums has no solutions\).*`evaluate: \{samples: "
+    asked = "controls: none\nquestions: [{{a: b, b: a, metric: {}}}]"
     for evaluate, change, wanted in (
         ("problems: 6", ("", ""), unlisted),
+        (SAMPLED, ("controls: none", "controls: none\nenvelopes: {E: [a]}"), "leave envelopes out"),
+        (SAMPLED, ("controls: none", "controls: none\nceiling: a"), "leave ceiling out"),
+        (SAMPLED, ("controls: none", asked.format("pass@8")), "'pass@8': no such metric.*did you mean 'pass@4'"),
+        (SAMPLED, ("controls: none", asked.format("pass@4, task: sums")), "'sums': no such task; did you mean 'own_sums'"),
         (f"ood: [demo-5], {SAMPLED}", ("", ""), "leave evaluate.ood out"),
         (SAMPLED, ("controls: none", "controls: none\nchoose: {among: [b]}"), "leave choose out"),
     ):
         with pytest.raises(ConfigError, match=wanted):
             plan(own("own_sums", evaluate, change), tmp_path / "out")
+    sweep = plan(own("own_sums", SAMPLED, ("controls: none", asked.format("pass@4"))), tmp_path / "out")
+    assert "    beta 0.0 of own_sums.yaml is dropped with method grpo" in dry_lines(sweep)  # by an arm's edit of method.name
     assert not (tmp_path / "out").exists()
 
 

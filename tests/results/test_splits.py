@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from frozen.folders import write_sweep
+from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.record import load_record, save_record
 from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.read import Results
@@ -32,6 +33,11 @@ def test_a_sweep_on_validation_problems_is_read_on_them(folder: Path) -> None:
     assert found.notes == whole.notes and set(found.records) == set(whole.records)
     assert [row.comparison for row in compare(found)] == [row.comparison for row in compare(whole)]
     assert not Results.read(str(folder), split="test").seeds("GRPO")  # who asks for test problems is shown no others
+
+
+def test_a_k_of_no_samples_is_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match="k = 0: pass@k is of 1 sample at least"):
+        Results.read(str(folder), k=0)
 
 
 def test_a_run_of_a_sweep_that_was_evaluated_by_itself_too_is_one_seed(folder: Path) -> None:

@@ -52,6 +52,31 @@ def test_the_questions_of_the_design_are_the_primary_family() -> None:
     assert words.answer([first, weak]).startswith("Against B, pass@256: better: W (difference +0.035, ")
 
 
+def test_a_question_between_two_arms_that_are_no_controls_is_a_pair() -> None:
+    """As asked, a minus b; the control's own pairs stay, and none stands twice."""
+    arms = tuple(Arm(name=name, key=name.lower()) for name in "BAC")
+    asked = (Question(a="c", b="A", metric="pass@1"), Question(a="C", b="b", metric="pass@1"))
+    pairs = Design(arms=arms, control="B", questions=asked).pairs()
+    assert [(a, b) for a, b, _ in pairs] == [("A", "B"), ("C", "B"), ("C", "A")]
+
+
+def test_the_one_task_of_samples_is_the_main_one() -> None:
+    """Every row carries its name, which a question need not."""
+    design = Design(arms=(), control="B", questions=(Question(a="A", b="B", metric="pass@8"),))
+    (found,) = corrected(Results(design=design), [row(CLEAR, k=8, task="add")])
+    assert found.family == "primary"
+    both = corrected(Results(design=design), [row(CLEAR, k=8, task=task) for task in ("add", "subtract")])
+    assert {one.family for one in both} == {"exploratory"}
+
+
+def test_a_question_that_has_no_row_here_is_said_with_the_reason() -> None:
+    questions = tuple(Question(a="A", b=b, metric=metric) for b, metric in (("B", "pass@256"), ("C", "pass@1")))
+    results = Results(design=Design(arms=(), control="B", questions=questions), k=64)
+    text = words.answer(corrected(results, [row(CLEAR, k=64)]), results)
+    why = "A against B, pass@256 (k is 64 here); A against C, pass@1 (there is no such comparison)"
+    assert text.startswith(f"The design asks, and cannot be answered: {why}. Exploratory: Against B, pass@64: better: A (diff")
+
+
 def test_an_answer_is_one_line_and_of_one_seed_it_says_so() -> None:
     rng = np.random.default_rng(0)
     b = rng.beta(0.5, 2, 300)

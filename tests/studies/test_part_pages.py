@@ -56,6 +56,7 @@ def test_every_option_of_every_part_is_said():
         ("reward_transform", "overlong_shaping", "buffer", "x >= 1, whole"),
         ("loss_term", "adaptive_entropy", "least", "0"),
         ("buffer", "replay", "take", "null"),
+        ("buffer", "likelihood", "base_prompts", "x >= 1, whole, with base or null"),
         ("buffer", "likelihood", "reduction", "a reduction"),
         ("guide", "placebo", "centered", "true or false"),
     ],

@@ -210,11 +210,15 @@ def test_replay_draws_what_earlier_rollouts_left(write_recipe: Recipe) -> None:
     assert set(memory.stored(loop).step.tolist()) == {0, 1}
 
 
-def test_replay_alone_stores_the_advantages_of_rewards(write_recipe: Recipe) -> None:
+def test_replay_alone_stores_the_advantages_of_rewards(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, real = [], memory.credit
+    monkeypatch.setattr(memory, "credit", lambda *args, **named: (asked.append(named), real(*args, **named))[1])
     method = "{name: compose, beta: 0.0, buffer: {name: replay, alone: true, prompts: 8}}"
     loop = build(config_of(write_recipe(method), ("rollout.prompts_per_step", "20")))
     assert [train_step(loop, step)["buffer/rows"] > 0 for step in (0, 1)] == [False, True]
     assert set(memory.stored(loop).advantage.tolist()) > {0.0} or len(set(memory.stored(loop).advantage.tolist())) > 1
+    assert asked == [{"step": step, "total_steps": loop.config.steps} for step in (0, 1)]  # for a schedule on the advantage
+    assert loop.tokens.decode([], []) == []
 
 
 def test_a_step_that_diverges_leaves_the_buffer_as_it_was(
@@ -265,6 +269,7 @@ def test_a_file_is_verified_and_stored(write_recipe: Recipe, tmp_path: Path) -> 
         ([("nobody", "1+1")], r"wrong\.jsonl:1: problem 'nobody' is none of the 60 training problems of countdown"),
         ([("FIRST", 3)], r"wrong\.jsonl:1: give \{\"problem\": id"),
         ([("FIRST", None)], r"wrong\.jsonl:1: give"),
+        ([], r"wrong\.jsonl: holds no answers; give lines \{\"problem\": id"),
     ],
 )
 def test_a_file_with_a_wrong_line_is_refused_by_name_and_place(

@@ -108,7 +108,7 @@ def print_results(
     notes = [*results.notes, words.families(rows), *words.cautions(rows), *caveats(results)]
     for text in filter(None, notes):
         session.out.print(text, style="dim", soft_wrap=True)
-    session.say("", words.answer(rows))
+    session.say("", words.answer(rows, results))
 
 
 def setting_lines(results: Results) -> list[str]:
@@ -130,10 +130,12 @@ def caveats(results: Results) -> list[str]:
         return []
     control = results.design.control or results.design.base or ""
     if len(results.temperatures(control)) == 1 and not results.several:
-        what = "BASE" if control == results.design.base == "base" else control
+        run = results.runs.get((control, min(results.seeds(control), default=0)))
+        path = None if run is None else run.path
+        what = path or ("BASE" if control == results.design.base == "base" else control)
         hint = (
             f"{control} was read at T = {results.temperatures(control)[0]:g} only, so there is no frontier to compare with: "
-            f"{suggest('eval', what, '--frontier')} ({what}: its run or model)."
+            f"{suggest('eval', what, '--frontier')}{'' if path else f' ({what}: its run or model)'}."
         )
         return [hint, ONCE]
     if not results.several:

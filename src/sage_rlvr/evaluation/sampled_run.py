@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.folders import cached_folder
 from sage_rlvr.models.generation import Decoding, Source
-from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, weights_hash
+from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, revision_of
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
 from sage_rlvr.models.shared_prefix import supports_shared_prefix
 from sage_rlvr.models.teachers import teacher_named
@@ -123,10 +122,10 @@ class SampleRun(SampleSettings):
         evaluation. commit: of the Hub that the weights were loaded at, since a model there may move. model: the policy, loaded;
         its size decides how many problems a new store draws together.
         """
-        decoding, weights = self.decoding(task), _short(weights_hash(self.model))
+        decoding, weights = self.decoding(task), revision_of(self.model)
         found = versions() | {"threads": str(torch.get_num_threads())}
         if self.score_base is not None:
-            found[SCORED] = f"{self.score_base} {_short(weights_hash(self.score_base))}"
+            found[SCORED] = f"{self.score_base} {revision_of(self.score_base)}"
         if self.guide is not None:
             found[GUIDED] = self.guide
         return Identity(
@@ -172,11 +171,6 @@ def cache_bytes(model: PreTrainedModel) -> int:
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return 2 * 4 * int(config.num_hidden_layers * heads * width)
-
-
-def _short(hashes: str) -> str:
-    """Hashes of many files as one; a Hub id stays as it is."""
-    return hashes if hashes.startswith("hub:") else sha256(hashes.encode()).hexdigest()
 
 
 def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tuple[SampleStore, Chosen]:

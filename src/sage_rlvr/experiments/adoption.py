@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.record import record_path
+from sage_rlvr.evaluation.store import is_store
+from sage_rlvr.evaluation.store.database import FILE
 from sage_rlvr.experiments.jobs import Job
 from sage_rlvr.experiments.plan import ADOPTED, Cell, Sweep
 from sage_rlvr.reading import ARRAYS, read_bytes
@@ -32,6 +35,20 @@ def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
                 raise ConfigError(f"{link}: a link, where a run is to be taken over (adopt); copy what it names to that place")
             out += [] if found is None else [(cell, found)]
     return out
+
+
+def adoption_lines(sweep: Sweep, taken: Sequence[tuple[Cell, Path]]) -> list[str]:
+    """What is taken over, and the folders of `adopt` that give nothing to the runs that have not begun."""
+    lines = [f"taken over: {found} for {cell.job.label}" for cell, found in taken]
+    begun = all((cell.job.directory / "run.json").exists() for cell in sweep.cells)
+    for name in () if begun else sweep.design.adopt:
+        folder = sweep.out.absolute().parent / name
+        if not (folder / "runs").is_dir():
+            beside = [path.parent.name for path in folder.parent.glob("*/runs")]
+            lines.append(f"NOT TAKEN OVER: adopt = {name!r}: {folder} holds no runs{choose_from(name, beside)}")
+        elif not any(found.parents[1] == folder for _, found in taken):
+            lines.append(f"NOT TAKEN OVER: adopt = {name!r}: no finished run there has settings and weights that lack here")
+    return lines
 
 
 def _parts(run: Path) -> list[Path]:
@@ -71,15 +88,29 @@ def take_records(found: Path, cell: Cell, sweep: Sweep) -> None:
                 write_bytes_atomic(ours, read_bytes(theirs, ARRAYS))
 
 
+def _stale(sweep: Sweep) -> list[Path]:
+    """Evaluations in the folder that are not those called for and cannot become them: their policy is trained first, or it or their
+    problems are others."""
+    asked = [(task, task.place) for task in sweep.tasks if task.place is not None and task not in sweep.over]
+    there = [(task, place) for task, place in asked if place.is_file() or is_store(place)]
+    return [place for task, place in there if not (sweep.over.issuperset(task.after) and task.goes_on())]
+
+
 def replaced(sweep: Sweep) -> list[str]:
-    """What is said where evaluations lie in the folder that are not those called for, and are made anew."""
-    asked = [task for task in sweep.tasks if task not in sweep.over and "--out" in task.words]
-    files = [Path(task.words[task.words.index("--out") + 1]) for task in asked]
-    names = [file.name for file in files if file.is_file()]
+    """What is said where evaluations lie in the folder that are made anew."""
+    names = [str(place.relative_to(sweep.out)) for place in _stale(sweep)]
     if not names:
         return []
     shown = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
     return [
-        f"REPLACES {len(names)} evaluations in {sweep.out / 'evaluations'} ({shown}), damaged or made of other problems, "
-        "temperatures or weights than this design asks for, and the summary of them; give --out ANOTHER_FOLDER to keep them"
+        f"REPLACES {len(names)} evaluations in {sweep.out} ({shown}), damaged or made of other problems, "
+        "temperatures, weights or guide than this design asks for, and the summary of them; give --out ANOTHER_FOLDER to keep them"
     ]
+
+
+def clear(sweep: Sweep) -> None:
+    """Remove the sample stores that are replaced: `eval`, which writes over a record, would refuse them."""
+    for store in filter(is_store, _stale(sweep)):
+        with writing("sample store", store, 0):
+            for file in store.glob(f"{FILE}*"):  # with SQLite's log
+                file.unlink()

@@ -28,7 +28,7 @@ class Arm:
     plain: the arm that is this one without its guide; placebo: with its q permuted, the centered one first where the KL is
     in the reward and both are there; no_kl: without a KL; matched: arms that are `plain` at other
     betas, itself among them, by rising beta, or those that the design names. None or empty where there is none, or this arm has
-    no use for one.
+    no use for one. dropped: what its recipe says of a method that its edits replace, in a sentence.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Arm:
     placebo: str | None = None
     no_kl: str | None = None
     matched: tuple[str, ...] = ()
+    dropped: str = ""
 
     def at(self, seed: int) -> TrainConfig:
         """Its configuration with that training seed."""

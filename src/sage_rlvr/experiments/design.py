@@ -23,17 +23,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sage_rlvr import plugins
-from sage_rlvr.config import SftConfig, TrainConfig, WorldConfig, decode, load_config, world_of
+from sage_rlvr.config import SftConfig, TrainConfig, WorldConfig, decode, load, load_config, task_of, world_of
 from sage_rlvr.core import GUIDES, METHODS
 from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.controls import KINDS, Arm, Kind, controls_of, free_name, linked, twin_of
-from sage_rlvr.experiments.jobs import Exact
+from sage_rlvr.experiments.jobs import Exact, Sampled
 from sage_rlvr.moved import KEYS
-from sage_rlvr.recipes import Tree, find, read, use_plugins
+from sage_rlvr.recipes import Tree, find, read, short, use_plugins
 from sage_rlvr.results.comparisons import TEMPERED
 from sage_rlvr.results.design import BASE, Question
-from sage_rlvr.results.metric import known_metrics
+from sage_rlvr.results.metric import Metric, known_metrics
+from sage_rlvr.results.read import K
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
@@ -258,7 +259,8 @@ def resolve(
         own = {**({} if policy is None else {"model": policy}), **design.base, **spec.edits}
         try:
             path = find(spec.recipe, folder=source.parent)
-            config = load_config(TrainConfig, path, [*((key, json.dumps(value)) for key, value in own.items()), *edits])
+            changes = [*((key, json.dumps(value)) for key, value in own.items()), *edits]
+            config = load_config(TrainConfig, path, changes)
         except ConfigError as error:
             raise ConfigError(_as_typed(str(error), design, name, source)) from error
         label = spec.label or (None if spec.edits else label_of(path.stem)) or name
@@ -267,7 +269,14 @@ def resolve(
             twin is None, f"{source}: arms {twin and twin.name!r} and {name!r} train the same thing; keep one of them"
         )
         arms.append(
-            Arm(name=name, label=label, recipe=path.name, config=replace(config, seed=0), matched=spec.matched)
+            Arm(
+                name=name,
+                label=label,
+                recipe=path.name,
+                config=replace(config, seed=0),
+                matched=spec.matched,
+                dropped=_dropped(path, changes),
+            )
         )
     everyones = plugins.loaded()  # a process has the plugins of all arms, also of those behind its own, and its run says so
     arms = [replace(arm, config=replace(arm.config, plugins=everyones)) for arm in arms]
@@ -285,16 +294,29 @@ def resolve(
 
 
 def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> None:
-    """Every question names arms that are there, and a metric of the list of comparisons."""
+    """Every question names arms that are there, a task that is evaluated, and a metric of the list of comparisons."""
     names = sorted({BASE, TEMPERED, *design.envelopes, *(arm.name for arm in arms), *(arm.label for arm in arms)})
-    metrics = [str(metric) for metric in known_metrics()]
+    task, few = task_of(arms[0].config), design.evaluate.samples
+    exact = hasattr(task, "solutions")
+    tasks = ["", *map(suffix_of, design.evaluate.ood)] if exact else ["", task.name]
+    metrics = known_metrics() if exact else [Metric(k=k) for k in (1, min(K, few.n if few else 1))]
     for question in design.questions:
         for noun, word, known in (
             ("arm", question.a, names),
             ("arm", question.b, names),
-            ("metric", question.metric, metrics),
+            ("metric", question.metric, list(dict.fromkeys(map(str, metrics)))),
+            ("task", question.task, tasks),
         ):
             _require(word in known, f"{source}: questions: {word!r}: no such {noun}{choose_from(word, known)}")
+
+
+def _dropped(path: Path, changes: Sequence[tuple[str, str]]) -> str:
+    """In a sentence, what a recipe says of its method that another method's name among the edits drops; "" where nothing."""
+    was, now = (load(path, some).get("method") for some in ((), changes))
+    if not isinstance(was, dict) or not isinstance(now, dict) or was.get("name") == now.get("name"):
+        return ""
+    lost = ", ".join(f"{key} {short(value)}" for key, value in was.items() if key not in now)
+    return f"{lost} of {path.name} is dropped with method {was.get('name')}" if lost else ""
 
 
 def _as_typed(error: str, design: DesignSpec, arm: str, source: Path) -> str:
@@ -329,9 +351,22 @@ def world_named(name: str, folder: Path) -> WorldConfig:
     return world_of(str(folder / name) if name.endswith((".yaml", ".yml")) else name)
 
 
+def suffix_of(world: str) -> str:
+    """What the records of another world end with: its name, or the stem of its recipe."""
+    return Path(world).stem if world.endswith((".yaml", ".yml")) else world
+
+
 def exact_of(spec: EvaluateSpec, task: Any) -> Exact:
     """The main evaluation of an arm of that task."""
     return Exact(task, spec.problems, spec.split, spec.draw, spec.temperatures)
+
+
+def sampled_of(spec: EvaluateSpec, task: Any) -> Sampled | None:
+    """The evaluation by samples of an arm of that task, where the design has one."""
+    if (few := spec.samples) is None:
+        return None
+    named = {"problems": few.problems, "n": few.n, "guide": few.guide, "scored": few.score_base}
+    return Sampled(task=task, split=spec.split, draw=spec.draw, **named)
 
 
 def _require(holds: bool, problem: str) -> None:

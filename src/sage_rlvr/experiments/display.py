@@ -15,7 +15,7 @@ from rich.text import Text
 
 from sage_rlvr.core.describe import essence
 from sage_rlvr.evaluation.record import load_record, record_path
-from sage_rlvr.experiments.adoption import adoptable, replaced
+from sage_rlvr.experiments.adoption import adoptable, adoption_lines, replaced
 from sage_rlvr.experiments.design import (
     KINDS,
 )
@@ -130,6 +130,7 @@ def dry_lines(sweep: Sweep) -> list[str]:
     lines = [f"{sweep.design.title}: {len(sweep.cells)} runs in {sweep.out}, {task_words(sweep)}"]
     for arm in sweep.arms:
         lines.append(f"  {arm.label} ({arm.name}): " + (f"ADDED, {arm.why}" if arm.why else arm.recipe))
+        lines += [f"    {arm.dropped}"] * bool(arm.dropped)
         lines += [f"  {text}" for text in essence(arm.config.method)]
     lines += [f"  {said}" for said in sweep.left_out]
     samples = sweep.design.evaluate.samples
@@ -144,5 +145,5 @@ def dry_lines(sweep: Sweep) -> list[str]:
         )
     lines += [f"  {said}" for said in replaced(sweep)]
     taken = adoptable(sweep)
-    lines += [f"  taken over: {found} for {cell.job.label}" for cell, found in taken]
+    lines += [f"  {said}" for said in adoption_lines(sweep, taken)]
     return [*lines, line(sweep, [cell for cell, _ in taken])]

@@ -25,7 +25,10 @@ from sage_rlvr.config import TrainConfig, dump
 from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, identity_of, problems_of
 from sage_rlvr.evaluation.record import load_record
-from sage_rlvr.models.policy import run_facts, weights_hash
+from sage_rlvr.evaluation.sampling import Chosen, choose
+from sage_rlvr.evaluation.store import SampleStore, is_store
+from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
+from sage_rlvr.models.policy import revision_of, run_facts, weights_hash
 from sage_rlvr.parent import PARENT
 from sage_rlvr.reading import MIB, opened
 from sage_rlvr.runs import binding, differences, is_run, read_record
@@ -135,7 +138,8 @@ class Task:
     """One `sage-rlvr WORDS...` in a process of its own.
 
     log: where its output is appended. done: whether its result is there and whole. advice: what helps when it failed.
-    after: tasks whose results it reads; it waits for them, and is left out where one of them failed.
+    after: tasks whose results it reads; it waits for them, and is left out where one of them failed. place: its result; goes_on:
+    whether it can complete what stands there, which is replaced elsewhere.
     """
 
     label: str
@@ -145,6 +149,8 @@ class Task:
     threads: int = 1
     advice: str = "The same command tries it again."
     after: tuple[Task, ...] = ()
+    place: Path | None = None
+    goes_on: Callable[[], bool] = lambda: False
 
 
 def run_tasks(
@@ -257,7 +263,7 @@ def _stop(running: dict[Task, subprocess.Popen[bytes]]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# exact evaluations
+# evaluations
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,3 +307,39 @@ class Exact:
         }  # fmt: skip
         same = all(record.meta.get(name) == value for name, value in wanted.items())
         return same and set(self.temperatures) <= set(record.logps) and set(self.powers) <= set(record.norms)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sampled:
+    """An evaluation by samples, whoever is evaluated: `n` of each of `problems` problems of a split of a task. guide: whose q is
+    kept of every token, if any's; scored: whether log-probs under the base are."""
+
+    task: Any
+    problems: int
+    n: int
+    split: str
+    draw: str
+    guide: str | None
+    scored: bool
+
+    @cached_property
+    def chosen(self) -> Chosen:
+        """The problems."""
+        return choose(self.task, self.split, EVALUATION_SEED, self.problems, self.draw)
+
+    def goes_on(self, store: Path, model: str) -> bool:
+        """Whether an evaluation can complete the store: it is of these weights, problems and guide (q is not computed later)."""
+        if not is_store(store):
+            return False
+        with SampleStore.open(store) as opened:
+            known = opened.identity
+            same = known.revision.partition("@")[0] == revision_of(model) and known.task_hash == self.chosen.task_hash
+            return same and (self.guide is None or opened.under(GUIDED) <= {self.guide})
+
+    def is_kept(self, store: Path, model: str) -> bool:
+        """Whether the store is whole besides."""
+        if not self.goes_on(store, model):
+            return False
+        with SampleStore.open(store) as opened:
+            whole = int((opened.counts(check=False).n >= self.n).sum()) >= len(self.chosen.problems)
+            return whole and not (self.scored and None in opened.under(SCORED))

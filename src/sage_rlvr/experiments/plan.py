@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,18 @@ from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, problems_of
 from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.evaluation.settings import SampleSettings, store_place
-from sage_rlvr.evaluation.store import SampleStore, is_store
 from sage_rlvr.experiments.design import (
     Arm,
     DesignSpec,
     exact_of,
     load_design,
     resolve,
+    sampled_of,
     sft_config,
+    suffix_of,
     world_named,
 )
-from sage_rlvr.experiments.jobs import Exact, Job, Task, as_read_back
-from sage_rlvr.models.folders import EMBEDDED
-from sage_rlvr.models.policy import weights_hash
+from sage_rlvr.experiments.jobs import Exact, Job, Sampled, Task, as_read_back
 from sage_rlvr.moved import FACTS
 from sage_rlvr.recipes import find
 from sage_rlvr.results import Results, words
@@ -135,7 +133,7 @@ def plan(
     policy = None if own is None else str((out / "policy").absolute())
     arms, left_out = resolve(design, source, policy, edits)
     _check_alike(arms, design.steps_differ)
-    evaluations = _evaluations(design, folder, arms[0])
+    evaluations, sampled = _evaluations(design, folder, arms[0]), sampled_of(design.evaluate, task_of(arms[0].config))
     for exact in evaluations.values():
         if max(getattr(exact.task, "counts", (0,))) < 5 or len(evaluations) == 1:  # drawing problems of five numbers takes long
             exact.ids  # noqa: B018  (raises where the world cannot give so many)
@@ -151,9 +149,9 @@ def plan(
         left_out=left_out,
         first=first,
         base=_exact_tasks(base, evaluations | tempered, out, tuple(first), shared),
-        base_samples=_sample_task(base, design, out, tuple(first), shared, arms[0].config),
+        base_samples=_sample_task(base, sampled, out, tuple(first), shared, arms[0].config),
         cells=[
-            _cell(design, out, arm, seed, evaluations, tuple(first))
+            _cell(out, arm, seed, evaluations, sampled, tuple(first))
             for added in (False, True)
             for seed in design.seeds
             for arm in arms
@@ -211,6 +209,10 @@ def _check_sampled(design: DesignSpec, task: Asked) -> None:
             "{problems: 100, n: 64, guide: null}}` in the design, or give the task solutions(problem)",
         ),
         (design.choose is not None, f"{lacks}, and `choose` reads exact evaluations; leave choose out"),
+        *(
+            (bool(getattr(design, name)), f"{lacks}, and `{name}` is read off exact evaluations; leave {name} out")
+            for name in ("envelopes", "ceiling")
+        ),
         (bool(design.evaluate.ood), f"{lacks}, and other worlds (ood) are evaluated exactly; leave evaluate.ood out"),
         (
             not problems_of(task, design.evaluate.split, EVALUATION_SEED, 1, design.evaluate.draw),
@@ -224,11 +226,6 @@ def _named_for_base(arm: Arm, out: Path) -> tuple[str, ...]:
     return "--world" if arm.config.task is None and arm.config.data is None else "--task", str(recipe_of(out, arm.name))
 
 
-def suffix_of(world: str) -> str:
-    """What the records of another world end with: its name, or the stem of its recipe."""
-    return Path(world).stem if world.endswith((".yaml", ".yml")) else world
-
-
 def recipe_of(out: Path, name: str) -> Path:
     """The recipe of an arm, or of a world (`world-<suffix>`)."""
     return out / "recipes" / f"{name}.yaml"
@@ -240,14 +237,14 @@ def _sft_task(recipe: Path, out: Path, policy: str) -> Task:
 
 
 def _cell(
-    design: DesignSpec, out: Path, arm: Arm, seed: int, evaluations: Mapping[str, Exact], first: tuple[Task, ...]
+    out: Path, arm: Arm, seed: int, evaluations: Mapping[str, Exact], sampled: Sampled | None, first: tuple[Task, ...]
 ) -> Cell:
     directory = out / "runs" / f"{arm.name}-s{seed}"
     job = Job(arm.label, recipe_of(out, arm.name), seed, directory, arm.at(seed))
     train = job.task(after=first)
     policy = Policy(directory.name, str(directory), str(directory / "policy"), directory)
     exact = _exact_tasks(policy, evaluations, out, (train,), ())
-    return Cell(arm, job, train, exact, _sample_task(policy, design, out, (train,), (), arm.config))
+    return Cell(arm, job, train, exact, _sample_task(policy, sampled, out, (train,), (), arm.config))
 
 
 def _exact_tasks(
@@ -262,39 +259,35 @@ def _exact_tasks(
         typed += ["--power-frontier"] * bool(exact.powers)
         typed += named if suffix in ("", VALIDATION) else ["--world", str(recipe_of(out, f"world-{suffix}"))]
         label, done = f"{policy.name} {suffix or 'evaluation'}", partial(exact.is_kept, path, policy.model)
-        found[suffix] = Task(label, tuple(typed), policy.logs / "evaluation.log", done, after=after)
+        found[suffix] = Task(label, tuple(typed), policy.logs / "evaluation.log", done, after=after, place=path)
     return found
 
 
 def _sample_task(
-    policy: Policy, design: DesignSpec, out: Path, after: tuple[Task, ...], named: tuple[str, ...], config: TrainConfig
+    policy: Policy, sampled: Sampled | None, out: Path, after: tuple[Task, ...], named: tuple[str, ...], config: TrainConfig
 ) -> Task | None:
     """config: of an arm; its model is the base, under which samples are scored too."""
-    spec, task = design.evaluate.samples, task_of(config)
-    if spec is None:
+    if sampled is None:
         return None
+    task = sampled.task
     form: Any = getattr(getattr(task, "form", None), "name", "as_is")
     store = store_place(out / "runs" / policy.name / "samples", SampleSettings(task=task.name, template=form).store_name(task))
-    typed = ["eval", policy.what, "--samples", str(spec.n), "--problems", str(spec.problems)]
-    typed += ["--split", design.evaluate.split, "--draw", design.evaluate.draw, "--generator", "sampler"]
+    typed = ["eval", policy.what, "--samples", str(sampled.n), "--problems", str(sampled.problems)]
+    typed += ["--split", sampled.split, "--draw", sampled.draw, "--generator", "sampler"]
     typed += ["--dtype", "float32", "--store", str(store), "--quiet"]
     typed += named
     typed += [] if config.task is None and config.data is None else ["--max-new-tokens", str(config.rollout.max_new_tokens)]
-    typed += [] if spec.guide is None else ["--guide", spec.guide]
-    typed += ["--score-base", config.model] if spec.score_base else []
-    listed = spec.problems if hasattr(task, "draw") else len(task.problems(design.evaluate.split)[: spec.problems])
-    done = partial(_is_sampled, store, listed, spec.n, policy.model)
-    return Task(f"{policy.name} samples", tuple(typed), policy.logs / "samples.log", done, after=after)
-
-
-def _is_sampled(store: Path, problems: int, n: int, model: str) -> bool:
-    """Whether the store has n samples of so many problems, drawn from these weights."""
-    if not is_store(store) or not (model == EMBEDDED or (Path(model) / "config.json").exists()):
-        return False
-    with SampleStore.open(store) as opened:
-        counts = opened.counts(check=False)
-        same = sha256(weights_hash(model).encode()).hexdigest() == opened.identity.revision
-    return same and int((counts.n >= n).sum()) >= problems
+    typed += [] if sampled.guide is None else ["--guide", sampled.guide]
+    typed += ["--score-base", config.model] if sampled.scored else []
+    return Task(
+        f"{policy.name} samples",
+        tuple(typed),
+        policy.logs / "samples.log",
+        done=partial(sampled.is_kept, store, policy.model),
+        after=after,
+        place=store,
+        goes_on=partial(sampled.goes_on, store, policy.model),
+    )
 
 
 def settle(sweep: Sweep) -> None:

@@ -15,11 +15,11 @@ from __future__ import annotations
 from rich.console import Console
 
 from sage_rlvr.config import to_yaml
-from sage_rlvr.experiments.adoption import adoptable, replaced, take_over, take_records
-from sage_rlvr.experiments.design import world_named
+from sage_rlvr.experiments.adoption import adoptable, adoption_lines, clear, replaced, take_over, take_records
+from sage_rlvr.experiments.design import suffix_of, world_named
 from sage_rlvr.experiments.display import display
 from sage_rlvr.experiments.jobs import Task, run_tasks
-from sage_rlvr.experiments.plan import Sweep, note, recipe_of, settle, suffix_of
+from sage_rlvr.experiments.plan import Sweep, note, recipe_of, settle
 from sage_rlvr.reading import read_text
 from sage_rlvr.runs import write_text_atomic, writing
 
@@ -31,8 +31,11 @@ def run(sweep: Sweep, workers: int, console: Console) -> bool:
     _write_recipes(sweep)
     for said in replaced(sweep):
         console.print(said, soft_wrap=True)
-    for cell, found in adoptable(sweep):
-        console.print(f"taken over: {found} for {cell.job.label}", soft_wrap=True)
+    clear(sweep)
+    taken = adoptable(sweep)
+    for said in adoption_lines(sweep, taken):
+        console.print(said, soft_wrap=True)
+    for cell, found in taken:
         take_records(found, cell, sweep)  # before the run, which alone says that something was taken over
         take_over(found, cell.job.directory)
         sweep.over.add(cell.train)

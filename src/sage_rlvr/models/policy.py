@@ -3,6 +3,7 @@ prompt format's, or as plain text."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Iterator
@@ -105,6 +106,8 @@ class Tokens:
     def decode(self, rows: list[list[int]], finished: list[bool]) -> list[str]:
         """Completions without their end token. One that never ended, or that holds an id beyond the tokenizer's vocabulary
         (which decodes to nothing), carries a mark that no verifier accepts."""
+        if not rows:  # of which a tokenizer makes one empty text
+            return []
         ended = [done and row[-1:] != [] and row[-1] in self.eos_ids for row, done in zip(rows, finished, strict=True)]
         rows = [row[:-1] if end else row for row, end in zip(rows, ended, strict=True)]
         decoded = self.tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -302,6 +305,12 @@ def weights_hash(model: str) -> str:
         check_files(where)
     files, base = map(file_sha256, sorted(where.glob("*.safetensors"))), adapter_base(where)
     return " ".join([*files, *([] if base is None else [weights_hash(base)])]) or f"hub:{model}"
+
+
+def revision_of(model: str) -> str:
+    """`weights_hash` in one: what a sample store knows a policy by."""
+    hashes = weights_hash(model)
+    return hashes if hashes.startswith("hub:") else hashlib.sha256(hashes.encode()).hexdigest()
 
 
 def run_facts(config: TrainConfig) -> dict[str, Any]:

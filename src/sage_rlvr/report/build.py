@@ -189,7 +189,7 @@ def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order
         "exploratory": [r for r in main if r.family != "primary"],
     }
     groups |= {"cold": cold, "power": power}
-    said = words.answer(rows) if rows else words.nothing(results)
+    said = words.answer(rows, results) if rows else words.nothing(results)
     return {
         "answer": said, "families": words.families(rows), "caveats": caveats, "notes": found["notes"],
         "said": {name: _rows(some, order) for name, some in groups.items()}, "compared": bool(rows),

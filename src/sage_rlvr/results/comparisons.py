@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.results.design import BASE, CONTROLS, Arm, Envelope, Why
+from sage_rlvr.results.design import BASE, CONTROLS, Arm, Design, Envelope, Question, Why
 from sage_rlvr.results.metric import FEW, PAPER, REFERENCE, Metric
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.scores import Exact, Floats, Scores
@@ -88,12 +88,21 @@ def _unrun(results: Results, tested: Sequence[Row]) -> int:
     return len(results.design.discarded) * max(each.values(), default=0)
 
 
+def answering(design: Design, rows: Sequence[Row]) -> list[tuple[Question, list[Row]]]:
+    """The design's questions, each with its rows of either sign."""
+    tasks = {row.task for row in rows}
+    main = tasks.pop() if len(tasks) == 1 else ""  # of samples alone every row carries its task's name
+    told = [({row.a, row.b}, str(row.metric), row.task) for row in rows]
+    asked = [({design.called(q.a), design.called(q.b)}, q.metric, q.task or main) for q in design.questions]
+    found = ([row for row, one in zip(rows, told, strict=True) if one == key] for key in asked)
+    return list(zip(design.questions, found, strict=True))
+
+
 def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
     design = results.design
     if design.questions:
-        asked = {(design.called(q.a), design.called(q.b), q.metric, q.task) for q in design.questions}
-        asked |= {(b, a, metric, task) for a, b, metric, task in asked}
-        return [row for row in rows if (row.a, row.b, str(row.metric), row.task) in asked]
+        asked = [row for _, found in answering(design, rows) for row in found]
+        return [row for row in rows if row in asked]
     if design.envelopes:
         against = [row for row in rows if row.why in ("envelope", "power") and row.a in design.candidates]
         for at in ("hull", "a equal"):  # summaries of before the hull have the latter alone
@@ -317,7 +326,9 @@ def _matched(results: Results, arm: Arm, temperature: float) -> Iterator[Row]:
 
 def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
     """Scores (K,) at raw KL `kl` of a method that was trained at several betas: kls (B,) and scores (B, K), linear in log KL
-    between neighbors. None outside, where nothing was trained."""
+    between neighbors. None outside, where nothing was trained, and where one is 0 or not finite, which has no logarithm."""
+    if not all(0 < one < math.inf for one in (kl, *kls)):
+        return None
     order = np.argsort(kls)
     x, y = np.log(kls[order]), scores[order]
     if not x[0] <= math.log(kl) <= x[-1]:

@@ -95,13 +95,14 @@ class Design:
         return found.name if found else name
 
     def pairs(self) -> list[tuple[str, str, Why]]:
-        """(arm, what it is held against, why), each pair once. Controls that were added are held against alone: more comparisons
-        of them would only weaken the correction for the others."""
+        """(arm, what it is held against, why), each pair once, those of the questions among them. Controls that were added are
+        held against alone: more comparisons of them would only weaken the correction for the others."""
         found: dict[tuple[str, str], Why] = {}
         for i, arm in enumerate(self.arms):
             rivals: list[tuple[str | None, Why]] = [(self.control, "control"), (arm.plain, "plain"), (arm.placebo, "placebo")]
             rivals += [(None if arm.guided else arm.no_kl, "no_kl")]
             rivals += [(other.name, "pair") for other in self.arms[:i] if self.every]
+            rivals += [(asked.name, "pair") for q in self.questions if self.arm(q.a) is arm and (asked := self.arm(q.b))]
             for rival, why in rivals:
                 if rival and rival != arm.name and not arm.why and (rival, arm.name) not in found:
                     found.setdefault((arm.name, rival), why)

@@ -6,6 +6,7 @@ NAME=PATH[,PATH...] names an arm and gives its training seeds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -63,9 +64,11 @@ class Run:
 
     @property
     def raw_kl(self) -> float | None:
-        """Raw KL at the end, nats per token: its mean over the last tenth of the steps that logged it; None where none did."""
-        values = [row["anchor/kl_raw"] for row in self.metrics if "anchor/kl_raw" in row]
-        return float(np.mean(values[-max(1, len(values) // 10) :])) if values else None
+        """Raw KL at the end, nats per token: its mean over the last tenth of the steps that logged it; None where none did, or
+        it is not finite ("nan", "inf")."""
+        values = [float(row["anchor/kl_raw"]) for row in self.metrics if "anchor/kl_raw" in row]
+        found = float(np.mean(values[-max(1, len(values) // 10) :])) if values else math.nan
+        return found if math.isfinite(found) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +128,8 @@ class Results:
         first one the control (`compare`). samples: the first so many of every problem of a store."""
         from sage_rlvr.results.found import gather
 
+        if k is not None and k < 1:
+            raise DataError(f"k = {k}: pass@k is of 1 sample at least; give another k, or none for the largest")
         found = gather(list(map(str, paths)), split=split, apart=apart)
         found.samples = samples
         if found.stored is not None and not found.records:

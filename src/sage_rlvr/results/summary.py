@@ -222,7 +222,7 @@ def strength(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | 
         return None
     keys = {"active": "anchor/q_active_share", "q": "anchor/q_mean"}
     return {
-        f"{what}_{when}": float(np.mean([float(np.mean([row[key] for row in _part(rows, when)])) for rows in updated]))
+        f"{what}_{when}": float(np.mean([float(np.mean([float(row[key]) for row in _part(rows, when)])) for rows in updated]))
         for when in ("first", "last")
         for what, key in keys.items()
     }

@@ -16,8 +16,8 @@ from typing import Any
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
-from sage_rlvr.results.comparisons import Row
-from sage_rlvr.results.metric import Metric
+from sage_rlvr.results.comparisons import Row, answering
+from sage_rlvr.results.metric import Metric, known_metrics
 from sage_rlvr.results.read import Results, Run
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Outcome, Reason, detectable_text, p_text, signed
 
@@ -67,11 +67,29 @@ OPEN_ENDED = (
 )
 
 
-def answer(rows: Sequence[Row]) -> str:
-    """ONE line on the questions of the design: what is not tied, then what is, `MOST` comparisons at most; how the others end."""
-    primary = [row for row in rows if row.family == "primary"]
-    if not primary:
+def answer(rows: Sequence[Row], results: Results | None = None) -> str:
+    """ONE line on the questions of the design: what is not tied, then what is, `MOST` comparisons at most; how the others end.
+    results: where the rows are from, which says what questions have none; where no row is primary, exploratory ones answer."""
+    if not rows:
         return "Nothing is compared: fewer than two policies were evaluated on the same problems."
+    primary = [row for row in rows if row.family == "primary"]
+    lost = "" if results is None else _unanswered(rows, results)
+    return f"{lost}{_answered(primary)}" if primary else f"{lost}Exploratory: {_answered(rows)}"
+
+
+def _unanswered(rows: Sequence[Row], results: Results) -> str:
+    """The questions of the design that have no row here, and why; "" where each has one."""
+    design, known = results.design, set(map(str, known_metrics(results.k)))
+    lost: dict[str, list[str]] = {}
+    for q, found in answering(design, rows):
+        if not found:
+            why = "there is no such comparison" if q.metric in known else f"k is {results.k} here"
+            lost.setdefault(why, []).append(f"{design.called(q.a)} against {design.called(q.b)}, {q.metric}")
+    told = (f"{'; '.join(some[:MOST])}{f'; {len(some) - MOST} more' * (len(some) > MOST)} ({why})" for why, some in lost.items())
+    return f"The design asks, and cannot be answered: {'; '.join(told)}. " if lost else ""
+
+
+def _answered(primary: Sequence[Row]) -> str:
     if not any(row.comparison.known for row in primary):
         return _no_claim(primary)
     shown = _first(primary)

@@ -88,18 +88,23 @@ def _allowed(part: Callable[..., Any], name: str, hint: Any) -> str:
     if kind := kind_of(hint):
         return f"a {kind.replace('_', ' ')}"
     if hint in (int, float):
-        return interval(lambda value: accepts(part, name, value), hint)
+        counts = [other for other, (kind, _) in parameters(part).items() if kind is int and other != name]
+        for beside in ({}, *({other: 1} for other in counts)):  # `base_prompts` is refused without `base`
+            if found := interval(lambda value, beside=beside: accepts(part, name, value, **beside), hint):
+                return "".join((found, *(f", with {other}" for other in beside)))
+        return ""
     return phrase(hint)
 
 
-def accepts(part: Callable[..., Any], name: str, value: Any) -> bool:
-    """Whether the part can be made with this value, the other options at their defaults; those without one at 1 or at `FAR`."""
+def accepts(part: Callable[..., Any], name: str, value: Any, **beside: Any) -> bool:
+    """Whether the part can be made with this value, the other options `beside` it or at their defaults; those without one at 1 or
+    at `FAR`."""
     needed = [key for key, (_, default) in parameters(part).items() if default is inspect.Parameter.empty and key != name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for other in (1, int(FAR)) if needed else (1,):
             try:
-                part(**dict.fromkeys(needed, other), **{name: value})
+                part(**{**dict.fromkeys(needed, other), **beside, name: value})
             except SageError:
                 continue
             return True

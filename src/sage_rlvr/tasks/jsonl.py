@@ -15,12 +15,9 @@ a registered verifier of (completion, gold) may stand, such as "exact".
 from __future__ import annotations
 
 import ast
-import importlib
-import importlib.util
 import inspect
 import json
 import math
-import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.plugins import executed
 from sage_rlvr.reading import read_text
 from sage_rlvr.tasks.base import NO_ANSWER, Asked, hash_of
 from sage_rlvr.tasks.datasets import Examples, remembered
@@ -54,13 +52,7 @@ def _loaded(reward: str) -> Callable[..., Any]:
     if not where:
         verifier = VERIFIERS[name]
         return lambda completion, row: verifier(completion, row["answer"])
-    spec = importlib.util.spec_from_file_location(f"reward_{Path(where).stem}", where)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(Path(where).parent))  # its neighbors
-    spec.loader.exec_module(module)
-    function: Callable[..., Any] = getattr(module, name)
+    function: Callable[..., Any] = getattr(executed(Path(where), f"reward_{Path(where).stem}"), name)
     return function
 
 

@@ -154,6 +154,8 @@ def file_answers(loop: Loop, file: str) -> Answers:
             )
         lines.append(where)
         pairs.append((loop.problems[numbers[str(problem)]], text))
+    if not pairs:
+        raise DataError(f'{file}: holds no answers; give lines {{"problem": id, "completion": text}}, or leave buffer.file out')
     ids = [[*loop.tokens.encode(text), loop.tokens.eos_id] for _, text in pairs]
     spelled = loop.tokens.decode(ids, [True] * len(ids))
     for where, (problem, text), said, back in zip(lines, pairs, verdicts(loop.task, pairs), spelled, strict=True):
@@ -218,7 +220,7 @@ class Memory:
         """Groups of a rollout. A part that stores advantages (P, G) adds it once these are known; every other at once."""
         buffer = self.buffer
         if buffer.alone and buffer.reads_advantages:
-            advantages = credit(self.loop.method, groups.rewards, step=self.step).grouped
+            advantages = credit(self.loop.method, groups.rewards, step=self.step, total_steps=self.loop.config.steps).grouped
         if not buffer.policy or buffer.reads_advantages is (advantages is None):
             return
         assert groups.answers is not None, "a buffer's needs have 'answers'"

@@ -137,6 +137,11 @@ class Buffer(ABC):
                 f"{who}: nothing would ever be stored; set policy=True (the run's own right completions), base=16 (samples "
                 "of the base before step 0) or file=... (.jsonl)."
             )
+        if self.draw == "hard" and not (self.policy or self.base):
+            raise ConfigError(
+                f"{who}: draw='hard' prefers problems that were tried and failed, and of a file or the task's list none are tried; "
+                "take draw='any', or set policy=True or base=16."
+            )
         if self.base_prompts is not None and not self.base:
             raise ConfigError(f"{who}: base_prompts = {self.base_prompts} without samples of them; set base, or leave it out.")
         if (self.file is not None or self.truth) and self.representative == "likeliest":

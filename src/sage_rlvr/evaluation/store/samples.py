@@ -166,6 +166,11 @@ class SampleStore(Rows):
                 row = dict(zip(JUDGED, (verifier, *verdict), strict=True))
                 put(db, "verdicts", {"id": where, "pass": number, **row})
 
+    def under(self, key: str) -> set[str | None]:
+        """What the samples' versions say of `key` (`SCORED`, `GUIDED`), each once; None is of those that say nothing."""
+        with self.transaction() as db:
+            return {json.loads(text).get(key) for (text,) in db.execute("SELECT DISTINCT versions FROM samples")}
+
     def score(
         self,
         function: Callable[[list[Sample]], Sequence[ArrayLike]],

@@ -12,6 +12,7 @@ from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import SequenceMean
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
@@ -37,6 +38,8 @@ def rft(
     the likelihood of the right set, "base" the forward KL from the base restricted to right answers. file: answers of a file, in
     place of the base's with base=0. take: answers of each prompt in an update, drawn anew; None: all of them.
     """
+    if not base and file is None:  # the buffer would also name what is no option here
+        raise ConfigError("rft: nothing would be stored; set base=16 (samples of the base before step 0) or file=... (.jsonl).")
     part = Likelihood(
         law=law, alone=True, policy=False, base=base, base_prompts=base_prompts, file=file,
         answers=answers, take=take, prompts=prompts,
