@@ -444,6 +444,10 @@ def test_tasks_wait_for_what_they_read(tmp_path: Path, monkeypatch: pytest.Monke
     assert order == ["bad", "first", "second"] and failures == ["bad"]
     run_tasks([first], 1)
     assert order == ["bad", "first", "second"]
+    order.clear()
+    there = {"evaluation"}  # of a run that goes on to more steps: it is made again behind it
+    run_tasks([task("evaluation", more := task("more steps")), more], 1)
+    assert order == ["more steps", "evaluation"]
 
 
 # ---- the numbers
@@ -795,7 +799,7 @@ def test_samples_of_what_the_design_no_longer_asks_for_are_drawn_anew(
     assert not task.done() and complete(sweep, task) and asked()[1].done()
     sweep, task = asked(guide="branch")
     (told,) = replaced(sweep)
-    assert f"REPLACES 1 evaluations in {out} (runs/base/samples/own_sums-untruncated-as_is), " in told
+    assert f"REPLACES 1 evaluations in {out} (runs/base/samples/own_sums-untruncated), " in told
     assert not task.done() and complete(sweep, task) and not replaced(asked(guide="branch")[0]) and asked()[1].done()
     assert len(started) == 4
 

@@ -152,6 +152,10 @@ class Task:
     place: Path | None = None
     goes_on: Callable[[], bool] = lambda: False
 
+    def is_over(self) -> bool:
+        """Whether its result is there, read off results that are there: an evaluation of a run that is to go on is none."""
+        return all(task.is_over() for task in self.after) and self.done()
+
 
 def run_tasks(
     tasks: Sequence[Task],
@@ -171,7 +175,7 @@ def run_tasks(
     if workers < 1:
         raise ConfigError(f"--workers {workers}: training needs at least 1")
     over = set() if over is None else over
-    over.update(task for task in tasks if task not in over and task.done())
+    over.update(task for task in tasks if task not in over and task.is_over())
     waiting = [task for task in tasks if task not in over]
     running: dict[Task, subprocess.Popen[bytes]] = {}
     began: dict[Task, float] = {}

@@ -162,7 +162,7 @@ def plan(
         cell.job.check_same_run()
     for _ in range(2):  # the second time what a choice calls for, where every candidate is validated
         settle(sweep)
-        sweep.over.update(task for task in sweep.tasks if task not in sweep.over and task.done())
+        sweep.over.update(task for task in sweep.tasks if task not in sweep.over and task.is_over())
     return sweep
 
 
