@@ -14,6 +14,7 @@ NEAR, BEST, TEMPERED = "near T = 1", "each at its best temperature", "base tempe
 SAME = "at the same raw KL"
 RFT = "RFT, distinct answers of the base"
 HULL, MAXRL = "at equal pass@1 on their convex hull (first at T = 1)", "MaxRL, k3 in the loss, beta 0.025"
+SAMES = (f"pass@1 {SAME}", f"pass@256 {SAME}")
 EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, metrics in the order of the row
     ("Should I use Branch?", "tier1", "SAGE-Branch", "GRPO", ("pass@1", "pass@256")),
     ("Does another guide help?", "rarity_again", "RLOO+Rarity", "RLOO", (f"pass@256 at equal pass@1 {NEAR}",)),
@@ -26,8 +27,8 @@ EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, met
     ("Is a method above the hull", "frozen_long", RFT, "GRPO and RLOO over their betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
     ("What makes RFT's place?", "frozen_checks", RFT, "RFT, in the base's proportions", ("pass@256",)),
     ("| In the world with room", "frontier_again", MAXRL, "GRPO over its betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
-    ("k3 or k3_is", "kl_is_again", "k3_is, beta 0.025", "k3, beta 0.0125", (f"pass@1 {SAME}", f"pass@256 {SAME}")),
-    ("| In the frozen world, 2,000 steps, c", "frozen_is", "k3_is, beta 0.1", "k3, beta 0.05", (f"pass@1 {SAME}", f"pass@256 {SAME}")),
+    ("k3 or k3_is", "kl_is_again", "k3_is, beta 0.025", "k3, beta 0.0125", SAMES),
+    ("| In the frozen world, 2,000 steps, c", "frozen_is", "k3_is, beta 0.1", "k3, beta 0.05", SAMES),
     ("Can I do without a verifier?", "verifier_free", "rlpr", "no KL", ("pass@1",)),
     ("More completions for hard prompts", "dars", "dars", "dars_uniform", ("pass@256",)),
 ]
