@@ -60,6 +60,21 @@ def test_a_question_between_two_arms_that_are_no_controls_is_a_pair() -> None:
     assert [(a, b) for a, b, _ in pairs] == [("A", "B"), ("C", "B"), ("C", "A")]
 
 
+def test_a_row_at_the_same_raw_kl_answers_to_each_arm_that_it_is_read_between() -> None:
+    arms = (Arm(name="B", key="b"), Arm(name="C", key="c"), Arm(name="A", key="a", matched=("B", "C")))
+    found = Row(a="A", b="B", metric=Metric(k=1, matched=True), comparison=paired_seeds(CLEAR, [0.0] * len(CLEAR)))
+    same = str(found.metric)
+    for b, metric, family in (("c", same, "primary"), ("b", same, "primary"), ("c", "pass@1", "exploratory")):
+        design = Design(arms=arms, control="B", questions=(Question(a="a", b=b, metric=metric),))
+        (row,) = corrected(Results(design=design), [found])
+        assert row.family == family, (b, metric)
+
+
+def test_exploratory_rows_that_answer_are_not_called_primary() -> None:
+    made = rows(Question(a="A", b="B", metric="pass@1"))
+    assert {row.family for row in made} == {"exploratory"} and " more exploratory comparisons: " in words.answer(made)
+
+
 def test_the_one_task_of_samples_is_the_main_one() -> None:
     """Every row carries its name, which a question need not."""
     design = Design(arms=(), control="B", questions=(Question(a="A", b="B", metric="pass@8"),))

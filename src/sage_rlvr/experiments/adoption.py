@@ -40,7 +40,7 @@ def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
 def adoption_lines(sweep: Sweep, taken: Sequence[tuple[Cell, Path]]) -> list[str]:
     """What is taken over, and the folders of `adopt` that give nothing to the runs that have not begun."""
     lines = [f"taken over: {found} for {cell.job.label}" for cell, found in taken]
-    begun = all((cell.job.directory / "run.json").exists() for cell in sweep.cells)
+    begun = all(is_run(cell.job.directory) for cell in sweep.cells)
     for name in () if begun else sweep.design.adopt:
         folder = sweep.out.absolute().parent / name
         if not (folder / "runs").is_dir():

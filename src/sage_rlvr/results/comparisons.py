@@ -89,13 +89,19 @@ def _unrun(results: Results, tested: Sequence[Row]) -> int:
 
 
 def answering(design: Design, rows: Sequence[Row]) -> list[tuple[Question, list[Row]]]:
-    """The design's questions, each with its rows of either sign."""
+    """The design's questions, each with its rows of either sign. A row at the same raw KL is of each of the arms that it is read
+    between, and answers to the name of any."""
     tasks = {row.task for row in rows}
     main = tasks.pop() if len(tasks) == 1 else ""  # of samples alone every row carries its task's name
-    told = [({row.a, row.b}, str(row.metric), row.task) for row in rows]
-    asked = [({design.called(q.a), design.called(q.b)}, q.metric, q.task or main) for q in design.questions]
-    found = ([row for row, one in zip(rows, told, strict=True) if one == key] for key in asked)
-    return list(zip(design.questions, found, strict=True))
+
+    def is_of(row: Row, q: Question) -> bool:
+        a, b = design.called(q.a), design.called(q.b)
+        arm = design.arm(row.a) if row.metric.matched else None
+        rivals = {row.b, *(arm.matched if arm else ())}
+        asked = (row.a == a and b in rivals) or (row.a == b and a in rivals)
+        return asked and (str(row.metric), row.task) == (q.metric, q.task or main)
+
+    return [(q, [row for row in rows if is_of(row, q)]) for q in design.questions]
 
 
 def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
@@ -395,8 +401,10 @@ def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:
 def sampled_sides(results: Results, a: str, b: str, task: str, temperature: float) -> tuple[Scores, Scores] | None:
     """Scores of both from samples, of a sweep that goes on at the seeds that both have; None where one has none there."""
     one, two = (results.scores(name, task, temperature) for name in (a, b))
-    if one is None or two is None or not results.design.facts or BASE in (a, b):
-        return None if one is None or two is None else (one, two)
+    if one is None or two is None:
+        return None
+    if not results.design.facts or BASE in (a, b):
+        return one, two
     seeds = sorted({*one.seeds} & {*two.seeds})
     return (one.only(seeds), two.only(seeds)) if seeds else None
 

@@ -46,7 +46,10 @@ def read_summary(path: Path) -> dict[str, Any]:
 def design_of_summary(found: Mapping[str, Any]) -> Design:
     """The design of a stored summary: arms, control and questions; controls by structure are in its rows."""
     arms = tuple(
-        Arm(name=row["label"], key=key, recipe=row["recipe"], why=row["why"], guided="dose" in row)
+        Arm(
+            name=row["label"], key=key, recipe=row["recipe"], why=row["why"], guided="dose" in row,
+            matched=tuple(row.get("matched", ())),
+        )  # fmt: skip
         for key, row in found["arms"].items()
     )
     control = found["arms"].get(found["control"], {}).get("label", found["control"] or None)

@@ -125,6 +125,7 @@ def _scored(results: Results, name: str, task: str = "") -> dict[str, Any]:
 def _arm(results: Results, arm: Arm) -> dict[str, Any]:
     seeds, found = results.seeds(arm.name), results.scores(arm.name)
     row: dict[str, Any] = {"label": arm.name, "why": arm.why, "recipe": arm.recipe, "seeds": list(seeds)}
+    row |= {"matched": list(arm.matched)} if arm.matched else {}
     if not seeds or found is None:
         return row
     row |= _scored(results, arm.name)

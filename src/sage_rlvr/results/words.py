@@ -89,13 +89,14 @@ def _unanswered(rows: Sequence[Row], results: Results) -> str:
     return f"The design asks, and cannot be answered: {'; '.join(told)}. " if lost else ""
 
 
-def _answered(primary: Sequence[Row]) -> str:
-    if not any(row.comparison.known for row in primary):
-        return _no_claim(primary)
-    shown = _first(primary)
-    rest = sorted((outcome(row) for row in primary if row not in shown), key=RANK.__getitem__)
+def _answered(rows: Sequence[Row]) -> str:
+    """Of rows of one family."""
+    if not any(row.comparison.known for row in rows):
+        return _no_claim(rows)
+    shown = _first(rows)
+    rest = sorted((outcome(row) for row in rows if row not in shown), key=RANK.__getitem__)
     ends = ", ".join(f"{rest.count(word)} {word}" for word in dict.fromkeys(rest))
-    more = f" {len(rest)} more primary comparison{'s' * (len(rest) > 1)}: {ends}." if rest else ""
+    more = f" {len(rest)} more {rows[0].family} comparison{'s' * (len(rest) > 1)}: {ends}." if rest else ""
     return f"{_told(shown)}{more}{_scope(shown)}"
 
 
