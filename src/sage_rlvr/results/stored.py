@@ -49,7 +49,7 @@ def design_of_summary(found: Mapping[str, Any]) -> Design:
         Arm(
             name=row["label"], key=key, recipe=row["recipe"], why=row["why"], guided="dose" in row,
             matched=tuple(row.get("matched", ())),
-        )  # fmt: skip
+        )
         for key, row in found["arms"].items()
     )
     control = found["arms"].get(found["control"], {}).get("label", found["control"] or None)
