@@ -467,3 +467,15 @@ def test_refusals(prompts: list[list[int]], changes: dict[str, float], words: st
 def test_pad_right() -> None:
     ids, lengths = pad_right([[5, 6], [7], [8, 9, 4]], torch.device("cpu"))
     assert ids.tolist() == [[5, 6, 0], [7, 0, 0], [8, 9, 4]] and lengths.tolist() == [2, 1, 3]
+
+
+def test_a_cache_goes_by_the_keyword_that_the_forward_has() -> None:
+    """transformers renamed it in 5.24; an older forward takes any other keyword without a word."""
+
+    class New:
+        def forward(self, input_ids, cache=None, **kwargs): ...
+
+    class Old:
+        def forward(self, input_ids, past_key_values=None, **kwargs): ...
+
+    assert sampler.cached(New(), 1) == {"cache": 1} and sampler.cached(Old(), 1) == {"past_key_values": 1}  # type: ignore[arg-type]

@@ -255,10 +255,21 @@ def _decoder(model: PreTrainedModel, ready: Prefill, group_size: int, max_new_to
         prefix = SharedPrefix(layers, ready.lengths, group_size, max_new_tokens)
         # From here on the layers call `_attend`, which reads the prompt from the prefix.
         model.config._attn_implementation = SHARED_PREFIX
-        return _ModelDecoder(model, positions, prefix.keep, past_key_values=prefix.suffix, shared_prefix=prefix)
+        return _ModelDecoder(model, positions, prefix.keep, **cached(model, prefix.suffix), shared_prefix=prefix)
     cache = copy.deepcopy(ready.cache) if again else ready.cache
     cache.batch_repeat_interleave(group_size)
-    return _ModelDecoder(model, positions, cache.batch_select_indices, past_key_values=cache)
+    return _ModelDecoder(model, positions, cache.batch_select_indices, **cached(model, cache))
+
+
+@cache
+def _word_of_cache(kind: type[PreTrainedModel]) -> str:
+    """transformers 5.24 renamed it, and warns of the old name; before, `cache` would be taken for an unknown keyword."""
+    return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
+
+
+def cached(model: PreTrainedModel, found: Any) -> dict[str, Any]:
+    """A cache as the keyword argument that the forward of this model takes it by."""
+    return {_word_of_cache(type(model)): found}
 
 
 @cache
@@ -313,7 +324,7 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: L
     """
     ids, lengths = pad_right(prompts, next(model.parameters()).device)
     cache = DynamicCache(config=model.config)
-    logits, last = logits_at(model, lengths - 1, input_ids=ids, past_key_values=cache, use_cache=True)
+    logits, last = logits_at(model, lengths - 1, input_ids=ids, **cached(model, cache), use_cache=True)
     first = logits[torch.arange(len(prompts), device=ids.device), last]
     return Prefill(cache, first, lengths, packed(model) if weights is None else weights)
 

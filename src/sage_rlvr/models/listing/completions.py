@@ -21,6 +21,7 @@ from transformers.cache_utils import DynamicCache
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.sampler import cached
 from sage_rlvr.models.scoring import completion_logits
 
 MOST_STATES = 20_000
@@ -114,7 +115,7 @@ def enumerate_completions(
 
     def next_laws(ids: Tensor, **where: Tensor) -> Tensor:
         """Log-probs (n, V) float64 of the next token behind n rows; the cache follows the tree."""
-        logits = model(input_ids=ids, past_key_values=cache, use_cache=True, **where).logits
+        logits = model(input_ids=ids, **cached(model, cache), use_cache=True, **where).logits
         return torch.log_softmax(logits[:, -1].double(), -1)
 
     laws = next_laws(torch.tensor([list(prompt_ids)], device=device))
