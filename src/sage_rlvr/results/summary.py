@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -216,16 +216,22 @@ def _raw_kl(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def strength(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | None:
-    """Share of tokens where q is not 1, and mean q, in the first and last tenth of training; means over seeds. Tenths of the steps
-    with an update: one of which a rollout plan kept nothing has no q. None where there is none."""
+    """Share of tokens where q is not 1, mean q, and, where it was logged, the sum of log q per completion, in the first and last
+    tenth of training; means over seeds. Tenths of the steps with an update: one of which a rollout plan kept nothing has no q. None
+    where there is none."""
     updated = [[row for row in log if "anchor/q_mean" in row] for log in logs]
     if not all(updated):
         return None
-    keys = {"active": "anchor/q_active_share", "q": "anchor/q_mean"}
+    read: dict[str, Callable[[Mapping[str, Any]], float]] = {
+        "active": lambda row: float(row["anchor/q_active_share"]),
+        "q": lambda row: float(row["anchor/q_mean"]),
+    }
+    if all("anchor/log_q_mean" in row for rows in updated for row in rows):  # before version 0.3 it was not
+        read["log_q_sum"] = lambda row: float(row["anchor/log_q_mean"]) * float(row["completions/length_mean"])
     return {
-        f"{what}_{when}": float(np.mean([float(np.mean([float(row[key]) for row in _part(rows, when)])) for rows in updated]))
+        f"{what}_{when}": float(np.mean([float(np.mean([of(row) for row in _part(rows, when)])) for rows in updated]))
         for when in ("first", "last")
-        for what, key in keys.items()
+        for what, of in read.items()
     }
 
 

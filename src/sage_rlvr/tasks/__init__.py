@@ -14,6 +14,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.base import Task, check_members
 from sage_rlvr.tasks.countdown import WORLDS, Countdown
+from sage_rlvr.tasks.countdown_steps import CountdownSteps
 from sage_rlvr.tasks.jsonl import jsonl
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.math import SETS, MathTask
@@ -24,6 +25,7 @@ from sage_rlvr.tasks.rows import SUFFIXES
 
 TASKS: Registry[Any] = Registry("task", check=check_members)
 TASKS.register(Countdown)
+TASKS.register(CountdownSteps)
 TASKS.register(KnightsAndKnaves, name="knights_and_knaves")
 TASKS.register(Repair, name="repair")
 TASKS.register(jsonl)

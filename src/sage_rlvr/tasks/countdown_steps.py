@@ -1,0 +1,216 @@
+"""Countdown worked step by step: a completion of fifty and more characters, each step of it checked exactly.
+
+    3*7=21(5 8 9 21)5+21=26(8 9 26)8+9=17(17 26)17+26=43        for 3 5 7 8 9=43:
+
+A step takes two of the numbers that are left and writes their result, then in brackets what is left, ascending. The last step
+leaves one number, the target, and no brackets. Results are whole and not negative. There are many ways to a target, and a way is a
+choice of numbers and operators at every step: where `countdown` asks for an expression, this asks for the reasoning behind it.
+
+Problems, splits and prompts are those of a `Countdown` world under law "expression", without problems whose drawn expression needs
+a fraction or a number below zero on its way. Characters are Countdown's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.base import hash_of
+from sage_rlvr.tasks.checks import Case, Check, duplicates
+from sage_rlvr.tasks.countdown import Countdown, Problem, render
+from sage_rlvr.tasks.countdown.draws import block
+from sage_rlvr.tasks.countdown.problem import SPLITS
+from sage_rlvr.tasks.countdown.tokenizer import CHARACTERS
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.countdown import ATOM, kind_of, postfix, spell
+
+LONGEST = 400  # characters; a longer completion is wrong without being read
+DRY = 64  # blocks of examples in a row without a new problem, or without a way in whole numbers, before a world is refused
+STEP = re.compile(r"([0-9]{1,9})([-+*/])([0-9]{1,9})=([0-9]{1,9})")
+LEFT = re.compile(r"\(([0-9]{1,9}(?: [0-9]{1,9})*)\)")
+Part = tuple[str, int]  # a spelling and its kind
+
+
+@dataclass(frozen=True)
+class CountdownSteps:
+    """Countdown worked step by step (see the module). counts, max_number, min_target, max_target, train_problems, data_seed: as in
+    `countdown`."""
+
+    counts: dict[int, float] = field(default_factory=lambda: {5: 1.0})
+    max_number: int = 12
+    min_target: int = 1
+    max_target: int = 100
+    train_problems: int = 20_000
+    data_seed: int = 0
+
+    name: ClassVar[str] = "countdown_steps"
+    characters: ClassVar[str] = CHARACTERS
+    max_new_tokens: ClassVar[int] = 96
+
+    def __post_init__(self) -> None:
+        self.world  # noqa: B018  its refusals are ours
+
+    def __hash__(self) -> int:
+        return hash((self.world, self.train_problems, self.data_seed))
+
+    @property
+    def world(self) -> Countdown:
+        """The world whose problems are asked."""
+        bounds = {"max_number": self.max_number, "min_target": self.min_target, "max_target": self.max_target}
+        return Countdown(self.counts, **bounds, train_problems=self.train_problems, data_seed=self.data_seed)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the problems of an evaluation."""
+        return self.world.identity | {"name": self.name}
+
+    prompt = staticmethod(render)
+
+    def verify(self, problem: Problem, completion: str) -> Verdict:
+        """Right where every step is, each number is used once, and the last result is the target."""
+        return work(problem, completion)[0]
+
+    def answer_key(self, problem: Problem, text: str) -> str | None:
+        """The expression that the steps compute, so that steps in another order are the same answer; None where a step is wrong."""
+        return work(problem, text)[1]
+
+    def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:
+        """Examples `start` to `start + n` of an endless stream: those of the world whose expression can be written in steps."""
+        found: list[tuple[Problem, str]] = []
+        number, before, dry = 0, 0, 0
+        while before < start + n:
+            kept = _written(self.world, split, seed, number)
+            found += kept[max(start - before, 0) : max(start + n - before, 0)]
+            number, before, dry = number + 1, before + len(kept), 0 if kept else dry + 1
+            if dry == DRY:
+                raise DataError(f"{self}: no example in {dry} blocks has a way in whole numbers; widen the targets or the numbers")
+        return found
+
+    def problems(self, split: str = "train") -> list[Problem]:
+        """The first `train_problems` different ones of a split. DataError where the world has fewer."""
+        return self._different(split, self.data_seed, self.train_problems)
+
+    def draw(self, split: str, seed: int, n: int, law: str = "law") -> list[Problem]:
+        """The problems of an evaluation: n independent draws, repeats kept."""
+        if law != "law":
+            raise DataError(f"draw {law!r}: {self.name} knows law alone; its problems are not listed")
+        return [problem for problem, _ in self.examples(split, seed, 0, n)]
+
+    def _different(self, split: str, seed: int, n: int) -> list[Problem]:
+        if split not in SPLITS:
+            raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
+        found: dict[Any, Problem] = {}
+        number, dry = 0, 0
+        while len(found) < n:
+            before = len(found)
+            for problem, _ in _written(self.world, split, seed, number):
+                found.setdefault(problem.key, problem)
+            number, dry = number + 1, 0 if len(found) > before else dry + 1
+            if dry == DRY:
+                raise DataError(f"{n} different {split} problems: {self} gave only {len(found)}; ask for fewer or widen it")
+        return list(found.values())[:n]
+
+    def fingerprint(self, problems: list[Problem]) -> str:
+        """Of the problems as they are asked."""
+        return hash_of([[p.problem_id, render(p)] for p in problems])
+
+    def audit_cases(self, k: int) -> Iterator[Case | Check]:
+        """Worked examples; the same with a result, a number left or the target changed, without the last step, as an expression."""
+        rows = self.examples("test", 1, 0, 200)
+        yield Case("worked examples are right", rows)
+        wrong = {
+            "a result changed": [(p, STEP.sub(_plus_one, text, count=1)) for p, text in rows],
+            "a number left changed": [(p, LEFT.sub(lambda m: f"({m[1]}0)", text, count=1)) for p, text in rows],
+            "another target": [(Problem(p.numbers, p.target + 1), text) for p, text in rows],
+            "its last step missing": [(p, text.rpartition(")")[0] + ")") for p, text in rows],
+            "an expression": [(p, str(self.answer_key(p, text))) for p, text in rows],
+        }
+        yield Case("", wrong, "wrong")
+        asked = self._different("test", 1, 200)
+        yield duplicates("problems that stand once", ((p.problem_id, render(p), str(p.target)) for p in asked))
+
+    @property
+    def audited(self) -> str:
+        """What an audit looks at, in words."""
+        bounds = f"numbers up to {self.max_number}, targets {self.min_target} to {self.max_target}"
+        return f"200 worked examples of the test split, seed 1; {bounds}"
+
+
+def _plus_one(step: re.Match[str]) -> str:
+    return f"{step[1]}{step[2]}{step[3]}={int(step[4]) + 1}"
+
+
+def computed(operator: str, a: int, b: int) -> int | None:
+    """a operator b where it is a whole number of 0 or more, else None."""
+    if operator == "/":
+        return a // b if b and a % b == 0 else None
+    found = a + b if operator == "+" else a * b if operator == "*" else a - b
+    return found if found >= 0 else None
+
+
+def steps(numbers: tuple[int, ...], expression: str) -> str | None:
+    """An expression over these numbers worked step by step, innermost first; None where it needs a fraction or a number below 0."""
+    left, stack, written = sorted(numbers), [], ""
+    for token in postfix(expression) or []:
+        if token.isdigit():
+            stack.append(int(token))
+            continue
+        b, a = stack.pop(), stack.pop()
+        result = computed(token, a, b)
+        if result is None:
+            return None
+        left.remove(a)
+        left.remove(b)
+        left = sorted([*left, result])
+        written += f"{a}{token}{b}={result}" + (f"({' '.join(map(str, left))})" if len(left) > 1 else "")
+        stack.append(result)
+    return written
+
+
+def work(problem: Problem, text: str) -> tuple[Verdict, str | None]:
+    """The verdict on worked steps, and the expression that they compute; None where a step is wrong or steps are missing."""
+    if len(text) > LONGEST:
+        return Verdict("wrong", "too long"), None
+    left: list[tuple[int, Part]] = sorted((number, (str(number), ATOM)) for number in problem.numbers)
+    place = 0
+    while len(left) > 1:
+        step = STEP.match(text, place)
+        if step is None:
+            return Verdict("wrong", "not a step"), None
+        operator, (a, b, result) = step[2], (int(step[n]) for n in (1, 3, 4))
+        if computed(operator, a, b) != result or step[0] != f"{a}{operator}{b}={result}":
+            return Verdict("wrong", "value"), None
+        parts: list[Part] = []
+        for number in (a, b):
+            at = next((i for i, (value, _) in enumerate(left) if value == number), None)
+            if at is None:
+                return Verdict("wrong", "numbers"), None
+            parts.append(left.pop(at)[1])
+        (one, one_kind), (two, two_kind) = parts
+        left = sorted([*left, (result, (spell(operator, one, one_kind, two, two_kind), kind_of(operator)))])
+        place = step.end()
+        if len(left) > 1:
+            said = f"({' '.join(str(value) for value, _ in left)})"
+            if not text.startswith(said, place):
+                return Verdict("wrong", "what is left"), None
+            place += len(said)
+    if place != len(text):
+        return Verdict("wrong", "more after the last step"), None
+    value, (expression, _) = left[0]
+    return Verdict(*(("right", "right") if value == problem.target else ("wrong", "target"))), expression
+
+
+@lru_cache(maxsize=64)
+def _written(world: Countdown, split: str, seed: int, number: int) -> tuple[tuple[Problem, str], ...]:
+    """Block `number` of the world's examples, in steps, without those that cannot be written so."""
+    if split not in SPLITS:
+        raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
+    worked = ((problem, steps(problem.numbers, text)) for problem, text in block(world, split, seed, number))
+    return tuple((problem, text) for problem, text in worked if text)
+
+
+__all__ = ["CountdownSteps", "steps", "work"]
