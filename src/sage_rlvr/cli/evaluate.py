@@ -107,28 +107,22 @@ class Eval(Command, ExactSettings, SampleSettings):
         from sage_rlvr.runs import is_run
         from sage_rlvr.tasks import with_worlds
 
-        settings, run, world, own = SampleSettings.of(self), Path(self.what), None, None
+        settings, run, own = SampleSettings.of(self), Path(self.what), None
         if self.task is None or with_worlds(self.task) is not None:
             target = target_of(self.what, self.world, self.task)
-            policy, model, own, of_run = target.name, target.model, target.task, target.run is not None
-            if own is None:
-                world = target.world
-                settings = replace(settings, task=world.name)
-            else:
-                form, limit = (
-                    getattr(getattr(own, "form", None), "name", "as_is"),
-                    settings.max_new_tokens or target.limit,
-                )
-                settings = replace(settings, task=own.name, template=form, max_new_tokens=limit)
+            policy, model, own, of_run = target.name, target.model, target.asked, target.run is not None
+            form = getattr(getattr(own, "form", None), "name", "as_is")
+            limit = settings.max_new_tokens or (None if target.task is None else target.limit)
+            settings = replace(settings, task=own.name, template=form, max_new_tokens=limit)
         else:
             of_run = is_run(run)
             policy = "base" if self.what == "embedded" else run.name
             model = str(run / "policy") if of_run else self.what
             self._say_other_reward(session, run if of_run else None)
         home = run / "samples" if of_run else RUNS / "samples" / policy
-        asked = own if self.task is None or own is not None else task_named(self.task)
+        asked = task_named(settings.task) if own is None else own  # type: ignore[arg-type]
         store = settings.store or store_place(home, settings.store_name(asked))
-        return SampleRun(**(vars(settings) | {"store": store}), policy=policy, model=model, world=world, own=own)
+        return SampleRun(**(vars(settings) | {"store": store}), policy=policy, model=model, own=own)
 
     def _say_other_reward(self, session: Session, run: Path | None) -> None:
         """That rows of a file are asked and judged as mathematics, where the run was trained on rows with a reward of its own."""

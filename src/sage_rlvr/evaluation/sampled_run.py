@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from sage_rlvr.config import WorldConfig, task_named
+from sage_rlvr.config import task_named
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.guidance import again
 from sage_rlvr.evaluation.sample_report import cell, common_n
@@ -55,14 +55,13 @@ Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 class SampleRun(SampleSettings):
     """Settings, and what they are settings for.
 
-    policy: its name in the store; model: its folder, Hub id or "embedded"; store: the folder; world: of Countdown; own: what a
-    run was trained on, in place of the settings' task.
+    policy: its name in the store; model: its folder, Hub id or "embedded"; store: the folder; own: what a run was trained on, or
+    its world, in place of the settings' task.
     """
 
     store: Path
     policy: str
     model: str
-    world: WorldConfig | None = None
     own: Task | None = None
     threads: int = 1
 
@@ -72,11 +71,9 @@ class SampleRun(SampleSettings):
             raise ConfigError(f"--teacher {self.teacher}: guides a second attempt; add --after STORE, the store of the first ones")
         if self.problems is not None and self.problems < 1:
             raise ConfigError(f"--problems {self.problems}: at least one problem is needed")
-        task = self.own if self.world is None else self.world.build()
-        if task is None:
-            if self.task is None:
-                raise ConfigError("no task: evaluate a run, or give --task or --world")
-            task = task_named(self.task, self.template)
+        if self.own is None and self.task is None:
+            raise ConfigError("no task: evaluate a run, or give --task or --world")
+        task = task_named(self.task, self.template) if self.own is None else self.own  # type: ignore[arg-type]
         chosen = choose(task, self.split, self.seed, self.problems, self.draw)
         if self.after is None:
             return chosen

@@ -205,7 +205,7 @@ def stationary_markdown(rows: Sequence[StationaryRow]) -> str:
     by_term: dict[tuple[str, tuple[str, str], str, tuple[str, ...]], list[str]] = {}
     for row in rows:
         acts = "" if math.isnan(row.beta_effective) else f"{row.beta_effective:.2f}"
-        cells = (f"{row.right:.3f}", f"{row.to_eq4:.3f}", f"{row.moved:.3f}", f"{row.wanted:.3f}", acts)
+        cells: tuple[str, ...] = (f"{row.right:.3f}", f"{row.to_eq4:.3f}", f"{row.moved:.3f}", f"{row.wanted:.3f}", acts)
         term = (row.estimator, row.placement)
         by_term.setdefault((row.guide, term, row.advantage, cells), []).append(row.reduction)
     merged: dict[tuple[str, ...], list[tuple[str, str]]] = {}
