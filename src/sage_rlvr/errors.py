@@ -5,11 +5,35 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """One problem of a configuration, its place as a value. problem: what follows the place, such as " = -1: must be above 0".
+
+    place: its keys. source: where it, or the nearest mapping around it, was written ("recipe.yaml:7", "--steps"); written: the
+    keys of that, None where nobody knows. edited: keys below `place` that overrides have set.
+    """
+
+    problem: str
+    place: tuple[str, ...] = ()
+    source: str = ""
+    written: tuple[str, ...] | None = None
+    edited: tuple[tuple[str, ...], ...] = ()
+
+    def __str__(self) -> str:
+        given = ", ".join(f"--{'.'.join(place)}" for place in self.edited)
+        source = f"{self.source} with {given}" if given and self.source else self.source
+        return ": ".join(part for part in (source, ".".join(self.place)) if part) + self.problem
+
+
 class SageError(ValueError):
-    """Base of all refusals, so that a caller can catch exactly what this package refused."""
+    """Base of all refusals, so that a caller can catch exactly what this package refused. told: the problems with their places,
+    where a reader of configurations knows these."""
+
+    told: tuple[Told, ...] = ()
 
 
 class ConfigError(SageError):

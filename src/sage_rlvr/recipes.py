@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError, nearest, suggest
+from sage_rlvr.errors import ConfigError, Told, nearest, suggest
 from sage_rlvr.moved import FOLDERS
 from sage_rlvr.reading import read_text
 
@@ -298,16 +298,26 @@ def override(tree: Tree, key: str, text: str) -> Tree:
     `x.name` to another name drops the old one's settings, as a mapping with a different name does in `merge`.
     """
     name = "--" + key.lstrip("-")
-    place = tuple(key.lstrip("-").replace("-", "_").split("."))
-    if not all(place):
-        raise ConfigError(f"{name}: an override is written --a.b value, for example --optimizer.lr 3e-5")
+    place = place_of(key)
     value, _ = _parse(text, name)
-    edited = Tree(_set(tree, place, value, name), tree.origins)
+    try:
+        if not all(place):
+            raise ConfigError("an override is written --a.b value, for example --optimizer.lr 3e-5")
+        edited = Tree(_set(tree, place, value), tree.origins)
+    except ConfigError as error:
+        refused = ConfigError(f"{name}: {error}")
+        refused.told = (Told(problem=f": {error}", place=place, source=name, written=place),)
+        raise refused from None
     edited.origins = {p: o for p, o in tree.origins.items() if p[: len(place)] != place} | {place: name}
     return edited
 
 
-def _set(node: Any, place: Place, value: Any, name: str) -> Any:
+def place_of(key: str) -> Place:
+    """The place that an override's key names: "--optimizer.max-grad-norm" -> ("optimizer", "max_grad_norm")."""
+    return tuple(key.lstrip("-").replace("-", "_").split("."))
+
+
+def _set(node: Any, place: Place, value: Any) -> Any:
     if not place:
         return value
     if isinstance(node, str):
@@ -315,11 +325,11 @@ def _set(node: Any, place: Place, value: Any, name: str) -> Any:
     if node is None:
         node = {}
     if not isinstance(node, dict):
-        raise ConfigError(f"{name}: {node!r} stands there, which has no part called {place[0]!r}; set the whole value")
+        raise ConfigError(f"{node!r} stands there, which has no part called {place[0]!r}; set the whole value")
     key = next((k for k in node if str(k) == place[0]), place[0])
     if place == ("name",) and node.get("name") != value:
         return {"name": value}
-    return {**node, key: _set(node.get(key), place[1:], value, name)}
+    return {**node, key: _set(node.get(key), place[1:], value)}
 
 
 # ---- words

@@ -25,7 +25,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError, SageError, choose_from, nearest
+from sage_rlvr.errors import ConfigError, SageError, Told, choose_from, nearest
 from sage_rlvr.recipes import Place, Tree, dotted, load, parse_scalar, short
 from sage_rlvr.registry import HOMES, call_of, registry_of
 
@@ -61,10 +61,12 @@ def decode(schema: type[T], tree: Any, where: str = "") -> T:
     except ValidationError as error:
         refusals = [_Refusal(found, schema, tree, where) for found in error.errors(include_url=False)]
         kind = refusals[0].kind if len(refusals) == 1 else ConfigError
-        lines = list(dict.fromkeys(refusal.text() for refusal in refusals))
+        found = [refusal.told() for refusal in refusals]
         missing = sorted(set(tree.get("plugins") or ()) - set(plugins.loaded())) if isinstance(tree, dict) else []
-        lines += [f"made with the plugin {name}, which is not loaded; give it with --plugin" for name in missing]
-        raise kind("\n".join(lines)) from error
+        found += [Told(problem=f"made with the plugin {name}, which is not loaded; give it with --plugin") for name in missing]
+        refused = kind("\n".join(dict.fromkeys(map(str, found))))
+        refused.told = tuple(dict.fromkeys(found))
+        raise refused from error
 
 
 def load_config(schema: type[T], path: str | Path, overrides: Iterable[tuple[str, str]] = ()) -> T:
@@ -270,12 +272,13 @@ class _Refusal:
     def kind(self) -> type[SageError]:
         return type(self.own) if self.own is not None else ConfigError
 
-    def text(self) -> str:
+    def told(self) -> Told:
+        """What is said of it, and where."""
         kind, context, value = self.error["type"], self.error.get("ctx", {}), self.error["input"]
         if self.own is not None:
             return self._rephrased(str(self.own))
         if kind == "value_error":
-            return f"{self._spot(self.place)}: {context['error']}"
+            return self._at(self.place, f": {context['error']}")
         if kind == "unknown_key":
             return self._shown(self._unknown(context["keys"].split(","), context["others"]))
         if kind == "literal":
@@ -287,26 +290,28 @@ class _Refusal:
         expected = context["words"] if kind == "expected" else EXPECTED.get(kind, self.error["msg"])
         return self._shown(f"expected {expected}, got {_describe(value)}{_hint(expected, value)}")
 
-    def _spot(self, place: Place) -> str:
-        """Where the value at `place`, or the nearest mapping around it, was written: "recipe.yaml:7: a.b"; and what was edited in
-        it from the command line: "recipe.yaml:7 with --a.b: a"."""
+    def _at(self, place: Place, problem: str) -> Told:
+        """The problem with where the value at `place`, or the nearest mapping around it, was written ("recipe.yaml:7: a.b"), and
+        what was edited in it from the command line ("recipe.yaml:7 with --a.b: a")."""
         origins = self.tree.origins if isinstance(self.tree, Tree) else {}
-        around = (place[:n] for n in range(len(place), -1, -1))
-        source = next((origins[p] for p in around if p in origins), self.where)
-        edits = sorted(o for p, o in origins.items() if len(p) > len(place) > 0 and p[: len(place)] == place and o[:2] == "--")
-        source = f"{source} with {', '.join(edits)}" if edits and source else source
-        return ": ".join(part for part in (source, dotted(place)) if part)
+        written = next((place[:n] for n in range(len(place), -1, -1) if place[:n] in origins), None)
+        deeper = (p for p, o in origins.items() if len(p) > len(place) > 0 and p[: len(place)] == place and o[:2] == "--")
+        source = self.where if written is None else origins[written]
+        return Told(problem=problem, place=place, source=source, written=written, edited=tuple(sorted(deeper)))
 
-    def _shown(self, problem: str) -> str:
+    def _shown(self, problem: str) -> Told:
         value = self.error["input"]
         long = not self.place or (isinstance(value, dict) and len(repr(value)) > 60)
-        return f"{self._spot(self.place) or 'configuration'}{'' if long else f' = {short(value)}'}: {problem}"
+        found = self._at(self.place, f"{'' if long else f' = {short(value)}'}: {problem}")
+        return found if found.source or found.place else dataclasses.replace(found, source="configuration")
 
-    def _rephrased(self, text: str) -> str:
+    def _rephrased(self, text: str) -> Told:
         """The part's own refusal with file and place in front. A message that begins with a field's name keeps it."""
         first = re.match(r"[a-z_]+(\.[a-z_0-9]+)*(?= = )", text)
-        spot = self._spot((*self.place, *first.group().split(".")) if first else self.place)
-        return f"{spot}{text[first.end() :] if first else f': {text}'}" if spot else text
+        if first:
+            return self._at((*self.place, *first.group().split(".")), text[first.end() :])
+        found = self._at(self.place, f": {text}")
+        return found if found.source or found.place else dataclasses.replace(found, problem=text)
 
     def _unknown(self, keys: list[str], others: str) -> str:
         key, below = self.place[-1], self._below()

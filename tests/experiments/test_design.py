@@ -151,6 +151,26 @@ def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
         arms_of(write(tmp_path, text))
 
 
+def test_a_refusal_names_who_wrote_the_value_of_several(tmp_path: Path) -> None:
+    """An edit of the command line is not laid to the design that has the key too; every problem gets its own line and place."""
+    path = write(tmp_path, "arms: {a: grpo}\ncontrol: a\nbase:\n  steps: 3\n  seed: x\n  method.beta: y\n")
+    with pytest.raises(ConfigError) as caught:
+        resolve(load_design(path), path, edits=[("steps", "-1")])
+    assert str(caught.value).splitlines() == [
+        f"{path}:7: arm 'a': base.seed = 'x': expected a whole number, got the text 'x'",
+        f"{path}:8: arm 'a': base.method.beta = 'y': expected a number or one of constant, linear, "
+        "cosine, cosine_cycles, got the text 'y'",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        resolve(load_design(path), path, edits=[("steps", "-1"), ("seed", "0"), ("method.beta", "0")])
+    assert str(caught.value) == f"{path}:3: arm 'a': --steps: steps = -1: must be above 0"
+    path = write(tmp_path, "arms: {a: {recipe: grpo, edits: {updates.minibatches: 5}}}\ncontrol: a\n")
+    with pytest.raises(ConfigError, match=r"design\.yaml:3: arm 'a': edits\.updates\.minibatches = 5: must divide") as caught:
+        resolve(load_design(path), path)
+    (told,) = caught.value.__cause__.told  # type: ignore[union-attr]
+    assert told.place == told.written == ("updates", "minibatches") and told.source == "--updates.minibatches"
+
+
 def test_a_design_that_is_not_there_is_answered_with_the_one_that_was_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

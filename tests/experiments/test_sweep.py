@@ -687,6 +687,27 @@ class ListedSums(OwnSums):
 
     def solutions(self, problem):
         return [str(problem.a + problem.b)]
+
+
+@sage_rlvr.task
+@dataclass(frozen=True)
+class DrawnSums(ListedSums):
+    '''The same with all that Countdown declares.'''
+
+    name: ClassVar[str] = "drawn_sums"
+
+    def draw(self, split, seed, n, law):
+        return self.problems(split)[:n]
+
+    def candidates(self, problem):
+        return 2 * self.most - 1
+
+    @property
+    def described(self):
+        return f"sums of numbers below {self.most}"
+
+
+DrawnSums.worlds = {"few": DrawnSums(most=3), "many": DrawnSums(most=6)}
 """
 SUMS = """
 plugins: [own.py]
@@ -839,6 +860,35 @@ def test_a_policy_that_is_no_run_is_evaluated_exactly_on_a_task_that_lists_its_s
         told = capsys.readouterr()
         assert caught.value.code == code and wanted in " ".join((told.out + told.err).split())
     assert load_record(tmp_path / "two.npz").meta["world"] == {"name": "listed_sums"}
+
+
+def test_a_task_from_outside_is_evaluated_as_countdown_is(
+    tmp_path: Path, own: Callable[..., Path], warm_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run on its own task without naming it, and by its bare name; a named world of it; what guessing earns; its problems."""
+    own("drawn_sums", "problems: 6")
+    shutil.copytree(warm_policy, tmp_path / "run" / "policy")
+    config = {"task": {"name": "drawn_sums", "most": 5}, "rollout": {"max_new_tokens": 4}}
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"kind": "train", "config": config}))
+    for what, more, many, most in (
+        ("run", [], 8, 5),
+        ("run", ["--task", "drawn_sums"], 8, 5),
+        ("run", ["--task", "drawn_sums:few"], 3, 3),
+        ("run", ["--task", "drawn_sums", "--world", "many"], 12, 6),
+        (warm_policy, ["--task", "drawn_sums"], 3, 3),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            words = ["--plugin", str(tmp_path / "own.py"), "--out", str(tmp_path / "one.npz"), "--ks", "1", "8", *more]
+            main(["eval", str(tmp_path / what), *words])
+        told = " ".join(capsys.readouterr().out.split())
+        assert caught.value.code == 0 and f"drawn_sums; {many} test problems" in told
+        floor = f"uniform guesses: pass@1 {1 / (2 * most - 1):.3f}, pass@8 {1 - (1 - 1 / (2 * most - 1)) ** 8:.3f}"
+        assert f"{floor} problems: sums of numbers below {most}; split test, draw law, seed 1" in told
+    with pytest.raises(SystemExit) as caught:
+        main(["eval", str(tmp_path / "run"), *words[:2], "--task", "drawn_sums", "--samples", "2", "--store", str(tmp_path / "s")])
+    assert caught.value.code == 0 and "problems: sums of numbers below 5;" in " ".join(capsys.readouterr().out.split())
+    with SampleStore.open(tmp_path / "s") as store:
+        assert len(store.counts().problems) == 8 and store.identity.decoding["max_new_tokens"] == 4
 
 
 def test_arms_on_other_problems_are_refused(tmp_path: Path, own: Callable[..., Path]) -> None:

@@ -107,6 +107,22 @@ def test_an_answer_is_one_line_and_of_one_seed_it_says_so() -> None:
     assert words.answer([]).startswith("Nothing is compared")
 
 
+def test_of_one_run_each_the_answer_starts_with_that_and_calls_nothing_better_or_worse() -> None:
+    """Intervals over problems say nothing of another seed: the answer and the lines say higher and lower, whoever prints them."""
+    b, noise = np.linspace(0.1, 0.8, 60), np.tile([0.01, -0.01, 0.02, 0.0], 15)
+    made = [
+        Row(a=a, b="B", metric=Metric(k=k), comparison=paired(b + gap + noise, b), family="primary", adjusted=adjusted)
+        for a, k, gap, adjusted in (("A", 256, -0.1, 0.001), ("A", 1, 0.1, 0.2), ("C", 1, 0.0, 1.0))
+    ]
+    assert [words.outcome(row) for row in made[:2]] == ["worse", "better before correction"]
+    for text in (words.answer(made), words.answer(made[:1]), words.answer(made[1:2])):
+        assert text.startswith("In this one run of each, about these checkpoints and no method: ")
+        assert "better" not in text and "worse" not in text and "\n" not in text
+    assert "Against B, pass@256: lower: A (difference −0.095, " in words.answer(made[:1])
+    assert "Against B, pass@1: higher before correction: A (+0.105)" in words.lines(made)[1]
+    assert words.answer([replace(made[0], comparison=paired_seeds(CLEAR, [0.0] * 4))]).startswith("Against B, pass@256: better: A")
+
+
 def test_the_answer_names_what_differs_before_what_is_tied_and_counts_the_rest() -> None:
     few = [row(CLEAR, "A", k=8), row(NONE, "A"), row([-gap for gap in CLEAR], "C", k=1), row(NONE, "C"), row(NONE, "D")]
     made = corrected(Results(design=Design(arms=(Arm(name="A", key="a"),), control="B")), few)

@@ -22,6 +22,7 @@ from sage_rlvr.recipes import recipe
 from sage_rlvr.stats.published import (
     SEEDS,
     Cell,
+    Table,
     compare_arms,
     comparison_lines,
     find_arms,
@@ -30,6 +31,7 @@ from sage_rlvr.stats.published import (
     pooled_lines,
     read_tables,
     welch,
+    welch_average,
 )
 
 DOCUMENT = load_document(recipe("tables.json", "paper"))
@@ -283,3 +285,12 @@ def test_every_number_stands_in_the_paper():
         wanted.append(("6", f"{threshold}{ratio}" + "".join(f"{x:.3f}" for x in scores)))
     assert len(wanted) == 7 + 5 + 3 + 3 + 3 + 3 + 9
     assert [row for row in wanted if row[1] not in squeezed] == []
+
+
+def test_an_average_ends_by_the_rule_of_every_comparison():
+    """The outcome of a Welch interval is `outcome_of`'s, at its own level, and the sentence prints that."""
+    strict, usual = (welch_average([(Cell(0.5, 0.02), Cell(0.53, 0.02))] * 2, level=level) for level in (0.999, 0.95))
+    assert 0.001 < usual.p < 0.05 and (usual.outcome, strict.outcome) == ("better", "tied")
+    assert welch(Cell(0.5, 0.0), Cell(0.4, 0.0)).outcome == "worse" and welch(Cell(0.5, 0.0), Cell(0.5, 0.0)).outcome == "tied"
+    table = Table("1", "t", "m", {"a": {("d", "pass@1"): Cell(0.5, 0.02)}, "b": {("d", "pass@1"): Cell(0.57, 0.02)}})
+    assert compare_arms(table, "a", "b").seen == [("d", "pass@1")] and not compare_arms(table, "a", "a").seen

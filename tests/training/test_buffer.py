@@ -147,7 +147,7 @@ def test_alone_samples_scores_and_loads_nothing_that_it_does_not_need(
     loops = [build(config_of(write_recipe(method))) for method in (RFT, EXIT)]
     assert [loop.reference for loop in loops] == [None, None]
     memory.fill(loops[0])
-    monkeypatch.setattr(engine, "score_rows", lambda *_, **__: pytest.fail("scored a rollout"))
+    monkeypatch.setattr(engine, "step_scores", lambda *_, **__: pytest.fail("scored a rollout"))
     assert "reward/mean" in train_step(loops[1], 0)
     monkeypatch.setattr(engine, "draw_groups", lambda *_: pytest.fail("sampled a rollout"))
     metrics = train_step(loops[0], 0)

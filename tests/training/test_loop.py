@@ -26,6 +26,7 @@ from sage_rlvr.progress import Silent
 from sage_rlvr.recipes import recipe as shipped
 from sage_rlvr.runs import RunDir, comparable, read_metrics
 from sage_rlvr.training import loop as engine
+from sage_rlvr.training import scores
 from sage_rlvr.training.loop import Loop, build, train, train_step
 from sage_rlvr.training.rollouts import draw_rollout, problems_of_step
 from sage_rlvr.training.state import model_tensors
@@ -201,7 +202,7 @@ def test_distributions_are_made_for_a_micro_batch_at_a_time_and_for_nobody_else(
     exact: Callable[..., Loop], write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[bool, int, bool]] = []
-    inner = engine.score
+    inner = scores.score
 
     def score(model: Any, prompts: Any, tokens: Tensor, *rest: Any, log_probs: bool, **more: Any) -> Any:
         found = inner(model, prompts, tokens, *rest, log_probs=log_probs, **more)
@@ -211,7 +212,7 @@ def test_distributions_are_made_for_a_micro_batch_at_a_time_and_for_nobody_else(
         calls.append((model is loop.policy, len(tokens), log_probs))
         return found
 
-    monkeypatch.setattr(engine, "score", score)
+    monkeypatch.setattr(scores, "score", score)
     loop = exact("updates.minibatches", "2", "updates.micro_batch", "1")
     train_step(loop, 0)
     assert calls == [(True, 4, False)] * 4 + [(False, 4, False)] * 4 + [(True, 4, True), (False, 4, True)] * 4
@@ -320,13 +321,13 @@ def test_a_mini_batch_pass_uses_every_row_once(write_recipe: Recipe, monkeypatch
 def test_no_forward_is_wider_than_a_micro_batch(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of the old policy and the reference; entropies come once, from the old policy."""
     calls: list[tuple[bool, int, bool, bool]] = []
-    inner = engine.score
+    inner = scores.score
 
     def score(model: Any, prompts: Any, tokens: Tensor, *rest: Any, entropies: bool, **more: Any) -> Any:
         calls.append((model is loop.policy, len(tokens), entropies, torch.is_grad_enabled()))
         return inner(model, prompts, tokens, *rest, entropies=entropies, **more)
 
-    monkeypatch.setattr(engine, "score", score)
+    monkeypatch.setattr(scores, "score", score)
     loop = make(write_recipe(more="updates: {epochs: 2, minibatches: 2, micro_batch: 1}\n"))
     train_step(loop, 0)
     assert calls == [(True, 4, True, False)] * 4 + [(False, 4, False, False)] * 4 + [(True, 4, False, True)] * 8

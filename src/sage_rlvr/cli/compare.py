@@ -57,7 +57,8 @@ class Compare(Command):
                 raise ConfigError(f"--out {self.out}: the paper's tables have no page; leave it out")
             session.say("\n".join(paper_lines(self.arms)))
             return 0
-        whole = len(self.arms) == 1 and _is_folder(Path(self.arms[0]))
+        parts = ("runs", "evaluations", "summary.json")
+        whole = len(self.arms) == 1 and any((Path(self.arms[0]) / name).exists() for name in parts)
         if len(self.arms) < 2 and not whole:
             raise DataError(
                 f"compare needs at least two arms, got {list(self.arms)}; the first is the control (or one folder of a sweep or "
@@ -79,10 +80,6 @@ class Compare(Command):
                 write_page(results, self.out, session)
                 write_json_atomic(self.out / "summary.json", summary_of(results, rows))
         return 0
-
-
-def _is_folder(path: Path) -> bool:
-    return any((path / name).exists() for name in ("runs", "evaluations", "summary.json"))
 
 
 def print_results(

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from rich.console import Console
 
-    from sage_rlvr.config import WorldConfig
     from sage_rlvr.evaluation.evaluate import Target
     from sage_rlvr.evaluation.record import Record
     from sage_rlvr.evaluation.sampled_run import SampleRun
+    from sage_rlvr.tasks.base import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +89,8 @@ class Eval(Command, ExactSettings, SampleSettings):
             with ended_like_ctrl_c():
                 store, task = sample_into_store(run, partial(counting, quiet, run.policy), session.note)
         session.say(*report_lines(store, self.samples or None, task.floor))
-        if run.world is not None:
-            session.say(self._problems_line(run.world))
+        if hasattr(task.task, "draw"):
+            session.say(self._problems_line(task.task))
         if self.rank:
             session.say(rank_line(run, store, task))
         if self.after is not None:
@@ -101,37 +101,36 @@ class Eval(Command, ExactSettings, SampleSettings):
         return 0
 
     def _sample_run(self, session: Session) -> SampleRun:
-        """The policy and, for Countdown, the world of a run or model; the store's place where none was named."""
+        """The policy, and a run's own task or the world it is given; the store's place where none was named."""
         from sage_rlvr.config import task_named
         from sage_rlvr.evaluation.sampled_run import SampleRun
         from sage_rlvr.runs import is_run
+        from sage_rlvr.tasks import with_worlds
 
-        settings, run, world, own = SampleSettings.of(self), Path(self.what), None, None
-        if self.task == "countdown":
-            target = target_of(self.what, self.world)
-            policy, model, own, of_run = target.name, target.model, target.task, target.run is not None
-            world = target.world if own is None else None
-            if own is not None:
-                form, limit = (
-                    getattr(getattr(own, "form", None), "name", "as_is"),
-                    settings.max_new_tokens or target.limit,
-                )
-                settings = replace(settings, task=own.name, template=form, max_new_tokens=limit)
+        settings, run, own = SampleSettings.of(self), Path(self.what), None
+        if self.task is None or with_worlds(self.task) is not None:
+            target = target_of(self.what, self.world, self.task)
+            policy, model, own, of_run = target.name, target.model, target.asked, target.run is not None
+            form = getattr(getattr(own, "form", None), "name", "as_is")
+            limit = settings.max_new_tokens or (None if target.task is None else target.limit)
+            settings = replace(settings, task=own.name, template=form, max_new_tokens=limit)
         else:
             of_run = is_run(run)
             policy = "base" if self.what == "embedded" else run.name
             model = str(run / "policy") if of_run else self.what
             self._say_other_reward(session, run if of_run else None)
         home = run / "samples" if of_run else RUNS / "samples" / policy
-        store = settings.store or store_place(home, settings.store_name(own or task_named(settings.task)))
-        return SampleRun(**(vars(settings) | {"store": store}), policy=policy, model=model, world=world, own=own)
+        asked = task_named(settings.task) if own is None else own  # type: ignore[arg-type]
+        store = settings.store or store_place(home, settings.store_name(asked))
+        return SampleRun(**(vars(settings) | {"store": store}), policy=policy, model=model, own=own)
 
     def _say_other_reward(self, session: Session, run: Path | None) -> None:
         """That rows of a file are asked and judged as mathematics, where the run was trained on rows with a reward of its own."""
         from sage_rlvr.runs import read_record
         from sage_rlvr.tasks.rows import SUFFIXES
 
-        own = read_record(run)["config"].get("task") if run is not None and self.task.endswith(SUFFIXES) else None
+        rows = self.task is not None and self.task.endswith(SUFFIXES)
+        own = read_record(run)["config"].get("task") if run is not None and rows else None
         if reward := (own or {}).get("reward"):
             session.note(
                 f"--task {self.task}: asked in the template {self.template} and judged as mathematics, and not by the reward "
@@ -146,7 +145,7 @@ class Eval(Command, ExactSettings, SampleSettings):
         from sage_rlvr.stats.tempered import POWERS
 
         temperatures = self._temperatures(FRONTIER)
-        target = target_of(self.what, self.world, None if self.task == "countdown" else self.task)
+        target = target_of(self.what, self.world, self.task)
         target.check_listed()
         stem = "evaluation" if target.run else target.name
         stem += "" if target.task is None or target.named is None else f"-{target.task.name}"
@@ -163,9 +162,11 @@ class Eval(Command, ExactSettings, SampleSettings):
             powers=POWERS if self.power_frontier else (),
         )
         session.say(*eval_lines(record, self.ks))
-        if target.task is None:
-            guessed = ", ".join(f"pass@{k} {guess_floor(target, record, k):.3f}" for k in self.ks)
-            session.say(f"  uniform guesses among all expressions: {guessed}", self._problems_line(target.world))
+        floors = {k: floor for k in self.ks if (floor := guess_floor(target, record, k)) is not None}
+        if floors:
+            session.say(f"  uniform guesses: {', '.join(f'pass@{k} {floor:.3f}' for k, floor in floors.items())}")
+        if hasattr(target.asked, "draw"):
+            session.say(self._problems_line(target.asked))
         with writing("record of an evaluation", path, 4 << 20):
             save_record(record, path)
         session.say(f"record: {path}")
@@ -190,23 +191,26 @@ class Eval(Command, ExactSettings, SampleSettings):
             )
         return found
 
-    def _problems_line(self, world: WorldConfig) -> str:
-        """Which problems these were."""
-        sizes = " or ".join(map(str, sorted(world.counts)))
-        return (
-            f"problems: {world.name}, {sizes} numbers up to {world.max_number}, targets {world.min_target} to "
-            f"{world.max_target}; split {self.split}, draw {self.draw}, seed {self.seed}"
-        )
+    def _problems_line(self, task: Task) -> str:
+        """Which problems these were, of a task that draws them."""
+        law = getattr(task, "described", task.name)
+        return f"problems: {law}; split {self.split}, draw {self.draw}, seed {self.seed}"
 
 
 def target_of(what: str, world: str | None, task: str | None = None) -> Target:
-    """`evaluation.evaluate.resolve`, a world and a task by their words."""
+    """`evaluation.evaluate.resolve`, a world and a task by their words; of a task with worlds the world is one of its own."""
     from sage_rlvr.config import world_of
     from sage_rlvr.evaluation.evaluate import resolve
+    from sage_rlvr.tasks import with_worlds
 
-    if world is not None and task is not None:
-        raise ConfigError(f"--world {world} with --task {task}: either says what is evaluated; leave one of them out")
-    return resolve(what, None if world is None else world_of(world), task)
+    kind, found = with_worlds(task), None
+    if kind is not None and world in kind.worlds:
+        return resolve(what, None, f"{task}:{world}")
+    if world is not None:
+        found = world_of(world)
+        if task is not None and (kind is None or not isinstance(found.build(), kind)):
+            raise ConfigError(f"--world {world} with --task {task}: either says what is evaluated; leave one of them out")
+    return resolve(what, found, task if found is None else None)
 
 
 def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ class Sweep(Command):
         from sage_rlvr.experiments.sweep import run
         from sage_rlvr.report import write_summary
         from sage_rlvr.results import Results, compare
+        from sage_rlvr.verifiers.pool import cores
 
         planned = plan(self.design, self.out or RUNS / self.design.stem)
         session.say(*dry_lines(planned))
@@ -46,7 +46,7 @@ class Sweep(Command):
             session.out.print(table(planned))
             return 0
         try:
-            whole = run(planned, _workers(self.workers), session.out)
+            whole = run(planned, cores() if self.workers is None else self.workers, session.out)
         except BaseException:
             with suppress(SageError, OSError):  # of a folder that cannot be written, the cause is the other error
                 write_summary(planned.out)
@@ -89,9 +89,10 @@ class Demo(Command):
         from sage_rlvr.experiments.sweep import run
         from sage_rlvr.report import write_summary
         from sage_rlvr.results import Results, compare
+        from sage_rlvr.verifiers.pool import cores
 
         planned = demo.plan(self.out, self.seeds, self.arms, session.edits, self.problems, powers=self.power_frontier)
-        workers, clock = _workers(self.workers), [time.monotonic()]
+        workers, clock = cores() if self.workers is None else self.workers, [time.monotonic()]
         runs, steps = len(planned.cells), planned.arms[0].config.steps
         session.say(
             f"training {runs} runs of {steps} steps, {workers} at a time, in {self.out / 'runs'}", line(planned)
@@ -112,8 +113,3 @@ class Demo(Command):
         session.say(f"took: {took}, together {clock[-1] - clock[0]:.0f} s")
         print_results(session, results, rows, details=False)
         return 0
-
-
-def _workers(given: int | None) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores if given is None else given

@@ -127,6 +127,11 @@ class UpdateConfig:
         )
 
     @property
+    def once(self) -> bool:
+        """Whether a step is one update by one forward pass, which is then the old policy's own."""
+        return self.per_step == 1 and self.micro_batch is None
+
+    @property
     def per_step(self) -> int:
         """Optimizer steps of one step of the recipe: epochs * minibatches."""
         return self.epochs * self.minibatches

@@ -22,9 +22,9 @@ from sage_rlvr.plugins import loaded
 from sage_rlvr.reading import understood
 from sage_rlvr.runs import RECORD, is_run, read_record, versions
 from sage_rlvr.stats.intervals import wilson
+from sage_rlvr.tasks import base, with_worlds
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import Countdown
-from sage_rlvr.tasks.countdown.expressions import expressions_over
 
 FRONTIER = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 EVALUATION_SEED = 1  # of the problems; training draws its own with world.data_seed
@@ -85,11 +85,11 @@ def identity_of(task: Any) -> dict[str, Any]:
 
 def resolve(what: str, world: WorldConfig | None = None, named: str | None = None) -> Target:
     """A run directory, a model folder, a Hub id or "embedded" -> `Target`. A run evaluates in its own world, or on its own task,
-    unless another world is given or a task `named`."""
+    unless another world is given or a task `named`; the bare name of a task with worlds is a run's own world of it."""
     path, task = Path(what), None if named is None else task_named(named)
-    if isinstance(task, Countdown):
-        world, task = WorldConfig.of(task), None
     if not is_run(path):
+        if isinstance(task, Countdown):
+            world, task = WorldConfig.of(task), None
         name = "base" if what == EMBEDDED else path.name
         return Target(name, what, world or demo_world(), task=task, named=named)
     advice = f"restore it from a copy, or evaluate {path / 'policy'} with --world RECIPE"
@@ -102,7 +102,10 @@ def resolve(what: str, world: WorldConfig | None = None, named: str | None = Non
             f"{suggest(kind, 'RECIPE', '--run', path)}{elsewhere}"
         )
     with understood(path / RECORD, ConfigError, advice):
-        task = task if world is not None or task is not None else _task_of_run(path, config)
+        taking = with_worlds(named)
+        if world is None and (named is None or taking is not None):
+            own = _task_of_run(path, config) or decode(WorldConfig, config.get("world") or {}).build()
+            task = own if taking is None or isinstance(own, taking) else task
         if isinstance(task, Countdown):
             world, task = WorldConfig.of(task), None
         world = world or decode(WorldConfig, config.get("world") or {})
@@ -195,11 +198,15 @@ def evaluate(
     return Record(meta, logps, norms)
 
 
-def guess_floor(target: Target, record: Record, k: int) -> float:
-    """pass@k of uniform guesses among all expressions: mean over the record's problems of 1 - (1 - right / expressions)^k."""
+def guess_floor(target: Target, record: Record, k: int) -> float | None:
+    """pass@k of uniform guesses: mean over the record's problems of 1 - (1 - right / candidates)^k; None where the task does not
+    say among how many candidates a guess chooses."""
     meta, rows = record.meta, next(iter(record.logps.values()))
-    chosen = target.world.build().draw(meta["split"], meta["seed"], record.problems, meta["draw"])
-    shares = [len(row) / expressions_over(problem.numbers) for row, problem in zip(rows, chosen, strict=True)]
+    chosen = target.problems(meta["split"], meta["seed"], record.problems, meta["draw"])
+    candidates = getattr(target.asked, "candidates", None)
+    if candidates is None:
+        return base.guess_floor(target.asked, chosen, k)
+    shares = [len(row) / candidates(problem) for row, problem in zip(rows, chosen, strict=True)]
     return float(np.mean([1 - (1 - share) ** k for share in shares]))
 
 

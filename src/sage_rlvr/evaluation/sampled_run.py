@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from sage_rlvr.config import WorldConfig, task_named
+from sage_rlvr.config import task_named
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.guidance import again
 from sage_rlvr.evaluation.sample_report import cell, common_n
@@ -40,7 +40,6 @@ from sage_rlvr.stats.intervals import mean_interval, share_interval
 from sage_rlvr.stats.samples.majority import maj_at_k
 from sage_rlvr.stats.samples.spectrum import effective_rank
 from sage_rlvr.tasks.base import Task, ready
-from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.rows import Say, tell
 
 WIDE = 64  # samples per chunk of the CPU sampler at most: a third faster than twice the 32 of other generators
@@ -56,29 +55,26 @@ Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 class SampleRun(SampleSettings):
     """Settings, and what they are settings for.
 
-    policy: its name in the store; model: its folder, Hub id or "embedded"; store: the folder; world: of Countdown; own: what a
-    run was trained on, in place of the settings' task.
+    policy: its name in the store; model: its folder, Hub id or "embedded"; store: the folder; own: what a run was trained on, or
+    its world, in place of the settings' task.
     """
 
     store: Path
     policy: str
     model: str
-    world: WorldConfig | None = None
     own: Task | None = None
     threads: int = 1
 
     def build_task(self) -> Chosen:
-        """The task with its problems. ConfigError for an unknown one, or without a world for Countdown."""
+        """The task with its problems. ConfigError for an unknown one, or where none is named."""
         if self.after is None and self.teacher != "nothing":
             raise ConfigError(f"--teacher {self.teacher}: guides a second attempt; add --after STORE, the store of the first ones")
         if self.problems is not None and self.problems < 1:
             raise ConfigError(f"--problems {self.problems}: at least one problem is needed")
-        task = self.own
-        if task is None and self.task == Countdown.name:
-            if self.world is None:
-                raise ConfigError("task countdown: needs a world; evaluate a run, or give --world")
-            task = self.world.build()
-        chosen = choose(task or task_named(self.task, self.template), self.split, self.seed, self.problems, self.draw)
+        if self.own is None and self.task is None:
+            raise ConfigError("no task: evaluate a run, or give --task or --world")
+        task = task_named(self.task, self.template) if self.own is None else self.own  # type: ignore[arg-type]
+        chosen = choose(task, self.split, self.seed, self.problems, self.draw)
         if self.after is None:
             return chosen
         return again(chosen, self.after, teacher_named(self.teacher), self.store)

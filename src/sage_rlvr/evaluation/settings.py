@@ -31,9 +31,9 @@ class SampleSettings:
     """law: independent draws from the world's own law; census: all problems of the split equally likely, none twice."""
     samples: int = 0
     """Draw this many completions of each problem instead of evaluating exactly; whole chunks of a store that has others."""
-    task: str = "countdown"
-    """A task by name, a recipe's (.yaml), or a .jsonl file with problem and answer. A run has its own. Exact where it lists its
-    solutions."""
+    task: str | None = None
+    """A task by name, a recipe's (.yaml), or a .jsonl file with problem and answer (default: a run's own, else Countdown). Exact
+    where it lists its solutions."""
     preset: Preset = "untruncated"
     """Of samples: untruncated (T 1), paper (T 0.3, min_p 0.01), released_code (T 0.3, top-p 0.95, top-k 50 but on vLLM)."""
     temperature: float | None = None
@@ -85,7 +85,7 @@ class SampleSettings:
         split = "-train" if self.split == "train" else ""
         by = re.sub("[^a-z0-9]+", "-", self.teacher.lower()).strip("-")
         again = "" if self.after is None else f"-after-{self.after.name}-{by}"
-        return f"{Path(self.task).stem}-{law}{asked}{split}{again}"
+        return f"{Path(self.task or task.name).stem}-{law}{asked}{split}{again}"
 
 
 ONLY_SAMPLES = tuple(f.name for f in fields(SampleSettings) if f.name not in (*COMMON, "samples"))

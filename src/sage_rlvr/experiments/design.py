@@ -25,12 +25,12 @@ from typing import Any, Literal
 from sage_rlvr import plugins
 from sage_rlvr.config import SftConfig, TrainConfig, WorldConfig, decode, load, load_config, task_of, world_of
 from sage_rlvr.core import GUIDES, METHODS
-from sage_rlvr.errors import ConfigError, choose_from
+from sage_rlvr.errors import ConfigError, Told, choose_from
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.controls import KINDS, Arm, Kind, controls_of, free_name, linked, twin_of
 from sage_rlvr.experiments.jobs import Exact, Sampled
 from sage_rlvr.moved import KEYS
-from sage_rlvr.recipes import Tree, find, read, short, use_plugins
+from sage_rlvr.recipes import Tree, dotted, find, place_of, read, short, use_plugins
 from sage_rlvr.results.comparisons import TEMPERED
 from sage_rlvr.results.design import BASE, Question
 from sage_rlvr.results.metric import Metric, known_metrics
@@ -262,7 +262,7 @@ def resolve(
             changes = [*((key, json.dumps(value)) for key, value in own.items()), *edits]
             config = load_config(TrainConfig, path, changes)
         except ConfigError as error:
-            raise ConfigError(_as_typed(str(error), design, name, source)) from error
+            raise ConfigError(_in_design(error, design, name, source, edits)) from error
         label = spec.label or (None if spec.edits else label_of(path.stem)) or name
         twin = twin_of(arms, config)
         _require(
@@ -319,20 +319,24 @@ def _dropped(path: Path, changes: Sequence[tuple[str, str]]) -> str:
     return f"{lost} of {path.name} is dropped with method {was.get('name')}" if lost else ""
 
 
-def _as_typed(error: str, design: DesignSpec, arm: str, source: Path) -> str:
-    """The refusal of an arm's recipe with file and line of the design; an edit is named by its place there (`base.steps`,
-    `edits.method.beta`) instead of by the option that it would be on the command line."""
-    own, problem = design.spec(arm).edits, error
-    place: tuple[str, ...] = ("arms", arm)
-    for key in {**design.base, **own}:
-        if error.startswith(f"--{key}: "):
-            part, at = ("edits", (*place, "edits", key)) if key in own else ("base", ("base", key))
-            place, rest = at, error.removeprefix(f"--{key}: ")
-            field = key.replace("-", "_")
-            problem = f"{part}.{rest}" if rest.startswith(field) else f"{part}.{field}: {rest}"
+def _in_design(error: ConfigError, design: DesignSpec, arm: str, source: Path, edits: Sequence[tuple[str, str]]) -> str:
+    """The refusal of an arm's recipe with file and line of the design. An edit of the design is named by its place there
+    (`base.steps`, `edits.method.beta`), one of the command line as it is typed."""
+    own, typed = design.spec(arm).edits, {place_of(key) for key, _ in edits}
+    parts = {place_of(key): (("base",), key) for key in design.base} | {place_of(key): (("arms", arm, "edits"), key) for key in own}
     origins = _written(source).origins if source.is_file() else {}
-    around = (origins[place[:n]] for n in range(len(place), 0, -1) if place[:n] in origins)
-    return f"{next(around, source)}: arm {arm!r}: {problem}"
+    lines = []
+    for told in error.told or (Told(problem=str(error)),):
+        where, names = ("arms", arm), {p: f"{parts[p][0][-1]}.{dotted(p)}" for p in parts if p not in typed}
+        if told.written in names:
+            part, key = parts[told.written]
+            where, told = (*part, key), replace(told, source="", place=(part[-1], *told.place))
+        elif mine := [names[p] for p in told.edited if p in names]:
+            others = tuple(p for p in told.edited if p not in names)
+            told = replace(told, source=f"{told.source} with {', '.join(mine)}", edited=others)
+        around = (origins[where[:n]] for n in range(len(where), 0, -1) if where[:n] in origins)
+        lines.append(f"{next(around, source)}: arm {arm!r}: {told}")
+    return "\n".join(lines)
 
 
 def sft_config(design: DesignSpec, source: Path) -> tuple[Path, SftConfig] | None:

@@ -135,6 +135,12 @@ class Results:
         if found.stored is not None and not found.records:
             with found.believed():
                 found.k = max(found.stored["ks"])  # it has no others to be read at
+                if k not in (None, found.k):
+                    kept = ", ".join(map(str, found.stored["ks"]))
+                    raise DataError(
+                        f"k = {k}: {found.stored_in} keeps scores at k = {kept} and comparisons up to {found.k}, and no samples to "
+                        "compute others from; leave k out, or compare the runs' own evaluations"
+                    )
         else:
             found.k = k or min([K, *(c.n for c in found.counts)] if not found.records else [K])
         return found

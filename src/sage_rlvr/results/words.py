@@ -58,6 +58,11 @@ class End(StrEnum):
 
 
 RANK = {end: i for i, end in enumerate(End)}
+OF_RUNS = {  # of one training run each, whose intervals are over problems alone: better and worse would be read as of methods
+    **{End.BETTER: "higher", End.BETTER_ALONE: f"higher {BEFORE}"},
+    **{End.WORSE: "lower", End.WORSE_ALONE: f"lower {BEFORE}"},
+}
+ONE_RUN = "In this one run of each, about these checkpoints and no method: "
 MOST = 4  # comparisons in the answer
 TOO_FEW = (Reason.ONE_SEED, Reason.TWO_SEEDS)
 CLAIM = f"A claim about methods needs {FEWEST_SEEDS} training seeds of each arm at least; of fewer, differences alone are given."
@@ -94,10 +99,10 @@ def _answered(rows: Sequence[Row]) -> str:
     if not any(row.comparison.known for row in rows):
         return _no_claim(rows)
     shown = _first(rows)
-    rest = sorted((outcome(row) for row in rows if row not in shown), key=RANK.__getitem__)
+    rest = [ending(row) for row in sorted((row for row in rows if row not in shown), key=lambda row: RANK[outcome(row)])]
     ends = ", ".join(f"{rest.count(word)} {word}" for word in dict.fromkeys(rest))
     more = f" {len(rest)} more {rows[0].family} comparison{'s' * (len(rest) > 1)}: {ends}." if rest else ""
-    return f"{_told(shown)}{more}{_scope(shown)}"
+    return f"{ONE_RUN if shown[0].comparison.over == 'problems' else ''}{_told(shown)}{more}"
 
 
 def _no_claim(primary: Sequence[Row]) -> str:
@@ -137,7 +142,7 @@ def _told(rows: Sequence[Row]) -> str:
     for rival, group in groupby(rows, key=lambda row: row.b):
         ends: dict[str, list[str]] = {}
         for row in group:
-            label = f"{outcome(row)} at {row.metric.bare if shared else f'{row.metric}{_on(row)}'}"
+            label = f"{ending(row)} at {row.metric.bare if shared else f'{row.metric}{_on(row)}'}"
             ends.setdefault(label, []).append(f"{'' if arm else f'{row.a} '}({numbers(row)})")
         parts = (f"{label}{' ' if arm else ': '}{', '.join(names)}" for label, names in ends.items())
         said.append(f"Against {rival}: {'; '.join(parts)}.")
@@ -174,11 +179,6 @@ def nothing(results: Results) -> str:
     return " ".join(said)
 
 
-def _scope(rows: Sequence[Row]) -> str:
-    """Of one training seed nothing is said about methods."""
-    return " One training seed each: this is about these checkpoints." if rows[0].comparison.over == "problems" else ""
-
-
 def sentence(row: Row) -> str:
     """The whole comparison in plain English."""
     c, gap = row.comparison, row.comparison.difference
@@ -212,6 +212,12 @@ def outcome(row: Row) -> End:
     return End(word if row.holds else f"{word} {BEFORE}")
 
 
+def ending(row: Row) -> str:
+    """The word for a row in the answer and in a line."""
+    end = outcome(row)
+    return OF_RUNS.get(end, end) if row.comparison.over == "problems" else end
+
+
 def told(outcome: Outcome) -> End:
     """The word for an outcome that nothing corrects."""
     return End.CANNOT if outcome == "unknown" else End(outcome)
@@ -231,13 +237,12 @@ def line(rows: Sequence[Row], numbers: Callable[[Row], str] | None = None) -> st
     outlasts correction first. numbers: what stands in the brackets; the difference and, of a tie, what could have been seen."""
     first, several = rows[0], len({row.b for row in rows}) > 1
     who = "Each against its own placebo" if several else f"Against {first.b}"
-    words: dict[tuple[End, str], list[str]] = {}
-    for row in rows:
+    words: dict[tuple[str, str], list[str]] = {}
+    for row in sorted(rows, key=lambda row: RANK[outcome(row)]):
         name = f"{row.a} vs {row.b}" if several else row.a
         said, why = (numbers or _short)(row), "" if row.comparison.known else f" ({REASONS[row.comparison.reason]})"
-        words.setdefault((outcome(row), why), []).append(f"{name} ({said})" if said else name)
-    ends = sorted(words, key=lambda end: RANK[end[0]])
-    told = "; ".join(f"{word}{why}: {', '.join(words[word, why])}" for word, why in ends)
+        words.setdefault((ending(row), why), []).append(f"{name} ({said})" if said else name)
+    told = "; ".join(f"{word}{why}: {', '.join(names)}" for (word, why), names in words.items())
     return f"{who}, {first.metric}{_on(first)}: {told}."
 
 

@@ -19,7 +19,8 @@ import numpy as np
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.reading import read_json
-from sage_rlvr.stats.comparison import detectable_text, holm, p_text, signed
+from sage_rlvr.stats.comparison import Outcome, detectable_text, holm, outcome_of, p_text, signed
+from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.laws import t_ppf, t_sf
 from sage_rlvr.stats.power import detectable_up_to
 
@@ -52,8 +53,9 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Welch:
-    """b - a of two means of s seeds each, with the interval of Welch's t. `detectable`: found 4 times in 5 at this se;
-    `detectable_high`: its upper 95 % limit, from df."""
+    """b - a of two means of s seeds each, with the interval of Welch's t. `outcome`: from b's side, by the rule of every
+    comparison (`outcome_of`), before any correction. `detectable`: found 4 times in 5 at this se; `detectable_high`: its upper 95 %
+    limit, from df."""
 
     difference: float
     se: float
@@ -61,6 +63,8 @@ class Welch:
     low: float
     high: float
     p: float
+    outcome: Outcome
+    level: float
     detectable: float
 
     @property
@@ -84,6 +88,11 @@ class PublishedComparison:
     cells: dict[tuple[str, str], Welch]
     adjusted: dict[tuple[str, str], float]
     averages: dict[str, Welch]
+
+    @property
+    def seen(self) -> list[tuple[str, str]]:
+        """The cells whose difference outlasts Holm's correction."""
+        return [key for key, w in self.cells.items() if w.outcome != "tied" and self.adjusted[key] < 1 - w.level]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,13 +152,17 @@ def welch_average(pairs: Sequence[tuple[Cell, Cell]], *, seeds: int = SEEDS, lev
     df = variance**2 / float(np.sum(parts**2) / (seeds - 1)) if variance > 0 else math.inf
     critical = float(t_ppf((1 + level) / 2, df))
     p = float(2 * t_sf(abs(difference) / se, df)) if se > 0 else float(difference == 0)
+    low, high = difference - critical * se, difference + critical * se
+    gap = Interval(value=difference, low=low, high=high, level=level, over="evaluation seeds", n=seeds)
     return Welch(
         difference=difference,
         se=se,
         df=df,
-        low=difference - critical * se,
-        high=difference + critical * se,
+        low=low,
+        high=high,
         p=p,
+        outcome=outcome_of(gap, p, level),
+        level=level,
         detectable=(critical + float(t_ppf(0.8, df))) * se,
     )
 
@@ -282,15 +295,13 @@ def comparison_lines(found: PublishedComparison, problems: Mapping[str, int | No
 def _sentences(found: PublishedComparison) -> list[str]:
     least = min(found.adjusted.values())
     where = f"in any of {len(found.cells)} cells" if len(found.cells) > 1 else "in the only cell"
-    seen = [key for key, p in found.adjusted.items() if p < 0.05]
-    cells = ", ".join(f"{data} {metric}" for data, metric in seen)
-    head = f"a difference in {cells} (Holm)" if seen else f"no difference {where} (smallest Holm's p = {least:.2f})"
+    cells = ", ".join(f"{data} {metric}" for data, metric in found.seen)
+    head = f"a difference in {cells} (Holm)" if cells else f"no difference {where} (smallest Holm's p = {least:.2f})"
     lines = [f"{found.b} vs {found.a}, these checkpoints on these problems: {head}."]
     for metric, w in found.averages.items():
-        word = "tied" if w.p >= 0.05 else "better" if w.difference > 0 else "worse"
-        hidden = f"; {detectable_text(w.detectable, w.detectable_high)}" if word == "tied" else ""
+        hidden = f"; {detectable_text(w.detectable, w.detectable_high)}" if w.outcome == "tied" else ""
         inside = f"{signed(w.difference)}, 95 % interval {signed(w.low)} to {signed(w.high)}, p = {w.p:.3f}{hidden}"
-        lines.append(f"{found.b} vs {found.a}, average {metric}: {word} for these checkpoints ({inside}).")
+        lines.append(f"{found.b} vs {found.a}, average {metric}: {w.outcome} for these checkpoints ({inside}).")
     return lines
 
 

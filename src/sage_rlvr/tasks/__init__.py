@@ -13,7 +13,7 @@ from typing import Any, Literal
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.base import Task, check_members
-from sage_rlvr.tasks.countdown import WORLDS, Countdown
+from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown_steps import CountdownSteps
 from sage_rlvr.tasks.jsonl import jsonl
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
@@ -55,19 +55,21 @@ def reasoning_gym(
 
 
 def task_named(name: str, template: str = "boxed") -> Task:
-    """A task of the command line: a set of `SETS`, a name of `TASKS`, countdown:WORLD, repair:TURNS, or a file or Hub id of rows.
+    """A task of the command line: a set of `SETS`, a name of `TASKS`, NAME:WORLD of one that has named worlds (of the bare name
+    the first), repair:TURNS, or a file or Hub id of rows.
 
     template: the prompt format of mathematics. ConfigError for what is none of these.
     """
     if name in SETS or name.endswith(SUFFIXES) or "/" in name:
         return MathTask(name, FORMATS[template])
-    if name.partition(":")[0] == "countdown":
-        world = name.partition(":")[2] or "demo"
-        if world not in WORLDS:
-            raise ConfigError(f"{name}: no such world; choose one of {', '.join(WORLDS)}")
-        return WORLDS[world]
-    if name.partition(":")[0] == "repair":
-        turns = name.partition(":")[2] or "1"
+    bare, _, after = name.partition(":")
+    if (kind := with_worlds(bare)) is not None:
+        if after and after not in kind.worlds:
+            raise ConfigError(f"{name}: no such world; choose one of {', '.join(kind.worlds)}")
+        world: Task = kind.worlds[after or next(iter(kind.worlds))]
+        return world
+    if bare == "repair":
+        turns = after or "1"
         if not turns.isdecimal():
             raise ConfigError(f"{name}: repair:TURNS is a number of turns, as repair:4")
         return Repair(turns=int(turns))
@@ -85,6 +87,12 @@ def task_named(name: str, template: str = "boxed") -> Task:
     return made
 
 
+def with_worlds(name: str | None) -> Any:
+    """The registered class of that name, if it declares named worlds (`worlds`); None for every other word."""
+    kind = TASKS.get(name)
+    return kind if getattr(kind, "worlds", None) else None
+
+
 def known_task(name: str) -> Any:
     """The task of that name, which a store says; None where none has it here."""
     with suppress(ConfigError):
@@ -92,4 +100,4 @@ def known_task(name: str) -> Any:
     return None
 
 
-__all__ = ["TASKS", "Task", "known_task", "task_named"]
+__all__ = ["TASKS", "Task", "known_task", "task_named", "with_worlds"]

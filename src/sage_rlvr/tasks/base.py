@@ -14,6 +14,9 @@
     token_classes                      ((class, regex), ...) of the tokens of completions that are not in words: no reasoning
                                        patterns are read in them
     choices(problem) -> number         how many answers a blind guess chooses among for each right one, or None
+    candidates(problem) -> int         how many it chooses among in all, where right ones are counted already
+    worlds {name: task}                of the class: its named worlds, NAME:WORLD of the command line; the bare name is a run's own
+    described -> str                   the law of its problems in some words, where it has parameters
     doc(problem) -> {name: text}       a generated problem as a row of a set, for tools that read samples beside their documents
     audit_cases(k) -> [Case or Check]  what an audit asks of the verifier (`sage_rlvr.tasks.checks`)
     fingerprint(problems) -> str       of the problems, what a sample store holds to

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -24,14 +24,12 @@ from transformers import PreTrainedModel
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, credit, objective, q_clamped, shape
-from sage_rlvr.core.signals import Batch, Signals, masked_mean
+from sage_rlvr.core.signals import Batch, masked_mean
 from sage_rlvr.core.state import State, state_metrics
-from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.devices import placed
 from sage_rlvr.models.listing.solutions import lister
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
-from sage_rlvr.models.scoring import Scores, score
 from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.buffer import Memory, fill, numbered, stored
@@ -44,10 +42,10 @@ from sage_rlvr.training.reference import (
     load_initial,
     load_reference,
     reference_metrics,
-    reference_right,
     restore_reference,
 )
 from sage_rlvr.training.rollouts import draw_groups, guided_weights, rollout_metrics
+from sage_rlvr.training.scores import at_once, reference_scores, score_rows, step_scores, step_signals
 from sage_rlvr.training.state import (
     check_replaceable,
     checkpoint,
@@ -109,63 +107,36 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         loop.parts = {**loop.parts, **{name: own for name, own in drawn.parts.items() if name == "rollout"}}
         return metrics
     groups = Rows.of(drawn.groups, loop.tokens.pad_id)
-    rows = torch.arange(len(groups.owners), device=groups.owners.device)  # row = prompt * group_size + member
-
-    once = config.updates.epochs == 1 and config.updates.minibatches == 1 and config.updates.micro_batch is None
-    exact = once and "distributions" in method.needs  # in several updates each computes those of its own rows
-    drift = "entropy_drift" in method.needs
-    live = once and "entropy_gradient" in method.needs
-    seen = "hidden" in method.needs
-    # One update a rollout: the training forward is the old policy's forward. Several: score the old policy first.
-    if once:
-        scores = score_rows(loop, loop.policy, groups, rows, entropies=True, log_probs=exact or drift, gradient=live, hidden=seen)
-    else:
-        scores = fixed_scores(loop, loop.policy, groups, rows, entropies=True, log_probs=drift, hidden=seen)
-    reference = reference_scores(loop, groups, rows, log_probs=exact)
-    assert scores.entropies is not None
-    signals = Signals(
-        old_logps=scores.logps,
-        ref_logps=None if reference is None else reference.logps,
-        mask=groups.rollout.drawn,
-        row_ids=groups.column("row_ids"),
-        entropies=scores.entropies,
-        ref_entropies=None if reference is None else reference.entropies,
-        rewards=groups.column("rewards"),
-        hidden=scores.hidden,
-        answers=groups.column("answers") if "answers" in method.needs else None,
-        ref_right=torch.cat([reference_right(loop, part) for part in groups.groups]) if "ref_right" in method.needs else None,
-        problems=groups.column("problem_ids") if "problems" in method.needs else None,
-        entropy_drift=None if not drift or scores.log_probs is None else entropy_drift(scores.log_probs.detach()),
-    )
+    scores, reference = step_scores(loop, groups)
+    signals = step_signals(loop, groups, scores, reference)
     log_q = shape(method, signals, step, total, loop.key)
     weights, told = guided_weights(loop, groups, scores.logps)
-    metrics |= told
     worth = credit(method, [part.rewards for part in groups.groups], signals, log_q, step, total, loop.key, drawn.parts)
-    advantages = worth.advantages
+    once = config.updates.once  # in several updates each computes distributions and entropies in graph of its own rows
     whole = Batch(
         logps=scores.logps,
         old_logps=signals.old_logps,
         ref_logps=signals.ref_logps,
         mask=signals.mask,
-        advantages=advantages,
+        advantages=worth.advantages,
         log_q=log_q,
-        entropies=scores.entropies if live else signals.entropies,
+        entropies=scores.entropies if once and "entropy_gradient" in method.needs else signals.entropies,
         max_tokens=config.rollout.max_new_tokens,
         q_clamped=q_clamped(method, signals, step, total, loop.key),
-        log_probs=scores.log_probs if exact else None,
+        log_probs=scores.log_probs if once and "distributions" in method.needs else None,
         group_size=groups.group_size,
         ref_log_probs=None if reference is None else reference.log_probs,
         term_weights=worth.term_weights,
         weights=weights,
     )
     if once:
-        metrics |= update(loop, [whole], whole.mask, step, step, memory)
+        metrics |= told | update(loop, [whole], whole.mask, step, step, memory)
     else:
-        metrics |= several_updates(loop, whole, groups, step, memory)
+        metrics |= told | several_updates(loop, whole, groups, step, memory)
     loop.parts = worth.state
     same = groups.rollout.drawn if weights is None else groups.rollout.drawn & ~groups.column("guided")[:, None]
     gap = (groups.rollout.logps - signals.old_logps).abs()[same].max() if bool(same.any()) else 0.0
-    metrics |= advantage_metrics(advantages, signals.mask) | state_metrics(worth.state)
+    metrics |= advantage_metrics(worth.advantages, signals.mask) | state_metrics(worth.state)
     metrics |= {"sampler/logp_gap_max": float(gap)}
     if memory is None:
         return metrics
@@ -272,81 +243,10 @@ def micro_batches(loop: Loop, whole: Batch, groups: Rows, rows: Tensor) -> Itera
         yield batch
 
 
-def at_once(loop: Loop, groups: Rows, rows: Tensor) -> Sequence[Tensor]:
-    """`rows` (ascending) as one forward pass takes them: those of `updates.micro_batch` whole groups, or all of them."""
-    count = loop.config.updates.micro_batch
-    if count is None:
-        return [rows]
-    sizes = groups.owners[rows].unique_consecutive(return_counts=True)[1]
-    return rows.split([int(part.sum()) for part in sizes.split(count)])
-
-
 def select(whole: Batch, rows: Tensor, logps: Tensor) -> Batch:
     """`rows` of a batch with freshly computed `logps`; what was fixed at the rollout (q, advantages) is only indexed."""
     fixed = {f.name: getattr(whole, f.name) for f in fields(whole) if f.name != "logps"}
     return Batch(logps=logps, **{n: v[rows] if isinstance(v, Tensor) else v for n, v in fixed.items()})
-
-
-def score_rows(
-    loop: Loop,
-    model: PreTrainedModel,
-    groups: Rows,
-    rows: Tensor,
-    *,
-    entropies: bool,
-    log_probs: bool = False,
-    gradient: bool = False,
-    hidden: bool = False,
-) -> Scores:
-    """Log-probs of `rows` (ascending) of the rollout under `model`; only the prompts they belong to are computed."""
-    owners, local = groups.owners[rows].unique(return_inverse=True)
-    return score(
-        model,
-        [groups.prompts[int(g)] for g in owners],
-        groups.rollout.tokens[rows],
-        groups.rollout.mask[rows],
-        local,
-        temperature=loop.config.rollout.temperature,
-        entropies=entropies,
-        log_probs=log_probs,
-        gradient=gradient,
-        hidden=hidden,
-    )
-
-
-@torch.no_grad()
-def fixed_scores(
-    loop: Loop,
-    model: PreTrainedModel,
-    groups: Rows,
-    rows: Tensor,
-    *,
-    entropies: bool,
-    log_probs: bool = False,
-    hidden: bool = False,
-) -> Scores:
-    """`score_rows` out of graph, `updates.micro_batch` groups at a time, so that it needs no more memory than an update."""
-    parts = [
-        score_rows(loop, model, groups, part, entropies=entropies, log_probs=log_probs, hidden=hidden)
-        for part in at_once(loop, groups, rows)
-    ]
-    if len(parts) == 1:
-        return parts[0]
-
-    def column(name: str) -> Tensor | None:
-        found = [getattr(part, name) for part in parts]
-        return None if found[0] is None else torch.cat(found)
-
-    more = (column(name) for name in ("entropies", "log_probs", "hidden"))
-    return Scores(torch.cat([part.logps for part in parts]), *more)
-
-
-def reference_scores(loop: Loop, groups: Rows, rows: Tensor, *, log_probs: bool = False) -> Scores | None:
-    """The reference's log-probs (and entropies where the guide reads them); None where the method has no anchor."""
-    if loop.reference is None:
-        return None
-    wanted = "ref_entropies" in loop.method.needs
-    return fixed_scores(loop, loop.reference, groups, rows, entropies=wanted, log_probs=log_probs)
 
 
 def build(config: TrainConfig) -> Loop:
@@ -408,10 +308,8 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
             watch.see(step, metrics)
         follow(loop, step + 1)
 
-    reached = run_steps(config, run, progress, begin, take, partial(save, loop, run), after)
-    if reached == config.steps:
-        save_policy(loop.policy, loop.tokens.tokenizer, out)
-    return reached
+    finish = partial(save_policy, loop.policy, loop.tokens.tokenizer, out)
+    return run_steps(config, run, progress, begin, take, partial(save, loop, run), finish, after)
 
 
 def save(loop: Loop, run: RunDir, step: int) -> None:

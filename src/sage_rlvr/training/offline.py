@@ -99,11 +99,8 @@ def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, 
             return rank(model, optimizer, tokens, pairs, step)
         return prefer(model, reference, optimizer, tokens, pairs, config.beta, step)
 
-    begin = newest.step if newest else 0
-    reached = run_steps(config, run, progress, begin, take, partial(checkpoint, run, model, optimizer))
-    if reached == config.steps:
-        save_policy(model, tokens.tokenizer, out)
-    return reached
+    finish = partial(save_policy, model, tokens.tokenizer, out)
+    return run_steps(config, run, progress, newest.step if newest else 0, take, partial(checkpoint, run, model, optimizer), finish)
 
 
 def rows_of_step(key: Key, config: OfflineConfig, step: int, total: int) -> list[int]:

@@ -24,7 +24,7 @@ from sage_rlvr.tasks.base import (
     verifier_hash,
 )
 from sage_rlvr.tasks.rows import Say, sha256_of, tell
-from sage_rlvr.verifiers.rewards import text_of
+from sage_rlvr.verifiers.rewards import log_undecided, text_of
 
 
 def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[Any]]:
@@ -136,9 +136,7 @@ class TaskReward:
             for said, ids in zip(completions, completion_ids, strict=True)
         ]
         found = verdicts(self.task, [(self.problems[i], said) for i, said in zip(problem, said_by, strict=True)])
-        log = columns.get("log_metric")
-        if callable(log) and found:
-            log("verifier/undecided", sum(said.label == "undecided" for said in found) / len(found))
+        log_undecided(found, columns)
         return [said.reward for said in found]
 
 

@@ -101,11 +101,8 @@ def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
         pairs = task.examples("train", seed, step * size, size)
         return sft_step(model, optimizer, *batch_tensors(pairs, tokens, task.prompt), step)
 
-    begin = newest.step if newest else 0
-    reached = run_steps(config, run, progress, begin, take, partial(checkpoint, run, model, optimizer))
-    if reached == config.steps:
-        save_policy(model, tokens.tokenizer, out)
-    return reached
+    finish = partial(save_policy, model, tokens.tokenizer, out)
+    return run_steps(config, run, progress, newest.step if newest else 0, take, partial(checkpoint, run, model, optimizer), finish)
 
 
 def _made(config: SftConfig, task: Any) -> tuple[PreTrainedModel, Tokens]:

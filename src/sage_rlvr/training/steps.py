@@ -18,12 +18,14 @@ def run_steps(
     begin: int,
     take: Callable[[int], dict[str, float]],
     save: Callable[[int], None],
+    finish: Callable[[], None],
     after: Callable[[int, dict[str, float]], None] = lambda step, metrics: None,
 ) -> int:
     """From step `begin` to `config.steps`, or to a stop signal, after which the step in hand ends. Returns the step reached.
 
     take: does a step, counted from 0, and returns its metrics. save: keeps all that is needed to go on after so many steps;
-    called as often as the recipe's checkpoint says, at the end, and at a stop. after: follows a step once its row is written, so
+    called as often as the recipe's checkpoint says, at the end, and at a stop. finish: keeps the policy once all steps are done.
+    after: follows a step once its row is written, so
     that the row is there whatever that raises.
     """
     progress.start(total=config.steps, done=begin)
@@ -41,4 +43,6 @@ def run_steps(
             stopping = bool(stop)  # read once: what stops the steps also saves
             if step % config.checkpoint.every == 0 or step == config.steps or stopping:
                 save(step)
+    if step == config.steps:
+        finish()
     return step

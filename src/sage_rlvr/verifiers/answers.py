@@ -149,12 +149,8 @@ def _number_span(text: str) -> Found:
     return (found[0].span(), "") if found else (None, NO_ANSWER)
 
 
-def last_stated(text: str) -> tuple[str | None, str]:
-    """What follows the last "answer is", "answer:" or "####", to the end of its sentence; None and why where nothing does."""
-    return _cut(text, _stated_span(text))
-
-
 def _stated_span(text: str) -> Found:
+    """What follows the last "answer is", "answer:" or "####", to the end of its sentence; None and why where nothing does."""
     found = deque(_STATED.finditer(text), maxlen=1)
     if not found:
         return None, NO_ANSWER
@@ -331,5 +327,5 @@ def prepare(
 
 __all__ = [
     "MAX_ANSWER", "MAX_COMPLETION", "Place", "Question", "bare", "by_spelling", "extract", "last_box", "last_number",
-    "last_stated", "last_tag", "marked_span", "no_number", "prepare", "rational", "span_of", "spelling",
+    "last_tag", "marked_span", "no_number", "prepare", "rational", "span_of", "spelling",
 ]  # fmt: skip

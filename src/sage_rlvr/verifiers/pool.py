@@ -331,9 +331,9 @@ class _Crew:
             thread.join()
 
 
-def _cores() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, 8)
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(eq=False)
@@ -363,7 +363,7 @@ class Pool:
     _closer: weakref.finalize[Any, Any] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.workers = _cores() if self.workers is None else self.workers
+        self.workers = min(cores(), 8) if self.workers is None else self.workers
         for name in ("workers", "seconds", "memory_mb", "start_seconds"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"Pool({name}={getattr(self, name)!r}): must be greater than 0.")
@@ -450,4 +450,4 @@ def shared() -> Pool:
     return _SHARED
 
 
-__all__ = ["LIMITS", "MATH", "Pool", "shared"]
+__all__ = ["LIMITS", "MATH", "Pool", "cores", "shared"]

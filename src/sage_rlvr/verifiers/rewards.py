@@ -115,11 +115,15 @@ class MathReward:
         return _rewards(self.verdicts(completions, **columns), columns)
 
 
-def _rewards(verdicts: list[Verdict], columns: dict[str, Any]) -> list[float | None]:
-    """Rewards of verdicts; the share of undecided ones goes to TRL's `log_metric` where the trainer passes it."""
+def log_undecided(verdicts: Sequence[Verdict], columns: Mapping[str, Any]) -> None:
+    """The share of undecided verdicts goes to TRL's `log_metric`, where the trainer passes it among the columns."""
     log = columns.get("log_metric")
     if callable(log) and verdicts:
         log("verifier/undecided", sum(verdict.label == "undecided" for verdict in verdicts) / len(verdicts))
+
+
+def _rewards(verdicts: list[Verdict], columns: dict[str, Any]) -> list[float | None]:
+    log_undecided(verdicts, columns)
     return [REWARD[verdict.label] for verdict in verdicts]
 
 

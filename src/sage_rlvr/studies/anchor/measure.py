@@ -132,9 +132,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def moved_policy(
-    seed: int = 0, steps: int = MOVED_STEPS, lr: float = MOVED_LR, progress: Progress | None = None
-) -> tuple[PreTrainedModel, Tokens, str]:
+def moved_policy(seed: int, progress: Progress) -> tuple[PreTrainedModel, Tokens, str]:
     """The embedded base after a few steps of GRPO without KL on the lab's world, and these words; nothing is written.
 
     16 prompts of 16 completions per step, as in the demo; a larger learning rate than there, so that few steps suffice to
@@ -142,24 +140,24 @@ def moved_policy(
     """
     config = TrainConfig(
         seed=seed,
-        steps=steps,
+        steps=MOVED_STEPS,
         world=WORLD,
         method=no_kl(),
         rollout=RolloutConfig(prompts_per_step=16, group_size=16, max_new_tokens=MAX_NEW_TOKENS),
-        optimizer=OptimizerConfig(lr=lr),
+        optimizer=OptimizerConfig(lr=MOVED_LR),
     )
     loop = build(config)
-    for step in range(steps):
+    for step in range(MOVED_STEPS):
         metrics = train_step(loop, step)
-        if progress is not None and (step + 1) % 4 == 0:
-            progress(f"moving the policy: step {step + 1} of {steps}, reward {metrics['reward/mean']:.2f}")
-    words = f"the embedded base after {steps} steps of GRPO without KL (lr {lr:g}, seed {seed}) on three numbers"
+        if (step + 1) % 4 == 0:
+            progress(f"moving the policy: step {step + 1} of {MOVED_STEPS}, reward {metrics['reward/mean']:.2f}")
+    words = f"the embedded base after {MOVED_STEPS} steps of GRPO without KL (lr {MOVED_LR:g}, seed {seed}) on three numbers"
     return loop.policy, loop.tokens, words
 
 
 def _policy(policy: str | Path | None, seed: int, say: Progress) -> tuple[PreTrainedModel, Tokens, str]:
     if policy is None:
-        return moved_policy(seed, progress=say)
+        return moved_policy(seed, say)
     target = resolve(str(policy), WORLD)
     model, tokens = load_policy(target.model)
     return model.eval(), tokens, target.name if target.run is None else f"the policy of run {target.name}"

@@ -156,10 +156,6 @@ def _representatives(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """name -> the first name whose tensor is the same up to float32 rounding."""
     found: dict[str, str] = {}
     for name, tensor in tensors.items():
-        same = (o for o in dict.fromkeys(found.values()) if _close(tensors[o], tensor))
+        same = (o for o in dict.fromkeys(found.values()) if float((tensors[o] - tensor).norm()) <= SAME * float(tensor.norm()))
         found[name] = next(same, name)
     return found
-
-
-def _close(a: Tensor, b: Tensor) -> bool:
-    return float((a - b).norm()) <= SAME * float(b.norm())

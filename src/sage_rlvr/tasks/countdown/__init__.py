@@ -60,6 +60,7 @@ class Countdown:
     """
 
     name: ClassVar[str] = "countdown"
+    worlds: ClassVar[Mapping[str, Countdown]] = {}
     max_new_tokens: ClassVar[int] = 32
     counts: dict[int, float] = field(default_factory=lambda: {4: 1.0})
     max_number: int = 12
@@ -115,7 +116,17 @@ class Countdown:
     def choices(self, problem: Problem) -> float | None:
         """Expressions over the numbers per right one; None for five numbers, whose listing takes long."""
         many = len(problem.numbers) == MAX_NUMBERS
-        return None if many else expressions_over(problem.numbers) / len(solutions(problem))
+        return None if many else self.candidates(problem) / len(solutions(problem))
+
+    def candidates(self, problem: Problem) -> int:
+        """Expressions over the numbers."""
+        return expressions_over(problem.numbers)
+
+    @property
+    def described(self) -> str:
+        """Numbers and targets of its problems."""
+        sizes = " or ".join(map(str, self.counts))
+        return f"{self.name}, {sizes} numbers up to {self.max_number}, targets {self.min_target} to {self.max_target}"
 
     @property
     def verifier_hash(self) -> str:
@@ -223,6 +234,7 @@ WORLDS: Mapping[str, Countdown] = {
 """Named worlds. "demo" is the frozen world of recipes/countdown, "demo-base" what its base policy was trained on, "demo-5"
 (five numbers) and "demo-large" (targets 21..99) its out-of-distribution sets. The others go to 12 and 100: "countdown-3" and
 "countdown-base" teach, "countdown-4", "countdown-5" and "countdown-4-large" draw their targets uniformly."""
+Countdown.worlds = WORLDS
 
 __all__ = [
     "DRAWS", "SPLITS", "WORLDS", "Countdown", "Problem", "Verdict", "build_tokenizer", "canonical",

@@ -202,18 +202,18 @@ def stationary_markdown(rows: Sequence[StationaryRow]) -> str:
     """
     head = "| guide | KL term | advantage | reduction | right | TV to Eq. (4) | moved by q | Eq. (4) moves | beta acts as |"
     lines = [head, "|---|---|---|---|---|---|---|---|---|"]
-    by_term: dict[tuple[str, ...], list[str]] = {}
+    by_term: dict[tuple[str, tuple[str, str], str, tuple[str, ...]], list[str]] = {}
     for row in rows:
         acts = "" if math.isnan(row.beta_effective) else f"{row.beta_effective:.2f}"
-        cells = (f"{row.right:.3f}", f"{row.to_eq4:.3f}", f"{row.moved:.3f}", f"{row.wanted:.3f}", acts)
-        term = f"{row.estimator} in the {row.placement}"
-        by_term.setdefault((row.guide, term, row.advantage, *cells), []).append(row.reduction)
-    merged: dict[tuple[str, ...], list[str]] = {}
-    for (guide, term, advantage, *rest), reductions in by_term.items():
-        merged.setdefault((guide, advantage, ", ".join(reductions), *rest), []).append(term)
+        cells: tuple[str, ...] = (f"{row.right:.3f}", f"{row.to_eq4:.3f}", f"{row.moved:.3f}", f"{row.wanted:.3f}", acts)
+        term = (row.estimator, row.placement)
+        by_term.setdefault((row.guide, term, row.advantage, cells), []).append(row.reduction)
+    merged: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for (guide, term, advantage, cells), reductions in by_term.items():
+        merged.setdefault((guide, advantage, ", ".join(reductions), *cells), []).append(term)
     for (guide, *columns), terms in merged.items():
-        names = [term.partition(" in ")[0] for term in terms[:-1]] + terms[-1:]
-        lines.append("| " + " | ".join([guide, ", ".join(names), *columns]) + " |")
+        names = ", ".join(estimator for estimator, _ in terms)
+        lines.append("| " + " | ".join([guide, f"{names} in the {terms[-1][1]}", *columns]) + " |")
     return "\n".join(lines)
 
 

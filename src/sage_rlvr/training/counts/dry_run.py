@@ -86,7 +86,7 @@ def scorers(config: TrainConfig, fields: dict[str, Any]) -> list[str]:
     """Who scores every rollout of an RL recipe without gradient. fields: of its GRPOConfig, empty on the loop and on verl.
 
     The policy does on verl, and elsewhere where its weights move before the engine is done with a rollout."""
-    once = config.updates.per_step == 1 and config.updates.micro_batch is None
+    once = config.updates.once
     moved = scores_rollouts(fields, reads_logps(config.method)) if fields else config.engine.name == "verl" or not once
     scored = {"the policy": moved, "the reference": config.reference is not None}
     return [who for who, needed in scored.items() if needed]

@@ -127,11 +127,6 @@ def computes_advantages(method: Method) -> bool:
     return not known or more or reads_logps(method)
 
 
-def sees_groups(method: Method) -> bool:
-    """True where the advantages read more of a completion than its reward: its length, its answer, its log-probs."""
-    return method.reward_transform is not None or sees(method.advantage) or reads_logps(method)
-
-
 def total_rewards(by_function: Tensor, weights: Tensor) -> Tensor:
     """(rows, reward functions) -> (rows,): the weighted sum, NaN where no function gave a reward (None)."""
     totals = (by_function * weights.to(by_function)).nansum(dim=1)
@@ -158,7 +153,8 @@ def with_advantages(method: Method, output: Inputs, drawn: Drawn, trainer: Any) 
     if not computes_advantages(method) and scale == 1.0 and not drawn.rewards.isnan().any():
         return
     signals, log_q = None, None
-    if sees_groups(method):
+    # The advantages read more of a completion than its reward: its length, its answer, its log-probs.
+    if method.reward_transform is not None or sees(method.advantage) or reads_logps(method):
         signals, log_q = signals_of(output, drawn.rewards.flatten(), trainer.accelerator)
     state = trainer.state
     key = Key(trainer.args.seed)

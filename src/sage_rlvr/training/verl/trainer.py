@@ -46,6 +46,7 @@ SEAMS = {
     "_load_checkpoint": [],
 }
 FIELDS = ("ref_log_prob", "old_log_probs", "entropy", "response_mask", "rm_scores", "prompts")
+Trainer: Any = object  # which of verl's trainers it is, `sage_trainer` says
 Advantages = Callable[[Tensor, Tensor], Tensor]  # token_level_rewards (rows, T), response_mask (rows, T) -> (rows, T)
 _now: list[Advantages] = []  # what the estimator computes with while verl asks for advantages
 
@@ -89,116 +90,115 @@ def check_layout(base: type) -> None:
 def sage_trainer(base: type) -> type:
     """A subclass of one of verl's trainers that shapes; see the module."""
     check_layout(base)
+    return type(f"Sage{base.__name__}", (Shaping, base), {"__doc__": Shaping.__doc__})
 
-    class SageTrainer(base):  # type: ignore[misc, valid-type]
-        """`base` with the objective of the `sage` node. ConfigError at construction for what is refused."""
 
-        is_sage = True
-        sage_objective: Objective
+class Shaping(Trainer):  # type: ignore[misc]
+    """What stands before a trainer of verl: the objective of the `sage` node. ConfigError at construction for what is refused."""
 
-        def __init__(self, config: Any) -> None:
-            self.config = config
-            self.sage_setup()
-            super().__init__(config)
+    is_sage = True
+    sage_objective: Objective
 
-        def sage_setup(self) -> None:
-            """What `self.config` asks for, and nothing remembered yet."""
-            tree = OmegaConf.to_container(self.config.sage, resolve=True)
-            self.sage_objective = Objective.of(tree, lambda key: OmegaConf.select(self.config, key))  # type: ignore[arg-type]
-            method = self.sage_objective.method
-            self.sage_parts: State = {} if method is None else method.start()
-            self.sage_watch = GuideWatch(self.sage_objective.anchor)
-            self._asked: dict[str, int] = {}
-            self._held: tuple[list[str], Order, Signals, Shaped | None] | None = None
-            print(f"sage: {self.sage_objective.words}", flush=True)
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.sage_setup()
+        super().__init__(config)
 
-        def _next_train_batch(self, *args: Any, **kwargs: Any) -> Any:
-            batch = super()._next_train_batch(*args, **kwargs)
-            self._asked.update({uid: len(self._asked) + n for n, uid in enumerate(batch["uid"])})
-            return batch
+    def sage_setup(self) -> None:
+        """What `self.config` asks for, and nothing remembered yet."""
+        tree = OmegaConf.to_container(self.config.sage, resolve=True)
+        self.sage_objective = Objective.of(tree, lambda key: OmegaConf.select(self.config, key))  # type: ignore[arg-type]
+        method = self.sage_objective.method
+        self.sage_parts: State = {} if method is None else method.start()
+        self.sage_watch = GuideWatch(self.sage_objective.anchor)
+        self._asked: dict[str, int] = {}
+        self._held: tuple[list[str], Order, Signals, Shaped | None] | None = None
+        print(f"sage: {self.sage_objective.words}", flush=True)
 
-        def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
-            batch = super()._compute_ref_log_prob(batch, metrics)
-            if self.sage_objective.anchor is not None:
-                self._shape(batch, metrics)
-            return batch
+    def _next_train_batch(self, *args: Any, **kwargs: Any) -> Any:
+        batch = super()._next_train_batch(*args, **kwargs)
+        self._asked.update({uid: len(self._asked) + n for n, uid in enumerate(batch["uid"])})
+        return batch
 
-        def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-            method, anchor = self.sage_objective.method, self.sage_objective.anchor
-            if anchor is not None and (self._held is None or self._held[0] != list(batch.keys)):
-                raise RuntimeError(
-                    "sage: verl computes advantages of a batch whose reference was not shaped, so the guide would have no effect; "
-                    "stopped before an optimizer step"
-                )
-            if self._held is None or self._held[0] != list(batch.keys):
-                self._hold(batch)
-            held, self._held = self._held, None
-            assert held is not None
-            if method is None:
-                metrics.update(step_metrics(held[1], held[2], None, {}))
-                return super()._compute_advantage(batch, metrics)
-            with computing(lambda rewards, mask: self._credit(method, held[1:], rewards, metrics)):
-                return super()._compute_advantage(batch, metrics)
+    def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch = super()._compute_ref_log_prob(batch, metrics)
+        if self.sage_objective.anchor is not None:
+            self._shape(batch, metrics)
+        return batch
 
-        def _save_checkpoint(self) -> None:
-            save_state(self, folder_of_step(self.config, self.global_steps))  # before verl names this checkpoint the latest
-            super()._save_checkpoint()
-
-        def _load_checkpoint(self) -> None:
-            super()._load_checkpoint()
-            if self.global_steps:
-                folder = folder_of_step(self.config, self.global_steps)
-                check_objective(self.sage_objective, folder)
-                restore_parts(self, folder)
-
-        # ---- ours alone
-
-        def _hold(self, batch: Any) -> tuple[Order, Signals, TensorDict]:
-            """Read the batch, and keep it for the advantages. The last is verl's own, not padded."""
-            found = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
-            order = Order.of(batch.keys, batch.tags, self._asked)
-            wanted = "problems" in self.sage_objective.needs
-            problems = torch.tensor([answer_id(repr(row.tolist())) for row in found["prompts"].unbind()]) if wanted else None
-            padded = found.select(*(name for name in FIELDS if name in found and name != "prompts")).to_padded_tensor()
-            signals = signals_of(order, dict(padded.items()), problems)
-            self._held = (list(batch.keys), order, signals, None)
-            return order, signals, found
-
-        def _shape(self, batch: Any, metrics: dict[str, Any]) -> None:
-            """Overwrite ref_log_prob in TransferQueue; with Flat only measure."""
-            anchor = self.sage_objective.anchor
-            order, signals, found = self._hold(batch)
-            made = shaped(anchor, signals, self.global_steps - 1, self.total_training_steps, Key(self.sage_objective.seed))
-            self._held = (list(batch.keys), order, signals, made)
-            if not is_flat(anchor.guide):
-                reference = order.back(anchor_logps(signals.ref_logps, made.log_q))
-                nested = response_to_nested(reference, found["response_mask"])
-                fields = TensorDict({"ref_log_prob": nested}, batch_size=len(batch))
-                tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
-            self.sage_watch.see(self.global_steps - 1, made.metrics)
-            metrics.update(made.metrics)
-
-        def _credit(
-            self, method: Method, held: tuple[Order, Signals, Shaped | None], rewards: Tensor, metrics: dict[str, Any]
-        ) -> Tensor:
-            order, signals, made = held
-            worth = credited(
-                method,
-                order,
-                order.take(rewards).float().sum(dim=1),
-                signals,
-                None if made is None else made.log_q,
-                self.global_steps - 1,
-                self.total_training_steps,
-                Key(self.sage_objective.seed),
-                self.sage_parts,
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        method, anchor = self.sage_objective.method, self.sage_objective.anchor
+        if anchor is not None and (self._held is None or self._held[0] != list(batch.keys)):
+            raise RuntimeError(
+                "sage: verl computes advantages of a batch whose reference was not shaped, so the guide would have no effect; "
+                "stopped before an optimizer step"
             )
-            self.sage_parts = worth.state
-            metrics.update(step_metrics(order, signals, worth.advantages, worth.state))
-            return order.back(worth.advantages)
+        if self._held is None or self._held[0] != list(batch.keys):
+            self._hold(batch)
+        held, self._held = self._held, None
+        assert held is not None
+        if method is None:
+            metrics.update(step_metrics(held[1], held[2], None, {}))
+            return super()._compute_advantage(batch, metrics)
+        with computing(lambda rewards, mask: self._credit(method, held[1:], rewards, metrics)):
+            return super()._compute_advantage(batch, metrics)
 
-    SageTrainer.__name__ = SageTrainer.__qualname__ = f"Sage{base.__name__}"
-    return SageTrainer
+    def _save_checkpoint(self) -> None:
+        save_state(self, folder_of_step(self.config, self.global_steps))  # before verl names this checkpoint the latest
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if self.global_steps:
+            folder = folder_of_step(self.config, self.global_steps)
+            check_objective(self.sage_objective, folder)
+            restore_parts(self, folder)
+
+    # ---- ours alone
+
+    def _hold(self, batch: Any) -> tuple[Order, Signals, TensorDict]:
+        """Read the batch, and keep it for the advantages. The last is verl's own, not padded."""
+        found = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
+        order = Order.of(batch.keys, batch.tags, self._asked)
+        wanted = "problems" in self.sage_objective.needs
+        problems = torch.tensor([answer_id(repr(row.tolist())) for row in found["prompts"].unbind()]) if wanted else None
+        padded = found.select(*(name for name in FIELDS if name in found and name != "prompts")).to_padded_tensor()
+        signals = signals_of(order, dict(padded.items()), problems)
+        self._held = (list(batch.keys), order, signals, None)
+        return order, signals, found
+
+    def _shape(self, batch: Any, metrics: dict[str, Any]) -> None:
+        """Overwrite ref_log_prob in TransferQueue; with Flat only measure."""
+        anchor = self.sage_objective.anchor
+        order, signals, found = self._hold(batch)
+        made = shaped(anchor, signals, self.global_steps - 1, self.total_training_steps, Key(self.sage_objective.seed))
+        self._held = (list(batch.keys), order, signals, made)
+        if not is_flat(anchor.guide):
+            reference = order.back(anchor_logps(signals.ref_logps, made.log_q))
+            nested = response_to_nested(reference, found["response_mask"])
+            fields = TensorDict({"ref_log_prob": nested}, batch_size=len(batch))
+            tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+        self.sage_watch.see(self.global_steps - 1, made.metrics)
+        metrics.update(made.metrics)
+
+    def _credit(
+        self, method: Method, held: tuple[Order, Signals, Shaped | None], rewards: Tensor, metrics: dict[str, Any]
+    ) -> Tensor:
+        order, signals, made = held
+        worth = credited(
+            method,
+            order,
+            order.take(rewards).float().sum(dim=1),
+            signals,
+            None if made is None else made.log_q,
+            self.global_steps - 1,
+            self.total_training_steps,
+            Key(self.sage_objective.seed),
+            self.sage_parts,
+        )
+        self.sage_parts = worth.state
+        metrics.update(step_metrics(order, signals, worth.advantages, worth.state))
+        return order.back(worth.advantages)
 
 
 __all__ = ["SEAMS", "check_layout", "estimator", "install", "sage_trainer"]

@@ -1,0 +1,129 @@
+"""Scores of a rollout: log-probs, entropies and what else a method reads, under the policy and under the reference.
+
+A forward pass takes `updates.micro_batch` whole groups at a time, so that scoring needs no more memory than an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.token_weights import entropy_drift
+from sage_rlvr.models.scoring import Scores, score
+from sage_rlvr.training.groups import Rows
+from sage_rlvr.training.reference import reference_right
+
+if TYPE_CHECKING:
+    from sage_rlvr.training.loop import Loop
+
+
+def step_scores(loop: Loop, groups: Rows) -> tuple[Scores, Scores | None]:
+    """Of all rows of a rollout, under the policy with all that the method reads, and under the reference, if there is one.
+
+    One update a rollout: the training forward is the old policy's forward. Several: the old policy is scored first, out of graph.
+    """
+    needs, once = loop.method.needs, loop.config.updates.once
+    rows = torch.arange(len(groups.owners), device=groups.owners.device)  # row = prompt * group_size + member
+    exact, drift, seen = once and "distributions" in needs, "entropy_drift" in needs, "hidden" in needs
+    if once:
+        live = "entropy_gradient" in needs
+        scores = score_rows(loop, loop.policy, groups, rows, entropies=True, log_probs=exact or drift, gradient=live, hidden=seen)
+    else:
+        scores = fixed_scores(loop, loop.policy, groups, rows, entropies=True, log_probs=drift, hidden=seen)
+    return scores, reference_scores(loop, groups, rows, log_probs=exact)
+
+
+def step_signals(loop: Loop, groups: Rows, scores: Scores, reference: Scores | None) -> Signals:
+    """What guides and advantages read of a rollout, scored under the policy that drew it."""
+    needs, laws = loop.method.needs, scores.log_probs
+    assert scores.entropies is not None
+    return Signals(
+        old_logps=scores.logps,
+        ref_logps=None if reference is None else reference.logps,
+        mask=groups.rollout.drawn,
+        row_ids=groups.column("row_ids"),
+        entropies=scores.entropies,
+        ref_entropies=None if reference is None else reference.entropies,
+        rewards=groups.column("rewards"),
+        hidden=scores.hidden,
+        answers=groups.column("answers") if "answers" in needs else None,
+        ref_right=torch.cat([reference_right(loop, part) for part in groups.groups]) if "ref_right" in needs else None,
+        problems=groups.column("problem_ids") if "problems" in needs else None,
+        entropy_drift=None if "entropy_drift" not in needs or laws is None else entropy_drift(laws.detach()),
+    )
+
+
+def at_once(loop: Loop, groups: Rows, rows: Tensor) -> Sequence[Tensor]:
+    """`rows` (ascending) as one forward pass takes them: those of `updates.micro_batch` whole groups, or all of them."""
+    count = loop.config.updates.micro_batch
+    if count is None:
+        return [rows]
+    sizes = groups.owners[rows].unique_consecutive(return_counts=True)[1]
+    return rows.split([int(part.sum()) for part in sizes.split(count)])
+
+
+def score_rows(
+    loop: Loop,
+    model: PreTrainedModel,
+    groups: Rows,
+    rows: Tensor,
+    *,
+    entropies: bool,
+    log_probs: bool = False,
+    gradient: bool = False,
+    hidden: bool = False,
+) -> Scores:
+    """Log-probs of `rows` (ascending) of the rollout under `model`; only the prompts they belong to are computed."""
+    owners, local = groups.owners[rows].unique(return_inverse=True)
+    return score(
+        model,
+        [groups.prompts[int(g)] for g in owners],
+        groups.rollout.tokens[rows],
+        groups.rollout.mask[rows],
+        local,
+        temperature=loop.config.rollout.temperature,
+        entropies=entropies,
+        log_probs=log_probs,
+        gradient=gradient,
+        hidden=hidden,
+    )
+
+
+@torch.no_grad()
+def fixed_scores(
+    loop: Loop,
+    model: PreTrainedModel,
+    groups: Rows,
+    rows: Tensor,
+    *,
+    entropies: bool,
+    log_probs: bool = False,
+    hidden: bool = False,
+) -> Scores:
+    """`score_rows` out of graph, `updates.micro_batch` groups at a time, so that it needs no more memory than an update."""
+    parts = [
+        score_rows(loop, model, groups, part, entropies=entropies, log_probs=log_probs, hidden=hidden)
+        for part in at_once(loop, groups, rows)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+
+    def column(name: str) -> Tensor | None:
+        found = [getattr(part, name) for part in parts]
+        return None if found[0] is None else torch.cat(found)
+
+    more = (column(name) for name in ("entropies", "log_probs", "hidden"))
+    return Scores(torch.cat([part.logps for part in parts]), *more)
+
+
+def reference_scores(loop: Loop, groups: Rows, rows: Tensor, *, log_probs: bool = False) -> Scores | None:
+    """The reference's log-probs (and entropies where the guide reads them); None where the method has no anchor."""
+    if loop.reference is None:
+        return None
+    wanted = "ref_entropies" in loop.method.needs
+    return fixed_scores(loop, loop.reference, groups, rows, entropies=wanted, log_probs=log_probs)
