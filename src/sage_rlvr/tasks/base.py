@@ -5,6 +5,11 @@
 `Task` has four members. What a task can do beyond them it has as further methods, and who needs one asks for it:
 
     solutions(problem) -> [text]       all right completions, for exact evaluation
+    problem_of(problem_id) -> problem  the problem of an id, for who reads stored numbers
+    kinds                              {name: how it is spelled, or ""} of the ways in which right answers are told apart, and
+    kinds_of(problem, text) -> [kind]  the kind of a right completion in each of them; a page counts kinds (with `solutions` and
+                                       `problem_of`)
+    described(identity) -> str         a line on the problems that a record says it is of, for pages and plans (`identity`)
     messages(problem) -> [message]     the prompt as a conversation, for policies with a chat template
     form                               the `PromptFormat` of those messages, where one of `FORMATS` writes them
     verify_all([(problem, text)])      many verdicts at once, where the verifier works in parallel
