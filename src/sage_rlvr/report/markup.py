@@ -73,9 +73,7 @@ def _shown(value: Any) -> Any:
 def as_script(data: Any) -> str:
     """JSON in ASCII that may stand in a script element: no "<", ">" or "&" is left, so nothing closes the element."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return text.translate({ord(character): f"\\u{ord(character):04x}" for character in "<>&"})
 
 
 def asset(name: str) -> str:

@@ -200,16 +200,17 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
     rows = []
     for number, one in enumerate(sets):
         for s, tokens in one.shown:
-            row = {"s": number, "p": place("problems", s.problem), "n": s.sample, "v": VERDICTS.index(s.verdict)}
-            row |= {"r": place("reasons", s.reason), "t": visible(s.text[:LONGEST]), "x": max(0, len(s.text) - LONGEST) or None}
-            row["a"] = visible(s.answer)[:200] if s.answer not in (None, s.text[:LONGEST]) else None
-            row["l"] = 1 if s.finish == "length" else None
-            row["k"] = None if tokens is None else [place("spellings", text) for text in tokens]
-            row |= {"e": None, "q": None} if tokens is None else {"e": _numbers(s.entropies), "q": _numbers(s.q)}
-            row["u"] = _turns(s)
             own = slice(None) if s.turns is None else own_of(s.turns)
             odds = None if s.base_logps is None else perplexities([np.asarray(s.base_logps)[own]])
-            row["b"] = None if odds is None else _number(min(float(odds[0]), 1e9))
+            row: dict[str, Any] = {
+                "s": number, "p": place("problems", s.problem), "n": s.sample, "v": VERDICTS.index(s.verdict),
+                "r": place("reasons", s.reason), "t": visible(s.text[:LONGEST]), "x": max(0, len(s.text) - LONGEST) or None,
+                "a": visible(s.answer)[:200] if s.answer not in (None, s.text[:LONGEST]) else None,
+                "l": 1 if s.finish == "length" else None,
+                "k": None if tokens is None else [place("spellings", text) for text in tokens],
+                "e": None if tokens is None else _numbers(s.entropies), "q": None if tokens is None else _numbers(s.q),
+                "u": _turns(s), "b": None if odds is None else _number(min(float(odds[0]), 1e9)),
+            }  # fmt: skip
             rows.append({key: value for key, value in row.items() if value is not None})
     named = [
         {"name": visible(name), "arm": one.arm, "guide": visible(one.guide or "")}

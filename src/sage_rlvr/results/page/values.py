@@ -171,17 +171,11 @@ def _support(them: Mapping[str, Policy], found: Mapping[str, Any]) -> dict[str, 
     rows = [row for row in found["arms"].values() if "support" in row]
     if not rows or found["base"] is None:
         return None
-    body = [("base", f"{found['base']['support']:,}", "–", "–", "–")]
-    for row in rows:
-        kept, lost = (row["support"][what]["value"] for what in ("preserved", "lost"))
-        cells = (cell(row["support"][what], 0) for what in ("preserved", "gained", "lost"))
-        body.append((row["label"], *cells, f"{kept / max(kept + lost, 1):.1%}"))
-    table = Table(header=("arm", "kept", "gained", "lost", "share kept"), rows=tuple(body))
-    return {
-        "kept": {n: p.support for n, p in them.items() if p.support},
-        "base": found["base"]["support"],
-        "table": table,
-    }
+    changed, home = {name: p.support for name, p in them.items() if p.support}, found["base"]["support"]
+    cells = {row["label"]: [cell(row["support"][what], 0) for what in ("preserved", "gained", "lost")] for row in rows}
+    body = [(name, *cells[name], f"{kept / max(kept + lost, 1):.1%}") for name, (kept, _, lost) in changed.items()]
+    table = Table(header=("arm", "kept", "gained", "lost", "share kept"), rows=(("base", f"{home:,}", "–", "–", "–"), *body))
+    return {"kept": changed, "base": home, "table": table}
 
 
 def _training(
