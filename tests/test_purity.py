@@ -47,10 +47,8 @@ LAYERS: dict[str, set[str]] = {
         *("plugins", "reading", "errors"),
     },
     "audit": {"tasks", "text", "verifiers", "stats", "errors"},
-    "results": {"evaluation", "moved", "reading", "runs", "stats", "text", "errors"},
-    "report": {
-        *("config", "evaluation", "models", "reading", "results", "runs", "stats", "tasks", "text", "verifiers", "errors")
-    },
+    "results": {"config", "evaluation", "models", "moved", "reading", "runs", "stats", "tasks", "text", "errors"},
+    "report": {"results", "runs", "stats", "text", "errors"},
     "experiments": {
         *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "report", "results", "runs", "stats"),
         *("moved", "plugins", "reading", "tasks", "training", "errors"),
@@ -152,6 +150,60 @@ def test_the_reader_of_imports_sees_lazy_and_relative_ones(tmp_path: Path, monke
     assert parts_imported(module) == {"core", "runs"}
     assert third_party(module) == {"scipy"}
     assert part_of(module) == "core"
+
+
+# ---- the page is drawn from values
+
+DRAWS = {  # what report may have of the floors below, by module; of statistics it has types alone
+    "results": {"Results"},
+    "results.page": {"page_of"},
+    "results.page.scores": {"Band"},
+    "results.page.training": {"TRAINING"},
+    "results.tables": {"Table"},
+    "results.words": {"End"},
+    "runs": {"write_json_atomic", "write_text_atomic"},
+    "errors": {"suggest"},
+    "text": {"escaped", "visible"},
+    "stats.curves": {"CurveComparison"},
+    "stats.frontier": {"FrontierPoint", "GapCurve"},
+    "stats.intervals": {"Interval"},
+}
+REACHES = {"records", "exact", "stores", "counts", "logps", "design", "metrics", "read_bytes", "iterdir"}
+"""Attributes of `Results`, of records, of runs and of folders."""
+
+
+def reached(path: Path) -> tuple[set[str], int]:
+    """What a module of report takes beyond `DRAWS` and `REACHES`, and how often it reads results."""
+    found, read = set(), 0
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    of_results = [node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "read"]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.startswith("sage_rlvr")}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("sage_rlvr."):
+            module = node.module.removeprefix("sage_rlvr.")
+            if not module.startswith("report"):
+                found |= {f"{module}.{alias.name}" for alias in node.names if alias.name not in DRAWS.get(module, ())}
+        elif isinstance(node, ast.Attribute) and node.attr in REACHES:
+            found.add(f".{node.attr}")
+        elif isinstance(node, ast.Name) and node.id == "Results":
+            read += 1
+            found |= {"Results"} if node not in of_results else set()
+    return found, read
+
+
+def test_the_page_is_drawn_from_values_and_reads_results_once():
+    modules = {path.name: reached(path) for path in (PACKAGE / "report").glob("*.py")}
+    assert not {name: sorted(found) for name, (found, _) in modules.items() if found}
+    assert sum(read for _, read in modules.values()) == 1
+
+
+def test_what_reaches_past_the_values_is_seen(tmp_path: Path):
+    module = tmp_path / "one.py"
+    module.write_text("from sage_rlvr.results import Results, Run\n\ndef f(results: Results):\n    return results.records\n")
+    assert reached(module) == ({"results.Run", ".records", "Results"}, 1)
+    module.write_text("def f():\n    from sage_rlvr.evaluation.record import load_record\n    import sage_rlvr.stats\n")
+    assert reached(module) == ({"evaluation.record.load_record", "sage_rlvr.stats"}, 0)
 
 
 @pytest.mark.slow

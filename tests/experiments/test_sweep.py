@@ -703,8 +703,11 @@ class DrawnSums(ListedSums):
         return 2 * self.most - 1
 
     @property
-    def described(self):
-        return f"sums of numbers below {self.most}"
+    def identity(self):
+        return {"name": self.name, "most": self.most}
+
+    def described(self, identity):
+        return f"sums of numbers below {identity['most']}"
 
 
 DrawnSums.worlds = {"few": DrawnSums(most=3), "many": DrawnSums(most=6)}

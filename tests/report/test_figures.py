@@ -8,6 +8,7 @@ from matplotlib.text import Text
 
 from sage_rlvr.report import figures
 from sage_rlvr.report.style import PALETTE, dark_twins, looks, png_of, saved, svg_of
+from sage_rlvr.results.page.scores import limits_of
 from sage_rlvr.stats.curves import CurveComparison
 from sage_rlvr.stats.frontier import FrontierPoint, GapCurve
 from sage_rlvr.stats.intervals import Interval
@@ -120,7 +121,7 @@ def test_differences_share_their_scale_with_zero_in_it():
         over="problems",
         n=9,
     )
-    limits = figures.limits_of([gap, band])
+    limits = limits_of([gap, band])
     assert limits[0] < -0.5 and limits[1] > 0.41
     for found in (gap, band):
         (axes,) = figures.difference(LOOKS, ("GRPO", "no KL"), found, "difference", limits).axes

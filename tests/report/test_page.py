@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,16 +16,16 @@ from chromium import Chromium, executable  # beside this file
 from frozen.folders import write_all
 from sage_rlvr.cli.app import main
 from sage_rlvr.evaluation.store import Sample
-from sage_rlvr.report import Page, build
+from sage_rlvr.report import Page, page_of
 from sage_rlvr.report.markup import escaped
-from sage_rlvr.report.runs import _facts, curves, grids, learning, warnings
-from sage_rlvr.report.samples import SampleSet, sample_sets
-from sage_rlvr.report.scores import policies
 from sage_rlvr.results import Results, Run, compare, tables, words
+from sage_rlvr.results.page import samples
+from sage_rlvr.results.page.samples import SampleSet, sample_sets
+from sage_rlvr.results.page.scores import policies
+from sage_rlvr.results.page.training import _facts, curves, grids, learning, warnings
 from sage_rlvr.results.summary import summary_of
 
 ROOT = Path(__file__).parents[2]
-module = sys.modules["sage_rlvr.report.build"]  # the package exports a function of that name
 BREAKOUT = "</script><script>alert('x')</script><!--"
 HOSTILE = (
     BREAKOUT,
@@ -80,8 +79,8 @@ def page(folders: Path) -> Page:
         assert isinstance(run.config, dict)
         run.config["note"] = BREAKOUT
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "sample_sets", lambda results, shown: hostile(sample_sets(results, shown)))
-        return build(results, title=f"Ours {BREAKOUT}")
+        patch.setattr(samples, "sample_sets", lambda results, shown: hostile(sample_sets(results, shown)))
+        return Page(page_of(results, title=f"Ours {BREAKOUT}"))
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +174,7 @@ def test_the_page_opens_with_the_answer_then_a_picture(page: Page, html: str) ->
 
 def test_every_row_is_on_the_page_as_everywhere(folders: Path) -> None:
     results = Results.read(folders / "demo")
-    text = build(results).markdown()
+    text = Page(page_of(results)).markdown()
     rows = compare(results)
     assert rows and escaped(words.answer(rows)) in text
     for row in rows:
@@ -213,7 +212,7 @@ def test_the_sections_of_a_sweep(page: Page) -> None:
 
 @pytest.mark.slow
 def test_samples_alone_make_a_page(folders: Path) -> None:
-    page = build(Results.read(*sorted((folders / "stores").iterdir())), shown=1)
+    page = Page(page_of(Results.read(*sorted((folders / "stores").iterdir())), shown=1))
     text = page.markdown("figures")
     assert "From samples: sums" in text and "no exact evaluation was given" in text
     assert {"passk-sums", "differences-sums-1", "distinct-sums"} <= set(page.figures)
@@ -223,7 +222,7 @@ def test_samples_alone_make_a_page(folders: Path) -> None:
 
 @pytest.mark.slow
 def test_a_stored_summary_is_enough() -> None:
-    page = build(Results.read(ROOT / "docs" / "results" / "tier1"))
+    page = Page(page_of(Results.read(ROOT / "docs" / "results" / "tier1")))
     text = page.markdown("figures")
     assert {"frontier", "passk", "support"} <= set(page.figures) and "| GRPO | 6 of 6 |" in text
     assert "No run directory was given, so there are no training curves." in text
@@ -267,7 +266,7 @@ def test_an_arm_with_samples_alone_is_sampled_and_not_not_run() -> None:
 
 
 def test_nothing_to_compare_is_said(folders: Path) -> None:
-    page = build(Results.read(folders / "sweep" / "evaluations" / "base.npz"))
+    page = Page(page_of(Results.read(folders / "sweep" / "evaluations" / "base.npz")))
     assert page.answer.startswith("Nothing is compared") and "power" in page.markdown()
 
 
@@ -287,7 +286,7 @@ def test_what_a_run_warned_of_stands_beside_it(folders: Path, tmp_path: Path) ->
     results = Results.read(folder)
     (kept,) = summary_of(results, compare(results))["warnings"]
     assert kept == warning | {"arm": kept["arm"], "seed": 0}
-    text = build(results).markdown()
+    text = Page(page_of(results)).markdown()
     assert "<br>warned: anchor/q_clamped_share |" in text
     said = f"{kept['arm']}, seed 0, warned at step 9 (anchor/q_clamped_share): Branch is clamped everywhere"
     assert f"- {escaped(said)}" in text
@@ -302,7 +301,7 @@ def test_a_sweep_keeps_its_design_beside_a_store_of_another_arm(folders: Path) -
     asked = [row for row in rows if row.family == "primary"]
     assert asked == [row for row in compare(alone) if row.family == "primary"]
     assert {(row.a, row.b, row.task) for row in rows if "SAGE" in (row.a, row.b)} == {("SAGE", "base", "sums")}
-    assert "SAGE" not in summary_of(both, rows)["arms"] and "From samples: sums" in build(both, rows).markdown()
+    assert "SAGE" not in summary_of(both, rows)["arms"] and "From samples: sums" in Page(page_of(both, rows)).markdown()
 
 
 def test_a_stored_summary_stays_beside_stores(folders: Path) -> None:

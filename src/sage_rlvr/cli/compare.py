@@ -110,14 +110,14 @@ def print_results(
 
 def setting_lines(results: Results) -> list[str]:
     """World, problems and draw of the exact records."""
-    from sage_rlvr.results.words import world_words
+    from sage_rlvr.tasks import described
 
     record = next(iter(results.records.values()), None)
     if record is None:
         return []
     meta = record.meta
     return [
-        f"{world_words(meta['world'])}; {record.problems} {meta['split']} problems (draw {meta.get('draw')}), exact"
+        f"{described(meta['world'])}; {record.problems} {meta['split']} problems (draw {meta.get('draw')}), exact"
     ]
 
 
@@ -217,10 +217,10 @@ def print_table(session: Session, table: Table) -> None:
 
 def write_page(results: Results, folder: Path, session: Session) -> None:
     """The page and its pictures in a folder."""
-    from sage_rlvr.report import build
+    from sage_rlvr.report import Page, page_of
     from sage_rlvr.runs import writing
 
-    page = build(results)
+    page = Page(page_of(results))
     with writing("report", folder, 8 << 20):
         folder.mkdir(parents=True, exist_ok=True)
         page.write(folder / "report.html", png=folder / "figures")

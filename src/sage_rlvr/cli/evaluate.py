@@ -193,7 +193,9 @@ class Eval(Command, ExactSettings, SampleSettings):
 
     def _problems_line(self, task: Task) -> str:
         """Which problems these were, of a task that draws them."""
-        law = getattr(task, "described", task.name)
+        from sage_rlvr.tasks import described
+
+        law = described(getattr(task, "identity", {"name": task.name}), task)
         return f"problems: {law}; split {self.split}, draw {self.draw}, seed {self.seed}"
 
 
@@ -216,13 +218,13 @@ def target_of(what: str, world: str | None, task: str | None = None) -> Target:
 def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
     """Tables in text, 95 % intervals over problems: one line per temperature, then one per power of whole completions, with the
     bound that the normalizer leaves."""
-    from sage_rlvr.results.words import world_words
     from sage_rlvr.stats.support import reachable, success_probability
     from sage_rlvr.stats.tempered import tempered
+    from sage_rlvr.tasks import described
 
     meta, head = record.meta, "".join(f"pass@{k:<18}" for k in ks)
     lines = [
-        f"{meta['name']}: {world_words(meta['world'])}; {record.problems} {meta['split']} problems (draw "
+        f"{meta['name']}: {described(meta['world'])}; {record.problems} {meta['split']} problems (draw "
         f"{meta.get('draw')}), exact, 95 % intervals over problems",
         f"  T     {head}distinct right in 256",
     ]

@@ -38,7 +38,7 @@ class Report(Command):
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.experiments.register import answers_of
-        from sage_rlvr.report import build
+        from sage_rlvr.report import Page, page_of
         from sage_rlvr.results import Results
         from sage_rlvr.runs import writing
 
@@ -51,7 +51,7 @@ class Report(Command):
         results = Results.read(*self.runs, split=self.split, k=self.k)
         out = self.out or Path(f"report.{self.format}")
         with results.believed(), writing("report", out.parent, 8 << 20):
-            page = build(results, title=self.title, shown=self.show, register=register)
+            page = Page(page_of(results, title=self.title, shown=self.show, register=register))
             written = page.write(out, self.format, self.png)
         for path in written:
             session.say(f"{path}  {path.stat().st_size / 1e3:,.0f} kB")

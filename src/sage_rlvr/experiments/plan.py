@@ -29,7 +29,7 @@ from sage_rlvr.experiments.design import (
 from sage_rlvr.experiments.jobs import Exact, Job, Sampled, Task, as_read_back
 from sage_rlvr.moved import FACTS
 from sage_rlvr.recipes import find
-from sage_rlvr.results import Results, words
+from sage_rlvr.results import Results
 from sage_rlvr.results.read import State
 from sage_rlvr.results.summary import choose
 from sage_rlvr.runs import versions, write_json_atomic, writing
@@ -363,7 +363,7 @@ def task_words(sweep: Sweep) -> str:
     """The world or task that all arms are trained on, in a line."""
     config = sweep.arms[0].config
     if isinstance(task := task_of(config), Countdown):
-        return f"{words.world_words(task.identity)}, drawn by {task.targets}"
+        return f"{task.described(task.identity)}, drawn by {task.targets}"
     given = dump(config.task if config.data is None else config.data)
     said = ", ".join(f"{name} {value}" for name, value in given.items() if name != "name" and value is not None)
     return f"task {task.name}" + f" ({said})" * bool(said)

@@ -20,24 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.report.labels import label_points
 from sage_rlvr.report.style import INK, MUTED, RC, Looks, canvas, key_above, saved
+from sage_rlvr.results.page.scores import Band
+from sage_rlvr.results.page.training import TRAINING
 from sage_rlvr.stats.curves import CurveComparison
 from sage_rlvr.stats.frontier import FrontierPoint, GapCurve
 from sage_rlvr.stats.intervals import Interval
 
 Floats = NDArray[np.float64]
-Band = tuple[Sequence[int], ArrayLike, ArrayLike, ArrayLike]
-"""(ks, mean, low, high), each (K,)."""
 
-TRAINING = {  # names of metrics.jsonl -> (title, unit of the axis)
-    "reward/mean": ("Reward", "mean reward"),
-    "anchor/kl_raw": ("Raw KL to the reference", "nats per token"),
-    "anchor/kl": ("KL to the shaped reference", "nats per token"),
-    "policy/entropy": ("Policy entropy", "nats per token"),
-    "anchor/q_mean": ("Mean of q", "mean over tokens"),
-    "anchor/q_active_share": ("Where q is not 1", "share of tokens"),
-    "reward/zero_variance_share": ("Zero-variance groups", "share of groups"),
-    "optimizer/grad_norm": ("Gradient norm", "before clipping"),
-}
 SMALL = 0.01  # differences up to here stand on a linear scale
 SCALE = f"The scale is linear up to {SMALL:g} and logarithmic beyond."  # of differences, said under them
 _HEAT = np.array([(0.93, 0.95, 0.99), (0.42, 0.62, 0.85), (0.05, 0.22, 0.46)])  # low to high, alike on a dark page
@@ -322,15 +312,6 @@ def _heat_cell(axes: Axes, x: int, y: int, value: float, low: float, high: float
 
 # ------------------------------------------------------------------------------------------------------------------
 # axes
-
-
-def limits_of(found: Sequence[CurveComparison | GapCurve]) -> tuple[float, float]:
-    """One scale for all differences, zero in it."""
-    edges = np.concatenate([np.concatenate([c.low, c.high, c.difference]) for c in found])
-    known = edges[np.isfinite(edges)]
-    low, high = min(0.0, float(known.min(initial=0.0))), max(0.0, float(known.max(initial=0.0)))
-    room = 0.06 * (high - low) or 0.01
-    return low - room, high + room
 
 
 def _limits(thin: Floats, bold: Floats) -> tuple[float, float]:

@@ -7,6 +7,7 @@ folds and line breaks in cells. Images become the figures of the page, so the HT
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
@@ -67,6 +68,12 @@ def template(name: str, **values: Any) -> str:
 
 def _shown(value: Any) -> Any:
     return visible(value) if type(value) is str else value
+
+
+def as_script(data: Any) -> str:
+    """JSON in ASCII that may stand in a script element: no "<", ">" or "&" is left, so nothing closes the element."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.translate({ord(character): f"\\u{ord(character):04x}" for character in "<>&"})
 
 
 def asset(name: str) -> str:

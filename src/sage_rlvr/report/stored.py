@@ -8,16 +8,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sage_rlvr.report.build import build
-from sage_rlvr.results import Results, compare
+from sage_rlvr.report.build import summary_page
 from sage_rlvr.runs import write_text_atomic
 
 
 def main(root: Path) -> None:
     """summary.md of every folder with a summary.json."""
     for path in sorted(root.glob("*/summary.json")):
-        results = Results.read(path.parent)
-        write_text_atomic(path.with_suffix(".md"), build(results, compare(results), brief=True).markdown())
+        write_text_atomic(path.with_suffix(".md"), summary_page(path.parent).markdown())
 
 
 if __name__ == "__main__":

@@ -9,10 +9,9 @@ cautions(rows)  what holds of many rows, said once
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from itertools import groupby
-from typing import Any
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
@@ -310,16 +309,6 @@ def state(run: Run, evaluated: bool = False) -> str:
         return "evaluated" if evaluated or run.state == "evaluated" else "trained, not evaluated"
     total = f" of {run.config['steps']}" if "steps" in run.config else ""
     return f"{f'{run.steps}{total} steps' if run.state == 'training' else run.state}{', evaluated' * evaluated}"
-
-
-def world_words(world: Mapping[str, Any]) -> str:
-    """A world of a record in a line."""
-    if world.get("name") != "countdown":
-        return str(world.get("name", ""))
-    sizes = " or ".join(str(n) for n in world["counts"])
-    return (
-        f"Countdown: {sizes} numbers of 1..{world['max_number']}, targets {world['min_target']}..{world['max_target']}"
-    )
 
 
 def span(c: Comparison) -> str:

@@ -6,6 +6,7 @@ task_named("math500", template="sage")                 a task of the command lin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
@@ -94,10 +95,17 @@ def with_worlds(name: str | None) -> Any:
 
 
 def known_task(name: str) -> Any:
-    """The task of that name, which a store says; None where none has it here."""
-    with suppress(ConfigError):
+    """The task of that name, which a store or a record says; None where none has it here, or it has to be told more."""
+    with suppress(ConfigError, TypeError):
         return task_named(name)
     return None
 
 
-__all__ = ["TASKS", "Task", "known_task", "task_named", "with_worlds"]
+def described(identity: Mapping[str, Any], task: Any = None) -> str:
+    """The problems that a record says it is of, in a line: in the task's own words, else its name. task: where it is at hand."""
+    name = str(identity.get("name", ""))
+    own = getattr(task or known_task(name), "described", None)
+    return str(own(identity)) if own else name
+
+
+__all__ = ["TASKS", "Task", "described", "known_task", "task_named", "with_worlds"]

@@ -5,6 +5,11 @@
 `Task` has four members. What a task can do beyond them it has as further methods, and who needs one asks for it:
 
     solutions(problem) -> [text]       all right completions, for exact evaluation
+    problem_of(problem_id) -> problem  the problem of an id, for who reads stored numbers
+    kinds                              {name: how it is spelled, or ""} of the ways in which right answers are told apart, and
+    kinds_of(problem, text) -> [kind]  the kind of a right completion in each of them; a page counts kinds (with `solutions` and
+                                       `problem_of`)
+    described(identity) -> str         a line on the problems that a record says it is of, for pages and plans (`identity`)
     messages(problem) -> [message]     the prompt as a conversation, for policies with a chat template
     form                               the `PromptFormat` of those messages, where one of `FORMATS` writes them
     verify_all([(problem, text)])      many verdicts at once, where the verifier works in parallel
@@ -16,7 +21,6 @@
     choices(problem) -> number         how many answers a blind guess chooses among for each right one, or None
     candidates(problem) -> int         how many it chooses among in all, where right ones are counted already
     worlds {name: task}                of the class: its named worlds, NAME:WORLD of the command line; the bare name is a run's own
-    described -> str                   the law of its problems in some words, where it has parameters
     doc(problem) -> {name: text}       a generated problem as a row of a set, for tools that read samples beside their documents
     audit_cases(k) -> [Case or Check]  what an audit asks of the verifier (`sage_rlvr.tasks.checks`)
     fingerprint(problems) -> str       of the problems, what a sample store holds to

@@ -13,7 +13,7 @@ a fraction or a number below zero on its way. Characters are Countdown's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -67,6 +67,11 @@ class CountdownSteps:
     def identity(self) -> dict[str, Any]:
         """What decides the problems of an evaluation."""
         return self.world.identity | {"name": self.name}
+
+    @staticmethod
+    def described(identity: Mapping[str, Any]) -> str:
+        """Sizes and bounds of the problems in a line."""
+        return f"{Countdown.described(identity)}, step by step"
 
     prompt = staticmethod(render)
 

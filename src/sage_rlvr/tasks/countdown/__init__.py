@@ -20,7 +20,16 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.base import code_hash
 from sage_rlvr.tasks.countdown import audit, draws
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, check_range, expressions_over
-from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, parse_prompt, render, solutions, split_of, verify
+from sage_rlvr.tasks.countdown.problem import (
+    SPLITS,
+    Problem,
+    parse_prompt,
+    problem_of,
+    render,
+    solutions,
+    split_of,
+    verify,
+)
 from sage_rlvr.tasks.countdown.tokenizer import build_tokenizer
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import canonical, parse, structure
@@ -36,6 +45,9 @@ COUNTDOWN_CLASSES = (  # of the characters, one per token
     ("closing bracket", r"\)"),
     ("prompt", r"|[=:]"),
 )
+
+
+_BY_HAND = str.maketrans("*-/.", "×−÷·")
 
 
 def _check_split(split: str) -> None:
@@ -97,9 +109,15 @@ class Countdown:
     prompt = staticmethod(render)
     verify = staticmethod(verify)
     solutions = staticmethod(solutions)
+    problem_of = staticmethod(problem_of)
     audit_cases = audit.cases
     audited = audit.head
     token_classes = COUNTDOWN_CLASSES
+    kinds: ClassVar[Mapping[str, str]] = {"operators": "", "trees": "A dot is a number, a pair of parentheses an operation."}
+
+    def kinds_of(self, problem: Problem, text: str) -> list[str]:
+        """Operators and tree of an expression, as one writes them by hand."""
+        return [part.translate(_BY_HAND) for part in structure(text)]
 
     def answer_key(self, problem: Problem, text: str) -> str:
         """The expression: each is an answer of its own."""
@@ -123,12 +141,6 @@ class Countdown:
         return expressions_over(problem.numbers)
 
     @property
-    def described(self) -> str:
-        """Numbers and targets of its problems."""
-        sizes = " or ".join(map(str, self.counts))
-        return f"{self.name}, {sizes} numbers up to {self.max_number}, targets {self.min_target} to {self.max_target}"
-
-    @property
     def verifier_hash(self) -> str:
         """Of the parser and its rules."""
         return code_hash(["countdown"])
@@ -139,6 +151,12 @@ class Countdown:
         counts = {str(n): weight for n, weight in self.counts.items()}
         bounds = {"max_number": self.max_number, "min_target": self.min_target, "max_target": self.max_target}
         return {"name": self.name, "counts": counts, **bounds, "targets": self.targets}
+
+    @staticmethod
+    def described(identity: Mapping[str, Any]) -> str:
+        """Sizes and bounds of the problems in a line."""
+        sizes, most = " or ".join(map(str, identity["counts"])), identity["max_number"]
+        return f"Countdown: {sizes} numbers of 1..{most}, targets {identity['min_target']}..{identity['max_target']}"
 
     def draw(self, split: str, seed: int, n: int, law: str = "law") -> list[Problem]:
         """The problems of an evaluation. "law": n independent draws from the world's own distribution, restricted to the split,

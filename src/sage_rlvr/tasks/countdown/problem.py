@@ -65,6 +65,15 @@ def parse_prompt(prompt: str) -> Problem:
     return problem
 
 
+def problem_of(problem_id: str) -> Problem:
+    """The problem of an id such as "3-5-7-11=24"; `DataError` for any other text."""
+    numbers, _, target = problem_id.partition("=")
+    try:
+        return Problem(tuple(map(int, numbers.split("-"))), int(target))
+    except ValueError:
+        raise DataError(f"{problem_id!r:.80} is no id of a Countdown problem: it should look like '3-5-7-11=24'.") from None
+
+
 def verify(problem: Problem, completion: str) -> Verdict:
     """Right iff the completion is a canonical expression over the problem's numbers whose value is the target."""
     return judge(problem.numbers, problem.target, completion)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.report.samples import SampleSet, by_arm, by_task, first_of_each
-from sage_rlvr.report.scores import band, over, slug
-from sage_rlvr.results import Results
+from sage_rlvr.results.page.samples import SampleSet, first_of_each, grouped
+from sage_rlvr.results.page.scores import band, drawn, slug
+from sage_rlvr.results.read import Results
 from sage_rlvr.results.tables import NONE, Table, cell
-from sage_rlvr.stats.intervals import Interval, mean_interval
+from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.perplexity import perplexity_tails
 from sage_rlvr.stats.samples.structure import ClassOfAnswers, classes_of_answers, effective_classes, reachable_classes
+from sage_rlvr.tasks import known_task
 
 MOST_CLASSES = 10  # in a figure; the table has all
 TAIL_QUANTILES = (0.5, 0.9, 0.99)
@@ -25,25 +25,32 @@ Rows = Mapping[str, Sequence[Record]]
 """The exact records of each policy, one a training seed, the base first."""
 
 
-def records_of(results: Results) -> dict[str, list[Record]]:
-    """Exact records of the main task, the base first."""
-    base = results.design.base
-    names = dict.fromkeys([*((base,) if base else ()), *results.design.names])
-    found = {name: [results.records[name, seed, ""] for seed in results.seeds(name)] for name in names}
-    return {name: rows for name, rows in found.items() if rows}
+def answers_of(results: Results, found: Mapping[str, Any], samples: Sequence[SampleSet]) -> dict[str, Any]:
+    """What the template's sections on answers take, by its names."""
+    names = dict.fromkeys(filter(None, (results.design.base, *results.design.names)))
+    records = {name: [results.records[name, seed, ""] for seed in seeds] for name in names if (seeds := results.seeds(name))}
+    shown, kinds = structure(records, results.k)
+    return {
+        "structure": shown, "kinds": kinds, "patterns": patterns(samples), "distinct": distinct(found, samples),
+        "perplexity": perplexity(samples),
+    }  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# structure
+# kinds of right answers
 
 
 def structure(rows: Rows, k: int) -> tuple[list[dict[str, Any]], Table | None]:
-    """Operators and trees of all right expressions, a figure and a table each, and the number of kinds; [], None where the world is
-    not Countdown."""
-    labels = _labels(next(iter(next(iter(rows.values()))))) if rows else None
-    if labels is None:
+    """The kinds of all right answers, a figure and a table for each way in which the task tells them apart, and the number of
+    kinds; [], None where it tells none."""
+    if not rows:
         return [], None
     base, out = next(iter(rows)), []
+    record = rows[base][0]
+    task = known_task(str(record.meta["world"].get("name", "")))
+    labels = _labels(task, record)
+    if labels is None:
+        return [], None
     kinds: dict[str, list[str]] = {name: [name] for name in rows}
     for kind, of in labels.items():
         classes = {}
@@ -52,7 +59,7 @@ def structure(rows: Rows, k: int) -> tuple[list[dict[str, Any]], Table | None]:
             classes[name] = [classes_of_answers(table, of, base=home, intervals=len(mine) == 1) for table in tables]
             counts = [effective_classes(table, of) for table in tables], [reachable_classes(table, of, k) for table in tables]
             kinds[name] += [cell(_over(np.stack(found)), 2) for found in counts]
-        out.append(_structure(kind, classes))
+        out.append(_structure(kind, task.kinds[kind], classes))
     header = ("arm", *(text for kind in labels for text in (f"effective {kind}", f"{kind} in {k} samples")))
     note = (
         "effective: the exponential of the entropy of the kinds among the right answers of a problem, mean over problems; in "
@@ -61,29 +68,43 @@ def structure(rows: Rows, k: int) -> tuple[list[dict[str, Any]], Table | None]:
     return out, Table(header=header, rows=tuple(map(tuple, kinds.values())), notes=(note,))
 
 
+def _labels(task: Any, record: Record) -> dict[str, list[list[str]]] | None:
+    """Name of a way of telling answers apart -> of each problem the kind of each right completion, in the order of the record;
+    None where the task has no such way."""
+    if not hasattr(task, "kinds"):
+        return None
+    ids = list(map(str, record.meta["problem_ids"]))
+    problems = {name: task.problem_of(name) for name in ids}  # one that was drawn twice is asked once
+    once = {name: [task.kinds_of(problem, text) for text in task.solutions(problem)] for name, problem in problems.items()}
+    if [len(once[name]) for name in ids] != list(map(len, record.logps[1.0])):
+        return None  # the record lists other completions than this version enumerates
+    return {kind: [[found[place] for found in once[name]] for name in ids] for place, kind in enumerate(task.kinds)}
+
+
 def _over(table: np.ndarray) -> Interval:
     """Of (S, N): over seeds where there are several, else over the problems that have a number."""
-    return (
-        over(np.nanmean(table, axis=1).tolist()) if len(table) > 1 else mean_interval(table[0][np.isfinite(table[0])])
-    )
+    if len(table) > 1:
+        return drawn(seed_interval(np.nanmean(table, axis=1).tolist()))
+    return mean_interval(table[0][np.isfinite(table[0])])
 
 
-def _structure(kind: str, classes: Mapping[str, Sequence[Mapping[str, ClassOfAnswers]]]) -> dict[str, Any]:
+def _structure(kind: str, spelling: str, classes: Mapping[str, Sequence[Mapping[str, ClassOfAnswers]]]) -> dict[str, Any]:
+    """spelling: what the task says of the way its kinds are written."""
     base = next(iter(classes.values()))[0]
     order = sorted(base, key=lambda name: -base[name].share.value)
     shares = {
-        arm: {_label(key): seeds[0][key].share if len(seeds) == 1 else over([one[key].share.value for one in seeds])
+        arm: {key: seeds[0][key].share if len(seeds) == 1 else drawn(seed_interval([one[key].share.value for one in seeds]))
               for key in order[:MOST_CLASSES]}
         for arm, seeds in classes.items()
     }  # fmt: skip
     rows = tuple(
-        (_label(key), *(_class_cell([one[key] for one in seeds]) for seeds in classes.values())) for key in order
+        (key, *(_class_cell([one[key] for one in seeds]) for seeds in classes.values())) for key in order
     )
     note = (
         "Share of the right answers given, exactly; beneath it the completions of this kind in the support: the base's, and of "
         "each arm those kept, gained and lost (means over training seeds where there are several)."
-    ) + (" A dot is a number, a pair of parentheses an operation." if kind == "trees" else "")
-    table = Table(header=(kind, *classes), rows=rows, notes=(note,))
+    )
+    table = Table(header=(kind, *classes), rows=rows, notes=(f"{note} {spelling}".strip(),))
     return {"kind": kind, "shares": shares, "rest": max(0, len(order) - MOST_CLASSES), "table": table}
 
 
@@ -93,29 +114,6 @@ def _class_cell(found: Sequence[ClassOfAnswers]) -> str:
         return f"{share:.1%}\n{found[0].supported:,} in support"
     kept, gained, lost = (float(np.mean([getattr(one, f) for one in found])) for f in ("kept", "gained", "lost"))
     return f"{share:.1%}\n{kept:,.0f} +{gained:,.0f} −{lost:,.0f}"
-
-
-def _label(name: str) -> str:
-    return name.replace("*", "×").replace("-", "−").replace("/", "÷").replace(".", "·")
-
-
-def _labels(record: Record) -> dict[str, list[list[str]]] | None:
-    """Kind -> of each problem the class of each right completion, in the order of the record."""
-    from sage_rlvr.tasks.countdown.expressions import solve
-    from sage_rlvr.verifiers.countdown import structure as structure_of
-
-    if record.meta["world"].get("name") != "countdown":
-        return None
-
-    @cache
-    def classes(name: str) -> list[tuple[str, str]]:
-        numbers, _, target = name.partition("=")
-        return [structure_of(text) for text in solve([int(n) for n in numbers.split("-")], int(target))]
-
-    rows = [classes(str(name)) for name in record.meta["problem_ids"]]
-    if list(map(len, rows)) != list(map(len, record.logps[1.0])):
-        return None  # the record lists other completions than this version enumerates
-    return {kind: [[found[part] for found in row] for row in rows] for part, kind in enumerate(("operators", "trees"))}
 
 
 def patterns(samples: Sequence[SampleSet]) -> Table | None:
@@ -144,7 +142,7 @@ def distinct(found: Mapping[str, Any], samples: Sequence[SampleSet]) -> list[dic
         about += " Bands: 95 % intervals over training seeds." * (many > 2)
         return [{"slug": "", "lines": {name: band(curve["distinct"]) for name, curve in curves.items()}, "about": about}]
     out = []
-    for task, sets in by_task(samples).items():
+    for task, sets in grouped(samples, "task").items():
         ones = {s.arm: (powers(s.n), s.distinct.T) for s in first_of_each(sets) if s.distinct is not None}
         lines = {arm: band(dict(zip(ks, map(mean_interval, columns), strict=True))) for arm, (ks, columns) in ones.items()}
         if lines:
@@ -164,8 +162,8 @@ def perplexity(samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
         if s.perplexities is not None and s.scored:
             groups.setdefault((s.task, s.scored), []).append(s)
     out = []
-    for (task, base), sets in groups.items():
-        sets = [_pooled(mine) for mine in by_arm(sets).values()]
+    for (task, base), apart in groups.items():
+        sets = [_pooled(mine) for mine in grouped(apart, "arm").values()]
         out.append({
             "task": task, "slug": slug(task), "tails": {s.arm: s.perplexities for s in sets}, "table": _tail_table(sets),
             "base": "the base" if base in ("embedded", "base") else base,

@@ -7,19 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import suggest
-from sage_rlvr.report.figures import Band, limits_of
-from sage_rlvr.results import Results, stored
+from sage_rlvr.results import stored
 from sage_rlvr.results.details import band as band_of
 from sage_rlvr.results.details import sides
+from sage_rlvr.results.read import Results
 from sage_rlvr.results.tables import Columns, base_row, table
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.curves import CurveComparison, seed_ks
-from sage_rlvr.stats.frontier import FrontierPoint, at_temperature, gap_curve
-from sage_rlvr.stats.intervals import Interval, seed_interval
+from sage_rlvr.stats.frontier import FrontierPoint, GapCurve, at_temperature, gap_curve
+from sage_rlvr.stats.intervals import Interval
 
 MOST_GAPS = 12  # panels
+Band = tuple[Sequence[int], ArrayLike, ArrayLike, ArrayLike]
+"""(ks, mean, low, high), each (K,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +74,6 @@ def drawn(found: Mapping[str, Any] | Interval | float) -> Interval:
     i = stored.interval(found) if isinstance(found, Mapping) else found
     few = i.over == "training seeds" and i.n < FEWEST_SEEDS
     return i if np.isfinite(i.width) and not few else drawn(float(i.value))
-
-
-def over(values: Sequence[float]) -> Interval:
-    """Mean over training seeds with Student's interval."""
-    return drawn(seed_interval(values))
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -146,6 +144,15 @@ def _band_cell(c: CurveComparison, i: int) -> str:
     return f"{c.difference[i]:+.3f}\n{c.low[i]:+.3f} to {c.high[i]:+.3f}".replace("-", "−")
 
 
+def limits_of(found: Sequence[CurveComparison | GapCurve]) -> tuple[float, float]:
+    """One scale for all differences, zero in it."""
+    edges = np.concatenate([np.concatenate([c.low, c.high, c.difference]) for c in found])
+    known = edges[np.isfinite(edges)]
+    low, high = min(0.0, float(known.min(initial=0.0))), max(0.0, float(known.max(initial=0.0)))
+    room = 0.06 * (high - low) or 0.01
+    return low - room, high + room
+
+
 def gaps(results: Results, them: Mapping[str, Policy], base: str) -> dict[str, Any] | None:
     """Every arm along its control's frontier and the control along the base's, over three training seeds or more."""
     control = results.design.control or next((n for n in them if n != base), "")
@@ -188,11 +195,8 @@ def _colder(results: Results) -> str:
 
 def sampled_curves(sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """pass@k over k of each policy, task by task."""
-    out = []
-    for task, rows in sampled.items():
-        lines = {row["label"]: band(row["pass"]) for row in rows}
-        out.append({"task": task, "slug": slug(task), "lines": lines})
-    return out
+    lines = {task: {row["label"]: band(row["pass"]) for row in rows} for task, rows in sampled.items()}
+    return [{"task": task, "slug": slug(task), "lines": found} for task, found in lines.items()]
 
 
 def slug(text: str) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +17,8 @@ from sage_rlvr.evaluation.store import Sample, SampleStore
 from sage_rlvr.evaluation.store.database import TURNS
 from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import POLICY, own_of, unescape
-from sage_rlvr.report.style import Looks
-from sage_rlvr.results import Results
 from sage_rlvr.results.design import BASE
-from sage_rlvr.results.read import Counts
+from sage_rlvr.results.read import Counts, Results
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
@@ -32,6 +29,7 @@ from sage_rlvr.text import visible
 
 LONGEST = 4000  # characters of one sample on the page
 MOST_SAMPLES = 20_000  # on one page
+MOST_COLUMNS = 8  # of the sample browser, side by side
 VERDICTS = ("right", "wrong", "undecided")
 
 
@@ -75,26 +73,36 @@ def sample_sets(results: Results, shown: int) -> tuple[SampleSet, ...]:
     return tuple(replace(s, arm=f"{s.arm} at T = {s.temperature:g}") if (s.arm, s.task) in several else s for s in out)
 
 
-def by_task(sets: Iterable[SampleSet]) -> dict[str, list[SampleSet]]:
-    """The stores of each task."""
-    return _grouped(sets, "task")
-
-
-def by_arm(sets: Iterable[SampleSet]) -> dict[str, list[SampleSet]]:
-    """The stores of each arm, one a training seed."""
-    return _grouped(sets, "arm")
-
-
-def _grouped(sets: Iterable[SampleSet], what: str) -> dict[str, list[SampleSet]]:
+def grouped(sets: Iterable[SampleSet], by: Literal["arm", "task"]) -> dict[str, list[SampleSet]]:
+    """The stores of each arm, one a training seed, or of each task."""
     out: dict[str, list[SampleSet]] = {}
     for s in sets:
-        out.setdefault(getattr(s, what), []).append(s)
+        out.setdefault(getattr(s, by), []).append(s)
     return out
 
 
 def first_of_each(sets: Iterable[SampleSet]) -> list[SampleSet]:
     """The first store of each arm."""
-    return [mine[0] for mine in by_arm(sets).values()]
+    return [mine[0] for mine in grouped(sets, "arm").values()]
+
+
+def browsed(sets: Sequence[SampleSet]) -> list[SampleSet]:
+    """The stores whose samples are on the page: all, or the first of each arm and task where these are many."""
+    shown = [s for s in sets if s.shown]
+    if len(shown) <= MOST_COLUMNS:
+        return shown
+    return [s for mine in grouped(shown, "task").values() for s in first_of_each(mine)]
+
+
+def about(sets: Sequence[SampleSet], browsed: Sequence[SampleSet]) -> dict[str, Any] | None:
+    """How many samples are on the page, and what each store is; None where none are."""
+    if not browsed:
+        return None
+    count, every = sum(len(s.shown) for s in browsed), sum(bool(s.shown) for s in sets)
+    few = f" Of {every} stores the first of each arm and task is shown." if len(browsed) < every else ""
+    laws = dict.fromkeys(f"{s.name}: {s.task}, {s.law}" for s in browsed)
+    said = f"{count:,} samples are on this page: the first of every problem of every store; the stores keep all.{few}"
+    return {"count": f"{count:,}", "about": f"{said} {'; '.join(laws)}."}
 
 
 def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
@@ -182,7 +190,7 @@ def _turns(row: Sample) -> list[list[Any]] | None:
 # data of the page's script
 
 
-def data_of(sets: Sequence[SampleSet], looks: Looks) -> dict[str, Any]:
+def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
     """Every shown sample. Problems, reasons and tokens are places in lists; entropies (nats) and q are rounded to three digits."""
     lists: dict[str, dict[str, int]] = {"problems": {}, "spellings": {}, "reasons": {}}
 
@@ -192,19 +200,20 @@ def data_of(sets: Sequence[SampleSet], looks: Looks) -> dict[str, Any]:
     rows = []
     for number, one in enumerate(sets):
         for s, tokens in one.shown:
-            row = {"s": number, "p": place("problems", s.problem), "n": s.sample, "v": VERDICTS.index(s.verdict)}
-            row |= {"r": place("reasons", s.reason), "t": visible(s.text[:LONGEST]), "x": max(0, len(s.text) - LONGEST) or None}
-            row["a"] = visible(s.answer)[:200] if s.answer not in (None, s.text[:LONGEST]) else None
-            row["l"] = 1 if s.finish == "length" else None
-            row["k"] = None if tokens is None else [place("spellings", text) for text in tokens]
-            row |= {"e": None, "q": None} if tokens is None else {"e": _numbers(s.entropies), "q": _numbers(s.q)}
-            row["u"] = _turns(s)
             own = slice(None) if s.turns is None else own_of(s.turns)
             odds = None if s.base_logps is None else perplexities([np.asarray(s.base_logps)[own]])
-            row["b"] = None if odds is None else _number(min(float(odds[0]), 1e9))
+            row: dict[str, Any] = {
+                "s": number, "p": place("problems", s.problem), "n": s.sample, "v": VERDICTS.index(s.verdict),
+                "r": place("reasons", s.reason), "t": visible(s.text[:LONGEST]), "x": max(0, len(s.text) - LONGEST) or None,
+                "a": visible(s.answer)[:200] if s.answer not in (None, s.text[:LONGEST]) else None,
+                "l": 1 if s.finish == "length" else None,
+                "k": None if tokens is None else [place("spellings", text) for text in tokens],
+                "e": None if tokens is None else _numbers(s.entropies), "q": None if tokens is None else _numbers(s.q),
+                "u": _turns(s), "b": None if odds is None else _number(min(float(odds[0]), 1e9)),
+            }  # fmt: skip
             rows.append({key: value for key, value in row.items() if value is not None})
     named = [
-        {"name": visible(name), "color": looks[one.arm].color, "guide": visible(one.guide or "")}
+        {"name": visible(name), "arm": one.arm, "guide": visible(one.guide or "")}
         for name, one in zip(_names(sets), sets, strict=True)
     ]
     return {"sets": named, "rows": rows} | {name: list(found) for name, found in lists.items()}
@@ -227,11 +236,3 @@ def _numbers(values: Any) -> list[float | None] | None:
 def _number(value: float) -> float | None:
     """Three digits; None for what JSON has no number for."""
     return round(float(value), 3) if math.isfinite(value) else None
-
-
-def as_script(data: Any) -> str:
-    """JSON in ASCII that may stand in a script element: no "<", ">" or "&" is left, so nothing closes the element."""
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text

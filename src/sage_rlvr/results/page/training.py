@@ -9,13 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from sage_rlvr.report.figures import TRAINING
-from sage_rlvr.report.scores import Policy
-from sage_rlvr.results import Results, Run, words
+from sage_rlvr.results import words
+from sage_rlvr.results.page.scores import Policy
+from sage_rlvr.results.read import Results, Run
 from sage_rlvr.results.tables import NOT_RUN, Columns, Table, table
 
+TRAINING = {  # names of metrics.jsonl -> (title, unit of the axis)
+    "reward/mean": ("Reward", "mean reward"),
+    "anchor/kl_raw": ("Raw KL to the reference", "nats per token"),
+    "anchor/kl": ("KL to the shaped reference", "nats per token"),
+    "policy/entropy": ("Policy entropy", "nats per token"),
+    "anchor/q_mean": ("Mean of q", "mean over tokens"),
+    "anchor/q_active_share": ("Where q is not 1", "share of tokens"),
+    "reward/zero_variance_share": ("Zero-variance groups", "share of groups"),
+    "optimizer/grad_norm": ("Gradient norm", "before clipping"),
+}
 STRENGTH = ("anchor/q_active_share", "anchor/q_mean")
 Config = Mapping[str, Any]
+Trained = Mapping[str, Sequence[Run]]
+"""The runs of each arm, one a training seed."""
 
 
 def by_arm(results: Results) -> dict[str, list[Run]]:
@@ -26,7 +38,7 @@ def by_arm(results: Results) -> dict[str, list[Run]]:
     return {arm: runs for arm, runs in out.items() if runs}
 
 
-def curves(runs: Mapping[str, Sequence[Run]]) -> dict[str, Any] | None:
+def curves(runs: Trained) -> dict[str, Any] | None:
     """What the training figures take, and what is to be said with them; None where nothing was logged."""
     logged = {arm: [run for run in mine if run.metrics] for arm, mine in runs.items()}
     found = {arm: list(map(_columns, mine)) for arm, mine in logged.items() if mine}
@@ -65,7 +77,7 @@ def warnings(found: Mapping[str, Any]) -> list[str]:
 # learning curves and grids
 
 
-def configs_of(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Any]]:
+def configs_of(runs: Trained) -> dict[str, dict[str, Any]]:
     """Arm -> its configuration without the seed, flat."""
     return {
         arm: flat({k: v for k, v in mine[0].config.items() if k != "seed"})
@@ -76,10 +88,9 @@ def configs_of(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Any]]:
 
 def flat(tree: Config, before: str = "") -> dict[str, Any]:
     """{"method": {"beta": 1}} -> {"method.beta": 1}."""
-    out: dict[str, Any] = {}
-    for key, value in tree.items():
-        out |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
-    return out
+    named = {f"{before}{key}": value for key, value in tree.items()}
+    parts = [flat(value, f"{key}.") if isinstance(value, Mapping) else {key: value} for key, value in named.items()]
+    return {key: value for part in parts for key, value in part.items()}
 
 
 def learning(
@@ -146,14 +157,13 @@ def _by_value(text: str) -> tuple[float, str]:
 # what was run
 
 
-def states(results: Results, runs: Mapping[str, Sequence[Run]]) -> Table | None:
+def states(results: Results, runs: Trained) -> Table | None:
     """How far every run is, and of which kind it warned."""
     if not runs:
         return None
-    columns: Columns = {"arm": lambda arm: arm}
-    for seed in sorted({run.seed for mine in runs.values() for run in mine}):
-        columns[f"seed {seed}"] = lambda arm, seed=seed: _state(results, arm, seed)  # type: ignore[misc]
-    return table(columns, runs)
+    seeds = sorted({run.seed for mine in runs.values() for run in mine})
+    columns: Columns = {f"seed {seed}": lambda arm, seed=seed: _state(results, arm, seed) for seed in seeds}  # type: ignore[misc]
+    return table({"arm": str} | columns, runs)
 
 
 def _state(results: Results, arm: str, seed: int) -> str:
@@ -166,11 +176,10 @@ def _state(results: Results, arm: str, seed: int) -> str:
 
 def warned(found: Mapping[str, Any]) -> list[str]:
     """What runs warned of while they trained, the first of each kind."""
-    said = "{arm}, seed {seed}, warned at step {step} ({kind}): {message}"
-    return [said.format(**one) for one in found.get("warnings", ())]
+    return ["{arm}, seed {seed}, warned at step {step} ({kind}): {message}".format(**one) for one in found.get("warnings", ())]
 
 
-def cards(results: Results, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, str]]:
+def cards(results: Results, runs: Trained) -> list[dict[str, str]]:
     """Of every arm its facts, objective and configuration."""
     out = []
     for arm, mine in runs.items():
@@ -210,7 +219,7 @@ def _equation(config: Config) -> str:
         return ""
 
 
-def versions(runs: Mapping[str, Sequence[Run]]) -> list[tuple[str, str]]:
+def versions(runs: Trained) -> list[tuple[str, str]]:
     """Of the first run; and how many other sets there are."""
     every = [dict(run.versions) for mine in runs.values() for run in mine if run.versions]
     different = len({json.dumps(v, sort_keys=True) for v in every})

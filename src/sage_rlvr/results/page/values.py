@@ -1,0 +1,222 @@
+"""The values of a page, made once: what report.md.j2 and its figures draw, and what summary.json keeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sage_rlvr.results import tables, words
+from sage_rlvr.results.comparisons import Row, compare
+from sage_rlvr.results.design import BASE
+from sage_rlvr.results.metric import PAPER
+from sage_rlvr.results.page import answers, samples, scores, training
+from sage_rlvr.results.page.scores import Policy
+from sage_rlvr.results.read import Results
+from sage_rlvr.results.summary import summary_of
+from sage_rlvr.results.tables import Table, cell
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
+
+HELD_FIXED = (
+    "Intervals over training seeds hold these problems fixed: they say what another training run of the same methods would give on "
+    "these problems, not what other problems would."
+)
+ONE_SEED = (
+    "Each arm was trained once: every sentence is about these checkpoints, on problems like these. Another seed could reorder the "
+    "arms, so whether one method beats another cannot be told from this page; that takes three training seeds of each."
+)
+SAME_KL = (
+    "at the same raw KL: an unguided arm at several betas, its scores read in between (linear in the logarithm of the raw KL of "
+    "the last tenth of training) at the raw KL that the guided arm of the same seed realized; nothing is read outside."
+)
+CHOSEN_HERE = "The best temperature of each policy was chosen on these same problems, which flatters each a little."
+
+
+def page_of(
+    results: Results,
+    rows: Sequence[Row] | None = None,
+    *,
+    title: str = "",
+    shown: int = 16,
+    register: Any = None,
+    brief: bool = False,
+) -> dict[str, Any]:
+    """Everything that a page of these results shows, by the names of report.md.j2; besides `order`, in which the arms get their
+    looks, `browser`, the data of the page's script, and `summary`, which summary.json keeps.
+
+    rows: their comparisons, made here where none are given. shown: samples of each problem and store on it; register: {"rule",
+    "table"} of the questions that this folder raised or answers; brief: sentences and tables of a summary alone."""
+    rows = compare(results) if rows is None else rows
+    found = summary_of(results, rows)
+    design, them, trained = results.design, scores.policies(found), training.by_arm(results)
+    stores = () if brief else samples.sample_sets(results, shown)
+    browsed, base = samples.browsed(stores), design.base or next(iter(them), "")
+    order = [*them, *(s.arm for s in stores if s.policy == BASE), *design.names, *(s.arm for s in stores), *trained]
+    names = list(dict.fromkeys([*them, *(s.arm for s in stores)]))
+    usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
+    values: dict[str, Any] = {"summary": found, "order": order, "browser": samples.data_of(browsed) if browsed else None}
+    values |= {"title": title or design.title[:1].upper() + design.title[1:] or usual, "register": register, "brief": brief}
+    values |= {"lead": _lead(found, them, sorted({c.task for c in results.counts})), "samples": samples.about(stores, browsed)}
+    values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
+    values |= _said(results, rows, found, list(dict.fromkeys([*them, *design.names])))
+    values |= _scores(results, found, them, base) | _training(results, rows, found, them, base, trained)
+    return values | ({} if brief else answers.answers_of(results, found, stores))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# words
+
+
+def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], sampled: Sequence[str]) -> str:
+    """What was evaluated, on what, and what an interval is over."""
+    if not them:
+        return f"Sampled on {', '.join(sampled) or 'nothing'}; no exact evaluation was given."
+    seeds, spec = max(len(p.seeds) for p in them.values()), found["evaluate"]
+    trained = f"{seeds} training seeds each, paired; " if seeds > 1 else ""
+    over = "training seeds (Student's t)" if seeds > 1 else "problems"
+    world, steps = (
+        (f"{found['world']}. " if found.get("world") else ""),
+        f"; {found['steps']} steps" if found.get("steps") else "",
+    )
+    return (
+        f"{world}{len(them)} policies on the same {spec['problems']} {spec['split']} problems, all right answers enumerated, so "
+        f"every probability is an exact sum{steps}; {trained}95 % intervals are over {over}."
+    )
+
+
+def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
+    """The answer, and the rows by section: primary, exploratory, at T = 0.3, against the tempered base."""
+    cold = [row for row in rows if row.metric.temperature == PAPER and not row.task]
+    power = [row for row in rows if row.why == "power" and row.family != "primary"]
+    main = [row for row in rows if row not in cold and row not in power]
+    caveats = words.cautions(rows)
+    if found["arms"] and results.design.base:
+        caveats.append(HELD_FIXED if results.several or results.stored else ONE_SEED)
+        caveats += [CHOSEN_HERE] * any(len(row.get("frontier", ())) > 1 for row in found["arms"].values())
+    primary, rest = ([row for row in main if (row.family == "primary") == asked] for asked in (True, False))
+    groups = {"primary": primary, "exploratory": rest, "cold": cold, "power": power}
+    said = words.answer(rows, results) if rows else words.nothing(results)
+    return {
+        "answer": said, "families": words.families(rows), "caveats": caveats, "notes": found["notes"],
+        "said": {name: _rows(some, order) for name, some in groups.items()}, "compared": bool(rows),
+        "room": tables.room(found), "gains": [_gain(row) for row in found.get("gains") or ()], "relabelled": _relabelled(found),
+    }  # fmt: skip
+
+
+def _rows(rows: Sequence[Row], order: Sequence[str]) -> dict[str, Any] | None:
+    """Rows as lines of groups, as a table of arms and groups, and each in full; None where there are none."""
+    if not rows:
+        return None
+    return {"lines": words.lines(rows), "table": tables.effects(rows, order), "sentences": [words.sentence(row) for row in rows]}
+
+
+def _gain(row: Mapping[str, Any]) -> str:
+    """Whether the interval of Branch against GRPO leaves the paper's gain out."""
+    gap, word = row["difference"], "excluded" if row["excluded"] else "not excluded"
+    if gap["low"] is None:
+        return f"{row['metric']}: {signed(row['gain'])} cannot be judged: too few training seeds."
+    inside = f"{signed(gap['value'])}, {100 * gap['level']:g} % interval {signed(gap['low'])} to {signed(gap['high'])}"
+    pair = f"{row['a']} minus {row['b']}"
+    return f"{row['metric']}: {signed(row['gain'])} is {word} ({pair} here {inside} over {gap['n']} {gap['over']})."
+
+
+def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The control's seeds in two halves, as two names of one arm: how many splits come out tied; None without a control."""
+    if not found["control"]:
+        return None
+    label = found["arms"].get(found["control"], {}).get("label", found["control"])
+    return {**found["relabelled"], "control": label, "needs": 2 * FEWEST_SEEDS}
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# numbers
+
+
+def _scores(results: Results, found: Mapping[str, Any], them: Mapping[str, Policy], base: str) -> dict[str, Any]:
+    k, power, sampled = results.k, found["power"], found.get("sampled", ())
+    alone = dict.fromkeys(row["task"] for row in sampled if row["policy"] not in them)
+    apart = {task: [row for row in sampled if row["task"] == task] for task in alone}
+    first = [("", tables.scores(found))] if them or results.design.facts else []
+    return {
+        "frontier": scores.frontier_of(them, base, k, power), "passk": scores.passk_lines(found, them) if them else None,
+        "power": _power_table(power["points"], k) if power else None, "cold": _cold_table(found, k) if found["cold"] else None,
+        "cold_temperature": PAPER, "tables": [*first, *tables.samples(apart)],
+        "sampled_curves": scores.sampled_curves(apart), "differences": scores.differences(results, base, apart),
+        "gaps": scores.gaps(results, them, base), "no_gaps": scores.no_gaps(results, them), "support": _support(them, found),
+        "away": [(world, tables.scores(found, world)) for world in found["away"]],
+    }  # fmt: skip
+
+
+def _cold_table(found: Mapping[str, Any], k: int) -> Table:
+    """pass@1 and pass@k at T = 0.3 beside T = 1."""
+    cold = found["cold"]
+    both = [("base", cold["base"], found["base"])] if cold["base"] else []
+    both += [(row["label"], row, found["arms"][key]) for key, row in cold["arms"].items()]
+    rows = [(name, *(cell(at[str(n)]) for n in (1, k) for at in (there, here["pass"]))) for name, there, here in both]
+    return Table(header=("arm", *(f"pass@{n}\nT = {t:g}" for n in (1, k) for t in (PAPER, 1.0))), rows=tuple(rows))
+
+
+def _power_table(points: Sequence[Mapping[str, Any]], k: int) -> Table:
+    """Power, pass@1 and pass@k, each with what the normalizer leaves open."""
+
+    def known(p: Mapping[str, Any], value: str, bound: str) -> str:
+        return f"{p[value]:.3f}\n± {p[bound]:.1g}" if p["known"] else "not available"
+
+    rows = tuple((f"{p['power']:g}", known(p, "pass1", "bound1"), known(p, "passk", "boundk")) for p in points)
+    return Table(header=("power", "pass@1", f"pass@{k}"), rows=rows)
+
+
+def _support(them: Mapping[str, Policy], found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Right completions kept, gained and lost against the base (Definition 4.1)."""
+    rows = [row for row in found["arms"].values() if "support" in row]
+    if not rows or found["base"] is None:
+        return None
+    changed, home = {name: p.support for name, p in them.items() if p.support}, found["base"]["support"]
+    cells = {row["label"]: [cell(row["support"][what], 0) for what in ("preserved", "gained", "lost")] for row in rows}
+    body = [(name, *cells[name], f"{kept / max(kept + lost, 1):.1%}") for name, (kept, _, lost) in changed.items()]
+    table = Table(header=("arm", "kept", "gained", "lost", "share kept"), rows=(("base", f"{home:,}", "–", "–", "–"), *body))
+    return {"kept": changed, "base": home, "table": table}
+
+
+def _training(
+    results: Results,
+    rows: Sequence[Row],
+    found: Mapping[str, Any],
+    them: Mapping[str, Policy],
+    base: str,
+    trained: training.Trained,
+) -> dict[str, Any]:
+    configs, more = training.configs_of(trained), [tables.costs(found), tables.training(found)]
+    added = [f"added: {arm.name} ({arm.why})" for arm in results.design.arms if arm.why]
+    return {
+        "training": training.curves(trained), "warnings": training.warnings(found),
+        "training_tables": [table for table in more if table.rows],
+        "learning": training.learning(configs, them, base, results.k), "grids": training.grids(configs, them, results.k),
+        "states": training.states(results, trained), "warned": training.warned(found),
+        "cards": training.cards(results, trained), "choice": _choice(found),
+        "versions": [
+            f"{name} {version}" for name, version in training.versions(trained) or (found.get("versions") or {}).items()
+        ],
+        "swept": bool(results.design.facts),
+        "runs_wanted": len(results.design.facts.get("runs", ())) or len(found["arms"]) * len(found["seeds"]),
+        "controls": [*(added or ["none was added"]), *[SAME_KL] * any(row.metric.matched for row in rows)],
+        "not_run": list(found["not_run"]),
+        "left_out": list(dict.fromkeys([*results.notes, *found["left_out"]])),
+        "sources": [str(path) for path in results.sources],
+    }  # fmt: skip
+
+
+def _choice(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What was chosen on validation problems, and by what."""
+    choice = found.get("choice")
+    if not choice:
+        return None
+    ranked = sorted(choice["scores"].items(), key=lambda item: -math.inf if item[1] is None else item[1], reverse=True)
+    rows = tuple(
+        (
+            found["arms"][key]["label"] + " (chosen)" * (key == choice["chosen"]),
+            "no common range" if s is None else f"{s:.4f}",
+        )
+        for key, s in ranked
+    )
+    return choice | {"table": Table(header=("arm", "score on validation"), rows=rows)}

@@ -1,0 +1,87 @@
+"""Values of a page that no folder of tests has: kinds of answers of a task from outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.record import Record
+from sage_rlvr.results.page.answers import structure
+from sage_rlvr.tasks import TASKS, described
+from sage_rlvr.tasks.countdown import WORLDS, Problem
+from sage_rlvr.verifiers import Verdict
+
+
+@dataclass(frozen=True)
+class Word:
+    problem_id: str
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """Any spelling of a word is right: in small letters, in large ones."""
+
+    name: ClassVar[str] = "spelling"
+    kinds: ClassVar[dict[str, str]] = {"cases": "small-or/large."}
+
+    def problems(self, split: str) -> list[Word]:
+        return [Word("a-b"), Word("c")]
+
+    def prompt(self, problem: Word) -> str:
+        return problem.problem_id
+
+    def verify(self, problem: Word, text: str) -> Verdict:
+        return Verdict("right" if text in self.solutions(problem) else "wrong", "")
+
+    def problem_of(self, problem_id: str) -> Word:
+        return Word(problem_id)
+
+    def solutions(self, problem: Word) -> list[str]:
+        return [problem.problem_id, problem.problem_id.upper()]
+
+    def kinds_of(self, problem: Word, text: str) -> list[str]:
+        return ["small" if text.islower() else "large-or/larger"]
+
+    def described(self, identity: dict[str, object]) -> str:
+        return f"words, {identity['letters']} letters"
+
+
+def record(name: str, rows: list[list[float]]) -> Record:
+    meta = {"world": {"name": name}, "problem_ids": ["a-b", "c", "a-b"]}
+    return Record(meta, {1.0: [np.log(row) for row in rows]}, {})
+
+
+def test_a_task_from_outside_says_the_kinds_of_its_answers() -> None:
+    """The base gives small letters 3 of 4 times, the arm always: exp of the entropy of (3/4, 1/4), and 1."""
+    rows = {"base": [record("spelling", [[0.6, 0.2]] * 3)], "arm": [record("spelling", [[0.9, 1e-9]] * 3)]}
+    assert structure(rows, 8) == ([], None)  # nobody has the task
+    TASKS.register(Spelling)
+    try:
+        (one,), kinds = structure(rows, 8)
+        assert described({"name": "spelling", "letters": 3}) == "words, 3 letters"
+    finally:
+        del TASKS["spelling"]
+    assert one["kind"] == "cases" and list(one["shares"]["base"]) == ["small", "large-or/larger"]  # the task's own spelling
+    assert one["shares"]["base"]["small"].value == pytest.approx(0.75)
+    assert one["table"].notes[0].endswith(" small-or/large.") and one["table"].rows[1][2].endswith("0 +0 −3")
+    assert kinds is not None and [row[1].split("\n")[0] for row in kinds.rows] == ["1.75", "1.00"]
+
+
+def test_a_record_of_other_completions_has_no_kinds() -> None:
+    other = Record({"world": WORLDS["demo"].identity, "problem_ids": ["1-2=3"]}, {1.0: [np.log([0.5])]}, {})
+    assert len(WORLDS["demo"].solutions(Problem((1, 2), 3))) == 2 and structure({"base": [other]}, 8) == ([], None)
+
+
+def test_countdown_describes_itself_and_finds_a_problem_by_its_id() -> None:
+    world = WORLDS["demo"]
+    assert described(world.identity) == "Countdown: 4 numbers of 1..9, targets 1..20"
+    assert described({"name": "riddles"}) == "riddles" and described({}) == ""
+    problem = Problem((3, 5, 7, 11), 24)
+    assert world.problem_of(problem.problem_id) == problem
+    assert world.kinds_of(problem, "3*(5+7)-11") == ["+−×", "((·(··))·)"]
+    with pytest.raises(DataError, match="no id of a Countdown problem"):
+        world.problem_of("riddle 4")
