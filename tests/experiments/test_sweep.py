@@ -884,7 +884,7 @@ def test_a_task_from_outside_is_evaluated_as_countdown_is(
             words = ["--plugin", str(tmp_path / "own.py"), "--out", str(tmp_path / "one.npz"), "--ks", "1", "8", *more]
             main(["eval", str(tmp_path / what), *words])
         told = " ".join(capsys.readouterr().out.split())
-        assert caught.value.code == 0 and f"drawn_sums; {many} test problems" in told
+        assert caught.value.code == 0 and f": sums of numbers below {most}; {many} test problems" in told
         floor = f"uniform guesses: pass@1 {1 / (2 * most - 1):.3f}, pass@8 {1 - (1 - 1 / (2 * most - 1)) ** 8:.3f}"
         assert f"{floor} problems: sums of numbers below {most}; split test, draw law, seed 1" in told
     with pytest.raises(SystemExit) as caught:

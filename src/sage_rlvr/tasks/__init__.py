@@ -15,7 +15,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.base import Task, check_members
 from sage_rlvr.tasks.countdown import Countdown
-from sage_rlvr.tasks.countdown_steps import CountdownSteps
+from sage_rlvr.tasks.countdown.steps import CountdownSteps
 from sage_rlvr.tasks.jsonl import jsonl
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.math import SETS, MathTask
