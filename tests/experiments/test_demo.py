@@ -284,6 +284,6 @@ def test_a_strength_is_read_from_the_steps_that_had_an_update() -> None:
     found = strength([[*skipped, *updated]])
     assert found == pytest.approx({"active_first": 0.1, "active_last": 0.2, "q_first": 1.01, "q_last": 1.02})
     assert strength([skipped]) is None and strength([[]]) is None
-    summed = [row | {"anchor/log_q_mean": 0.01 * row["step"], "completions/length_mean": 50.0} for row in updated]
+    summed = [row | {"anchor/log_q_sum": 0.5 * row["step"]} for row in updated]
     logged = strength([[*skipped, *summed]])
     assert logged == pytest.approx(found | {"log_q_sum_first": 0.5, "log_q_sum_last": 1.0})

@@ -41,6 +41,7 @@ from sage_rlvr.report import write_summary
 from sage_rlvr.results import Results, Run, compare
 from sage_rlvr.results.comparisons import between
 from sage_rlvr.results.summary import choose, relabelled, strength, summary_of
+from sage_rlvr.results.tables import costs
 
 DESIGN = """
 title: small
@@ -623,6 +624,19 @@ def test_raw_kl_is_that_of_the_last_tenth() -> None:
         assert Run(arm="a", seed=0, metrics=[*rows, {"anchor/kl_raw": text}]).raw_kl is None
         found = strength([[{"anchor/q_mean": text, "anchor/q_active_share": 0.5}]])
         assert found is not None and found["active_first"] == 0.5 and not math.isfinite(found["q_last"])
+
+
+def test_of_samples_alone_the_summary_has_what_the_runs_logged(tmp_path: Path) -> None:
+    """No exact record stands there; strength, raw KL and seconds are of the runs all the same."""
+    folder = folder_of(tmp_path, {"control": [0.2], "other": [0.3]})
+    for record in (folder / "evaluations").glob("*-s*.npz"):
+        record.unlink()
+    for log in (folder / "runs").glob("*/metrics.jsonl"):
+        log.write_text(json.dumps({"step": 0, "anchor/kl_raw": 0.1, "rollout/tokens": 7, "time/step_s": 2.0}) + "\n")
+    found = summarize(folder)
+    row = found["arms"]["other"]
+    assert row["seeds"] == [] and row["tokens"] == 7 and row["kl_raw"]["value"] == 0.1 and row["train_seconds"] == 2.0
+    assert [line[0] for line in costs(found).rows] == ["control", "other"]
 
 
 def test_a_control_of_one_temperature_is_evaluated_again_by_its_path(tmp_path: Path) -> None:

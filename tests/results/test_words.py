@@ -114,7 +114,9 @@ def test_of_one_run_each_the_answer_starts_with_that_and_calls_nothing_better_or
         Row(a=a, b="B", metric=Metric(k=k), comparison=paired(b + gap + noise, b), family="primary", adjusted=adjusted)
         for a, k, gap, adjusted in (("A", 256, -0.1, 0.001), ("A", 1, 0.1, 0.2), ("C", 1, 0.0, 1.0))
     ]
-    assert [words.outcome(row) for row in made[:2]] == ["worse", "better before correction"]
+    assert [words.outcome(row) for row in made[:2]] == ["lower", "higher before correction"]
+    for row in made:
+        assert not {"better", "worse"} & set(f"{words.sentence(row)} {words.chip(row)}".replace(":", " ").split())
     for text in (words.answer(made), words.answer(made[:1]), words.answer(made[1:2])):
         assert text.startswith("In this one run of each, about these checkpoints and no method: ")
         assert "better" not in text and "worse" not in text and "\n" not in text

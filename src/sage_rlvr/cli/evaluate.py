@@ -115,6 +115,8 @@ class Eval(Command, ExactSettings, SampleSettings):
             limit = settings.max_new_tokens or (None if target.task is None else target.limit)
             settings = replace(settings, task=own.name, template=form, max_new_tokens=limit)
         else:
+            if self.world is not None:
+                raise _either(self.world, self.task)
             of_run = is_run(run)
             policy = "base" if self.what == "embedded" else run.name
             model = str(run / "policy") if of_run else self.what
@@ -199,6 +201,10 @@ class Eval(Command, ExactSettings, SampleSettings):
         return f"problems: {law}; split {self.split}, draw {self.draw}, seed {self.seed}"
 
 
+def _either(world: str, task: str) -> ConfigError:
+    return ConfigError(f"--world {world} with --task {task}: either says what is evaluated; leave one of them out")
+
+
 def target_of(what: str, world: str | None, task: str | None = None) -> Target:
     """`evaluation.evaluate.resolve`, a world and a task by their words; of a task with worlds the world is one of its own."""
     from sage_rlvr.config import world_of
@@ -211,7 +217,7 @@ def target_of(what: str, world: str | None, task: str | None = None) -> Target:
     if world is not None:
         found = world_of(world)
         if task is not None and (kind is None or not isinstance(found.build(), kind)):
-            raise ConfigError(f"--world {world} with --task {task}: either says what is evaluated; leave one of them out")
+            raise _either(world, task)
     return resolve(what, found, task if found is None else None)
 
 

@@ -29,8 +29,8 @@ class Report(Command):
     """Also write every figure as PNG into this folder."""
     split: Literal["validation", "test"] | None = None
     """Which records are compared (default: those of the sweep's own problems, else test)."""
-    k: int = 256
-    """pass@1 and pass@k are compared."""
+    k: int | None = None
+    """pass@1 and pass@k are compared (default: the largest that all allow, at most 256)."""
     show: int = 16
     """Samples of each problem and store on the page."""
     title: str = ""
@@ -42,7 +42,7 @@ class Report(Command):
         from sage_rlvr.results import Results
         from sage_rlvr.runs import writing
 
-        if not self.runs or self.show < 0 or self.k < 2:
+        if not self.runs or self.show < 0 or (self.k is not None and self.k < 2):
             raise ConfigError(
                 f"RUNS {list(self.runs)}, --show {self.show}, --k {self.k}: name one folder, run, record or store at least; "
                 "show 0 or more samples; k is 2 or more"

@@ -323,7 +323,9 @@ def anchor_metrics(
     mask: Bool[Tensor, "B T"],
     q_clamped: Bool[Tensor, "B T"] | None = None,
 ) -> dict[str, float]:
-    """Means over counted tokens: k3 to the shaped and raw reference (nats), q and log q, shares of q != 1 and at the band.
+    """Means over counted tokens: k3 to the shaped and raw reference (nats), q, shares of q != 1 and at the band.
+
+    log_q_sum is the mean over completions of the sum of log q, by which Eq. (4) scales a whole completion.
 
     The share at the band is read from `q_clamped`; without it from `log_q`, and left out for a product of several
     guides, whose log q does not tell which factor stands at an edge.
@@ -334,7 +336,7 @@ def anchor_metrics(
         "anchor/kl_raw": masked_mean(k3(logps, ref_logps), mask),
         "anchor/q_mean": masked_mean(shift.exp(), mask),
         "anchor/q_active_share": masked_mean(shift != 0, mask),
-        "anchor/log_q_mean": masked_mean(shift, mask),
+        "anchor/log_q_sum": masked_mean(torch.where(mask, shift, 0.0).sum(dim=1), mask.any(dim=1)),
     }
     parts = factors(anchor.guide)
     if q_clamped is None and len(parts) < 2:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -126,8 +126,8 @@ def _arm(results: Results, arm: Arm) -> dict[str, Any]:
     seeds, found = results.seeds(arm.name), results.scores(arm.name)
     row: dict[str, Any] = {"label": arm.name, "why": arm.why, "recipe": arm.recipe, "seeds": list(seeds)}
     row |= {"matched": list(arm.matched)} if arm.matched else {}
-    if not seeds or found is None:
-        return row
+    if not seeds or found is None:  # of samples alone there is what its runs logged
+        return row | training_of([run for (name, _), run in results.runs.items() if name == arm.name and run.metrics], arm.guided)
     row |= _scored(results, arm.name)
     ones = {str(seed): results.exact(arm.name, seed) for seed in seeds}
     row["pass_by_seed"] = _by_seed(found, shown_ks(results))
@@ -222,16 +222,12 @@ def strength(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | 
     updated = [[row for row in log if "anchor/q_mean" in row] for log in logs]
     if not all(updated):
         return None
-    read: dict[str, Callable[[Mapping[str, Any]], float]] = {
-        "active": lambda row: float(row["anchor/q_active_share"]),
-        "q": lambda row: float(row["anchor/q_mean"]),
-    }
-    if all("anchor/log_q_mean" in row for rows in updated for row in rows):  # before version 0.3 it was not
-        read["log_q_sum"] = lambda row: float(row["anchor/log_q_mean"]) * float(row["completions/length_mean"])
+    keys = {"active": "anchor/q_active_share", "q": "anchor/q_mean", "log_q_sum": "anchor/log_q_sum"}
     return {
-        f"{what}_{when}": float(np.mean([float(np.mean([of(row) for row in _part(rows, when)])) for rows in updated]))
+        f"{what}_{when}": float(np.mean([float(np.mean([float(row[key]) for row in _part(rows, when)])) for rows in updated]))
         for when in ("first", "last")
-        for what, of in read.items()
+        for what, key in keys.items()
+        if all(key in row for rows in updated for row in rows)  # runs of before have no log_q_sum
     }
 
 

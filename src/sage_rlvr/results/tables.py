@@ -175,8 +175,8 @@ def costs(found: Mapping[str, Any]) -> Table:
     columns["training, s"] = lambda row: f"{row['train_seconds']:.0f}" if "train_seconds" in row else ""
     columns["q not 1 on\n(first, last tenth)"] = lambda row: _first_and_last(row, "active", ".1%")
     columns["mean q\n(first, last tenth)"] = lambda row: _first_and_last(row, "q", ".4f")
-    rows = [row for row in found["arms"].values() if row["seeds"]]
-    if any("log_q_sum_first" in (row.get("dose") or {}) for row in rows):  # runs before version 0.3 did not log it
+    rows = [row for row in found["arms"].values() if row["seeds"] or "steps" in row]
+    if any("log_q_sum_first" in (row.get("dose") or {}) for row in rows):  # runs of before did not log it
         columns["sum of log q per completion\n(first, last tenth)"] = lambda row: _first_and_last(row, "log_q_sum", ".2f")
     note = (
         "Support: right completions with probability above 1/256, over all problems, against the base. Tokens and seconds (by the "

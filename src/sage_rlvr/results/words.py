@@ -40,16 +40,21 @@ BEFORE = "before correction"
 
 
 class End(StrEnum):
-    """How a comparison ends, in words: four that hold, the same before correction alone, three in which neither arm is ahead.
-    Larger and smaller are of what is no score."""
+    """How a comparison ends, in words: six that hold, the same before correction alone, three in which neither arm is ahead.
+    Larger and smaller are of what is no score; higher and lower of one training run each, whose intervals are over problems alone:
+    better and worse would be read as of methods."""
 
     BETTER = "better"
+    HIGHER = "higher"
     LARGER = "larger"
     SMALLER = "smaller"
+    LOWER = "lower"
     WORSE = "worse"
     BETTER_ALONE = f"better {BEFORE}"
+    HIGHER_ALONE = f"higher {BEFORE}"
     LARGER_ALONE = f"larger {BEFORE}"
     SMALLER_ALONE = f"smaller {BEFORE}"
+    LOWER_ALONE = f"lower {BEFORE}"
     WORSE_ALONE = f"worse {BEFORE}"
     CANNOT = "cannot be told"
     IDENTICAL = "identical"
@@ -57,10 +62,6 @@ class End(StrEnum):
 
 
 RANK = {end: i for i, end in enumerate(End)}
-OF_RUNS = {  # of one training run each, whose intervals are over problems alone: better and worse would be read as of methods
-    **{End.BETTER: "higher", End.BETTER_ALONE: f"higher {BEFORE}"},
-    **{End.WORSE: "lower", End.WORSE_ALONE: f"lower {BEFORE}"},
-}
 ONE_RUN = "In this one run of each, about these checkpoints and no method: "
 MOST = 4  # comparisons in the answer
 TOO_FEW = (Reason.ONE_SEED, Reason.TWO_SEEDS)
@@ -98,7 +99,7 @@ def _answered(rows: Sequence[Row]) -> str:
     if not any(row.comparison.known for row in rows):
         return _no_claim(rows)
     shown = _first(rows)
-    rest = [ending(row) for row in sorted((row for row in rows if row not in shown), key=lambda row: RANK[outcome(row)])]
+    rest = [outcome(row) for row in sorted((row for row in rows if row not in shown), key=lambda row: RANK[outcome(row)])]
     ends = ", ".join(f"{rest.count(word)} {word}" for word in dict.fromkeys(rest))
     more = f" {len(rest)} more {rows[0].family} comparison{'s' * (len(rest) > 1)}: {ends}." if rest else ""
     return f"{ONE_RUN if shown[0].comparison.over == 'problems' else ''}{_told(shown)}{more}"
@@ -121,7 +122,7 @@ def _first(primary: Sequence[Row]) -> list[Row]:
     """What the answer names: what outlasts correction, what does not, then what is tied, which keeps a place; of each the first
     rival's, at the largest k."""
     rivals = list(dict.fromkeys(row.b for row in primary))
-    ranked = sorted(primary, key=lambda r: (RANK[outcome(r)] // 4, rivals.index(r.b), -(r.metric.k or 0)))
+    ranked = sorted(primary, key=lambda r: (_firmness(r), rivals.index(r.b), -(r.metric.k or 0)))
     ends = [row for row in ranked if row.comparison.outcome in ("better", "worse")]
     tied = [row for row in ranked if row.comparison.outcome == "tied"]
     named = ends[: MOST - bool(tied)]
@@ -141,7 +142,7 @@ def _told(rows: Sequence[Row]) -> str:
     for rival, group in groupby(rows, key=lambda row: row.b):
         ends: dict[str, list[str]] = {}
         for row in group:
-            label = f"{ending(row)} at {row.metric.bare if shared else f'{row.metric}{_on(row)}'}"
+            label = f"{outcome(row)} at {row.metric.bare if shared else f'{row.metric}{_on(row)}'}"
             ends.setdefault(label, []).append(f"{'' if arm else f'{row.a} '}({numbers(row)})")
         parts = (f"{label}{' ' if arm else ': '}{', '.join(names)}" for label, names in ends.items())
         said.append(f"Against {rival}: {'; '.join(parts)}.")
@@ -207,14 +208,16 @@ def outcome(row: Row) -> End:
     if c.outcome in ("tied", "unknown"):
         same = c.outcome == "tied" and c.difference.width == 0 and c.difference.value == 0
         return End.IDENTICAL if same else told(c.outcome)
-    word = c.outcome if row.metric.name != "raw KL" else "larger" if c.outcome == "better" else "smaller"
+    more, less = ("larger", "smaller") if row.metric.name == "raw KL" else ("better", "worse")
+    if c.over == "problems":
+        more, less = "higher", "lower"
+    word = more if c.outcome == "better" else less
     return End(word if row.holds else f"{word} {BEFORE}")
 
 
-def ending(row: Row) -> str:
-    """The word for a row in the answer and in a line."""
-    end = outcome(row)
-    return OF_RUNS.get(end, end) if row.comparison.over == "problems" else end
+def _firmness(row: Row) -> int:
+    """0 for what outlasts correction, 1 for what does not, 2 for what is tied or cannot be told."""
+    return 2 if row.comparison.outcome in ("tied", "unknown") else int(not row.holds)
 
 
 def told(outcome: Outcome) -> End:
@@ -240,7 +243,7 @@ def line(rows: Sequence[Row], numbers: Callable[[Row], str] | None = None) -> st
     for row in sorted(rows, key=lambda row: RANK[outcome(row)]):
         name = f"{row.a} vs {row.b}" if several else row.a
         said, why = (numbers or _short)(row), "" if row.comparison.known else f" ({REASONS[row.comparison.reason]})"
-        words.setdefault((ending(row), why), []).append(f"{name} ({said})" if said else name)
+        words.setdefault((outcome(row), why), []).append(f"{name} ({said})" if said else name)
     told = "; ".join(f"{word}{why}: {', '.join(names)}" for (word, why), names in words.items())
     return f"{who}, {first.metric}{_on(first)}: {told}."
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar
 
 from sage_rlvr.errors import ConfigError, DataError
@@ -80,7 +80,11 @@ class CountdownSteps:
         return work(problem, completion)[0]
 
     def answer_key(self, problem: Problem, text: str) -> str | None:
-        """The expression that the steps compute, so that steps in another order are the same answer; None where a step is wrong."""
+        """The expression that the steps compute, so that steps in another order are the same answer; None where a step is wrong.
+
+        Where a result equals a number that is left, the steps do not say which of the two is taken: the result's expression sorts
+        behind the number, and two orders may count as two answers.
+        """
         return work(problem, text)[1]
 
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:
@@ -88,9 +92,10 @@ class CountdownSteps:
         found: list[tuple[Problem, str]] = []
         number, before, dry = 0, 0, 0
         while before < start + n:
-            kept = _written(self.world, split, seed, number)
-            found += kept[max(start - before, 0) : max(start + n - before, 0)]
-            number, before, dry = number + 1, before + len(kept), 0 if kept else dry + 1
+            kept = _many(self.world, split, seed, number)
+            if before + kept > start:
+                found += _written(self.world, split, seed, number)[max(start - before, 0) : start + n - before]
+            number, before, dry = number + 1, before + kept, 0 if kept else dry + 1
             if dry == DRY:
                 raise DataError(f"{self}: no example in {dry} blocks has a way in whole numbers; widen the targets or the numbers")
         return found
@@ -216,6 +221,12 @@ def _written(world: Countdown, split: str, seed: int, number: int) -> tuple[tupl
         raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
     worked = ((problem, steps(problem.numbers, text)) for problem, text in block(world, split, seed, number))
     return tuple((problem, text) for problem, text in worked if text)
+
+
+@cache
+def _many(world: Countdown, split: str, seed: int, number: int) -> int:
+    """How many examples a block holds; kept for all blocks, so that a place far down the stream is found without them."""
+    return len(_written(world, split, seed, number))
 
 
 __all__ = ["CountdownSteps", "steps", "work"]

@@ -64,7 +64,7 @@ class SageTrainer(GRPOTrainer):
     """A GRPOTrainer with one of `guide=` (shapes the KL of `args`) and `method=` (must agree with `args`: grpo_config).
 
     Everything else is as in GRPOTrainer, evaluation included: its KL stays the distance to the reference itself.
-    Logs anchor/kl, kl_raw, q_mean, log_q_mean, q_active_share and q_clamped_share beside TRL's metrics.
+    Logs anchor/kl, kl_raw, q_mean, log_q_sum, q_active_share and q_clamped_share beside TRL's metrics.
     ConfigError (CancellingGuide) at construction for what would leave the run unshaped, RuntimeError while training.
     A guide that looks at the batch sees one rollout: the rows that TRL generated together, on all ranks.
 
