@@ -324,8 +324,15 @@ def test_a_damaged_run_record_is_refused(warm_policy: Path, capsys: Capture) -> 
 def test_the_world_of_an_sft_recipe(tmp_path: Path, warm_policy: Path, capsys: Capture) -> None:
     recipe = tmp_path / "sft.yaml"
     recipe.write_text("steps: 3\nworld: {counts: {2: 1.0}, max_number: 7}\n")
-    assert call("eval", warm_policy, "--world", recipe, "--problems", 4, "--out", "e.npz") == 0
-    assert load_record("e.npz").meta["world"]["max_number"] == 7
+    assert call("eval", warm_policy, "--world", recipe, "--problems", 4) == 0
+    place = f"runs/evaluations/{warm_policy.name}-sft-test.npz"  # of each world a record of its own
+    assert load_record(place).meta["world"]["max_number"] == 7
+
+
+def test_a_world_beside_a_task_without_worlds_is_refused_by_samples_too(warm_policy: Path, capsys: Capture) -> None:
+    for more in ((), ("--samples", 2)):
+        err = refused(capsys, "eval", warm_policy, "--task", "countdown_steps", "--world", "demo", "--problems", 2, *more)
+        assert "--world demo with --task countdown_steps: either says what is evaluated; leave one of them out" in err
 
 
 def test_a_cross_check_needs_temperature_one(write_recipe: Recipe, warm_policy: Path, capsys: Capture) -> None:

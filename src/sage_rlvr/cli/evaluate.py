@@ -38,7 +38,8 @@ class ExactSettings:
     sample: int = 0
     """Also draw this many completions at temperature 1 for each of 40 problems and hold them against the exact numbers."""
     out: Path | None = None
-    """Where the record goes (default <run>/evaluation-<split>.npz, or runs/evaluations/<model>-<split>.npz)."""
+    """Where the record goes (default <run>/evaluation-<split>.npz, or runs/evaluations/<model>-<split>.npz; of a named world with
+    its name)."""
 
 
 EXACT = tuple(f.name for f in fields(ExactSettings))
@@ -151,6 +152,8 @@ class Eval(Command, ExactSettings, SampleSettings):
         target.check_listed()
         stem = "evaluation" if target.run else target.name
         stem += "" if target.task is None or target.named is None else f"-{target.task.name}"
+        if world := self.world or (self.task or "").partition(":")[2]:  # of each world a record of its own
+            stem += f"-{Path(world).stem}"
         path = self.out or (target.run or RUNS / "evaluations") / f"{stem}-{self.split}.npz"
         with writing("record of an evaluation", path, 4 << 20):
             path.parent.mkdir(parents=True, exist_ok=True)
