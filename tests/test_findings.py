@@ -17,6 +17,8 @@ HULL, MAXRL = "at equal pass@1 on their convex hull (first at T = 1)", "MaxRL, k
 SAMES = (f"pass@1 {SAME}", f"pass@256 {SAME}")
 EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, metrics in the order of the row
     ("Should I use Branch?", "tier1", "SAGE-Branch", "GRPO", ("pass@1", "pass@256")),
+    ("| At a mean q of 2", "sage_room", "Branch, ratio 4", "GRPO, beta 0.0125", ("pass@1", "pass@256")),
+    ("| At a mean q of 2", "sage_room", "Branch, ratio 4", "placebo of Branch, ratio 4", ("pass@256",)),
     ("Does another guide help?", "rarity_again", "RLOO+Rarity", "RLOO", (f"pass@256 at equal pass@1 {NEAR}",)),
     ("What keeps coverage?", "tier1", "no KL", "GRPO", ("pass@256", "pass@1")),
     ("Does more KL do more", "beta_again", "GRPO, beta 0.1", "GRPO", (f"pass@256 at equal pass@1 {NEAR}",)),
