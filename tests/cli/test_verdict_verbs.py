@@ -137,7 +137,7 @@ def test_records_over_k_and_over_temperatures(capsys: Capture) -> None:
     arms = record("base", policies()), record("GRPO", policies(0.8, 1)), record("Branch", policies(0.8, 2))
     code, out, err = run(capsys, "compare", *arms, "--k", 16)
     assert code == 0, err
-    assert "GRPO vs base over k: better at k = 1 to 16" in out
+    assert "GRPO vs base over k: higher at k = 1 to 16" in out
     assert "P(GRPO > base), a problem's pass@1 (the same at every k): 1.000" in out
     assert "pass@16 at equal pass@1 (mean over all temperatures): GRPO, Branch against base." in out
     assert "Branch vs GRPO, pass@16 at equal pass@1 (mean over all temperatures): tied for these checkpoints (" in out
@@ -179,7 +179,7 @@ def test_sample_stores(capsys: Capture) -> None:
     b = store("b", rng.binomial(16, np.clip(p + 0.3, 0, 1)), replace(IDENTITY, model="Branch", seed=8))
     code, out, err = run(capsys, "compare", a, b, "--k", 8)
     assert code == 0, err
-    assert "b vs a, pass@1 on sums: better" in out and "over 12 problems and their samples" in out
+    assert "b vs a, pass@1 on sums: higher" in out and "over 12 problems and their samples" in out
     assert "sums: b vs a over k" in out and "sums: P(b > a), a problem's pass@1: " in out
     code, out, err = run(capsys, "compare", a, b)  # k is 256 or, as here, all samples
     assert code == 0 and "b vs a, pass@16 on sums: " in out and "pass@256" not in out, err

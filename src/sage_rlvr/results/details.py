@@ -128,7 +128,7 @@ def curve_words(found: CurveComparison, a: str, b: str) -> str:
         top = max(places, key=lambda i: abs(found.difference[i]))
         where = f"at k = {first}" + (f" to {last}" if first != last else "")
         size = f" (largest difference {signed(float(found.difference[top]))} at k = {found.ks[top]})"
-        parts.append(f"{told(outcome)} {where}{size * (outcome != 'unknown')}")
+        parts.append(f"{told(outcome, found.over)} {where}{size * (outcome != 'unknown')}")
     many = f"all {len(found.ks)} values of k at once (and is wider than an interval at one k)"
     at = many if len(found.ks) > 1 else "this k"
     return f"{a} vs {b} over k: {'; '.join(parts)}; the {100 * found.level:g} % band holds at {at}, over {found.n} {found.over}"
@@ -161,7 +161,8 @@ def pattern_words(found: PatternComparison) -> str:
     if (paired := found.by_problem) is None:
         return f"{head}; no problem was solved by both, so no paired comparison"
     gap, few = paired.difference, f"; a pattern in fewer than {SPARSE} problems supports no claim" * (not paired.known)
-    return f"{head}; {told(paired.outcome)} over the {gap.n} problems solved by both (difference {gap.value:+.3f}){few}"
+    word = told(paired.outcome, paired.over)
+    return f"{head}; {word} over the {gap.n} problems solved by both (difference {gap.value:+.3f}){few}"
 
 
 def _ends(i: Interval, form: str) -> str:

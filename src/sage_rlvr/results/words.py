@@ -205,14 +205,14 @@ def sentence(row: Row) -> str:
 def outcome(row: Row) -> End:
     """The word for a row."""
     c = row.comparison
+    if c.outcome == "tied" and c.difference.width == 0 and c.difference.value == 0:
+        return End.IDENTICAL
+    word = told(c.outcome, c.over)
     if c.outcome in ("tied", "unknown"):
-        same = c.outcome == "tied" and c.difference.width == 0 and c.difference.value == 0
-        return End.IDENTICAL if same else told(c.outcome)
-    more, less = ("larger", "smaller") if row.metric.name == "raw KL" else ("better", "worse")
-    if c.over == "problems":
-        more, less = "higher", "lower"
-    word = more if c.outcome == "better" else less
-    return End(word if row.holds else f"{word} {BEFORE}")
+        return word
+    if row.metric.name == "raw KL":
+        word = End.LARGER if c.outcome == "better" else End.SMALLER
+    return word if row.holds else End(f"{word} {BEFORE}")
 
 
 def _firmness(row: Row) -> int:
@@ -220,9 +220,13 @@ def _firmness(row: Row) -> int:
     return 2 if row.comparison.outcome in ("tied", "unknown") else int(not row.holds)
 
 
-def told(outcome: Outcome) -> End:
-    """The word for an outcome that nothing corrects."""
-    return End.CANNOT if outcome == "unknown" else End(outcome)
+def told(outcome: Outcome, over: str) -> End:
+    """The word for an outcome that nothing corrects. over: what its interval is over; "problems" is of one training run each."""
+    if outcome == "unknown":
+        return End.CANNOT
+    if over == "problems" and outcome != "tied":
+        return End.HIGHER if outcome == "better" else End.LOWER
+    return End(outcome)
 
 
 def chip(row: Row) -> str:
