@@ -117,7 +117,7 @@ def test_a_plain_difference_is_told_and_strangers_are_not_paired():
         arm({p: i % 3 for i, p in enumerate(sizes)}, sizes),
         arm({p: 7 + i % 3 for i, p in enumerate(sizes)}, sizes),
     )
-    assert "better over the 40 problems solved by both" in pattern_words(compare_patterns(more, less, patterns=WORD)["x"])
+    assert "higher over the 40 problems solved by both" in pattern_words(compare_patterns(more, less, patterns=WORD)["x"])
     other = arm({}, {f"z{i}": 10 for i in range(20)})
     apart = compare_patterns(more, other, patterns=WORD)["x"]
     assert apart.by_problem is None and "no problem was solved by both" in pattern_words(apart)

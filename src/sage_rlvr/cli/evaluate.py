@@ -116,14 +116,14 @@ class Eval(Command, ExactSettings, SampleSettings):
             limit = settings.max_new_tokens or (None if target.task is None else target.limit)
             settings = replace(settings, task=own.name, template=form, max_new_tokens=limit)
         else:
-            if self.world is not None:
-                raise _either(self.world, self.task)
             of_run = is_run(run)
             policy = "base" if self.what == "embedded" else run.name
             model = str(run / "policy") if of_run else self.what
             self._say_other_reward(session, run if of_run else None)
         home = run / "samples" if of_run else RUNS / "samples" / policy
         asked = task_named(settings.task) if own is None else own  # type: ignore[arg-type]
+        if own is None and self.world is not None:
+            raise _either(self.world, str(self.task))
         store = settings.store or store_place(home, settings.store_name(asked))
         return SampleRun(**(vars(settings) | {"store": store}), policy=policy, model=model, own=own)
 

@@ -98,7 +98,7 @@ def _answer(question: Question, folder: Path) -> Answer:
     return Answer(
         question=question, raised=raised and raised.difference, asked=asked and asked.difference,
         together=pooled_seeds([raised.difference, asked.difference]) if raised and asked else None,
-        outcome=told(asked.outcome) if asked else NOT_RUN,
+        outcome=told(asked.outcome, "training seeds") if asked else NOT_RUN,
     )  # fmt: skip
 
 
