@@ -56,7 +56,8 @@ def page_of(
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
     values: dict[str, Any] = {"summary": found, "order": order, "browser": samples.data_of(browsed) if browsed else None}
     values |= {"title": title or design.title[:1].upper() + design.title[1:] or usual, "register": register, "brief": brief}
-    values |= {"lead": _lead(found, them, sorted({c.task for c in results.counts})), "samples": samples.about(stores, browsed)}
+    values |= {"lead": _lead(found, them, sorted({row["task"] for row in found.get("sampled", ())}))}
+    values |= {"samples": samples.about(stores, browsed)}
     values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
     values |= _said(results, rows, found, list(dict.fromkeys([*them, *design.names])))
     values |= _scores(results, found, them, base) | _training(results, rows, found, them, base, trained)
