@@ -118,7 +118,7 @@ def test_of_one_run_each_the_answer_starts_with_that_and_calls_nothing_better_or
     for row in made:
         assert not {"better", "worse"} & set(f"{words.sentence(row)} {words.chip(row)}".replace(":", " ").split())
     for text in (words.answer(made), words.answer(made[:1]), words.answer(made[1:2])):
-        assert text.startswith("In this one run of each, about these checkpoints and no method: ")
+        assert text.startswith("One run of each: about these checkpoints, not about methods. ")
         assert "better" not in text and "worse" not in text and "\n" not in text
     assert "Against B, pass@256: lower: A (difference −0.095, " in words.answer(made[:1])
     assert "Against B, pass@1: higher before correction: A (+0.105)" in words.lines(made)[1]

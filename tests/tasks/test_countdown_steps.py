@@ -80,7 +80,6 @@ def test_problems_differ_and_draws_repeat() -> None:
     rows = TASK.problems("train")
     assert len(rows) == len({p.key for p in rows}) == 50 and all(10 <= p.target <= 60 for p in rows)
     assert TASK.draw("test", 0, 30) == [problem for problem, _ in TASK.examples("test", 0, 0, 30)]
-    assert TASK.fingerprint(rows) != TASK.fingerprint(rows[:-1])
 
 
 def test_refusals() -> None:

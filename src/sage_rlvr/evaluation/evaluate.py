@@ -199,15 +199,10 @@ def evaluate(
 
 
 def guess_floor(target: Target, record: Record, k: int) -> float | None:
-    """pass@k of uniform guesses: mean over the record's problems of 1 - (1 - right / candidates)^k; None where the task does not
-    say among how many candidates a guess chooses."""
+    """`tasks.base.guess_floor` on a record's problems, whose right answers it has counted."""
     meta, rows = record.meta, next(iter(record.logps.values()))
     chosen = target.problems(meta["split"], meta["seed"], record.problems, meta["draw"])
-    candidates = getattr(target.asked, "candidates", None)
-    if candidates is None:
-        return base.guess_floor(target.asked, chosen, k)
-    shares = [len(row) / candidates(problem) for row, problem in zip(rows, chosen, strict=True)]
-    return float(np.mean([1 - (1 - share) ** k for share in shares]))
+    return base.guess_floor(target.asked, chosen, k, list(map(len, rows)))
 
 
 def cross_check(

@@ -62,7 +62,7 @@ class End(StrEnum):
 
 
 RANK = {end: i for i, end in enumerate(End)}
-ONE_RUN = "In this one run of each, about these checkpoints and no method: "
+ONE_RUN = "One run of each: about these checkpoints, not about methods. "
 MOST = 4  # comparisons in the answer
 TOO_FEW = (Reason.ONE_SEED, Reason.TWO_SEEDS)
 CLAIM = f"A claim about methods needs {FEWEST_SEEDS} training seeds of each arm at least; of fewer, differences alone are given."
@@ -303,10 +303,11 @@ def families(rows: Sequence[Row]) -> str:
     sizes = {row.family: row.family_size for row in sorted(rows, key=lambda row: row.family != "primary") if row.family_size}
     if not sizes:
         return ""
+    ahead, behind = (told(end, next(row.comparison.over for row in rows if row.family_size)) for end in ("better", "worse"))
     parts = " and once over ".join(f"{n} {name} comparison{'s' * (n != 1)}" for name, n in sizes.items())
     return (
-        f"Holm's correction runs once over {parts}. Better or worse: the interval leaves 0 out and Holm's p is below 0.05; "
-        f"{BEFORE}: the interval alone."
+        f"Holm's correction runs once over {parts}. {ahead.capitalize()} or {behind}: the interval leaves 0 out and Holm's p is "
+        f"below 0.05; {BEFORE}: the interval alone."
     )
 
 

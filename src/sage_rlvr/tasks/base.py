@@ -271,11 +271,20 @@ def leaks(task: Task, problem: Any, hint: str) -> bool:
     return bool(gold) and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", " ".join(hint.split())) is not None
 
 
-def guess_floor(task: Task, problems: Sequence[Any], k: int) -> float | None:
-    """Mean over problems of 1 - (1 - 1/choices)^k: what k blind guesses hit; None where a task says no number of choices."""
-    choices = getattr(task, "choices", None)
-    found = [choices(problem) for problem in problems] if choices else [None]
-    return None if None in found else sum(1 - (1 - 1 / n) ** k for n in found) / len(found)
+def guess_floor(task: Task, problems: Sequence[Any], k: int, right: Sequence[int] | None = None) -> float | None:
+    """Mean over problems of 1 - (1 - 1/choices)^k: what k blind guesses hit; None where a task says no number of choices.
+
+    right: how many right answers each problem has, where they are counted: then `candidates` alone is asked, if the task has it.
+    """
+    candidates, choices = getattr(task, "candidates", None), getattr(task, "choices", None)
+    if right is not None and candidates is not None:
+        shares = [n / candidates(problem) for n, problem in zip(right, problems, strict=True)]
+    else:
+        found = [choices(problem) for problem in problems] if choices else [None]
+        if None in found:
+            return None
+        shares = [1 / n for n in found]
+    return sum(1 - (1 - share) ** k for share in shares) / len(shares)
 
 
 def fingerprint(task: Task, problems: Sequence[Any]) -> str:

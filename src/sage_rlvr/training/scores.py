@@ -73,7 +73,7 @@ def score_rows(
     groups: Rows,
     rows: Tensor,
     *,
-    entropies: bool,
+    entropies: bool = False,
     log_probs: bool = False,
     gradient: bool = False,
     hidden: bool = False,
@@ -95,21 +95,10 @@ def score_rows(
 
 
 @torch.no_grad()
-def fixed_scores(
-    loop: Loop,
-    model: PreTrainedModel,
-    groups: Rows,
-    rows: Tensor,
-    *,
-    entropies: bool,
-    log_probs: bool = False,
-    hidden: bool = False,
-) -> Scores:
-    """`score_rows` out of graph, `updates.micro_batch` groups at a time, so that it needs no more memory than an update."""
-    parts = [
-        score_rows(loop, model, groups, part, entropies=entropies, log_probs=log_probs, hidden=hidden)
-        for part in at_once(loop, groups, rows)
-    ]
+def fixed_scores(loop: Loop, model: PreTrainedModel, groups: Rows, rows: Tensor, **read: bool) -> Scores:
+    """`score_rows` out of graph, `updates.micro_batch` groups at a time, so that it needs no more memory than an update. read: what
+    else, by its keywords."""
+    parts = [score_rows(loop, model, groups, part, **read) for part in at_once(loop, groups, rows)]
     if len(parts) == 1:
         return parts[0]
 

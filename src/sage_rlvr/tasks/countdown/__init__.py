@@ -10,6 +10,7 @@ numbers are allowed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
@@ -223,19 +224,15 @@ class Countdown:
         n = self.train_problems if n is None else n
         if not distinct:
             return [problem for problem, _ in self.examples(split, seed, 0, n)]
-        found: dict[tuple[tuple[int, ...], int], Problem] = {}
-        size, stale, start = draws.block_size(self), 0, 0
-        while len(found) < n:
-            before = len(found)
-            for problem, _ in self.examples(split, seed, start, size):
-                found.setdefault(problem.key, problem)
-            start, stale = start + size, 0 if len(found) > before else stale + size
-            if stale >= 4 * draws.BLOCK:
-                raise DataError(
-                    f"{n} distinct {split} problems: this world gave only {len(found)}; ask for fewer or "
-                    f"enlarge max_number={self.max_number} or max_target={self.max_target}."
-                )
-        return list(found.values())[:n]
+        size = draws.block_size(self)
+        blocks = (self.examples(split, seed, start, size) for start in itertools.count(0, size))
+        found = draws.different(blocks, n, 4 * draws.BLOCK // size)
+        if len(found) < n:
+            raise DataError(
+                f"{n} distinct {split} problems: this world gave only {len(found)}; ask for fewer or "
+                f"enlarge max_number={self.max_number} or max_target={self.max_target}."
+            )
+        return found
 
 
 WORLDS: Mapping[str, Countdown] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
@@ -46,6 +47,20 @@ def block(world: Countdown, split: str, seed: int, number: int) -> Examples:
     chosen = sizes[np.minimum(np.searchsorted(edges, uniform * edges[-1], side="right"), len(sizes) - 1)].tolist()
     streams = {n: iter(draw(world, split, n, stream(*path, n), chosen.count(n))) for n in world.counts if n in chosen}
     return [next(streams[n]) for n in chosen]
+
+
+def different(blocks: Iterable[Sequence[tuple[Problem, str]]], n: int, dry: int) -> list[Problem]:
+    """The first n problems of blocks of examples whose keys differ; fewer where `dry` blocks in a row bring none."""
+    found: dict[tuple[tuple[int, ...], int], Problem] = {}
+    stale = 0
+    for drawn in blocks:
+        before = len(found)
+        for problem, _ in drawn:
+            found.setdefault(problem.key, problem)
+        stale = 0 if len(found) > before else stale + 1
+        if len(found) >= n or stale == dry:
+            break
+    return list(found.values())[:n]
 
 
 def _accepted(world: Countdown, split: str, n: int, bits: np.random.Philox, need: int) -> Examples:

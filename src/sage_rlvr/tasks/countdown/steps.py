@@ -16,20 +16,20 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import count
 from typing import Any, ClassVar
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.tasks.countdown import Countdown, Problem, render
-from sage_rlvr.tasks.countdown.draws import block
+from sage_rlvr.tasks.countdown.draws import block, different
 from sage_rlvr.tasks.countdown.problem import SPLITS
 from sage_rlvr.tasks.countdown.tokenizer import CHARACTERS
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import ATOM, kind_of, postfix, spell
 
 LONGEST = 400  # characters; a longer completion is wrong without being read
-DRY = 64  # blocks of examples in a row without a new problem, or without a way in whole numbers, before a world is refused
+DRY = 64  # blocks of examples in a row that bring nothing before a world is refused
 STEP = re.compile(r"([0-9]{1,9})([-+*/])([0-9]{1,9})=([0-9]{1,9})")
 LEFT = re.compile(r"\(([0-9]{1,9}(?: [0-9]{1,9})*)\)")
 Part = tuple[str, int]  # a spelling and its kind
@@ -111,22 +111,10 @@ class CountdownSteps:
         return [problem for problem, _ in self.examples(split, seed, 0, n)]
 
     def _different(self, split: str, seed: int, n: int) -> list[Problem]:
-        if split not in SPLITS:
-            raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
-        found: dict[Any, Problem] = {}
-        number, dry = 0, 0
-        while len(found) < n:
-            before = len(found)
-            for problem, _ in _written(self.world, split, seed, number):
-                found.setdefault(problem.key, problem)
-            number, dry = number + 1, 0 if len(found) > before else dry + 1
-            if dry == DRY:
-                raise DataError(f"{n} different {split} problems: {self} gave only {len(found)}; ask for fewer or widen it")
-        return list(found.values())[:n]
-
-    def fingerprint(self, problems: list[Problem]) -> str:
-        """Of the problems as they are asked."""
-        return hash_of([[p.problem_id, render(p)] for p in problems])
+        found = different((_written(self.world, split, seed, number) for number in count()), n, DRY)
+        if len(found) < n:
+            raise DataError(f"{n} different {split} problems: {self} gave only {len(found)}; ask for fewer or widen it")
+        return found
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Worked examples; the same with a result, a number left or the target changed, without the last step, as an expression."""
