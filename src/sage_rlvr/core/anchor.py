@@ -314,6 +314,9 @@ def length_note(anchor: Anchor, reduction: Reduction) -> str:
     )
 
 
+PER_COMPLETION = frozenset({"anchor/log_q_sum"})  # those of `anchor_metrics` that are means over completions, not over tokens
+
+
 @torch.no_grad()
 def anchor_metrics(
     anchor: Anchor,

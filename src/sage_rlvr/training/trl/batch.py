@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sage_rlvr.core.advantages import GroupCentered, GroupNormalized, sees
-from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
+from sage_rlvr.core.anchor import PER_COMPLETION, Anchor, anchor_logps, anchor_metrics
 from sage_rlvr.core.guides import clamped, factors, is_flat
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Credit, Method, credit
@@ -94,9 +94,11 @@ def anchor_means(anchor: Anchor, inputs: Inputs, logps: Tensor, accelerator: Any
     mask = counted(inputs)
     reference, log_q = inputs["sage_ref_logps"], inputs["sage_log_q"]
     means = anchor_metrics(anchor, logps, reference, log_q, mask, inputs["sage_q_clamped"])
-    sums = torch.tensor([*means.values(), 1.0], device=mask.device) * mask.sum()
-    *totals, count = accelerator.reduce(sums, reduction="sum").tolist()
-    return {name: total / count for name, total in zip(means, totals, strict=True)} if count else {}
+    # Ranks have other numbers of tokens than of completions to each other: each mean is weighted by what it is a mean over.
+    over = torch.stack([mask.any(dim=1).sum() if name in PER_COMPLETION else mask.sum() for name in means]).float()
+    sums = torch.stack([torch.tensor([*means.values()], device=mask.device) * over, over])
+    totals, counts = accelerator.reduce(sums, reduction="sum").tolist()
+    return {name: total / count for name, total, count in zip(means, totals, counts, strict=True) if count}
 
 
 # ---- advantages
