@@ -14,7 +14,7 @@ import numpy as np
 
 from sage_rlvr.evaluation.sample_report import Drawn
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.results.comparisons import Row, sampled_sides, shared
+from sage_rlvr.results.comparisons import Row, sides
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.words import End, told
@@ -63,17 +63,6 @@ def detail_lines(results: Results, rows: Sequence[Row], *, support: bool = False
     lines = [line for two in both if two is not None for line in pair_lines(results, *two, support=support)]
     lines += [LEGEND] * (support and bool(lines))
     return [*lines, *cost_lines(results), *steps_lines(results)]
-
-
-def sides(results: Results, a: str, b: str, task: str, temperature: float) -> tuple[Scores, Scores] | None:
-    """Scores of both at the training seeds that they share; None where one was not evaluated there."""
-    one, two = results.scores(a, task, temperature), results.scores(b, task, temperature)
-    if one is None or two is None:
-        return None
-    if one.n is not None:
-        return sampled_sides(results, a, b, task, temperature)
-    seeds = shared(results, a, b, task)
-    return (one.only(seeds), two.only(seeds)) if seeds else None
 
 
 def pair_lines(results: Results, a: Scores, b: Scores, *, support: bool = False) -> Iterator[str]:

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.results import stored
+from sage_rlvr.results.comparisons import sides
 from sage_rlvr.results.details import band as band_of
-from sage_rlvr.results.details import sides
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.tables import Columns, base_row, table
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
@@ -114,7 +114,7 @@ def differences(results: Results, base: str, sampled: Mapping[str, Sequence[Mapp
     sampled: the policies of each task."""
     pairs = dict.fromkeys([(a, b) for a, b, _ in results.design.pairs()])
     pairs |= dict.fromkeys((a, base) for a in results.design.names if a != base)
-    exact = {pair: two for pair in pairs if (two := sides(results, *pair, "", 1.0)) and two[0].n is None and two[1].n is None}
+    exact = {pair: two for pair in pairs if (two := sides(results, *pair)) and two[0].n is None and two[1].n is None}
     bands = {pair: band_of(*two, results.k, results.several, seed_ks(results.k)) for pair, two in exact.items()}
     if found := {pair: curve for pair, curve in bands.items() if curve is not None}:
         who = "training seeds" if results.several else "problems"
