@@ -106,15 +106,12 @@ def template(name: str, **values: Any) -> str:
     """A template of this folder with its values; runs of empty lines become one."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-        loader=jinja2.FunctionLoader(asset), finalize=escaped if name.endswith(".md.j2") else _shown,
+        loader=jinja2.FunctionLoader(asset),
+        finalize=escaped if name.endswith(".md.j2") else lambda value: visible(value) if type(value) is str else value,
     )  # fmt: skip
     environment.filters |= {"plain": plain, "fenced": fenced, "md": tabled}
     environment.globals["suggest"] = suggest
     return re.sub(r"\n{3,}", "\n\n", environment.get_template(name).render(values)).strip() + "\n"
-
-
-def _shown(value: Any) -> Any:
-    return visible(value) if type(value) is str else value
 
 
 def asset(name: str) -> str:

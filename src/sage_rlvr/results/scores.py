@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, control_error
+from sage_rlvr.stats.curves import CurveComparison, paired_count_curve, paired_curve, seed_ks, seeds_curve
 from sage_rlvr.stats.intervals import Interval, least_seen, passk_interval, seed_interval, share_interval
-from sage_rlvr.stats.passk import curve, pass_at_k
+from sage_rlvr.stats.passk import curve, pass_at_k, powers
 
 Floats = NDArray[np.float64]
 
@@ -70,3 +72,19 @@ class Scores:
             )
         if len(other.values) not in (1, len(self.values)):
             raise DataError(f"{self.arm} and {other.arm}: different numbers of training seeds on {self.task}; give each the same")
+
+    def band(self, other: Scores, k: int, *, several: bool, ks: Sequence[int] = ()) -> CurveComparison | None:
+        """This minus the other over k with a band that holds at all k at once; None below three of several training seeds. ks: of
+        exact scores, powers of two where none are given, of several seeds powers of four."""
+        if not several and self.n is not None:
+            return paired_count_curve(self.n, self.values[0].astype(int), other.values[0].astype(int))
+        if not several:
+            ks = ks or powers(k)
+            return paired_curve(self.passes(ks)[0], other.passes(ks)[0], ks)
+        if len(self.values) < FEWEST_SEEDS:
+            return None
+        ks = seed_ks(k if self.n is None else min(k, self.n))
+        left, right = np.broadcast_arrays(self.passes(ks), other.passes(ks))
+        fixed = other.n and len(other.values) == 1
+        error = [control_error(other.n or 0, other.values.astype(int), j) for j in ks] if fixed else 0.0
+        return seeds_curve(left, right, ks, shared=error)
