@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-
 from benchmarks.ways import dyed, walk, ways
 
 from sage_rlvr.report import write_summary
