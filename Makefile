@@ -26,7 +26,7 @@ TRL_TESTS := -m pytest -n 2 tests/training/test_trl*.py tests/training/test_trac
 NEWEST := tests/test_import_config.py tests/test_paper_recipes.py
 
 .PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-sharded test-verl test-vllm docs tutorial wheel \
-  bench bench-trl bench-eval bench-parts acting battery guided base lint format clean
+  bench bench-trl bench-eval bench-parts ways acting battery guided base lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
@@ -47,6 +47,7 @@ help:
 	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
 	@echo "make bench-trl  SageTrainer against plain GRPOTrainer: step time, peak memory, forward passes"
 	@echo "make bench-parts  what each method's parts cost a step of the loop: docs/results/parts_speed.md"
+	@echo "make ways       follow one number through the code, from its record to the page: how many files it is in"
 	@echo "make acting     show that each part of each Countdown recipe acts: docs/results/parts.md"
 	@echo "make battery    100 kills, 800 damaged files, 10,000 hostile answers; figures: docs/results/battery.md"
 	@echo "make guided     Agent-RLVR on the repair world, three seeds with controls: hours, resumable"
@@ -121,6 +122,9 @@ bench-trl:
 
 bench-parts: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/parts.py --docs docs/results/parts_speed.md $(ARGS)
+
+ways: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ways.py $(ARGS)
 
 acting: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/sage-rlvr study acting --docs docs $(ARGS)

@@ -10,19 +10,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jinja2
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from sage_rlvr.errors import suggest
 from sage_rlvr.report import figures
-from sage_rlvr.report.markup import as_script, asset, escaped, template, to_html
+from sage_rlvr.report.markup import as_script, escaped, fenced, plain, tabled, to_html
 from sage_rlvr.report.style import dark_twins, looks, png_of, svg_of
 from sage_rlvr.results import Results
 from sage_rlvr.results.page import page_of
 from sage_rlvr.runs import write_json_atomic, write_text_atomic
+from sage_rlvr.text import visible
 
 # No request may leave the page, and no script runs but the one whose hash is named; {script} is 'none' where there is none
 POLICY = (
@@ -95,6 +100,23 @@ class Page:
 
         drawing = pictures is not None
         return template("report.md.j2", figure=figure, draw=figures, drawing=drawing, browsing=browsing, **self.values)
+
+
+def template(name: str, **values: Any) -> str:
+    """A template of this folder with its values; runs of empty lines become one."""
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+        loader=jinja2.FunctionLoader(asset),
+        finalize=escaped if name.endswith(".md.j2") else lambda value: visible(value) if type(value) is str else value,
+    )  # fmt: skip
+    environment.filters |= {"plain": plain, "fenced": fenced, "md": tabled}
+    environment.globals["suggest"] = suggest
+    return re.sub(r"\n{3,}", "\n\n", environment.get_template(name).render(values)).strip() + "\n"
+
+
+def asset(name: str) -> str:
+    """A file of this folder as text."""
+    return resources.files("sage_rlvr.report").joinpath(name).read_text("utf-8")
 
 
 def summary_page(path: Path) -> Page:

@@ -1,7 +1,7 @@
-"""A page as Markdown from a Jinja template, and its HTML by markdown-it-py. No text of unknown origin becomes markup.
+"""Values as Markdown, and a page's Markdown as HTML by markdown-it-py. No text of unknown origin becomes markup.
 
-In a template every value is escaped for Markdown unless it is `Markup`; raw HTML of the Markdown stays text, but for our own
-folds and line breaks in cells. Images become the figures of the page, so the HTML loads nothing.
+Every value is escaped for Markdown unless it is `Markup`; raw HTML of the Markdown stays text, but for our own folds and line
+breaks in cells. Images become the figures of the page, so the HTML loads nothing.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import html
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
-import jinja2
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_core import StateCore
@@ -23,7 +21,6 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from sage_rlvr.errors import suggest
 from sage_rlvr.results.tables import Table
 from sage_rlvr.results.words import End
 from sage_rlvr.text import escaped as in_markdown
@@ -55,30 +52,10 @@ def fenced(text: str) -> Markup:
     return Markup(f"{fence}text\n{visible(text)}\n{fence}")
 
 
-def template(name: str, **values: Any) -> str:
-    """A template of this folder with its values; runs of empty lines become one."""
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-        loader=jinja2.FunctionLoader(asset), finalize=escaped if name.endswith(".md.j2") else _shown,
-    )  # fmt: skip
-    environment.filters |= {"plain": plain, "fenced": fenced, "md": tabled}
-    environment.globals["suggest"] = suggest
-    return re.sub(r"\n{3,}", "\n\n", environment.get_template(name).render(values)).strip() + "\n"
-
-
-def _shown(value: Any) -> Any:
-    return visible(value) if type(value) is str else value
-
-
 def as_script(data: Any) -> str:
     """JSON in ASCII that may stand in a script element: no "<", ">" or "&" is left, so nothing closes the element."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.translate({ord(character): f"\\u{ord(character):04x}" for character in "<>&"})
-
-
-def asset(name: str) -> str:
-    """A file of this folder as text."""
-    return resources.files("sage_rlvr.report").joinpath(name).read_text("utf-8")
 
 
 def to_html(text: str, figures: Mapping[str, Markup]) -> tuple[Markup, list[tuple[str, str]]]:

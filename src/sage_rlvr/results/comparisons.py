@@ -17,11 +17,10 @@ from typing import Literal
 
 import numpy as np
 
-from sage_rlvr.errors import DataError
 from sage_rlvr.results.design import BASE, CONTROLS, Arm, Design, Envelope, Question, Why
 from sage_rlvr.results.metric import FEW, PAPER, REFERENCE, Metric
-from sage_rlvr.results.read import Results
-from sage_rlvr.results.scores import Exact, Floats, Scores
+from sage_rlvr.results.read import Exact, Results
+from sage_rlvr.results.scores import Floats, Scores
 from sage_rlvr.stats import comparison as paired_by
 from sage_rlvr.stats import frontier as frontiers
 from sage_rlvr.stats.comparison import Comparison, Reason, holm, paired, paired_seeds
@@ -71,21 +70,16 @@ def compare(results: Results) -> list[Row]:
 def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
     """The rows in their families, with Holm's p over the tests of each. A discarded candidate is in the primary family with as many
     tests as one of those that were run has at most, each with p = 1."""
-    primary = _primary(results, made)
+    primary, design = _primary(results, made), results.design
     rows = [replace(row, family="primary" if row in primary else "exploratory") for row in made]
     for family in ("primary", "exploratory"):
         tested = [i for i, row in enumerate(rows) if row.family == family and math.isfinite(row.comparison.p)]
-        unrun = [1.0] * _unrun(results, [rows[i] for i in tested]) if family == "primary" else []
+        each = Counter(rows[i].a for i in tested if family == "primary" and rows[i].a in design.candidates)
+        unrun = [1.0] * (len(design.discarded) * max(each.values(), default=0))
         adjusted = holm([*(rows[i].comparison.p for i in tested), *unrun]).tolist()
         for i, p in zip(tested, adjusted, strict=False):
             rows[i] = replace(rows[i], adjusted=p, family_size=len(adjusted))
     return rows
-
-
-def _unrun(results: Results, tested: Sequence[Row]) -> int:
-    """How many tests the discarded candidates would have had."""
-    each = Counter(row.a for row in tested if row.a in results.design.candidates)
-    return len(results.design.discarded) * max(each.values(), default=0)
 
 
 def answering(design: Design, rows: Sequence[Row]) -> list[tuple[Question, list[Row]]]:
@@ -119,10 +113,8 @@ def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
     main = {""} if any(row.task == "" for row in rows) else {row.task for row in rows}
     alone = {row.metric.temperature for row in rows if row.task}
     home = REFERENCE if REFERENCE in alone or len(alone) != 1 else next(iter(alone))
-    plain = [
-        row for row in rows
-        if row.task in main and row.metric == Metric(k=row.metric.k, temperature=home if row.task else REFERENCE)
-    ]  # fmt: skip
+    here = [row for row in rows if row.task in main]
+    plain = [row for row in here if row.metric == Metric(k=row.metric.k, temperature=home if row.task else REFERENCE)]
     controls = [row for row in plain if row.why in CONTROLS and row.a not in design.beside]
     return controls or [row for row in plain if row.why == "base"]
 
@@ -168,14 +160,23 @@ def _row(pair: Pair) -> partial[Row]:
     return partial(Row, a=pair[0], b=pair[1], why=pair[2])
 
 
+def sides(results: Results, a: str, b: str, task: str = "", temperature: float = REFERENCE) -> tuple[Scores, Scores] | None:
+    """Scores of both at the training seeds that both have; from samples of arms that were named one by one, or of the base, as they
+    are. None where one was not evaluated there."""
+    one, two = (results.scores(name, task, temperature) for name in (a, b))
+    if one is None or two is None:
+        return None
+    if one.n is not None and (not results.design.facts or BASE in (a, b)):
+        return one, two
+    seeds = shared(results, a, b, task) if one.n is None else sorted({*one.seeds} & {*two.seeds})
+    whole = all({*seeds} <= {*side.seeds} for side in (one, two) if len(side.values) > 1)
+    return (one.only(seeds), two.only(seeds)) if seeds and whole else None
+
+
 def _scores(results: Results, pair: Pair, temperature: float, task: str = "") -> Iterator[Row]:
-    seeds = shared(results, *pair[:2], task)
-    both = [side for name in pair[:2] if (side := results.scores(name, task, temperature)) is not None]
-    if not seeds or len(both) < 2 or any(not {*seeds} <= {*side.seeds} and len(side.values) > 1 for side in both):
-        return
-    left, right = (side.only(seeds).passes((1, results.k)) for side in both)
-    for j, k in enumerate((1, results.k)):
-        found = _paired(results, left[..., j], right[..., j])
+    both = sides(results, *pair[:2], task, temperature)
+    for k in (1, results.k) if both else ():
+        found = _paired(results, *(side.passes([k])[..., 0] for side in both or ()))
         yield _row(pair)(task=task, metric=Metric(k=k, temperature=temperature), comparison=found)
 
 
@@ -223,11 +224,9 @@ def _near(results: Results, pair: Pair) -> Iterator[Row]:
     """pass@k and distinct right answers at equal pass@1 near the reference temperature: one place on the frontiers instead of their
     mean, which their coldest ends drown."""
     both = _both(results, pair) if results.several else []
-    lines = {"pass": [(one.points, two.points) for one, two in both]}
-    lines["distinct"] = [(one.distinct_frontier, two.distinct_frontier) for one, two in both]
-    for name, ends in lines.items() if both else ():
-        gaps = [frontiers.gap_near(one, two) for one, two in ends]
-        yield _of_gaps(pair, Metric(name=name, k=results.k, at="near"), gaps, Reason.NOT_NEAR)  # type: ignore[arg-type]
+    for metric in (Metric(k=results.k, at="near"), Metric(name="distinct", k=results.k, at="near")) if both else ():
+        gaps = [frontiers.gap_near(*(side.line(metric.name, results.k) for side in two)) for two in both]
+        yield _of_gaps(pair, metric, gaps, Reason.NOT_NEAR)
 
 
 def _at_best(results: Results, pair: Pair) -> Iterator[Row]:
@@ -284,9 +283,7 @@ def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
     for name in known if line else ():
         ones = [results.exact(name, seed) for seed in results.seeds(name) if name != base]
         readings: dict[Metric, list[float | None]] = {
-            Metric(k=1, at="best"): [
-                frontiers.best_pass1(one.points).pass1 - frontiers.best_pass1(line).pass1 for one in ones
-            ],
+            Metric(k=1, at="best"): [frontiers.best_pass1(one.points).pass1 - frontiers.best_pass1(line).pass1 for one in ones],
             Metric(k=k, at="a equal"): [_at_home(one.points, line) for one in ones],
             Metric(k=k, at="equal"): [frontiers.gap_to_frontier(one.points, line).value for one in ones],
         }
@@ -351,14 +348,12 @@ def _raw_kl(results: Results, pair: Pair) -> Iterator[Row]:
         yield _row(pair)(metric=Metric(name="raw KL", at="end"), comparison=found)
 
 
-def _added(results: Results) -> Iterator[Pair]:
+def _added(results: Results) -> list[Pair]:
     """Added controls but placebos against the control, near the reference temperature alone: their beta is what a guide has to
     beat."""
-    control = results.design.control
-    placebos = {arm.placebo for arm in results.design.arms}
-    for arm in results.design.arms:
-        if control and arm.why and arm.name not in placebos and arm.name != control and results.seeds(arm.name):
-            yield arm.name, control, "control"
+    arms, control = results.design.arms, results.design.control or ""
+    added = [arm.name for arm in arms if control and arm.why and results.seeds(arm.name)]
+    return [(name, control, "control") for name in added if name not in {control, *(arm.placebo for arm in arms)}]
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -383,12 +378,10 @@ def _sampled(results: Results) -> Iterator[Row]:
 def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:
     both: dict[float, tuple[Scores, Scores]] = {}
     for t in sorted({c.temperature for c in results.counts if c.task == task}, reverse=True):
-        sides = sampled_sides(results, *pair[:2], task, t)
-        if sides is None:
+        if (found := sides(results, *pair[:2], task, t)) is None:
             continue
-        one, two = sides
-        _check_alike(one, two)
-        both[t] = one, two
+        one, two = both[t] = found
+        one.check_alike(two)
         for m in dict.fromkeys((1, min(results.k, one.n or 0))):
             yield _row(pair)(task=task, metric=Metric(k=m, temperature=t), comparison=_counted(one, two, m))
     if len(both) > 1 and all(len(side.values) == 1 for two in both.values() for side in two):
@@ -398,32 +391,8 @@ def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:
         yield _of_frontier(pair, Metric(k=k, at="equal"), gap, task)
 
 
-def sampled_sides(results: Results, a: str, b: str, task: str, temperature: float) -> tuple[Scores, Scores] | None:
-    """Scores of both from samples, of a sweep that goes on at the seeds that both have; None where one has none there."""
-    one, two = (results.scores(name, task, temperature) for name in (a, b))
-    if one is None or two is None:
-        return None
-    if not results.design.facts or BASE in (a, b):
-        return one, two
-    seeds = sorted({*one.seeds} & {*two.seeds})
-    return (one.only(seeds), two.only(seeds)) if seeds else None
-
-
 def _counted(a: Scores, b: Scores, k: int) -> Comparison:
     n, left, right = a.n or 0, a.values.astype(int), b.values.astype(int)
     if max(len(left), len(right)) == 1:
         return paired_by.paired_counts(n, left[0], right[0], k)
     return paired_by.paired_seed_counts(n, left, right, k)
-
-
-def _check_alike(a: Scores, b: Scores) -> None:
-    """Refuse arms that were not evaluated on the same problems with equally many samples and training seeds."""
-    if a.problems != b.problems:
-        raise DataError(f"{a.arm} and {b.arm} have different problems of {a.task}; complete both evaluations first")
-    if a.n != b.n:
-        least = min(a.n or 0, b.n or 0)
-        raise DataError(
-            f"{a.task}: n = {a.n} for {a.arm}, {b.n} for {b.arm}; compare the first {least} samples of each, or top the other up"
-        )
-    if len(b.values) not in (1, len(a.values)):
-        raise DataError(f"{a.arm} and {b.arm}: different numbers of training seeds on {a.task}; give each the same")

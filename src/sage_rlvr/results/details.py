@@ -14,20 +14,12 @@ import numpy as np
 
 from sage_rlvr.evaluation.sample_report import Drawn
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.results.comparisons import Row, sampled_sides, shared
+from sage_rlvr.results.comparisons import Row, sides
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.words import End, told
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, control_error, signed
-from sage_rlvr.stats.curves import (
-    CurveComparison,
-    Improvement,
-    paired_count_curve,
-    paired_curve,
-    probability_of_improvement,
-    seed_ks,
-    seeds_curve,
-)
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
+from sage_rlvr.stats.curves import CurveComparison, Improvement, probability_of_improvement
 from sage_rlvr.stats.intervals import Interval, all_one, seed_interval
 from sage_rlvr.stats.leash import (
     LeashCounts,
@@ -40,7 +32,6 @@ from sage_rlvr.stats.leash import (
     mcnemar_p,
     rate_intervals,
 )
-from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.clusters import SPARSE
 from sage_rlvr.stats.samples.patterns import PatternComparison, compare_patterns
 from sage_rlvr.stats.support import exact_cells, success_probability
@@ -65,22 +56,11 @@ def detail_lines(results: Results, rows: Sequence[Row], *, support: bool = False
     return [*lines, *cost_lines(results), *steps_lines(results)]
 
 
-def sides(results: Results, a: str, b: str, task: str, temperature: float) -> tuple[Scores, Scores] | None:
-    """Scores of both at the training seeds that they share; None where one was not evaluated there."""
-    one, two = results.scores(a, task, temperature), results.scores(b, task, temperature)
-    if one is None or two is None:
-        return None
-    if one.n is not None:
-        return sampled_sides(results, a, b, task, temperature)
-    seeds = shared(results, a, b, task)
-    return (one.only(seeds), two.only(seeds)) if seeds else None
-
-
 def pair_lines(results: Results, a: Scores, b: Scores, *, support: bool = False) -> Iterator[str]:
     """All that is said of one pair on one task."""
     on = f"{a.task}: " if a.task else ""
     held = f"; {b.arm}'s samples, drawn once, are held fixed" if b.n and len(b.values) == 1 < len(a.values) else ""
-    found = band(a, b, results.k, results.several)
+    found = a.band(b, results.k, several=results.several)
     if found is not None:
         yield on + curve_words(found, a.arm, b.arm) + "."
     chance = improvement(a, b, results.several)
@@ -93,22 +73,6 @@ def pair_lines(results: Results, a: Scores, b: Scores, *, support: bool = False)
         yield from _kept_of_counts(a, b, min(results.k, a.n))
     else:
         yield from _kept_exactly(results, a, b)
-
-
-def band(a: Scores, b: Scores, k: int, several: bool, ks: Sequence[int] = ()) -> CurveComparison | None:
-    """a minus b over k with a band that holds at all k at once; None below three of several training seeds. ks: of exact scores,
-    powers of two where none are given, of several seeds powers of four."""
-    if not several and a.n is not None:
-        return paired_count_curve(a.n, a.values[0].astype(int), b.values[0].astype(int))
-    if not several:
-        ks = ks or powers(k)
-        return paired_curve(a.passes(ks)[0], b.passes(ks)[0], ks)
-    if len(a.values) < FEWEST_SEEDS:
-        return None
-    ks = seed_ks(k if a.n is None else min(k, a.n))
-    left, right = np.broadcast_arrays(a.passes(ks), b.passes(ks))
-    error = [control_error(b.n, b.values.astype(int), j) for j in ks] if b.n and len(b.values) == 1 else 0.0
-    return seeds_curve(left, right, ks, shared=error)
 
 
 def improvement(a: Scores, b: Scores, several: bool) -> Improvement | None:

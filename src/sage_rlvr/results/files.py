@@ -67,18 +67,14 @@ def design_of(facts: Mapping[str, Any]) -> Design:
         )
         for arm in written
     )  # fmt: skip
+    written = facts.get("envelopes") or {}
+    envelopes = tuple(Envelope(name=name, arms=tuple(labels.get(key, key) for key in keys)) for name, keys in written.items())
     return Design(
         arms=arms, control=named(facts, "control"), seeds=tuple(facts.get("seeds", ())), title=str(facts.get("title", "")),
         notes=str(facts.get("notes", "")), questions=tuple(Question(**q) for q in facts.get("questions", ())),
-        envelopes=envelopes_of(facts, labels), ceiling=named(facts, "ceiling"),
+        envelopes=envelopes, ceiling=named(facts, "ceiling"),
         discarded=tuple(facts.get("discarded", ())), facts=facts,
     )  # fmt: skip
-
-
-def envelopes_of(facts: Mapping[str, Any], labels: Mapping[str, str]) -> tuple[Envelope, ...]:
-    """{name: keys of arms} of a design, with the arms by name."""
-    written: Mapping[str, Any] = facts.get("envelopes") or {}
-    return tuple(Envelope(name=name, arms=tuple(labels.get(key, key) for key in keys)) for name, keys in written.items())
 
 
 def read_run(path: Path, arm: str, seed: int) -> Run:

@@ -22,8 +22,10 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.reading import understood
 from sage_rlvr.results.design import Design
-from sage_rlvr.results.scores import Exact, Scores
+from sage_rlvr.results.scores import Floats, Scores
 from sage_rlvr.stats.budget import check_budget
+from sage_rlvr.stats.frontier import FrontierPoint, distinct_frontier, frontier
+from sage_rlvr.stats.support import reachable, success_probability
 
 K = 256
 State = Literal["not run", "training", "trained", "validation only", "evaluated", "failed"]
@@ -100,6 +102,42 @@ class Counts:
     def policy(self) -> tuple[str, str, float]:
         """Arm, task and temperature, which training seeds share."""
         return self.store.arm, self.task, self.temperature
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """An exact record with what is read off it at `k` samples, made when it is asked for."""
+
+    record: Record
+    k: int
+
+    @cached_property
+    def p(self) -> Mapping[float, Floats]:
+        """Temperature -> probability of being right, (N,)."""
+        return {t: success_probability(rows) for t, rows in self.record.logps.items()}
+
+    @cached_property
+    def points(self) -> tuple[FrontierPoint, ...]:
+        """Its temperature frontier."""
+        return frontier(self.p, self.k)
+
+    @cached_property
+    def distinct(self) -> Mapping[float, float]:
+        """Temperature -> `reach` at its own k."""
+        return {t: self.reach(self.k, t) for t in self.record.logps}
+
+    def reach(self, k: int, temperature: float = 1.0) -> float:
+        """Expected number of distinct right completions in k samples, mean over problems."""
+        return float(np.mean(reachable(self.record.logps[temperature], k)))
+
+    def line(self, name: str, k: int) -> tuple[FrontierPoint, ...]:
+        """The frontier of a metric: "distinct" at its own k, or pass@k at any."""
+        return self.distinct_frontier if name == "distinct" else self.points if k == self.k else frontier(self.p, k)
+
+    @cached_property
+    def distinct_frontier(self) -> tuple[FrontierPoint, ...]:
+        """The frontier with distinct right completions in the place of pass@k."""
+        return distinct_frontier(self.points, self.distinct)
 
 
 @dataclass(eq=False)

@@ -6,18 +6,17 @@ from its counts, so that a table over k would hold each number many times; and n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sage_rlvr.evaluation.record import Record
-from sage_rlvr.stats.frontier import FrontierPoint, distinct_frontier, frontier
+from sage_rlvr.errors import DataError
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, control_error
+from sage_rlvr.stats.curves import CurveComparison, paired_count_curve, paired_curve, seed_ks, seeds_curve
 from sage_rlvr.stats.intervals import Interval, least_seen, passk_interval, seed_interval, share_interval
-from sage_rlvr.stats.passk import curve, pass_at_k
-from sage_rlvr.stats.support import reachable, success_probability
+from sage_rlvr.stats.passk import curve, pass_at_k, powers
 
 Floats = NDArray[np.float64]
 
@@ -61,38 +60,31 @@ class Scores:
         rows = [self.seeds.index(seed) for seed in seeds]
         return replace(self, seeds=tuple(seeds), values=self.values[rows])
 
+    def check_alike(self, other: Scores) -> None:
+        """Refuse arms that were not evaluated on the same problems with equally many samples and training seeds."""
+        if self.problems != other.problems:
+            raise DataError(f"{self.arm} and {other.arm} have different problems of {self.task}; complete both evaluations first")
+        if self.n != other.n:
+            least = min(self.n or 0, other.n or 0)
+            raise DataError(
+                f"{self.task}: n = {self.n} for {self.arm}, {other.n} for {other.arm}; compare the first {least} samples of each, "
+                "or top the other up"
+            )
+        if len(other.values) not in (1, len(self.values)):
+            raise DataError(f"{self.arm} and {other.arm}: different numbers of training seeds on {self.task}; give each the same")
 
-@dataclass(frozen=True, eq=False)
-class Exact:
-    """An exact record with what is read off it at `k` samples, made when it is asked for."""
-
-    record: Record
-    k: int
-
-    @cached_property
-    def p(self) -> Mapping[float, Floats]:
-        """Temperature -> probability of being right, (N,)."""
-        return {t: success_probability(rows) for t, rows in self.record.logps.items()}
-
-    @cached_property
-    def points(self) -> tuple[FrontierPoint, ...]:
-        """Its temperature frontier."""
-        return frontier(self.p, self.k)
-
-    @cached_property
-    def distinct(self) -> Mapping[float, float]:
-        """Temperature -> `reach` at its own k."""
-        return {t: self.reach(self.k, t) for t in self.record.logps}
-
-    def reach(self, k: int, temperature: float = 1.0) -> float:
-        """Expected number of distinct right completions in k samples, mean over problems."""
-        return float(np.mean(reachable(self.record.logps[temperature], k)))
-
-    def line(self, name: str, k: int) -> tuple[FrontierPoint, ...]:
-        """The frontier of a metric: "distinct" at its own k, or pass@k at any."""
-        return self.distinct_frontier if name == "distinct" else self.points if k == self.k else frontier(self.p, k)
-
-    @cached_property
-    def distinct_frontier(self) -> tuple[FrontierPoint, ...]:
-        """The frontier with distinct right completions in the place of pass@k."""
-        return distinct_frontier(self.points, self.distinct)
+    def band(self, other: Scores, k: int, *, several: bool, ks: Sequence[int] = ()) -> CurveComparison | None:
+        """This minus the other over k with a band that holds at all k at once; None below three of several training seeds. ks: of
+        exact scores, powers of two where none are given, of several seeds powers of four."""
+        if not several and self.n is not None:
+            return paired_count_curve(self.n, self.values[0].astype(int), other.values[0].astype(int))
+        if not several:
+            ks = ks or powers(k)
+            return paired_curve(self.passes(ks)[0], other.passes(ks)[0], ks)
+        if len(self.values) < FEWEST_SEEDS:
+            return None
+        ks = seed_ks(k if self.n is None else min(k, self.n))
+        left, right = np.broadcast_arrays(self.passes(ks), other.passes(ks))
+        fixed = other.n and len(other.values) == 1
+        error = [control_error(other.n or 0, other.values.astype(int), j) for j in ks] if fixed else 0.0
+        return seeds_curve(left, right, ks, shared=error)

@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.results import stored
-from sage_rlvr.results.details import band as band_of
-from sage_rlvr.results.details import sides
+from sage_rlvr.results.comparisons import sides
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.tables import Columns, base_row, table
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
@@ -114,9 +113,10 @@ def differences(results: Results, base: str, sampled: Mapping[str, Sequence[Mapp
     sampled: the policies of each task."""
     pairs = dict.fromkeys([(a, b) for a, b, _ in results.design.pairs()])
     pairs |= dict.fromkeys((a, base) for a in results.design.names if a != base)
-    exact = {pair: two for pair in pairs if (two := sides(results, *pair, "", 1.0)) and two[0].n is None and two[1].n is None}
-    bands = {pair: band_of(*two, results.k, results.several, seed_ks(results.k)) for pair, two in exact.items()}
-    if found := {pair: curve for pair, curve in bands.items() if curve is not None}:
+    exact = {pair: two for pair in pairs if (two := sides(results, *pair)) and two[0].n is None and two[1].n is None}
+    ks = seed_ks(results.k)
+    bands = {pair: a.band(b, results.k, several=results.several, ks=ks) for pair, (a, b) in exact.items()}
+    if found := {pair: curve for pair, curve in bands.items() if curve}:
         who = "training seeds" if results.several else "problems"
         about = f"Paired differences. The band holds at all k at once (95 %, over {who}): where it leaves zero, the two differ."
         return [_differences("", about, found)]
@@ -125,10 +125,10 @@ def differences(results: Results, base: str, sampled: Mapping[str, Sequence[Mapp
         home = results.scores(first["policy"], task, first["temperature"])
         both = {row["label"]: (results.scores(row["policy"], task, row["temperature"]), home) for row in others}
         alike = {a: (one, two) for a, (one, two) in both.items() if one and two and (one.problems, one.n) == (two.problems, two.n)}
-        counted = {(a, first["label"]): curve for a, two in alike.items() if (curve := band_of(*two, results.k, several=False))}
-        if counted:  # of several training seeds the first of each
+        bands = {(a, first["label"]): one.band(two, results.k, several=False) for a, (one, two) in alike.items()}
+        if found := {pair: curve for pair, curve in bands.items() if curve}:  # of several training seeds the first of each
             about = f"{task}: the band holds at all k at once (95 %, over problems and their samples)."
-            out.append(_differences(f"-{slug(task)}", about, counted))
+            out.append(_differences(f"-{slug(task)}", about, found))
     return out
 
 
