@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sage_rlvr import config as c
 from sage_rlvr.core import Method, Token
-from sage_rlvr.errors import CancellingGuide, ConfigError, SageError
+from sage_rlvr.errors import CancellingGuide, ConfigError, SageError, require, wrong
 from sage_rlvr.methods import METHODS, grpo, sage
 from sage_rlvr.registry import registry_of
 
@@ -228,6 +228,37 @@ def test_refusals_of_the_method_carry_their_place_and_kind(recipe: Path) -> None
     assert "method.guide: " in refusal(recipe, ("method.guide", "{name: branch, threshold: q80}"))
     with pytest.raises(CancellingGuide):
         c.build("method", {"name": "sage", "base": {"name": "grpo", "estimator": "k2"}, "guide": "branch"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    ratio: float = 0.3
+    told: bool = True
+
+    def __post_init__(self) -> None:
+        require(not self.told or self.ratio < 1, "inner.ratio", self.ratio, "too much")
+        if self.ratio >= 1:
+            raise (ConfigError if self.ratio < 2 else ValueError)(f"ratio = {self.ratio}: too much")
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    part: Said
+
+
+def test_a_refusal_is_placed_by_its_values_and_not_by_its_words(recipe: Path) -> None:
+    """What a part tells as values (`errors.wrong`) joins the place of the part; what it says in words stands behind that."""
+    for tree, said in (
+        ({"ratio": 1.5}, "part.inner.ratio = 1.5: too much"),
+        ({"ratio": 1.5, "told": False}, "part: ratio = 1.5: too much"),
+        ({"ratio": 2.5, "told": False}, "part: ratio = 2.5: too much"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            c.decode(Whole, {"part": tree})
+        assert str(caught.value) == said
+    with pytest.raises(ConfigError, match=r"^ratio = 1\.5: too much$"):
+        c.decode(Said, {"ratio": 1.5, "told": False})
+    assert [told.place for told in wrong(("arms", "a.b"), 1, "no").told] == [("arms", "a.b")]
 
 
 def test_a_noise_only_guide_warns_once(recipe: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError, Told, nearest, suggest
+from sage_rlvr.errors import ConfigError, Told, nearest, short, suggest
 from sage_rlvr.moved import FOLDERS
 from sage_rlvr.reading import read_text
 
@@ -333,12 +333,6 @@ def _set(node: Any, place: Place, value: Any) -> Any:
 
 
 # ---- words
-
-
-def short(value: Any, limit: int = 80) -> str:
-    """repr, cut at `limit` characters."""
-    text = repr(dict(value)) if isinstance(value, Tree) else repr(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def dotted(place: Sequence[str]) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,8 +24,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError, SageError, Told, choose_from, nearest
-from sage_rlvr.recipes import Place, Tree, dotted, load, parse_scalar, short
+from sage_rlvr.errors import ConfigError, SageError, Told, choose_from, nearest, short
+from sage_rlvr.recipes import Place, Tree, dotted, load, parse_scalar
 from sage_rlvr.registry import HOMES, call_of, registry_of
 
 T = TypeVar("T")
@@ -61,7 +60,7 @@ def decode(schema: type[T], tree: Any, where: str = "") -> T:
     except ValidationError as error:
         refusals = [_Refusal(found, schema, tree, where) for found in error.errors(include_url=False)]
         kind = refusals[0].kind if len(refusals) == 1 else ConfigError
-        found = [refusal.told() for refusal in refusals]
+        found = [told for refusal in refusals for told in refusal.told()]
         missing = sorted(set(tree.get("plugins") or ()) - set(plugins.loaded())) if isinstance(tree, dict) else []
         found += [Told(problem=f"made with the plugin {name}, which is not loaded; give it with --plugin") for name in missing]
         refused = kind("\n".join(dict.fromkeys(map(str, found))))
@@ -272,11 +271,14 @@ class _Refusal:
     def kind(self) -> type[SageError]:
         return type(self.own) if self.own is not None else ConfigError
 
-    def told(self) -> Told:
-        """What is said of it, and where."""
+    def told(self) -> list[Told]:
+        """What is said of it, and where: one thing, or each that the part's own refusal tells."""
+        if self.own is None:
+            return [self._said()]
+        return [self._placed(told) for told in self.own.told or (Told(problem=str(self.own)),)]
+
+    def _said(self) -> Told:
         kind, context, value = self.error["type"], self.error.get("ctx", {}), self.error["input"]
-        if self.own is not None:
-            return self._rephrased(str(self.own))
         if kind == "value_error":
             return self._at(self.place, f": {context['error']}")
         if kind == "unknown_key":
@@ -305,13 +307,12 @@ class _Refusal:
         found = self._at(self.place, f"{'' if long else f' = {short(value)}'}: {problem}")
         return found if found.source or found.place else dataclasses.replace(found, source="configuration")
 
-    def _rephrased(self, text: str) -> Told:
-        """The part's own refusal with file and place in front. A message that begins with a field's name keeps it."""
-        first = re.match(r"[a-z_]+(\.[a-z_0-9]+)*(?= = )", text)
-        if first:
-            return self._at((*self.place, *first.group().split(".")), text[first.end() :])
-        found = self._at(self.place, f": {text}")
-        return found if found.source or found.place else dataclasses.replace(found, problem=text)
+    def _placed(self, own: Told) -> Told:
+        """The part's own refusal with file and place in front: its place is one within the part, unless it knows a file."""
+        if own.place and not own.source:
+            return self._at((*self.place, *own.place), own.problem)
+        found = self._at(self.place, f": {own}")
+        return found if found.source or found.place else dataclasses.replace(found, problem=str(own))
 
     def _unknown(self, keys: list[str], others: str) -> str:
         key, below = self.place[-1], self._below()
