@@ -80,7 +80,7 @@ def test_malformed_overrides(recipe: Path, key: str, text: str) -> None:
 
 def test_unknown_keys_are_answered_with_their_neighbor(recipe: Path) -> None:
     said = refusal(recipe, ("rollout.group_sise", "8"))
-    assert said.startswith("--rollout.group_sise: rollout.group_sise = 8: unknown key; did you mean 'group_size'?")
+    assert said.startswith("--rollout.group_sise = 8: unknown key; did you mean 'group_size'?")
     assert "did you mean 'rollout.group_size'?" in refusal(recipe, ("group_size", "8"))
     assert "did you mean 'updates.minibatches'?" in refusal(recipe, ("rollout.minibatchs", "8"))
     assert "Keys here: seed, steps, model" in refusal(recipe, ("zzz", "8"))
@@ -162,7 +162,7 @@ def test_an_integer_serves_as_a_float_and_becomes_one(recipe: Path) -> None:
 
 
 def test_a_key_that_nobody_reads_is_no_key(recipe: Path) -> None:
-    assert "evaluation: evaluation = {'problems': 8}: unknown key" in refusal(recipe, ("evaluation", "{problems: 8}"))
+    assert "--evaluation = {'problems': 8}: unknown key" in refusal(recipe, ("evaluation", "{problems: 8}"))
 
 
 def test_round_trip_through_dump_yaml_and_json(recipe: Path, tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ class Told:
     def __str__(self) -> str:
         given = ", ".join(f"--{'.'.join(place)}" for place in self.edited)
         source = f"{self.source} with {given}" if given and self.source else self.source
-        return ": ".join(part for part in (source, ".".join(self.place)) if part) + self.problem
+        typed = self.source.startswith("--") and self.written == self.place and not given  # an override, which is the place
+        return ": ".join(part for part in (source, "" if typed else ".".join(self.place)) if part) + self.problem
 
 
 class SageError(ValueError):

@@ -305,8 +305,9 @@ def override(tree: Tree, key: str, text: str) -> Tree:
             raise ConfigError("an override is written --a.b value, for example --optimizer.lr 3e-5")
         edited = Tree(_set(tree, place, value), tree.origins)
     except ConfigError as error:
-        refused = ConfigError(f"{name}: {error}")
-        refused.told = (Told(problem=f": {error}", place=place, source=name, written=place),)
+        told = Told(problem=f": {error}", place=place, source=name, written=place)
+        refused = ConfigError(str(told))
+        refused.told = (told,)
         raise refused from None
     edited.origins = {p: o for p, o in tree.origins.items() if p[: len(place)] != place} | {place: name}
     return edited
