@@ -78,7 +78,7 @@ def test_a_record_of_other_completions_has_no_kinds() -> None:
 
 def test_countdown_describes_itself_and_finds_a_problem_by_its_id() -> None:
     world = WORLDS["demo"]
-    assert described(world.identity) == "Countdown: 4 numbers of 1..9, targets 1..20"
+    assert described(world.identity) == "Countdown: 4 numbers of 1..9, targets 1..20, drawn by expression"
     assert described({"name": "riddles"}) == "riddles" and described({}) == ""
     problem = Problem((3, 5, 7, 11), 24)
     assert world.problem_of(problem.problem_id) == problem
