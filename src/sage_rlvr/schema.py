@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import inspect
 import types
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypeVar, Union, get_args, get_origin
@@ -27,20 +26,11 @@ from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, SageError, Told, choose_from, nearest, short
 from sage_rlvr.recipes import Place, Tree, dotted, load, parse_scalar
 from sage_rlvr.registry import HOMES, call_of, registry_of
+from sage_rlvr.signatures import KINDS, PLACEHOLDERS, SCALARS, kind_of, parameters, phrase
 
 T = TypeVar("T")
-Parameters = Mapping[str, tuple[Any, Any]]
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
-KINDS = {"".join(word.title() for word in kind.split("_")): kind for kind in HOMES}  # RewardTransform: reward_transform
-PLACEHOLDERS = {name: types.new_class(name) for name in KINDS}  # for annotations whose module is not imported
-SCALARS: dict[Any, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    types.NoneType: "null",
-}
 EXPECTED = {  # pydantic's kind of error: what stands in a recipe there
     **{"bool_type": "true or false", "int_type": "a whole number", "float_type": "a number", "string_type": "text"},
     **{"none_required": "null", "tuple_type": "a list such as [1, 2]", "int_from_float": "a whole number"},
@@ -105,13 +95,6 @@ def _reader(hint: Any) -> Any:
     if origin is Annotated:
         return _reader(args[0])
     return hint if hint is Any or hint in SCALARS else Annotated[Any, PlainValidator(_unwritable)]
-
-
-def kind_of(hint: Any) -> str | None:
-    """The kind of part that an annotation names; None for every other annotation."""
-    name = getattr(hint, "__name__", "")
-    own = hint is PLACEHOLDERS.get(name) or getattr(hint, "__module__", "").startswith("sage_rlvr.")
-    return KINDS.get(name) if own and isinstance(hint, type) else None
 
 
 def _refused(text: str) -> PydanticCustomError:
@@ -228,16 +211,6 @@ def _unwritable(tree: Any) -> Any:
     raise _refused("this part cannot be set from YAML; build it in Python")
 
 
-@functools.cache
-def parameters(part: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """name -> (annotation, default or Parameter.empty) of a dataclass or of a function with annotations."""
-    hints = typing.get_type_hints(inspect.unwrap(part), localns=PLACEHOLDERS)
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    found = {n: p for n, p in inspect.signature(part).parameters.items() if p.kind not in variadic}
-    hints |= {n: p.annotation for n, p in found.items() if n not in hints and p.annotation is not p.empty}
-    return {name: (hints.get(name, Any), p.default) for name, p in found.items()}
-
-
 # ---- what is said of a wrong value
 
 
@@ -339,16 +312,6 @@ class _Refusal:
     def _no_option(self, options: tuple[Any, ...]) -> str:
         named = len(self.place) > 1 and self.place[-1] == "name"
         return f"unknown {self.place[-2] if named else 'choice'}{choose_from(self.error['input'], options)}"
-
-
-def phrase(hint: Any) -> str:
-    """An annotation in words, for "expected ..." and for missing keys."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return " or ".join(map(phrase, args))
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, args))
-    return {tuple: "a list", dict: "a mapping"}.get(origin) or SCALARS.get(hint, str(getattr(hint, "__name__", hint)))
 
 
 def _describe(tree: Any) -> str:
