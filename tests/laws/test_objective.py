@@ -22,10 +22,10 @@ from sage_rlvr.core import (
     advantages_of,
     credit,
     objective,
+    reward_kl,
     shape,
 )
 from sage_rlvr.core import method as method_module
-from sage_rlvr.core import reward_kl
 from sage_rlvr.core.loss_terms import EntropyBonus, KlCov
 from sage_rlvr.methods import (
     METHODS,
