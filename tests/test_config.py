@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sage_rlvr import config as c
 from sage_rlvr.core import Method, Token
-from sage_rlvr.errors import CancellingGuide, ConfigError, SageError
+from sage_rlvr.errors import CancellingGuide, ConfigError, SageError, require, wrong
 from sage_rlvr.methods import METHODS, grpo, sage
 from sage_rlvr.registry import registry_of
 
@@ -80,7 +80,7 @@ def test_malformed_overrides(recipe: Path, key: str, text: str) -> None:
 
 def test_unknown_keys_are_answered_with_their_neighbor(recipe: Path) -> None:
     said = refusal(recipe, ("rollout.group_sise", "8"))
-    assert said.startswith("--rollout.group_sise: rollout.group_sise = 8: unknown key; did you mean 'group_size'?")
+    assert said.startswith("--rollout.group_sise = 8: unknown key; did you mean 'group_size'?")
     assert "did you mean 'rollout.group_size'?" in refusal(recipe, ("group_size", "8"))
     assert "did you mean 'updates.minibatches'?" in refusal(recipe, ("rollout.minibatchs", "8"))
     assert "Keys here: seed, steps, model" in refusal(recipe, ("zzz", "8"))
@@ -162,7 +162,7 @@ def test_an_integer_serves_as_a_float_and_becomes_one(recipe: Path) -> None:
 
 
 def test_a_key_that_nobody_reads_is_no_key(recipe: Path) -> None:
-    assert "evaluation: evaluation = {'problems': 8}: unknown key" in refusal(recipe, ("evaluation", "{problems: 8}"))
+    assert "--evaluation = {'problems': 8}: unknown key" in refusal(recipe, ("evaluation", "{problems: 8}"))
 
 
 def test_round_trip_through_dump_yaml_and_json(recipe: Path, tmp_path: Path) -> None:
@@ -228,6 +228,37 @@ def test_refusals_of_the_method_carry_their_place_and_kind(recipe: Path) -> None
     assert "method.guide: " in refusal(recipe, ("method.guide", "{name: branch, threshold: q80}"))
     with pytest.raises(CancellingGuide):
         c.build("method", {"name": "sage", "base": {"name": "grpo", "estimator": "k2"}, "guide": "branch"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    ratio: float = 0.3
+    told: bool = True
+
+    def __post_init__(self) -> None:
+        require(not self.told or self.ratio < 1, "inner.ratio", self.ratio, "too much")
+        if self.ratio >= 1:
+            raise (ConfigError if self.ratio < 2 else ValueError)(f"ratio = {self.ratio}: too much")
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    part: Said
+
+
+def test_a_refusal_is_placed_by_its_values_and_not_by_its_words(recipe: Path) -> None:
+    """What a part tells as values (`errors.wrong`) joins the place of the part; what it says in words stands behind that."""
+    for tree, said in (
+        ({"ratio": 1.5}, "part.inner.ratio = 1.5: too much"),
+        ({"ratio": 1.5, "told": False}, "part: ratio = 1.5: too much"),
+        ({"ratio": 2.5, "told": False}, "part: ratio = 2.5: too much"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            c.decode(Whole, {"part": tree})
+        assert str(caught.value) == said
+    with pytest.raises(ConfigError, match=r"^ratio = 1\.5: too much$"):
+        c.decode(Said, {"ratio": 1.5, "told": False})
+    assert [told.place for told in wrong(("arms", "a.b"), 1, "no").told] == [("arms", "a.b")]
 
 
 def test_a_noise_only_guide_warns_once(recipe: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_dry_run_refuses_what_a_run_would(words: list[str], wanted: str, capsy
 def test_trl_takes_the_arguments_and_they_are_the_method(name: str) -> None:
     from trl import GRPOConfig
 
-    from sage_rlvr.training.trl.arguments import check_agreement
+    from sage_rlvr.training.trl.checks import check_agreement
 
     fields = arguments(name) | {"use_cpu": True, "bf16": False, "optim": "adamw_torch"}
     with warnings.catch_warnings():

@@ -35,7 +35,8 @@ LAYERS: dict[str, set[str]] = {
     "tasks": {"plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
     "stats": {"reading", "errors"},
     "recipes": {"moved", "plugins", "reading", "errors"},
-    "schema": {"plugins", "recipes", "registry", "errors"},
+    "signatures": {"registry"},
+    "schema": {"plugins", "recipes", "registry", "signatures", "errors"},
     "testing": {"core", "schema", "errors"},
     "progress": {"text"},
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
@@ -55,7 +56,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "studies": {
         *("config", "core", "evaluation", "methods", "models", "report", "results", "runs", "stats", "tasks", "theory"),
-        *("reading", "recipes", "registry", "schema", "text", "training", "errors"),
+        *("reading", "recipes", "registry", "signatures", "text", "training", "errors"),
     },
     "cli": {
         *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "plugins", "progress", "recipes"),
@@ -87,6 +88,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "report": {"numpy", "matplotlib", "jinja2", "markupsafe", "markdown_it"},
     "config": set(),
     "recipes": {"yaml"},
+    "signatures": set(),
     "schema": {"yaml", "pydantic", "pydantic_core", "typing_extensions"},
     "import_config": {"yaml"},
 }

@@ -26,7 +26,8 @@ class Told:
     def __str__(self) -> str:
         given = ", ".join(f"--{'.'.join(place)}" for place in self.edited)
         source = f"{self.source} with {given}" if given and self.source else self.source
-        return ": ".join(part for part in (source, ".".join(self.place)) if part) + self.problem
+        typed = self.source.startswith("--") and self.written == self.place and not given  # an override, which is the place
+        return ": ".join(part for part in (source, "" if typed else ".".join(self.place)) if part) + self.problem
 
 
 class SageError(ValueError):
@@ -60,11 +61,32 @@ class TrainingDiverged(SageError):
     """NaN or infinity in a loss or gradient; raised before the optimizer step."""
 
 
+def wrong(name: str | tuple[str, ...], value: Any, problem: str) -> ConfigError:
+    """The refusal "name = value: problem" of one argument. Its name (of one within another "a.b", or the keys) is kept apart from
+    the rest (`SageError.told`), so that a reader of configurations puts the place of the part before it."""
+    told = Told(problem=f" = {short(value)}: {problem}", place=tuple(name.split(".")) if isinstance(name, str) else name)
+    refused = ConfigError(str(told))
+    refused.told = (told,)
+    return refused
+
+
+def require(holds: bool, name: str | tuple[str, ...], value: Any, problem: str) -> None:
+    """The refusal of `wrong` unless it holds."""
+    if not holds:
+        raise wrong(name, value, problem)
+
+
 def refuse(*rules: tuple[object, str]) -> None:
     """ConfigError with the message of the first rule (what must not hold, message) whose condition holds."""
     for holds, message in rules:
         if holds:
             raise ConfigError(message)
+
+
+def short(value: Any, limit: int = 80) -> str:
+    """repr, cut at `limit` characters."""
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def suggest(*words: object) -> str:

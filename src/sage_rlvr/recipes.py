@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError, Told, nearest, suggest
+from sage_rlvr.errors import ConfigError, Told, nearest, short, suggest
 from sage_rlvr.moved import FOLDERS
 from sage_rlvr.reading import read_text
 
@@ -305,8 +305,9 @@ def override(tree: Tree, key: str, text: str) -> Tree:
             raise ConfigError("an override is written --a.b value, for example --optimizer.lr 3e-5")
         edited = Tree(_set(tree, place, value), tree.origins)
     except ConfigError as error:
-        refused = ConfigError(f"{name}: {error}")
-        refused.told = (Told(problem=f": {error}", place=place, source=name, written=place),)
+        told = Told(problem=f": {error}", place=place, source=name, written=place)
+        refused = ConfigError(str(told))
+        refused.told = (told,)
         raise refused from None
     edited.origins = {p: o for p, o in tree.origins.items() if p[: len(place)] != place} | {place: name}
     return edited
@@ -333,12 +334,6 @@ def _set(node: Any, place: Place, value: Any) -> Any:
 
 
 # ---- words
-
-
-def short(value: Any, limit: int = 80) -> str:
-    """repr, cut at `limit` characters."""
-    text = repr(dict(value)) if isinstance(value, Tree) else repr(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def dotted(place: Sequence[str]) -> str:

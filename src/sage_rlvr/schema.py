@@ -12,9 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import re
 import types
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypeVar, Union, get_args, get_origin
@@ -25,23 +23,14 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError, SageError, Told, choose_from, nearest
-from sage_rlvr.recipes import Place, Tree, dotted, load, parse_scalar, short
+from sage_rlvr.errors import ConfigError, SageError, Told, choose_from, nearest, short
+from sage_rlvr.recipes import Place, Tree, dotted, load, parse_scalar
 from sage_rlvr.registry import HOMES, call_of, registry_of
+from sage_rlvr.signatures import KINDS, PLACEHOLDERS, SCALARS, kind_of, parameters, phrase
 
 T = TypeVar("T")
-Parameters = Mapping[str, tuple[Any, Any]]
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
-KINDS = {"".join(word.title() for word in kind.split("_")): kind for kind in HOMES}  # RewardTransform: reward_transform
-PLACEHOLDERS = {name: types.new_class(name) for name in KINDS}  # for annotations whose module is not imported
-SCALARS: dict[Any, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    types.NoneType: "null",
-}
 EXPECTED = {  # pydantic's kind of error: what stands in a recipe there
     **{"bool_type": "true or false", "int_type": "a whole number", "float_type": "a number", "string_type": "text"},
     **{"none_required": "null", "tuple_type": "a list such as [1, 2]", "int_from_float": "a whole number"},
@@ -61,7 +50,7 @@ def decode(schema: type[T], tree: Any, where: str = "") -> T:
     except ValidationError as error:
         refusals = [_Refusal(found, schema, tree, where) for found in error.errors(include_url=False)]
         kind = refusals[0].kind if len(refusals) == 1 else ConfigError
-        found = [refusal.told() for refusal in refusals]
+        found = [told for refusal in refusals for told in refusal.told()]
         missing = sorted(set(tree.get("plugins") or ()) - set(plugins.loaded())) if isinstance(tree, dict) else []
         found += [Told(problem=f"made with the plugin {name}, which is not loaded; give it with --plugin") for name in missing]
         refused = kind("\n".join(dict.fromkeys(map(str, found))))
@@ -106,13 +95,6 @@ def _reader(hint: Any) -> Any:
     if origin is Annotated:
         return _reader(args[0])
     return hint if hint is Any or hint in SCALARS else Annotated[Any, PlainValidator(_unwritable)]
-
-
-def kind_of(hint: Any) -> str | None:
-    """The kind of part that an annotation names; None for every other annotation."""
-    name = getattr(hint, "__name__", "")
-    own = hint is PLACEHOLDERS.get(name) or getattr(hint, "__module__", "").startswith("sage_rlvr.")
-    return KINDS.get(name) if own and isinstance(hint, type) else None
 
 
 def _refused(text: str) -> PydanticCustomError:
@@ -229,16 +211,6 @@ def _unwritable(tree: Any) -> Any:
     raise _refused("this part cannot be set from YAML; build it in Python")
 
 
-@functools.cache
-def parameters(part: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """name -> (annotation, default or Parameter.empty) of a dataclass or of a function with annotations."""
-    hints = typing.get_type_hints(inspect.unwrap(part), localns=PLACEHOLDERS)
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    found = {n: p for n, p in inspect.signature(part).parameters.items() if p.kind not in variadic}
-    hints |= {n: p.annotation for n, p in found.items() if n not in hints and p.annotation is not p.empty}
-    return {name: (hints.get(name, Any), p.default) for name, p in found.items()}
-
-
 # ---- what is said of a wrong value
 
 
@@ -272,11 +244,14 @@ class _Refusal:
     def kind(self) -> type[SageError]:
         return type(self.own) if self.own is not None else ConfigError
 
-    def told(self) -> Told:
-        """What is said of it, and where."""
+    def told(self) -> list[Told]:
+        """What is said of it, and where: one thing, or each that the part's own refusal tells."""
+        if self.own is None:
+            return [self._said()]
+        return [self._placed(told) for told in self.own.told or (Told(problem=str(self.own)),)]
+
+    def _said(self) -> Told:
         kind, context, value = self.error["type"], self.error.get("ctx", {}), self.error["input"]
-        if self.own is not None:
-            return self._rephrased(str(self.own))
         if kind == "value_error":
             return self._at(self.place, f": {context['error']}")
         if kind == "unknown_key":
@@ -305,13 +280,12 @@ class _Refusal:
         found = self._at(self.place, f"{'' if long else f' = {short(value)}'}: {problem}")
         return found if found.source or found.place else dataclasses.replace(found, source="configuration")
 
-    def _rephrased(self, text: str) -> Told:
-        """The part's own refusal with file and place in front. A message that begins with a field's name keeps it."""
-        first = re.match(r"[a-z_]+(\.[a-z_0-9]+)*(?= = )", text)
-        if first:
-            return self._at((*self.place, *first.group().split(".")), text[first.end() :])
-        found = self._at(self.place, f": {text}")
-        return found if found.source or found.place else dataclasses.replace(found, problem=text)
+    def _placed(self, own: Told) -> Told:
+        """The part's own refusal with file and place in front: its place is one within the part, unless it knows a file."""
+        if own.place and not own.source:
+            return self._at((*self.place, *own.place), own.problem)
+        found = self._at(self.place, f": {own}")
+        return found if found.source or found.place else dataclasses.replace(found, problem=str(own))
 
     def _unknown(self, keys: list[str], others: str) -> str:
         key, below = self.place[-1], self._below()
@@ -338,16 +312,6 @@ class _Refusal:
     def _no_option(self, options: tuple[Any, ...]) -> str:
         named = len(self.place) > 1 and self.place[-1] == "name"
         return f"unknown {self.place[-2] if named else 'choice'}{choose_from(self.error['input'], options)}"
-
-
-def phrase(hint: Any) -> str:
-    """An annotation in words, for "expected ..." and for missing keys."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return " or ".join(map(phrase, args))
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, args))
-    return {tuple: "a list", dict: "a mapping"}.get(origin) or SCALARS.get(hint, str(getattr(hint, "__name__", hint)))
 
 
 def _describe(tree: Any) -> str:

@@ -58,6 +58,24 @@ def policies(lift: float = 0.0, seed: int = 0, n: int = 40) -> dict[float, np.nd
     return {t: 1 / (1 + np.exp(-(z / t**0.5 + 1.5 * (1 - t) + lift))) for t in (0.4, 0.7, 1.0)}
 
 
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        ({"name": "countdown", "counts": {}}, "a.npz: world = {'name': 'countdown', 'counts': {}}: without 'max_number'"),
+        (None, "a.npz: without 'world'"),
+    ],
+)
+def test_a_record_without_its_whole_world_is_refused(capsys: Capture, world: dict[str, Any] | None, said: str) -> None:
+    for name in ("a", "b"):
+        record(name, policies())
+        whole = load_record(f"{name}.npz")
+        meta = {key: value for key, value in whole.meta.items() if key != "world"} | ({} if world is None else {"world": world})
+        save_record(replace(whole, meta={**meta, "weights": name}), f"{name}.npz")
+    code, _, err = run(capsys, "compare", "a.npz", "b.npz")
+    assert code == 2 and said in err and err.endswith("; make it again with: sage-rlvr eval RUN")
+
+
+
 def store(path: str, right: np.ndarray, identity: Identity = IDENTITY, n: int = 16) -> str:
     """A sample store of problems p0, p1, ... with right[i] right samples of n."""
     with SampleStore.open(path, identity) as opened:

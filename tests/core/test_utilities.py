@@ -29,8 +29,9 @@ from sage_rlvr.core.advantages import (
     UniformRight,
     sees,
 )
-from sage_rlvr.core.method import Method, credit, kl_share
+from sage_rlvr.core.method import Method, credit
 from sage_rlvr.core.reductions import FixedBudget, TokenMean
+from sage_rlvr.core.reward_kl import kl_share
 from sage_rlvr.core.schedules import Linear
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError

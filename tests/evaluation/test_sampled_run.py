@@ -16,9 +16,10 @@ from sage_rlvr.cli.app import main
 from sage_rlvr.cli.compare import _guess_floor
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import sampled_run
+from sage_rlvr.evaluation.documents import generated_docs
 from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval
 from sage_rlvr.evaluation.sampled_run import UNKNOWN, SampleRun, commit_of
-from sage_rlvr.evaluation.sampling import Chosen, choose, generated_docs
+from sage_rlvr.evaluation.sampling import Chosen, choose
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.models.reward_model import from_policy

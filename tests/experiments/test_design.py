@@ -163,7 +163,7 @@ def test_a_refusal_names_who_wrote_the_value_of_several(tmp_path: Path) -> None:
     ]
     with pytest.raises(ConfigError) as caught:
         resolve(load_design(path), path, edits=[("steps", "-1"), ("seed", "0"), ("method.beta", "0")])
-    assert str(caught.value) == f"{path}:3: arm 'a': --steps: steps = -1: must be above 0"
+    assert str(caught.value) == f"{path}:3: arm 'a': --steps = -1: must be above 0"
     path = write(tmp_path, "arms: {a: {recipe: grpo, edits: {updates.minibatches: 5}}}\ncontrol: a\n")
     with pytest.raises(ConfigError, match=r"design\.yaml:3: arm 'a': edits\.updates\.minibatches = 5: must divide") as caught:
         resolve(load_design(path), path)

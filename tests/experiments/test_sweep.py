@@ -785,6 +785,11 @@ def test_a_task_of_ones_own_that_lists_its_solutions_is_evaluated_exactly(
     assert set(write_summary(out)["arms"]) == {"a", "b"} and Results.read(out).home == "base"
 
 
+def test_a_plan_says_the_problems_in_the_words_of_their_task(tmp_path: Path, own: Callable[..., Path]) -> None:
+    sweep = plan(own("drawn_sums", "temperatures: [1.0]"), tmp_path / "out")
+    assert dry_lines(sweep)[0].endswith(f"in {tmp_path / 'out'}, sums of numbers below 5")
+
+
 @pytest.mark.slow
 def test_a_task_of_ones_own_without_solutions_is_evaluated_by_samples(
     tmp_path: Path, own: Callable[..., Path], started: Started

@@ -22,6 +22,7 @@ from sage_rlvr.core import (
     advantages_of,
     credit,
     objective,
+    reward_kl,
     shape,
 )
 from sage_rlvr.core import method as method_module
@@ -242,11 +243,12 @@ def test_flat_is_the_papers_loss(name, seed):
 def test_a_shift_of_the_flat_anchor_would_break_the_law(name, monkeypatch):
     """The two laws above can fail: an anchor that adds .05 wherever it is given a log q is no longer the base."""
     inner = method_module.anchor_logps
-    monkeypatch.setattr(
-        method_module,
-        "anchor_logps",
-        lambda ref, log_q: inner(ref, log_q) if log_q is None else inner(ref, log_q) + 0.05,
-    )
+    for module in (method_module, reward_kl):  # the KL in the loss, and that in the reward
+        monkeypatch.setattr(
+            module,
+            "anchor_logps",
+            lambda ref, log_q: inner(ref, log_q) if log_q is None else inner(ref, log_q) + 0.05,
+        )
     exact = method_module._exact_term  # it adds log q to whole distributions by itself
     monkeypatch.setattr(
         method_module,

@@ -18,7 +18,13 @@ SENTENCES = re.compile(
     r"""\.(startswith|endswith|removesuffix|removeprefix|split|partition)\([^)]"""
     r"""|describe\(\)\.|\.name\.(strip\(\)|startswith\("  )|["']\w+ ["'] in line"""  # what a method, a check, a line says of itself
     r"""|["'](better|worse|tied|cannot be told)["'] in """
+    r"""|(match|search|findall|split|sub)\(.*\bstr\((error|self\.own)\)"""  # a refusal
+    r"""|\bstr\((error|self\.own)\)\.[a-z]*(with|fix|tition)\("""
 )
+STRANGERS = {  # errors of others that are words alone: calls that Python refuses, and what the file system told safetensors
+    "plugins.py": "called = _CALLED.match(str(error)) if isinstance(error, TypeError) else None",
+    "runs/files.py": 'reported = re.search(r"os error (\\d+)", str(error))',
+}
 ALLOWED = {  # verdicts of a verifier on an answer, which are labels
     "verifiers",
 }
@@ -31,7 +37,7 @@ def test_no_code_parses_a_sentence(part: str) -> None:
         f"{path.relative_to(PACKAGE)}:{i}: {line.strip()}"
         for path in files
         for i, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if SENTENCES.search(line)
+        if SENTENCES.search(line) and line.strip() != STRANGERS.get(path.relative_to(PACKAGE).as_posix())
     ]
     assert not found, found
 
@@ -41,5 +47,6 @@ def test_the_pattern_knows_what_it_is_to_find() -> None:
         'if verdict.startswith("cannot"):', 'word = text.split(" (")[0]', "one.metric.endswith(NEAR)", 'name.split(" at its ")',
         'c.verdict.removesuffix(ALONE)', 'if "better" in sentence:', 'status.partition("/")', 'if ylabel.startswith("pass@"):',
         "method.describe().splitlines()", 'check.name.startswith("  ")', 'any("SRR " in line for line in lines)',
+        "first = re.match(NAME, str(self.own))", 'str(error).startswith("ratio")', "again = re.sub(NAME, str(), str(error))",
     ):  # fmt: skip
         assert SENTENCES.search(line), line

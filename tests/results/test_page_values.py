@@ -76,9 +76,17 @@ def test_a_record_of_other_completions_has_no_kinds() -> None:
     assert len(WORLDS["demo"].solutions(Problem((1, 2), 3))) == 2 and structure({"base": [other]}, 8) == ([], None)
 
 
+@pytest.mark.parametrize(("change", "said"), [({"counts": None}, "not as it was written"), ({}, "without 'max_number'")])
+def test_damaged_words_of_a_world_are_a_refusal(change: dict[str, object], said: str) -> None:
+    identity = {key: value for key, value in WORLDS["demo"].identity.items() if change or key != "max_number"}
+    with pytest.raises(DataError, match=r"^a.npz: world = .'name': 'countdown', .*with: sage-rlvr eval RUN$") as caught:
+        described(identity | change, where="a.npz")
+    assert said in str(caught.value)
+
+
 def test_countdown_describes_itself_and_finds_a_problem_by_its_id() -> None:
     world = WORLDS["demo"]
-    assert described(world.identity) == "Countdown: 4 numbers of 1..9, targets 1..20"
+    assert described(world.identity) == "Countdown: 4 numbers of 1..9, targets 1..20, drawn by expression"
     assert described({"name": "riddles"}) == "riddles" and described({}) == ""
     problem = Problem((3, 5, 7, 11), 24)
     assert world.problem_of(problem.problem_id) == problem

@@ -18,9 +18,9 @@ from sage_rlvr.models.listing.completions import enumerate_completions
 from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.studies.guides.completions import _together, collect
-from sage_rlvr.studies.guides.measure import Lab, auc, choose, fitted, run_guide_lab
+from sage_rlvr.studies.guides.measure import Lab, choose, fitted, run_guide_lab
 from sage_rlvr.studies.guides.rows import Head
-from sage_rlvr.studies.guides.signals import FAMILIES, capped, first, likelier_share, percentile, placebo
+from sage_rlvr.studies.guides.signals import FAMILIES, auc, capped, first, likelier_share, percentile, placebo
 from sage_rlvr.tasks.countdown import Countdown, Problem, build_tokenizer
 from sage_rlvr.theory.reweighting import tilted
 

@@ -12,11 +12,10 @@ import torch
 from sage_rlvr.core.guides import Branch, Flat
 from sage_rlvr.methods import METHODS, dapo, grpo, maxrl, pacs, rft, rloo, sage
 from sage_rlvr.studies import parts
+from sage_rlvr.studies.gradients import Step, Tokens
 from sage_rlvr.studies.parts import (
     Place,
     Row,
-    Step,
-    Tokens,
     _place,
     find,
     measure,

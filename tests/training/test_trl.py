@@ -29,8 +29,8 @@ from sage_rlvr.core.guides import Branch, Flat, Guide, Placebo, Random, Token
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import bnpo, dapo, dr_grpo, grpo, grpo_token_mean, rloo, sage
 from sage_rlvr.training.trl import SageTrainer, checks, grpo_config
-from sage_rlvr.training.trl.arguments import check_agreement
 from sage_rlvr.training.trl.batch import scale_of
+from sage_rlvr.training.trl.checks import check_agreement
 from trl_common import LAYOUTS, PROMPTS, arguments, build, forward, on_ranks, reward, same, weights
 
 BRANCH = Branch(ratio=0.3, threshold=1.2)

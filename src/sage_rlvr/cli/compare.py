@@ -110,15 +110,17 @@ def print_results(
 
 def setting_lines(results: Results) -> list[str]:
     """World, problems and draw of the exact records."""
+    from sage_rlvr.reading import understood
     from sage_rlvr.tasks import described
 
     record = next(iter(results.records.values()), None)
     if record is None:
         return []
     meta = record.meta
-    return [
-        f"{described(meta['world'])}; {record.problems} {meta['split']} problems (draw {meta.get('draw')}), exact"
-    ]
+    where = meta["name"] if record.path is None else record.path
+    with understood(where, advice=f"make it again with: {suggest('eval', 'RUN')}"):
+        law = described(meta["world"], where=where)
+        return [f"{law}; {record.problems} {meta['split']} problems (draw {meta.get('draw')}), exact"]
 
 
 def caveats(results: Results) -> list[str]:

@@ -122,8 +122,8 @@ def _spelled_by(policy: str) -> Callable[[Sequence[int]], list[str]]:
 
 def _docs_made_again(store: SampleStore) -> dict[str, dict[str, Any]]:
     """`generated_docs`; {} for an imported store, which knows its documents."""
+    from sage_rlvr.evaluation.documents import generated_docs
     from sage_rlvr.evaluation.lm_eval import is_imported
-    from sage_rlvr.evaluation.sampling import generated_docs
 
     return {} if is_imported(store) else generated_docs(store)
 

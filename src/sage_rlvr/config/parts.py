@@ -5,17 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sage_rlvr.errors import ConfigError
-from sage_rlvr.recipes import short
+from sage_rlvr.errors import require
 
 if TYPE_CHECKING:
     from sage_rlvr.tasks.countdown import Countdown
-
-
-def require(holds: bool, name: str, value: Any, problem: str) -> None:
-    """ConfigError "name = value: problem" unless it holds."""
-    if not holds:
-        raise ConfigError(f"{name} = {short(value)}: {problem}")
 
 
 def positive(config: Any, *names: str) -> None:

@@ -19,9 +19,8 @@ from sage_rlvr.config.parts import (
     WorldConfig,
     not_negative,
     positive,
-    require,
 )
-from sage_rlvr.errors import suggest
+from sage_rlvr.errors import require, suggest
 
 if TYPE_CHECKING:
     from sage_rlvr.core.method import Method

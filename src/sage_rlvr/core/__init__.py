@@ -34,10 +34,10 @@ from sage_rlvr.core.method import (
     credit,
     objective,
     q_clamped,
-    return_to_go,
     shape,
 )
 from sage_rlvr.core.reductions import REDUCTIONS, FixedBudget, Reduction, SequenceMean, TokenMean
+from sage_rlvr.core.reward_kl import return_to_go
 from sage_rlvr.core.reward_sources import REWARD_SOURCES, ReferenceProbability, RewardSource
 from sage_rlvr.core.rewards import REWARD_TRANSFORMS, OverlongShaping, RewardTransform
 from sage_rlvr.core.rollout_plans import (

@@ -29,12 +29,13 @@ class Record:
 
     logps: {temperature: [float64 log-probs of the right completions, one array per problem]}, nats, end token included.
     norms: {power: (N, 2) float64 bounds on log sum_y pi(y)^power over all completions}; empty where the policy was not tempered
-    over whole completions (`evaluation.tempered`).
+    over whole completions (`evaluation.tempered`). path: of the file it was read from.
     """
 
     meta: Mapping[str, Any]
     logps: Mapping[float, Sequence[np.ndarray]]
     norms: Mapping[float, np.ndarray] = dataclasses.field(default_factory=dict)
+    path: Path | None = dataclasses.field(default=None, compare=False)
 
     @property
     def problems(self) -> int:
@@ -85,7 +86,7 @@ def _read(path: str | Path) -> Record:
         norms = dict(zip(map(float, powers), data["norms"], strict=True)) if len(powers) else {}
         if any(norm.shape != (len(offsets) - 1, 2) or norm.dtype != np.float64 for norm in norms.values()):
             raise DataError(f"{path}: no whole evaluation; {AGAIN}")
-    return Record(meta, logps, norms)
+    return Record(meta, logps, norms, Path(path))
 
 
 _META: dict[str, type | tuple[type, ...]] = {

@@ -25,15 +25,14 @@ from transformers import PreTrainedModel
 from sage_rlvr.core.guides import GUIDES, Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import generate_episodes
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
-from sage_rlvr.evaluation.store.sample import own_of, said_of, unescape
+from sage_rlvr.evaluation.store.sample import own_of, said_of
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
 from sage_rlvr.models.scoring import score
-from sage_rlvr.tasks import countdown, known_task
 from sage_rlvr.tasks.base import (
     MAX_NEW_TOKENS,
     Said,
@@ -358,48 +357,10 @@ class Evaluation:
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# judged, and made again, from a store alone
+# judged, from a store alone
 
 
 def judged_by(items: Sequence[tuple[str, str]], reading: Mapping[str, Any]) -> list[Judged]:
     """The mathematics verifier on (completion, gold) pairs, answers read at one place."""
     said = shared().verify(list(items), **reading)
     return [Judged(v.label, v.reason, answered(text, reading)) for v, (text, _) in zip(said, items, strict=True)]
-
-
-def generated_docs(store: SampleStore) -> dict[str, dict[str, Any]]:
-    """Problem id -> doc, target and prompt, of a store of a task whose problems are generated here; {} for other tasks.
-
-    Countdown: a problem is its id, and the target one of its right expressions. Knights and Knaves: the puzzles by their
-    seed. DataError where the store's prompts or puzzles are not those that this version makes.
-    """
-    rows = store.table(("problem", "prompt_hash"))
-    asked = dict(zip(map(unescape, rows["problem"].to_pylist()), rows["prompt_hash"].to_pylist(), strict=True))
-    if store.identity.task == countdown.Countdown.name:
-        return {name: _countdown_doc(store, name, hashed) for name, hashed in asked.items()}
-    task = known_task(store.identity.task)
-    return _listed_docs(store, task, list(asked)) if hasattr(task, "doc") else {}
-
-
-def _countdown_doc(store: SampleStore, name: str, hashed: str) -> dict[str, Any]:
-    numbers, _, target = name.partition(" #")[0].partition("=")
-    problem = countdown.Problem(tuple(map(int, numbers.split("-"))), int(target))
-    prompt = countdown.render(problem)
-    if hashed != prompt_hash(prompt):
-        raise DataError(
-            f"{store.path}: problem {name!r} was asked otherwise than {prompt!r}, so its text cannot be made again; give --docs"
-        )
-    doc = {"id": name, "numbers": list(problem.numbers), "target": problem.target}
-    return {"doc": doc, "target": countdown.solutions(problem)[0], "prompt": prompt}
-
-
-def _listed_docs(store: SampleStore, task: Any, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    made = (choose(task, n=limit) for limit in (store.wanted().get("problems"), None))
-    chosen = next((chosen for chosen in made if chosen.task_hash == store.identity.task_hash), None)
-    if chosen is None:
-        raise DataError(f"{store.path}: holds other problems of {task.name} than this version makes, so give texts with --docs")
-    docs = {}
-    for name in names:
-        problem = chosen.problems[name]
-        docs[name] = {"doc": {"id": name, **task.doc(problem)}, "target": problem.answer, "prompt": task.prompt(problem)}
-    return docs

@@ -24,13 +24,14 @@ from typing import Any, Literal
 
 from sage_rlvr import plugins
 from sage_rlvr.config import SftConfig, TrainConfig, WorldConfig, decode, load, load_config, task_of, world_of
+from sage_rlvr.config.parts import positive
 from sage_rlvr.core import GUIDES, METHODS
-from sage_rlvr.errors import ConfigError, Told, choose_from
+from sage_rlvr.errors import ConfigError, Told, choose_from, refuse, require, short
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.controls import KINDS, Arm, Kind, controls_of, free_name, linked, twin_of
 from sage_rlvr.experiments.jobs import Exact, Sampled
 from sage_rlvr.moved import KEYS
-from sage_rlvr.recipes import Tree, dotted, find, place_of, read, short, use_plugins
+from sage_rlvr.recipes import Tree, dotted, find, place_of, read, use_plugins
 from sage_rlvr.results.comparisons import TEMPERED
 from sage_rlvr.results.design import BASE, Question
 from sage_rlvr.results.metric import Metric, known_metrics
@@ -62,7 +63,7 @@ class SampleSpec:
     guide: str | None = "branch"
 
     def __post_init__(self) -> None:
-        _require(self.problems > 0 and self.n > 0, f"samples: problems = {self.problems}, n = {self.n}: above 0")
+        positive(self, "problems", "n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +85,11 @@ class EvaluateSpec:
     samples: SampleSpec | None = None
 
     def __post_init__(self) -> None:
-        _require(self.problems > 0 and self.ood_problems > 0, f"problems = {self.problems}: an evaluation needs some")
+        positive(self, "problems", "ood_problems")
         for name in ("temperatures", "ood_temperatures"):
             given = getattr(self, name)
             good = 1.0 in given and all(t > 0 for t in given) and len(set(given)) == len(given)
-            _require(
-                good, f"{name} = {list(given)}: each above 0, none twice, and 1.0 among them, where tables are read"
-            )
+            require(good, name, list(given), "each above 0, none twice, and 1.0 among them, where tables are read")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,49 +135,37 @@ class DesignSpec:
     discarded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _require(bool(self.seeds), "seeds = []: give at least one training seed")
-        _require(bool(self.arms), "arms = {}: give at least one arm")
-        _require(len(set(self.seeds)) == len(self.seeds), f"seeds = {list(self.seeds)}: one stands there twice")
+        require(bool(self.seeds), "seeds", [], "give at least one training seed")
+        require(bool(self.arms), "arms", {}, "give at least one arm")
+        require(len(set(self.seeds)) == len(self.seeds), "seeds", list(self.seeds), "one stands there twice")
         for name in self.arms:
             plain = _NAME.fullmatch(name) and name not in ("base", "sft")
-            _require(
-                bool(plain),
-                f"arms = {name!r}: a name is letters, digits, _ and . (not base, not sft): it names folders",
-            )
-        _require(
-            self.control in self.arms, f"control = {self.control!r}: no such arm{choose_from(self.control, self.arms)}"
-        )
+            require(bool(plain), "arms", name, "a name is letters, digits, _ and . (not base, not sft): it names folders")
+        require(self.control in self.arms, "control", self.control, f"no such arm{choose_from(self.control, self.arms)}")
         for name, arms_of in self.envelopes.items():
-            _require(bool(arms_of), f"envelopes = {name!r}: name at least one arm of it")
-            _require(name not in (*self.arms, BASE), f"envelopes = {name!r}: an arm has this name; give it one of its own")
+            require(bool(arms_of), "envelopes", name, "name at least one arm of it")
+            require(name not in (*self.arms, BASE), "envelopes", name, "an arm has this name; give it one of its own")
         rivals = {name for arms_of in self.envelopes.values() for name in arms_of}
         for name in (*rivals, *((self.ceiling,) if self.ceiling else ())):
-            _require(name in self.arms, f"envelopes = {name!r}: no such arm{choose_from(name, self.arms)}")
-        _require(
-            not self.envelopes or bool({*self.arms} - rivals - {self.ceiling}),
-            "envelopes: every arm is a rival or the ceiling; add the arms that are held against them",
-        )
+            require(name in self.arms, "envelopes", name, f"no such arm{choose_from(name, self.arms)}")
+        idle = bool(self.envelopes) and not {*self.arms} - rivals - {self.ceiling}
+        refuse((idle, "envelopes: every arm is a rival or the ceiling; add the arms that are held against them"))
         for name in self.arms:
             own = self.spec(name).matched
             unknown = next((other for other in own if other not in self.arms or other == name), None)
-            _require(
-                unknown is None, f"arms.{name}.matched = {unknown!r}: no other arm{choose_from(unknown or '', self.arms)}"
-            )
-            _require(len(own) != 1, f"arms.{name}.matched = {list(own)}: a raw KL lies between two arms at least; name more")
+            place = ("arms", name, "matched")
+            require(unknown is None, place, unknown, f"no other arm{choose_from(unknown or '', self.arms)}")
+            require(len(own) != 1, place, list(own), "a raw KL lies between two arms at least; name more")
         for name in self.discarded:
-            _require(bool(self.envelopes), f"discarded = {name!r}: counts among the candidates of envelopes, and there are none")
-            _require(name not in self.arms, f"discarded = {name!r}: is an arm that is run; leave it out of one of them")
+            require(bool(self.envelopes), "discarded", name, "counts among the candidates of envelopes, and there are none")
+            require(name not in self.arms, "discarded", name, "is an arm that is run; leave it out of one of them")
         for name in self.adopt:
-            _require(
-                Path(name).name == name and name not in ("", "..") and "\\" not in name,
-                f"adopt = {name!r}: expected the name of a folder beside this sweep's, not a path",
-            )
+            beside = Path(name).name == name and name not in ("", "..") and "\\" not in name
+            require(beside, "adopt", name, "expected the name of a folder beside this sweep's, not a path")
         for name in self.choose.among if self.choose else ():
-            _require(name in self.arms, f"choose.among = {name!r}: no such arm{choose_from(name, self.arms)}")
+            require(name in self.arms, "choose.among", name, f"no such arm{choose_from(name, self.arms)}")
         chosen = self.choose is not None and self.control in self.choose.among
-        _require(
-            not chosen, f"control = {self.control!r}: it is among those to choose from, and would then not be evaluated"
-        )
+        require(not chosen, "control", self.control, "it is among those to choose from, and would then not be evaluated")
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -265,9 +252,8 @@ def resolve(
             raise ConfigError(_in_design(error, design, name, source, edits)) from error
         label = spec.label or (None if spec.edits else label_of(path.stem)) or name
         twin = twin_of(arms, config)
-        _require(
-            twin is None, f"{source}: arms {twin and twin.name!r} and {name!r} train the same thing; keep one of them"
-        )
+        same = f"{source}: arms {twin and twin.name!r} and {name!r} train the same thing; keep one of them"
+        refuse((twin is not None, same))
         arms.append(
             Arm(
                 name=name,
@@ -307,7 +293,7 @@ def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> N
             ("metric", question.metric, list(dict.fromkeys(map(str, metrics)))),
             ("task", question.task, tasks),
         ):
-            _require(word in known, f"{source}: questions: {word!r}: no such {noun}{choose_from(word, known)}")
+            refuse((word not in known, f"{source}: questions: {word!r}: no such {noun}{choose_from(word, known)}"))
 
 
 def _dropped(path: Path, changes: Sequence[tuple[str, str]]) -> str:
@@ -373,6 +359,3 @@ def sampled_of(spec: EvaluateSpec, task: Any) -> Sampled | None:
     return Sampled(task=task, split=spec.split, draw=spec.draw, **named)
 
 
-def _require(holds: bool, problem: str) -> None:
-    if not holds:
-        raise ConfigError(problem)

@@ -34,8 +34,8 @@ from sage_rlvr.results.read import State
 from sage_rlvr.results.summary import choose
 from sage_rlvr.runs import versions, write_json_atomic, writing
 from sage_rlvr.stats.tempered import POWERS
+from sage_rlvr.tasks import described
 from sage_rlvr.tasks.base import Task as Asked
-from sage_rlvr.tasks.countdown import Countdown
 
 VALIDATION = "validation"
 ADOPTED = "adopted.json"  # in a run that was taken over: from where
@@ -362,8 +362,9 @@ def _cell_facts(sweep: Sweep, cell: Cell) -> dict[str, Any]:
 def task_words(sweep: Sweep) -> str:
     """The world or task that all arms are trained on, in a line."""
     config = sweep.arms[0].config
-    if isinstance(task := task_of(config), Countdown):
-        return f"{task.described(task.identity)}, drawn by {task.targets}"
+    task: Any = task_of(config)
+    if hasattr(task, "described"):
+        return described(task.identity, task)
     given = dump(config.task if config.data is None else config.data)
     said = ", ".join(f"{name} {value}" for name, value in given.items() if name != "name" and value is not None)
     return f"task {task.name}" + f" ({said})" * bool(said)

@@ -24,7 +24,7 @@ from sage_rlvr.registry import first_sentence, registry_of
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing
-from sage_rlvr.schema import kind_of, parameters, phrase
+from sage_rlvr.signatures import kind_of, parameters, phrase
 from sage_rlvr.text import escaped as in_markdown
 
 KINDS = (

@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, short, suggest
+from sage_rlvr.reading import understood
 from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.base import Task, check_members
 from sage_rlvr.tasks.countdown import Countdown
@@ -101,11 +102,15 @@ def known_task(name: str) -> Any:
     return None
 
 
-def described(identity: Mapping[str, Any], task: Any = None) -> str:
-    """The problems that a record says it is of, in a line: in the task's own words, else its name. task: where it is at hand."""
+def described(identity: Mapping[str, Any], task: Any = None, *, where: object = "a record") -> str:
+    """The problems that a record says it is of, in a line: in the task's own words, else its name. task: where it is at hand, and
+    the identity its own. DataError names `where` it was read where the task finds it damaged."""
+    if task is not None:
+        return str(task.described(identity)) if hasattr(task, "described") else str(identity.get("name", ""))
     name = str(identity.get("name", ""))
-    own = getattr(task or known_task(name), "described", None)
-    return str(own(identity)) if own else name
+    own = getattr(known_task(name), "described", None)
+    with understood(f"{where}: world = {short(dict(identity))}", advice=f"make it again with: {suggest('eval', 'RUN')}"):
+        return str(own(identity)) if own else name
 
 
 __all__ = ["TASKS", "Task", "described", "known_task", "task_named", "with_worlds"]

@@ -26,7 +26,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, require, wrong
 from sage_rlvr.plugins import executed
 from sage_rlvr.reading import read_text
 from sage_rlvr.tasks.base import NO_ANSWER, Asked, hash_of
@@ -116,10 +116,8 @@ class RewardTask(Asked):
     memory_mb: ClassVar[int] = 8192
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.right_from) or not self.seconds > 0:
-            raise ConfigError(
-                f"right_from = {self.right_from}, seconds = {self.seconds}: a number, and seconds above 0, are needed"
-            )
+        require(math.isfinite(self.right_from), "right_from", self.right_from, "a finite number is needed")
+        require(self.seconds > 0, "seconds", self.seconds, "must be above 0")
         _place_of(self.reward)
 
     @property
@@ -216,19 +214,17 @@ def _place_of(reward: str) -> tuple[str, str]:
     path, colon, name = reward.rpartition(":")
     if not colon:
         if reward not in VERIFIERS:
-            raise ConfigError(
-                f"reward = {reward!r}: write FILE.py:FUNCTION, or the name of a verifier: {', '.join(VERIFIERS)}"
-            )
+            raise wrong("reward", reward, f"write FILE.py:FUNCTION, or the name of a verifier: {', '.join(VERIFIERS)}")
         return "", reward
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         near = get_close_matches(file.name, [p.name for p in file.parent.glob("*.py")], 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"reward = {reward!r}: there is no file {file}{hint}")
+        raise wrong("reward", reward, f"there is no file {file}{hint}")
     try:
         tree = ast.parse(read_text(file, error=ConfigError))
     except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"reward = {reward!r}: {file} is no Python: {error}") from error
+        raise wrong("reward", reward, f"{file} is no Python: {error}") from error
     names = (
         {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
         | {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
@@ -237,7 +233,7 @@ def _place_of(reward: str) -> tuple[str, str]:
     if name not in names:
         near = get_close_matches(name, names, 1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(names)) or 'none'}"
-        raise ConfigError(f"reward = {reward!r}: {file} defines no {name!r}{hint}")
+        raise wrong("reward", reward, f"{file} defines no {name!r}{hint}")
     return str(file), name
 
 

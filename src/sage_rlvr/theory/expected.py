@@ -19,7 +19,8 @@ from torch import Tensor
 
 from sage_rlvr.core.guides import factors
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Method, credit, kl_share, needs_of, objective, return_to_go, shape
+from sage_rlvr.core.method import Method, credit, needs_of, objective, shape
+from sage_rlvr.core.reward_kl import kl_share, return_to_go
 from sage_rlvr.core.rollout_plans import Staged, is_guided, is_staged, kept_by, trained_on
 from sage_rlvr.core.signals import Batch
 from sage_rlvr.core.state import State, called

@@ -18,8 +18,9 @@ from sage_rlvr.core.divergences import divergence
 from sage_rlvr.core.guides import Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
-from sage_rlvr.core.method import Method, advantages_of, objective, shape, summed_to_go
+from sage_rlvr.core.method import Method, advantages_of, objective, shape
 from sage_rlvr.core.reductions import FixedBudget
+from sage_rlvr.core.reward_kl import summed_to_go
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.theory.effects import KEY, companies_of, looks_at_batch, signals_on

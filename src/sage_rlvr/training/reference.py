@@ -150,3 +150,28 @@ def restore_reference(loop: Loop, newest: Checkpoint | None) -> None:
     if step:
         loop.reference, loop.reference_step = frozen(copy.deepcopy(loop.policy)), step
         load_tensors(loop.reference, newest.load(GROUP))
+
+
+def copy_of(policy: PreTrainedModel) -> PreTrainedModel:
+    """A second model of the policy's class and config with the weights that the policy holds, each in its own dtype.
+
+    No deep copy: a forward that another trainer has wrapped may hold on to the policy's own, and a reference that
+    computes with the policy's weights follows it without a word. ConfigError where the class does not hold the weights.
+    """
+    from accelerate import init_empty_weights  # of the trl extra
+
+    with init_empty_weights(include_buffers=False):
+        twin = type(policy)(copy.deepcopy(policy.config))
+    state = {name: value.detach().clone() for name, value in policy.state_dict().items()}
+    try:
+        twin.load_state_dict(state, assign=True)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"SageTrainer: the policy is not what its class and config make, so it cannot be copied as the reference "
+            f"(source='sft'): {error}. Save it with save_pretrained and give the trainer that path."
+        ) from error
+    twin.tie_weights()
+    buffers = dict(twin.named_buffers())
+    for name, value in policy.named_buffers():  # those that are no part of the state, such as rotary frequencies
+        buffers[name].data = value.detach().clone()
+    return twin.to(policy.device)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Method, objective, return_to_go
+from sage_rlvr.core.method import Method, objective
+from sage_rlvr.core.reward_kl import return_to_go
 from sage_rlvr.core.signals import Batch
 from sage_rlvr.models.scoring import completion_logits
 from sage_rlvr.studies.anchor.expectations import SAME, Case, kl_gradient

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 
 from sage_rlvr.core.guides import band_of
 from sage_rlvr.core.keys import Key
@@ -28,7 +27,18 @@ from sage_rlvr.models.policy import load_policy
 from sage_rlvr.stats.intervals import Interval, column_intervals
 from sage_rlvr.studies.guides.completions import INVERSE_TEMPERATURES, Atoms, collect
 from sage_rlvr.studies.guides.rows import GuideLabResult, GuideRow, Head, SignalRow
-from sage_rlvr.studies.guides.signals import FAMILIES, TRAINABLE, Family, Kind, Variant, features, placebo
+from sage_rlvr.studies.guides.signals import (
+    FAMILIES,
+    TRAINABLE,
+    Family,
+    Kind,
+    Variant,
+    auc,
+    features,
+    lifted,
+    mean_of_finite,
+    placebo,
+)
 from sage_rlvr.theory.reweighting import (
     Floats,
     Masses,
@@ -344,8 +354,8 @@ class Lab:
             here = slice(start, end)
             right, values = masses.right[here], log_q[here]
             first = auc(values, right, masses.mass[here])
-            columns.append((first, *_lifted(values[right], lift.chosen[here][right], lift.log_q[here][right])))
-        means = [_mean(np.array(column), masses.repeats) for column in zip(*columns, strict=True)]
+            columns.append((first, *lifted(values[right], lift.chosen[here][right], lift.log_q[here][right])))
+        means = [mean_of_finite(np.array(column), masses.repeats) for column in zip(*columns, strict=True)]
         parts = [efficiency(masses, log_q, influence(masses, goal, K)) for goal in ("distinct", "pass")]
         return SignalRow(name, kind, variant, *parts, *means)
 
@@ -376,33 +386,6 @@ class Lab:
             who: [{"temperature": 1 / x, **self.means(t)} for x, t in zip(INVERSE_TEMPERATURES, tables, strict=True)]
             for who, tables in (("policy", self.temperatures), ("base", base))
         }
-
-
-def auc(values: Floats, positive: np.ndarray[Any, Any], weight: Floats) -> float:
-    """Chance that a positive drawn by its weight has a larger value than a negative drawn by its; ties count half; nan if one
-    kind is missing."""
-    order = np.argsort(values, kind="stable")
-    _, place = np.unique(values[order], return_inverse=True)
-    up = np.bincount(place, np.where(positive, weight, 0.0)[order])
-    down = np.bincount(place, np.where(positive, 0.0, weight)[order])
-    if up.sum() <= 0 or down.sum() <= 0:
-        return math.nan
-    below = np.cumsum(down) - down
-    return float((up * (below + down / 2)).sum() / (up.sum() * down.sum()))
-
-
-def _lifted(values: Floats, chosen: np.ndarray[Any, Any], oracle: Floats) -> tuple[float, float]:
-    """AUC of the chosen right completions against the others, and Spearman's correlation with the oracle's log q."""
-    first = auc(values, chosen, np.ones(len(values)))
-    if len(values) < 3 or np.ptp(values) == 0 or np.ptp(oracle) == 0:
-        return first, math.nan
-    return first, float(np.corrcoef(rankdata(values), rankdata(oracle))[0, 1])
-
-
-def _mean(values: Floats, weight: Floats) -> float:
-    """Weighted mean of the finite ones."""
-    seen = np.isfinite(values)
-    return float(np.average(values[seen], weights=weight[seen])) if seen.any() else math.nan
 
 
 def one_thread() -> None:

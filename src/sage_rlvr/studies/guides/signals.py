@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from scipy.stats import rankdata
 
 from sage_rlvr.core.guides import Branch, Guide, Random, Rarity, Token
 from sage_rlvr.core.keys import Key
@@ -207,3 +208,33 @@ def placebo(atoms: Atoms, log_q: Floats, seed: int) -> Floats:
     out = np.zeros_like(log_q)
     out[atoms.mask] = drawn
     return out
+
+
+# ---- how well a signal tells completions apart
+
+
+def auc(values: Floats, positive: np.ndarray[Any, Any], weight: Floats) -> float:
+    """Chance that a positive drawn by its weight has a larger value than a negative drawn by its; ties count half; nan if one
+    kind is missing."""
+    order = np.argsort(values, kind="stable")
+    _, place = np.unique(values[order], return_inverse=True)
+    up = np.bincount(place, np.where(positive, weight, 0.0)[order])
+    down = np.bincount(place, np.where(positive, 0.0, weight)[order])
+    if up.sum() <= 0 or down.sum() <= 0:
+        return math.nan
+    below = np.cumsum(down) - down
+    return float((up * (below + down / 2)).sum() / (up.sum() * down.sum()))
+
+
+def lifted(values: Floats, chosen: np.ndarray[Any, Any], oracle: Floats) -> tuple[float, float]:
+    """AUC of the chosen right completions against the others, and Spearman's correlation with the oracle's log q."""
+    first = auc(values, chosen, np.ones(len(values)))
+    if len(values) < 3 or np.ptp(values) == 0 or np.ptp(oracle) == 0:
+        return first, math.nan
+    return first, float(np.corrcoef(rankdata(values), rankdata(oracle))[0, 1])
+
+
+def mean_of_finite(values: Floats, weight: Floats) -> float:
+    """Weighted mean of the finite ones."""
+    seen = np.isfinite(values)
+    return float(np.average(values[seen], weights=weight[seen])) if seen.any() else math.nan

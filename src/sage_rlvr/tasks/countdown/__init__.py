@@ -155,9 +155,10 @@ class Countdown:
 
     @staticmethod
     def described(identity: Mapping[str, Any]) -> str:
-        """Sizes and bounds of the problems in a line."""
+        """Sizes and bounds of the problems and the law they are drawn by, in a line."""
         sizes, most = " or ".join(map(str, identity["counts"])), identity["max_number"]
-        return f"Countdown: {sizes} numbers of 1..{most}, targets {identity['min_target']}..{identity['max_target']}"
+        bounds = f"targets {identity['min_target']}..{identity['max_target']}"
+        return f"Countdown: {sizes} numbers of 1..{most}, {bounds}, drawn by {identity['targets']}"
 
     def draw(self, split: str, seed: int, n: int, law: str = "law") -> list[Problem]:
         """The problems of an evaluation. "law": n independent draws from the world's own distribution, restricted to the split,

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, require
 from sage_rlvr.tasks.base import Said, Turn, code_hash, hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.tasks.repair.hints import edited_lines, explained, leaked, pointed
@@ -68,8 +68,7 @@ class Repair:
             raise ConfigError(
                 f"count {self.count}, seconds {self.seconds}, turns {self.turns}: at least 1 problem and 1 turn, and a time above 0"
             )
-        if not 0 <= self.hints <= 1:
-            raise ConfigError(f"hints = {self.hints}: the share of examples with guidance in their prompt, from 0 to 1")
+        require(0 <= self.hints <= 1, "hints", self.hints, "the share of examples with guidance in their prompt, from 0 to 1")
 
     added: ClassVar[tuple[str, ...]] = ("turns", "hints")  # see schema.dump
     name = "repair"

@@ -239,15 +239,6 @@ PART = {
 
 LOSS_TYPES = {FixedBudget: "dr_grpo", SequenceMean: "grpo", TokenMean: "dapo"}
 
-# Terms of TRL's loss that no method here has, by the value that leaves them out.
-NEUTRAL: dict[str, Any] = {
-    "top_entropy_quantile": 1.0,
-    "entropy_coef": 0.0,
-    "use_adaptive_entropy": False,
-    "off_policy_mask_threshold": None,
-    "mask_truncated_completions": False,
-}
-
 
 def grpo_config(method: Method) -> dict[str, Any]:
     """The fields of GRPOConfig under which TRL optimizes `method`: GRPOConfig(output_dir, **grpo_config(method)).
@@ -372,40 +363,6 @@ def _anchor_fields(method: Method) -> dict[str, Any]:
         synced = {"sync_ref_model": True, "ref_model_sync_steps": every, "ref_model_mixup_alpha": 1.0}
     largest = max(over_a_run(anchor.beta))  # above 0, so that TRL loads a reference
     return {"beta": largest, "use_bias_correction_kl": _estimated(anchor) == "k3_is", **synced}
-
-
-def check_agreement(method: Method, args: Any) -> None:
-    """ConfigError naming every field of `args`, a GRPOConfig, that says something else than `method`."""
-    limit = getattr(method.reward_transform, "max_tokens", None)  # overlong shaping prices another limit than that of sampling
-    other = (
-        f"{method.name} on TRL: method.reward_transform.max_tokens = {limit} is the limit that its price on length ends "
-        f"at, and args.max_completion_length = {args.max_completion_length} is that of sampling; make them equal."
-    )
-    least = getattr(method.advantage, "least_group", 2)
-    small = (
-        f"{method.name} on TRL: {method.advantage} needs groups of {least} at least, and args.num_generations = "
-        f"{args.num_generations}; raise it, or lower the method's k."
-    )
-    refuse((limit is not None and limit != args.max_completion_length, other), (args.num_generations < least, small))
-    wanted = {name: value for name, value in NEUTRAL.items() if hasattr(args, name)} | grpo_config(method)
-    different = [name for name, value in wanted.items() if _given(args, name) != value]
-    if not different:
-        return
-    said = "; ".join(
-        f"args.{name} = {getattr(args, name, None)!r}, but {PART.get(name, 'the method')} "
-        + (f"means {wanted[name]!r}" if name in PART else f"has no such term: {wanted[name]!r}")
-        for name in different
-    )
-    raise ConfigError(
-        f"{method.name} on TRL: {said}. Take all of them from GRPOConfig(..., **grpo_config(method)); to train with other "
-        f"values make the method with them, {making(method)}."
-    )
-
-
-def _given(args: Any, name: str) -> Any:
-    """What `args` says there; TRL reads an epsilon_high of None as epsilon."""
-    value = getattr(args, name, None)
-    return args.epsilon if name == "epsilon_high" and value is None else value
 
 
 def making(method: Method, what: str = "") -> str:

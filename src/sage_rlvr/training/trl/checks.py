@@ -18,12 +18,21 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError, refuse
 from sage_rlvr.methods import METHODS
 from sage_rlvr.models.folders import EMBEDDED
-from sage_rlvr.training.trl.arguments import check_agreement, making, scores_rollouts
+from sage_rlvr.training.trl.arguments import PART, grpo_config, making, scores_rollouts
 from sage_rlvr.training.trl.batch import computes_advantages, reads_logps
 
 OWN = ("guide", "method", "source", "base_model")  # SageTrainer's keywords beside those of GRPOTrainer
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 SEAMS = ("_generate_and_score_completions", "_get_per_token_logps_and_entropies", "_compute_loss")
+
+# Terms of TRL's loss that no method here has, by the value that leaves them out.
+NEUTRAL: dict[str, Any] = {
+    "top_entropy_quantile": 1.0,
+    "entropy_coef": 0.0,
+    "use_adaptive_entropy": False,
+    "off_policy_mask_threshold": None,
+    "mask_truncated_completions": False,
+}
 
 
 def check_keywords(given: Iterable[str]) -> None:
@@ -194,3 +203,37 @@ def _reads_reference_late() -> bool:
     source = inspect.getsource(loss)
     forward, read = source.find("_get_per_token_logps_and_entropies("), source.find('inputs["ref_per_token_logps"]')
     return [*inspect.signature(loss).parameters][1:] == ["model", "inputs"] and 0 <= forward < read
+
+
+def check_agreement(method: Method, args: Any) -> None:
+    """ConfigError naming every field of `args`, a GRPOConfig, that says something else than `method`."""
+    limit = getattr(method.reward_transform, "max_tokens", None)  # overlong shaping prices another limit than that of sampling
+    other = (
+        f"{method.name} on TRL: method.reward_transform.max_tokens = {limit} is the limit that its price on length ends "
+        f"at, and args.max_completion_length = {args.max_completion_length} is that of sampling; make them equal."
+    )
+    least = getattr(method.advantage, "least_group", 2)
+    small = (
+        f"{method.name} on TRL: {method.advantage} needs groups of {least} at least, and args.num_generations = "
+        f"{args.num_generations}; raise it, or lower the method's k."
+    )
+    refuse((limit is not None and limit != args.max_completion_length, other), (args.num_generations < least, small))
+    wanted = {name: value for name, value in NEUTRAL.items() if hasattr(args, name)} | grpo_config(method)
+    different = [name for name, value in wanted.items() if _given(args, name) != value]
+    if not different:
+        return
+    said = "; ".join(
+        f"args.{name} = {getattr(args, name, None)!r}, but {PART.get(name, 'the method')} "
+        + (f"means {wanted[name]!r}" if name in PART else f"has no such term: {wanted[name]!r}")
+        for name in different
+    )
+    raise ConfigError(
+        f"{method.name} on TRL: {said}. Take all of them from GRPOConfig(..., **grpo_config(method)); to train with other "
+        f"values make the method with them, {making(method)}."
+    )
+
+
+def _given(args: Any, name: str) -> Any:
+    """What `args` says there; TRL reads an epsilon_high of None as epsilon."""
+    value = getattr(args, name, None)
+    return args.epsilon if name == "epsilon_high" and value is None else value

@@ -18,7 +18,6 @@ policy's path, the first batch shows whether it is the policy, and a reference t
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import init_empty_weights
 from accelerate.utils import is_peft_model
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
@@ -38,7 +36,7 @@ from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.weights import check_files, whole
-from sage_rlvr.training.reference import check_vocabularies, due, frozen
+from sage_rlvr.training.reference import check_vocabularies, copy_of, due, frozen
 from sage_rlvr.training.state import load_tensors, model_tensors
 from sage_rlvr.training.trl.adapters import (
     ADAPTER,
@@ -274,29 +272,6 @@ def sharded(trainer: Any) -> bool:
 def _split(trainer: Any, policy: PreTrainedModel) -> bool:
     """Whether no process holds the policy on one device."""
     return sharded(trainer) or len({*(getattr(policy, "hf_device_map", None) or {}).values()}) > 1
-
-
-def copy_of(policy: PreTrainedModel) -> PreTrainedModel:
-    """A second model of the policy's class and config with the weights that the policy holds, each in its own dtype.
-
-    No deep copy: a forward that another trainer has wrapped may hold on to the policy's own, and a reference that
-    computes with the policy's weights follows it without a word. ConfigError where the class does not hold the weights.
-    """
-    with init_empty_weights(include_buffers=False):
-        twin = type(policy)(copy.deepcopy(policy.config))
-    state = {name: value.detach().clone() for name, value in policy.state_dict().items()}
-    try:
-        twin.load_state_dict(state, assign=True)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"SageTrainer: the policy is not what its class and config make, so it cannot be copied as the reference "
-            f"(source='sft'): {error}. Save it with save_pretrained and give the trainer that path."
-        ) from error
-    twin.tie_weights()
-    buffers = dict(twin.named_buffers())
-    for name, value in policy.named_buffers():  # those that are no part of the state, such as rotary frequencies
-        buffers[name].data = value.detach().clone()
-    return twin.to(policy.device)
 
 
 # ---- adapters

@@ -18,10 +18,10 @@ from sage_rlvr.core.reward_sources import Paid, RewardSource
 from sage_rlvr.errors import refuse
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.substituted import Answered, Span, substituted
-from sage_rlvr.training.reference import frozen
+from sage_rlvr.training.reference import copy_of, frozen
 from sage_rlvr.training.rollouts import source_metrics
 from sage_rlvr.training.trl.batch import Inputs
-from sage_rlvr.training.trl.reference_model import copy_of, sharded
+from sage_rlvr.training.trl.reference_model import sharded
 
 if TYPE_CHECKING:
     from sage_rlvr.training.trl.trainer import SageTrainer
