@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chromium import Chromium, executable  # beside this file
+from chromium import Chromium, executable
 from frozen.folders import write_all
 from sage_rlvr.cli.app import main
 from sage_rlvr.evaluation.store import Sample

@@ -107,7 +107,7 @@ def with_method(recipe: Path, method: str, plugins: bool = False) -> None:
         text = text.replace("group_size: 4", "group_size: 2")
     if plugins:
         file = recipe.parent / "plugin.py"
-        file.write_text(PLUGIN.format(tests=str(Path(__file__).parents[1])))
+        file.write_text(PLUGIN.format(tests=str(Path(__file__).parents[1] / "helpers")))
         text += f"plugins: [{file}]\n"
     recipe.write_text(text)
 
