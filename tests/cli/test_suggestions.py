@@ -29,11 +29,6 @@ PACKAGE = Path(errors.__file__).parent
 MENTION = re.compile(r"(?<!of )sage-rlvr ((?:study |export |recipes (?=copy))?[a-z][a-z-]+)([^`.,;:()]*)")
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def suggested(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The words of every command that was suggested meanwhile."""

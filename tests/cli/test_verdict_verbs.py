@@ -29,11 +29,6 @@ IDENTITY = Identity(
 )
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def run(capsys: Capture, *words: object) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as caught:
         main([str(word) for word in words])
