@@ -35,10 +35,7 @@ needs_data = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def close_the_shared_pool():
-    yield
-    shared().close()
+pytestmark = pytest.mark.usefixtures("shared_pool_closed")
 
 
 def test_256_uniform_guesses_on_aime():

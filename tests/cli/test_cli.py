@@ -1,4 +1,4 @@
-"""The command line: every command once, and every bad input answered with the value, its place and the next step."""
+"""The command line: every command once, a bad disk, and what a terminal shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from cli.cli_common import call, refused, said
+from command import call, refused, said
 from sage_rlvr import runs
 from sage_rlvr.cli import app as cli
 from sage_rlvr.cli.compare import print_table

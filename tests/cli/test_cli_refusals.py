@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.cli_common import call, refused, said
+from command import call, refused, said
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import record as records

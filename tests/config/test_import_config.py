@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sage_rlvr.cli.app import main
+from command import call
 from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump, load_config, parse_yaml
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.import_config import Imported, import_config
@@ -374,26 +374,20 @@ def test_every_place_is_looked_up_under_one_name() -> None:
 # ---- the command
 
 
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
-
-
 def test_the_verb_writes_recipes_that_load_and_dry_run(given_file: Any, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "new" / "mine.yaml"
     source = str(given_file(model__instruction_tuned=False))
-    assert run("import-config", source, "-o", str(out)) == 0
+    assert call("import-config", source, "-o", str(out)) == 0
     assert "written: " in capsys.readouterr().err
     config = load_config(TrainConfig, out)
     assert config.model == "runs/mine-sft/adapter"
     assert decode(TrainConfig, dump(config)) == config
     load_config(FinetuneConfig, out.with_name("mine-sft.yaml"))
-    assert run("train", str(out), "--dry-run") == 0
+    assert call("train", str(out), "--dry-run") == 0
     assert "max_steps = 100" in capsys.readouterr().out
-    assert run("import-config", source, "-o", str(out)) == 2
+    assert call("import-config", source, "-o", str(out)) == 2
     assert "there already" in capsys.readouterr().err
-    assert run("import-config", source) == 0
+    assert call("import-config", source) == 0
     shown, err = capsys.readouterr()
     assert shown.count("# From theirs.yaml") == 2
     findings = [str(finding) for finding in import_config(source, sft_run="runs/theirs-sft").findings]

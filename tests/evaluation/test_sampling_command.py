@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
-from sage_rlvr.cli.app import main
+from command import call
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.sample_report import (
     report_lines,
@@ -23,12 +23,6 @@ from sage_rlvr.evaluation.settings import Preset, SampleSettings, store_place
 from sage_rlvr.evaluation.store import Identity, SampleStore, is_store
 from sage_rlvr.models.generation import PRESETS
 from sage_rlvr.tasks.countdown import WORLDS
-
-
-def call(*words: Any) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture

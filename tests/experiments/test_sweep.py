@@ -1,5 +1,4 @@
-"""A sweep in small: it runs what is missing and nothing else, a failure stops only what waits for it, and what it says of
-numbers is what the numbers are."""
+"""A sweep in small: it runs what is missing and nothing else, and a failure stops only what waits for it."""
 
 from __future__ import annotations
 
@@ -36,9 +35,6 @@ from sage_rlvr.results import Results
 
 # A Branch that acts within two steps whatever the machine's rounding: its weights are then not the control's.
 ACTS = ("branch: sage_branch", "branch: {recipe: sage_branch, edits: {method.guide.threshold: 0.1}}")
-
-
-# ---- the machinery
 
 
 @pytest.mark.slow

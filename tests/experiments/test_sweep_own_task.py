@@ -25,9 +25,6 @@ from sage_rlvr.registry import registry_of
 from sage_rlvr.report import write_summary
 from sage_rlvr.results import Results, compare
 
-# ---- a task of one's own
-
-
 OWN = """
 from dataclasses import dataclass
 from typing import ClassVar

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 from torch import Tensor
 
-from sage_rlvr.config import TrainConfig
+from sage_rlvr.config import TrainConfig, load_config
+from sage_rlvr.recipes import recipe
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.groups import Groups
 from sage_rlvr.training.reference import follow
+
+
+def small_run(case: str, *more: str, steps: int, seed: int) -> TrainConfig:
+    """A small run of a shipped recipe: `name key=value ...`; what is named later holds."""
+    size = f"steps={steps} rollout.prompts_per_step=4 rollout.group_size=8 optimizer.eps=1e-6 seed={seed}"
+    name, *edits = f"{case} {size} {' '.join(more)}".split()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load_config(TrainConfig, recipe(f"{name}.yaml"), [tuple(edit.split("=", 1)) for edit in edits])  # type: ignore[misc]
 
 
 def record(config: TrainConfig) -> tuple[list[Groups], dict[str, Tensor]]:

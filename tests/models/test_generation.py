@@ -1,4 +1,4 @@
-"""Generators: each sample from its own seed, truncation as it is written, and settings that reach every engine."""
+"""Generators in this process: each sample from its own seed, truncation as it is written, presets."""
 
 from __future__ import annotations
 

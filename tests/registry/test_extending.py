@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 from safetensors.torch import load_file
 
+from command import call
 from sage_rlvr import plugins
-from sage_rlvr.cli.app import main
 from sage_rlvr.config import TrainConfig, decode, dump, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.teachers import teacher_named
@@ -54,29 +54,23 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def command(*words: str) -> int:
-    with pytest.raises(SystemExit) as done:
-        main(list(words))
-    return int(done.value.code or 0)
-
-
 def test_a_guide_and_a_method_of_a_plugin_train(
     folder: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = folder / "run"
-    assert command("train", "my_recipe.yaml", "--run", str(run), "--model", str(warm_policy), *SMALL) == 0
+    assert call("train", "my_recipe.yaml", "--run", str(run), "--model", str(warm_policy), *SMALL) == 0
     facts = json.loads((run / "run.json").read_text())
     assert list(facts["config"]["plugins"]) == ["my_parts.py"]
     assert facts["config"]["plugins"].items() <= plugins.loaded().items()
     assert facts["config"]["method"]["guide"]["name"] == "late"
-    assert command("show", "my_recipe.yaml") == 0
+    assert call("show", "my_recipe.yaml") == 0
     assert "1 + ratio * H_t" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_a_changed_plugin_is_another_run(folder: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "my_recipe.yaml", "--run", "run", "--model", str(warm_policy), *SMALL]
-    assert command(*words) == 0
+    assert call(*words) == 0
     (folder / "my_parts.py").write_text((folder / "my_parts.py").read_text() + "\n# changed\n")
     done = subprocess.run(
         [sys.executable, "-m", "sage_rlvr", *words],
@@ -91,7 +85,7 @@ def test_a_changed_plugin_is_another_run(folder: Path, warm_policy: Path, capsys
 def test_a_method_of_parts_trains(folder: Path, warm_policy: Path, recipe: str, name: str) -> None:
     config = load_config(TrainConfig, folder / f"{recipe}.yaml")
     assert config.method.name == name and decode(TrainConfig, dump(config)) == config
-    assert command("train", f"{recipe}.yaml", "--run", "run", "--model", str(warm_policy), *SMALL) == 0
+    assert call("train", f"{recipe}.yaml", "--run", "run", "--model", str(warm_policy), *SMALL) == 0
     kept = folder / "run" / "checkpoints" / "step-000002" / "parts.safetensors"
     assert kept.exists() is (recipe != "composed")
     if recipe == "remembering":
@@ -106,17 +100,17 @@ def test_a_method_of_parts_trains(folder: Path, warm_policy: Path, recipe: str, 
 def test_a_task_and_a_verifier_of_a_plugin_train_and_are_audited(
     folder: Path, warm_policy: Path, recipe: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert command("train", recipe, "--run", "run", "--model", str(warm_policy), "--quiet") == 0
+    assert call("train", recipe, "--run", "run", "--model", str(warm_policy), "--quiet") == 0
     assert len((folder / "run" / "metrics.jsonl").read_text().splitlines()) == {"sums.yaml": 2, "roots.yaml": 1}[recipe]
     capsys.readouterr()
-    assert command("audit", recipe) == 0
+    assert call("audit", recipe) == 0
     assert "empty" in capsys.readouterr().out
     task = json.loads((folder / "run" / "run.json").read_text())["config"]["task"]
     kind, name = ("task", task["name"]) if "verifier" not in task else ("verifier", task["verifier"])
     monkeypatch.setenv(plugins.VARIABLE, "")
     plugins._loaded.clear()
     del registry_of(kind)[name]
-    assert command("eval", "run") == 2
+    assert call("eval", "run") == 2
     assert re.search(rf"'{name}'.*was trained with my_\w+\.py: give it again, --plugin my_", flat(capsys.readouterr().err))
 
 
@@ -126,17 +120,17 @@ def test_an_environment_of_a_plugin_makes_a_base_trains_and_is_evaluated(
 ) -> None:
     from sage_rlvr.evaluation.store import SampleStore
 
-    assert command("sft", "guess_sft.yaml", "--out", "runs/guess-base", "--quiet") == 0
-    assert command("train", "guess.yaml", "--run", "run", "--quiet") == 0
+    assert call("sft", "guess_sft.yaml", "--out", "runs/guess-base", "--quiet") == 0
+    assert call("train", "guess.yaml", "--run", "run", "--quiet") == 0
     assert len((folder / "run" / "metrics.jsonl").read_text().splitlines()) == 2
     words = ["--plugin", "my_environment.py", "--samples", "64", "--max-new-tokens", "12", "--store", "drawn", "--quiet"]
-    assert command("eval", "runs/guess-base", "--task", "guess", *words) == 0
+    assert call("eval", "runs/guess-base", "--task", "guess", *words) == 0
     with SampleStore.open(folder / "drawn") as store:
         rows = store.samples()
     replies = [(who, text) for row in rows for who, text, _ in row.turns or () if who == "environment"]
     assert replies and {text for _, text in replies} <= {"+", "-", "?"}
     assert {row.verdict for row in rows} == {"right", "wrong"}
-    assert command("train", "guess.yaml", "--run", "other", "--model", str(warm_policy)) == 2
+    assert call("train", "guess.yaml", "--run", "other", "--model", str(warm_policy)) == 2
     assert "cannot spell the prompts of this task" in flat(capsys.readouterr().err)
 
 
@@ -156,7 +150,7 @@ def test_the_verifier_of_the_page_judges(folder: Path) -> None:
 
 def test_every_kind_is_known_everywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--plugin", "my_parts.py", "parts", "--plugin=more_parts.py"]
-    assert command(*words) == 0
+    assert call(*words) == 0
     said = capsys.readouterr().out
     for name in ("late", "centered", "signs", "reinforce", "row_sum", "brief", "surprising", "near", "some_right", "halved"):
         assert re.search(rf"^  {name} ", said, re.MULTILINE), name
@@ -212,19 +206,19 @@ def test_plugins_that_are_refused(folder: Path, text: str, said: str) -> None:
 
 @pytest.mark.slow
 def test_a_recipe_with_a_task_shows_no_world_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("show", "sums.yaml") == 0
+    assert call("show", "sums.yaml") == 0
     assert "right answers each" not in capsys.readouterr().out
-    assert command("show", "grpo") == 0
+    assert call("show", "grpo") == 0
     assert "right answers each" in capsys.readouterr().out
 
 
 def test_a_generator_of_a_plugin_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["eval", "embedded", "--samples", "2", "--problems", "3", "--store", "drawn", "--plugin", "my_generator.py"]
-    assert command(*words, "--generator", "ader") == 2
+    assert call(*words, "--generator", "ader") == 2
     assert "did you mean 'adder'" in capsys.readouterr().err
-    assert command(*words, "--generator", "adder") == 0
+    assert call(*words, "--generator", "adder") == 0
     assert "store: drawn" in capsys.readouterr().out
-    assert command("parts", "generators") == 0
+    assert call("parts", "generators") == 0
     assert re.search(r"^  adder +Adds all numbers of the prompt", capsys.readouterr().out, re.MULTILINE)
 
 
@@ -244,8 +238,8 @@ def test_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_graded_reward_of_the_page_is_right_from_what_the_recipe_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from sage_rlvr.evaluation.store import SampleStore
 
-    assert command("train", "graded.yaml", "--run", "runs/graded", "--quiet") == 0
-    assert command("eval", "runs/graded", "--samples", "8", "--store", "own", "--quiet") == 0
+    assert call("train", "graded.yaml", "--run", "runs/graded", "--quiet") == 0
+    assert call("eval", "runs/graded", "--samples", "8", "--store", "own", "--quiet") == 0
     with SampleStore.open(folder / "own") as store:
         rows = store.samples()
     held = [json.loads(line) for line in (folder / "held.jsonl").read_text().splitlines()]
@@ -255,9 +249,9 @@ def test_a_graded_reward_of_the_page_is_right_from_what_the_recipe_says(folder: 
     assert all((float(reason.split()[1]) >= 0.6) is (verdict == "right") for reason, verdict in paid.items()) and len(paid) > 1
     capsys.readouterr()
     more = ["--task", "graded.yaml", "--max-new-tokens", "8", "--store", "again", "--quiet"]
-    assert command("eval", "runs/graded", "--samples", "8", *more) == 0
+    assert call("eval", "runs/graded", "--samples", "8", *more) == 0
     assert "by the reward" not in flat(capsys.readouterr().err)
-    assert command("eval", "runs/graded", "--samples", "8", "--task", "held.jsonl", "--quiet") == 2  # these have no golds
+    assert call("eval", "runs/graded", "--samples", "8", "--task", "held.jsonl", "--quiet") == 2  # these have no golds
     said = flat(capsys.readouterr().err)
     assert "--task held.jsonl: asked in the template boxed and judged as mathematics, and not by the reward graded.py:score" in said
     assert "give --task RECIPE.yaml, a recipe whose task has that reward and test_file: held.jsonl" in said

@@ -1,4 +1,4 @@
-"""The reference loop: a textbook twin, the neutral guide, equal seeds, several updates, and what happens at a NaN."""
+"""The reference loop: a textbook twin, exact divergences, the neutral guide, and equal seeds."""
 
 from __future__ import annotations
 

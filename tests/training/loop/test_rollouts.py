@@ -25,14 +25,10 @@ from sage_rlvr.training.groups import Groups, together
 from sage_rlvr.training.loop import Loop, build, train, train_step
 from sage_rlvr.training.rollouts import draw, draw_groups, problems_of_step
 from sage_rlvr.training.state import model_tensors
+from training.loop.loop_common import own_problems
 
 Recipe = Callable[..., Path]
 Make = Callable[..., Loop]
-
-
-def own_problems(loop: Loop, step: int) -> list[Any]:
-    """The problems of a step before any refill."""
-    return problems_of_step(loop, step, 0, loop.config.rollout.prompts_per_step)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""SageTrainer against stock TRL, against the core's own arithmetic, and against every set-up that would leave it idle."""
+"""SageTrainer against stock TRL: whose q, where and how often, resumed, and over two processes. Needs TRL."""
 
 # ruff: noqa: E402  (what needs TRL is imported after importorskip)
 

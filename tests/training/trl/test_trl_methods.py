@@ -1,4 +1,4 @@
-"""Methods on TRL: whole runs replayed by the core, dynamic sampling, advantages, and what TRL cannot express."""
+"""Methods on TRL: whole runs replayed by the core, and on two ranks. Needs TRL."""
 
 # ruff: noqa: E402  (what needs TRL is imported after importorskip)
 

@@ -16,7 +16,7 @@ norms out), mini-batches (each engine shuffles in its own way).
 
 from __future__ import annotations
 
-import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ trl = pytest.importorskip("trl")
 
 from datasets import Dataset
 
-from loop_recorded import furthest, record
+from loop_recorded import furthest, record, small_run
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import embedded_policy
@@ -40,7 +40,7 @@ from trl_replayed import Replay, arguments, verdicts
 
 RECIPES = Path(recipe("base.yaml")).parent
 STEPS = 20
-SMALL = f"steps={STEPS} rollout.prompts_per_step=4 rollout.group_size=8 optimizer.eps=1e-6 seed=3"
+config_of = partial(small_run, steps=STEPS, seed=3)
 
 # Recipes whose methods both engines run; `name key=value` is the recipe with an edit.
 FAST = ["sage_branch", "sage_token"]
@@ -77,14 +77,6 @@ EDITED = [
 REPLAYED = [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in [*SLOW, *EDITED])]
 OTHER_ESTIMATE = {"forward_kl", "forward_kl_branch"}
 """The loop sums their KL exactly and TRL estimates it from the sampled token: equal in expectation alone."""
-
-
-def config_of(case: str, *more: str) -> TrainConfig:
-    """A small run of a recipe: `name key=value ...`."""
-    name, *edits = f"{case} {SMALL} {' '.join(more)}".split()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return load_config(TrainConfig, RECIPES / f"{name}.yaml", [tuple(edit.split("=", 1)) for edit in edits])
 
 
 def replayed(config: TrainConfig, groups: list[Groups], args: Any) -> dict[str, Tensor]:

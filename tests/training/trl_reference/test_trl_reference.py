@@ -1,4 +1,4 @@
-"""pi_ref on TRL is what the anchor's source says: at step 0, while it moves, and after a kill."""
+"""pi_ref on TRL is what the anchor's source says at step 0: the policy, the base, a path. Needs TRL and peft."""
 
 # ruff: noqa: E402  (what needs TRL is imported after importorskip)
 

@@ -1,4 +1,4 @@
-"""Data sets of every usual shape, every bad one refused with its place, and the dry render."""
+"""Data sets of every usual shape, from files and the Hub, every bad one refused with its place, and golds."""
 
 # ruff: noqa: E402  (what needs TRL is imported after importorskip)
 

@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""The command line, called from a test: its code, and what it said."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ Capture = pytest.CaptureFixture[str]
 
 
 def call(*words: object) -> int:
-    with pytest.raises(SystemExit) as caught:
+    """The exit code of a command of this program."""
+    with pytest.raises(SystemExit) as ended:
         main([str(word) for word in words])
-    return int(caught.value.code or 0)
+    return int(ended.value.code or 0)
 
 
 def said(capsys: Capture) -> tuple[str, str]:
@@ -22,6 +23,7 @@ def said(capsys: Capture) -> tuple[str, str]:
 
 
 def refused(capsys: Capture, *words: object) -> str:
+    """What a command said that ends with code 2 and without a traceback."""
     code = call(*words)
     err = said(capsys)[1]
     assert code == 2, err
