@@ -19,6 +19,7 @@ from sage_rlvr.results.comparisons import between
 from sage_rlvr.results.summary import choose, relabelled, strength
 from sage_rlvr.results.tables import costs
 
+
 def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] | None = None) -> Path:
     """A sweep's folder with made records: arm -> p of its two problems, one per seed (the second problem always 0.5)."""
     arms = []
