@@ -126,7 +126,6 @@ def test_an_arm_has_a_dry_run(name: str) -> None:
     assert "columns not checked: on the Hub" in "\n".join(lines)
 
 
-
 @pytest.mark.parametrize("name", ARMS)
 def test_an_arm_is_a_command_of_verl(name: str) -> None:
     """By the three edits of docs/howto/verl.md: an engine of its own, its schedule, the merged SFT policy for the adapter. All but

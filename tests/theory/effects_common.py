@@ -46,6 +46,3 @@ def admitted(arguments: dict) -> Anchor | None:
 
 def gap(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((found - wanted).norm() / wanted.norm())
-
-
-NOISY = [("k3", None, "loss"), ("k2", None, "loss"), ("k3_is", None, "loss"), ("straight_through", None, "loss")]

@@ -28,7 +28,7 @@ from sage_rlvr.theory.effect_map import MAP_GUIDES, TERMS, gradient_map, markdow
 from sage_rlvr.theory.effects import claimed_gradient, draw_q
 from sage_rlvr.theory.measured import in_reward_gradient, measured_gradient, unchecked_anchor
 from sage_rlvr.theory.tree import TokenTree
-from theory.effects_common import COMBINATIONS, HERE, NOISY, TREE, WHERE, admitted, arguments_of, gap
+from theory.effects_common import COMBINATIONS, HERE, TREE, WHERE, admitted, arguments_of, gap
 
 STILL = {
     "flat": Flat(),
@@ -247,7 +247,6 @@ def test_under_k3_the_mean_is_that_of_q_and_under_k2_that_of_log_q():
     reverse = pi * (force - (pi * force).sum())
     assert torch.allclose(measured_gradient(Anchor(1.0, Ahead(), "k2"), *HERE).gradient[0], reverse, atol=2e-5)
     assert float(arithmetic - geometric) > 0.03
-NOISY += [("exact", named, "loss") for named in ("forward", "js", "alpha")] + [("k1", None, "reward")]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from sage_rlvr.core.advantages import LeaveOneOut
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.theory.effects import claimed_gradient, draw_q
 from sage_rlvr.theory.measured import measured_gradient, unchecked_anchor
-from theory.effects_common import COMBINATIONS, HERE, NOISY, SMALL, TREE, WHERE, admitted, arguments_of, gap
+from theory.effects_common import COMBINATIONS, HERE, SMALL, TREE, WHERE, admitted, arguments_of, gap
 
 # ---- noise, with its standard error
 
@@ -37,6 +37,9 @@ def clamped_mean(power: float | None) -> float:
     normal = NormalDist(1.0, 0.3)
     q = np.clip([normal.inv_cdf((i + 0.5) / 4000) for i in range(4000)], 0.8, 1.9)
     return float(np.mean(np.log(q) if power is None else q**power))
+
+
+NOISY = [("k3", None, "loss"), ("k2", None, "loss"), ("k3_is", None, "loss"), ("straight_through", None, "loss")]
 NOISY += [("exact", named, "loss") for named in ("forward", "js", "alpha")] + [("k1", None, "reward")]
 
 

@@ -7,7 +7,6 @@ As in test_trl_replay.py: the same completions and rewards; log-probs, reference
 """
 
 
-
 from __future__ import annotations
 
 import copy

@@ -18,6 +18,7 @@ SEEN = Seen(
     torch.tensor([[-2.5, -2.5, -9, -9, -3, -9, -9, -9]]),
 )
 
+
 def test_mara_by_hand():
     found = Mara(0.1)(REWARDS, SEEN)
     assert found[0].tolist() == pytest.approx([1, 1, 0, 0, 1.05, 0, 0, 0])

@@ -1,7 +1,6 @@
 """Rewards that the policy computes, on TRL: by hand, in checkpoints, from the reward functions' reference answers."""
 
 
-
 from __future__ import annotations
 
 from collections.abc import Callable
