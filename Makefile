@@ -19,11 +19,11 @@ TRL_ENV := $(MAKE) VENV=.venv-trl EXTRAS=dev,trl,trackers .venv-trl/.installed-d
 VERL_ENV := $(MAKE) VENV=.venv-verl EXTRAS=dev,verl CONSTRAINTS=constraints-verl.txt .venv-verl/.installed-dev
 # DeepSpeed compiles a part of itself at its first start on a CPU, by a C++ compiler.
 DEEPSPEED := deepspeed==0.19.8 hjson==3.1.0 py-cpuinfo==9.0.0 msgpack==1.2.4 ninja==1.13.2 einops==0.8.2
-# Tests that skip without TRL or without the trackers, in whatever file they stand.
-TRL_TESTS := -m pytest -n 2 tests/training/test_trl*.py tests/training/test_trackers.py tests/seams tests/test_examples.py \
-  tests/tasks/test_jsonl.py tests/test_extending.py tests/test_import_config.py tests/test_paper_recipes.py
 # What is imported names arguments that the oldest TRL does not have; the authors' recipes are of the newest.
-NEWEST := tests/test_import_config.py tests/test_paper_recipes.py
+NEWEST := tests/config/test_import_config.py tests/config/test_paper_recipes.py
+# Tests that skip without TRL or without the trackers, in whatever file they stand.
+TRL_TESTS := -m pytest -n 2 tests/training/trl* tests/training/test_trackers.py tests/seams tests/test_examples.py \
+  tests/tasks/test_jsonl.py tests/registry/test_extending.py $(NEWEST)
 
 .PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-sharded test-verl test-vllm docs tutorial wheel \
   bench bench-trl bench-eval bench-parts ways acting battery guided base lint format clean
@@ -88,11 +88,11 @@ test-trl-oldest:
 test-sharded:
 	$(TRL_ENV)
 	DS_BUILD_OPS=0 .venv-trl/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation $(DEEPSPEED)
-	.venv-trl/bin/python -m pytest tests/training/test_trl_sharded.py $(ARGS)
+	.venv-trl/bin/python -m pytest tests/training/trl/test_trl_sharded.py $(ARGS)
 
 test-verl:
 	$(VERL_ENV)
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-verl/bin/python -m pytest tests/verl_engine tests/training/test_verl_*.py $(ARGS)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-verl/bin/python -m pytest tests/verl_engine tests/training/verl $(ARGS)
 
 test-vllm: .venv-vllm/.installed
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm_engine $(ARGS)

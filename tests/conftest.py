@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,15 @@ WORLD = "{counts: {2: 1.0}, max_number: 12, max_target: 144, train_problems: 60}
 def one_thread() -> None:
     """Test processes share the machine, and sums over threads may round differently."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def shared_pool_closed() -> Iterator[None]:
+    """For a file whose tests verify answers: its workers end with it."""
+    yield
+    from sage_rlvr.verifiers.pool import shared
+
+    shared().close()
 
 
 def tiny_llama(**changes: Any) -> PreTrainedModel:

@@ -264,8 +264,15 @@ def test_every_module_says_what_it_is():
     assert not silent
 
 
-def test_files_and_packages_are_small():
-    """Law 12: about 400 lines per file, at most 15 files per package."""
-    lines = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
-    files = {str(folder.relative_to(PACKAGE)): len(list(folder.glob("*.py"))) for folder in {path.parent for path in MODULES}}
-    assert not [name for name, n in lines.items() if n > 460] and not [name for name, n in files.items() if n > 15]
+def sizes(root: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """(lines of each Python file below a folder, Python files of each folder)."""
+    found = sorted(root.rglob("*.py"))
+    lines = {str(path.relative_to(root)): len(path.read_text(encoding="utf-8").splitlines()) for path in found}
+    return lines, {str(at.relative_to(root)): len(list(at.glob("*.py"))) for at in {path.parent for path in found}}
+
+
+@pytest.mark.parametrize(("root", "longest"), [(PACKAGE, 460), (ROOT / "tests", 420)], ids=["the package", "its tests"])
+def test_files_and_folders_are_small(root: Path, longest: int):
+    """Law 12: about 400 lines per file, at most 15 files per folder."""
+    lines, files = sizes(root)
+    assert not [name for name, n in lines.items() if n > longest] and not [name for name, n in files.items() if n > 15]

@@ -26,8 +26,8 @@ from types import SimpleNamespace
 from typing import IO, NoReturn, TextIO
 
 from tests.battery.commands import COMMANDS
-from tests.byte_tokenizer import byte_tokenizer
 from tests.conftest import WORLD, save, tiny_llama
+from tests.helpers.byte_tokenizer import byte_tokenizer
 
 from sage_rlvr.cli import main
 from sage_rlvr.experiments import jobs

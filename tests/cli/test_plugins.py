@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from command import call
 from sage_rlvr import plugins
 from sage_rlvr.cli.app import FAULT, main
 from sage_rlvr.registry import kinds, registry_of
@@ -199,12 +200,6 @@ def loo_token(*, beta: float = 0.0, clip: float = 0.2) -> Method:
 '''
 
 
-def answered(*words: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(list(words))
-    return int(caught.value.code or 0)
-
-
 def test_a_method_of_ones_own_where_a_recipe_is_expected(
     train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,22 +207,22 @@ def test_a_method_of_ones_own_where_a_recipe_is_expected(
     words = "sage-rlvr train grpo --method loo_token --plugin mine.py"
     said = "loo_token: is a method and no recipe; take the settings of a recipe and this method"
     assert told(capsys) == f"ConfigError: {said}: {words}"
-    assert answered(*words.split()[1:], "--method.clip", "0.6", "--dry-run") == 0
-    assert answered("train", "loo_tokens") == 2 and "is a method" not in told(capsys)
+    assert call(*words.split()[1:], "--method.clip", "0.6", "--dry-run") == 0
+    assert call("train", "loo_tokens") == 2 and "is a method" not in told(capsys)
 
 
 def test_parts_lists_the_options_of_a_factory_that_refuses_its_defaults(
     train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.py").write_text(METHOD)
-    assert answered("parts", "loo_token", "--plugin", "mine.py") == 0
+    assert call("parts", "loo_token", "--plugin", "mine.py") == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "its defaults are refused, so give other ones: clip: too narrow" in out
     assert "beta 0 may be: a number weight of the leash clip 0.2 may be: 0.5 <= x <= 1 how far a ratio goes" in out
 
 
 def test_parts_of_an_unknown_name_lists_the_nearest(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert answered("parts", "surprise") == 2
+    assert call("parts", "surprise") == 2
     assert (err := told(capsys)).startswith("ConfigError: no part and no kind of part 'surprise'; near it: surrogate, ")
     assert err.endswith("`sage-rlvr parts` lists all. One of your own needs --plugin FILE.py") and len(err) < 250
 
@@ -251,9 +246,9 @@ def test_rows_without_a_policy_that_spells_them_or_examples_are_told_the_ways(
         "rollout: {prompts_per_step: 1, group_size: 2}\n"
     )
     (tmp_path / "sft.yaml").write_text("steps: 1\ntask: {name: jsonl, file: rows.jsonl, reward: exact}\n")
-    assert answered("train", "rl.yaml", "--quiet") == 2
+    assert call("train", "rl.yaml", "--quiet") == 2
     made = "sage-rlvr sft knights/sft --out runs/knights-base"
     assert "cannot spell the prompts" in (err := told(capsys)) and "OWNER/NAME of the Hub" in err and made in err
-    assert answered("sft", "sft.yaml") == 2
+    assert call("sft", "sft.yaml") == 2
     assert "Rows (jsonl, math) have none: fine-tune an existing model" in (err := told(capsys)) and made in err
-    assert answered(*made.split()[1:], "--dry-run") == 0  # what is suggested is there
+    assert call(*made.split()[1:], "--dry-run") == 0  # what is suggested is there

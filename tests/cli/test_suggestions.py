@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from byte_tokenizer import byte_tokenizer
+from command import call
 from conftest import tiny_llama
 from sage_rlvr import errors
-from sage_rlvr.cli.app import COMMANDS, FORMER, command_of, main, parse
+from sage_rlvr.cli.app import COMMANDS, FORMER, command_of, parse
 from sage_rlvr.config import OfflineConfig, SftConfig, TrainConfig, dump, load_config
 from sage_rlvr.models import folders as policies
 from sage_rlvr.recipes import find
@@ -27,11 +28,6 @@ from sage_rlvr.runs import RunDir
 Recipe = Callable[..., Path]
 PACKAGE = Path(errors.__file__).parent
 MENTION = re.compile(r"(?<!of )sage-rlvr ((?:study |export |recipes (?=copy))?[a-z][a-z-]+)([^`.,;:()]*)")
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -46,12 +42,6 @@ def suggested(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(errors.shlex, "join", join)
     return found
-
-
-def call(*words: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in words])
-    return int(caught.value.code or 0)
 
 
 def follow(suggested: list[list[str]], *words: object) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sage_rlvr.cli.app import main
+from command import call, said
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
 
@@ -29,16 +29,8 @@ IDENTITY = Identity(
 )
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def run(capsys: Capture, *words: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in words])
-    out, err = capsys.readouterr()
-    return int(caught.value.code or 0), " ".join(out.split()), " ".join(err.split())
+    return call(*words), *said(capsys)
 
 
 def record(name: str, p: dict[float, np.ndarray]) -> str:
@@ -128,11 +120,9 @@ def recipe_with_a_key(name: str) -> str:
     ids=["verify", "audit", "sweep", "recipe", "compare", "missing record", "missing policy", "command"],
 )
 def test_what_steers_a_terminal_is_shown_and_not_sent(words: Any, capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in words()])
-    said = "".join(capsys.readouterr())
-    assert caught.value.code in (0, 2), said
-    assert not set(said) & set("\x1b\x07\x9b\x7f\r\x08\u202e\u2066\ud800") and any(word in said for word in SHOWN)
+    code, shown = call(*words()), "".join(capsys.readouterr())
+    assert code in (0, 2), shown
+    assert not set(shown) & set("\x1b\x07\x9b\x7f\r\x08\u202e\u2066\ud800") and any(word in shown for word in SHOWN)
 
 
 def test_the_papers_tables(capsys: Capture) -> None:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from tests.samples_common import IDENTITY
 
 from sage_rlvr.cli.app import main
 from sage_rlvr.config import OfflineConfig, PairsConfig
@@ -27,6 +26,7 @@ from sage_rlvr.tasks import TASKS
 from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.tasks.teachers import Function, Nothing
 from sage_rlvr.verifiers import Verdict
+from samples_common import IDENTITY
 
 TOKENS = Tokens.of(build_tokenizer())
 N = 4

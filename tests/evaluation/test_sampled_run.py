@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sage_rlvr.cli.app import main
+from command import call
 from sage_rlvr.cli.compare import _guess_floor
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import sampled_run
@@ -27,12 +27,6 @@ from sage_rlvr.tasks import countdown
 from sage_rlvr.tasks.countdown import Problem, verify
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.training.state import save_policy
-
-
-def call(*words: Any) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture

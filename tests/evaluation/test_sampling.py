@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from byte_tokenizer import CHATML, byte_tokenizer
-from sage_rlvr.cli.app import main
+from byte_tokenizer import byte_tokenizer
+from evaluation.sampling_common import sample_run
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.exact import probabilities
@@ -31,31 +24,17 @@ from sage_rlvr.evaluation.sample_report import (
     common_n,
     excess_lines,
     pattern_lines,
-    powers,
     report_lines,
 )
-from sage_rlvr.evaluation.sampled_run import SampleRun
-from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
-from sage_rlvr.evaluation.settings import Preset, SampleSettings, store_place
-from sage_rlvr.evaluation.store import Identity, SampleStore, is_store
-from sage_rlvr.models.generation import PRESETS, CpuGenerator, Decoding, Generation, Generator, Request
+from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Scorer, check_window, choose, guide_of, prompts_of
+from sage_rlvr.evaluation.store import Identity, SampleStore
+from sage_rlvr.models.generation import CpuGenerator, Decoding, Generation, Generator, Request
 from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy
 from sage_rlvr.models.scoring import score
-from sage_rlvr.tasks import task_named
-from sage_rlvr.tasks.countdown import WORLDS
-from sage_rlvr.tasks.prompts import BOXED, SAGE
-from sage_rlvr.verifiers.rewards import answered
 
 WORLD = WorldConfig(counts={2: 1.0}, max_number=12, max_target=144)
 LAW = Decoding(max_new_tokens=8)
-
-
-def sample_run(policy: str, model: str, most: int = 8) -> SampleRun:
-    unused = Path("unused")
-    return SampleRun(
-        max_new_tokens=most, generator="sampler", dtype="float32", policy=policy, model=model, store=unused
-    )
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +70,6 @@ class Dying:
         if self.left == 0:
             raise KeyboardInterrupt
         return self.inner.generate(requests)
-
-
-# ---- the loop
 
 
 @pytest.mark.slow
@@ -300,303 +276,6 @@ def test_a_prompt_that_leaves_no_room_is_refused(pieces: Any) -> None:
     check_window(prompts, model, 50)
     with pytest.raises(ConfigError, match="--max-new-tokens 5"):
         check_window(prompts, model, 60)
-
-
-# ---- tasks
-
-
-def test_a_problem_that_the_law_drew_twice_is_two() -> None:
-    small = WorldConfig(counts={2: 1.0}, max_number=5, max_target=25)
-    task = choose(small.build(), "test", 1, 30)
-    twice = [name for name in task.problems if "#" in name]
-    assert len(task.problems) == 30 and twice
-    for name in twice:
-        assert task.problems[name].problem_id == name.split(" #")[0]
-    assert task.task_hash != choose(small.build(), "test", 2, 30).task_hash
-    assert task.verdicts(twice[:1], ["nonsense"])[0].label == "wrong"
-    with pytest.raises(ConfigError, match="not among"):
-        task.verdicts(["1-1=99"], ["1+1"])
-
-
-@pytest.fixture
-def rows(tmp_path: Path) -> Path:
-    path = tmp_path / "few.jsonl"
-    lines = [
-        {"id": "a", "problem": "2+2?", "answer": "4"},
-        {"id": "b", "problem": "Half of one?", "answer": r"\frac12"},
-    ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
-@pytest.mark.slow
-def test_mathematics_is_asked_and_read_in_its_format(rows: Path) -> None:
-    task = choose(task_named(str(rows), "boxed"))
-    verdicts = task.verdicts(["a", "b", "b", "a"], [r"So \boxed{4}.", r"\boxed{0.5}", r"\boxed{2}", "4"])
-    assert [v.label for v in verdicts] == ["right", "right", "wrong", "wrong"]
-    assert [v.answer for v in verdicts] == ["4", "0.5", "2", None]
-    assert answered("<SOLUTION> 1,000 </SOLUTION>", SAGE.reading) == "1,000" and answered(r"\boxed{ }", BOXED.reading) is None
-    assert choose(task_named(str(rows), "sage")).verdicts(["a"], ["<SOLUTION>4</SOLUTION>"])[0].label == "right"
-    assert choose(task_named(str(rows)), n=1).task_hash != task.task_hash
-
-
-def test_prompts_go_through_the_template_of_the_policy_or_of_the_format(rows: Path) -> None:
-    task = choose(task_named(str(rows), "sage"))
-    bare, _ = prompts_of(task, Tokens.of(byte_tokenizer()))
-    assert bare["a"].text.startswith("<s>") and bare["a"].text.endswith("2+2?\n\n<start_working_out>\n")
-    assert list(bare["a"].ids).count(byte_tokenizer().bos_token_id) == 1  # the template's; no second one before it
-    chat = Tokens.of(byte_tokenizer(CHATML))
-    own, own_hash = prompts_of(task, chat)
-    assert own["a"].text.endswith("<|im_end|>\n<|im_start|>assistant\n")
-    alike, hashed = prompts_of(task, Tokens.of(byte_tokenizer(CHATML)), "format")
-    assert alike == bare and hashed != own_hash
-    boxed = prompts_of(choose(task_named(str(rows), "boxed")), chat)
-    assert boxed[1] != own_hash
-    for template, message in (
-        ("{{ messages[0]['content'] }}", r"leaves out the user's message \('2\+2\?'\).*eval --chat format"),
-        ("{{ '{system_prompt}' }}" + CHATML, r"leaves \{system_prompt\} in the prompt"),
-        ("{{ bos_token + bos_token }}" + CHATML, "starts with '<s>' twice"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            prompts_of(task, Tokens.of(byte_tokenizer(template)))
-        prompts_of(task, Tokens.of(byte_tokenizer(template)), "format")
-    with pytest.raises(ConfigError, match="spell"):
-        prompts_of(task, Tokens.of(load_policy("embedded")[1].tokenizer))
-
-
-def test_puzzles_are_judged_and_their_guesses_counted() -> None:
-    task = choose(task_named("knights_and_knaves"), n=3)
-    ids = list(task.problems)
-    puzzle = task.problems[ids[0]]
-    said = task.verdicts(ids[:1] * 2, [f"So.\n{puzzle.answer}", "CONCLUSION:\n(1) X is a knave"])
-    assert [v.label for v in said] == ["right", "wrong"] and said[1].answer == "(1) X is a knave"
-    assert task.floor is not None and task.floor(1) == pytest.approx(
-        np.mean([2.0 ** -len(p.names) for p in task.problems.values()])
-    )
-    assert choose(task_named("knights_and_knaves_strict"), n=3).verifier_hash != task.verifier_hash
-    assert prompts_of(task, Tokens.of(byte_tokenizer()))[0][ids[0]].text.endswith("### Answer:")
-
-
-# ---- the report
-
-
-@pytest.mark.slow
-def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
-    """Problem a: 2 of 4 right; b: 1 of 4 right, one cut off. pass@2 = mean of 1 - C(2,2)/C(4,2) and 1 - C(3,2)/C(4,2)."""
-    task = choose(task_named(str(rows)))
-    said = {
-        "a": [r"\boxed{4}", r"\boxed{4}", r"\boxed{5}", "no"],
-        "b": [r"\boxed{0.5}", r"\boxed{3}", r"\boxed{3}", "no"],
-    }
-
-    class Scripted:
-        name, at_once = "script", 2
-
-        def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
-            out = []
-            for name in [("a", "b")[r.prompt[0] == 1] for r in requests]:
-                texts = said[name]
-                ends = ["stop"] * 3 + ["length" if name == "b" else "stop"]
-                out.append([Generation(t, None, None, None, e) for t, e in zip(texts, ends, strict=True)])  # type: ignore[arg-type]
-            return out
-
-    prompts = {"a": Prompt("a", (0,)), "b": Prompt("b", (1,))}
-    identity = sample_run("p", "embedded", 5).identity(task, "t")
-    four = Identity(**(identity.tree() | {"chunk_size": 4}))
-    with SampleStore.open(tmp_path / "s", four) as store:
-        Evaluation(task, prompts, Scripted()).run(store, 4)  # type: ignore[arg-type]
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            lines = report_lines(store, floor=lambda k: k / 1000)
-    cells = {line.split()[0]: line for line in lines}
-    assert cells["1"].split()[1] == "0.375" and cells["2"].split()[1] == f"{(5 / 6 + 1 / 2) / 2:.3f}"
-    assert cells["4"].split()[1] == "1.000" and cells["2"].endswith("0.002")
-    assert cells["2"].split()[4] == f"{(1 / 6 + 0) / 2:.3f}"  # pass^2
-    # maj@4: a's 4 wins with 2 of 4; b's 3 wins and is wrong. Each number has its interval behind it.
-    assert cells["4"].split()[7] == "0.500" and cells["4"].split()[10] == "1.00"
-    assert cells["4"].count("[") == 4 and cells["1"].count("[") == 3
-    told = "\n".join(line for line in lines if not line.startswith(("countdown", "script", "    k")))
-    assert len(re.findall(r"[0-9.]+%? \[", told)) == told.count("[") >= 17
-    assert "(over 2 problems) met the limit of 5 tokens" in cells["truncated"]
-    assert "12.5%" in cells["truncated"] and "0.5: 0.500" in cells["Cover@tau"] and "0.25: 1.000" in cells["Cover@tau"]
-    assert powers(256)[-1] == 256 and powers(48) == (1, 2, 4, 8, 16, 32, 48)
-
-
-# ---- the command line
-
-
-def call(*words: Any) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return int(ended.value.code or 0)
-
-
-@pytest.fixture
-def recipe(write_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = write_recipe()
-    monkeypatch.chdir(tmp_path)
-    return path
-
-
-@pytest.mark.slow
-def test_eval_samples_tops_up_compares_and_judges_again(
-    recipe: Path, warm_policy: Path, tiny_policy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("--world", recipe, "--problems", 6, "--quiet")
-    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "a", "--score-base", tiny_policy) == 0
-    said = capsys.readouterr().out
-    assert "preset untruncated" in said and "perplexity under" in said and "store: a" in said
-    assert call("eval", warm_policy, *words, "--samples", 64, "--store", "a", "--score-base", tiny_policy) == 0
-    assert "n = 64" in capsys.readouterr().out
-    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "a", "--rank") == 0
-    rank = capsys.readouterr().out.split("rank       ")[1]
-    assert 1 < float(rank.split()[0]) < 9 and "effective rank of the last hidden states" in rank
-    assert call("samples", "a", "--anatomy", warm_policy, "--samples", 32) == 0
-    assert "signal anatomy of" in capsys.readouterr().out
-    assert call("eval", tiny_policy, *words, "--samples", 64, "--preset", "paper") == 0
-    home = Path("runs/samples") / tiny_policy.name / "countdown-paper"
-    assert f"store: {home}" in capsys.readouterr().out
-    assert call("compare", "warm=a", f"tiny={home}", "--k", 32) == 2  # not the same temperature
-    assert "temperature" in capsys.readouterr().err
-    assert call("eval", tiny_policy, *words, "--samples", 64, "--store", "b") == 0
-    assert call("compare", "warm=a", "tiny=b", "--k", 32) == 0
-    assert "pass@32" in capsys.readouterr().out
-    before = SampleStore.open("a").digest()
-    assert call("eval", warm_policy, *words, "--reverify", "--store", "a") == 0
-    assert capsys.readouterr().out.startswith("0 samples judged again") and SampleStore.open("a").digest() == before
-
-
-def test_the_old_word_for_untruncated_is_taken_with_a_warning(tmp_path: Path) -> None:
-    with pytest.warns(FutureWarning, match="honest is called untruncated now"):
-        settings = SampleSettings(preset="honest")
-    assert settings == SampleSettings() and settings.store_name(WORLDS["demo"]) == "countdown-untruncated"
-    (tmp_path / "countdown-honest-T0.5").mkdir()
-    assert store_place(tmp_path, "countdown-untruncated-T0.5") == tmp_path / "countdown-honest-T0.5"
-    assert store_place(tmp_path, "countdown-untruncated") == tmp_path / "countdown-untruncated"
-    old = {"preset": "honest", "temperature": 1.0, "max_new_tokens": 8}
-    facts = dict.fromkeys(("task", "task_hash", "model", "revision", "prompt", "template_hash", "verifier_hash"), "x")
-    assert Identity(**facts, decoding=old, seed=0).decoding["preset"] == "untruncated"
-    assert get_args(Preset) == (*PRESETS, "honest")
-
-
-@pytest.mark.slow
-def test_stores_at_several_temperatures_make_a_frontier(
-    recipe: Path, warm_policy: Path, tiny_policy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    home, arms = Path("runs/samples"), []
-    for policy in (warm_policy, tiny_policy):
-        for t in (1, 0.5):
-            words = ("--world", recipe, "--problems", 6, "--quiet", "--samples", 32, "--temperature", t)
-            assert call("eval", policy, *words) == 0
-            assert f"preset untruncated: T {t:g}, nothing truncated" in capsys.readouterr().out
-        stores = [home / policy.name / f"countdown-untruncated-T{t}" for t in ("1", "0.5")]
-        arms.append(f"{policy.name}={stores[0]},{stores[1]}")
-    assert call("compare", *arms, "--frontier", "--k", 8) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "countdown at T = 1: pass@1 " in said and "countdown at T = 0.5: pass@1 " in said
-    assert "pass@8 at equal pass@1" in said
-    assert call("eval", warm_policy, "--world", recipe, "--problems", 6, "--temperature", 0.5) == 2  # exact
-    assert "--temperature" in capsys.readouterr().err
-
-
-def test_another_policy_or_setting_does_not_continue_a_store(
-    recipe: Path, warm_policy: Path, tiny_policy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("--world", recipe, "--samples", 32, "--store", "a", "--quiet")
-    assert call("eval", warm_policy, *words, "--problems", 2) == 0
-    for other, hint in (
-        ((tiny_policy, *words, "--problems", 2), "other weights: if the run went on, name another --store"),
-        ((warm_policy, *words, "--problems", 3), "problems: 2 -> 3"),
-        ((warm_policy, *words, "--problems", 2, "--preset", "paper"), ""),
-        ((warm_policy, *words, "--problems", 2, "--sampling-seed", 1), ""),
-    ):
-        assert call("eval", *other) == 2
-        err = capsys.readouterr().err
-        assert "made otherwise" in err and hint in err
-        assert [word for word in ("other weights", "problems: 2") if word in err] == [
-            w for w in ("other weights", "problems: 2") if w in hint
-        ]
-    assert call("eval", warm_policy, "--world", recipe, "--problems", 3, "--store", "a", "--reverify") == 2
-    assert "other problems" in capsys.readouterr().err
-
-
-def test_a_sigterm_ends_an_evaluation_as_ctrl_c_does(
-    recipe: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    former = signal.getsignal(signal.SIGTERM)
-
-    def ended(*_: Any) -> None:
-        signal.raise_signal(signal.SIGTERM)
-        raise RuntimeError("the signal had no effect")
-
-    monkeypatch.setattr(Evaluation, "samples", ended)
-    words = ("--world", recipe, "--samples", 32, "--problems", 2, "--store", "a", "--quiet")
-    try:
-        signal.signal(signal.SIGTERM, lambda *_: None)  # not the default, which would end pytest
-        assert call("eval", warm_policy, *words) == 143
-    finally:
-        signal.signal(signal.SIGTERM, former)
-    assert "interrupted; what was finished is saved" in capsys.readouterr().err
-
-
-def test_settings_of_one_kind_are_refused_by_the_other(
-    recipe: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for words, word in (
-        (("--preset", "paper"), "--samples N"),
-        (("--samples", 32, "--frontier"), "--frontier"),
-        (("--samples", 32, "--task", "math5"), "math500"),
-        (("--samples", 32, "--generator", "server"), "--server"),
-        (("--samples", 32, "--problems", 0), "problems"),
-        (("--samples", -1), "--samples -1"),
-        (("--samples", 32, "--max-new-tokens", 60, "--problems", 2), "--max-new-tokens"),
-    ):
-        assert call("eval", warm_policy, "--world", recipe, *words) == 2
-        assert word in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_sigkill_and_two_processes_leave_no_trace(recipe: Path, warm_policy: Path) -> None:
-    """Killed three times at different moments, then finished by two processes at once: the store of one quiet run."""
-
-    def start(store: str) -> subprocess.Popen[bytes]:
-        words = [
-            "eval",
-            warm_policy,
-            "--world",
-            recipe,
-            "--problems",
-            "120",
-            "--samples",
-            "96",
-            "--store",
-            store,
-            "--quiet",
-        ]
-        code = "import torch; torch.set_num_threads(1); from sage_rlvr.cli.app import main; main()"
-        env = os.environ | {"OMP_NUM_THREADS": "1"}
-        return subprocess.Popen([sys.executable, "-c", code, *map(str, words)], env=env, stdout=subprocess.DEVNULL)
-
-    assert start("whole").wait() == 0
-    def there() -> int:
-        return sum(p["rows"] for p in SampleStore.open("torn").verifiers()) // 96 if is_store("torn") else 0
-
-    seen = 0
-    for more in (1, 2, 1):
-        process = start("torn")
-        while process.poll() is None and there() < seen + more:
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        seen = there()
-    both = [start("torn"), start("torn")]
-    assert [process.wait() for process in both] == [0, 0]
-    whole, torn = SampleStore.open("whole"), SampleStore.open("torn")
-    assert whole.identity.together == 8 and seen < 100
-    assert whole.digest() == torn.digest() and report_lines(whole) == report_lines(torn)
-    with pytest.raises(DataError):
-        report_lines(SampleStore.open("whole"), 256)
 
 
 def test_a_cut_completion_is_not_right_though_its_text_is(pieces: Any) -> None:

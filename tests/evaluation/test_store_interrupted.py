@@ -231,7 +231,7 @@ WORK = textwrap.dedent(
 def work(folder: Path, n: int, fatal: int = 0, turns: int = 1) -> subprocess.Popen:
     """A process that samples until nothing is left, or until its `fatal`-th SQL statement, at which it is killed."""
     here = Path(__file__).parent
-    paths = os.pathsep.join([str(here.parent), str(here.parents[1] / "src")])
+    paths = os.pathsep.join([str(here.parent / "helpers"), str(here.parents[1] / "src")])
     process = subprocess.Popen(
         [sys.executable, "-c", WORK, str(folder), str(n), str(fatal), str(turns)],
         stdin=subprocess.PIPE,

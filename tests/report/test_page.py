@@ -12,80 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from chromium import Chromium, executable  # beside this file
-from frozen.folders import write_all
+from report.page_common import BREAKOUT, run
 from sage_rlvr.cli.app import main
-from sage_rlvr.evaluation.store import Sample
 from sage_rlvr.report import Page, page_of
 from sage_rlvr.report.markup import escaped
-from sage_rlvr.results import Results, Run, compare, tables, words
-from sage_rlvr.results.page import samples
-from sage_rlvr.results.page.samples import SampleSet, sample_sets
+from sage_rlvr.results import Results, compare, tables, words
 from sage_rlvr.results.page.scores import policies
 from sage_rlvr.results.page.training import _facts, curves, grids, learning, warnings
 from sage_rlvr.results.summary import summary_of
 
 ROOT = Path(__file__).parents[2]
-BREAKOUT = "</script><script>alert('x')</script><!--"
-HOSTILE = (
-    BREAKOUT,
-    "\x00\x07 NUL and bell",
-    "\u202esdrawkcab\u202c and \u2066isolates",
-    "\U0001f469\u200d\U0001f52c emoji, ünï",
-    "\ud800 half a pair",
-    "]]> &lt; \u2028 line",
-    'javascript:alert(1) " onload="x',
-)
-IN_TURNS = (("policy", f"a{BREAKOUT}", 1), ("environment", f"it gave \u202e{BREAKOUT}", 1), ("policy", "done", 1))
-ARM = "SAGE <img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="session")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("folders")
-    write_all(out)
-    return out
-
-
-def hostile(sets: tuple[SampleSet, ...]) -> tuple[SampleSet, ...]:
-    """The stores with attacks for texts, problems and reasons."""
-    texts = [*HOSTILE, "short", "x" * 1_004_000]
-    signals = {"entropies": (0.1, math.nan, 2.0), "q": (1.0, 1.3, 0.7), "base_logps": [-1e4] * 3}
-    shown = tuple(
-        (
-            Sample(
-                problem=f"problem {p} {BREAKOUT}", sample=i, text=text, verdict=("right", "wrong", "undecided")[i % 3],  # type: ignore[arg-type]
-                reason=f"because {BREAKOUT}", answer=text, prompt_hash="", **signals,  # type: ignore[arg-type]
-                turns=IN_TURNS if i == 3 else None,
-            ),
-            ("a", BREAKOUT, "<eos>") if i < 4 else None,
-        )
-        for p in range(3) for i, text in enumerate(texts)
-    )  # fmt: skip
-    return tuple(replace(one, shown=shown) for one in sets[:2])
-
-
-@pytest.fixture(scope="module")
-def page(folders: Path) -> Page:
-    """A sweep of which one arm's name, the title and all texts are attacks, with stores beside it."""
-    design = folders / "sweep" / "design.json"
-    facts = json.loads(design.read_text())
-    for arm in facts["arms"]:
-        if arm["name"] == "sage_branch":
-            arm["label"] = ARM
-    design.write_text(json.dumps(facts | {"left_out": [f"more seeds: no time {BREAKOUT}"]}))
-    results = Results.read(folders / "sweep", *sorted((folders / "stores").glob("[bG]*-sums-T1-s0")))
-    for run in results.runs.values():
-        assert isinstance(run.config, dict)
-        run.config["note"] = BREAKOUT
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samples, "sample_sets", lambda results, shown: hostile(sample_sets(results, shown)))
-        return Page(page_of(results, title=f"Ours {BREAKOUT}"))
-
-
-@pytest.fixture(scope="module")
-def html(page: Page) -> str:
-    return page.html()
 
 
 class Reader(HTMLParser):
@@ -309,10 +245,6 @@ def test_a_stored_summary_stays_beside_stores(folders: Path) -> None:
     assert results.k == 256 and len(compare(results)) == len(compare(Results.read(ROOT / "docs" / "results" / "tier1")))
 
 
-def run(arm: str, seed: int, rows: list[dict[str, float]], **config: object) -> Run:
-    return Run(arm=arm, seed=seed, metrics=rows, config=config)
-
-
 def test_training_curves_survive_uneven_and_missing_runs() -> None:
     rows = [{"step": 0, "reward/mean": 0.5, "optimizer/grad_norm": math.inf}, {"step": 1, "reward/mean": 0.25}]
     found = curves({"GRPO": [run("GRPO", 0, rows), run("GRPO", 1, rows[:1])], "no KL": [run("no KL", 0, [])]})
@@ -364,109 +296,3 @@ def test_the_command_writes_what_it_was_asked_for(
     with pytest.raises(SystemExit) as done:
         main(["report", demo, "--k", "1"])
     assert done.value.code == 2 and "k is 2 or more" in " ".join(capsys.readouterr().err.split())
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# in a browser
-
-
-needs_chromium = pytest.mark.skipif(
-    executable() is None, reason="no Chromium is installed (Debian: apt install chromium)"
-)
-
-
-@pytest.fixture(scope="module")
-def opened(html: str, tmp_path_factory: pytest.TempPathFactory):
-    folder = tmp_path_factory.mktemp("browser")
-    path = folder / "report.html"
-    path.write_text(html, encoding="utf-8")
-    with Chromium(folder / "profile") as browser:
-        yield browser, path
-
-
-@pytest.mark.slow
-@needs_chromium
-@pytest.mark.parametrize("width", [390, 1200])
-def test_a_browser_complains_of_nothing_and_scrolls_not_sideways(opened, width: int) -> None:
-    browser, path = opened
-    browser.messages.clear()
-    browser.requests.clear()
-    for scheme in ("light", "dark"):
-        browser.show(path, width=width, scheme=scheme)
-        assert browser.run("document.documentElement.scrollWidth") <= width
-    assert browser.messages == []
-    assert set(browser.requests) == {path.resolve().as_uri()}
-    assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_the_design_scrolls_in_its_box_and_folds_open_from_the_keyboard(opened) -> None:
-    browser, path = opened
-    browser.show(path, width=390)
-    box = "document.querySelector('.scroll')"
-    assert browser.run(f"{box}.scrollWidth > {box}.clientWidth && {box}.clientWidth <= 390")
-    chips = browser.run(f"[...{box}.querySelectorAll('.word')].map(w => w.textContent)")
-    known = {"better", "higher", "lower", "worse", "tied", "cannot", "larger"}
-    assert len(chips) >= 6 and {chip.split(" ")[0] for chip in chips} <= known
-    shown = "document.querySelector('details ul').checkVisibility()"
-    assert browser.run("[...document.querySelectorAll('details')].every(d => !d.open)") and not browser.run(shown)
-    browser.run("document.querySelector('details summary').focus()")
-    browser.press("Enter")
-    assert browser.run(shown) and browser.run("document.querySelector('details ul').offsetHeight") > 100
-    assert browser.messages == []
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_on_paper_all_is_open(opened) -> None:
-    browser, path = opened
-    browser.show(path)
-    tall = "document.querySelector('details').offsetHeight"
-    closed = browser.run(tall)
-    browser.send("Emulation.setEmulatedMedia", media="print")
-    assert closed < 100 < 300 < browser.run(tall)
-    browser.send("Emulation.setEmulatedMedia", media="")
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_filters_work_from_the_keyboard(opened) -> None:
-    browser, path = opened
-    browser.show(path)
-    per_problem = len(HOSTILE) + 2
-    status = "document.getElementById('b-status').textContent"
-    assert browser.run(status).startswith(f"{2 * per_problem} of {6 * per_problem} samples, 1 problem")
-    assert browser.run("document.querySelectorAll('.column').length") == 2  # side by side
-    assert browser.run("document.querySelectorAll('.token .heat').length") > 0
-    parts = browser.run("[...document.querySelectorAll('.column')[0].querySelectorAll('.turn')].map(t => t.textContent)")
-    assert parts == ["policy, turn 1a", "environment, turn 1it gave [U+202E]" + BREAKOUT, "policy, turn 2<eos>"]
-    assert browser.run("document.querySelectorAll('.turn-reply .heat').length") == 0  # nobody drew a reply
-    browser.run("document.getElementById('b-verdict').focus()")
-    browser.press("ArrowDown")
-    assert browser.run("document.getElementById('b-verdict').value") == "0"
-    assert browser.run("[...document.querySelectorAll('.sample .word')].every(w => w.textContent === 'right')")
-    browser.run("document.getElementById('b-verdict').value = ''; document.getElementById('b-search').focus()")
-    browser.send("Input.insertText", text="SHORT")
-    assert browser.run("[...document.querySelectorAll('.sample-text')].map(t => t.textContent)") == ["short", "short"]
-    assert browser.run(status).startswith(f"2 of {6 * per_problem} samples")
-    browser.run("document.getElementById('b-search').value = ''; document.getElementById('b-problem').focus()")
-    browser.press("End")
-    assert browser.run("document.getElementById('b-problem').value") == ""
-    assert browser.run("document.querySelectorAll('h3.problem').length") == 3
-    shown = browser.run("document.querySelectorAll('.sample').length")
-    browser.run("document.getElementById('b-more').focus()")
-    browser.press("Enter")
-    assert browser.run("document.querySelectorAll('.sample').length") > shown
-    assert browser.messages == []
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_without_its_script_the_page_still_reads(opened) -> None:
-    browser, path = opened
-    browser.show(path, script=False)
-    browser.send("Emulation.setScriptExecutionDisabled", value=False)
-    assert browser.run("document.getElementById('browser').hidden")
-    assert "scripts are switched off" in browser.run("document.querySelector('noscript').textContent")
-    assert browser.run("document.querySelectorAll('svg').length") > 8

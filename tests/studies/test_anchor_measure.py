@@ -5,9 +5,7 @@ The policy is a random Llama and its reference the same one disturbed; a limit o
 
 from __future__ import annotations
 
-import copy
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,16 +14,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sage_rlvr.core.guides import Branch, Flat, Random, Token
+from sage_rlvr.core.guides import Flat, Random, Token
 from sage_rlvr.core.guides.base import Banded
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, objective, shape
 from sage_rlvr.core.signals import Batch, Signals
-from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import dr_grpo, forward_kl, grpo, rloo
-from sage_rlvr.models.listing.completions import Enumerated, enumerate_completions, enumerate_to
-from sage_rlvr.models.listing.solutions import solution_logps
-from sage_rlvr.models.policy import Tokens, load_policy
+from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import sample
 from sage_rlvr.models.scoring import completion_logits, score
 from sage_rlvr.studies.anchor.expectations import (
@@ -37,29 +32,11 @@ from sage_rlvr.studies.anchor.expectations import (
     shaping_of,
     state_gradient,
 )
-from sage_rlvr.studies.anchor.measure import run_lab
-from sage_rlvr.studies.anchor.rows import ADMITTED, FOR_THE_RECORD, LabResult, markdown
-from sage_rlvr.studies.anchor.terms import GUIDES, K1, PAPER_BRANCH
 from sage_rlvr.studies.anchor.variances import NO_BASELINE, variances
-from sage_rlvr.tasks.countdown import Countdown, Problem
+from sage_rlvr.tasks.countdown import Problem
+from studies.anchor_common import BRANCH, WORLD, disturbed, rows_of
 
-WORLD = Countdown({2: 1.0}, max_number=9, max_target=20)
 PROBLEM = Problem((1, 2), 3)
-BRANCH = Branch(ratio=1.0, threshold=2.55)  # entropies of the random policy lie between 2.2 and 2.9 nats
-
-
-def disturbed(model: PreTrainedModel, seed: int, by: float) -> PreTrainedModel:
-    generator = torch.Generator().manual_seed(seed)
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.add_(by * torch.randn(parameter.shape, generator=generator))
-    return other
-
-
-@pytest.fixture(scope="module")
-def tiny(tiny_policy: Path) -> tuple[PreTrainedModel, Tokens]:
-    return load_policy(str(tiny_policy))
 
 
 @pytest.fixture(scope="module")
@@ -89,96 +66,6 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 def near(a: Tensor, b: Tensor, share: float = 1e-5) -> bool:
     return float((a - b).norm()) <= share * float(b.norm())
-
-
-# ---- the list of completions
-
-
-def rows_of(listed: Enumerated) -> list[tuple[int, ...]]:
-    return [tuple(row[m].tolist()) for row, m in zip(listed.tokens, listed.mask, strict=True)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("floor", [1e-9, 1e-3, 0.05])
-def test_the_list_is_a_tree_whose_probabilities_sum_to_one(tiny: Any, floor: float) -> None:
-    model, tokens = tiny
-    listed = enumerate_completions(model, tokens, tokens.encode_prompt("1 2=3:"), 3, floor=floor)
-    assert float(listed.probs.sum()) == pytest.approx(1.0, abs=1e-6)
-    assert float(listed.probs[~listed.dropped].sum()) == pytest.approx(1.0 - listed.remainder, abs=1e-6)
-    rows = rows_of(listed)
-    known = set(rows)
-    assert len(known) == len(rows) and not any(row[:t] in known for row in rows for t in range(1, len(row)))
-    assert listed.finished.tolist() == [row[-1] == tokens.eos_id for row in rows]
-    assert all(len(row) == 3 for row, cut in zip(rows, ~(listed.finished | listed.dropped), strict=True) if cut)
-    assert (listed.remainder > 0) == bool(listed.dropped.any()) and not (listed.finished & listed.dropped).any()
-
-
-@pytest.mark.slow
-def test_probabilities_are_those_of_a_plain_forward_pass(tiny: Any) -> None:
-    model, tokens = tiny
-    prompt = tokens.encode_prompt("1 2=3:")
-    listed = enumerate_completions(model, tokens, prompt, 4, floor=1e-3)
-    with torch.no_grad():
-        table = listed.logits(model)
-        for row in range(0, len(listed.probs), 37):
-            answer = listed.tokens[row][listed.mask[row]]
-            logits = model(torch.tensor([[*prompt, *answer.tolist()]])).logits[0, len(prompt) - 1 : -1]
-            states = listed.states[row][listed.mask[row]]
-            assert torch.allclose(table[states], logits, atol=1e-4)
-            logp = torch.log_softmax(logits.double(), -1)[torch.arange(len(answer)), answer].sum()
-            assert float(listed.probs[row].log()) == pytest.approx(float(logp), abs=1e-4)
-
-
-def test_a_lower_floor_leaves_less_and_enumerate_to_finds_one(tiny: Any) -> None:
-    model, tokens = tiny
-    prompt = tokens.encode_prompt("1 2=3:")
-    left = [enumerate_completions(model, tokens, prompt, 4, floor=f).remainder for f in (1e-2, 1e-3, 1e-4)]
-    assert left[0] > left[1] > left[2]
-    assert enumerate_to(model, tokens, prompt, 4, remainder=left[1]).remainder <= left[1]
-
-
-def test_right_completions_have_the_probability_of_the_exact_evaluation(warm_policy: Path) -> None:
-    model, tokens = load_policy(str(warm_policy))
-    problem = WORLD.problems("test", 0, 1)[0]
-    listed = enumerate_completions(model, tokens, tokens.encode_prompt(WORLD.prompt(problem)), 8, floor=1e-6)
-    found = dict(zip(listed.texts(tokens), listed.probs[listed.finished].tolist(), strict=True))
-    exact = solution_logps(model, tokens, WORLD, [problem])[1.0][0]
-    chances = [
-        (found[text], np.exp(logp)) for text, logp in zip(WORLD.solutions(problem), exact, strict=True) if text in found
-    ]
-    assert chances and max(a for a, _ in chances) > 1e-6
-    assert all(a == pytest.approx(b, rel=1e-3) for a, b in chances)
-
-
-def test_the_sampler_draws_them_as_often_as_the_list_says(tiny: Any) -> None:
-    model, tokens = tiny
-    prompt, n = tokens.encode_prompt("1 2=3:"), 4000
-    listed = enumerate_completions(model, tokens, prompt, 3, floor=1e-9)
-    drawn = sample(model, [prompt], group_size=n, max_new_tokens=3, eos_id=tokens.eos_ids, pad_id=0, key=Key(5))
-    counts: dict[tuple[int, ...], int] = {}
-    for row, m in zip(drawn.tokens, drawn.mask, strict=True):
-        text = tuple(row[m].tolist())
-        counts[text] = counts.get(text, 0) + 1
-    chances = dict(zip(rows_of(listed), listed.probs.tolist(), strict=True))
-    assert set(counts) <= set(chances)
-    likely = {row: p for row, p in chances.items() if n * p > 10}
-    assert len(likely) > 10
-    for row, p in likely.items():
-        assert abs(counts.get(row, 0) - n * p) < 5 * np.sqrt(n * p * (1 - p)) + 1
-
-
-def test_what_cannot_be_listed_is_refused(tiny: Any) -> None:
-    model, tokens = tiny
-    prompt = tokens.encode_prompt("1 2=3:")
-    with pytest.raises(DataError, match="more than 50 prefixes"):
-        enumerate_completions(model, tokens, prompt, 6, floor=1e-6, most_states=50)
-    with pytest.raises(DataError, match="out of reach"):
-        enumerate_to(model, tokens, prompt, 6, remainder=1e-4, most_states=50)
-    with pytest.raises(DataError, match="no tokens"):
-        enumerate_completions(model, tokens, [], 6)
-    for limit, floor in ((0, 1e-3), (3, 0.0), (3, 1.0)):
-        with pytest.raises(DataError, match="at least 1, and a floor"):
-            enumerate_completions(model, tokens, prompt, limit, floor=floor)
 
 
 # ---- exact gradients
@@ -433,110 +320,3 @@ def test_common_draws_and_a_mean_that_is_the_exact_gradient(small: Case) -> None
     assert all(np.array_equal(found[name].distances, again[name].distances) for name in found)
     other = variances(small, SAMPLED, draws=256, key=Key(0), number=1)
     assert not np.array_equal(found["k3"].distances, other["k3"].distances)
-
-
-# ---- the whole
-
-
-@pytest.fixture(scope="module")
-def folders(tiny: tuple[PreTrainedModel, Tokens], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """(policy, reference)."""
-    model, tokens = tiny
-    place = tmp_path_factory.mktemp("lab")
-    for name, one in (("policy", disturbed(model, 3, 0.05)), ("reference", model)):
-        one.save_pretrained(place / name)
-        tokens.tokenizer.save_pretrained(place / name)
-    return str(place / "policy"), str(place / "reference")
-
-
-def small_lab(folders: tuple[str, str], **changes: Any) -> LabResult:
-    settings: dict[str, Any] = {
-        "problems": ["1 2=3:", "2 5=7:"],
-        "draws": 16,
-        "reference": folders[1],
-        "guides": {**GUIDES, "Branch": BRANCH},
-        "remainder": 0.05,
-        "max_new_tokens": 2,
-    }
-    return run_lab(folders[0], **(settings | changes))
-
-
-@pytest.mark.slow
-def test_the_table_of_a_small_policy(folders: tuple[str, str]) -> None:
-    said: list[str] = []
-    torch.set_num_threads(2)
-    result = small_lab(folders, progress=said.append)
-    assert torch.get_num_threads() == 2 and len(said) == 2
-    torch.set_num_threads(1)
-    assert [fact.prompt for fact in result.problems] == ["1 2=3:", "2 5=7:"] and result.remainder <= 0.05
-    assert result.remainder == max(fact.remainder for fact in result.problems)
-    for guide in ("Flat", "Branch"):
-        k1 = result.row(K1, guide)
-        assert k1.cosine > 1 - 1e-6 and k1.norm_ratio == pytest.approx(1, abs=1e-4) and k1.whole_cosine > 1 - 1e-6
-    assert result.row("k1 in the reward (Dr. GRPO)").norm_ratio == pytest.approx(15 / 16, abs=1e-4)
-    for term in ("k2", "straight_through", "k3_is", "exact reverse"):
-        row = result.row(term, "Branch")
-        assert row.status == FOR_THE_RECORD and row.guide_norm is not None and row.guide_cosine is not None
-        assert row.guide_norm < 1e-4 and abs(row.guide_cosine) < 0.1
-        assert result.row(term).cosine == pytest.approx(result.row("k2").cosine, abs=1e-5)
-    shaped = result.row("k3", "Branch")
-    assert shaped.status == ADMITTED and shaped.guide_norm is not None and shaped.guide_norm > 0.01
-    assert shaped.cosine == pytest.approx(result.row("exact forward", "Branch").cosine, abs=1e-4)
-    assert shaped.cosine_spread[0] <= shaped.cosine <= shaped.cosine_spread[1] < 0.99
-    assert result.row("k3").variance_interval is not None and shaped.variance_ratio is None
-    assert result.row(K1 + NO_BASELINE).variance_ratio != result.row(K1).variance_ratio
-    with pytest.raises(DataError, match="no row 'exact forward' with guide 'Token'"):
-        result.row("exact forward", "Token")
-
-
-@pytest.mark.slow
-def test_a_result_is_plain_and_a_function_of_its_arguments(folders: tuple[str, str]) -> None:
-    result = small_lab(folders, problems=["1 2=3:"])
-    assert result == small_lab(folders, problems=[Problem((1, 2), 3)])
-
-    def plain(value: Any) -> bool:
-        if isinstance(value, dict):
-            return all(plain(v) for v in value.values())
-        if isinstance(value, (tuple, list)):
-            return all(plain(v) for v in value)
-        return value is None or type(value) in (str, int, float)
-
-    assert plain(asdict(result))
-    text = markdown(result)
-    assert all(f"| {row.objective} | {row.guide} |" in text for row in result.rows)
-    assert "| 1 2=3: |" in text and "refuses it" in text and "over its own mean^2" in text
-    for row in result.rows:  # one problem: both variances are one trace, in the unit of Eq. (6) and of the term itself
-        if row.variance_ratio is not None:
-            assert row.variance_ratio == pytest.approx(row.snr_completions * row.norm_ratio**2, rel=1e-6)  # type: ignore[operator]
-    assert result.row("k3").norm_ratio != pytest.approx(1.0, abs=1e-3)
-    without = small_lab(folders, problems=["1 2=3:"], draws=0)
-    assert "variance" not in markdown(without) and without.row("k3").cosine == result.row("k3").cosine
-
-
-@pytest.mark.slow
-def test_what_the_lab_refuses(folders: tuple[str, str]) -> None:
-    with pytest.raises(ConfigError, match="are the same on '1 2=3:'"):
-        small_lab((folders[1], folders[1]))
-    with pytest.raises(ConfigError, match="the first of them all is 'Flat'"):
-        small_lab(folders, guides={"Branch": BRANCH})
-    with pytest.raises(ConfigError, match="draws = -1"):
-        small_lab(folders, draws=-1)
-    with pytest.raises(DataError, match="out of reach"):
-        small_lab(folders, remainder=1e-4, most_states=5)
-    with pytest.raises(DataError, match="only 0 of 2 problems fit"):
-        small_lab(folders, problems=2, remainder=1e-4, most_states=2)
-
-
-@pytest.mark.slow
-def test_the_default_lab_on_one_problem() -> None:
-    """The embedded base, moved by a few steps: what the page says of it."""
-    result = run_lab(problems=1, draws=64)
-    assert result.remainder <= 1e-3 and result.problems[0].kl > 0.05
-    assert result.row(K1).cosine > 1 - 1e-4 and result.row(K1, "Branch").cosine > 1 - 1e-4
-    assert result.row("k2", "Branch").guide_norm == pytest.approx(0.0, abs=1e-4)
-    assert result.row("k3", "Branch").guide_norm > 1e-3  # type: ignore[operator]
-    assert result.row("k3").cosine < 0.99
-    assert result.row("k3").variance_ratio > 3 * result.row("exact forward").variance_ratio  # type: ignore[operator]
-    strength = {strength.guide: strength for strength in result.strengths}
-    assert strength["Branch"].active_share > 0.05 > strength[PAPER_BRANCH].active_share
-    assert all(row.mean_gap is None or row.mean_gap < 6 for row in result.rows)

@@ -14,13 +14,8 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.datasets import examples
 from sage_rlvr.tasks.math import MathTask
 from sage_rlvr.tasks.rows import DataSource
-from sage_rlvr.verifiers.pool import shared
 
-
-@pytest.fixture(scope="module", autouse=True)
-def close_the_shared_pool():
-    yield
-    shared().close()
+pytestmark = pytest.mark.usefixtures("shared_pool_closed")
 
 
 def written(path: Path, *rows: dict[str, Any]) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from command import call
 from sage_rlvr.audit import audit
-from sage_rlvr.cli.app import main
 from sage_rlvr.config import TrainConfig, decode, dump, task_of
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import SampleStore
@@ -144,12 +144,6 @@ def recipe(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "rollout: {prompts_per_step: 2, group_size: 4, max_new_tokens: 8}\n"
     )
     return path
-
-
-def call(*words: Any) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.slow

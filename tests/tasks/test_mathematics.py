@@ -16,7 +16,6 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks import math_sets
 from sage_rlvr.tasks.math import ENVIRONMENT, SETS, MathTask, Problem, digest
 from sage_rlvr.tasks.prompts import BOXED, SAGE
-from sage_rlvr.verifiers.pool import shared
 
 needs_data = pytest.mark.skipif(
     not os.environ.get(ENVIRONMENT),
@@ -24,10 +23,7 @@ needs_data = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def close_the_shared_pool():
-    yield
-    shared().close()
+pytestmark = pytest.mark.usefixtures("shared_pool_closed")
 
 
 def lines(*rows: object) -> bytes:

@@ -36,7 +36,7 @@ COUNTDOWN = HERE.parents[1] / "recipes" / "countdown"
 
 def on_paper(folder: Path, *recipes: str) -> dict[str, Any]:
     """What `on_paper.py` says of recipes, run on the CPU and on the device of paper in a process of its own."""
-    paths = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE.parent)])
+    paths = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE.parent / "helpers")])
     made = subprocess.run(
         [sys.executable, str(HERE / "on_paper.py"), str(folder), *recipes],
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},

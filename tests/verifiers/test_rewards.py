@@ -11,14 +11,10 @@ import sys
 import pytest
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.verifiers.pool import Pool, shared
+from sage_rlvr.verifiers.pool import Pool
 from sage_rlvr.verifiers.rewards import MathReward, math_reward, text_of
 
-
-@pytest.fixture(scope="module", autouse=True)
-def close_the_shared_pool():
-    yield
-    shared().close()
+pytestmark = pytest.mark.usefixtures("shared_pool_closed")
 
 
 COMPLETIONS = [r"so \boxed{\frac{1}{2}}", r"so \boxed{3}", "so 0.5", r"so \boxed{1}"]

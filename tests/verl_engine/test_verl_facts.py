@@ -1,7 +1,6 @@
 """Facts about verl on which sage_rlvr.training.verl leans, each shown on verl itself; a failure names what has changed."""
 
 
-
 from __future__ import annotations
 
 import inspect

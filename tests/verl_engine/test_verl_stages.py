@@ -7,12 +7,12 @@ As in test_trl_replay.py: the same completions and rewards; log-probs, reference
 """
 
 
-
 from __future__ import annotations
 
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ pytest.importorskip("verl", reason="verl is not installed here: make test-verl")
 
 from stage import Stages, plug
 
-from loop_recorded import furthest, record
+from loop_recorded import furthest, record, small_run
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.core.guides import is_flat
 from sage_rlvr.core.keys import Key
@@ -37,7 +37,7 @@ from sage_rlvr.training.verl.fields import not_on_verl
 Figure = Callable[[str, str], None]
 RECIPES = Path(recipe("base.yaml")).parent
 STEPS = 6
-SMALL = f"steps={STEPS} rollout.prompts_per_step=4 rollout.group_size=8 optimizer.eps=1e-6 seed=5"
+config_of = partial(small_run, steps=STEPS, seed=5)
 
 FAST = ("sage_branch", "rloo_branch")  # the KL in the loss, and in the reward
 EDITS = {  # verl draws until the batch is full; here it gets the groups of the loop, all of them
@@ -60,14 +60,6 @@ def runs_on_verl(name: str) -> bool:
 NAMES = [path.stem for path in sorted(RECIPES.glob("*.yaml")) if path.stem not in ("base", "sft", *OTHER_ESTIMATE)]
 CASES = [f"{name} {EDITS.get(name, '')}".strip() for name in NAMES if runs_on_verl(name)]
 REPLAYED = [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in (*CASES, *MORE) if case not in FAST)]
-
-
-def config_of(case: str, *more: str) -> TrainConfig:
-    """A small run of a recipe: `name key=value ...`."""
-    name, *edits = f"{case} {SMALL} {' '.join(more)}".split()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return load_config(TrainConfig, RECIPES / f"{name}.yaml", [tuple(edit.split("=", 1)) for edit in edits])
 
 
 def node(config: TrainConfig) -> list[str]:

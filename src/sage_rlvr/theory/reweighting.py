@@ -3,7 +3,7 @@
     pi_SAGE(y) = pi_RLVR(y) q(y) / E_{pi_RLVR}[q]          (arXiv 2605.18864, proof of Theorem 4.3)
     budget       = KL(pi_SAGE || pi_RLVR) = E_{pi_SAGE}[log q] - log E_{pi_RLVR}[q]
 
-Two laws follow (tests/theory/test_tilts.py).
+Two laws follow (tests/theory/test_reweighting.py).
 
 1. Within a problem pass@k is a function of the mass p of right answers, and q moves its log odds by
    log E[q | right] - log E[q | wrong]. A guide that cannot tell right from wrong leaves every pass@k as it is; one that can

@@ -1,0 +1,158 @@
+"""Token weights of published objectives: worked by hand, and methods that are one objective."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sage_rlvr.core import Key, Signals, advantages_of
+from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus, KlCov
+from sage_rlvr.core.rewards import Mara, OutcomeCounts, OutcomeRepeats, RightEntropy, Unlikeliness
+from sage_rlvr.core.surrogates import Cispo, Gspo, Pacs
+from sage_rlvr.core.token_weights import ClipCov, HighEntropy, ShapedEntropy, Steer, entropy_drift
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.methods import METHODS, no_kl, rloo, steer
+from sage_rlvr.theory.utility import SHARES, axes, has_axes, same_objectives
+
+# ---- token weights
+
+
+def signals_of(probs: list[float], entropies: list[float], advantage: float = 1.0) -> Signals:
+    count = len(probs)
+    return Signals(
+        torch.tensor([probs]).log(), None, torch.ones(1, count, dtype=torch.bool), torch.tensor([0]),
+        entropies=torch.tensor([entropies]), advantages=torch.tensor([advantage]),
+        entropy_drift=entropy_drift(torch.tensor([[[0.7, 0.2, 0.1]] * count]).log()),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "weight, wanted",
+    [
+        (Steer("paper", 0.7), [0.781256, 0.710897, 0.7]),
+        (Steer("released", 0.8), [0.978179, 0.898760, 0.8]),
+        (Steer("exact", 0.7), [0.7 ** (0.140793 / 0.332332), 0.7, 0.7 ** (0.320885 / 0.332332)]),
+        (Steer("paper", 1.0), [1, 1, 1]),
+    ],
+    ids=str,
+)
+def test_steer_by_hand(weight, wanted):
+    """pi = (.7, .2, .1), H = .801819, each token of it sampled once."""
+    assert weight(signals_of([0.7, 0.2, 0.1], [0.801819] * 3))[0].tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+def test_the_exact_form_is_the_change_of_entropy():
+    """A step of 1e-4 on rho A log pi_k of a softmax, by finite differences, for each token."""
+    logits = torch.tensor([1.2, -0.3, 0.4], dtype=torch.float64)
+    log_probs = torch.log_softmax(logits, 0)
+    probs, rate = log_probs.exp(), 1e-4
+    entropy = float(torch.special.entr(probs).sum())
+    part = Steer("exact")
+    signals = Signals(
+        log_probs[None].float(), None, torch.ones(1, 3, dtype=torch.bool), torch.tensor([0]),
+        entropies=torch.full((1, 3), entropy), advantages=torch.tensor([1.0]),
+        entropy_drift=entropy_drift(log_probs.float().expand(1, 3, 3)),
+    )  # fmt: skip
+    moved = part._moved(signals)[0]
+    for k in range(3):
+        after = torch.softmax(logits + rate * (torch.nn.functional.one_hot(torch.tensor(k), 3) - probs), 0)
+        change = float(torch.special.entr(after).sum()) - entropy
+        assert -change / rate == pytest.approx(float(moved[k]), abs=2e-4)
+
+
+def test_high_entropy_keeps_the_share_it_says():
+    signals = signals_of([0.5] * 10, [0.1, 0.9, 0.2, 0.3, 0.8, 0.1, 0.4, 0.2, 0.3, 0.1])
+    assert HighEntropy()(signals)[0].nonzero().flatten().tolist() == [1, 4]
+    assert bool((HighEntropy(1.0)(signals) == 1).all())
+
+
+@pytest.mark.parametrize(
+    "entropy, advantage, wanted", [(2, 1, 1.5), (2, -1, -0.5), (0.5, 1, 1.2), (0.5, -1, -0.8), (2, 0, 0)]
+)
+def test_shaped_entropy_by_hand(entropy: float, advantage: float, wanted: float):
+    weight = ShapedEntropy()(signals_of([0.5], [float(entropy)], float(advantage)))
+    assert float(weight[0, 0] * advantage) == pytest.approx(wanted)
+
+
+def test_clip_cov_leaves_out_tokens_of_its_window_alone():
+    """A = (1, 1, -1, -1), log pi = (-.1, -2, -.1, -2): cov = (.95, -.95, -.95, .95)."""
+    signals = Signals(
+        torch.tensor([[-0.1, -2.0], [-0.1, -2.0]]), None, torch.ones(2, 2, dtype=torch.bool), torch.arange(2),
+        advantages=torch.tensor([1.0, -1.0]),
+    )  # fmt: skip
+    both = ClipCov(0.5, 0.9, 1.0)(signals, 0, Key(1))
+    assert both.tolist() == [[0, 1], [1, 0]]
+    one = [ClipCov(0.01, 0.9, 1.0)(signals, step, Key(1)) for step in range(30)]
+    assert {tuple(w.flatten().tolist()) for w in one} == {(0, 1, 1, 1), (1, 1, 1, 0)}, "one token, drawn anew each step"
+    assert torch.equal(one[3], ClipCov(0.01, 0.9, 1.0)(signals, 3, Key(1)))
+    assert bool((ClipCov(0.5, 1.0, 5.0)(signals, 0, Key(1)) == 1).all())
+
+
+def test_a_weight_that_draws_asks_for_the_key():
+    signals = signals_of([0.5, 0.5], [1.0, 1.0])
+    with pytest.raises(DataError, match="ClipCov draws tokens at random; pass key="):
+        method = replace(METHODS["clip_cov"](), advantage=METHODS["dr_grpo"]().advantage)
+        advantages_of(method, torch.tensor([[1.0]]), signals)
+
+
+def test_a_neutral_weight_is_no_weight():
+    signals = signals_of([0.7, 0.2], [0.8, 0.8])
+    two = replace(signals, mask=torch.ones(1, 2, dtype=torch.bool))
+    rewards = torch.tensor([[1.0]])
+    method = replace(steer(least=1.0), advantage=METHODS["dr_grpo"]().advantage)
+    plain = replace(method, token_weight=None)
+    assert torch.equal(advantages_of(method, rewards, two), advantages_of(plain, rewards, two)[:, None].expand(1, 2))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Mara(0.0), lambda: Unlikeliness(2.0), lambda: RightEntropy(-1.0), lambda: Cispo(2.0), lambda: OutcomeCounts(-1.0),
+        lambda: EntropyBonus(float("nan")), lambda: AdaptiveEntropy(0.0), lambda: AdaptiveEntropy(least=0.5), lambda: KlCov(0.0),
+        lambda: AdaptiveEntropy(delta=-1.0), lambda: KlCov(coefficient=-1.0), lambda: OutcomeCounts(memory=0),
+        lambda: OutcomeRepeats(0.1, "wrong"), lambda: Cispo(0.2, -1),
+        lambda: Gspo(2.0), lambda: Gspo(0.1, -1.0), lambda: Pacs(0.0), lambda: Pacs(1.0, "base"), lambda: Pacs(terms=3),
+        lambda: Steer("code"), lambda: Steer(least=0.0), lambda: HighEntropy(0.0), lambda: ShapedEntropy(-1.0),
+        lambda: ShapedEntropy(0.4, 1.0), lambda: ClipCov(0.0), lambda: ClipCov(0.1, 5.0, 1.0),
+    ],
+)  # fmt: skip
+def test_settings_that_mean_nothing(make):
+    with pytest.raises(ConfigError):
+        make()
+
+
+# ---- the two axes
+
+
+def test_methods_that_are_one_objective_are_found():
+    assert not has_axes(METHODS["bnpo"]()), "one prompt alone is not what BNPO ascends"
+    names = ["rloo", "grpo", "psr", "nsr", "w_reinforce", "dr_grpo", "maxrl", "no_kl", "distinct"]
+    found = same_objectives([(name, axes(METHODS[name](), 6)) for name in names if name != "distinct"])
+    assert [[name for name, _ in group] for group in found] == [
+        ["rloo", "psr", "nsr", "w_reinforce", "dr_grpo"],
+        ["grpo", "no_kl"],
+    ]
+    assert dict(found[0]) == pytest.approx({"rloo": 1, "psr": 1, "nsr": 1, "w_reinforce": 1.1, "dr_grpo": 5 / 6})
+
+
+def test_what_a_method_says_it_prefers_is_what_enumeration_finds():
+    """A method without a preference concentrates as REINFORCE does, wherever the reference is; others say so in `prefers`."""
+    for name in (
+        "rloo",
+        "maxrl",
+        "pkpo",
+        "distinct",
+        "alpha_dpg",
+        "right_entropy",
+        "mara",
+        "unlikeliness",
+        "outcome_repeats",
+        "ds_grpo",
+        "ucpo",
+    ):
+        place = axes(METHODS[name](**({"k": 4} if name == "distinct" else {})), 5)
+        plain = place.concentration == pytest.approx(1, abs=1e-3) and place.returning == pytest.approx(1, abs=1e-3)
+        assert plain == ("none is preferred" in METHODS[name]().describe()), name
+    assert len(axes(rloo()).weights) == len(SHARES) and axes(no_kl(), 4).weights[0] > axes(no_kl(), 4).weights[2]

@@ -1,0 +1,63 @@
+"""The page of findings says what the summaries beside it hold: every effect, from the list of comparisons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sage_rlvr.results.comparisons import compare
+from sage_rlvr.results.read import Results
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+NEAR, BEST, TEMPERED = "near T = 1", "each at its best temperature", "base tempered over whole completions"
+SAME = "at the same raw KL"
+RFT = "RFT, distinct answers of the base"
+HULL, MAXRL = "at equal pass@1 on their convex hull (first at T = 1)", "MaxRL, k3 in the loss, beta 0.025"
+SAMES = (f"pass@1 {SAME}", f"pass@256 {SAME}")
+EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, metrics in the order of the row
+    ("Should I use Branch?", "tier1", "SAGE-Branch", "GRPO", ("pass@1", "pass@256")),
+    ("| At a mean q of 2", "sage_room", "Branch, ratio 4", "GRPO, beta 0.0125", ("pass@1", "pass@256")),
+    ("| At a mean q of 2", "sage_room", "Branch, ratio 4", "placebo of Branch, ratio 4", ("pass@256",)),
+    ("Does another guide help?", "rarity_again", "RLOO+Rarity", "RLOO", (f"pass@256 at equal pass@1 {NEAR}",)),
+    ("What keeps coverage?", "tier1", "no KL", "GRPO", ("pass@256", "pass@1")),
+    ("Does more KL do more", "beta_again", "GRPO, beta 0.1", "GRPO", (f"pass@256 at equal pass@1 {NEAR}",)),
+    ("Does RL learn, or sharpen?", "cold", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
+    ("| Trained on 500 problems", "overfit_again", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
+    ("| In the world with room it widens", "frontier", "GRPO, beta 0.025", "base", ("pass@256",)),
+    ("| In the frozen world with 2,000", "frozen_long", "GRPO, beta 0.1", TEMPERED, (f"pass@1, {BEST}",)),
+    ("Is a method above the hull", "frozen_long", RFT, "GRPO and RLOO over their betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
+    ("What makes RFT's place?", "frozen_checks", RFT, "RFT, in the base's proportions", ("pass@256",)),
+    ("| In the world with room: MaxRL", "frontier_again", MAXRL, "GRPO over its betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
+    ("k3 or k3_is", "kl_is_again", "k3_is, beta 0.025", "k3, beta 0.0125", SAMES),
+    ("| In the frozen world, 2,000 steps, c", "frozen_is", "k3_is, beta 0.1", "k3, beta 0.05", SAMES),
+    ("Can I do without a verifier?", "verifier_free", "rlpr", "no KL", ("pass@1",)),
+    ("More completions for hard prompts", "dars", "dars", "dars_uniform", ("pass@256",)),
+]
+
+
+def said(value: float, low: float, high: float, metric: str) -> str:
+    """As the page writes an effect: three decimals, four where three show nothing; on a hull nothing bounds the upper end."""
+    number = f"{value:+.{3 if abs(value) >= 0.0005 else 4}f}"
+    return f"{number} (at least {low:+.3f})" if metric.endswith(HULL) else f"{number} ({low:+.3f} to {high:+.3f})"
+
+
+@pytest.mark.parametrize(("start", "folder", "a", "b", "metrics"), EFFECTS)
+def test_every_effect_is_in_its_summary(start: str, folder: str, a: str, b: str, metrics: tuple[str, ...]) -> None:
+    lines = (DOCS / "findings.md").read_text(encoding="utf-8").splitlines()
+    (line,) = (one for one in lines if one.startswith(f"| {start}"))
+    assert f"`sweep {folder}`" in line
+    rows = [row for row in compare(Results.read(str(DOCS / "results" / folder))) if not row.task and (row.a, row.b) == (a, b)]
+    for metric in metrics:
+        (found,) = (row.comparison.difference for row in rows if str(row.metric) == metric)
+        assert said(found.value, found.low, found.high, metric) in line, metric
+    if "after correction" in line:
+        judged = [row for row in rows if str(row.metric) in metrics and row.comparison.outcome != "tied"]
+        assert all(row.holds for row in judged)
+
+
+def test_every_row_with_a_sweep_has_its_effects_here() -> None:
+    page = (DOCS / "findings.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "`sweep " in line]
+    assert rows and {line.rsplit("`sweep ", 1)[1].split("`")[0] for line in rows} == {folder for _, folder, *_ in EFFECTS}
+    assert len(page.split()) < 1_200  # what is read in five minutes

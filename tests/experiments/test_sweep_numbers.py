@@ -1,0 +1,219 @@
+"""The numbers of a sweep: verdicts paired by seed, Holm over all, readings between betas, what was logged."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.sweep_common import summarize
+from sage_rlvr.cli.compare import caveats
+from sage_rlvr.evaluation.record import Record, load_record, save_record
+from sage_rlvr.report import write_summary
+from sage_rlvr.results import Results, Run, compare
+from sage_rlvr.results.comparisons import between
+from sage_rlvr.results.summary import choose, relabelled, strength
+from sage_rlvr.results.tables import costs
+
+
+def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] | None = None) -> Path:
+    """A sweep's folder with made records: arm -> p of its two problems, one per seed (the second problem always 0.5)."""
+    arms = []
+    for name in scores:
+        links: dict[str, object] = {"plain": None, "placebo": None, "no_kl": None, "matched": [], "guided": False}
+        if name == "guided":
+            links |= {"guided": True, "plain": "control", "matched": [n for n in scores if n != "guided"]}
+        arms.append({"name": name, "label": name, "recipe": "", "why": "", **links})
+    seeds = range(len(next(iter(scores.values()))))
+
+    def record(name: str, p: float) -> None:
+        logps = {1.0: [np.log([p]), np.log([0.5])], 0.5: [np.log([p / 2]), np.log([0.5])]}
+        meta = {"name": name, "problem_ids": ["a", "b"], "world": {}, "split": "test", "seed": 1, "draw": "law"}
+        save_record(Record(meta, logps), path / "evaluations" / f"{name}.npz")
+
+    record("base", 0.1)
+    for name, values in scores.items():
+        for seed, p in enumerate(values):
+            record(f"{name}-s{seed}", p)
+            (path / "runs" / f"{name}-s{seed}").mkdir(parents=True)
+            row = {"step": 0, "time/step_s": 1.0, "anchor/kl_raw": (kls or {}).get(name, 0.1)}
+            row |= {"anchor/q_mean": 1.0, "anchor/q_active_share": 0.0}
+            (path / "runs" / f"{name}-s{seed}" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    cells = [
+        {"arm": n, "seed": s, "status": "evaluated", "complete": True, "evaluated": [""]} for n in scores for s in seeds
+    ]
+    facts = {
+        "title": "t",
+        "notes": "",
+        "design": "m",
+        "control": "control",
+        "seeds": list(seeds),
+        "steps": 1,
+        "world": "w",
+    }
+    facts |= {"versions": {}, "choice": None, "left_out": [], "arms": arms, "runs": cells, "base_evaluated": [""]}
+    facts |= {"evaluate": {"ood": [], "problems": 2, "split": "test", "draw": "law", "ood_problems": 1}}
+    (path / "design.json").write_text(json.dumps(facts))
+    return path
+
+
+def test_verdicts_are_paired_by_seed_and_holm_runs_over_all(tmp_path: Path) -> None:
+    control = [0.1, 0.2, 0.3]
+    folder = folder_of(
+        tmp_path, {"control": control, "other": [p + 0.1 + e for p, e in zip(control, (0, 1e-4, -1e-4), strict=True)]}
+    )
+    found = summarize(folder)
+    first = found["rows"][0]
+    assert (first["why"], first["a"], first["b"], first["metric"]["k"]) == ("control", "other", "control", 1)
+    assert first["difference"]["value"] == pytest.approx(0.05) and first["outcome"] == "better"  # half of 0.1: two problems
+    primary = [c for c in found["rows"] if c["family"] == "primary" and c["p"] is not None]
+    assert first["family_size"] == len(primary) and first["adjusted"] >= first["p"]
+    assert found["arms"]["control"]["pass"]["1"]["value"] == pytest.approx((0.2 + 0.5) / 2)
+    width = found["arms"]["control"]["pass"]["1"]["high"] - 0.35
+    assert width == pytest.approx(4.302653 * 0.05 / math.sqrt(3), rel=1e-6)  # Student, two degrees of freedom
+
+
+def test_scores_between_betas_are_linear_in_log_kl_and_nothing_is_read_outside() -> None:
+    kls, scores = np.array([0.4, 0.1]), np.array([[0.3, 0.6], [0.1, 0.8]])
+    assert between(0.2, kls, scores) == pytest.approx([0.2, 0.7])  # halfway from 0.1 to 0.4 in the logarithm
+    assert between(0.1, kls, scores) == pytest.approx([0.1, 0.8])
+    assert between(0.41, kls, scores) is None and between(0.09, kls, scores) is None
+    assert between(0.0, kls, scores) is None and between(0.2, np.array([0.4, 0.0]), scores) is None  # before the first update
+    assert between(0.2, np.array([np.inf, 0.1]), scores) is None
+
+
+def test_a_guided_arm_is_held_against_its_method_at_the_same_raw_kl(tmp_path: Path) -> None:
+    scores = {"control": [0.2, 0.21, 0.22], "strong": [0.4, 0.41, 0.42], "guided": [0.3, 0.31, 0.32]}
+    folder = folder_of(tmp_path, scores, {"control": 0.1, "strong": 0.4, "guided": 0.2})
+    found = {(row.why, str(row.metric)): row.comparison for row in compare(Results.read(folder)) if row.a == "guided"}
+    assert found["matched", "pass@1 at the same raw KL"].difference.value == pytest.approx(0, abs=1e-12)
+    assert found["control", "pass@1"].difference.value == pytest.approx(0.05)
+    away = folder_of(tmp_path / "away", scores, {"control": 0.1, "strong": 0.4, "guided": 0.5})
+    assert not any(row.why == "matched" for row in compare(Results.read(away)))
+
+
+def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Path) -> None:
+    """The hot arm is the control sampled twice as hot: above it at temperature 1, on its frontier throughout. The wide one has its
+    frontier but twice the probability of another right answer. The far one has no temperature with the control's pass@1: no
+    comparison, and that is said."""
+    c = [0.002, 0.003, 0.004]
+    folder = folder_of(tmp_path, {"control": c, "hot": [2 * p for p in c], "wide": c, "far": [50 * p for p in c]})
+    factors = {"base": 50.0, "control": 1.0, "hot": 2.0, "wide": 1.0, "far": 50.0}
+    for name, seed in [("base", 0), *((name, seed) for name in factors if name != "base" for seed in range(3))]:
+        path = folder / "evaluations" / ("base.npz" if name == "base" else f"{name}-s{seed}.npz")
+        p = c[seed] * factors[name] * (np.array([0.5, 0.5]) if name == "wide" else np.array([1.0, 1e-12]))
+        rows = {t: [np.log(p * t), np.log([0.5])] for t in (0.25, 0.5, 1.0, 2.0)}  # twice as hot, twice the probability
+        save_record(Record(load_record(path).meta, rows), path)
+    found = summarize(folder)
+    rows = [row for row in compare(Results.read(folder)) if row.metric.at == "near"]
+    gaps = {(row.a, str(row.metric)): row.comparison.difference for row in rows}
+    near = {key: asdict(gap) for key, gap in gaps.items() if math.isfinite(gap.value)}
+    assert {name for name, _ in near} == {"hot", "wide"} and {row.a for row in rows} == {"hot", "wide", "far"}
+    passk, distinct = "pass@256 at equal pass@1 near T = 1", "distinct in 256 at equal pass@1 near T = 1"
+    for what in (passk, distinct):
+        assert near["hot", what]["value"] == pytest.approx(0, abs=1e-8) and near["hot", what]["n"] == 3
+    assert found["arms"]["hot"]["pass"]["256"]["value"] > found["arms"]["control"]["pass"]["256"]["value"] + 0.05
+    assert near["wide", passk]["value"] == pytest.approx(0, abs=1e-8)
+    f = [2 * (1 - (1 - p / 2) ** 256) - (1 - (1 - p) ** 256) for p in c]  # two answers of p / 2 instead of one of p
+    assert near["wide", distinct]["value"] == pytest.approx(np.mean(f) / 2, rel=1e-6)  # over two problems
+    write_summary(folder)
+    text = (folder / "summary.md").read_text(encoding="utf-8")
+    why = "Cannot be told, one of the two has no temperature with the pass@1 that the other has at T = 1: "
+    assert f"- {why}{passk} and {distinct}: far against control." in text
+
+
+def test_near_temperature_one_a_guided_arm_meets_its_method_and_its_placebo_and_added_placebos_meet_nobody(
+    tmp_path: Path,
+) -> None:
+    scores = {name: [0.2, 0.21, 0.22] for name in ("control", "plain", "shuffled", "mine", "beta")}
+    folder = folder_of(tmp_path, scores)
+    facts = json.loads((folder / "design.json").read_text())
+    for arm in facts["arms"]:
+        arm |= {"plain": "plain", "placebo": "shuffled"} if arm["name"] == "mine" else {}
+        arm |= {"why": "added"} if arm["name"] in ("shuffled", "beta") else {}
+    (folder / "design.json").write_text(json.dumps(facts))
+    near = {(row.a, row.b) for row in compare(Results.read(folder)) if row.metric.at == "near"}
+    assert near == {
+        ("plain", "control"),
+        ("mine", "control"),
+        ("mine", "plain"),
+        ("mine", "shuffled"),
+        ("beta", "control"),
+    }
+
+
+def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    even = folder_of(tmp_path / "even", {"control": rng.normal(0.3, 0.02, 6).tolist()})
+    found = relabelled(Results.read(even))
+    assert found["splits"] == 10 and found["tied"]["pass@1"] >= 9 and "A (seeds 0, 1, 2)" in found["first"][0]
+    halves = folder_of(tmp_path / "halves", {"control": [0.1, 0.1001, 0.1002, 0.3, 0.3001, 0.3002]})
+    assert relabelled(Results.read(halves))["tied"]["pass@1"] < 10  # two different arms under one name are found out
+    few = folder_of(tmp_path / "few", {"control": [0.1] * 5})
+    assert relabelled(Results.read(few)) == {"splits": 0, "have": 5}
+    write_summary(few)
+    why = "not run: the control has 5 evaluated seeds; splitting them in two halves of three needs 6"
+    assert why in (few / "summary.md").read_text(encoding="utf-8")
+
+
+def test_what_was_logged_is_a_mean_of_its_part_of_the_run(tmp_path: Path) -> None:
+    """Thirty steps, reward the step's number, norm 1, 2, 3 in the thirds; the second seed has both doubled. Dead groups: a
+    fortieth of the step's number, in both."""
+    folder = folder_of(tmp_path, {"control": [0.1, 0.1]})
+    for seed, scale in ((0, 1.0), (1, 2.0)):
+        rows = [
+            {"step": i, "time/step_s": 1.0, "reward/mean": scale * i, "optimizer/grad_norm": scale * (1 + i // 10)}
+            | {"reward/zero_variance_share": i / 40}
+            for i in range(30)
+        ]
+        log = folder / "runs" / f"control-s{seed}" / "metrics.jsonl"
+        log.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    row = summarize(folder)["arms"]["control"]
+    assert [row["reward"][when]["value"] for when in ("first", "last")] == [1.5, 42.0]
+    assert [row["dead"][when]["value"] for when in ("first", "last")] == pytest.approx([0.025, 0.7])
+    assert [norm["value"] for norm in row["grad_norm"].values()] == [1.5, 3.0, 4.5]
+    write_summary(folder)
+    text = (folder / "summary.md").read_text(encoding="utf-8")
+    assert "| training reward,<br>first tenth | last tenth | test pass@1 |" in text and "| 4.500 |" in text
+    assert "| 0.700 |" in text and "## Controls\n\n- none was added" in text
+
+
+def test_raw_kl_is_that_of_the_last_tenth() -> None:
+    rows = [{"anchor/kl_raw": float(n)} for n in range(20)] + [{"step": 20}]
+    logged, without = (Run(arm="a", seed=0, metrics=some) for some in (rows, [{"step": 0}]))
+    assert logged.raw_kl == 18.5 and without.raw_kl is None
+    for text in ("nan", "inf"):  # as metrics.jsonl has them
+        assert Run(arm="a", seed=0, metrics=[*rows, {"anchor/kl_raw": text}]).raw_kl is None
+        found = strength([[{"anchor/q_mean": text, "anchor/q_active_share": 0.5}]])
+        assert found is not None and found["active_first"] == 0.5 and not math.isfinite(found["q_last"])
+
+
+def test_of_samples_alone_the_summary_has_what_the_runs_logged(tmp_path: Path) -> None:
+    """No exact record stands there; strength, raw KL and seconds are of the runs all the same."""
+    folder = folder_of(tmp_path, {"control": [0.2], "other": [0.3]})
+    for record in (folder / "evaluations").glob("*-s*.npz"):
+        record.unlink()
+    for log in (folder / "runs").glob("*/metrics.jsonl"):
+        log.write_text(json.dumps({"step": 0, "anchor/kl_raw": 0.1, "rollout/tokens": 7, "time/step_s": 2.0}) + "\n")
+    found = summarize(folder)
+    row = found["arms"]["other"]
+    assert row["seeds"] == [] and row["tokens"] == 7 and row["kl_raw"]["value"] == 0.1 and row["train_seconds"] == 2.0
+    assert [line[0] for line in costs(found).rows] == ["control", "other"]
+
+
+def test_a_control_of_one_temperature_is_evaluated_again_by_its_path(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {"control": [0.2], "other": [0.3]})
+    results = Results.read(folder)
+    results.records |= {key: record.only([1.0]) for key, record in results.records.items()}
+    assert f"sage-rlvr eval {folder / 'runs' / 'control-s0'} --frontier." in caveats(results)[0]
+
+
+def test_the_choice_takes_the_higher_frontier(tmp_path: Path) -> None:
+    folder = Results.read(folder_of(tmp_path, {"control": [0.2] * 2, "a": [0.1] * 2, "b": [0.12] * 2}))
+    by_pass1 = choose(folder, ("a", "b"), "pass@1")
+    assert by_pass1 == pytest.approx({"a": 0.3, "b": 0.31})
+    assert choose(folder, ("a",), "frontier") == pytest.approx({"a": 0.0})  # it is the base's own frontier

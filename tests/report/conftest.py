@@ -1,0 +1,45 @@
+"""The page that several files read: a sweep whose names and texts are attacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from frozen.folders import write_all
+from report.page_common import ARM, BREAKOUT, hostile
+from sage_rlvr.report import Page, page_of
+from sage_rlvr.results import Results
+from sage_rlvr.results.page import samples
+from sage_rlvr.results.page.samples import sample_sets
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("folders")
+    write_all(out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def page(folders: Path) -> Page:
+    """A sweep of which one arm's name, the title and all texts are attacks, with stores beside it."""
+    design = folders / "sweep" / "design.json"
+    facts = json.loads(design.read_text())
+    for arm in facts["arms"]:
+        if arm["name"] == "sage_branch":
+            arm["label"] = ARM
+    design.write_text(json.dumps(facts | {"left_out": [f"more seeds: no time {BREAKOUT}"]}))
+    results = Results.read(folders / "sweep", *sorted((folders / "stores").glob("[bG]*-sums-T1-s0")))
+    for run in results.runs.values():
+        assert isinstance(run.config, dict)
+        run.config["note"] = BREAKOUT
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "sample_sets", lambda results, shown: hostile(sample_sets(results, shown)))
+        return Page(page_of(results, title=f"Ours {BREAKOUT}"))
+
+
+@pytest.fixture(scope="module")
+def html(page: Page) -> str:
+    return page.html()

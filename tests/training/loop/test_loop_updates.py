@@ -1,0 +1,130 @@
+"""Several updates of one rollout, mini-batches and micro-batches, and guides that do nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.recipes import recipe as shipped
+from sage_rlvr.training import loop as engine
+from sage_rlvr.training import scores
+from sage_rlvr.training.loop import train_step
+from training.loop.loop_common import make, run_of, weights
+
+Recipe = Callable[..., Path]
+
+
+# ---- several updates, mini-batches, micro-batches
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method", ["{name: grpo, beta: 0.05}", "{name: dr_grpo, beta: 0.05}", "{name: rloo, beta: 0.05}"]
+)
+def test_micro_batches_give_the_same_weights(write_recipe: Recipe, method: str) -> None:
+    recipe = write_recipe(method, steps=2, more="updates: {epochs: 2, minibatches: 2}\n")
+    soft = ("optimizer.eps", "0.01")  # AdamW divides by the size of a gradient: rounding would decide about tiny ones
+    whole, parts = make(recipe, soft), make(recipe, soft, ("updates.micro_batch", "1"))
+    start = weights(whole)
+    for step in range(2):
+        a, b = train_step(whole, step), train_step(parts, step)
+        assert a["loss"] == pytest.approx(b["loss"], abs=1e-6)
+        assert (
+            a["surrogate/ratio_mean"] == pytest.approx(b["surrogate/ratio_mean"], abs=1e-5)
+            and a["surrogate/ratio_mean"] != 1
+        )
+    assert (weights(whole) - start).abs().max() > 1e-4
+    assert torch.allclose(weights(whole), weights(parts), rtol=0, atol=1e-6)
+
+
+def test_a_micro_batch_alone_changes_nothing(write_recipe: Recipe) -> None:
+    soft = ("optimizer.eps", "0.01")
+    whole, parts = make(write_recipe(), soft), make(write_recipe(), soft, ("updates.micro_batch", "3"))
+    train_step(whole, 0)
+    train_step(parts, 0)
+    assert torch.allclose(weights(whole), weights(parts), rtol=0, atol=1e-6)
+
+
+def test_each_update_has_its_number(write_recipe: Recipe) -> None:
+    """Two epochs of two mini-batches over three steps: the learning rate sees updates 0 to 11, each once."""
+    recipe = write_recipe(steps=3, more="updates: {epochs: 2, minibatches: 2}\n")
+    loop = make(recipe, ("optimizer.schedule", "linear"))
+    numbers: list[int] = []
+    inner = loop.optimizer.step
+    loop.optimizer.step = lambda number: numbers.append(number) or inner(number)  # type: ignore[method-assign,func-returns-value]
+    last = [train_step(loop, step)["optimizer/lr"] for step in range(3)]
+    assert numbers == list(range(12)) and loop.optimizer.total_steps == 12
+    assert last == pytest.approx([1e-3 * (1 - (4 * s + 1.5) / 12) for s in range(3)])
+
+
+def test_a_mini_batch_pass_uses_every_row_once(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = make(write_recipe(more="updates: {epochs: 2, minibatches: 2, micro_batch: 1}\n"))
+    seen: list[int] = []
+    inner = engine.select
+    monkeypatch.setattr(
+        engine, "select", lambda whole, rows, logps: seen.extend(rows.tolist()) or inner(whole, rows, logps)
+    )
+    train_step(loop, 0)
+    assert len(seen) == 32 and sorted(seen[:16]) == sorted(seen[16:]) == list(range(16))
+    assert all(row // 4 == group[0] // 4 for i in range(0, 32, 4) for group in [seen[i : i + 4]] for row in group)
+
+
+def test_no_forward_is_wider_than_a_micro_batch(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of the old policy and the reference; entropies come once, from the old policy."""
+    calls: list[tuple[bool, int, bool, bool]] = []
+    inner = scores.score
+
+    def score(model: Any, prompts: Any, tokens: Tensor, *rest: Any, entropies: bool, **more: Any) -> Any:
+        calls.append((model is loop.policy, len(tokens), entropies, torch.is_grad_enabled()))
+        return inner(model, prompts, tokens, *rest, entropies=entropies, **more)
+
+    monkeypatch.setattr(scores, "score", score)
+    loop = make(write_recipe(more="updates: {epochs: 2, minibatches: 2, micro_batch: 1}\n"))
+    train_step(loop, 0)
+    assert calls == [(True, 4, True, False)] * 4 + [(False, 4, False, False)] * 4 + [(True, 4, False, True)] * 8
+    calls.clear()
+    loop = make(write_recipe())
+    train_step(loop, 0)
+    assert calls == [(True, 16, True, True), (False, 16, False, False)]
+
+
+def test_only_a_step_of_several_updates_keeps_a_copy_of_the_weights(
+    write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[int] = []
+    inner = engine.undone_if_diverged
+    monkeypatch.setattr(engine, "undone_if_diverged", lambda loop: copies.append(1) or inner(loop))
+    for updates, wanted in (("{micro_batch: 1}", 0), ("{minibatches: 2}", 1), ("{epochs: 2}", 1)):
+        copies.clear()
+        train_step(make(write_recipe(more=f"updates: {updates}\n")), 0)
+        assert len(copies) == wanted
+
+
+# ---- a guide that does nothing
+
+
+def test_a_threshold_above_the_vocabulary_stops_a_run_before_its_first_step(write_recipe: Recipe, tmp_path: Path) -> None:
+    recipe = write_recipe("{name: sage, guide: {name: branch, threshold: 10}}")
+    with pytest.raises(ConfigError, match=r"threshold = 10 nats is never exceeded: the policy has 21 logits.*'p80'"):
+        run_of(recipe, tmp_path / "run")
+    with pytest.raises(ConfigError, match="is never exceeded"):  # as typed for a recipe of the demo
+        make(Path(shipped("sage_branch.yaml")), ("method.guide.threshold", "10"))
+
+
+@pytest.mark.slow
+def test_a_guide_that_sleeps_for_ten_steps_is_said_once(write_recipe: Recipe, tmp_path: Path) -> None:
+    """Just below ln 21 a threshold is possible and never met; one far below 0 clamps q at 1.4 everywhere."""
+    few = "rollout: {prompts_per_step: 1, group_size: 2, max_new_tokens: 4}"
+    for threshold, said in (("3.04", "Branch does nothing: q = 1"), ("-99", "Branch is clamped everywhere")):
+        recipe = write_recipe(f"{{name: sage, guide: {{name: branch, threshold: {threshold}}}}}", steps=12)
+        recipe.write_text(re.sub("rollout:.*", few, recipe.read_text()))
+        with pytest.warns(UserWarning, match=rf"^{said}.* in the 10 steps up to step 9 ") as caught:
+            run_of(recipe, tmp_path / threshold)
+        assert len([each for each in caught if "Branch" in str(each.message)]) == 1
