@@ -155,7 +155,7 @@ NAMES: dict[str, dict[str, str]] = {
     "engines.generation": {"evaluation.settings": "Preset"},
     "engines.lab": {"studies.anchor.rows": "short_markdown markdown SHORT_TERMS NOTE", "studies.anchor.terms": "K1"},
     "engines.optim": {"training.optimizer": "Optimiser=Optimizer"},
-    "engines.sampled_tasks": {"tasks.base": "code_hash"},
+    "engines.sampled_tasks": {"tasks.base": "code_hash", "tasks": "countdown", "evaluation.documents": "generated_docs"},
     "engines.sampler": {"models.shared_prefix": "refuse_unknown_terms"},
     "engines.sft": {"training.state": "model_tensors load_tensors CARD POLICY_FILES"},
     "evaluation": _EVALUATION,
