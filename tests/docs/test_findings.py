@@ -33,7 +33,7 @@ EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, met
     ("| In the frozen world, 2,000 steps, c", "frozen_is", "k3_is, beta 0.1", "k3, beta 0.05", SAMES),
     ("Can I do without a verifier?", "verifier_free", "rlpr", "no KL", ("pass@1",)),
     ("More completions for hard prompts", "dars", "dars", "dars_uniform", ("pass@256",)),
-    ("Do PACS, STEER or VERL help?", "verl_again", "VERL", "GRPO, no KL", ("pass@256",)),
+    ("Does VERL help?", "verl_again", "VERL", "GRPO, no KL", ("pass@1", "pass@256")),
 ]
 
 
