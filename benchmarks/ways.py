@@ -7,6 +7,10 @@ a page): its result holds the form, its arguments do not, and no call inside it 
 stack to the first station, then from stack to stack by their last common call. Stays are the files of `src/sage_rlvr` that it is in
 one after the other, returns counted anew; climbs are its steps into a file of a higher floor (docs/architecture.md).
 
+A station is found by its value, so another quantity that comes to the same would be taken for it: the expected number of distinct
+right completions in one sample is p, and in k samples, where one completion is right, pass@k. Therefore these two forms count only
+inside the functions that define them (`MADE_IN`). Later forms hold means over seeds, at a k of their own (`SCORE`, `DIFFERENCE`).
+
 Calls are seen by `sys.setprofile` on a small sweep in which all problems have the same chance p of a right answer (one per arm and
 training seed), so that the number is known in each form beforehand.
 """
@@ -43,6 +47,7 @@ ARM, RIVAL = ("sage_branch", "SAGE-Branch"), ("grpo", "GRPO")
 CHANCES = {ARM: (0.0051, 0.0062, 0.0077), RIVAL: (0.0041, 0.0057, 0.0063)}
 SCORE, DIFFERENCE = 64, 256  # the k at which each stands in one table of a summary alone
 INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")  # no calls: newer Pythons have no frames of the first three
+MADE_IN = {"p": ("stats/support.py", "success_probability"), "pass@": ("stats/passk.py", "curve")}  # by form
 Form = tuple[str, type, Callable[[Any], bool]]  # its name, and which values have it
 
 
@@ -112,6 +117,11 @@ def ways() -> tuple[dict[str, list[Form]], dict[str, list[Form]]]:
     }  # fmt: skip
 
 
+def named(frame: FrameType) -> tuple[str, str]:
+    """(file, function) of a call."""
+    return frame.f_code.co_filename.removeprefix(PACKAGE), frame.f_code.co_qualname
+
+
 class Watch:
     """The calls of a command that make one of the forms, each with the stack that it stood on."""
 
@@ -120,9 +130,9 @@ class Watch:
         self.stack, self.given, self.inside = list[FrameType](), list[set[str]](), [set[str]()]
 
     def __call__(self, frame: FrameType, event: str, result: Any) -> None:
-        """What `sys.setprofile` takes. Arguments are looked at with what is in dictionaries, and in those in them."""
+        """An event of a call of the package. Arguments are looked at with what is in dictionaries, and in those in them."""
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE) and code.co_name not in INLINED:
+        if event == "call" and code.co_name not in INLINED:
             given = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
             for _ in range(2):
                 given += [inner for one in given if isinstance(one, dict) for inner in one.values()]
@@ -131,12 +141,17 @@ class Watch:
             self.inside.append(set())
         elif event == "return" and self.stack and self.stack[-1] is frame:
             new = self._held([result]) - self.given.pop() - (inside := self.inside.pop())
-            self.found += [(name, tuple(self.stack)) for name in new]
+            self.found += [(name, tuple(self.stack)) for name in new if self._makes(name)]
             self.inside[-1] |= new | inside
             self.stack.pop()
 
     def _held(self, values: list[Any]) -> set[str]:
         return {name for name, kind, has in self.forms if any(isinstance(one, kind) and has(one) for one in values)}
+
+    def _makes(self, form: str) -> bool:
+        """Whether the calls on the stack may make a form at all."""
+        maker = MADE_IN.get(form.rstrip("0123456789"))
+        return maker is None or any(named(frame) == maker for frame in self.stack)
 
     def stays(self) -> list[tuple[str, str]]:
         """(file, function) of every stay."""
@@ -149,14 +164,19 @@ class Watch:
         for one, two in pairwise(stations):
             shared = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(one, two, strict=False)))
             frames += [*reversed(one[max(shared - 1, 0) : -1]), *two[shared:]]
-        named = [(f.f_code.co_filename.removeprefix(PACKAGE), f.f_code.co_qualname) for f in frames]
-        return [next(stay) for _, stay in groupby(named, key=lambda one: one[0])]
+        return [next(stay) for _, stay in groupby(map(named, frames), key=lambda one: one[0])]
 
 
 def walk(forms: dict[str, list[Form]], command: Callable[[], Any]) -> dict[str, list[tuple[str, str]]]:
     """Name of a way -> its stays, of ways that one command goes."""
     watches = {name: Watch(of) for name, of in forms.items()}
-    sys.setprofile(lambda *event: [watch(*event) for watch in watches.values()] and None)
+
+    def seen(frame: FrameType, event: str, result: Any) -> None:
+        if event in ("call", "return") and frame.f_code.co_filename.startswith(PACKAGE):  # of all calls below it these are few
+            for watch in watches.values():
+                watch(frame, event, result)
+
+    sys.setprofile(seen)
     try:
         command()
     finally:
@@ -164,18 +184,32 @@ def walk(forms: dict[str, list[Form]], command: Callable[[], Any]) -> dict[str, 
     return {name: watch.stays() for name, watch in watches.items()}
 
 
+def count(folder: Path) -> dict[str, list[tuple[str, str]]]:
+    """Name of every way -> its stays, on a sweep that is written to a new folder."""
+    sweep, (summary, page) = dyed(folder / "sweep"), ways()
+    report = Report(runs=(str(sweep),), out=folder / "report.html")
+    return walk(summary, partial(write_summary, sweep)) | walk(page, partial(report.execute, Session()))
+
+
+def floors(stays: list[tuple[str, str]]) -> list[int]:
+    """The floor of every stay, from the table of docs/architecture.md."""
+    table = re.findall(r"^\| (\d) \| (`.*?) \|", (ROOT / "docs/architecture.md").read_text("utf-8"), re.MULTILINE)
+    known = {name: int(floor) for floor, names in table for name in re.findall(r"`(\w+)`", names)}
+    return [known[re.split(r"[/.]", file)[0]] for file, _ in stays]
+
+
+def climbs(stays: list[tuple[str, str]]) -> int:
+    """How many steps of a way go up to a higher floor."""
+    return sum(b > a for a, b in pairwise(floors(stays)))
+
+
 def main() -> None:
     """Goes every way; prints how many stays and climbs it has, and the stays where they are asked for."""
-    table = re.findall(r"^\| (\d) \| (`.*?) \|", (ROOT / "docs/architecture.md").read_text("utf-8"), re.MULTILINE)
-    floors = {name: int(floor) for floor, names in table for name in re.findall(r"`(\w+)`", names)}
     with tempfile.TemporaryDirectory() as folder:
-        sweep, (summary, page) = dyed(Path(folder) / "sweep"), ways()
-        report = Report(runs=(str(sweep),), out=Path(folder) / "report.html")
-        found = walk(summary, partial(write_summary, sweep)) | walk(page, partial(report.execute, Session()))
+        found = count(Path(folder))
     for name, stays in found.items():
-        heights = [floors[re.split(r"[/.]", file)[0]] for file, _ in stays]
-        print(f"{name}: {len(stays)} stays, {sum(b > a for a, b in pairwise(heights))} climbs")
-        for (file, function), height in zip(stays, heights, strict=True) if "--stays" in sys.argv else ():
+        print(f"{name}: {len(stays)} stays, {climbs(stays)} climbs")
+        for (file, function), height in zip(stays, floors(stays), strict=True) if "--stays" in sys.argv else ():
             print(f"  {height} {file}:{function}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from command import call, said
+from sage_rlvr.cli.evaluate import eval_lines
+from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
 
@@ -64,8 +67,10 @@ def test_a_record_without_its_whole_world_is_refused(capsys: Capture, world: dic
         meta = {key: value for key, value in whole.meta.items() if key != "world"} | ({} if world is None else {"world": world})
         save_record(replace(whole, meta={**meta, "weights": name}), f"{name}.npz")
     code, _, err = run(capsys, "compare", "a.npz", "b.npz")
-    assert code == 2 and said in err and err.endswith("; make it again with: sage-rlvr eval RUN")
-
+    advice = "; make the record again, with sage-rlvr eval RUN or by the demo or sweep that it is of"
+    assert code == 2 and said in err and err.endswith(advice)
+    with pytest.raises(DataError, match=re.escape(said) + ".*; make the record again"):
+        eval_lines(load_record("a.npz"), (1,))
 
 
 def store(path: str, right: np.ndarray, identity: Identity = IDENTITY, n: int = 16) -> str:

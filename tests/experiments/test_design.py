@@ -105,13 +105,16 @@ def test_the_same_training_is_known_under_another_name(tmp_path: Path) -> None:
         arms_of(write(tmp_path, "arms: {a: no_kl, b: {recipe: grpo, edits: {method.beta: 0.0}}}\ncontrol: a\n"))
 
 
+ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nenvelopes:\n"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("arms: {a: grpo}\ncontrol: b\n", r"design.yaml:4: control = 'b': no such arm; choose from: a$"),
         ("arms: {grpo: grpo}\ncontrol: grop\n", "design.yaml:4: control = 'grop': no such arm; did you mean 'grpo'"),
         ("arms: {}\ncontrol: a\n", "design.yaml:3: arms = {}: give at least one"),
-        ("arms: {a-s1: grpo}\ncontrol: a-s1\n", "design.yaml:3: arms = 'a-s1': a name is letters"),
+        ("arms: {a-s1: grpo}\ncontrol: a-s1\n", "design.yaml:3: arms.a-s1 = 'grpo': a name is letters"),
         ("arms: {base: grpo}\ncontrol: base\n", "not base"),
         ("arms: {a: grpo}\ncontrol: a\nseedz: [1]\n", "did you mean 'seeds'"),
         ("arms: {a: grpo}\ncontrol: a\ncontrols: [placebos]\n", "did you mean 'placebo'"),
@@ -142,7 +145,19 @@ def test_the_same_training_is_known_under_another_name(tmp_path: Path) -> None:
             "arms: {a: grpo, b: no_kl}\ncontrol: a\nquestions: [{a: b, b: a, metric: pass@1, task: demo-5}]\n",
             "questions: 'demo-5': no such task",
         ),
-        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [n]}\n", "choose.among = 'n': no such arm"),
+        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [n]}\n", "choose.among.0 = 'n': no such arm"),
+        ("arms:\n  a: grpo\n  base: no_kl\ncontrol: a\n", "design.yaml:5: arms.base = 'no_kl': a name is letters"),
+        ("arms: {a: grpo}\ncontrol: a\nceiling: truth\n", "design.yaml:5: ceiling = 'truth': no such arm; choose from: a$"),
+        (f"{ENVELOPES}  all:\n  - grop\n", "design.yaml:7: envelopes.all.0 = 'grop': no such arm; did you mean 'grpo'"),
+        (f"{ENVELOPES}  all: [grpo]\n  none: []\n", r"design.yaml:7: envelopes.none = \[\]: name at least one arm"),
+        (f"{ENVELOPES}  all: [grpo]\n  b: [grpo]\n", r"design.yaml:7: envelopes.b = \['grpo'\]: an arm has this name"),
+        (f"{ENVELOPES}  all: [grpo]\ndiscarded:\n- rft\n- b\n", "design.yaml:9: discarded.1 = 'b': is an arm that is run"),
+        ("arms: {a: grpo}\ncontrol: a\ndiscarded: [rft]\n", "design.yaml:5: discarded.0 = 'rft': counts among"),
+        ("arms: {a: grpo}\ncontrol: a\nadopt:\n- tier1\n- ../x\n", "design.yaml:7: adopt.1 = '../x': expected the name of a"),
+        (
+            "arms:\n  a: grpo\n  b:\n    recipe: no_kl\n    matched:\n    - a\n    - c\ncontrol: a\n",
+            "design.yaml:9: arms.b.matched.1 = 'c': no other arm; choose from: a, b$",
+        ),
         ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [a]}\n", "among those to choose from"),
     ],
 )

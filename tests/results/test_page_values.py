@@ -79,7 +79,8 @@ def test_a_record_of_other_completions_has_no_kinds() -> None:
 @pytest.mark.parametrize(("change", "said"), [({"counts": None}, "not as it was written"), ({}, "without 'max_number'")])
 def test_damaged_words_of_a_world_are_a_refusal(change: dict[str, object], said: str) -> None:
     identity = {key: value for key, value in WORLDS["demo"].identity.items() if change or key != "max_number"}
-    with pytest.raises(DataError, match=r"^a.npz: world = .'name': 'countdown', .*with: sage-rlvr eval RUN$") as caught:
+    advice = "make the record again, with sage-rlvr eval RUN or by the demo or sweep that it is of"
+    with pytest.raises(DataError, match=rf"^a.npz: world = .'name': 'countdown', .*; {advice}$") as caught:
         described(identity | change, where="a.npz")
     assert said in str(caught.value)
 

@@ -14,6 +14,7 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
 
 if TYPE_CHECKING:
+    from sage_rlvr.evaluation.record import Record
     from sage_rlvr.results import Results, Row
     from sage_rlvr.results.tables import Table
 
@@ -110,17 +111,18 @@ def print_results(
 
 def setting_lines(results: Results) -> list[str]:
     """World, problems and draw of the exact records."""
-    from sage_rlvr.reading import understood
-    from sage_rlvr.tasks import described
+    return [setting_line(record) for record in [*results.records.values()][:1]]
 
-    record = next(iter(results.records.values()), None)
-    if record is None:
-        return []
-    meta = record.meta
-    where = meta["name"] if record.path is None else record.path
-    with understood(where, advice=f"make it again with: {suggest('eval', 'RUN')}"):
-        law = described(meta["world"], where=where)
-        return [f"{law}; {record.problems} {meta['split']} problems (draw {meta.get('draw')}), exact"]
+
+def setting_line(record: Record) -> str:
+    """World, problems and draw of a record. DataError names its file where its facts lack one, or its world is damaged."""
+    from sage_rlvr.reading import understood
+    from sage_rlvr.tasks import REMADE, described
+
+    meta, where = record.meta, record.path or record.meta["name"]
+    with understood(where, advice=REMADE):
+        world, split = meta["world"], meta["split"]
+    return f"{described(world, where=where)}; {record.problems} {split} problems (draw {meta.get('draw')}), exact"
 
 
 def caveats(results: Results) -> list[str]:

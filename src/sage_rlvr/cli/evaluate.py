@@ -227,14 +227,13 @@ def target_of(what: str, world: str | None, task: str | None = None) -> Target:
 def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
     """Tables in text, 95 % intervals over problems: one line per temperature, then one per power of whole completions, with the
     bound that the normalizer leaves."""
+    from sage_rlvr.cli.compare import setting_line
     from sage_rlvr.stats.support import reachable, success_probability
     from sage_rlvr.stats.tempered import tempered
-    from sage_rlvr.tasks import described
 
     meta, head = record.meta, "".join(f"pass@{k:<18}" for k in ks)
     lines = [
-        f"{meta['name']}: {described(meta['world'])}; {record.problems} {meta['split']} problems (draw "
-        f"{meta.get('draw')}), exact, 95 % intervals over problems",
+        f"{meta['name']}: {setting_line(record)}, 95 % intervals over problems",
         f"  T     {head}distinct right in 256",
     ]
     for t in sorted(record.logps, reverse=True):

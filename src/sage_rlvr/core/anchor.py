@@ -314,7 +314,8 @@ def length_note(anchor: Anchor, reduction: Reduction) -> str:
     )
 
 
-PER_COMPLETION = frozenset({"anchor/log_q_sum"})  # those of `anchor_metrics` that are means over completions, not over tokens
+PER_COMPLETION = frozenset({"anchor/log_q_sum"})
+"""Those of `anchor_metrics` that are means over completions, not over tokens."""
 
 
 @torch.no_grad()

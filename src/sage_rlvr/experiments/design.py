@@ -138,34 +138,43 @@ class DesignSpec:
         require(bool(self.seeds), "seeds", [], "give at least one training seed")
         require(bool(self.arms), "arms", {}, "give at least one arm")
         require(len(set(self.seeds)) == len(self.seeds), "seeds", list(self.seeds), "one stands there twice")
-        for name in self.arms:
+        for name, recipe in self.arms.items():
             plain = _NAME.fullmatch(name) and name not in ("base", "sft")
-            require(bool(plain), "arms", name, "a name is letters, digits, _ and . (not base, not sft): it names folders")
+            require(bool(plain), ("arms", name), recipe, "a name is letters, digits, _ and . (not base, not sft): it names folders")
         require(self.control in self.arms, "control", self.control, f"no such arm{choose_from(self.control, self.arms)}")
         for name, arms_of in self.envelopes.items():
-            require(bool(arms_of), "envelopes", name, "name at least one arm of it")
-            require(name not in (*self.arms, BASE), "envelopes", name, "an arm has this name; give it one of its own")
+            require(bool(arms_of), ("envelopes", name), [], "name at least one arm of it")
+            free = name not in (*self.arms, BASE)
+            require(free, ("envelopes", name), list(arms_of), "an arm has this name; give it one of its own")
+            self._require_arms(arms_of, "envelopes", name)
+        if self.ceiling:
+            require(self.ceiling in self.arms, "ceiling", self.ceiling, f"no such arm{choose_from(self.ceiling, self.arms)}")
         rivals = {name for arms_of in self.envelopes.values() for name in arms_of}
-        for name in (*rivals, *((self.ceiling,) if self.ceiling else ())):
-            require(name in self.arms, "envelopes", name, f"no such arm{choose_from(name, self.arms)}")
         idle = bool(self.envelopes) and not {*self.arms} - rivals - {self.ceiling}
         refuse((idle, "envelopes: every arm is a rival or the ceiling; add the arms that are held against them"))
         for name in self.arms:
             own = self.spec(name).matched
-            unknown = next((other for other in own if other not in self.arms or other == name), None)
             place = ("arms", name, "matched")
-            require(unknown is None, place, unknown, f"no other arm{choose_from(unknown or '', self.arms)}")
+            for i, other in enumerate(own):
+                known = other in self.arms and other != name
+                require(known, (*place, str(i)), other, f"no other arm{choose_from(other, self.arms)}")
             require(len(own) != 1, place, list(own), "a raw KL lies between two arms at least; name more")
-        for name in self.discarded:
-            require(bool(self.envelopes), "discarded", name, "counts among the candidates of envelopes, and there are none")
-            require(name not in self.arms, "discarded", name, "is an arm that is run; leave it out of one of them")
-        for name in self.adopt:
+        for i, name in enumerate(self.discarded):
+            place = ("discarded", str(i))
+            require(bool(self.envelopes), place, name, "counts among the candidates of envelopes, and there are none")
+            require(name not in self.arms, place, name, "is an arm that is run; leave it out of one of them")
+        for i, name in enumerate(self.adopt):
             beside = Path(name).name == name and name not in ("", "..") and "\\" not in name
-            require(beside, "adopt", name, "expected the name of a folder beside this sweep's, not a path")
-        for name in self.choose.among if self.choose else ():
-            require(name in self.arms, "choose.among", name, f"no such arm{choose_from(name, self.arms)}")
+            require(beside, ("adopt", str(i)), name, "expected the name of a folder beside this sweep's, not a path")
+        if self.choose is not None:
+            self._require_arms(self.choose.among, "choose", "among")
         chosen = self.choose is not None and self.control in self.choose.among
         require(not chosen, "control", self.control, "it is among those to choose from, and would then not be evaluated")
+
+    def _require_arms(self, names: Sequence[str], *place: str) -> None:
+        """Refuse a name in the list at `place` that is no arm, at the line of that name."""
+        for i, name in enumerate(names):
+            require(name in self.arms, (*place, str(i)), name, f"no such arm{choose_from(name, self.arms)}")
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -357,5 +366,3 @@ def sampled_of(spec: EvaluateSpec, task: Any) -> Sampled | None:
         return None
     named = {"problems": few.problems, "n": few.n, "guide": few.guide, "scored": few.score_base}
     return Sampled(task=task, split=spec.split, draw=spec.draw, **named)
-
-

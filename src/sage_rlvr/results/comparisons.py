@@ -162,15 +162,20 @@ def _row(pair: Pair) -> partial[Row]:
 
 def sides(results: Results, a: str, b: str, task: str = "", temperature: float = REFERENCE) -> tuple[Scores, Scores] | None:
     """Scores of both at the training seeds that both have; from samples of arms that were named one by one, or of the base, as they
-    are. None where one was not evaluated there."""
+    are. None where one was not evaluated there, or one is exact and the other of samples; and, with a note in the results, where
+    a training seed that both have lacks the temperature."""
     one, two = (results.scores(name, task, temperature) for name in (a, b))
-    if one is None or two is None:
+    if one is None or two is None or (one.n is None) != (two.n is None):
         return None
     if one.n is not None and (not results.design.facts or BASE in (a, b)):
         return one, two
     seeds = shared(results, a, b, task) if one.n is None else sorted({*one.seeds} & {*two.seeds})
-    whole = all({*seeds} <= {*side.seeds} for side in (one, two) if len(side.values) > 1)
-    return (one.only(seeds), two.only(seeds)) if seeds and whole else None
+    lacking = {side.arm: {*seeds} - {*side.seeds} for side in (one, two) if side.arm != results.design.base}
+    for name, missing in lacking.items():
+        on, which = f" on {task}" if task else "", ", ".join(map(str, sorted(missing)))
+        note = f"{a} and {b} are not compared at T = {temperature:g}{on}: {name} has no evaluation there of training seed {which}."
+        results.notes += [note] * bool(missing and note not in results.notes)  # every list and table asks
+    return (one.only(seeds), two.only(seeds)) if seeds and not any(lacking.values()) else None
 
 
 def _scores(results: Results, pair: Pair, temperature: float, task: str = "") -> Iterator[Row]:

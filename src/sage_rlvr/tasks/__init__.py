@@ -25,6 +25,8 @@ from sage_rlvr.tasks.reasoning_gym import ReasoningGym
 from sage_rlvr.tasks.repair import Repair
 from sage_rlvr.tasks.rows import SUFFIXES
 
+REMADE = f"make the record again, with {suggest('eval', 'RUN')} or by the demo or sweep that it is of"
+
 TASKS: Registry[Any] = Registry("task", check=check_members)
 TASKS.register(Countdown)
 TASKS.register(CountdownSteps)
@@ -107,9 +109,9 @@ def described(identity: Mapping[str, Any], task: Any = None, *, where: object = 
     the identity its own. DataError names `where` it was read where the task finds it damaged."""
     if task is not None:
         return str(task.described(identity)) if hasattr(task, "described") else str(identity.get("name", ""))
-    name = str(identity.get("name", ""))
-    own = getattr(known_task(name), "described", None)
-    with understood(f"{where}: world = {short(dict(identity))}", advice=f"make it again with: {suggest('eval', 'RUN')}"):
+    with understood(f"{where}: world = {short(identity)}", advice=REMADE):
+        name = str(identity.get("name", ""))
+        own = getattr(known_task(name), "described", None)
         return str(own(identity)) if own else name
 
 

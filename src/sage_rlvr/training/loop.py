@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sage_rlvr.config import TrainConfig
+from sage_rlvr.core.anchor import PER_COMPLETION
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, credit, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, masked_mean
@@ -177,16 +178,19 @@ def update(
     Nothing moves if the loss or the gradient is not finite: `TrainingDiverged`, with the weights as they were.
     """
     budget = loop.method.reduction.budget(mask, loop.config.rollout.max_new_tokens)
-    collected: list[tuple[float, dict[str, float]]] = []
+    collected: list[tuple[float, float, dict[str, float]]] = []
     for part in parts:
         loss, metrics = objective(loop.method, part, step, loop.config.steps, budget=budget)
         if not torch.isfinite(loss):
             raise TrainingDiverged(f"loss is {loss.item()} at step {step}")
         loss.backward()
-        collected.append((float(part.mask.sum() / mask.sum()), metrics))
-    shares = {name: sum(share * m[name] for share, m in collected) for name in collected[0][1]}
+        tokens, rows = part.mask.sum() / mask.sum(), part.mask.any(dim=1).sum() / mask.any(dim=1).sum()
+        collected.append((float(tokens), float(rows), metrics))
+    # Each mean is weighted by what it is a mean over: micro-batches have other shares of the tokens than of the completions.
+    names = collected[0][2]
+    shares = {n: sum((rows if n in PER_COMPLETION else tokens) * m[n] for tokens, rows, m in collected) for n in names}
     stored = {"loss": 0.0} if memory is None else memory.descend(number)
-    total = sum(m["loss"] for _, m in collected) + stored["loss"]
+    total = sum(m["loss"] for *_, m in collected) + stored["loss"]
     return shares | stored | {"loss": total} | loop.optimizer.step(number)
 
 

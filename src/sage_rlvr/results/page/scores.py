@@ -113,7 +113,7 @@ def differences(results: Results, base: str, sampled: Mapping[str, Sequence[Mapp
     sampled: the policies of each task."""
     pairs = dict.fromkeys([(a, b) for a, b, _ in results.design.pairs()])
     pairs |= dict.fromkeys((a, base) for a in results.design.names if a != base)
-    exact = {pair: two for pair in pairs if (two := sides(results, *pair)) and two[0].n is None and two[1].n is None}
+    exact = {pair: two for pair in pairs if (two := sides(results, *pair)) and two[0].n is None}
     ks = seed_ks(results.k)
     bands = {pair: a.band(b, results.k, several=results.several, ks=ks) for pair, (a, b) in exact.items()}
     if found := {pair: curve for pair, curve in bands.items() if curve}:
