@@ -19,7 +19,7 @@ EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, met
     ("Should I use Branch?", "tier1", "SAGE-Branch", "GRPO", ("pass@1", "pass@256")),
     ("| At a mean q of 2", "sage_room", "Branch, ratio 4", "GRPO, beta 0.0125", ("pass@1", "pass@256")),
     ("| At a mean q of 2", "sage_room", "Branch, ratio 4", "placebo of Branch, ratio 4", ("pass@256",)),
-    ("Does another guide help?", "rarity_again", "RLOO+Rarity", "RLOO", (f"pass@256 at equal pass@1 {NEAR}",)),
+    ("Does another guide help?", "rarity_centered", "RLOO+Rarity", "RLOO+Rarity-placebo", ("pass@256", "pass@1")),
     ("What keeps coverage?", "tier1", "no KL", "GRPO", ("pass@256", "pass@1")),
     ("Does more KL do more", "beta_again", "GRPO, beta 0.1", "GRPO", (f"pass@256 at equal pass@1 {NEAR}",)),
     ("Does RL learn, or sharpen?", "cold", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
