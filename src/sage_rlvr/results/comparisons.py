@@ -174,15 +174,17 @@ def sides(results: Results, a: str, b: str, task: str = "", temperature: float =
     for name, missing in lacking.items():
         on, which = f" on {task}" if task else "", ", ".join(map(str, sorted(missing)))
         note = f"{a} and {b} are not compared at T = {temperature:g}{on}: {name} has no evaluation there of training seed {which}."
-        results.notes += [note] * bool(missing and note not in results.notes)  # every list and table asks
+        if missing and note not in results.notes:  # every list and table asks
+            results.notes.append(note)
     return (one.only(seeds), two.only(seeds)) if seeds and not any(lacking.values()) else None
 
 
 def _scores(results: Results, pair: Pair, temperature: float, task: str = "") -> Iterator[Row]:
-    both = sides(results, *pair[:2], task, temperature)
-    for k in (1, results.k) if both else ():
-        found = _paired(results, *(side.passes([k])[..., 0] for side in both or ()))
-        yield _row(pair)(task=task, metric=Metric(k=k, temperature=temperature), comparison=found)
+    if (both := sides(results, *pair[:2], task, temperature)) is None:
+        return
+    for k in (1, results.k):
+        left, right = (side.passes([k])[..., 0] for side in both)
+        yield _row(pair)(task=task, metric=Metric(k=k, temperature=temperature), comparison=_paired(results, left, right))
 
 
 def _paired(results: Results, left: Floats, right: Floats) -> Comparison:
