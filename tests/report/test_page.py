@@ -168,6 +168,13 @@ def test_a_stored_summary_is_enough() -> None:
     assert "tokens drawn, M" in text and page.answer in page.markdown().replace("\\", "")
 
 
+def test_a_stored_summary_of_samples_alone_has_its_base_and_its_picture() -> None:
+    page = Page(page_of(Results.read(ROOT / "docs" / "results" / "steps")))
+    text = page.markdown("figures")
+    assert "passk-countdown-steps" in page.figures and {"base", "GRPO + strong Branch"} <= set(page.looks)
+    assert "on countdown_steps" in page.answer and page.answer in text.replace("\\", "")
+
+
 @pytest.mark.parametrize(
     ("place", "odd", "words"),
     [

@@ -53,8 +53,10 @@ def design_of_summary(found: Mapping[str, Any]) -> Design:
         for key, row in found["arms"].items()
     )
     control = found["arms"].get(found["control"], {}).get("label", found["control"] or None)
+    # where right answers cannot be listed the base has samples alone
+    base = found["base"] or any(row["policy"] == BASE for row in found.get("sampled") or ())
     return Design(
-        arms=arms, base=BASE if found["base"] else None, control=control,
+        arms=arms, base=BASE if base else None, control=control,
         seeds=tuple(found["seeds"]), title=found["title"], notes=found["notes"],
         questions=tuple(Question(**q) for q in found.get("questions", ())),
         envelopes=tuple(Envelope(name=e["name"], arms=tuple(e["arms"])) for e in found.get("envelopes", ())),

@@ -51,7 +51,9 @@ def page_of(
     design, them, trained = results.design, scores.policies(found), training.by_arm(results)
     stores = () if brief else samples.sample_sets(results, shown)
     browsed, base = samples.browsed(stores), design.base or next(iter(them), "")
-    order = [*them, *(s.arm for s in stores if s.policy == BASE), *design.names, *(s.arm for s in stores), *trained]
+    sampled = [(row["label"], row["policy"]) for row in found.get("sampled") or ()]  # a stored summary has no stores
+    bases = [label for label, policy in (*sampled, *((s.arm, s.policy) for s in stores)) if policy == BASE]
+    order = [*them, *bases, *design.names, *(s.arm for s in stores), *(label for label, _ in sampled), *trained]
     names = list(dict.fromkeys([*them, *(s.arm for s in stores)]))
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
     values: dict[str, Any] = {"summary": found, "order": order, "browser": samples.data_of(browsed) if browsed else None}
