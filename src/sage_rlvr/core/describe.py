@@ -109,7 +109,8 @@ def _objective(method: Method) -> tuple[str, str]:
 def preference(method: Method) -> str:
     """Which right answers the reward term prefers, in words: the second axis of docs/methods/map.md."""
     alone = method.buffer is not None and method.buffer.alone
-    parts = (method.buffer,) if alone else (method.reward_source, method.reward_transform, method.advantage, method.buffer)
+    before = () if getattr(method.advantage, "evens", False) else (method.reward_source, method.reward_transform)
+    parts = (method.buffer,) if alone else (*before, method.advantage, method.buffer)
     found = [text for part in parts if (text := getattr(part, "prefers", ""))]
     return "; ".join(found) or "none is preferred, so the likelier gain most"
 

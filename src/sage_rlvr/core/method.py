@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, Seen, at_step, sees
+from sage_rlvr.core.advantages import Advantage, Seen, at_step, expected_of, sees
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
 from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.describe import describe
@@ -267,17 +267,17 @@ def credit(
     `rewards`: groups of one size, or a sequence of them, each of another; the B rows are then those of the first, of the
     second and so on. An advantage looks at one group at a time there, as `Method` sees to; token weight and loss term at all
     rows.
-    `key`: the run's, for a token weight that draws. `state`: of the method's parts before the rollout, None = at their
-    start; it is left as it is.
+    `key`: the run's, for an advantage or a token weight that draws. `state`: of the method's parts before the rollout, None
+    = at their start; it is left as it is.
     """
     state, method = method.start() if state is None else state, method.at(step, total_steps)
     parts, sizes = _sized(rewards)
-    found = []
+    found, drawn = [], _drawn(method.advantage, step, key)
     for part, rows in zip(parts, sizes, strict=True):
         seen = None
         if method.reward_transform is not None or sees(method.advantage):
             seen = seen_of(rows.of(_need(signals, "the reward transform or the advantage")), tuple(part.shape))
-        values, state = group_advantages(method, part, seen, state)
+        values, state = group_advantages(method, part, seen, state, drawn)
         found.append(values)
     grouped = found[0] if len(found) == 1 else torch.cat([values.reshape(-1) for values in found])
     advantages, weights = grouped.reshape(-1), None
@@ -302,12 +302,17 @@ def weighed(
 ) -> tuple[PerToken, State]:
     """Advantages (B,) times the method's token weight: (B, T); and the state after it."""
     weight, given = method.token_weight, replace(signals, advantages=advantages)
-    random = bool(getattr(weight, "random", False))
-    if random and key is None:
-        raise DataError(f"advantages_of: {type(weight).__name__} draws tokens at random; pass key=, the run's.")
-    more = (step, key) if random else ()
-    weights, state = called(weight, "token_weight", state, advantages.device, given, *more)
+    weights, state = called(weight, "token_weight", state, advantages.device, given, *_drawn(weight, step, key))
     return advantages[:, None] * weights, state
+
+
+def _drawn(part: object, step: int, key: Key | None) -> tuple[()] | tuple[int, Key]:
+    """What a part that draws is called with after all else."""
+    if not getattr(part, "random", False):
+        return ()
+    if key is None:
+        raise DataError(f"advantages_of: {type(part).__name__} draws at random; pass key=, the run's.")
+    return step, key
 
 
 def _need(signals: Signals | None, who: str) -> Signals:
@@ -317,17 +322,24 @@ def _need(signals: Signals | None, who: str) -> Signals:
 
 
 def group_advantages(
-    method: Method, rewards: Float[Tensor, "P G"], seen: Seen | None, state: State
+    method: Method,
+    rewards: Float[Tensor, "P G"],
+    seen: Seen | None,
+    state: State,
+    drawn: tuple[()] | tuple[int, Key] = (),
 ) -> tuple[Float[Tensor, "P G"], State]:
     """The reward transform, then the advantage, and the state after both. `seen` is read where either looks at more.
 
-    Of a method whose advantage changes over training, `Method.at` first."""
+    drawn: step and key, for an advantage that draws; without them it gives its mean over the draws, which exact sums take. Of a
+    method whose advantage changes over training, `Method.at` first."""
+    advantage = method.advantage if drawn else expected_of(method.advantage)
     if method.reward_transform is not None:
         assert seen is not None
         other = seen if sees(method.reward_transform) else seen.lengths
+        seen = replace(seen, verdicts=rewards)
         rewards, state = called(method.reward_transform, "reward_transform", state, rewards.device, rewards, other)
     more = (seen,) if sees(method.advantage) else ()
-    return called(method.advantage, "advantage", state, rewards.device, rewards, *more)
+    return called(advantage, "advantage", state, rewards.device, rewards, *more, *drawn)
 
 
 def seen_of(signals: Signals, shape: tuple[int, ...]) -> Seen:
@@ -338,10 +350,12 @@ def seen_of(signals: Signals, shape: tuple[int, ...]) -> Seen:
             None if logps is None else torch.where(signals.mask, logps, 0.0).double().sum(dim=1).float().reshape(shape)
         )
 
-    of_problem = (signals.answers, signals.problems, signals.ref_right)
-    ids = (None if one is None else one.reshape(shape) for one in of_problem)
-    policy, reference = of_row(signals.old_logps), of_row(signals.ref_logps)
-    return Seen(signals.mask.sum(dim=1).reshape(shape), policy, reference, *ids)  # type: ignore[arg-type]
+    def grouped(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values.reshape(shape)
+
+    lengths, policy, reference = signals.mask.sum(dim=1).reshape(shape), of_row(signals.old_logps), of_row(signals.ref_logps)
+    ids = [grouped(one) for one in (signals.answers, signals.problems, signals.ref_right, signals.row_ids)]
+    return Seen(lengths, policy, reference, *ids)  # type: ignore[arg-type]
 
 
 def objective(

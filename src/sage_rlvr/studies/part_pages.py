@@ -86,7 +86,7 @@ def _allowed(part: Callable[..., Any], name: str, hint: Any) -> str:
     if typing.get_origin(hint) is Literal:
         return ", ".join(map(_shown, typing.get_args(hint)))
     if kind := kind_of(hint):
-        return f"a {kind.replace('_', ' ')}"
+        return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind.replace('_', ' ')}"
     if hint in (int, float):
         counts = [other for other, (kind, _) in parameters(part).items() if kind is int and other != name]
         for beside in ({}, *({other: 1} for other in counts)):  # `base_prompts` is refused without `base`

@@ -41,7 +41,7 @@ def check_method(method: Method, seed: int = 0) -> None:
 def _credited(method: Method, given: Signals) -> tuple[Tensor | None, Any]:
     """log q and advantages of six completions of two prompts."""
     log_q = shape(method, given, 1, 4, KEY)
-    return log_q, credit(method, torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]), given, log_q, 1, 4)
+    return log_q, credit(method, torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]), given, log_q, 1, 4, KEY)
 
 
 def _descent(method: Method, given: Signals) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, Dead, Seen, at_step, sees, silent
+from sage_rlvr.core.advantages import Advantage, Dead, Seen, at_step, expected_of, sees, silent
 from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
 from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.reductions import Reduction
@@ -35,7 +35,17 @@ def check_advantage(advantage: Advantage, seed: int = 0) -> None:
     assert bool(found.isfinite().all()) and not found.requires_grad, "advantages are finite and have no gradient"
     if hasattr(part, "dead") or not has_state(part):
         check_dead("advantage", part, size, seed)
+    if getattr(part, "random", False):
+        _check_draws(part, rewards, seed)
     check_recipe("advantage", advantage)
+
+
+def _check_draws(part: Any, rewards: Tensor, seed: int) -> None:
+    """An advantage that draws: one step and key draw the same again, and `expected` is the mean of its draws."""
+    draws = torch.stack([_paid("advantage", part, rewards, seed, step) for step in range(400)])
+    assert torch.equal(draws[0], _paid("advantage", part, rewards, seed, 0)), "the same step and key draw the same"
+    gap = (draws.mean(dim=0) - _paid("advantage", part, rewards, seed, None)).abs()
+    assert bool((gap <= 5 * draws.std(dim=0) / 20 + 1e-4).all()), "its `expected` is not the mean of its draws"
 
 
 def check_dead(kind: Literal["advantage", "reward_transform"], part: Any, size: int, seed: int = 0) -> None:
@@ -64,17 +74,24 @@ def check_dead(kind: Literal["advantage", "reward_transform"], part: Any, size: 
             )
 
 
-def _paid(kind: str, part: Any, rewards: Tensor, seed: int) -> Tensor:
-    """What an advantage or a reward transform makes of groups whose completions differ in all that it may see."""
+def _paid(kind: str, part: Any, rewards: Tensor, seed: int, step: int | None = 1) -> Tensor:
+    """What an advantage or a reward transform makes of groups whose completions differ in all that it may see.
+
+    step: at which an advantage draws that does; None is its mean over the draws.
+    """
+    more = (step, KEY) if getattr(part, "random", False) and step is not None else ()
+    paid = expected_of(part) if step is None else part
     drawn = torch.Generator().manual_seed(seed)
     policy, reference = (-4.0 * torch.rand(rewards.shape, generator=drawn) for _ in range(2))
     longest = 2 + getattr(part, "max_tokens", 7)
     lengths, answers = (torch.randint(1, most, rewards.shape, generator=drawn) for most in (longest, 4))
     if not sees(part):
-        return value_of(kind, part, *((rewards,) if kind == "advantage" else (rewards, lengths)))  # type: ignore[no-any-return]
+        given = (rewards,) if kind == "advantage" else (rewards, lengths)
+        return value_of(kind, paid, *given, *more)  # type: ignore[no-any-return]
     problems = torch.arange(len(rewards))[:, None].expand(rewards.shape)
-    seen = Seen(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5))
-    found: Tensor = value_of(kind, part, rewards, seen)
+    rows = torch.arange(rewards.numel()).reshape(rewards.shape)
+    seen = Seen(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5), rows)
+    found: Tensor = value_of(kind, paid, rewards, seen, *more)
     if kind == "advantage" or not has_state(part):
         return found
     moved, cpu = start_of({kind: part}), torch.device("cpu")

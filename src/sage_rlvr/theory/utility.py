@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sage_rlvr.core.advantages import Advantage, Seen, at_step, sees
+from sage_rlvr.core.advantages import Advantage, Seen, at_step, expected_of, sees
 from sage_rlvr.core.loss_terms import KlCov
 from sage_rlvr.core.method import Method, group_advantages
 from sage_rlvr.core.rollout_plans import is_staged
@@ -45,7 +45,8 @@ def _paid(part: Method | Advantage, rewards: torch.Tensor, seen: Seen) -> torch.
     if isinstance(part, Method):
         return group_advantages(part.at(0, 1), rewards, seen, part.start())[0]
     part, more = at_step(part, 0, 1), (seen,) if sees(part) else ()
-    found: torch.Tensor = called(part, "advantage", start_of({"advantage": part}), rewards.device, rewards, *more)[0]
+    paid, state = expected_of(part), start_of({"advantage": part})
+    found: torch.Tensor = called(paid, "advantage", state, rewards.device, rewards, *more)[0]
     return found
 
 

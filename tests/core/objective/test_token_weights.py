@@ -92,7 +92,7 @@ def test_clip_cov_leaves_out_tokens_of_its_window_alone():
 
 def test_a_weight_that_draws_asks_for_the_key():
     signals = signals_of([0.5, 0.5], [1.0, 1.0])
-    with pytest.raises(DataError, match="ClipCov draws tokens at random; pass key="):
+    with pytest.raises(DataError, match="ClipCov draws at random; pass key="):
         method = replace(METHODS["clip_cov"](), advantage=METHODS["dr_grpo"]().advantage)
         advantages_of(method, torch.tensor([[1.0]]), signals)
 

@@ -22,6 +22,7 @@ from sage_rlvr.core.advantages import (
     GroupNormalized,
     LeaveOneOut,
     PassAtK,
+    PlaceboRight,
     PowerNormalized,
     RiskSeeking,
     Seen,
@@ -190,7 +191,8 @@ def test_chen_tends_to_the_arcsine_of_pass_at_k(k: int, p: float):
 
 
 @pytest.mark.parametrize("part", [
-    *(kind() for kind in ADVANTAGES.values()), PassAtK(1), PassAtK(3, "sloo"), PassAtK(Linear(4, 1)), DistinctRight(1),
+    *(kind() for kind in ADVANTAGES.values() if kind is not PlaceboRight), PlaceboRight(DistinctRight()),
+    PassAtK(1), PassAtK(3, "sloo"), PassAtK(Linear(4, 1)), DistinctRight(1),
     DistinctRight(4, 1.0), Filtered(0.0, z="exact"), Signed(1.0, 0.0), Signed(1.0, 0.0, "kept"), Signed(over="group"),
     Signed(over="tokens"), PowerNormalized(0.0), AnalyticPassAtK(2),
 ], ids=str)  # fmt: skip

@@ -42,6 +42,7 @@ EXACT_Z = "{name: alpha_dpg, z: exact}"
 VERL = "{name: verl, stride: 2}"
 RLPR = "{name: rlpr, given: 0.5, ratio: 1.0, max_refills: 1}"  # its filter drops groups from step 10 on
 DARS = "{name: dars, beta: 0.05}"
+PLACEBO = "{name: compose, beta: 0.0, advantage: {name: placebo_right, advantage: differential_smoothing}}"
 EPISODES = f"{DARS} # in episodes"
 GUIDED = (
     "{name: compose, beta: 0.0, advantage: leave_one_out, rollout_plan: {name: guided, each: 8, most: 12}} # in episodes\n"
@@ -133,7 +134,7 @@ def test_a_stop_saves_and_the_next_call_continues(
     "method",
     [
         BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL,
-        EXACT_Z, DARS, RLPR, EPISODES, pytest.param(GUIDED, id="guided"),
+        EXACT_Z, DARS, RLPR, PLACEBO, EPISODES, pytest.param(GUIDED, id="guided"),
     ],
 )  # fmt: skip
 def test_rows_after_the_last_checkpoint_are_made_again(
@@ -152,7 +153,7 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     assert go(recipe, tmp_path / "parts") == 12
     assert_same_ending(tmp_path / "whole", tmp_path / "parts", 12)
     kept = tmp_path / "whole" / "checkpoints" / "step-000012" / "parts.safetensors"
-    assert kept.exists() is (method not in (BRANCH, EXACT_Z, DARS, EPISODES, GUIDED))
+    assert kept.exists() is (method not in (BRANCH, EXACT_Z, DARS, PLACEBO, EPISODES, GUIDED))
     if method == GUIDED:
         assert max(row.get("guided/share", 0.0) for row in read_metrics(tmp_path / "whole")) > 0
     if method in PLAYED:

@@ -58,6 +58,7 @@ SLOW = [
 EDITED = [
     "outcome_counts world.train_problems=8",  # each comes back every other step
     "distinct method.k=8",
+    "distinct_placebo method.advantage.advantage.k=8",
     "rlpr method.max_refills=0 method.ratio=0.9",  # whose filter drops groups from step 10 on
     "rlpr method.std_filter=false method.debias=current",
     "entropy_bonus method.coefficient=0.05",

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from sage_rlvr.config import TrainConfig, load_config
+from sage_rlvr.core.advantages import PlaceboRight, UniformRight
 from sage_rlvr.core.guides import Branch
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, credit
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import CancellingGuide, ConfigError, DataError
-from sage_rlvr.methods import bnpo, dapo, dr_grpo, entropy_bonus, grpo, no_kl, rloo, sage
+from sage_rlvr.methods import bnpo, compose, dapo, dr_grpo, entropy_bonus, grpo, no_kl, rloo, sage
 from sage_rlvr.recipes import recipe
 from sage_rlvr.training.verl.batch import Order, credited, signals_of, step_metrics
 from sage_rlvr.training.verl.fields import ACTOR, method_fields, not_on_verl
@@ -57,7 +58,7 @@ REFUSED = {
     **{name: "a reference without a KL" for name in ("alpha_dpg", "alpha_dpg_exact")},
     **{name: "surrogate" for name in ("cispo", "gspo", "pacs", "pacs_paper")},
     **{name: "rollout plan" for name in ("dars", "dars_b", "dars_hw", "dars_stages", "dars_uniform", "dars_value")},
-    **{name: "answers" for name in ("distinct", "distinct_log", "outcome_counts", "outcome_repeats")},
+    **{name: "answers" for name in ("distinct", "distinct_log", "distinct_placebo", "outcome_counts", "outcome_repeats")},
     **{name: "buffer" for name in ("dph", "expert_iteration", "fit", "replay", "rft", "truth")},
     **{name: "reward source" for name in ("rlpr", "verifree")},
     **{"kl_cov": "KlCov", "steer_exact": "entropy_drift", "verl": "hidden"},
@@ -181,7 +182,12 @@ def batch(sizes: list[int], width: int = 5, padding: int = 2) -> Verls:
     return [keys[n] for n in order.tolist()], tags, {name: value[order] for name, value in fields.items()}, asked
 
 
-@pytest.mark.parametrize("method", [grpo(), rloo(beta=0.2), sage(bnpo(beta=0.1), Branch())], ids=lambda method: method.name)
+PLACEBO = compose(title="placebo", advantage=PlaceboRight(UniformRight()), beta=0.0)
+
+
+@pytest.mark.parametrize(
+    "method", [grpo(), rloo(beta=0.2), sage(bnpo(beta=0.1), Branch()), PLACEBO], ids=lambda method: method.name
+)
 def test_credit_in_any_order_and_beside_padding(method: Method):
     keys, tags, fields, asked = batch([4, 4, 4])
     order = Order.of(keys, tags, asked)

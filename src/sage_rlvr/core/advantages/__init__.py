@@ -7,6 +7,7 @@ from sage_rlvr.core.advantages.base import (
     Groups,
     Seen,
     at_step,
+    expected_of,
     sees,
     silent,
     silent_of_labels,
@@ -16,6 +17,7 @@ from sage_rlvr.core.advantages.distinct import DistinctRight
 from sage_rlvr.core.advantages.filtered import Filtered
 from sage_rlvr.core.advantages.group import GroupCentered, GroupNormalized, LeaveOneOut
 from sage_rlvr.core.advantages.pass_at_k import AnalyticPassAtK, PassAtK
+from sage_rlvr.core.advantages.placebo import PlaceboRight
 from sage_rlvr.core.advantages.power import PowerNormalized
 from sage_rlvr.core.advantages.reinforce import Signed
 from sage_rlvr.core.advantages.risk import RiskSeeking
@@ -36,6 +38,7 @@ __all__ = [
     "Groups",
     "LeaveOneOut",
     "PassAtK",
+    "PlaceboRight",
     "PowerNormalized",
     "RiskSeeking",
     "Seen",
@@ -43,6 +46,7 @@ __all__ = [
     "UniformRight",
     "at_step",
     "beta_parameters",
+    "expected_of",
     "sees",
     "silent",
     "silent_of_labels",

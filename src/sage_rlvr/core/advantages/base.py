@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from sage_rlvr.core.signals import check_needs
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.registry import Registry
 
 Groups = Float[Tensor, "P G"]
@@ -27,6 +27,8 @@ class Seen:
     answers            int64: equal within a group iff two completions give the same answer (`Task.answer_key`); 0: none
     problems           int64: the problem of the group, the same number whenever it comes back
     ref_right          log-probability of a right completion of the problem under the reference, exact, nats
+    rows               int64: number of the completion within the step, by which a part draws; always there in training
+    verdicts           the rewards before the reward transform; None where there is no transform
     """
 
     lengths: Int[Tensor, "P G"]
@@ -35,6 +37,8 @@ class Seen:
     answers: Int[Tensor, "P G"] | None = None
     problems: Int[Tensor, "P G"] | None = None
     ref_right: Groups | None = None
+    rows: Int[Tensor, "P G"] | None = None
+    verdicts: Groups | None = None
 
     def require(self, name: str, who: str) -> Tensor:
         """The field called `name`; DataError that names who asked for it, where it was not computed."""
@@ -116,6 +120,16 @@ def at_step(part: Advantage, step: int, total_steps: int) -> Advantage:
     at = getattr(part, "at", None)
     found: Advantage = part if at is None else at(step, total_steps)
     return found
+
+
+def expected_of(part: Advantage) -> Callable[..., Any]:
+    """An advantage that draws, as its mean over the draws; any other as it is. ConfigError where the mean is not declared."""
+    if not getattr(part, "random", False):
+        return part
+    mean: Callable[..., Any] | None = getattr(part, "expected", None)
+    if mean is None:
+        raise ConfigError(f"{type(part).__name__} draws at random and has no `expected`, its mean, for exact sums; declare it.")
+    return mean
 
 
 def centered(rewards: Groups, smallest_group: int, who: str) -> Groups:

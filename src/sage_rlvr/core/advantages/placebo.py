@@ -1,0 +1,123 @@
+"""The control for advantages that pay right answers of one prompt differently: the same advantages, permuted among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sage_rlvr.core.advantages.base import ADVANTAGES, Advantage, Dead, Groups, Seen, at_step, checked, sees, silent
+from sage_rlvr.core.keys import Key, widest_float
+from sage_rlvr.core.state import has_state
+from sage_rlvr.errors import ConfigError, DataError
+
+
+def _same(name: str, default: Any) -> Any:
+    """An attribute that is the permuted advantage's own."""
+    return property(lambda placebo: getattr(placebo.advantage, name, default))
+
+
+@ADVANTAGES.register
+@dataclass(frozen=True)
+class PlaceboRight:
+    """The advantages of `advantage`, permuted among the right completions of each group: the control for which of them earns more.
+
+    Each group keeps what its right completions earn, as a multiset, so its sum and its scale; its wrong ones keep theirs. So f'(P),
+    how much a prompt counts, is the method's own. Which right completion gets which is drawn at each step, uniformly, by key, step
+    and row numbers: a resumed run draws the same, and the order of rows does not matter. Given its group, each right completion
+    earns the mean of the right ones on average.
+
+    What is left of a preference: a group still counts by the right answers that it holds. A rare one raises the sum of its group,
+    of which each of c right completions gets 1/c on average, all of it where c = 1. So where P(right) G is 1 or less, the placebo
+    is nearly the method; it is the method itself where all right completions are paid alike (GRPO, RLOO, MaxRL).
+
+    Right is what the verifier says, before a reward transform, whose preference is permuted away too. DataError where the verifier
+    says neither 0 nor 1.
+
+    advantage: whose values are permuted, one without a running state.
+    """
+
+    advantage: Advantage
+    random: ClassVar[bool] = True
+    evens: ClassVar[bool] = True
+    prefers: ClassVar[str] = (
+        "advantages permuted: none preferred on average within a group, which still counts by the right answers that it holds"
+    )
+    least_group = _same("least_group", 2)
+    couples_prompts = _same("couples_prompts", False)
+    takes_group_mean = _same("takes_group_mean", False)
+    against_kl = _same("against_kl", "")
+    counts = _same("counts", None)
+    legend = _same("legend", "")
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.advantage, Advantage):
+            raise ConfigError(
+                f"PlaceboRight: {self.advantage!r} is not an advantage; give one, for example PlaceboRight(DistinctRight(8))."
+            )
+        if has_state(self.advantage) or getattr(self.advantage, "random", False):
+            raise ConfigError(
+                f"PlaceboRight: {self.advantage!r} keeps a running state or draws at random itself; give an advantage of rewards "
+                "and completions alone, for example DistinctRight(8)."
+            )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Those of the permuted advantage; an empty set too, as the row numbers are read."""
+        return frozenset(getattr(self.advantage, "needs", None) or ())
+
+    @property
+    def equation(self) -> str:
+        return f"[{self.advantage.equation}] permuted among the right completions of its group"
+
+    @property
+    def ascends(self) -> str:
+        own = getattr(self.advantage, "ascends", "")
+        return f"that of ({own}) with each right completion paid the mean over those of its group" if own else ""
+
+    def at(self, step: int, total_steps: int) -> PlaceboRight:
+        """With the permuted advantage as it is at a step."""
+        own = at_step(self.advantage, step, total_steps)
+        return self if own is self.advantage else replace(self, advantage=own)
+
+    def dead(self, size: int) -> Dead:
+        """What the permuted advantage pays: where all are right or all wrong, a permutation takes nothing away."""
+        own: Dead = self.advantage.dead(size) if hasattr(self.advantage, "dead") else silent(self.advantage, size)
+        return replace(own, none_right="refused")
+
+    def __call__(self, rewards: Groups, seen: Seen, step: int, key: Key) -> Groups:
+        paid, right = self._paid(rewards, seen)
+        rows = seen.require("rows", "PlaceboRight")
+        words = key.bits(step, "placebo_right/order", rows.reshape(-1), 0).reshape(rows.shape)
+        # from the order of row numbers to that of the words: both are the rows' own, wherever in the group they stand
+        given, taken = _right_first(right, rows), _right_first(right, words)
+        return torch.where(right, paid.scatter(1, taken, paid.gather(1, given)), paid)
+
+    def expected(self, rewards: Groups, seen: Seen) -> Groups:
+        """The mean over the draws: each right completion earns the mean of the group's right ones."""
+        paid, right = self._paid(rewards, seen)
+        wide = torch.where(right, paid, 0.0).to(widest_float(paid.device))
+        mean = wide.sum(dim=1, keepdim=True) / right.sum(dim=1, keepdim=True).clamp(min=1)
+        return torch.where(right, mean, paid).float()
+
+    def _paid(self, rewards: Groups, seen: Seen) -> tuple[Groups, Tensor]:
+        """(P, G) what the permuted advantage pays, and which completions are right."""
+        labels = checked(rewards if seen.verdicts is None else seen.verdicts, 2, "PlaceboRight")
+        other = ((labels != 0) & (labels != 1)).nonzero()
+        if len(other):
+            prompt, member = other[0].tolist()
+            raise DataError(
+                f"PlaceboRight: the reward of prompt {prompt}, completion {member} is {float(labels[prompt, member]):g}; it "
+                "permutes among right completions, so the verifier must say 0 or 1: use one that says right or wrong, or "
+                f"{type(self.advantage).__name__} without its placebo."
+            )
+        paid: Tensor = self.advantage(rewards, *((seen,) if sees(self.advantage) else ()))
+        return paid, labels == 1
+
+
+def _right_first(right: Tensor, by: Tensor) -> Tensor:
+    """(P, G) places of a group's completions, the right ones before the others, each in the order of `by`."""
+    order = by.argsort(dim=1, stable=True)
+    return order.gather(1, (~right).gather(1, order).long().argsort(dim=1, stable=True))
