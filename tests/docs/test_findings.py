@@ -49,7 +49,8 @@ def test_every_effect_is_in_its_summary(start: str, folder: str, a: str, b: str,
     lines = (DOCS / "findings.md").read_text(encoding="utf-8").splitlines()
     (line,) = (one for one in lines if one.startswith(f"| {start}"))
     assert f"`sweep {folder}`" in line
-    rows = [row for row in compare(Results.read(str(DOCS / "results" / folder))) if row.task in ("", "countdown_steps") and (row.a, row.b) == (a, b)]
+    found = compare(Results.read(str(DOCS / "results" / folder)))
+    rows = [row for row in found if row.task in ("", "countdown_steps") and (row.a, row.b) == (a, b)]
     for metric in metrics:
         (found,) = (row.comparison.difference for row in rows if str(row.metric) == metric)
         assert said(found.value, found.low, found.high, metric) in line, metric
