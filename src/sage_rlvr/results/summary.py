@@ -20,7 +20,7 @@ from sage_rlvr.results.read import Results, Run
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.stored import FORMAT, plain, row_tree
 from sage_rlvr.results.words import sentence, state
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, excludes, paired_seeds
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, against_itself, excludes, halves, paired_seeds
 from sage_rlvr.stats.frontier import best_pass1, gap_to_frontier
 from sage_rlvr.stats.hull import Share, on_hull
 from sage_rlvr.stats.intervals import Interval, seed_interval
@@ -343,15 +343,13 @@ def relabelled(results: Results) -> dict[str, Any]:
 
     Paired in order of seed; each comparison for itself at level 0.95, so that one split in twenty may differ by chance."""
     control = results.design.control or ""
-    have = results.seeds(control)
-    seeds = have[: len(have) - len(have) % 2]
-    half, found = len(seeds) // 2, results.scores(control)
-    if half < FEWEST_SEEDS or found is None:
+    have, found = results.seeds(control), results.scores(control)
+    if len(have) < 2 * FEWEST_SEEDS or found is None:
         return {"splits": 0, "have": len(have)}
-    splits = [(a, tuple(s for s in seeds if s not in a)) for a in itertools.combinations(seeds, half) if seeds[0] in a]
+    splits = halves(have)
     out: dict[str, Any] = {"splits": len(splits), "have": len(have), "tied": {}, "first": []}
     for k in (1, results.k):
-        made = [paired_seeds(*(found.only(part).passes([k])[..., 0] for part in split)) for split in splits]
+        made = against_itself(dict(zip(have, found.only(have).passes([k])[..., 0], strict=True)))
         out["tied"][f"pass@{k}"] = sum(c.outcome == "tied" for c in made)
         names = [
             f"{control} {name} (seeds {', '.join(map(str, part))})" for name, part in zip("AB", splits[0], strict=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import combinations
 from typing import Literal
 
 import numpy as np
@@ -181,6 +183,22 @@ def paired_seed_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: flo
     found = paired_seeds(left, right, level=level, shared=control_error(n, b, k) if once else 0.0, least=least)
     over = "training seeds and the control's samples" if once else "training seeds"
     return replace(found, difference=replace(found.difference, over=over))
+
+
+def halves(seeds: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """All ways to call one half of these seeds A and the other B, the first of them in A. Of an odd number the last is left out."""
+    even = tuple(seeds[: len(seeds) - len(seeds) % 2])
+    return [(a, tuple(s for s in even if s not in a)) for a in combinations(even, len(even) // 2) if a[:1] == even[:1]]
+
+
+def against_itself(scores: Mapping[int, ArrayLike], *, level: float = 0.95) -> list[Comparison]:
+    """One arm under two names, in each of the `halves` of its seeds: seed -> (N,) or one number, paired in order of seed. A share
+    `level` of them should be tied. [] where a half has fewer than three seeds."""
+    if len(scores) < 2 * FEWEST_SEEDS:
+        return []
+    values = {seed: np.asarray(score, dtype=float) for seed, score in scores.items()}
+    sides = ((np.stack([values[s] for s in half]) for half in both) for both in halves(list(scores)))
+    return [paired_seeds(a, b, level=level) for a, b in sides]
 
 
 def seeds_reason(seeds: int) -> Reason:
