@@ -24,16 +24,17 @@ EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, met
     ("What keeps coverage?", "tier1", "no KL", "GRPO", ("pass@256", "pass@1")),
     ("Does more KL do more", "beta_again", "GRPO, beta 0.1", "GRPO", (f"pass@256 at equal pass@1 {NEAR}",)),
     ("Does RL learn, or sharpen?", "cold", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
-    ("| Trained on 500 problems", "overfit_again", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
+    ("| On 500 problems", "overfit_again", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
     ("| In the world with room it widens", "frontier", "GRPO, beta 0.025", "base", ("pass@256",)),
-    ("| In the frozen world with 2,000", "frozen_long", "GRPO, beta 0.1", TEMPERED, (f"pass@1, {BEST}",)),
+    ("| In 2,000 steps it", "frozen_long", "GRPO, beta 0.1", TEMPERED, (f"pass@1, {BEST}",)),
     ("Is a method above the hull", "frozen_long", RFT, "GRPO and RLOO over their betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
+    ("| In the world with room RFT", "room_rft", RFT, "GRPO over its betas", (f"pass@256 {HULL}",)),
     ("What makes RFT's place?", "frozen_checks", RFT, "RFT, in the base's proportions", ("pass@256",)),
-    ("| In the world with room: MaxRL", "frontier_again", MAXRL, "GRPO over its betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
+    ("| There MaxRL", "frontier_again", MAXRL, "GRPO over its betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
     ("k3 or k3_is", "kl_is_again", "k3_is, beta 0.025", "k3, beta 0.0125", SAMES),
     ("| In the frozen world, 2,000 steps, c", "frozen_is", "k3_is, beta 0.1", "k3, beta 0.05", SAMES),
     ("Can I do without a verifier?", "verifier_free", "rlpr", "no KL", ("pass@1",)),
-    ("More completions for hard prompts", "dars", "dars", "dars_uniform", ("pass@256",)),
+    ("More completions for hard prompts", "dars_again", "DARS", "dars_uniform", ("pass@256", "pass@1")),
     ("Does VERL help?", "verl_again", "VERL", "GRPO, no KL", ("pass@1", "pass@256")),
 ]
 
@@ -41,7 +42,9 @@ EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, met
 def said(value: float, low: float, high: float, metric: str) -> str:
     """As the page writes an effect: three decimals, four where three show nothing; on a hull nothing bounds the upper end."""
     number = f"{value:+.{3 if abs(value) >= 0.0005 else 4}f}"
-    return f"{number} (at least {low:+.3f})" if metric.endswith(HULL) else f"{number} ({low:+.3f} to {high:+.3f})"
+    if metric.endswith(HULL):
+        return f"{number} (at most {high:+.3f})" if high < 0 else f"{number} (at least {low:+.3f})"
+    return f"{number} ({low:+.3f} to {high:+.3f})"
 
 
 @pytest.mark.parametrize(("start", "folder", "a", "b", "metrics"), EFFECTS)
