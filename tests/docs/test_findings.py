@@ -32,7 +32,7 @@ EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, met
     ("What makes RFT's place?", "frozen_checks", RFT, "RFT, in the base's proportions", ("pass@256",)),
     ("| There MaxRL", "frontier_again", MAXRL, "GRPO over its betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
     ("k3 or k3_is", "kl_is_again", "k3_is, beta 0.025", "k3, beta 0.0125", SAMES),
-    ("| In the frozen world, 2,000 steps, c", "frozen_is", "k3_is, beta 0.1", "k3, beta 0.05", SAMES),
+    ("| In the frozen world, 2,000 steps, k", "frozen_is", "k3_is, beta 0.1", "k3, beta 0.05", SAMES),
     ("Can I do without a verifier?", "verifier_free", "rlpr", "no KL", ("pass@1",)),
     ("More completions for hard prompts", "dars_again", "DARS", "dars_uniform", ("pass@256", "pass@1")),
     ("Does VERL help?", "verl_again", "VERL", "GRPO, no KL", ("pass@1", "pass@256")),
