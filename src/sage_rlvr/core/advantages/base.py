@@ -157,16 +157,23 @@ def leave_one_out(values: Groups) -> Groups:
     return (values - values.mean(dim=1, keepdim=True)) * (values.shape[1] / (values.shape[1] - 1))
 
 
+def mean_where(values: Groups, chosen: Groups) -> Groups:
+    """(P, 1) mean of the values where `chosen` is 1; 0 where it is nowhere."""
+    return (values * chosen).sum(dim=1, keepdim=True) / chosen.sum(dim=1, keepdim=True).clamp(min=1)
+
+
 def require_binary(
-    rewards: Groups, who: str, instead: str = "GroupNormalized or GroupCentered, which take any reward"
+    rewards: Groups, who: str, instead: str = "GroupNormalized or GroupCentered, which take any reward", advice: str = ""
 ) -> None:
-    """DataError that names the first reward which is neither 0 nor 1, and its place."""
+    """DataError that names the first reward which is neither 0 nor 1, and its place.
+
+    advice: why they must be and the next step, where it is not that `who` counts right completions and `instead` does not."""
+    advice = advice or f"it counts right completions, so rewards must be 0 or 1: drop the reward transform, or use {instead}"
     wrong = ((rewards != 0) & (rewards != 1)).nonzero()
     if len(wrong):
         prompt, member = wrong[0].tolist()
         raise DataError(
-            f"{who}: the reward of prompt {prompt}, completion {member} is {float(rewards[prompt, member]):g}; it counts "
-            f"right completions, so rewards must be 0 or 1: drop the reward transform, or use {instead}."
+            f"{who}: the reward of prompt {prompt}, completion {member} is {float(rewards[prompt, member]):g}; {advice}."
         )
 
 

@@ -8,10 +8,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Advantage, Dead, Groups, Seen, at_step, checked, sees, silent
-from sage_rlvr.core.keys import Key, widest_float
+from sage_rlvr.core.advantages.base import (
+    ADVANTAGES,
+    Advantage,
+    Dead,
+    Groups,
+    Seen,
+    at_step,
+    checked,
+    mean_where,
+    require_binary,
+    sees,
+    silent,
+)
+from sage_rlvr.core.keys import Key
 from sage_rlvr.core.state import has_state
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError
 
 
 def _same(name: str, default: Any) -> Any:
@@ -98,21 +110,16 @@ class PlaceboRight:
     def expected(self, rewards: Groups, seen: Seen) -> Groups:
         """The mean over the draws: each right completion earns the mean of the group's right ones."""
         paid, right = self._paid(rewards, seen)
-        wide = torch.where(right, paid, 0.0).to(widest_float(paid.device))
-        mean = wide.sum(dim=1, keepdim=True) / right.sum(dim=1, keepdim=True).clamp(min=1)
-        return torch.where(right, mean, paid).float()
+        return torch.where(right, mean_where(paid, right.float()), paid)
 
     def _paid(self, rewards: Groups, seen: Seen) -> tuple[Groups, Tensor]:
         """(P, G) what the permuted advantage pays, and which completions are right."""
         labels = checked(rewards if seen.verdicts is None else seen.verdicts, 2, "PlaceboRight")
-        other = ((labels != 0) & (labels != 1)).nonzero()
-        if len(other):
-            prompt, member = other[0].tolist()
-            raise DataError(
-                f"PlaceboRight: the reward of prompt {prompt}, completion {member} is {float(labels[prompt, member]):g}; it "
-                "permutes among right completions, so the verifier must say 0 or 1: use one that says right or wrong, or "
-                f"{type(self.advantage).__name__} without its placebo."
-            )
+        require_binary(
+            labels, "PlaceboRight",
+            advice="it permutes among right completions, so the verifier must say 0 or 1: use one that says right or wrong, or "
+            f"{type(self.advantage).__name__} without its placebo",
+        )  # fmt: skip
         paid: Tensor = self.advantage(rewards, *((seen,) if sees(self.advantage) else ()))
         return paid, labels == 1
 

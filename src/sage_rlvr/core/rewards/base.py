@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from jaxtyping import Float
-from torch import Tensor
-
+from sage_rlvr.core.advantages.base import Groups, require_binary
 from sage_rlvr.core.signals import check_needs
-from sage_rlvr.errors import DataError
 from sage_rlvr.registry import Registry
-
-Groups = Float[Tensor, "P G"]
 
 
 class RewardTransform(Protocol):
@@ -35,16 +30,6 @@ REWARD_TRANSFORMS: Registry[Any] = Registry("reward_transform", check=check_need
 def right_of(rewards: Groups, who: str) -> Groups:
     """The rewards as float32; DataError that names the first which is neither 0 nor 1."""
     values = rewards.detach().float()
-    wrong = ((values != 0) & (values != 1)).nonzero()
-    if len(wrong):
-        prompt, member = wrong[0].tolist()
-        raise DataError(
-            f"{who}: the reward of prompt {prompt}, completion {member} is {float(values[prompt, member]):g}; it changes what "
-            "right completions are paid, so rewards must be 0 or 1: use a verifier that says right or wrong."
-        )
+    advice = "it changes what right completions are paid, so rewards must be 0 or 1: use a verifier that says right or wrong"
+    require_binary(values, who, advice=advice)
     return values
-
-
-def mean_where(values: Groups, chosen: Groups) -> Groups:
-    """(P, 1) mean of the values where `chosen` is 1; 0 where it is nowhere."""
-    return (values * chosen).sum(dim=1, keepdim=True) / chosen.sum(dim=1, keepdim=True).clamp(min=1)

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from sage_rlvr.core.advantages.base import Dead, Seen
-from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, right_of
+from sage_rlvr.core.advantages.base import Dead, Groups, Seen
+from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, right_of
 from sage_rlvr.errors import ConfigError
 
 

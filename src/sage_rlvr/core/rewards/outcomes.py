@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from sage_rlvr.core.advantages.base import Dead, Seen
+from sage_rlvr.core.advantages.base import Dead, Groups, Seen
 from sage_rlvr.core.keys import pair_ids
-from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, right_of
+from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, right_of
 from sage_rlvr.core.state import PartState
 from sage_rlvr.errors import ConfigError
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sage_rlvr.core.advantages.base import Dead, Seen
-from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, mean_where, right_of
+from sage_rlvr.core.advantages.base import Dead, Groups, Seen, mean_where
+from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, right_of
 from sage_rlvr.errors import ConfigError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sage_rlvr.core.advantages.base import Dead, Seen
-from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, Groups, right_of
+from sage_rlvr.core.advantages.base import Dead, Groups, Seen
+from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, right_of
 from sage_rlvr.errors import ConfigError
 
 

@@ -51,14 +51,14 @@ def page_of(
     design, them, trained = results.design, scores.policies(found), training.by_arm(results)
     stores = () if brief else samples.sample_sets(results, shown)
     browsed, base = samples.browsed(stores), design.base or next(iter(them), "")
-    sampled = [(row["label"], row["policy"]) for row in found.get("sampled") or ()]  # a stored summary has no stores
-    bases = [label for label, policy in (*sampled, *((s.arm, s.policy) for s in stores)) if policy == BASE]
-    order = [*them, *bases, *design.names, *(s.arm for s in stores), *(label for label, _ in sampled), *trained]
+    sampled = found.get("sampled") or ()  # a stored summary has no stores
+    bases = [row["label"] for row in sampled if row["policy"] == BASE]
+    order = [*them, *bases, *design.names, *(s.arm for s in stores), *(row["label"] for row in sampled), *trained]
     names = list(dict.fromkeys([*them, *(s.arm for s in stores)]))
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
     values: dict[str, Any] = {"summary": found, "order": order, "browser": samples.data_of(browsed) if browsed else None}
     values |= {"title": title or design.title[:1].upper() + design.title[1:] or usual, "register": register, "brief": brief}
-    values |= {"lead": _lead(found, them, sorted({row["task"] for row in found.get("sampled", ())}))}
+    values |= {"lead": _lead(found, them, sorted({row["task"] for row in sampled}))}
     values |= {"samples": samples.about(stores, browsed)}
     values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
     values |= _said(results, rows, found, list(dict.fromkeys([*them, *design.names])))
