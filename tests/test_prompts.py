@@ -196,3 +196,18 @@ def test_a_template_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch
         pool.submit(refused).result()
     assert "2+2?" in chat.render(byte_tokenizer(form.chat_template), form.messages("2+2?"))
     time.sleep(0.3)  # nothing is raised late
+
+
+def test_a_deadline_that_was_dropped_comes_again(monkeypatch: pytest.MonkeyPatch):
+    """As Python drops one that is raised in a callback of the garbage collector."""
+    monkeypatch.setattr(chat, "AGAIN", 0.05)
+    dropped = []
+    with pytest.raises(chat.OutOfTime), chat.deadline(0.01):
+        for _ in range(5000):
+            try:
+                time.sleep(0.001)
+            except chat.OutOfTime as error:
+                dropped.append(error)
+                if len(dropped) == 3:
+                    raise
+    time.sleep(0.2)  # nothing is raised late

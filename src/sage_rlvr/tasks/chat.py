@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MEMORY = 1024 * MIB
 SECONDS = 10.0  # for one conversation; a template of a published model takes below a millisecond
+AGAIN = 1.0  # seconds; far more than an exception takes to leave the block
 
 
 def fit_tokenizer(
@@ -102,23 +103,29 @@ class OutOfTime(Exception):
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """`OutOfTime` in this thread where the block, Python code, is not done after so long; in any thread, unlike an alarm."""
-    here, over = threading.get_ident(), threading.Event()
+    """`OutOfTime` in this thread where the block, Python code, is not done after so long; in any thread, unlike an alarm.
 
-    def stop() -> None:
-        over.set()
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(OutOfTime))
+    It is raised again every `AGAIN` seconds until the block is left: Python drops an exception that falls into a callback of the
+    garbage collector or a `__del__`, and the block would run on.
+    """
+    here, left, raised = threading.get_ident(), threading.Event(), threading.Event()
 
-    timer = threading.Timer(seconds, stop)
-    timer.daemon = True
-    timer.start()
+    def watch() -> None:
+        wait = seconds
+        while not left.wait(wait):
+            raised.set()
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(OutOfTime))
+            wait = AGAIN
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     finally:
-        timer.cancel()
-        timer.join()  # after this it has fired or never will
-        if over.is_set() and not isinstance(sys.exception(), OutOfTime):
-            for _ in range(1000):  # fired while the block ended: it is raised here, and not somewhere later
+        left.set()
+        watcher.join()  # nothing is raised after this
+        if raised.is_set() and not isinstance(sys.exception(), OutOfTime):
+            for _ in range(1000):  # raised while the block ended: it comes here, and not somewhere later
                 time.sleep(0.001)
 
 
