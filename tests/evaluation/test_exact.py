@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +10,19 @@ import pytest
 import torch
 
 from conftest import save, tiny_llama
-from sage_rlvr.config import WorldConfig
+from sage_rlvr.config import TrainConfig, WorldConfig, load_config
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation import evaluate as evaluation
 from sage_rlvr.evaluation.evaluate import Target, cross_check, evaluate, identity_of, resolve
 from sage_rlvr.evaluation.exact import probabilities, sampled_counts
+from sage_rlvr.evaluation.sampling import choose
 from sage_rlvr.models.listing import solutions
 from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import load_policy
+from sage_rlvr.recipes import recipe
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.countdown import Countdown, Problem
+from sage_rlvr.training.problems import training_problems
 
 WORLD = WorldConfig(counts={2: 1.0}, max_number=12, max_target=144, train_problems=60)
 TASK = Countdown({2: 1.0, 3: 1.0}, max_number=9)
@@ -91,13 +95,26 @@ def test_evaluate_records_what_it_did(warm_policy: Path, tmp_path: Path) -> None
     assert all(np.array_equal(a, b) for a, b in zip(record.logps[1.0], again.logps[1.0], strict=True))
     identity = identity_of(WORLD.build())
     assert "train_problems" not in identity and record.meta["world"] == identity
-    with pytest.raises(DataError, match="split 'train'"):
-        evaluate(Target("warm", str(warm_policy), WORLD), split="train")
+    with pytest.raises(DataError, match="split 'all': evaluate on 'validation'"):
+        evaluate(Target("warm", str(warm_policy), WORLD), split="all")
     model = tiny_llama()
     torch.nn.init.constant_(model.get_input_embeddings().weight, float("nan"))
     broken = save(model, tmp_path / "broken")
     with pytest.raises(DataError, match="broken: its log-probabilities are NaN"):
         evaluate(Target("broken", str(broken), WORLD), problems=2)
+
+
+def test_of_the_training_problems_the_first_of_those_that_a_run_trains_on(warm_policy: Path) -> None:
+    """Each once and in its order, whatever seed and draw: exactly, and by samples."""
+    config = replace(load_config(TrainConfig, recipe("grpo.yaml")), world=WORLD)
+    pool = [p.problem_id for p in training_problems(config)[1]]
+    assert len(pool) == 60 == len(set(pool))
+    for seed, draw in ((1, "law"), (2, "census")):
+        record = evaluate(Target("warm", str(warm_policy), WORLD), split="train", problems=60, seed=seed, draw=draw)
+        assert record.meta["problem_ids"] == pool and record.meta["split"] == "train"
+        assert list(choose(WORLD.build(), "train", seed, 7, draw).problems) == pool[:7]
+    record = evaluate(Target("warm", str(warm_policy), WORLD), split="train", problems=300)
+    assert record.meta["problem_ids"] == pool  # there are no more
 
 
 def test_both_draws_score_a_repeated_problem_once_and_alike(warm_policy: Path) -> None:

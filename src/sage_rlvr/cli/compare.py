@@ -32,7 +32,7 @@ class Compare(Command):
     tables (paper:4/GRPO: of its Table 4)."""
 
     arms: tyro.conf.Positional[tuple[str, ...]]
-    split: Literal["validation", "test"] | None = None
+    split: Literal["train", "validation", "test"] | None = None
     """Which record of a run directory to take (default: that of the sweep's own problems, else test)."""
     k: int | None = None
     """Of pass@k: default 256, of sample stores with fewer samples all of them."""

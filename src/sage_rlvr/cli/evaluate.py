@@ -201,6 +201,8 @@ class Eval(Command, ExactSettings, SampleSettings):
         from sage_rlvr.tasks import described
 
         law = described(getattr(task, "identity", {"name": task.name}), task)
+        if self.split == "train":
+            return f"problems: {law}; the first of its training problems"
         return f"problems: {law}; split {self.split}, draw {self.draw}, seed {self.seed}"
 
 

@@ -27,7 +27,7 @@ class Report(Command):
     """html opens without network; md has the sentences and tables."""
     png: Path | None = None
     """Also write every figure as PNG into this folder."""
-    split: Literal["validation", "test"] | None = None
+    split: Literal["train", "validation", "test"] | None = None
     """Which records are compared (default: those of the sweep's own problems, else test)."""
     k: int | None = None
     """pass@1 and pass@k are compared (default: the largest that all allow, at most 256)."""

@@ -37,7 +37,7 @@ class Plan(Command):
     """What a training run costs, in sampled completions."""
     from_: Annotated[tuple[str, ...], tyro.conf.arg(name="from")] = ()
     """Measure these on a pilot instead: two arms as in compare, A=PATH[,PATH...] B=PATH[,PATH...]."""
-    split: Literal["validation", "test"] = "test"
+    split: Literal["train", "validation", "test"] = "test"
     """Which record of a run directory to take."""
 
     def execute(self, session: Session) -> int:

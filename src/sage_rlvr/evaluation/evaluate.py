@@ -24,7 +24,7 @@ from sage_rlvr.runs import RECORD, is_run, read_record, versions
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks import base, with_worlds
 from sage_rlvr.tasks.base import Task
-from sage_rlvr.tasks.countdown import Countdown
+from sage_rlvr.tasks.countdown import SPLITS, Countdown
 
 FRONTIER = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 EVALUATION_SEED = 1  # of the problems; training draws its own with world.data_seed
@@ -52,8 +52,8 @@ class Target:
         return self.world.build() if self.task is None else self.task
 
     def problems(self, split: str, seed: int, n: int, draw: str) -> list[Any]:
-        """The problems of an evaluation: n draws of a law, or the first n of a list."""
-        return problems_of(self.asked, split, seed, n, draw)
+        """`tasks.base.problems_of` of the task that is evaluated."""
+        return base.problems_of(self.asked, split, seed, n, draw)
 
     def check_listed(self) -> None:
         """ConfigError where the right completions of the task cannot be listed."""
@@ -69,12 +69,6 @@ class Target:
             f"--task {self.named}: the right completions of {self.task.name} cannot be listed; evaluate by sampling: "
             f"{suggest('eval', what, '--task', self.named, '--samples', 64)}"
         )
-
-
-def problems_of(task: Any, split: str, seed: int, n: int, draw: str) -> list[Any]:
-    """The problems of an evaluation: n draws of a law, or the first n of a list."""
-    law = getattr(task, "draw", None)
-    return list(law(split, seed, n, draw) if law else task.problems(split)[:n])
 
 
 def identity_of(task: Any) -> dict[str, Any]:
@@ -154,13 +148,14 @@ def evaluate(
     progress: Callable[[int], None] = lambda n: None,
     extra: Mapping[str, Any] | None = None,
 ) -> Record:
-    """Exact log-probs of every right completion of `problems` problems of `split`. Pure in its arguments and the weights.
+    """Exact log-probs of every right completion of `problems` problems of `split`, those of
+    `tasks.base.problems_of`. Pure in its arguments and the weights.
 
     powers: also the normalizers of the policy tempered over whole completions (`evaluation.tempered`); about a second per problem.
     progress: told how many problems were scored, and with powers again as many normalized.
     """
-    if split not in ("validation", "test"):
-        raise DataError(f"split {split!r}: evaluate on 'validation' (to choose) or 'test' (to report)")
+    if split not in SPLITS:
+        raise DataError(f"split {split!r}: evaluate on 'validation' (to choose), 'test' (to report) or 'train' (what it saw)")
     if problems < 1 or not temperatures or not all(t > 0 for t in temperatures):
         raise DataError(
             f"problems = {problems}, temperatures = {tuple(temperatures)}: give at least one of each, and every "

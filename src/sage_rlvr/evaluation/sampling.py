@@ -41,6 +41,7 @@ from sage_rlvr.tasks.base import (
     fingerprint,
     guess_floor,
     hash_of,
+    problems_of,
     turns_of,
     verdicts,
     verifier_hash,
@@ -119,12 +120,12 @@ class Chosen:
 
 
 def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None, draw: str = "law") -> Chosen:
-    """The problems of an evaluation: of a law (`Countdown`) n draws, default 300; of a list the first n, default all.
+    """The problems of an evaluation, by `problems_of`: of a law (`Countdown`) n, default 300; of a list the first n, default all.
 
     One that is there twice is sampled twice, its id counted on.
     """
-    law = getattr(task, "draw", None)
-    rows = law(split, seed, 300 if n is None else n, draw) if law else task.problems(split)[:n]
+    law = hasattr(task, "draw")
+    rows = problems_of(task, split, seed, 300 if n is None and law else n, draw)
     chosen: dict[str, Any] = {}
     for problem in rows:
         name, times = problem.problem_id, 1

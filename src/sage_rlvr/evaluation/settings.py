@@ -24,7 +24,8 @@ class SampleSettings:
     problems: int | None = None
     """Default: 300 of Countdown; of other tasks all rows, else the first so many."""
     split: Literal["train", "validation", "test"] = "test"
-    """Of samples also train: for offline training on them."""
+    """train: the first of the problems that a run trains on, whatever seed and draw; for offline training, and for what it knows
+    by heart."""
     seed: int = 1
     """Of the problems, not of training; the same seed means the same problems."""
     draw: Literal["law", "census"] = "law"

@@ -71,12 +71,13 @@ class EvaluateSpec:
     """What every policy is evaluated on, exactly, in the world or task that its arm was trained on; by `samples` alone where the
     right completions of that task cannot be listed.
 
-    problems, split, draw, temperatures: as in `sage-rlvr eval`; tables are read at temperature 1. ood: other worlds
-    (named, or a recipe file), with ood_problems and ood_temperatures of their own. samples: null for no stores.
+    problems, split, draw, temperatures: as in `sage-rlvr eval` (split train: the first of the arm's own training problems); tables
+    are read at temperature 1. ood: other worlds (named, or a recipe file), with ood_problems and ood_temperatures of their own.
+    samples: null for no stores.
     """
 
     problems: int = 300
-    split: Literal["validation", "test"] = "test"
+    split: Literal["train", "validation", "test"] = "test"
     draw: Literal["law", "census"] = "law"
     temperatures: tuple[float, ...] = FRONTIER
     ood: tuple[str, ...] = ()

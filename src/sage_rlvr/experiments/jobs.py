@@ -23,7 +23,7 @@ from typing import Any
 
 from sage_rlvr.config import TrainConfig, dump
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, identity_of, problems_of
+from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, identity_of
 from sage_rlvr.evaluation.record import load_record
 from sage_rlvr.evaluation.sampling import Chosen, choose
 from sage_rlvr.evaluation.store import SampleStore, is_store
@@ -34,6 +34,7 @@ from sage_rlvr.reading import MIB, opened
 from sage_rlvr.runs import binding, differences, is_run, read_record
 from sage_rlvr.runs.files import METRICS, count_lines
 from sage_rlvr.runs.signals import Interrupted
+from sage_rlvr.tasks.base import problems_of
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 20.0

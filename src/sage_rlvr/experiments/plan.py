@@ -12,7 +12,7 @@ from typing import Any
 
 from sage_rlvr.config import TrainConfig, dump, task_of
 from sage_rlvr.errors import ConfigError, refuse
-from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, problems_of
+from sage_rlvr.evaluation.evaluate import EVALUATION_SEED
 from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.evaluation.settings import SampleSettings, store_place
 from sage_rlvr.experiments.design import (
@@ -36,6 +36,7 @@ from sage_rlvr.runs import versions, write_json_atomic, writing
 from sage_rlvr.stats.tempered import POWERS
 from sage_rlvr.tasks import described
 from sage_rlvr.tasks.base import Task as Asked
+from sage_rlvr.tasks.base import problems_of
 
 VALIDATION = "validation"
 ADOPTED = "adopted.json"  # in a run that was taken over: from where

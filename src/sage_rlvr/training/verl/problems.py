@@ -21,7 +21,7 @@ from sage_rlvr.config import TrainConfig, decode, dump, load_config, task_named,
 from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.reading import read_json
 from sage_rlvr.runs import write_json_atomic, writing
-from sage_rlvr.tasks.base import Task, fingerprint, ready
+from sage_rlvr.tasks.base import Task, fingerprint, problems_of, ready
 from sage_rlvr.tasks.rows import Say, tell
 
 RECORD = "task.json"
@@ -53,13 +53,6 @@ class Named:
         return task_named(str(self.word), self.template)
 
 
-def problems_of(task: Task, split: str, n: int | None) -> list[Any]:
-    """All problems of a split, or its first n; for validation on a task that draws its problems, n draws of its law (default 300),
-    as an evaluation takes them."""
-    law = getattr(task, "draw", None) if split != "train" else None
-    return list(law(split, SEED, 300 if n is None else n) if law else task.problems(split)[:n])
-
-
 def export(
     named: Named,
     folder: Path,
@@ -83,7 +76,7 @@ def export(
     for split in splits:
         file = SPLITS[split]
         ready(task, say, split)
-        problems = problems_of(task, split, take)
+        problems = problems_of(task, split, SEED, take)
         if split == "train" and not problems:
             raise ConfigError(f"task {task.name} has no training problems to export")
         rows = [_row(task, split, number, problem, talks) for number, problem in enumerate(problems)]
@@ -115,7 +108,7 @@ def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:
     task = Named(record["word"], record["template"], record["config"]).task()
     found: dict[str, Sequence[Any]] = {}
     for split, count in record["counts"].items():
-        problems = problems_of(task, split, count)
+        problems = problems_of(task, split, SEED, count)
         if fingerprint(task, problems) != record["problems"][split]:
             raise DataError(
                 f"{folder}: the {split} problems of {task.name} are others here than when they were exported; export them again"
