@@ -16,6 +16,7 @@ from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.report import write_summary
 from sage_rlvr.results import Results, Run, compare
 from sage_rlvr.results.comparisons import between
+from sage_rlvr.results.page.values import _choice
 from sage_rlvr.results.summary import choose, relabelled, strength
 from sage_rlvr.results.tables import costs
 
@@ -215,5 +216,21 @@ def test_a_control_of_one_temperature_is_evaluated_again_by_its_path(tmp_path: P
 def test_the_choice_takes_the_higher_frontier(tmp_path: Path) -> None:
     folder = Results.read(folder_of(tmp_path, {"control": [0.2] * 2, "a": [0.1] * 2, "b": [0.12] * 2}))
     by_pass1 = choose(folder, ("a", "b"), "pass@1")
-    assert by_pass1 == pytest.approx({"a": 0.3, "b": 0.31})
-    assert choose(folder, ("a",), "frontier") == pytest.approx({"a": 0.0})  # it is the base's own frontier
+    assert {name: sum(runs) / 2 for name, runs in by_pass1.items()} == pytest.approx({"a": 0.3, "b": 0.31})
+    assert choose(folder, ("a",), "frontier")["a"] == pytest.approx([0.0, 0.0])  # it is the base's own frontier
+
+
+def test_a_choice_says_whether_its_arms_differ_by_more_than_their_seeds() -> None:
+    runs = {"a": [1.5, 0.5], "b": [2.5, 1.5], "c": [5.0, 7.0]}  # worked by hand in tests/stats/test_selection.py
+    found = {"arms": {name: {"label": name} for name in runs}}
+    choice = {"scores": {"a": 1.0, "b": 2.0, "c": 6.0}, "chosen": "c", "by": "pass@1", "problems": 9}
+    told = _choice(found | {"choice": choice | {"by_seed": runs}})
+    assert told is not None
+    assert "deviation of 2.6458; equal arms would have 0.8660 by their seeds alone (F test: p = 0.097)" in told["spread"]
+    assert told["spread"].endswith("which one leads may be chance.")
+    apart = {name: [10 * sum(pair) + pair[0], 10 * sum(pair) + pair[1]] for name, pair in runs.items()}
+    told = _choice(found | {"choice": choice | {"by_seed": apart}})
+    assert told is not None and "chance" not in told["spread"] and "F test" in told["spread"]
+    for none in ({}, {"by_seed": {}}, {"by_seed": {"a": [1.0], "b": [2.0]}}, {"by_seed": {"a": [1.0, 2.0], "b": [None, 2.0]}}):
+        told = _choice(found | {"choice": choice | none})
+        assert told is not None and told["spread"] == ""

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sage_rlvr.config import TrainConfig, dump, task_of
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED
@@ -296,13 +298,16 @@ def settle(sweep: Sweep) -> None:
     spec = sweep.design.choose
     if spec is None:
         return
-    sweep.choice = {"by": spec.by, "problems": spec.problems, "among": list(spec.among), "chosen": None, "scores": {}}
+    sweep.choice = {"by": spec.by, "problems": spec.problems, "among": list(spec.among), "chosen": None}
+    sweep.choice |= {"scores": {}, "by_seed": {}}
     cells = [cell.exact[VALIDATION] for cell in sweep.cells if cell.arm.name in spec.among]
     if not sweep.over.issuperset([*cells, sweep.base[VALIDATION]]):
         return
     note(sweep)
-    scores = choose(Results.read(sweep.out, split=VALIDATION), spec.among, spec.by)
+    by_seed = choose(Results.read(sweep.out, split=VALIDATION), spec.among, spec.by)
+    scores = {name: float(np.mean(values)) for name, values in by_seed.items()}
     sweep.choice["scores"] = {name: score if math.isfinite(score) else None for name, score in scores.items()}
+    sweep.choice["by_seed"] = {name: [x if math.isfinite(x) else None for x in values] for name, values in by_seed.items()}
     sweep.choice["chosen"] = max(scores, key=lambda name: scores[name])
 
 

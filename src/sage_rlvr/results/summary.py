@@ -358,16 +358,18 @@ def relabelled(results: Results) -> dict[str, Any]:
     return out
 
 
-def choose(results: Results, among: Sequence[str], by: str, task: str = "") -> dict[str, float]:
-    """Arm -> mean over seeds of what is chosen by: pass@1, pass@256 or the gap to the base's frontier. The best has the largest."""
+def choose(results: Results, among: Sequence[str], by: str, task: str = "") -> dict[str, list[float]]:
+    """Arm -> what is chosen by, of each seed: pass@1, pass@256 or the gap to the base's frontier (minus infinity where there is
+    none). The best has the largest mean."""
     out = {}
     for key in among:
         name = results.design.called(key)
         ones = [results.exact(name, seed, task) for seed in results.seeds(name, task)]
         if by == "frontier":
             gaps = [gap_to_frontier(one.points, results.exact(BASE, 0, task).points).value for one in ones]
-            out[key] = float(np.mean([-math.inf if gap is None else gap for gap in gaps]))
+            out[key] = [-math.inf if gap is None else gap for gap in gaps]
         else:
             found = results.scores(name, task)
-            out[key] = float(np.mean([] if found is None else found.passes([{"pass@1": 1, "pass@256": 256}[by]])))
+            k = {"pass@1": 1, "pass@256": 256}[by]
+            out[key] = [] if found is None else found.passes([k]).mean(axis=(1, 2)).tolist()
     return out

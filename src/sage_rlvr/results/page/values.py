@@ -16,6 +16,7 @@ from sage_rlvr.results.read import Results
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.tables import Table, cell
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
+from sage_rlvr.stats.selection import spread
 
 HELD_FIXED = (
     "Intervals over training seeds hold these problems fixed: they say what another training run of the same methods would give on "
@@ -222,4 +223,18 @@ def _choice(found: Mapping[str, Any]) -> dict[str, Any] | None:
         )
         for key, s in ranked
     )
-    return choice | {"table": Table(header=("arm", "score on validation"), rows=rows)}
+    return choice | {"table": Table(header=("arm", "score on validation"), rows=rows), "spread": _spread(choice)}
+
+
+def _spread(choice: Mapping[str, Any]) -> str:
+    """Whether the arms that were chosen among differ by more than their seeds; "" where that cannot be told."""
+    runs = list((choice.get("by_seed") or {}).values())
+    seeds = {len(scores) for scores in runs}
+    if len(runs) < 2 or len(seeds) != 1 or min(seeds) < 2 or any(x is None for scores in runs for x in scores):
+        return ""
+    found = spread(runs)
+    said = (
+        f"Their means have a standard deviation of {found.arms:.4f}; equal arms would have {found.seeds:.4f} by their seeds alone "
+        f"(F test: p = {found.p:.3f})."
+    )
+    return said if found.p < 0.05 else f"{said} The arms are not told apart: which one leads may be chance."
