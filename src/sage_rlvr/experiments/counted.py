@@ -50,10 +50,16 @@ class Entry:
 
     @cached_property
     def seeds(self) -> dict[str, tuple[int, ...]]:
-        """Arm -> training seeds with a complete run, evaluated exactly or by samples."""
+        """Arm -> training seeds with a complete run, evaluated exactly or by samples, or on validation problems alone where the
+        design chooses."""
         sampled = {row["policy"]: row["seeds"] for row in self.stored.get("sampled") or ()}
-        arms = self.stored.get("arms", {}).items()
-        return {key: found for key, arm in arms if (found := tuple(arm["seeds"] or sampled.get(arm["label"], ())))}
+        choice = self.stored.get("choice") or {}
+        beside = choice["among"] if choice.get("chosen") else ()  # it waits until all of them are evaluated there, at every seed
+        found = {
+            key: tuple(arm["seeds"] or sampled.get(arm["label"], ()) or (self.stored["seeds"] if key in beside else ()))
+            for key, arm in self.stored.get("arms", {}).items()
+        }
+        return {key: seeds for key, seeds in found.items() if seeds}
 
     @property
     def split(self) -> str:
