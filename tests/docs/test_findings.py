@@ -10,7 +10,7 @@ from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.read import Results
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-NEAR, BEST, TEMPERED = "near T = 1", "each at its best temperature", "base tempered over whole completions"
+BEST, TEMPERED = "each at its best temperature", "base tempered over whole completions"
 SAME = "at the same raw KL"
 RFT = "RFT, distinct answers of the base"
 HULL, MAXRL = "at equal pass@1 on their convex hull (first at T = 1)", "MaxRL, k3 in the loss, beta 0.025"
@@ -23,7 +23,6 @@ EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, met
     ("| Ratio and threshold tuned", "grid", "r0.3_t2", "GRPO, beta 0.0125", ("pass@1", "pass@256")),
     ("Does another guide help?", "rarity_centered", "RLOO+Rarity", "RLOO+Rarity-placebo", ("pass@256", "pass@1")),
     ("What keeps coverage?", "tier1", "no KL", "GRPO", ("pass@256", "pass@1")),
-    ("Does more KL do more", "beta_again", "GRPO, beta 0.1", "GRPO", (f"pass@256 at equal pass@1 {NEAR}",)),
     ("Does RL learn, or sharpen?", "cold", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
     ("| On 500 problems", "overfit_again", "GRPO", TEMPERED, (f"pass@1, {BEST}",)),
     ("| In the world with room it widens", "frontier", "GRPO, beta 0.025", "base", ("pass@256",)),
@@ -32,8 +31,8 @@ EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, met
     ("| In the world with room RFT", "room_rft", RFT, "GRPO over its betas", (f"pass@256 {HULL}",)),
     ("What makes RFT's place?", "frozen_checks", RFT, "RFT, in the base's proportions", ("pass@256",)),
     ("| There MaxRL", "frontier_again", MAXRL, "GRPO over its betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
+    ("| Targets 21 to 99", "sparser_maxrl", MAXRL, "GRPO at two betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
     ("k3 or k3_is", "kl_is_again", "k3_is, beta 0.025", "k3, beta 0.0125", SAMES),
-    ("| In the frozen world, 2,000 steps, k", "frozen_is", "k3_is, beta 0.1", "k3, beta 0.05", SAMES),
     ("Pay rare right answers more?", "distinct_placebo", "Distinct@k", "RLOO at two betas", (f"pass@256 {HULL}",)),
     ("Can I do without a verifier?", "verifier_free", "rlpr", "no KL", ("pass@1",)),
     ("More completions for hard prompts", "dars_again", "DARS", "dars_uniform", ("pass@256", "pass@1")),
