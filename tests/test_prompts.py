@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -184,6 +185,7 @@ def test_a_template_that_fails_is_a_sentence_in_bounded_memory(template: str, sa
 def test_a_template_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch):
     """In any thread; and one that ends is left alone, its deadline too."""
     monkeypatch.setattr(chat, "SECONDS", 0.2)
+    monkeypatch.setattr(chat, "AGAIN", 0.2)
     endless = byte_tokenizer("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
     form = FORMATS["boxed"]
 
@@ -211,3 +213,23 @@ def test_a_deadline_that_was_dropped_comes_again(monkeypatch: pytest.MonkeyPatch
                 if len(dropped) == 3:
                     raise
     time.sleep(0.2)  # nothing is raised late
+
+
+def test_a_deadline_that_falls_on_the_end_of_its_block_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(chat, "AGAIN", 0.01)
+    before, often = threading.active_count(), sys.getswitchinterval()
+    outcomes = set()
+    sys.setswitchinterval(1e-5)
+    try:
+        for n in range(300):
+            try:
+                with chat.deadline(0.0004):
+                    time.sleep(0.0004 * (n % 3))
+                outcomes.add("in time")
+            except chat.OutOfTime:
+                outcomes.add("too late")
+    finally:
+        sys.setswitchinterval(often)
+    assert outcomes == {"in time", "too late"}
+    time.sleep(0.1)  # nothing is raised late
+    assert threading.active_count() == before

@@ -32,6 +32,7 @@ EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, met
     ("| In the world with room RFT", "room_rft", RFT, "GRPO over its betas", (f"pass@256 {HULL}",)),
     ("| There MaxRL", "frontier_again", MAXRL, "GRPO over its betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
     ("| Targets 21 to 99", "sparser_maxrl", MAXRL, "GRPO at two betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
+    ("| GPT-2's block", "arch_finalists", RFT, "GRPO at two betas", (f"pass@8 {HULL}", f"pass@256 {HULL}")),
     ("k3 or k3_is", "kl_is_again", "k3_is, beta 0.025", "k3, beta 0.0125", SAMES),
     ("Pay rare right answers more?", "distinct_placebo", "Distinct@k", "RLOO at two betas", (f"pass@256 {HULL}",)),
     ("Can I do without a verifier?", "verifier_free", "rlpr", "no KL", ("pass@1",)),

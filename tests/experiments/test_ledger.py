@@ -88,7 +88,7 @@ rloo: seed 2 to 5 not complete; rloo: 8 steps, in the file 10; problems 30, in t
 
 - 3 designs, 2 of them with stored results: 20 runs, 6 of them taken over. So **14 training runs** with 136 optimizer steps in \
 **3.0 CPU hours**, and 0 tests in 0 primary families.
-- On test problems: 2 designs, 14 training runs, 3.0 CPU hours.
+- Designs whose page reads test problems: 2, 14 training runs, 3.0 CPU hours.
 - 2 runs logged no seconds; they are in no sum of hours.
 
 

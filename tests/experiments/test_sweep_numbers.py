@@ -221,16 +221,20 @@ def test_the_choice_takes_the_higher_frontier(tmp_path: Path) -> None:
 
 
 def test_a_choice_says_whether_its_arms_differ_by_more_than_their_seeds() -> None:
-    runs = {"a": [1.5, 0.5], "b": [2.5, 1.5], "c": [5.0, 7.0]}  # worked by hand in tests/stats/test_selection.py
+    """Worked by hand in tests/stats/test_selection.py."""
+    runs = {"a": {"0": 1.5, "1": 0.5}, "b": {"0": 2.5, "1": 1.5}, "c": {"0": 5.0, "1": 7.0}}
     found = {"arms": {name: {"label": name} for name in runs}}
     choice = {"scores": {"a": 1.0, "b": 2.0, "c": 6.0}, "chosen": "c", "by": "pass@1", "problems": 9}
     told = _choice(found | {"choice": choice | {"by_seed": runs}})
     assert told is not None
     assert "deviation of 2.6458; equal arms would have 0.8660 by their seeds alone (F test: p = 0.097)" in told["spread"]
     assert told["spread"].endswith("which one leads may be chance.")
-    apart = {name: [10 * sum(pair) + pair[0], 10 * sum(pair) + pair[1]] for name, pair in runs.items()}
+    apart = {name: {seed: 10 * sum(pair.values()) + x for seed, x in pair.items()} for name, pair in runs.items()}
     told = _choice(found | {"choice": choice | {"by_seed": apart}})
     assert told is not None and "chance" not in told["spread"] and "F test" in told["spread"]
-    for none in ({}, {"by_seed": {}}, {"by_seed": {"a": [1.0], "b": [2.0]}}, {"by_seed": {"a": [1.0, 2.0], "b": [None, 2.0]}}):
+    lost = {"a": {"0": 1.0, "1": 2.0}, "b": {"0": None, "1": 2.0}}
+    told = _choice(found | {"choice": choice | {"by_seed": lost}})
+    assert told is not None and "cannot be told: some runs have no common range" in told["spread"]
+    for none in ({}, {"by_seed": {}}, {"by_seed": {"a": {"0": 1.0}, "b": {"0": 2.0}}}):
         told = _choice(found | {"choice": choice | none})
         assert told is not None and told["spread"] == ""

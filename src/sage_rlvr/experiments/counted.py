@@ -63,7 +63,7 @@ class Entry:
 
     @property
     def split(self) -> str:
-        """Of the problems: validation or test."""
+        """Of the problems: train, validation or test."""
         return str((self.stored.get("evaluate") or {}).get("split", self.design.evaluate.split))
 
     def steps(self, arm: str) -> int:

@@ -187,7 +187,7 @@ def _totals(found: Sequence[Entry], counts: Mapping[str, Count], links: Mapping[
         here = [entry for entry in kept if entry.split == split]
         part = sum((counts[entry.name] for entry in here), Count())
         lines.append(
-            f"On {split} problems: {len(here)} designs, {part.trained:,} training runs, {part.hours:.1f} CPU hours."
+            f"Designs whose page reads {split} problems: {len(here)}, {part.trained:,} training runs, {part.hours:.1f} CPU hours."
         )
     if total.untimed:
         lines.append(f"{total.untimed:,} runs logged no seconds; they are in no sum of hours.")

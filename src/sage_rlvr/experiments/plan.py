@@ -307,7 +307,11 @@ def settle(sweep: Sweep) -> None:
     by_seed = choose(Results.read(sweep.out, split=VALIDATION), spec.among, spec.by)
     scores = {name: float(np.mean(values)) for name, values in by_seed.items()}
     sweep.choice["scores"] = {name: score if math.isfinite(score) else None for name, score in scores.items()}
-    sweep.choice["by_seed"] = {name: [x if math.isfinite(x) else None for x in values] for name, values in by_seed.items()}
+    seeds = [str(seed) for seed in sweep.design.seeds]  # every candidate has been evaluated at all of them
+    sweep.choice["by_seed"] = {
+        name: {seed: x if math.isfinite(x) else None for seed, x in zip(seeds, values, strict=True)}
+        for name, values in by_seed.items()
+    }
     sweep.choice["chosen"] = max(scores, key=lambda name: scores[name])
 
 

@@ -186,7 +186,7 @@ def costs(found: Mapping[str, Any]) -> Table:
 
 
 TRAINED = {
-    "training reward,\nfirst tenth": ("reward", "first"), "last tenth": ("reward", "last"), "test pass@1": ("pass", "1"),
+    "training reward,\nfirst tenth": ("reward", "first"), "last tenth": ("reward", "last"), "{split} pass@1": ("pass", "1"),
     "gradient norm,\nearly third": ("grad_norm", "early"), "middle": ("grad_norm", "middle"), "late": ("grad_norm", "late"),
     "zero-variance groups,\nfirst tenth": ("dead", "first"), "last tenth ": ("dead", "last"),
 }  # fmt: skip
@@ -196,6 +196,7 @@ def training(found: Mapping[str, Any]) -> Table:
     """Training reward beside the test score, gradient norms in thirds of the run, zero-variance groups; no row where not logged."""
     columns: Columns = {"arm": lambda row: row["label"]}
     for head, place in TRAINED.items():
+        head = head.format(split=found["evaluate"].get("split") or "test")
         columns[head] = lambda row, place=place: cell(row[place[0]][place[1]]) if place[0] in row else ""  # type: ignore[misc]
     note = (
         "Training reward: mean of the samples that were drawn, each tenth of the steps on the problems that it drew. Gradient "

@@ -108,25 +108,32 @@ def deadline(seconds: float) -> Iterator[None]:
     It is raised again every `AGAIN` seconds until the block is left: Python drops an exception that falls into a callback of the
     garbage collector or a `__del__`, and the block would run on.
     """
-    here, left, raised = threading.get_ident(), threading.Event(), threading.Event()
+    here, inside, said = threading.get_ident(), threading.Lock(), []  # plain ones: the exception may fall into a lock's own code
+    inside.acquire()
 
     def watch() -> None:
         wait = seconds
-        while not left.wait(wait):
-            raised.set()
+        while not inside.acquire(timeout=wait):
+            said.append("raised")
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(OutOfTime))
             wait = AGAIN
+        said.append("over")
 
     watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
     try:
+        watcher.start()
         yield
     finally:
-        left.set()
-        watcher.join()  # nothing is raised after this
-        if raised.is_set() and not isinstance(sys.exception(), OutOfTime):
-            for _ in range(1000):  # raised while the block ended: it comes here, and not somewhere later
-                time.sleep(0.001)
+        while watcher.ident is not None and "over" not in said:
+            try:
+                if inside.locked():
+                    inside.release()
+                time.sleep(0.0002)
+            except OutOfTime:  # it fell into these calls: again
+                pass
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), None)  # what was raised and has not come yet
+        if "raised" in said and not isinstance(sys.exception(), OutOfTime):
+            raise OutOfTime
 
 
 @dataclass(frozen=True)

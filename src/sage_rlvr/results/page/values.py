@@ -228,10 +228,12 @@ def _choice(found: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _spread(choice: Mapping[str, Any]) -> str:
     """Whether the arms that were chosen among differ by more than their seeds; "" where that cannot be told."""
-    runs = list((choice.get("by_seed") or {}).values())
-    seeds = {len(scores) for scores in runs}
-    if len(runs) < 2 or len(seeds) != 1 or min(seeds) < 2 or any(x is None for scores in runs for x in scores):
+    by_seed = choice.get("by_seed") or {}
+    if len(by_seed) < 2 or any(len(scores) < 2 for scores in by_seed.values()):
         return ""
+    runs = [list(scores.values()) for scores in by_seed.values()]
+    if any(x is None for scores in runs for x in scores):
+        return "Whether they differ by more than their seeds cannot be told: some runs have no common range with the base."
     found = spread(runs)
     said = (
         f"Their means have a standard deviation of {found.arms:.4f}; equal arms would have {found.seeds:.4f} by their seeds alone "
