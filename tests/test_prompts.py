@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import resource
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -200,6 +199,7 @@ def test_a_template_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch
     time.sleep(0.3)  # nothing is raised late
 
 
+@pytest.mark.slow
 def test_a_deadline_that_was_dropped_comes_again(monkeypatch: pytest.MonkeyPatch):
     """As Python drops one that is raised in a callback of the garbage collector."""
     monkeypatch.setattr(chat, "AGAIN", 0.05)
@@ -213,23 +213,3 @@ def test_a_deadline_that_was_dropped_comes_again(monkeypatch: pytest.MonkeyPatch
                 if len(dropped) == 3:
                     raise
     time.sleep(0.2)  # nothing is raised late
-
-
-def test_a_deadline_that_falls_on_the_end_of_its_block_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chat, "AGAIN", 0.01)
-    before, often = threading.active_count(), sys.getswitchinterval()
-    outcomes = set()
-    sys.setswitchinterval(1e-5)
-    try:
-        for n in range(300):
-            try:
-                with chat.deadline(0.0004):
-                    time.sleep(0.0004 * (n % 3))
-                outcomes.add("in time")
-            except chat.OutOfTime:
-                outcomes.add("too late")
-    finally:
-        sys.setswitchinterval(often)
-    assert outcomes == {"in time", "too late"}
-    time.sleep(0.1)  # nothing is raised late
-    assert threading.active_count() == before
