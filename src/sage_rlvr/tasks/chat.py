@@ -131,7 +131,8 @@ def deadline(seconds: float) -> Iterator[None]:
                 time.sleep(0.0002)
             except OutOfTime:  # it fell into these calls: again
                 pass
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), None)  # what was raised and has not come yet
+        if "raised" in said:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), None)  # what has not come yet
         if "raised" in said and not isinstance(sys.exception(), OutOfTime):
             raise OutOfTime
 
