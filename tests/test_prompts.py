@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import resource
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -199,7 +201,6 @@ def test_a_template_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch
     time.sleep(0.3)  # nothing is raised late
 
 
-@pytest.mark.slow
 def test_a_deadline_that_was_dropped_comes_again(monkeypatch: pytest.MonkeyPatch):
     """As Python drops one that is raised in a callback of the garbage collector."""
     monkeypatch.setattr(chat, "AGAIN", 0.05)
@@ -213,3 +214,42 @@ def test_a_deadline_that_was_dropped_comes_again(monkeypatch: pytest.MonkeyPatch
                 if len(dropped) == 3:
                     raise
     time.sleep(0.2)  # nothing is raised late
+
+
+def test_a_deadline_that_falls_on_the_end_of_its_block_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    """No thread, no exception, and nothing that keeps Python from tracing lines (as clearing a pending exception does)."""
+    monkeypatch.setattr(chat, "AGAIN", 0.01)
+    before, often = set(threading.enumerate()), sys.getswitchinterval()
+    outcomes = set()
+    sys.setswitchinterval(1e-5)
+    try:
+        for n in range(300):
+            try:
+                with chat.deadline(0.0004):
+                    time.sleep(0.0004 * (n % 3))
+                outcomes.add("in time")
+            except chat.OutOfTime:
+                outcomes.add("too late")
+    finally:
+        sys.setswitchinterval(often)
+    assert outcomes == {"in time", "too late"}
+    time.sleep(0.1)  # nothing is raised late
+    assert set(threading.enumerate()) <= before
+    lines, traced = 0, sys.gettrace()
+
+    def count(frame: Any, event: str, _: Any) -> Any:
+        nonlocal lines
+        lines += 1
+        return count
+
+    sys.settrace(count)
+    try:
+        looped(100)
+    finally:
+        sys.settrace(traced)
+    assert lines > 200
+
+
+def looped(n: int) -> None:
+    while n >= 0:
+        n -= 1

@@ -221,7 +221,7 @@ def test_the_choice_takes_the_higher_frontier(tmp_path: Path) -> None:
 
 
 def test_a_choice_says_whether_its_arms_differ_by_more_than_their_seeds() -> None:
-    """Worked by hand in tests/stats/test_selection.py."""
+    """Worked by hand in tests/stats/test_power.py."""
     runs = {"a": {"0": 1.5, "1": 0.5}, "b": {"0": 2.5, "1": 1.5}, "c": {"0": 5.0, "1": 7.0}}
     found = {"arms": {name: {"label": name} for name in runs}}
     choice = {"scores": {"a": 1.0, "b": 2.0, "c": 6.0}, "chosen": "c", "by": "pass@1", "problems": 9}

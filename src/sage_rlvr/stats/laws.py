@@ -35,3 +35,8 @@ def gamma_ppf(q: Any, shape: Any) -> Any:
 def chi2_ppf(q: Any, df: Any) -> Any:
     """Quantile of chi squared (stats.chi2.ppf)."""
     return 2 * special.gammaincinv(df / 2, q)
+
+
+def f_sf(x: Any, first: Any, second: Any) -> Any:
+    """P(F > x) of Fisher's F with `first` and `second` degrees of freedom (stats.f.sf)."""
+    return special.fdtrc(first, second, x)

@@ -16,7 +16,7 @@ from sage_rlvr.results.read import Results
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.tables import Table, cell
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
-from sage_rlvr.stats.selection import spread
+from sage_rlvr.stats.power import spread
 
 HELD_FIXED = (
     "Intervals over training seeds hold these problems fixed: they say what another training run of the same methods would give on "
