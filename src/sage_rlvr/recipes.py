@@ -22,7 +22,7 @@ from sage_rlvr.reading import read_text
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
-FAMILIES = ("countdown", "paper", "designs", "repair", "knights", "steps", "real")
+FAMILIES = ("countdown", "paper", "designs", "repair", "knights", "steps", "words", "real")
 Place = tuple[str, ...]
 
 

@@ -24,12 +24,14 @@ from sage_rlvr.tasks.prompts import FORMATS
 from sage_rlvr.tasks.reasoning_gym import ReasoningGym
 from sage_rlvr.tasks.repair import Repair
 from sage_rlvr.tasks.rows import SUFFIXES
+from sage_rlvr.tasks.word_problems import WordProblems
 
 REMADE = f"make the record again, with {suggest('eval', 'RUN')} or by the demo or sweep that it is of"
 
 TASKS: Registry[Any] = Registry("task", check=check_members)
 TASKS.register(Countdown)
 TASKS.register(CountdownSteps)
+TASKS.register(WordProblems)
 TASKS.register(KnightsAndKnaves, name="knights_and_knaves")
 TASKS.register(Repair, name="repair")
 TASKS.register(jsonl)

@@ -26,7 +26,7 @@
     fingerprint(problems) -> str       of the problems, what a sample store holds to
     verifier_hash -> str               of the code and the limits that decide a verdict
     examples(split, seed, start, n)    right completions with their problems, to train a policy from scratch on; `characters`: all
-                                       that prompts and completions are written with
+                                       that prompts and completions are written with, an entry of several characters as one token
     guided(problem, guidance)          a problem that is asked with guidance in its prompt; where a task has none, `Guided`
     explain(problem, said, verdict)    why an attempt failed and what kind of step to try, in words, for the teacher `rules`
     pointer(problem)                   where its reference answer acts and what kind of step it takes, for the teacher `patch`

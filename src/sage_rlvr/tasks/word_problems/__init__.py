@@ -1,0 +1,225 @@
+"""Word problems of several steps from a grammar: who has how many, told by comparing people, asked of one of them.
+
+    Dan has 3 more than Ann. Ann has exactly 7. Eve has 2 times as many as Dan. Ben has 5 fewer than Ann. How many does Eve have?
+    Ann has exactly 7, Dan has 3 more than Ann, so Dan has 7+3=10, Eve has 2 times as many as Dan, so Eve has 10*2=20
+
+A right completion is a chain: it starts at a number that the text gives, and each further step repeats one fact of the text that
+compares the last person with a new one, whichever of them it names first, and works out the new one's number. The last person is
+the one who is asked for. The text gives several numbers and more facts than are needed, so there are several chains, short ones
+and long ones, and facts that lead nowhere: to find a chain takes a strategy, and no step can be taken back. Each step is checked
+exactly, in one spelling, so that `solutions` lists every right completion.
+
+A problem is a pure function of (task, split, seed, index). Its split goes by a hash of what it says without names and order.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.base import hash_of
+from sage_rlvr.tasks.checks import Case, Check, duplicates
+from sage_rlvr.tasks.word_problems import story
+from sage_rlvr.tasks.word_problems.draws import Words, candidate
+from sage_rlvr.tasks.word_problems.story import CLASSES, EXACTLY, NAMES, THEN, TOKENS, WORKED, Story, read, story_of
+from sage_rlvr.verifiers import Verdict
+
+SPLITS = {"test": (0, 10), "validation": (10, 20), "train": (20, 100)}  # of a story's bucket
+DRAWS = 2_000  # candidates for one problem before a world is refused
+DRY = 2_000  # draws in a row that bring no new problem
+BY_HAND = str.maketrans("*-/", "×−÷")
+
+
+@dataclass(frozen=True)
+class WordProblems:
+    """Word problems of several steps from a grammar (see the module).
+
+    people: weights over how many take part (any sum). given: numbers that the text gives. loops: facts beyond those
+    that join everybody, so that there are several ways. steps: the fewest and the most facts that the shortest right chain takes.
+    ways: the fewest and the most right chains. max_value: the most that anybody has. train_problems: size of the training pool.
+    data_seed: its seed, apart from the seed of a run.
+    """
+
+    people: dict[int, float] = field(default_factory=lambda: {3: 0.25, 4: 0.25, 5: 0.25, 6: 0.25})
+    given: int = 2
+    loops: int = 1
+    steps: tuple[int, int] = (1, 4)
+    ways: tuple[int, int] = (2, 12)
+    max_value: int = 40
+    train_problems: int = 4_000
+    data_seed: int = 0
+
+    name: ClassVar[str] = "word_problems"
+    characters: ClassVar[tuple[str, ...]] = TOKENS
+    token_classes: ClassVar[tuple[tuple[str, str], ...]] = CLASSES
+    max_new_tokens: ClassVar[int] = 112
+    kinds: ClassVar[Mapping[str, str]] = {"steps": "", "operators": "In the order in which they are taken."}
+    problem_of = staticmethod(story_of)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "ways"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        people = {int(n): float(weight) for n, weight in sorted(self.people.items())}
+        object.__setattr__(self, "people", people)
+        few = min(people, default=0)
+        spare = (few - 1) * (few - 2) // 2
+        refused = {
+            f"people {people}: numbers from 2 to {len(NAMES)} with weights above 0":
+                not people or any(n not in range(2, len(NAMES) + 1) or not 0 < w < float("inf") for n, w in people.items()),
+            f"given {self.given}: 1 or more, and fewer than people ({few})": not 1 <= self.given < few,
+            f"loops {self.loops}: 0 or more, and no more than there are other pairs of people ({spare})":
+                not 0 <= self.loops <= spare,
+            f"steps {list(self.steps)}: the fewest and the most, 1 or more":
+                len(self.steps) != 2 or not 1 <= self.steps[0] <= self.steps[1],
+            f"ways {list(self.ways)}: the fewest and the most, 1 or more":
+                len(self.ways) != 2 or not 1 <= self.ways[0] <= self.ways[1],
+            f"max_value {self.max_value}: 2 to 999999": not 2 <= self.max_value <= 999_999,
+            f"train_problems {self.train_problems}, data_seed {self.data_seed}: at least 1 problem, and a seed of 0 or more":
+                self.train_problems < 1 or self.data_seed < 0,
+        }  # fmt: skip
+        for why, so in refused.items():
+            if so:
+                raise ConfigError(f"word_problems: {why}")
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.people.items()), *(getattr(self, one.name) for one in fields(self) if one.name != "people")))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the problems of an evaluation."""
+        sizes = {name: getattr(self, name) for name in ("given", "loops", "max_value")}
+        people = {str(n): weight for n, weight in self.people.items()}
+        return {"name": self.name, "people": people, **sizes, "steps": list(self.steps), "ways": list(self.ways)}
+
+    @staticmethod
+    def described(identity: Mapping[str, Any]) -> str:
+        """Sizes and bounds of the problems in a line."""
+        (least, most), sizes = identity["steps"], f"{' or '.join(identity['people'])} people, {identity['given']} numbers given"
+        return f"word problems: {sizes}, {identity['loops']} spare facts, {least} to {most} steps, up to {identity['max_value']}"
+
+    def prompt(self, problem: Story) -> str:
+        """The text, which ends with the question."""
+        return problem.text
+
+    def solutions(self, problem: Story) -> list[str]:
+        """Every right completion."""
+        return [problem.written(chain) for chain in problem.chains]
+
+    def verify(self, problem: Story, completion: str) -> Verdict:
+        """Right where it starts at a given number, every step follows from a fact, and it ends at the person who is asked for."""
+        return read(problem, completion)[0]
+
+    def answer_key(self, problem: Story, text: str) -> str | None:
+        """The people of a chain whose steps hold, whoever it ends at; None where one does not."""
+        return read(problem, text)[1]
+
+    def kinds_of(self, problem: Story, text: str) -> list[str]:
+        """Its number of steps, and its operators."""
+        operators = "".join(step[1] for step in WORKED.finditer(text))
+        return [str(len(operators)), operators.translate(BY_HAND)]
+
+    def reference(self, problem: Story) -> str:
+        """A shortest right completion, of several the first."""
+        return problem.written(min(problem.chains, key=len))
+
+    def doc(self, problem: Story) -> dict[str, str]:
+        """Question and answer."""
+        return {"question": problem.text, "answer": str(problem.values[problem.asked])}
+
+    def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Story, str]]:
+        """Examples `start` to `start + n` of an endless stream: a problem and one of its right completions, each equally likely."""
+        _check_split(split)
+        if min(seed, start, n) < 0:
+            raise ConfigError(f"seed {seed}, start {start}, n {n}: none may be negative.")
+        return [_example(self, split, seed, index) for index in range(start, start + n)]
+
+    def problems(self, split: str = "train") -> list[Story]:
+        """The first `train_problems` different ones of a split. DataError where the world has fewer."""
+        _check_split(split)
+        return list(_different(self, split, self.data_seed, self.train_problems))
+
+    def draw(self, split: str, seed: int, n: int, law: str = "law") -> list[Story]:
+        """The problems of an evaluation: n independent draws, repeats kept."""
+        if law != "law":
+            raise DataError(f"draw {law!r}: {self.name} knows law alone; its problems are not listed")
+        return [problem for problem, _ in self.examples(split, seed, 0, n)]
+
+    def fingerprint(self, problems: Sequence[Story]) -> str:
+        """Of what they say, and in which words."""
+        return hash_of([[p.problem_id, p.text] for p in problems])
+
+    @property
+    def verifier_hash(self) -> str:
+        """Of the module that reads chains."""
+        return hash_of(inspect.getsource(story))
+
+    def audit_cases(self, k: int) -> Iterator[Case | Check]:
+        """All right completions; the same with a number changed, a step left out or repeated, and the answer alone."""
+        rows = _different(self, "test", 1, 200)
+        yield Case("every chain is right", [(p, text) for p in rows for text in self.solutions(p)])
+        first = [(p, self.reference(p)) for p in rows]
+        wrong = {
+            "the answer changed": [(p, re.sub(r"[0-9]+$", lambda m: str(int(m[0]) + 1), text)) for p, text in first],
+            "the given number changed": [(p, re.sub(r"[0-9]+", lambda m: m[0] + "1", text, count=1)) for p, text in first],
+            "its last step missing": [(p, THEN.join(text.split(THEN)[:-2])) for p, text in first],
+            "its beginning missing": [(p, text.partition(THEN)[2]) for p, text in first],
+            "its last step twice": [(p, THEN.join([text, *text.split(THEN)[-2:]])) for p, text in first],
+            "the answer alone": [(p, f"{p.asked}{EXACTLY}{p.values[p.asked]}") for p in rows],
+        }
+        yield Case("", wrong, "wrong")
+        yield duplicates("problems that stand once", ((p.problem_id, p.text, str(p.values[p.asked])) for p in rows))
+
+    @property
+    def audited(self) -> str:
+        """What an audit looks at, in words."""
+        return f"200 problems of the test split, seed 1; {self.described(self.identity)}"
+
+
+def _check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
+
+
+def _people(task: WordProblems, words: Words) -> int:
+    """How many take part, by the task's weights."""
+    share = words.below(1 << 30) / (1 << 30) * sum(task.people.values())
+    for n, weight in task.people.items():
+        share -= weight
+        if share < 0:
+            return n
+    return n
+
+
+@lru_cache(maxsize=1 << 14)
+def _example(task: WordProblems, split: str, seed: int, index: int) -> tuple[Story, str]:
+    """Example `index` of a split: the first candidate of its stream that lies there and has as many steps and ways as asked."""
+    words, (low, behind) = Words(seed, index, list(SPLITS).index(split)), SPLITS[split]
+    for _ in range(DRAWS):
+        story = candidate(_people(task, words), task.given, task.loops, task.max_value, words)
+        if story is None or not low <= story.bucket < behind or not task.ways[0] <= len(story.chains) <= task.ways[1]:
+            continue
+        if task.steps[0] <= min(map(len, story.chains)) - 1 <= task.steps[1]:
+            return story, story.written(story.chains[words.below(len(story.chains))])
+    why = f"none of {DRAWS} drawn {split} stories has as many steps and ways as asked"
+    raise DataError(f"{task}: {why}; widen steps, ways or max_value")
+
+
+@lru_cache(maxsize=32)
+def _different(task: WordProblems, split: str, seed: int, n: int) -> tuple[Story, ...]:
+    found: dict[str, Story] = {}
+    index = dry = 0
+    while len(found) < n and dry < DRY:
+        story, _ = _example(task, split, seed, index)
+        index, dry = index + 1, dry + 1 if story.problem_id in found else 0
+        found.setdefault(story.problem_id, story)
+    if len(found) < n:
+        raise DataError(f"{n} different {split} problems: {task} gave only {len(found)}; ask for fewer or widen it")
+    return tuple(found.values())
+
+
+__all__ = ["WordProblems"]

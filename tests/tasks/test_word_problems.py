@@ -1,0 +1,206 @@
+"""Word problems from a grammar: verdicts by hand, laws of what is drawn, the tokenizer of words, and the audit."""
+
+from __future__ import annotations
+
+from itertools import pairwise, permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sage_rlvr.audit import audit
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks import TASKS, described, task_named
+from sage_rlvr.tasks.countdown.tokenizer import build_tokenizer
+from sage_rlvr.tasks.word_problems import SPLITS, WordProblems
+from sage_rlvr.tasks.word_problems.story import NAMES, Fact, Story, story_of
+
+TASK = WordProblems(train_problems=50)
+# Ann 7, Dan 10, Eve 20, Ben 2; Kim 22 is given too, and Eve has 2 fewer than she
+STORY = story_of("Dan=Ann+3 Ann=7 Eve=Dan*2 Ben=Ann-5 Kim=22 Eve=Kim-2 Eve?")
+
+
+def test_it_is_told_and_solved_as_by_hand() -> None:
+    assert STORY.text == (
+        "Dan has 3 more than Ann. Ann has exactly 7. Eve has 2 times as many as Dan. Ben has 5 fewer than Ann. Kim has exactly 22. "
+        "Eve has 2 fewer than Kim. How many does Eve have?"
+    )
+    assert STORY.values == {"Ann": 7, "Dan": 10, "Eve": 20, "Ben": 2, "Kim": 22}
+    assert TASK.solutions(STORY) == [LONG, SHORT]
+    assert TASK.reference(STORY) == SHORT and TASK.doc(STORY)["answer"] == "20"
+    assert [TASK.kinds_of(STORY, text) for text in TASK.solutions(STORY)] == [["2", "+×"], ["1", "−"]]
+
+
+LONG = "Ann has exactly 7, Dan has 3 more than Ann, so Dan has 7+3=10, Eve has 2 times as many as Dan, so Eve has 10*2=20"
+DAN = "Ann has exactly 7, Dan has 3 more than Ann, so Dan has 7+3=10"
+SHORT = "Kim has exactly 22, Eve has 2 fewer than Kim, so Eve has 22-2=20"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "key"),
+    [
+        (LONG, "right", "Ann Dan Eve"),
+        (SHORT, "right", "Kim Eve"),
+        (DAN, "another person", "Ann Dan"),
+        ("Ann has exactly 7", "another person", "Ann"),
+        (LONG.replace(DAN[19:], "Ben has 5 fewer than Ann, so Ben has 7-5=2"), "no such fact", None),
+        (LONG.replace("3 more", "4 more"), "no such fact", None),
+        (LONG.replace("7+3=10", "7-3=4"), "value", None),  # the fact read the wrong way
+        (LONG.replace("7+3=10", "7+3=11"), "value", None),
+        (LONG.replace("7+3=10", "8+3=10"), "value", None),
+        (LONG.replace("7+3=10", "3+7=10"), "value", None),  # one spelling
+        (LONG.replace("7+3=10", "07+3=10"), "value", None),
+        (LONG.replace("so Dan", "so Eve"), "value", None),  # another person's
+        (LONG.replace("10*2=20", "10*2=020"), "value", None),
+        ("Dan has exactly 10, Eve has 2 times as many as Dan, so Eve has 10*2=20", "not given", None),
+        (LONG.replace("exactly 7", "exactly 8"), "not given", None),
+        (LONG.replace("exactly 7", "exactly 07"), "not given", None),
+        ("Eve has exactly 20", "not given", None),
+        (f"{SHORT}, Eve has 2 times as many as Dan, so Dan has 20/2=10", "more after the answer", None),
+        (f"{DAN}, Dan has 3 more than Ann, so Ann has 10-3=7", "was there before", None),
+        ("Ann has exactly 7, Dan has 3 more than Ann, Eve has 2 times as many as Dan", "not a chain", None),
+        ("Ann has exactly 7, Dan has 3 more than Ann", "not a chain", None),
+        ("Dan has 3 more than Ann, so Dan has 7+3=10", "not a chain", None),
+        ("Ann has 7, Dan has 3 more than Ann, so Dan has 7+3=10", "not a chain", None),
+        (f"{LONG}.", "not a chain", None),
+        (LONG.replace(", ", ","), "not a chain", None),
+        ("", "not a chain", None),
+        ("Ann has exactly 7, " * 40, "too long", None),
+    ],
+)
+def test_verdicts_by_hand(text: str, reason: str, key: str | None) -> None:
+    verdict = TASK.verify(STORY, text)
+    assert verdict.reason == reason and verdict.right == (reason == "right") and TASK.answer_key(STORY, text) == key
+
+
+def test_a_fact_is_read_in_both_directions() -> None:
+    story = story_of("Eve=20 Eve=Dan*2 Dan=Ann+3 Ben=Ann-5 Ben?")
+    text = (
+        "Eve has exactly 20, Eve has 2 times as many as Dan, so Dan has 20/2=10, Dan has 3 more than Ann, so Ann has 10-3=7, "
+        "Ben has 5 fewer than Ann, so Ben has 7-5=2"
+    )
+    assert TASK.solutions(story) == [text] and TASK.verify(story, text).right
+
+
+WORLDS = st.builds(
+    WordProblems, people=st.dictionaries(st.integers(4, 7), st.floats(0.1, 3), min_size=1), given=st.integers(1, 2),
+    loops=st.integers(0, 2), steps=st.sampled_from([(1, 3), (1, 2)]), ways=st.just((1, 40)), max_value=st.integers(20, 60),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(WORLDS, st.sampled_from(sorted(SPLITS)), st.integers(0, 3), st.integers(0, 500))
+def test_what_is_drawn_is_within_its_bounds_and_all_its_right_answers_are_listed(
+    world: WordProblems, split: str, seed: int, index: int
+) -> None:
+    (problem, text), *none = world.examples(split, seed, index, 1)
+    assert not none and world.examples(split, seed, 0, index + 1)[index] == (problem, text)
+    low, behind = SPLITS[split]
+    solutions = world.solutions(problem)
+    assert low <= problem.bucket < behind and text in solutions and len(set(solutions)) == len(solutions)
+    assert all(world.verify(problem, one).right for one in solutions)
+    assert set(problem.values.values()) <= set(range(1, world.max_value + 1))
+    people = sorted(problem.values)
+    assert len(people) in world.people and len(problem.given) == world.given and problem.asked not in problem.given
+    assert len(problem.facts) == len(people) - 1 + world.loops + world.given
+    shortest = min(len(chain) for chain in problem.chains) - 1
+    assert world.steps[0] <= shortest <= world.steps[1] and story_of(problem.problem_id) == problem
+    assert world.verify(problem, world.reference(problem)).right and world.reference(problem).count("=") == shortest
+    # every other chain of people, written down with whatever facts there are, is wrong: the list is whole
+    if len(people) > 5:
+        return
+    linked = {(a, b) for a in people for b in problem.moves.get(a, ())}
+    for length in range(1, len(people) + 1):
+        for chain in permutations(people, length):
+            if chain in problem.chains or any(pair not in linked for pair in pairwise(chain)):
+                continue
+            assert not world.verify(problem, problem.written(chain)).right
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 400), st.permutations(NAMES), st.integers(0, 5))
+def test_other_names_and_another_order_lie_in_the_same_split(index: int, names: list[str], turn: int) -> None:
+    [(problem, _)] = TASK.examples("test", 0, index, 1)
+    to = dict(zip(NAMES, names, strict=True)) | {"": ""}
+    facts = [Fact(to[f.who], f.amount, f.operator, to[f.other]) for f in problem.facts]
+    again = Story((*facts[turn:], *facts[:turn]), to[problem.asked])
+    assert again.bucket == problem.bucket and sorted(map(len, again.chains)) == sorted(map(len, problem.chains))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(2, 1 + len(WordProblems.characters)), max_size=40))
+def test_a_token_is_a_word_and_a_text_has_one_spelling_in_tokens(ids: list[int]) -> None:
+    assert TOKENIZER.encode(TOKENIZER.decode(ids)) == ids
+
+
+TOKENIZER = build_tokenizer(WordProblems.characters)
+
+
+def test_the_tokenizer_knows_the_words_and_nothing_else() -> None:
+    text = STORY.text + TASK.solutions(STORY)[0]
+    assert len(TOKENIZER) == len(WordProblems.characters) + 2 and TOKENIZER.decode(TOKENIZER.encode(text)) == text
+    words = TOKENIZER.convert_ids_to_tokens(TOKENIZER.encode("Dan has 3 more than Ann. "))
+    assert words == ["Dan", " has ", "3", " more than ", "Ann", ". "]
+    with pytest.raises(Exception, match="UNK"):
+        TOKENIZER.encode("Zoe has 3")
+    longest = max(len(TOKENIZER.encode(text)) for problem in TASK.draw("test", 0, 200) for text in TASK.solutions(problem))
+    assert longest < TASK.max_new_tokens
+
+
+def test_how_many_take_part_goes_by_the_weights() -> None:
+    """A share of 3 in 4, within five standard deviations of 400 draws; and one number alone."""
+    world = WordProblems(people={4: 3, 5: 1})
+    four = sum(len(problem.values) == 4 for problem in world.draw("train", 0, 400))
+    assert 300 - 45 < four < 300 + 45
+    assert {len(problem.values) for problem in WordProblems(people={5: 2}).draw("train", 0, 20)} == {5}
+
+
+def test_problems_differ_and_splits_share_none() -> None:
+    rows = {split: TASK.problems(split) for split in SPLITS}
+    assert all(len(found) == len({p.problem_id for p in found}) == 50 for found in rows.values())
+    assert not {p.bucket for p in rows["train"]} & {p.bucket for p in rows["test"]}
+    assert TASK.draw("test", 0, 30) == [problem for problem, _ in TASK.examples("test", 0, 0, 30)]
+
+
+@pytest.mark.parametrize(
+    ("problem_id", "message"),
+    [
+        ("Ann=7", "is no id of a word problem"),
+        ("Ann=7 Dan=Ann%3 Dan?", "is no id of a word problem"),
+        ("Ann=7 Dan=Ann+3 Eve?", "nothing tells how many Eve would have"),
+        ("Ann=7 Dan=Eve+3 Ann?", "nothing tells how many Dan, Eve would have"),
+        ("Ann=7 Dan=Ann-7 Dan?", "nothing tells how many Dan would have"),  # none left
+        ("Ann=7 Dan=Ann+3 Dan=11 Dan?", "contradicts the other facts"),
+        ("Ann=7 Ann=8 Ann?", "Ann has exactly [78] contradicts"),
+        ("Ann=7 Dan=Ann+3 Ann=Dan-3 Dan?", "no two facts the same two"),
+        ("Ann=7 Ann=Ann*1 Ann?", "a fact compares two people"),
+    ],
+)
+def test_stories_that_are_none(problem_id: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        story_of(problem_id)
+
+
+def test_refusals() -> None:
+    with pytest.raises(DataError, match="draw 'census': word_problems knows law alone"):
+        TASK.draw("test", 0, 3, "census")
+    with pytest.raises(ConfigError, match="split 'dev': choose one of"):
+        TASK.examples("dev", 0, 0, 1)
+    with pytest.raises(ConfigError, match="seed -1"):
+        TASK.examples("test", -1, 0, 1)
+    for setting, value in {"people": {13: 1}, "given": 3, "loops": 2, "steps": (3, 2), "ways": (0, 2), "max_value": 1}.items():
+        with pytest.raises(ConfigError, match=f"word_problems: {setting} "):
+            WordProblems(**{setting: value})
+    with pytest.raises(DataError, match="widen steps, ways or max_value"):
+        WordProblems(ways=(90, 99)).examples("test", 0, 0, 1)
+    with pytest.raises(DataError, match="ask for fewer or widen it"):
+        small = WordProblems(people={2: 1}, given=1, loops=0, steps=(1, 1), ways=(1, 1), max_value=2, train_problems=10**6)
+        small.problems("train")
+
+
+def test_it_is_a_task_by_name_and_passes_its_audit() -> None:
+    assert task_named("word_problems") == WordProblems() and TASKS["word_problems"] is WordProblems
+    said = described(WordProblems().identity)
+    assert said == "word problems: 3 or 4 or 5 or 6 people, 2 numbers given, 1 spare facts, 1 to 4 steps, up to 40"
+    found = audit(WordProblems())
+    assert found.passed and not any(check.rows for check in found.checks)
