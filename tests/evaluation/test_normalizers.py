@@ -57,7 +57,7 @@ def test_a_power_below_one_is_refused(warm_policy: Path) -> None:
     model, tokens = load_policy(str(warm_policy))
     for wrong in (0.9, math.inf, math.nan):
         with pytest.raises(DataError, match=r"take powers in \[1, inf\)"):
-            log_normalizers(model, tokens, WORLD.build(), [], (1.0, wrong))
+            log_normalizers(model, tokens, WORLD.build(), [], (1.0, wrong), max_new_tokens=8)
 
 
 def test_a_record_keeps_them_and_they_give_what_sampling_the_listed_law_would(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, permutations
+import pickle
+from collections import Counter
+from itertools import combinations, pairwise, permutations
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,8 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks import TASKS, described, task_named
 from sage_rlvr.tasks.countdown.tokenizer import build_tokenizer
 from sage_rlvr.tasks.word_problems import SPLITS, WordProblems
-from sage_rlvr.tasks.word_problems.story import NAMES, Fact, Story, story_of
+from sage_rlvr.tasks.word_problems.draws import bucket
+from sage_rlvr.tasks.word_problems.story import BACK, NAMES, Fact, Story, story_of
 
 TASK = WordProblems(train_problems=50)
 # Ann 7, Dan 10, Eve 20, Ben 2; Kim 22 is given too, and Eve has 2 fewer than she
@@ -65,7 +68,7 @@ SHORT = "Kim has exactly 22, Eve has 2 fewer than Kim, so Eve has 22-2=20"
         (f"{LONG}.", "not a chain", None),
         (LONG.replace(", ", ","), "not a chain", None),
         ("", "not a chain", None),
-        ("Ann has exactly 7, " * 40, "too long", None),
+        ("Ann has exactly 7, " * 120, "too long", None),
     ],
 )
 def test_verdicts_by_hand(text: str, reason: str, key: str | None) -> None:
@@ -82,10 +85,14 @@ def test_a_fact_is_read_in_both_directions() -> None:
     assert TASK.solutions(story) == [text] and TASK.verify(story, text).right
 
 
-WORLDS = st.builds(
-    WordProblems, people=st.dictionaries(st.integers(4, 7), st.floats(0.1, 3), min_size=1), given=st.integers(1, 2),
-    loops=st.integers(0, 2), steps=st.sampled_from([(1, 3), (1, 2)]), ways=st.just((1, 40)), max_value=st.integers(20, 60),
-)  # fmt: skip
+WORLDS = st.sampled_from([
+    WordProblems(),
+    WordProblems({4: 1, 5: 3}, given=2, ways=(2, 3)),
+    WordProblems({5: 1}, loops=0, max_value=20),
+    WordProblems({4: 1, 5: 1}, given=2, loops=2, steps=(1, 2), ways=(5, 40), max_value=60),
+    WordProblems({5: 1}, steps=(2, 3), ways=(2, 2), blind=0.7),
+    WordProblems({7: 1}, loops=2, steps=(2, 3), blind=0.6),
+])  # fmt: skip
 
 
 @settings(deadline=None, max_examples=60)
@@ -97,12 +104,14 @@ def test_what_is_drawn_is_within_its_bounds_and_all_its_right_answers_are_listed
     assert not none and world.examples(split, seed, 0, index + 1)[index] == (problem, text)
     low, behind = SPLITS[split]
     solutions = world.solutions(problem)
-    assert low <= problem.bucket < behind and text in solutions and len(set(solutions)) == len(solutions)
+    assert low <= bucket(problem) < behind and text in solutions and len(set(solutions)) == len(solutions)
     assert all(world.verify(problem, one).right for one in solutions)
     assert set(problem.values.values()) <= set(range(1, world.max_value + 1))
     people = sorted(problem.values)
     assert len(people) in world.people and len(problem.given) == world.given and problem.asked not in problem.given
     assert len(problem.facts) == len(people) - 1 + world.loops + world.given
+    assert world.ways[0] <= len(solutions) <= world.ways[1] and problem.blind <= world.blind
+    assert all(len(TOKENIZER.encode(one)) < world.max_new_tokens for one in solutions)
     shortest = min(len(chain) for chain in problem.chains) - 1
     assert world.steps[0] <= shortest <= world.steps[1] and story_of(problem.problem_id) == problem
     assert world.verify(problem, world.reference(problem)).right and world.reference(problem).count("=") == shortest
@@ -118,13 +127,20 @@ def test_what_is_drawn_is_within_its_bounds_and_all_its_right_answers_are_listed
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(0, 400), st.permutations(NAMES), st.integers(0, 5))
-def test_other_names_and_another_order_lie_in_the_same_split(index: int, names: list[str], turn: int) -> None:
+@given(st.integers(0, 400), st.permutations(NAMES), st.integers(0, 5), st.data())
+def test_the_same_story_told_anew_lies_in_the_same_split(index: int, names: list[str], turn: int, data: st.DataObject) -> None:
+    """Other names, another order, differences told from the other side, and products as differences."""
     [(problem, _)] = TASK.examples("test", 0, index, 1)
     to = dict(zip(NAMES, names, strict=True)) | {"": ""}
-    facts = [Fact(to[f.who], f.amount, f.operator, to[f.other]) for f in problem.facts]
+    facts = []
+    for fact in problem.facts:
+        told = Fact(to[fact.who], fact.amount, fact.operator, to[fact.other])
+        if fact.operator and data.draw(st.booleans()):
+            gap = problem.values[fact.who] - problem.values[fact.other]
+            told = Fact(told.other, abs(gap), BACK["+" if gap > 0 else "-"], told.who)
+        facts.append(told)
     again = Story((*facts[turn:], *facts[:turn]), to[problem.asked])
-    assert again.bucket == problem.bucket and sorted(map(len, again.chains)) == sorted(map(len, problem.chains))
+    assert bucket(again) == bucket(problem) and sorted(map(len, again.chains)) == sorted(map(len, problem.chains))
 
 
 @settings(deadline=None)
@@ -143,8 +159,6 @@ def test_the_tokenizer_knows_the_words_and_nothing_else() -> None:
     assert words == ["Dan", " has ", "3", " more than ", "Ann", ". "]
     with pytest.raises(Exception, match="UNK"):
         TOKENIZER.encode("Zoe has 3")
-    longest = max(len(TOKENIZER.encode(text)) for problem in TASK.draw("test", 0, 200) for text in TASK.solutions(problem))
-    assert longest < TASK.max_new_tokens
 
 
 def test_how_many_take_part_goes_by_the_weights() -> None:
@@ -155,10 +169,33 @@ def test_how_many_take_part_goes_by_the_weights() -> None:
     assert {len(problem.values) for problem in WordProblems(people={5: 2}).draw("train", 0, 20)} == {5}
 
 
+def test_equal_weights_are_one_task_and_keys_may_be_text() -> None:
+    a, b = WordProblems({"10": 1, "9": 1}), WordProblems({9: 0.5, 10: 0.5})
+    assert a == b and hash(a) == hash(b) and a.identity == b.identity and a.draw("test", 0, 5) == b.draw("test", 0, 5)
+    assert pickle.loads(pickle.dumps(a)) == a and a != WordProblems({9: 1, 10: 2})
+    twelve = WordProblems({12: 1}, steps=(1, 11), ways=(1, 900), max_value=99)
+    assert all(twelve.verify(p, text).right for p in twelve.draw("test", 0, 3) for text in twelve.solutions(p))
+
+
+def test_each_right_chain_is_taught_as_often() -> None:
+    """Of stories with two chains the first is drawn in half of 400, within five standard deviations."""
+    world = WordProblems(ways=(2, 2))
+    first = Counter(text == world.solutions(problem)[0] for problem, text in world.examples("train", 3, 0, 400))
+    assert 150 < first[True] < 250
+
+
+def test_a_blind_walk_by_hand() -> None:
+    """From Ann (Dan or Ben) half the walks go on to Eve, and then to Kim or stop there; from Kim all are there at once."""
+    assert STORY.blind == (0.5 + 1) / 2 and story_of("Eve=20 Eve=Dan*2 Dan=Ann+3 Ben=Ann-5 Ben?").blind == 1
+    hard = WordProblems({6: 1}, steps=(2, 5), blind=0.4).draw("test", 0, 30)
+    assert max(problem.blind for problem in hard) <= 0.4
+
+
 def test_problems_differ_and_splits_share_none() -> None:
     rows = {split: TASK.problems(split) for split in SPLITS}
     assert all(len(found) == len({p.problem_id for p in found}) == 50 for found in rows.values())
-    assert not {p.bucket for p in rows["train"]} & {p.bucket for p in rows["test"]}
+    buckets = [{bucket(p) for p in found} for found in rows.values()]
+    assert all(not a & b for a, b in combinations(buckets, 2))
     assert TASK.draw("test", 0, 30) == [problem for problem, _ in TASK.examples("test", 0, 0, 30)]
 
 
@@ -167,13 +204,18 @@ def test_problems_differ_and_splits_share_none() -> None:
     [
         ("Ann=7", "is no id of a word problem"),
         ("Ann=7 Dan=Ann%3 Dan?", "is no id of a word problem"),
+        ("Ann=007 Dan=Ann+3 Dan?", "is no id of a word problem"),
+        ("Ann=7 Dan=Ann+3 Dan??", "is no id of a word problem"),
         ("Ann=7 Dan=Ann+3 Eve?", "nothing tells how many Eve would have"),
         ("Ann=7 Dan=Eve+3 Ann?", "nothing tells how many Dan, Eve would have"),
         ("Ann=7 Dan=Ann-7 Dan?", "nothing tells how many Dan would have"),  # none left
-        ("Ann=7 Dan=Ann+3 Dan=11 Dan?", "contradicts the other facts"),
-        ("Ann=7 Ann=8 Ann?", "Ann has exactly [78] contradicts"),
-        ("Ann=7 Dan=Ann+3 Ann=Dan-3 Dan?", "no two facts the same two"),
-        ("Ann=7 Ann=Ann*1 Ann?", "a fact compares two people"),
+        ("Ann=999999 Dan=Ann*2 Dan?", "nothing tells how many Dan would have"),
+        ("Ann=7 Dan=Ann+3 Dan=11 Dan?", "contradicts the other facts; leave it out"),
+        ("Ann=7 Dan=Ann+3 Ann=Dan-3 Dan?", "Ann has 3 fewer than Dan: a fact gives .* none is told twice"),
+        ("Ann=7 Ann=7 Dan=Ann+3 Dan?", "none is told twice"),
+        ("Ann=7 Ann=Ann*1 Ann?", "compares two"),
+        ("Ann=7 Dan=Ann+0 Dan?", "by 1 or more"),
+        ("Zoe=7 Dan=Zoe+3 Dan?", "Zoe has no token; take names from Ann"),
     ],
 )
 def test_stories_that_are_none(problem_id: str, message: str) -> None:
@@ -188,10 +230,13 @@ def test_refusals() -> None:
         TASK.examples("dev", 0, 0, 1)
     with pytest.raises(ConfigError, match="seed -1"):
         TASK.examples("test", -1, 0, 1)
-    for setting, value in {"people": {13: 1}, "given": 3, "loops": 2, "steps": (3, 2), "ways": (0, 2), "max_value": 1}.items():
+    for setting, value in {"people": {13: 1}, "given": 3, "loops": 2, "steps": (3, 2), "ways": (0, 2), "blind": 0}.items():
         with pytest.raises(ConfigError, match=f"word_problems: {setting} "):
             WordProblems(**{setting: value})
-    with pytest.raises(DataError, match="widen steps, ways or max_value"):
+    for wrong in ({"people": {"x": 1}}, {"people": [3]}, {"steps": 3}, {"ways": ("a", 2)}):
+        with pytest.raises(ConfigError, match=r"people is \{number: weight\}, steps and ways are two whole numbers each"):
+            WordProblems(**wrong)
+    with pytest.raises(DataError, match="widen one of them, people or max_value"):
         WordProblems(ways=(90, 99)).examples("test", 0, 0, 1)
     with pytest.raises(DataError, match="ask for fewer or widen it"):
         small = WordProblems(people={2: 1}, given=1, loops=0, steps=(1, 1), ways=(1, 1), max_value=2, train_problems=10**6)
@@ -200,7 +245,12 @@ def test_refusals() -> None:
 
 def test_it_is_a_task_by_name_and_passes_its_audit() -> None:
     assert task_named("word_problems") == WordProblems() and TASKS["word_problems"] is WordProblems
-    said = described(WordProblems().identity)
-    assert said == "word problems: 3 or 4 or 5 or 6 people, 2 numbers given, 1 spare facts, 1 to 4 steps, up to 40"
+    told = {
+        WordProblems(): "3 or 4 or 5 or 6 people, numbers given 1, spare facts 1, 1 to 5 steps, numbers up to 40",
+        WordProblems({9: 2}, loops=4, blind=0.5): (
+            "9 people, numbers given 1, spare facts 4, 1 to 5 steps, a blind walk right at most 0.5, numbers up to 40"
+        ),
+    }
+    assert {task: described(task.identity) for task in told} == {task: f"word problems: {said}" for task, said in told.items()}
     found = audit(WordProblems())
     assert found.passed and not any(check.rows for check in found.checks)

@@ -177,7 +177,7 @@ class Eval(Command, ExactSettings, SampleSettings):
         session.say(f"record: {path}")
         if not self.sample:
             return 0
-        found = cross_check(target, record, n=self.sample, problems=40, max_new_tokens=32, seed=self.seed)
+        found = cross_check(target, record, n=self.sample, problems=40, seed=self.seed)
         print_cross_check(session.out, found)
         return 0 if found["agree"] else 2
 

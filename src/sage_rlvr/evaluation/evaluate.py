@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,8 @@ def evaluate(
     logps = {t: [rows[place] for place in places] for t, rows in scored.items()}
     if any(np.isnan(row).any() for rows in logps.values() for row in rows):
         raise DataError(f"{target.model}: its log-probabilities are NaN, so its weights hold NaN or infinity; take other ones")
-    norms = log_normalizers(model, tokens, task, list(once.values()), powers, progress=progress) if powers else {}
+    law = partial(log_normalizers, model, tokens, task, list(once.values()), max_new_tokens=base.limit_of(task), progress=progress)
+    norms = law(powers) if powers else {}
     norms = {power: rows[places] for power, rows in norms.items()}
     meta = {
         "name": target.name,
@@ -201,7 +203,7 @@ def guess_floor(target: Target, record: Record, k: int) -> float | None:
 
 
 def cross_check(
-    target: Target, record: Record, *, n: int, problems: int, max_new_tokens: int, seed: int, level: float = 0.999
+    target: Target, record: Record, *, n: int, problems: int, seed: int, max_new_tokens: int | None = None, level: float = 0.999
 ) -> dict[str, float]:
     """Sample `n` completions of the first `problems` problems at temperature 1 and hold the share right against the exact p.
 
@@ -210,7 +212,8 @@ def cross_check(
     """
     chosen = target.problems(record.meta["split"], record.meta["seed"], record.problems, record.meta["draw"])[:problems]
     policy = load_policy(target.model)
-    counts = sampled_counts(*policy, target.asked, chosen, n=n, max_new_tokens=max_new_tokens, seed=seed)
+    tokens = max_new_tokens or base.limit_of(target.asked)
+    counts = sampled_counts(*policy, target.asked, chosen, n=n, max_new_tokens=tokens, seed=seed)
     exact = float(probabilities(record.logps[1.0])[:problems].mean())
     drawn = n * len(chosen)  # the record may hold fewer than `problems`
     interval = wilson(int(counts.sum()), drawn, level=level)

@@ -77,7 +77,7 @@ def log_normalizers(
     problems: Sequence[object],
     powers: Sequence[float],
     *,
-    max_new_tokens: int = 32,
+    max_new_tokens: int,
     floor: float = FLOOR,
     most_states: int = MOST_STATES,
     progress: Callable[[int], None] = lambda n: None,

@@ -34,13 +34,13 @@ from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks.base import (
-    MAX_NEW_TOKENS,
     Said,
     Task,
     answer_key,
     fingerprint,
     guess_floor,
     hash_of,
+    limit_of,
     problems_of,
     turns_of,
     verdicts,
@@ -97,7 +97,7 @@ class Chosen:
     @property
     def max_new_tokens(self) -> int:
         """What a completion may take unless somebody says otherwise."""
-        return int(getattr(self.task, "max_new_tokens", MAX_NEW_TOKENS))
+        return limit_of(self.task)
 
     @property
     def floor(self) -> Callable[[int], float] | None:

@@ -156,6 +156,11 @@ def problems_of(task: Any, split: str, seed: int, n: int | None, draw: str = "la
     return list(task.problems(split)[:n])
 
 
+def limit_of(task: Any) -> int:
+    """Tokens that a completion may take unless somebody says otherwise."""
+    return int(getattr(task, "max_new_tokens", MAX_NEW_TOKENS))
+
+
 def turns_of(task: Any) -> int:
     """The most turns of a policy in an episode of a task; 1 where a completion is one text."""
     return int(getattr(task, "turns", 1))
@@ -327,6 +332,6 @@ def hash_of(value: Any) -> str:
 
 __all__ = [
     "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "answer_key", "answer_span",
-    "check_members", "code_hash", "fingerprint", "guess_floor", "guided", "hash_of", "leaks", "prompt_messages", "prompt_text",
-    "ready", "reference", "replies", "turns_of", "verdicts", "verifier_hash",
+    "check_members", "code_hash", "fingerprint", "guess_floor", "guided", "hash_of", "leaks", "limit_of", "prompt_messages",
+    "prompt_text", "ready", "reference", "replies", "turns_of", "verdicts", "verifier_hash",
 ]  # fmt: skip

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from sage_rlvr.errors import ConfigError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
@@ -16,7 +18,7 @@ PAD, EOS = "<pad>", "<eos>"  # ids 0 and 1; the characters follow in the order a
 def build_tokenizer(characters: Iterable[str] = CHARACTERS) -> PreTrainedTokenizerFast:
     """A tokenizer with an id for each of `characters` and two more (21 for Countdown), which
     `AutoTokenizer.from_pretrained` reads back after `save_pretrained`. An entry of several characters is a word: one id where it
-    stands, the longest first.
+    stands, the longest first. A text should have one spelling in them: no word may begin where another one ends.
 
     `encode` gives one id a character or word and no special token; a character outside raises instead of being
     dropped. `decode` gives the text back exactly. Padding is on the left, as generation needs it.
@@ -27,6 +29,8 @@ def build_tokenizer(characters: Iterable[str] = CHARACTERS) -> PreTrainedTokeniz
     from transformers import PreTrainedTokenizerFast
 
     characters = list(characters)
+    if wrong := [entry for n, entry in enumerate(characters) if entry in ("", PAD, EOS, *characters[:n])]:
+        raise ConfigError(f"characters: {wrong[0]!r} is empty, there twice or one of {PAD} and {EOS}; a task's entries differ")
     vocabulary = {token: index for index, token in enumerate((PAD, EOS, *characters))}
     words = sorted((re.escape(entry) for entry in characters if len(entry) > 1), key=len, reverse=True)
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # "<unk>" has no id: unknown text is refused

@@ -5,11 +5,11 @@
 
 A right completion is a chain: it starts at a number that the text gives, and each further step repeats one fact of the text that
 compares the last person with a new one, whichever of them it names first, and works out the new one's number. The last person is
-the one who is asked for. The text gives several numbers and more facts than are needed, so there are several chains, short ones
-and long ones, and facts that lead nowhere: to find a chain takes a strategy, and no step can be taken back. Each step is checked
-exactly, in one spelling, so that `solutions` lists every right completion.
+the one who is asked for. Spare facts close loops, so that there are several chains, and other facts lead nowhere; no step can be
+taken back. How far that takes a strategy is `blind`, the chance of a walk that takes any fact, which a task can bound. Each step is
+checked exactly, in one spelling, so that `solutions` lists every right completion.
 
-A problem is a pure function of (task, split, seed, index). Its split goes by a hash of what it says without names and order.
+A problem is a pure function of (task, split, seed, index). Its split goes by a hash of its numbers.
 """
 
 from __future__ import annotations
@@ -25,8 +25,19 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.base import hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.tasks.word_problems import story
-from sage_rlvr.tasks.word_problems.draws import Words, candidate
-from sage_rlvr.tasks.word_problems.story import CLASSES, EXACTLY, NAMES, THEN, TOKENS, WORKED, Story, read, story_of
+from sage_rlvr.tasks.word_problems.draws import Words, bucket, candidate
+from sage_rlvr.tasks.word_problems.story import (
+    CLASSES,
+    EXACTLY,
+    MOST,
+    NAMES,
+    THEN,
+    TOKENS,
+    WORKED,
+    Story,
+    read,
+    story_of,
+)
 from sage_rlvr.verifiers import Verdict
 
 SPLITS = {"test": (0, 10), "validation": (10, 20), "train": (20, 100)}  # of a story's bucket
@@ -39,46 +50,52 @@ BY_HAND = str.maketrans("*-/", "×−÷")
 class WordProblems:
     """Word problems of several steps from a grammar (see the module).
 
-    people: weights over how many take part (any sum). given: numbers that the text gives. loops: facts beyond those
-    that join everybody, so that there are several ways. steps: the fewest and the most facts that the shortest right chain takes.
-    ways: the fewest and the most right chains. max_value: the most that anybody has. train_problems: size of the training pool.
-    data_seed: its seed, apart from the seed of a run.
+    people: weights over how many take part (any sum). given: numbers that the text gives. loops: facts beyond those that join
+    everybody, so that there are several ways. steps: the fewest and the most facts that the shortest right chain takes. ways: the
+    fewest and the most right chains. blind: the most that a walk which takes any fact may be right. max_value: the most that
+    anybody has. train_problems: size of the training pool. data_seed: its seed, apart from the seed of a run.
     """
 
     people: dict[int, float] = field(default_factory=lambda: {3: 0.25, 4: 0.25, 5: 0.25, 6: 0.25})
-    given: int = 2
+    given: int = 1
     loops: int = 1
-    steps: tuple[int, int] = (1, 4)
-    ways: tuple[int, int] = (2, 12)
+    steps: tuple[int, int] = (1, 5)
+    ways: tuple[int, int] = (1, 12)
+    blind: float = 1.0
     max_value: int = 40
-    train_problems: int = 4_000
+    train_problems: int = 2_000
     data_seed: int = 0
 
     name: ClassVar[str] = "word_problems"
     characters: ClassVar[tuple[str, ...]] = TOKENS
     token_classes: ClassVar[tuple[tuple[str, str], ...]] = CLASSES
-    max_new_tokens: ClassVar[int] = 112
     kinds: ClassVar[Mapping[str, str]] = {"steps": "", "operators": "In the order in which they are taken."}
     problem_of = staticmethod(story_of)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "ways"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        people = {int(n): float(weight) for n, weight in sorted(self.people.items())}
-        object.__setattr__(self, "people", people)
-        few = min(people, default=0)
-        spare = (few - 1) * (few - 2) // 2
+        try:
+            for name in ("steps", "ways"):
+                object.__setattr__(self, name, tuple(int(n) for n in getattr(self, name)))
+            people = dict(sorted((int(n), float(weight)) for n, weight in self.people.items()))
+        except (TypeError, ValueError, AttributeError):
+            raise ConfigError(
+                f"word_problems: people {self.people!r}, steps {self.steps!r}, ways {self.ways!r}: people is {{number: weight}}, "
+                "steps and ways are two whole numbers each"
+            ) from None
+        total, few = sum(people.values()), min(people, default=0)
+        object.__setattr__(self, "people", {n: weight / total for n, weight in people.items()} if total else people)
         refused = {
-            f"people {people}: numbers from 2 to {len(NAMES)} with weights above 0":
-                not people or any(n not in range(2, len(NAMES) + 1) or not 0 < w < float("inf") for n, w in people.items()),
-            f"given {self.given}: 1 or more, and fewer than people ({few})": not 1 <= self.given < few,
-            f"loops {self.loops}: 0 or more, and no more than there are other pairs of people ({spare})":
-                not 0 <= self.loops <= spare,
+            f"people {people}: numbers from 2 to {len(NAMES)} with finite weights above 0":
+                not 0 < total < float("inf") or any(not 2 <= n <= len(NAMES) or w <= 0 for n, w in people.items()),
+            f"given {self.given}: 1 or more, and fewer than the fewest people ({few})": not 1 <= self.given < few,
+            f"loops {self.loops}: 0 to {min(few, (few - 1) * (few - 2) // 2)} for the fewest people ({few}); take more of them":
+                not 0 <= self.loops <= min(few, (few - 1) * (few - 2) // 2),
             f"steps {list(self.steps)}: the fewest and the most, 1 or more":
                 len(self.steps) != 2 or not 1 <= self.steps[0] <= self.steps[1],
             f"ways {list(self.ways)}: the fewest and the most, 1 or more":
                 len(self.ways) != 2 or not 1 <= self.ways[0] <= self.ways[1],
-            f"max_value {self.max_value}: 2 to 999999": not 2 <= self.max_value <= 999_999,
+            f"blind {self.blind}: above 0, at most 1": not 0 < self.blind <= 1,
+            f"max_value {self.max_value}: 2 to {MOST}": not 2 <= self.max_value <= MOST,
             f"train_problems {self.train_problems}, data_seed {self.data_seed}: at least 1 problem, and a seed of 0 or more":
                 self.train_problems < 1 or self.data_seed < 0,
         }  # fmt: skip
@@ -92,15 +109,23 @@ class WordProblems:
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the problems of an evaluation."""
-        sizes = {name: getattr(self, name) for name in ("given", "loops", "max_value")}
+        sizes = {name: getattr(self, name) for name in ("given", "loops", "blind", "max_value")}
         people = {str(n): weight for n, weight in self.people.items()}
         return {"name": self.name, "people": people, **sizes, "steps": list(self.steps), "ways": list(self.ways)}
 
     @staticmethod
     def described(identity: Mapping[str, Any]) -> str:
         """Sizes and bounds of the problems in a line."""
-        (least, most), sizes = identity["steps"], f"{' or '.join(identity['people'])} people, {identity['given']} numbers given"
-        return f"word problems: {sizes}, {identity['loops']} spare facts, {least} to {most} steps, up to {identity['max_value']}"
+        (least, most), spare = identity["steps"], identity["loops"]
+        sizes = f"{' or '.join(identity['people'])} people, numbers given {identity['given']}, spare facts {spare}"
+        blind = "" if identity["blind"] == 1 else f", a blind walk right at most {identity['blind']:g}"
+        return f"word problems: {sizes}, {least} to {most} steps{blind}, numbers up to {identity['max_value']}"
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The longest right completion in tokens, its end among them: a chain of everybody."""
+        digits = len(str(self.max_value))
+        return 3 + digits + (max(self.people) - 1) * (13 + 2 * digits)
 
     def prompt(self, problem: Story) -> str:
         """The text, which ends with the question."""
@@ -139,7 +164,7 @@ class WordProblems:
         return [_example(self, split, seed, index) for index in range(start, start + n)]
 
     def problems(self, split: str = "train") -> list[Story]:
-        """The first `train_problems` different ones of a split. DataError where the world has fewer."""
+        """The first `train_problems` of a split that differ in words, names among them. DataError where the world has fewer."""
         _check_split(split)
         return list(_different(self, split, self.data_seed, self.train_problems))
 
@@ -172,6 +197,8 @@ class WordProblems:
             "the answer alone": [(p, f"{p.asked}{EXACTLY}{p.values[p.asked]}") for p in rows],
         }
         yield Case("", wrong, "wrong")
+        chance = sum(p.blind for p in rows)
+        yield Check("a walk that takes any fact to a new person", chance, len(rows), note="expected; steps worked without fault")
         yield duplicates("problems that stand once", ((p.problem_id, p.text, str(p.values[p.asked])) for p in rows))
 
     @property
@@ -201,12 +228,12 @@ def _example(task: WordProblems, split: str, seed: int, index: int) -> tuple[Sto
     words, (low, behind) = Words(seed, index, list(SPLITS).index(split)), SPLITS[split]
     for _ in range(DRAWS):
         story = candidate(_people(task, words), task.given, task.loops, task.max_value, words)
-        if story is None or not low <= story.bucket < behind or not task.ways[0] <= len(story.chains) <= task.ways[1]:
+        if story is None or not low <= bucket(story) < behind or not task.ways[0] <= len(story.chains) <= task.ways[1]:
             continue
-        if task.steps[0] <= min(map(len, story.chains)) - 1 <= task.steps[1]:
+        if task.steps[0] <= min(map(len, story.chains)) - 1 <= task.steps[1] and story.blind <= task.blind:
             return story, story.written(story.chains[words.below(len(story.chains))])
-    why = f"none of {DRAWS} drawn {split} stories has as many steps and ways as asked"
-    raise DataError(f"{task}: {why}; widen steps, ways or max_value")
+    why = f"none of {DRAWS} drawn {split} stories has steps, ways and blind as asked"
+    raise DataError(f"{task}: {why}; widen one of them, people or max_value")
 
 
 @lru_cache(maxsize=32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,4 +69,13 @@ def between(a: str, b: str, values: Mapping[str, int], words: Words) -> Fact | N
     return fits[words.below(len(fits))] if fits else None
 
 
-__all__ = ["Words", "candidate"]
+def bucket(story: Story) -> int:
+    """0 to 99, by the numbers that it compares, gives and asks for: the same for other names, another order, and a fact told from
+    the other side or by other means."""
+    values = story.values
+    pairs = sorted(sorted((values[fact.who], values[fact.other])) for fact in story.facts if fact.operator)
+    said = repr((pairs, sorted(values[person] for person in story.given), values[story.asked]))
+    return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "big") % 100
+
+
+__all__ = ["Words", "bucket", "candidate"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +28,8 @@ CLASSES = (  # of the tokens
     ("prompt", "|".join(map(re.escape, (*ASKED, END)))),
 )
 BACK = {"+": "-", "-": "+", "*": "/"}
-LONGEST = 600  # characters; a longer completion is wrong without being read
+LONGEST = 2_000  # characters; a longer completion is wrong without being read
+MOST = 999_999  # of what anybody has
 FACT = re.compile(r"([A-Z][a-z]+)=(?:([0-9]{1,6})|([A-Z][a-z]+)([-+*])([0-9]{1,6}))")
 GIVEN = re.compile(r"([A-Z][a-z]+) has exactly ([0-9]{1,6})")
 WORKED = re.compile(r"so [A-Z][a-z]+ has [0-9]{1,6}([-+*/])[0-9]{1,6}=[0-9]{1,6}")
@@ -64,8 +64,8 @@ class Fact:
 class Story:
     """A problem: its facts in the order in which they are told, and who is asked for.
 
-    DataError where facts contradict each other or compare the same two people, or where they do not give everybody a whole number
-    above 0.
+    DataError where facts contradict each other or say something twice, where they do not give everybody a whole number from 1 to
+    999,999, and for names without a token.
     """
 
     facts: tuple[Fact, ...]
@@ -73,21 +73,24 @@ class Story:
 
     def __post_init__(self) -> None:
         who = f"story {self.problem_id!r:.120}:"
-        pairs = [frozenset((fact.who, fact.other)) for fact in self.facts if fact.operator]
-        if len(set(pairs)) < len(pairs) or any(len(pair) == 1 for pair in pairs):
-            raise DataError(f"{who} a fact compares two people, and no two facts the same two")
-        told = {person for fact in self.facts for person in (fact.who, fact.other) if person}
-        if lost := sorted(({self.asked} | told) - set(self.values)):
-            raise DataError(f"{who} nothing tells how many {', '.join(lost)} would have")
+        people = {person for fact in self.facts for person in (fact.who, fact.other) if person} | {self.asked}
+        if unknown := sorted(people - set(NAMES)):
+            raise DataError(f"{who} {', '.join(unknown)} has no token; take names from {', '.join(NAMES)}")
+        said = [frozenset((fact.who, fact.other)) if fact.operator else fact.who for fact in self.facts]
+        if twice := [fact for n, fact in enumerate(self.facts) if said[n] in said[:n] or fact.who == fact.other or fact.amount < 1]:
+            raise DataError(f"{who} {twice[0]}: a fact gives one person's number or compares two, by 1 or more; none is told twice")
+        if lost := sorted(people - set(self.values)):
+            advice = "join each person by facts to one whose number is given"
+            raise DataError(f"{who} nothing tells how many {', '.join(lost)} would have, from 1 to {MOST}; {advice}")
         for fact in self.facts:
             value = applied(self.values[fact.other], fact.operator, fact.amount) if fact.operator else fact.amount
             if value != self.values[fact.who]:
-                raise DataError(f"{who} {fact} contradicts the other facts")
+                raise DataError(f"{who} {fact} contradicts the other facts; leave it out or mend its number")
 
     @cached_property
     def values(self) -> dict[str, int]:
         """How many each person has, as far as the facts tell."""
-        found = {fact.who: fact.amount for fact in self.facts if not fact.operator and fact.amount > 0}
+        found = {fact.who: fact.amount for fact in self.facts if not fact.operator and 0 < fact.amount <= MOST}
         waiting = list(found)
         while waiting:
             person = waiting.pop()
@@ -124,14 +127,6 @@ class Story:
         return "".join(f"{fact}{END}" for fact in self.facts) + f"{ASKED[0]}{self.asked}{ASKED[1]}"
 
     @cached_property
-    def bucket(self) -> int:
-        """0 to 99, by what it says without names and order, so that a problem told with other names lies in the same split."""
-        values = self.values
-        said = sorted((values[f.who], f.operator, f.amount, values[f.other] if f.other else 0) for f in self.facts)
-        digest = hashlib.blake2b(repr((said, values[self.asked])).encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") % 100
-
-    @cached_property
     def chains(self) -> tuple[tuple[str, ...], ...]:
         """Every right chain as the people on it, by its first person in the order of the text, then fact by fact."""
         found: list[tuple[str, ...]] = []
@@ -148,6 +143,18 @@ class Story:
             walk((person,))
         return tuple(found)
 
+    @property
+    def blind(self) -> float:
+        """The chance that a walk which starts at a given number and takes any fact to a new person ends at the one asked for."""
+
+        def chance(path: tuple[str, ...]) -> float:
+            if path[-1] == self.asked:
+                return 1.0
+            left = [person for person in self.moves.get(path[-1], {}) if person not in path]
+            return sum(chance((*path, person)) for person in left) / len(left) if left else 0.0
+
+        return sum(chance((person,)) for person in self.given) / len(self.given)
+
     def written(self, chain: Sequence[str]) -> str:
         """The completion that takes these people in turn."""
         said = f"{chain[0]}{EXACTLY}{self.values[chain[0]]}"
@@ -160,21 +167,24 @@ class Story:
 
 
 def applied(value: int, operator: str, amount: int) -> int | None:
-    """value operator amount where it is a whole number above 0, else None."""
+    """value operator amount where it is a whole number from 1 to `MOST`, else None."""
     if operator == "/":
         return value // amount if amount and value % amount == 0 else None
     found = value + amount if operator == "+" else value - amount if operator == "-" else value * amount
-    return found if found > 0 else None
+    return found if 0 < found <= MOST else None
 
 
 def story_of(problem_id: str) -> Story:
     """The problem of an id such as "Ann=7 Dan=Ann+3 Dan?"; DataError for any other text."""
     *told, asked = problem_id.split(" ")
     found = [FACT.fullmatch(one) for one in told]
-    if not told or None in found or not asked.endswith("?"):
+    story = None
+    if found and None not in found and asked[:-1].isalpha():
+        facts = (Fact(m[1], int(m[2] or m[5]), m[4] or "", m[3] or "") for m in found if m)
+        story = Story(tuple(facts), asked[:-1])
+    if story is None or story.problem_id != problem_id:
         raise DataError(f"{problem_id!r:.80} is no id of a word problem: it should look like 'Ann=7 Dan=Ann+3 Dan?'.")
-    facts = (Fact(m[1], int(m[2] or m[5]), m[4] or "", m[3] or "") for m in found if m)
-    return Story(tuple(facts), asked[:-1])
+    return story
 
 
 def read(problem: Story, text: str) -> tuple[Verdict, str | None]:
