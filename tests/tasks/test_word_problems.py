@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations, pairwise, permutations
 
 import pytest
@@ -170,6 +171,9 @@ def test_how_many_take_part_goes_by_the_weights() -> None:
 
 
 def test_equal_weights_are_one_task_and_keys_may_be_text() -> None:
+    six = WordProblems(dict.fromkeys(range(3, 9), 1))
+    assert replace(six, train_problems=5).people == six.people
+    assert WordProblems({3: 1, 4: 2, 5: 3}) == WordProblems({3: 0.1, 4: 0.2, 5: 0.3})
     a, b = WordProblems({"10": 1, "9": 1}), WordProblems({9: 0.5, 10: 0.5})
     assert a == b and hash(a) == hash(b) and a.identity == b.identity and a.draw("test", 0, 5) == b.draw("test", 0, 5)
     assert pickle.loads(pickle.dumps(a)) == a and a != WordProblems({9: 1, 10: 2})
@@ -178,10 +182,25 @@ def test_equal_weights_are_one_task_and_keys_may_be_text() -> None:
 
 
 def test_each_right_chain_is_taught_as_often() -> None:
-    """Of stories with two chains the first is drawn in half of 400, within five standard deviations."""
-    world = WordProblems(ways=(2, 2))
-    first = Counter(text == world.solutions(problem)[0] for problem, text in world.examples("train", 3, 0, 400))
-    assert 150 < first[True] < 250
+    """Of stories with three chains each is drawn in a third of 450, within five standard deviations."""
+    world = WordProblems({4: 1}, loops=2, ways=(3, 3))
+    taught = Counter(world.solutions(problem).index(text) for problem, text in world.examples("train", 3, 0, 450))
+    assert len(taught) == 3 and all(100 < n < 200 for n in taught.values())
+
+
+def test_stories_vary_in_all_they_may() -> None:
+    rows = TASK.draw("train", 0, 200)
+    assert rows[:5] != TASK.draw("train", 1, 5) and rows[:5] != TASK.draw("validation", 0, 5)
+    assert len({[not fact.operator for fact in p.facts].index(True) for p in rows}) > 3  # where the given number is told
+    assert {fact.operator for p in rows for fact in p.facts} == {"", "+", "-", "*"}
+    # a person with two facts, in one as the one who has and in the other as the one to compare with
+    assert any({f.who for f in p.facts if f.operator == "*"} & {f.other for f in p.facts} for p in rows)
+
+
+def test_a_split_hangs_on_all_numbers() -> None:
+    """Golden buckets: a change of what is hashed would draw every split anew."""
+    said = ("Ann=7 Dan=Ann+3 Dan?", "Ann=7 Dan=Ann+3 Ann?", "Dan=10 Dan=Ann+3 Ann?", "Ann=7 Dan=Ann+4 Dan?")
+    assert [bucket(story_of(one)) for one in said] == [96, 97, 58, 0]
 
 
 def test_a_blind_walk_by_hand() -> None:
@@ -233,8 +252,11 @@ def test_refusals() -> None:
     for setting, value in {"people": {13: 1}, "given": 3, "loops": 2, "steps": (3, 2), "ways": (0, 2), "blind": 0}.items():
         with pytest.raises(ConfigError, match=f"word_problems: {setting} "):
             WordProblems(**{setting: value})
-    for wrong in ({"people": {"x": 1}}, {"people": [3]}, {"steps": 3}, {"ways": ("a", 2)}):
-        with pytest.raises(ConfigError, match=r"people is \{number: weight\}, steps and ways are two whole numbers each"):
+    for wrong in (
+        {"people": {"x": 1}}, {"people": [3]}, {"people": {3.5: 1}}, {"people": {"4": 1, 4: 2}}, {"people": {float("inf"): 1}},
+        {"steps": 3}, {"steps": (1.5, 2)}, {"ways": ("a", 2)}, {"given": "1"}, {"loops": 0.5}, {"max_value": 40.5}, {"blind": "1"},
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=r"people is \{whole number: weight\}, steps and ways"):
             WordProblems(**wrong)
     with pytest.raises(DataError, match="widen one of them, people or max_value"):
         WordProblems(ways=(90, 99)).examples("test", 0, 0, 1)

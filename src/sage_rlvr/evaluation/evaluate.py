@@ -52,6 +52,11 @@ class Target:
         """The task that is evaluated."""
         return self.world.build() if self.task is None else self.task
 
+    @property
+    def tokens(self) -> int:
+        """Tokens that a completion may take: those of the run that is evaluated on its own task, else the task's."""
+        return base.limit_of(self.asked) if self.limit is None or self.task is None else self.limit
+
     def problems(self, split: str, seed: int, n: int, draw: str) -> list[Any]:
         """`tasks.base.problems_of` of the task that is evaluated."""
         return base.problems_of(self.asked, split, seed, n, draw)
@@ -175,7 +180,7 @@ def evaluate(
     logps = {t: [rows[place] for place in places] for t, rows in scored.items()}
     if any(np.isnan(row).any() for rows in logps.values() for row in rows):
         raise DataError(f"{target.model}: its log-probabilities are NaN, so its weights hold NaN or infinity; take other ones")
-    law = partial(log_normalizers, model, tokens, task, list(once.values()), max_new_tokens=base.limit_of(task), progress=progress)
+    law = partial(log_normalizers, model, tokens, task, list(once.values()), max_new_tokens=target.tokens, progress=progress)
     norms = law(powers) if powers else {}
     norms = {power: rows[places] for power, rows in norms.items()}
     meta = {
@@ -212,7 +217,7 @@ def cross_check(
     """
     chosen = target.problems(record.meta["split"], record.meta["seed"], record.problems, record.meta["draw"])[:problems]
     policy = load_policy(target.model)
-    tokens = max_new_tokens or base.limit_of(target.asked)
+    tokens = target.tokens if max_new_tokens is None else max_new_tokens
     counts = sampled_counts(*policy, target.asked, chosen, n=n, max_new_tokens=tokens, seed=seed)
     exact = float(probabilities(record.logps[1.0])[:problems].mean())
     drawn = n * len(chosen)  # the record may hold fewer than `problems`

@@ -11,7 +11,7 @@ from sage_rlvr.config import build, dump
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.generation import CpuGenerator, Decoding, Request
 from sage_rlvr.models.policy import Asking, load_policy, weights_hash
-from sage_rlvr.tasks.base import MAX_NEW_TOKENS, Task
+from sage_rlvr.tasks.base import Task, limit_of
 from sage_rlvr.tasks.teachers import TEACHERS, Teacher
 from sage_rlvr.verifiers import Verdict
 
@@ -51,7 +51,7 @@ class Policy:
 @lru_cache(maxsize=2)
 def _asked(model: str, task: Task) -> tuple[Asking, CpuGenerator]:
     policy, tokens = load_policy(model)
-    limit = int(getattr(task, "max_new_tokens", MAX_NEW_TOKENS))
+    limit = limit_of(task)
     return Asking.of(task, tokens), CpuGenerator(policy, tokens, Decoding("greedy", temperature=0.0, max_new_tokens=limit))
 
 

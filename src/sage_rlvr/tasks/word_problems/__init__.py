@@ -15,10 +15,12 @@ A problem is a pure function of (task, split, seed, index). Its split goes by a 
 from __future__ import annotations
 
 import inspect
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from math import fsum
 from typing import Any, ClassVar
 
 from sage_rlvr.errors import ConfigError, DataError
@@ -74,16 +76,23 @@ class WordProblems:
 
     def __post_init__(self) -> None:
         try:
+            for name in ("given", "loops", "max_value", "train_problems", "data_seed"):
+                operator.index(getattr(self, name))
             for name in ("steps", "ways"):
-                object.__setattr__(self, name, tuple(int(n) for n in getattr(self, name)))
+                object.__setattr__(self, name, tuple(operator.index(n) for n in getattr(self, name)))
             people = dict(sorted((int(n), float(weight)) for n, weight in self.people.items()))
-        except (TypeError, ValueError, AttributeError):
+            whole = len(people) == len(self.people) and all(int(n) == float(n) for n in self.people)
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            whole = False
+        if not whole or not isinstance(self.blind, int | float):
             raise ConfigError(
-                f"word_problems: people {self.people!r}, steps {self.steps!r}, ways {self.ways!r}: people is {{number: weight}}, "
-                "steps and ways are two whole numbers each"
-            ) from None
-        total, few = sum(people.values()), min(people, default=0)
-        object.__setattr__(self, "people", {n: weight / total for n, weight in people.items()} if total else people)
+                f"{self}: people is {{whole number: weight}}, steps and ways are two whole numbers each, blind is a number, "
+                "the others are whole numbers"
+            )
+        total, few = fsum(people.values()), min(people, default=0)
+        if total and abs(total - 1) > 1e-9:  # rounded, so that equal weights are equal numbers
+            people = {n: round(weight / total, 12) for n, weight in people.items()}
+        object.__setattr__(self, "people", people)
         refused = {
             f"people {people}: numbers from 2 to {len(NAMES)} with finite weights above 0":
                 not 0 < total < float("inf") or any(not 2 <= n <= len(NAMES) or w <= 0 for n, w in people.items()),
@@ -123,7 +132,7 @@ class WordProblems:
 
     @property
     def max_new_tokens(self) -> int:
-        """The longest right completion in tokens, its end among them: a chain of everybody."""
+        """At least the tokens of the longest right completion, a chain of everybody, and its end."""
         digits = len(str(self.max_value))
         return 3 + digits + (max(self.people) - 1) * (13 + 2 * digits)
 
