@@ -20,6 +20,7 @@ EFFECTS = [  # how the row of the page begins, folder of docs/results, a, b, met
     ("| At a mean q of 2", "sage_room", "Branch, ratio 4", "GRPO, beta 0.0125", ("pass@1", "pass@256")),
     ("| At a mean q of 2", "sage_room", "Branch, ratio 4", "placebo of Branch, ratio 4", ("pass@256",)),
     ("| Answers of 55 tokens", "steps", "GRPO + strong Branch", "GRPO, beta 0.0125", ("pass@1", "pass@256")),
+    ("| [Word problems]", "words", "GRPO + strong Branch", "GRPO, beta 0.0125", ("pass@1", "pass@256")),
     ("| Ratio and threshold tuned", "grid", "r0.3_t2", "GRPO, beta 0.0125", ("pass@1", "pass@256")),
     ("Does another guide help?", "rarity_centered", "RLOO+Rarity", "RLOO+Rarity-placebo", ("pass@256", "pass@1")),
     ("| Branch as a bonus", "beyond", "RLOO+Branch", "RLOO", ("pass@1", "pass@256")),
@@ -55,7 +56,7 @@ def test_every_effect_is_in_its_summary(start: str, folder: str, a: str, b: str,
     (line,) = (one for one in lines if one.startswith(f"| {start}"))
     assert f"`sweep {folder}`" in line
     found = compare(Results.read(str(DOCS / "results" / folder)))
-    rows = [row for row in found if row.task in ("", "countdown_steps") and (row.a, row.b) == (a, b)]
+    rows = [row for row in found if row.task in ("", "countdown_steps", "word_problems") and (row.a, row.b) == (a, b)]
     for metric in metrics:
         (found,) = (row.comparison.difference for row in rows if str(row.metric) == metric)
         assert said(found.value, found.low, found.high, metric) in line, metric
