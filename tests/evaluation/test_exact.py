@@ -22,6 +22,7 @@ from sage_rlvr.models.policy import load_policy
 from sage_rlvr.recipes import recipe
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.countdown import Countdown, Problem
+from sage_rlvr.tasks.word_problems import WordProblems
 from sage_rlvr.training.problems import training_problems
 
 WORLD = WorldConfig(counts={2: 1.0}, max_number=12, max_target=144, train_problems=60)
@@ -183,3 +184,23 @@ def test_a_record_names_its_weights_and_a_mistyped_folder_is_answered_at_once(
         load_policy("runs/grpo-20")
     with pytest.raises(ConfigError, match="runs/grpo-2 is a run, so write runs/grpo-2/policy"):
         load_policy("runs/grpo-2")
+
+
+def test_completions_are_as_long_as_the_run_or_the_task_says(warm_policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = Target("words", "", WORLD, task=WordProblems())
+    assert words.tokens == WordProblems().max_new_tokens == 90
+    assert replace(words, limit=50).tokens == 50 and Target("warm", "", WORLD, limit=50).tokens == Countdown.max_new_tokens == 32
+    asked: list[int] = []
+
+    def counted(*_: object, max_new_tokens: int, **more: object) -> np.ndarray:
+        asked.append(max_new_tokens)
+        return np.zeros(2, dtype=np.int64)
+
+    monkeypatch.setattr(evaluation, "sampled_counts", counted)
+    monkeypatch.setattr(Target, "tokens", 17)
+    target = Target("warm", str(warm_policy), WORLD)
+    record = evaluate(target, problems=2, temperatures=(1.0,))
+    cross_check(target, record, n=1, problems=2, seed=1)
+    monkeypatch.setattr(evaluation, "log_normalizers", lambda *a, max_new_tokens, **k: asked.append(max_new_tokens) or {})
+    evaluate(target, problems=2, temperatures=(1.0,), powers=(2.0,))
+    assert asked == [17, 17]

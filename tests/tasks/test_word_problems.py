@@ -204,7 +204,7 @@ def test_a_split_hangs_on_all_numbers() -> None:
 
 
 def test_a_blind_walk_by_hand() -> None:
-    """From Ann (Dan or Ben) half the walks go on to Eve, and then to Kim or stop there; from Kim all are there at once."""
+    """From Ann half the walks go by Dan to Eve and half end at Ben; from Kim every walk is at Eve in one step."""
     assert STORY.blind == (0.5 + 1) / 2 and story_of("Eve=20 Eve=Dan*2 Dan=Ann+3 Ben=Ann-5 Ben?").blind == 1
     hard = WordProblems({6: 1}, steps=(2, 5), blind=0.4).draw("test", 0, 30)
     assert max(problem.blind for problem in hard) <= 0.4

@@ -17,11 +17,10 @@ from functools import cached_property, lru_cache
 from itertools import product
 from typing import ClassVar
 
-import numpy as np
-
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.base import code_hash, hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates, uniform_floor
+from sage_rlvr.tasks.streams import words
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.knights_and_knaves import HEADING, Rule, conclusion, identity, judge
 
@@ -120,24 +119,17 @@ class Puzzle:
         )
 
 
-def _words(*path: int) -> Iterator[int]:
-    """An endless stream of 64-bit words, a pure function of its path; the same with every numpy version."""
-    bits = np.random.Philox(np.random.SeedSequence(list(path)))
-    while True:
-        yield from (int(word) for word in bits.random_raw(64))
-
-
-def _claims(words: Iterator[int], people: int, speaker: int) -> Iterator[Statement]:
+def _claims(chance: Iterator[int], people: int, speaker: int) -> Iterator[Statement]:
     """Somebody is a knight or a knave, again and again; nobody says "I am a knave", which nobody can."""
     while True:
-        claim = ("knight", "knave")[next(words) % 2], next(words) % people
+        claim = ("knight", "knave")[next(chance) % 2], next(chance) % people
         if claim != ("knave", speaker):
             yield claim
 
 
-def _statement(words: Iterator[int], people: int, speaker: int) -> Statement:
-    kind = ("plain", *_JOINED)[next(words) % 6]
-    claims = _claims(words, people, speaker)
+def _statement(chance: Iterator[int], people: int, speaker: int) -> Statement:
+    kind = ("plain", *_JOINED)[next(chance) % 6]
+    claims = _claims(chance, people, speaker)
     first = next(claims)
     if kind in ("plain", "not"):
         return first if kind == "plain" else (kind, first)
@@ -146,11 +138,11 @@ def _statement(words: Iterator[int], people: int, speaker: int) -> Statement:
 
 @lru_cache(maxsize=4096)
 def _puzzle(seed: int, people: int, index: int) -> Puzzle:
-    words = _words(seed, people, index)
-    order = sorted(range(len(NAMES)), key=lambda _: next(words))
+    chance = words(seed, people, index)
+    order = sorted(range(len(NAMES)), key=lambda _: next(chance))
     names = tuple(NAMES[i] for i in order[:people])
     for _ in range(MAX_DRAWS):
-        statements = tuple(_statement(words, people, speaker) for speaker in range(people))
+        statements = tuple(_statement(chance, people, speaker) for speaker in range(people))
         if len(solutions_of(statements)) == 1:
             return Puzzle(f"kk{people}-{seed}-{index}", names, statements)
     raise DataError(f"kk{people}-{seed}-{index}: none of {MAX_DRAWS} candidates has one solution; take another seed.")
@@ -214,9 +206,9 @@ class KnightsAndKnaves:
         To train a policy from scratch on."""
         puzzles, found = self.problems(split), []
         for number in range(start, start + n):
-            words = _words(seed, number)
-            drawn = puzzles[next(words) % len(puzzles)]
-            names = sorted(NAMES, key=lambda _: next(words))[: len(drawn.names)]
+            chance = words(seed, number)
+            drawn = puzzles[next(chance) % len(puzzles)]
+            names = sorted(NAMES, key=lambda _: next(chance))[: len(drawn.names)]
             puzzle = replace(drawn, names=tuple(names))
             found.append((puzzle, self.worked(puzzle)))
         return found

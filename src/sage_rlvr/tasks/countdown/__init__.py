@@ -32,6 +32,7 @@ from sage_rlvr.tasks.countdown.problem import (
     verify,
 )
 from sage_rlvr.tasks.countdown.tokenizer import build_tokenizer
+from sage_rlvr.tasks.streams import different, stream
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import canonical, parse, structure
 
@@ -213,7 +214,7 @@ class Countdown:
         every = self.census(split)
         if not 1 <= n <= len(every):
             raise DataError(f"{n} {split} problems: this world has {len(every)}; ask for 1 to {len(every)} of them.")
-        words = draws.stream(seed, SPLITS.index(split), len(every)).random_raw(len(every))
+        words = stream(seed, SPLITS.index(split), len(every)).random_raw(len(every))
         return [every[i] for i in np.argsort(words, kind="stable")[:n]]
 
     def problems(
@@ -227,7 +228,7 @@ class Countdown:
             return [problem for problem, _ in self.examples(split, seed, 0, n)]
         size = draws.block_size(self)
         blocks = (self.examples(split, seed, start, size) for start in itertools.count(0, size))
-        found = draws.different(blocks, n, 4 * draws.BLOCK // size)
+        found = different(blocks, n, 4 * draws.BLOCK // size)
         if len(found) < n:
             raise DataError(
                 f"{n} distinct {split} problems: this world gave only {len(found)}; ask for fewer or "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from sage_rlvr.errors import DataError
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, evaluate, reached, templates
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, in_split
+from sage_rlvr.tasks.streams import stream
 
 if TYPE_CHECKING:
     from sage_rlvr.tasks.countdown import Countdown
@@ -22,11 +22,6 @@ UNIFORM_BLOCK, UNIFORM_BLOCK_OF_FIVE = 64, 16  # law "uniform": smaller, for eac
 MAX_DRAWS = 1 << 23  # candidates for one block before a world is called impossible
 _MAX_MISSES = 1 << 11  # law "uniform": sets of numbers in a row without a target before a world is called impossible
 Examples = list[tuple[Problem, str]]
-
-
-def stream(seed: int, *path: int) -> np.random.Philox:
-    """A counter-based bit stream; only its raw 64-bit words are used, which every numpy version gives alike."""
-    return np.random.Philox(np.random.SeedSequence([seed, *path]))
 
 
 def block_size(world: Countdown) -> int:
@@ -47,20 +42,6 @@ def block(world: Countdown, split: str, seed: int, number: int) -> Examples:
     chosen = sizes[np.minimum(np.searchsorted(edges, uniform * edges[-1], side="right"), len(sizes) - 1)].tolist()
     streams = {n: iter(draw(world, split, n, stream(*path, n), chosen.count(n))) for n in world.counts if n in chosen}
     return [next(streams[n]) for n in chosen]
-
-
-def different(blocks: Iterable[Sequence[tuple[Problem, str]]], n: int, dry: int) -> list[Problem]:
-    """The first n problems of blocks of examples whose keys differ; fewer where `dry` blocks in a row bring none."""
-    found: dict[tuple[tuple[int, ...], int], Problem] = {}
-    stale = 0
-    for drawn in blocks:
-        before = len(found)
-        for problem, _ in drawn:
-            found.setdefault(problem.key, problem)
-        stale = 0 if len(found) > before else stale + 1
-        if len(found) >= n or stale == dry:
-            break
-    return list(found.values())[:n]
 
 
 def _accepted(world: Countdown, split: str, n: int, bits: np.random.Philox, need: int) -> Examples:

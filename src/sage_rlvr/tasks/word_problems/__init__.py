@@ -20,12 +20,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from itertools import count
 from math import fsum
 from typing import Any, ClassVar
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.base import hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates
+from sage_rlvr.tasks.streams import different
 from sage_rlvr.tasks.word_problems import story
 from sage_rlvr.tasks.word_problems.draws import Words, bucket, candidate
 from sage_rlvr.tasks.word_problems.story import (
@@ -228,7 +230,7 @@ def _people(task: WordProblems, words: Words) -> int:
         share -= weight
         if share < 0:
             return n
-    return n
+    return n  # rounding left a rest: the last one
 
 
 @lru_cache(maxsize=1 << 14)
@@ -247,15 +249,10 @@ def _example(task: WordProblems, split: str, seed: int, index: int) -> tuple[Sto
 
 @lru_cache(maxsize=32)
 def _different(task: WordProblems, split: str, seed: int, n: int) -> tuple[Story, ...]:
-    found: dict[str, Story] = {}
-    index = dry = 0
-    while len(found) < n and dry < DRY:
-        story, _ = _example(task, split, seed, index)
-        index, dry = index + 1, dry + 1 if story.problem_id in found else 0
-        found.setdefault(story.problem_id, story)
+    found = different(([_example(task, split, seed, index)] for index in count()), n, DRY)
     if len(found) < n:
         raise DataError(f"{n} different {split} problems: {task} gave only {len(found)}; ask for fewer or widen it")
-    return tuple(found.values())
+    return tuple(found)
 
 
 __all__ = ["WordProblems"]

@@ -6,25 +6,21 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from sage_rlvr.tasks.streams import words
 from sage_rlvr.tasks.word_problems.story import NAMES, Fact, Story, applied
 
 GAP, FACTORS = 9, (2, 3)  # the largest difference of two people that is told, and the factors
 
 
 class Words:
-    """An endless stream of 64-bit words, a pure function of its path; the same with every numpy version."""
+    """Numbers below bounds from the endless words of a stream, a pure function of its path."""
 
     def __init__(self, *path: int) -> None:
-        self._bits = np.random.Philox(np.random.SeedSequence(list(path)))
-        self._ready: list[int] = []
+        self._words = words(*path)
 
     def below(self, n: int) -> int:
         """One of 0 to n - 1: the next word modulo n."""
-        if not self._ready:
-            self._ready = [int(word) for word in self._bits.random_raw(64)][::-1]
-        return self._ready.pop() % n
+        return next(self._words) % n
 
     def some(self, items: Sequence[Any], n: int) -> list[Any]:
         """n different items, in random order."""
@@ -32,16 +28,16 @@ class Words:
         return [left.pop(self.below(len(left))) for _ in range(n)]
 
 
-def candidate(people: int, given: int, loops: int, max_value: int, words: Words) -> Story | None:
+def candidate(people: int, given: int, loops: int, max_value: int, chance: Words) -> Story | None:
     """A drawn story; None where a number would leave 1 to `max_value`, or too few pairs are left to compare in words."""
-    names = words.some(NAMES, people)
-    values = {names[0]: 1 + words.below(max(1, max_value // 2))}
+    names = chance.some(NAMES, people)
+    values = {names[0]: 1 + chance.below(max(1, max_value // 2))}
     facts: list[Fact] = []
     for person in names[1:]:
-        other = names[words.below(len(values))]
-        times = words.below(3) == 0
-        operator, amount = ("*", FACTORS[words.below(len(FACTORS))]) if times else ("+-"[words.below(2)], 1 + words.below(GAP))
-        turned = words.below(2) == 0 and times  # the other one has times as many
+        other = names[chance.below(len(values))]
+        times = chance.below(3) == 0
+        operator, amount = ("*", FACTORS[chance.below(len(FACTORS))]) if times else ("+-"[chance.below(2)], 1 + chance.below(GAP))
+        turned = chance.below(2) == 0 and times  # the other one has times as many
         value = applied(values[other], "/" if turned else operator, amount)
         if value is None or value > max_value:
             return None
@@ -49,24 +45,24 @@ def candidate(people: int, given: int, loops: int, max_value: int, words: Words)
         facts.append(Fact(other, amount, operator, person) if turned else Fact(person, amount, operator, other))
     joined = {frozenset((fact.who, fact.other)) for fact in facts}
     free = [(a, b) for i, a in enumerate(names) for b in names[:i] if frozenset((a, b)) not in joined]
-    spare = [fact for a, b in free if (fact := between(a, b, values, words)) is not None]
+    spare = [fact for a, b in free if (fact := between(a, b, values, chance)) is not None]
     if len(spare) < loops:
         return None
-    facts += words.some(spare, loops)
-    facts += [Fact(person, values[person]) for person in words.some(names, given)]
-    told = words.some(facts, len(facts))
+    facts += chance.some(spare, loops)
+    facts += [Fact(person, values[person]) for person in chance.some(names, given)]
+    told = chance.some(facts, len(facts))
     known = {fact.who for fact in told if not fact.operator}
     asked = [person for person in names if person not in known]
-    return Story(tuple(told), asked[words.below(len(asked))])
+    return Story(tuple(told), asked[chance.below(len(asked))])
 
 
-def between(a: str, b: str, values: Mapping[str, int], words: Words) -> Fact | None:
+def between(a: str, b: str, values: Mapping[str, int], chance: Words) -> Fact | None:
     """A fact that compares two people, told from either; None where neither a small difference nor a factor would do."""
     big, small = (a, b) if values[a] >= values[b] else (b, a)
     gap, (factor, rest) = values[big] - values[small], divmod(values[big], values[small])
     fits = [Fact(big, factor, "*", small)] if rest == 0 and factor in FACTORS else []
     fits += [Fact(big, gap, "+", small), Fact(small, gap, "-", big)] if 1 <= gap <= GAP else []
-    return fits[words.below(len(fits))] if fits else None
+    return fits[chance.below(len(fits))] if fits else None
 
 
 def bucket(story: Story) -> int:
