@@ -56,10 +56,12 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+import numpy as np
 
 import sage_rlvr.verifiers
 from sage_rlvr.errors import ConfigError, DataError
@@ -330,8 +332,39 @@ def hash_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
+# ------------------------------------------------------------------------------------------------------------------
+# how generated problems are drawn: counter-based streams of bits, pure functions of their path, and the first that differ
+
+
+def stream(*path: int) -> np.random.Philox:
+    """A counter-based bit stream; only its raw 64-bit words are used, which every numpy version gives alike."""
+    return np.random.Philox(np.random.SeedSequence(list(path)))
+
+
+def words(*path: int) -> Iterator[int]:
+    """The endless 64-bit words of a stream, as whole numbers from 0 to 2^64 - 1."""
+    bits = stream(*path)
+    while True:
+        yield from (int(word) for word in bits.random_raw(64))
+
+
+def different(blocks: Iterable[Sequence[tuple[Any, str]]], n: int, dry: int) -> list[Any]:
+    """The first n problems of blocks of examples whose ids differ; fewer where `dry` blocks in a row bring none."""
+    found: dict[str, Any] = {}
+    stale = 0
+    for drawn in blocks:
+        before = len(found)
+        for problem, _ in drawn:
+            found.setdefault(problem.problem_id, problem)
+        stale = 0 if len(found) > before else stale + 1
+        if len(found) >= n or stale == dry:
+            break
+    return list(found.values())[:n]
+
+
 __all__ = [
     "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "answer_key", "answer_span",
-    "check_members", "code_hash", "fingerprint", "guess_floor", "guided", "hash_of", "leaks", "limit_of", "prompt_messages",
-    "prompt_text", "ready", "reference", "replies", "turns_of", "verdicts", "verifier_hash",
+    "check_members", "code_hash", "different", "fingerprint", "guess_floor", "guided", "hash_of", "leaks", "limit_of",
+    "prompt_messages", "prompt_text", "ready", "reference", "replies", "stream", "turns_of", "verdicts", "verifier_hash",
+    "words",
 ]  # fmt: skip

@@ -18,9 +18,8 @@ from itertools import product
 from typing import ClassVar
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import code_hash, hash_of
+from sage_rlvr.tasks.base import code_hash, hash_of, words
 from sage_rlvr.tasks.checks import Case, Check, duplicates, uniform_floor
-from sage_rlvr.tasks.streams import words
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.knights_and_knaves import HEADING, Rule, conclusion, identity, judge
 

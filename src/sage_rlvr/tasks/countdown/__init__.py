@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import code_hash
+from sage_rlvr.tasks.base import code_hash, different, stream
 from sage_rlvr.tasks.countdown import audit, draws
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, check_range, expressions_over
 from sage_rlvr.tasks.countdown.problem import (
@@ -32,7 +32,6 @@ from sage_rlvr.tasks.countdown.problem import (
     verify,
 )
 from sage_rlvr.tasks.countdown.tokenizer import build_tokenizer
-from sage_rlvr.tasks.streams import different, stream
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import canonical, parse, structure
 

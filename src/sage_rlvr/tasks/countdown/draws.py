@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.tasks.base import stream
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, evaluate, reached, templates
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, in_split
-from sage_rlvr.tasks.streams import stream
 
 if TYPE_CHECKING:
     from sage_rlvr.tasks.countdown import Countdown

@@ -20,12 +20,12 @@ from itertools import count
 from typing import Any, ClassVar
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.base import different
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.tasks.countdown import Countdown, Problem, render
 from sage_rlvr.tasks.countdown.draws import block
 from sage_rlvr.tasks.countdown.problem import SPLITS
 from sage_rlvr.tasks.countdown.tokenizer import CHARACTERS
-from sage_rlvr.tasks.streams import different
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import ATOM, kind_of, postfix, spell
 

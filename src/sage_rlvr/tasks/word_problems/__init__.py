@@ -25,9 +25,8 @@ from math import fsum
 from typing import Any, ClassVar
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import hash_of
+from sage_rlvr.tasks.base import different, hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates
-from sage_rlvr.tasks.streams import different
 from sage_rlvr.tasks.word_problems import story
 from sage_rlvr.tasks.word_problems.draws import Words, bucket, candidate
 from sage_rlvr.tasks.word_problems.story import (
