@@ -97,7 +97,7 @@ METHODS = {
     "token": sage(grpo(beta=0.3), STILL_TOKEN),
     "token under k2": sage(dr_grpo(beta=0.3, estimator="k2"), STILL_TOKEN),
     "token in the reward": sage(rloo(beta=0.3), STILL_TOKEN),
-    "branch under exact js": sage(dr_grpo(beta=0.3, estimator="exact", divergence="js"), Branch(0.8, 0.5)),
+    "branch under exact js": sage(dr_grpo(beta=0.3, estimator="exact", divergence="js"), Branch(0.5, 0.8)),
     "plan": replace(grpo(beta=0.3), rollout=Mixed()),
     "plan, centered": replace(dr_grpo(beta=0.3), rollout=Mixed()),
     "transform": replace(grpo(beta=0.3), reward_transform=Shorter()),
