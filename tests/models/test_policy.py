@@ -238,7 +238,7 @@ def test_an_edit_to_any_shard_is_another_policy(tiny_policy: Path, tmp_path: Pat
 
 
 def metrics_of(active: float, clamped: float) -> dict[str, float]:
-    return {"anchor/q_active_share": active, "anchor/q_clamped_share": clamped}
+    return {"guide/active_frac": active, "guide/clamped_frac": clamped}
 
 
 def shown(guide: Guide, steps: list[dict[str, float]]) -> list[str]:
@@ -256,7 +256,7 @@ def test_ten_idle_steps_in_a_row_are_said_once_and_nine_are_not():
     assert shown(Branch(), [*[idle] * 9, awake, *[idle] * 9]) == []
     (said,) = shown(Branch(), [awake, *[idle] * 25, awake, *[idle] * 25])
     assert said.startswith("Branch does nothing: q = 1 at every counted token in the 10 steps up to step 10 ")
-    assert "anchor/q_active_share = 0" in said and "threshold='p80'" in said
+    assert "guide/active_frac = 0" in said and "threshold='p80'" in said
     assert len(shown(Branch(), [*[idle] * 5, {"reward/mean": 0.0}, *[idle] * 5])) == 1, (
         "a step without an update is none"
     )

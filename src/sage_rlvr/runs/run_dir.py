@@ -165,7 +165,7 @@ class RunDir:
 
     def _warn_of_zero_variance(self, row: Mapping[str, Any]) -> None:
         """Say it once whenever DEAD_STEPS steps in a row had no group with both right and wrong completions."""
-        self._dead = self._dead + 1 if row.get("reward/zero_variance_share") == 1 else 0
+        self._dead = self._dead + 1 if row.get("reward/zero_variance_frac") == 1 else 0
         if self._dead == DEAD_STEPS:
             rewards = {0: ": every reward was 0", 1: ": every reward was 1"}.get(row.get("reward/mean", math.nan), "")
             self.warn(

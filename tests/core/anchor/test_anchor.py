@@ -186,9 +186,9 @@ def test_metrics_by_hand():
 def test_the_clamped_share_of_a_product_comes_from_its_factors_or_not_at_all():
     logps, edge = torch.zeros(1, 2), torch.tensor([[True, False]])
     anchor, arguments = Anchor(0.05, Branch() * Token()), (logps, logps, logps, torch.ones(1, 2).bool())
-    assert "anchor/q_clamped_share" not in anchor_metrics(anchor, *arguments)
-    assert anchor_metrics(anchor, *arguments, edge)["anchor/q_clamped_share"] == 0.5
-    assert anchor_metrics(Anchor(0.05), *arguments)["anchor/q_clamped_share"] == 0.0
+    assert "guide/clamped_frac" not in anchor_metrics(anchor, *arguments)
+    assert anchor_metrics(anchor, *arguments, edge)["guide/clamped_frac"] == 0.5
+    assert anchor_metrics(Anchor(0.05), *arguments)["guide/clamped_frac"] == 0.0
 
 
 @pytest.mark.filterwarnings("ignore:.*noise only")
