@@ -226,7 +226,7 @@ def test_the_command_prints_what_it_pairs_trains_and_refuses_other_stores(
     recipe = stores / "mine.yaml"
     recipe.write_text(
         f"steps: 2\nbatch_size: 2\nloss: dpo\nmodel: {tiny_policy}\ntask: {{name: numbers}}\n"
-        "pairs: {attempts: first, again: guided}\noptimizer: {lr: 1.0e-3}\n"
+        "pairs: {attempts: first, retries: guided}\noptimizer: {lr: 1.0e-3}\n"
     )
 
     def offline(*words: str) -> int:
@@ -240,7 +240,7 @@ def test_the_command_prints_what_it_pairs_trains_and_refuses_other_stores(
     said = capsys.readouterr()
     assert all(line in said.out for line in found.lines()) and "done: 2 steps" in said.err
     facts = json.loads((stores / "run" / "run.json").read_text())
-    assert facts["kind"] == "offline" and facts["config"]["loss"] == "dpo" and found.digests["again"] in str(facts)
+    assert facts["kind"] == "offline" and facts["config"]["loss"] == "dpo" and found.digests["retries"] in str(facts)
     assert (stores / "run" / "policy" / "model.safetensors").is_file()
     assert offline("--pairs.retries", "plain") == 2 and "pairs.retries" in capsys.readouterr().err
     assert offline("--method.name", "grpo") == 2

@@ -106,7 +106,7 @@ def test_the_same_training_is_known_under_another_name(tmp_path: Path) -> None:
         arms_of(write(tmp_path, "arms: {a: no_kl, b: {recipe: grpo, edits: {method.beta: 0.0}}}\ncontrol: a\n"))
 
 
-ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nenvelopes:\n"
+ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nbaselines:\n"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nenvelopes:\n"
             "arms: {a: grpo, b: no_kl}\ncontrol: a\nquestions: [{a: b, b: a, metric: pass@1, task: demo-5}]\n",
             "questions: 'demo-5': no such task",
         ),
-        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [n]}\n", "choose.among.0 = 'n': no such arm"),
+        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: [n]}\n", "select.among.0 = 'n': no such arm"),
         ("arms:\n  a: grpo\n  base: no_kl\ncontrol: a\n", "design.yaml:5: arms.base = 'no_kl': a name is letters"),
         ("arms: {a: grpo}\ncontrol: a\noracle: truth\n", "design.yaml:5: oracle = 'truth': no such arm; choose from: a$"),
         (f"{ENVELOPES}  all:\n  - grop\n", "design.yaml:7: baselines.all.0 = 'grop': no such arm; did you mean 'grpo'"),
@@ -159,7 +159,7 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nenvelopes:\n"
             "arms:\n  a: grpo\n  b:\n    recipe: no_kl\n    kl_matched:\n    - a\n    - c\ncontrol: a\n",
             "design.yaml:9: arms.b.kl_matched.1 = 'c': no other arm; choose from: a, b$",
         ),
-        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [a]}\n", "among those to choose from"),
+        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: [a]}\n", "among those to choose from"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:

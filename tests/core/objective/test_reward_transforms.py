@@ -34,7 +34,7 @@ def test_outcome_repeats_by_hand():
     """Answer 7 twice, 5 three times; one without an answer is nobody's repeat."""
     found = OutcomeRepeats(0.8)(REWARDS, ANSWERS)[0]
     assert found.tolist() == pytest.approx([0.9, 0.9, -0.2, -0.2, 1, -0.2, 0, 0])
-    assert OutcomeRepeats(0.8, "right")(REWARDS, ANSWERS)[0].tolist() == pytest.approx([0.9, 0.9, 0, 0, 1, 0, 0, 0])
+    assert OutcomeRepeats(0.8, "correct")(REWARDS, ANSWERS)[0].tolist() == pytest.approx([0.9, 0.9, 0, 0, 1, 0, 0, 0])
     assert torch.equal(OutcomeRepeats(0.0)(REWARDS, ANSWERS), REWARDS)
 
 
@@ -52,7 +52,7 @@ def test_outcome_counts_by_hand():
     other = replace(ANSWERS, problems=torch.full((1, 8), 4))
     third, state = part(REWARDS, other, state)
     assert torch.equal(third, first) and len(state["keys"]) == 8
-    right = OutcomeCounts(0.6, "right")(REWARDS, ANSWERS, part.start())[0][0]
+    right = OutcomeCounts(0.6, "correct")(REWARDS, ANSWERS, part.start())[0][0]
     assert right.tolist() == pytest.approx([1.6, 1.6, 0, 0, 1.6, 0, 0, 0])
 
 

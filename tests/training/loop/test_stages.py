@@ -82,8 +82,8 @@ def by_number(parts: tuple[Groups, ...]) -> dict[int, list[tuple[int, ...]]]:
 @pytest.mark.slow
 def test_without_room_it_is_its_loss_without_a_plan_bit_for_bit(make: Make) -> None:
     for updates in ((), ("updates.epochs", "2", "updates.minibatches", "2")):
-        staged = make("{name: dars, most: 4}", *updates)
-        plain = with_plan(make("{name: dars, most: 4}", *updates), DynamicSampling(0))
+        staged = make("{name: dars, max_completions: 4}", *updates)
+        plain = with_plan(make("{name: dars, max_completions: 4}", *updates), DynamicSampling(0))
         for step in range(3):
             a, b = train_step(plain, step), train_step(staged, step)
             assert a == {name: b[name] for name in a} and b["rollout/second_stage"] == 0 == b["rollout/extra_max"]
@@ -194,7 +194,7 @@ def test_mini_batches_hold_whole_groups(make: Make, monkeypatch: pytest.MonkeyPa
 
 
 def test_metrics_say_what_both_stages_cost_and_what_the_policy_does(make: Make) -> None:
-    loop = make("{name: dars, most: 12}")
+    loop = make("{name: dars, max_completions: 12}")
     drawn = draw_groups(loop, 1)
     first, extra = drawn.everything.rewards, Dars(12).extra(drawn.everything.rewards)
     plain = train_step(with_plan(make("{name: dars}"), None), 1)
@@ -342,4 +342,4 @@ def test_guidance_without_a_teacher_or_beyond_the_window_is_refused(make: Make) 
 
 def test_a_first_stage_above_the_bound_is_refused(write_recipe: Callable[..., Path]) -> None:
     with pytest.raises(ConfigError, match=r"rollout\.group_size = 4.*first stage of Dars, which draws at most 3 in all"):
-        load_config(TrainConfig, write_recipe("{name: dars, most: 3}"), [])
+        load_config(TrainConfig, write_recipe("{name: dars, max_completions: 3}"), [])

@@ -167,8 +167,9 @@ def test_flat_gives_the_weights_of_stock_trl(layout: str, tiny_policy: Path, tmp
     shaped.train()
     assert same(weights(stock), weights(flat))
     assert not same(start, weights(stock)) and not same(weights(stock), weights(shaped))
-    ours = {name for name in flat.state.log_history[0] if name.startswith("anchor/")}
-    assert ours == {f"anchor/{name}" for name in ("kl", "kl_raw", "q_mean", "log_q_sum", "q_active_share", "q_clamped_share")}
+    ours = {name for name in flat.state.log_history[0] if name.startswith(("kl/", "guide/"))}
+    guided = {f"guide/{name}" for name in ("q_mean", "log_q_sum", "active_frac", "clamped_frac")}
+    assert ours == {"kl/to_anchor", "kl/to_reference"} | guided
     for found, wanted in zip(flat.state.log_history[:-1], stock.state.log_history[:-1], strict=True):
         assert {k: found[k] for k in wanted if "time" not in k} == {k: v for k, v in wanted.items() if "time" not in k}
 
