@@ -50,6 +50,7 @@ from sage_rlvr.verifiers.pool import shared
 from sage_rlvr.verifiers.rewards import answered
 
 PAUSE_S = 0.5  # between two looks at what other processes have still to commit
+NOTICE_S = 5.0  # without a commit of theirs, after which a warning says who is waited for
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -231,6 +232,25 @@ def q_of(guide: Guide, rows: Sequence[Generation], numbers: Sequence[int], seed:
 # drawn until nothing is missing
 
 
+class _Waits:
+    """A warning where other processes hold what lacks and commit nothing, once until they do."""
+
+    def __init__(self, store: SampleStore) -> None:
+        self.store, self.left, self.since, self.warned = store, -1, 0.0, False
+
+    def see(self, left: int) -> None:
+        """`left` chunks lack, none of which is free."""
+        if left != self.left:
+            self.left, self.since, self.warned = left, time.monotonic(), False
+        elif not self.warned and time.monotonic() - self.since >= NOTICE_S:
+            self.warned = True
+            warnings.warn(
+                f"{self.store.path}: waiting for {left} chunks that {self.store.claimants()} works on, as long as that process "
+                "lives. If it stands still, let it go on (kill -CONT PID) or end it (kill PID): its chunks are then drawn here",
+                stacklevel=3,
+            )
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """What draws and judges: `run` fills a store with it."""
@@ -253,6 +273,7 @@ class Evaluation:
         self._check_calls(together)
         at_a_time = max(1, self.generator.at_once // together)
         store.want(ids, n)
+        waits = _Waits(store)
         while lacking := store.missing(ids, n):
             groups = self._groups(ids, [chunk.problem for chunk in lacking], together)
             worked = False
@@ -266,6 +287,7 @@ class Evaluation:
             left = len(store.missing(ids, n))
             if left and not worked:
                 progress((len(lacking) - left) * size)
+                waits.see(left)
                 time.sleep(pause)  # others work on what is left; if one dies, its claims are free again
 
     def _check_calls(self, together: int) -> None:
