@@ -104,6 +104,12 @@ def _answered(words: list[str], session: Session) -> int:
         session.note(traceback.format_exc().rstrip())
         session.note(f"a fault of sage-rlvr, exit code {FAULT}: please report it with the lines above")
         return FAULT
+    except BaseException as error:  # sys.exit of a part from outside, which would end as success; that of --help is not blamed
+        if (said := plugins.blame(error)) is None:
+            raise
+        session.err.print("PluginError", style="bold red", end="")
+        session.note(f": {said}")
+        return 2
 
 
 def _is_stdouts(error: Exception) -> bool:

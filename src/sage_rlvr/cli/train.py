@@ -187,6 +187,7 @@ class Offline(FromRecipe):
             return self.say_dry(config, session)
         from sage_rlvr.evaluation.pairs import paired, texts_of
         from sage_rlvr.models.policy import weights_hash
+        from sage_rlvr.plugins import packages_of
         from sage_rlvr.training.offline import train_offline
 
         found = paired(config.pairs)
@@ -195,7 +196,8 @@ class Offline(FromRecipe):
         out = self.out or directory / "policy"
 
         def facts() -> dict[str, Any]:
-            return {"model_sha256": weights_hash(config.model), "data": found.digests, "counts": found.counts}
+            known = {"model_sha256": weights_hash(config.model), "data": found.digests, "counts": found.counts}
+            return known | ({"packages": packages} if (packages := packages_of(config)) else {})
 
         def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
             assert run is not None

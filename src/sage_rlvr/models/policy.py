@@ -32,6 +32,7 @@ from sage_rlvr.models.folders import ADAPTER, EMBEDDED, adapter_base, folder_of
 from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.models.weights import check_files, loading
 from sage_rlvr.models.weights import whole as load_whole
+from sage_rlvr.plugins import packages_of
 from sage_rlvr.recipes import maker_of
 from sage_rlvr.runs import RECORD, file_sha256, is_run
 from sage_rlvr.tasks.base import NO_ANSWER, Task, prompt_messages, prompt_text
@@ -315,7 +316,7 @@ def revision_of(model: str) -> str:
 
 def run_facts(config: TrainConfig) -> dict[str, Any]:
     """What a resumed run must find unchanged besides its recipe: the files of its policy and reference, the device where it is
-    not the CPU (of `auto` the one that was found), and on TRL the libraries that train."""
+    not the CPU (of `auto` the one that was found), on TRL the libraries that train, and the packages that parts are from."""
     source = config.reference
     facts: dict[str, Any] = {"model_sha256": weights_hash(config.model), "model_files": _files(config.model)}
     if source is not None and source != config.model:
@@ -325,6 +326,8 @@ def run_facts(config: TrainConfig) -> dict[str, Any]:
     for name in {"trl": ("trl", "peft"), "verl": ("verl",)}.get(config.engine.name, ()):
         with suppress(PackageNotFoundError):  # without TRL the run is refused in its own words
             facts[name] = version(name)
+    if packages := packages_of(config):
+        facts["packages"] = packages
     return facts
 
 

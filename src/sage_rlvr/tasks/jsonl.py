@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from sage_rlvr.errors import ConfigError, DataError, require, wrong
-from sage_rlvr.plugins import executed
+from sage_rlvr.plugins import executed, source_sha256
 from sage_rlvr.reading import read_text
 from sage_rlvr.tasks.base import NO_ANSWER, Asked, hash_of
 from sage_rlvr.tasks.datasets import Examples, remembered
@@ -238,9 +238,9 @@ def _place_of(reward: str) -> tuple[str, str]:
 
 
 def reward_sha256(reward: str) -> str:
-    """SHA-256 of the code of a reward: of its file, or of a verifier's module."""
+    """SHA-256 of the code of a reward: of its file and of what it imports beside it, or of a verifier's module."""
     path, name = _place_of(reward)
-    return sha256_of(Path(path or inspect.getfile(VERIFIERS[name])))
+    return source_sha256(Path(path)) if path else sha256_of(Path(inspect.getfile(VERIFIERS[name])))
 
 
 def jsonl(

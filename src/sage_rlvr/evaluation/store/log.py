@@ -50,15 +50,15 @@ def check_log(file: Path) -> None:
     Another process may write both meanwhile, so a log that does not fit is looked at again.
     """
     for look in range(_LOOKS):
-        foreign = next((log for log in map(Path, (f"{file}{end}" for end in SUFFIXES)) if not _belongs(log, file)), None)
-        if foreign is None:
+        foreign = [log for log in map(Path, (f"{file}{end}" for end in SUFFIXES)) if not _belongs(log, file)]
+        if not foreign:
             return
         if look + 1 < _LOOKS:
             time.sleep(_PAUSE_S)
     name = file.name
     raise DataError(
-        f"{foreign}: this log was not written for the {name} beside it, and reading the two together would overwrite {name}. "
-        f"Nothing was changed. If {name} was restored from a copy, move {foreign.name} and {name}-shm out of {file.parent} and "
+        f"{foreign[0]}: this log was not written for the {name} beside it, and reading the two together would overwrite {name}. "
+        f"Nothing was changed. If {name} was restored from a copy, move {foreign[0].name} and {name}-shm out of {file.parent} and "
         f"give the command again; if {name} or the log came here by mistake, put back the files that belong together"
     )
 
