@@ -198,7 +198,7 @@ class Registry(MutableMapping[str, P], Generic[P]):
         if len(entries) > 1:
             listed = " and ".join(sorted(map(plugins.described, entries)))
             raise ConfigError(
-                f"{self.kind} {entry.name!r} is declared by several packages: {listed}; which of them is meant would depend on their "
+                f"{self.kind} {entry.name!r} is declared by several packages: {listed}; which is meant would depend on their "
                 "order. Uninstall all but one of them"
             )
         part = plugins.load_entry_point(self.kind, entry)
