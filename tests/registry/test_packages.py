@@ -128,7 +128,7 @@ def test_a_package_that_does_not_load_is_named_and_lists_show_the_rest(
         assert call("parts", "guides") == 0
     assert len(caught) == 1 and "\n" not in str(caught[0].message)
     assert "branch" in capsys.readouterr().out
-    for words in (["recipes"], ["methods"], ["parts"], ["parts", "branch"]):
+    for words in (["recipes"], ["parts"], ["parts", "methods"], ["parts", "branch"]):
         assert call(*words) == 0, words
         assert "grpo" in capsys.readouterr().out or words == ["parts", "branch"]
 
