@@ -280,6 +280,13 @@ _ADVICE = "Mend it there: docs/extending.md says what such a part has, and sage_
 _CALLED = re.compile(r"(\w+(?:\.\w+)*)\(\) (?:takes|missing|got) ")  # how Python begins where arguments do not fit
 
 
+def raised_at(error: BaseException) -> str:
+    """ "file.py:12", the innermost line of an exception outside this package and libraries; else the innermost of all."""
+    frames = _frames(error)
+    file, line = next((at for at in frames if not _is_ours(at[0])), frames[0] if frames else (Path("?"), 0))
+    return f"{file.name}:{line}"
+
+
 def _lacking(error: BaseException, module: ModuleType) -> Any:
     """The class of a module of which an attribute was read that it lacks, or its function that was called wrongly; else None."""
     if isinstance(error, AttributeError) and error.obj is not None:

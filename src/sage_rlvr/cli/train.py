@@ -78,6 +78,8 @@ class FromRecipe(Command):
         progress: Reporter = Silent() if self.quiet else Terminal(directory.name if kind == "train" else kind)
         with closing(progress), RunDir.open(directory, dump(config), kind=kind, fork=self.fork, data=facts()) as run:
             reached, wanted = work(run, progress, _unheard if self.quiet else session.note)
+            if reached >= wanted:
+                run.check_judged()
         if reached < wanted:
             session.note(f"stopped after step {reached} of {wanted}, saved in {directory}; the same command continues")
             return StopFlag.exit_code()
