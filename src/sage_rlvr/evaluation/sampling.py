@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import generate_episodes
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import own_of, said_of
+from sage_rlvr.models.encodable import encodable
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
@@ -141,11 +142,19 @@ def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None,
 def prompts_of(chosen: Chosen, tokens: Tokens, chat: Chat = "model") -> tuple[dict[str, Prompt], str]:
     """({problem id: prompt}, hash of what wrote them). chat: see `sage_rlvr.models.policy.Asking`."""
     asking = Asking.of(chosen.task, tokens, chat)
-    found = {name: asking(problem) for name, problem in (chosen.asked or chosen.problems).items()}
+    asked = {name: _guidable(problem, tokens) for name, problem in (chosen.asked or chosen.problems).items()}
+    found = {name: asking(problem) for name, problem in asked.items()}
     unknown = tokens.tokenizer.unk_token_id
     if name := next((name for name, prompt in found.items() if unknown is not None and unknown in prompt.ids), None):
         warnings.warn(f"problem {name!r}: its prompt holds what the tokenizer does not know (its unknown token)")
     return found, hash_of(asking.written)
+
+
+def _guidable(problem: Any, tokens: Tokens) -> Any:
+    """A problem whose guidance, which may quote a program, is fit to stand in a prompt."""
+    guidance = getattr(problem, "guidance", "")
+    said = encodable(guidance, tokens.tokenizer) if isinstance(guidance, str) else guidance
+    return problem if said == guidance else replace(problem, guidance=said)
 
 
 def check_window(prompts: Mapping[str, Prompt], model: PreTrainedModel, max_new_tokens: int) -> None:
