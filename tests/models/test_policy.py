@@ -178,6 +178,15 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: retensored(f, lambda t: t.update({"model.norm.weight": torch.ones(3)})),
         "could not be loaded|lack the tensor",
     ),
+    "a layer fewer": (
+        lambda f: said_in_config(f, num_hidden_layers=json.loads((f / "config.json").read_text())["num_hidden_layers"] - 1),
+        r"config.json has no place for the tensor model\.layers\.\d+\.\S+ and \d+ more of its weight files",
+    ),
+    "a layer more": (
+        lambda f: said_in_config(f, num_hidden_layers=json.loads((f / "config.json").read_text())["num_hidden_layers"] + 1),
+        "lack the tensor model.layers",
+    ),
+    "a tensor more": (lambda f: retensored(f, lambda t: t.update({"more": torch.ones(3)})), "no place for the tensor more of"),
     "an index above": (lambda f: indexed(f, "../elsewhere.safetensors"), "'../elsewhere.safetensors' as a file of tensors"),
     "an absolute index": (lambda f: indexed(f, str(f.parent / "elsewhere.safetensors")), "as a file of tensors"),
     "a link out": (linked, "outside the folder; copy that file here"),
@@ -217,6 +226,23 @@ def test_a_folder_that_is_not_to_be_loaded_is_refused(tiny_policy: Path, tmp_pat
     change(folder)
     with pytest.raises(ConfigError, match=said):
         load_policy(str(folder))
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_tied_embeddings_and_computed_buffers_are_no_superfluous_tensors(tiny_policy: Path, tmp_path: Path, stored: bool) -> None:
+    folder = tmp_path / "policy"
+    shutil.copytree(tiny_policy, folder)
+    said_in_config(folder, tie_word_embeddings=True)
+
+    def tie(tensors: dict[str, torch.Tensor]) -> None:
+        tensors.pop("lm_head.weight", None)
+        if stored:
+            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(2)
+
+    retensored(folder, tie)
+    model, _ = load_policy(str(folder))
+    assert torch.equal(model.get_input_embeddings().weight, model.get_output_embeddings().weight)
 
 
 def test_an_edit_to_any_shard_is_another_policy(tiny_policy: Path, tmp_path: Path) -> None:

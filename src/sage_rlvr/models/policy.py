@@ -30,7 +30,7 @@ from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.models.devices import device_of
 from sage_rlvr.models.folders import ADAPTER, EMBEDDED, adapter_base, folder_of
 from sage_rlvr.models.sampler import Rollout
-from sage_rlvr.models.weights import check_files, loading
+from sage_rlvr.models.weights import check_adapter, check_files, loading
 from sage_rlvr.models.weights import whole as load_whole
 from sage_rlvr.plugins import packages_of
 from sage_rlvr.recipes import maker_of
@@ -283,7 +283,9 @@ def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel,
     below, tokens = load_policy(base, dtype)
     with loading(f"{folder}: the adapter does not fit on {base!r}, and"), warnings.catch_warnings():
         warnings.filterwarnings("error", message="Found missing adapter keys")  # PEFT draws them at random
-        merged: Any = PeftModel.from_pretrained(below, str(folder)).merge_and_unload()
+        adapted: Any = PeftModel.from_pretrained(below, str(folder))
+    check_adapter(folder, adapted)
+    merged: Any = adapted.merge_and_unload()
     own = (folder / "tokenizer_config.json").is_file()
     return merged, Tokens.of(_tokenizer(str(folder)) if own else tokens.tokenizer, merged)
 

@@ -18,6 +18,7 @@ INDEX = "model.safetensors.index.json"
 PARSED = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", ADAPTER)
 SMALL = 512 * MIB  # bytes of a vocabulary or a chat template
 AGAIN = "save the model again"
+_COMPUTED = ("rotary_emb.inv_freq", ".masked_bias")  # of files of older libraries: buffers that a model computes itself
 
 
 def check_files(folder: Path) -> None:
@@ -83,7 +84,8 @@ def loading(what: str) -> Iterator[None]:
 
 
 def whole(load: Callable[..., Any], source: str, *args: Any, **kwargs: Any) -> Any:
-    """load(source, ...) from safetensors; ConfigError where tensors are missing (transformers draws them) or of another shape.
+    """load(source, ...) from safetensors; ConfigError where tensors are missing (transformers draws them), of another shape, or
+    superfluous (transformers drops them, as of layers beyond num_hidden_layers).
 
     load: `from_pretrained` of a model class, or what hands its keywords on to one.
     """
@@ -91,6 +93,30 @@ def whole(load: Callable[..., Any], source: str, *args: Any, **kwargs: Any) -> A
         model, info = load(source, *args, **kwargs, use_safetensors=True, output_loading_info=True)
     lacking = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
     if lacking:
-        more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
-        raise ConfigError(f"model {source!r}: its weight files lack the tensor {lacking[0]}{more}; {AGAIN}, with all its weights")
+        raise ConfigError(f"model {source!r}: its weight files lack the tensor {_several(lacking)}; {AGAIN}, with all its weights")
+    if left := sorted(name for name in map(str, info["unexpected_keys"]) if not name.endswith(_COMPUTED)):
+        raise ConfigError(
+            f"model {source!r}: its config.json has no place for the tensor {_several(left)} of its weight files, so another "
+            f"model than was saved would run; put back the config.json that belongs to them (num_hidden_layers?), or {AGAIN}"
+        )
     return model
+
+
+def check_adapter(folder: Path, model: Any) -> None:
+    """ConfigError where an adapter's file has a tensor that the model with this adapter has no place for; PEFT drops it."""
+    from peft import get_peft_model_state_dict
+    from safetensors import safe_open
+
+    with loading(f"{folder / ADAPTER_WEIGHTS}"), safe_open(folder / ADAPTER_WEIGHTS, "pt") as file:
+        names = set(file.keys())
+    with loading(f"{folder}"):
+        known = set(get_peft_model_state_dict(model))
+    if left := sorted(names - known):
+        raise ConfigError(
+            f"{folder}: {ADAPTER} and its base have no place for the tensor {_several(left)} of {ADAPTER_WEIGHTS}, so another "
+            f"adapter than was saved would run; put back the {ADAPTER} that belongs to it, or name the right base"
+        )
+
+
+def _several(names: list[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if names[1:] else names[0]
