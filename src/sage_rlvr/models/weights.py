@@ -5,6 +5,7 @@ transformers would unpickle `pytorch_model.bin`, follow an index out of the fold
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from sage_rlvr.reading import MIB, opened, read_json
 INDEX = "model.safetensors.index.json"
 PARSED = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", ADAPTER)
 SMALL = 512 * MIB  # bytes of a vocabulary or a chat template
+FEW = 1024  # layers, blocks or experts that are built without a look at the weight files
 AGAIN = "save the model again"
 _COMPUTED = ("rotary_emb.inv_freq", ".masked_bias")  # of files of older libraries: buffers that a model computes itself
 
@@ -33,7 +35,43 @@ def check_files(folder: Path) -> None:
         if file.suffix != ".safetensors" and not file.is_dir():
             with opened(file, 1 << 60 if _is_pickled(file) else SMALL, ConfigError, f"move it out of {folder}"):
                 pass
-    _check_weights(folder, [ADAPTER_WEIGHTS] if not (folder / "config.json").exists() else _named(folder))
+    whole = (folder / "config.json").exists()
+    names = _named(folder) if whole else [ADAPTER_WEIGHTS]
+    _check_weights(folder, names)
+    if whole:
+        _check_layers(folder, names)
+
+
+def _check_layers(folder: Path, names: list[str]) -> None:
+    """ConfigError where config.json asks for more layers than there are tensors: transformers builds all before it looks."""
+    config = read_json(folder / "config.json", error=ConfigError, advice=AGAIN, strict=False)
+    large = {name: value for name, value in _counts(config) if value > FEW}
+    tensors = sum(_tensors_in(folder / name) for name in names) if large else 0
+    for name, value in large.items():
+        if value > tensors:
+            raise ConfigError(
+                f"{folder / 'config.json'}: {name} = {value:,}, and the weight files hold {tensors:,} tensors; put back the "
+                f"config.json that belongs to them, or {AGAIN}"
+            )
+
+
+def _counts(tree: Any, place: str = "") -> Iterator[tuple[str, int]]:
+    """The numbers of layers, blocks and experts in a config.json, by their place in it."""
+    for key, value in tree.items() if isinstance(tree, dict) else ():
+        if isinstance(value, dict):
+            yield from _counts(value, f"{place}{key}.")
+        elif type(value) is int and key.endswith(("layer", "layers", "blocks", "experts")):
+            yield f"{place}{key}", value
+
+
+def _tensors_in(file: Path) -> int:
+    """How many tensors a file has, by its header; 0 where it has none that can be read, which loading it says."""
+    with open(file, "rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        try:
+            return len(json.loads(stream.read(min(size, SMALL))))
+        except (ValueError, RecursionError):
+            return 0
 
 
 def _is_pickled(file: Path) -> bool:
