@@ -190,7 +190,7 @@ class RunDir:
         """DataError where a run has ended and not one of its completions could be judged."""
         rows = read_metrics(self.path)
         shares = [row[UNDECIDED] for row in rows if UNDECIDED in row and BY_POLICY not in row]
-        if shares and min(shares) == 1:
+        if shares and all(share == 1 for share in shares):
             raise DataError(f"{self.path}: not one completion of this run could be judged, so none was learned from. {_JUDGE}")
 
     def _warn_of_zero_variance(self, row: Mapping[str, Any]) -> None:
