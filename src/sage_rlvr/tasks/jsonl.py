@@ -4,9 +4,10 @@
     score(prompts, completions, **columns) -> [float]                   (recognized by its parameter `completions`)
 
 The function runs in worker processes with a limit on time and memory (`sage_rlvr.verifiers.pool`), one completion per call, so
-that a reward that hangs or dies is "undecided" and earns 0, and never stops a run. One that raises, or gives what is no finite
-number, stops it with the id of the row: such a reward is a mistake, and a 0 in its place would be trained on. None (TRL's "no
-reward") is undecided. A completion is right from `right_from` on. What was cut at the length limit is handed over as it is.
+that a reward that hangs or dies is "undecided" and earns 0. One that raises (sys.exit too), or gives what is no finite number,
+stops the run with the id of the row: such a reward is a mistake, and a 0 in its place would be trained on. None (TRL's "no
+reward") is undecided. Where most completions are undecided a run warns at once; where all are, it stops (`RunDir.log`). A
+completion is right from `right_from` on. What was cut at the length limit is handed over as it is.
 
 Without `reward` the rows are mathematics: a gold, judged by `sage_rlvr.verifiers.math`. In place of a file's function the name of
 a registered verifier of (completion, gold) may stand, such as "exact".
