@@ -67,6 +67,18 @@ def test_a_log_of_another_store_is_refused(tmp_path: Path):
         SampleStore.open(tmp_path / "two")
 
 
+def test_a_new_store_beside_the_log_of_a_deleted_one_is_refused_until_the_log_is_gone(tmp_path: Path):
+    with evaluate(tmp_path / "s", PROBLEMS, 4, SMALL) as store:
+        killed = left_by_a_kill(store, tmp_path / "killed")
+    (killed / "store.sqlite").unlink()
+    for _ in range(2):
+        with pytest.raises(DataError, match="was not written for"):
+            SampleStore.open(killed, SMALL)
+    (killed / "store.sqlite-wal").unlink()
+    with SampleStore.open(killed, SMALL) as store:
+        assert len(store.missing(PROBLEMS, 4)) == 4
+
+
 def test_a_log_that_was_moved_into_the_file_in_part_or_often_still_belongs_to_it(tmp_path: Path):
     with evaluate(tmp_path / "s", PROBLEMS, 4, SMALL) as store:
         for number in range(8):
