@@ -280,7 +280,7 @@ def test_a_lock_that_another_process_holds_is_reported_within_seconds(tmp_path: 
         other.execute("BEGIN IMMEDIATE")
         threading.Timer(0.5, lambda: other.execute("ROLLBACK")).start()
         with pytest.warns(
-            UserWarning, match=r"another process holds its lock; this process waits up to 600 s. End that"
+            UserWarning, match=r"another process holds its lock; this process waits up to 600 s. Where it has"
         ):
             assert store.claim(["a"], 4)
         other.execute("BEGIN IMMEDIATE")

@@ -297,7 +297,7 @@ def said(path: Path) -> Iterator[None]:
         raise _unwritable(path, error.strerror or str(error), error.errno in (errno.ENOSPC, errno.EDQUOT)) from error
 
 
-_FREE = "End that process, or let it go on where it is stopped (kill -CONT PID)"
+_FREE = "Where it has stopped, let it go on (kill -CONT PID) or end it"
 
 
 def _is_busy(error: sqlite3.Error) -> bool:
