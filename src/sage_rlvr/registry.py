@@ -21,7 +21,8 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+import warnings
+from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -157,31 +158,50 @@ class Registry(MutableMapping[str, P], Generic[P]):
         """What messages about an unknown name add where no plugin is loaded."""
         return "" if plugins.loaded() else ". One of your own needs --plugin FILE.py"
 
+    def items(self) -> ItemsView[str, P]:
+        """The parts by name; one from outside that does not load is left out with a warning."""
+        found = {}
+        for name in self:
+            try:
+                found[name] = self[name]
+            except ConfigError as error:
+                warnings.warn(f"left out: {' '.join(str(error).split())}", stacklevel=2)
+        return found.items()
+
+    def values(self) -> ValuesView[P]:
+        """The parts, those that load."""
+        return dict(self.items()).values()
+
     def name_of(self, part: object) -> str | None:
         """The name of an entry; None for what is not registered."""
         return next((name for name, entry in self._parts.items() if entry is part), None)
 
     def help(self) -> dict[str, str]:
         """name -> the first sentence of the part's docstring."""
-        return {name: first_sentence(self[name]) for name in self}
+        return {name: first_sentence(part) for name, part in self.items()}
 
     def label(self, name: str) -> str:
         """How tables and figures call the part."""
         return self._labels.get(name, name)
 
-    def _entry_points(self) -> dict[str, metadata.EntryPoint]:
+    def _entry_points(self) -> dict[str, list[metadata.EntryPoint]]:
+        """name -> the entry points that declare it; a name with several is refused when it is asked for."""
         from importlib import metadata  # a fifth of the time that `--help` may take
 
-        return {entry.name: entry for entry in metadata.entry_points(group=f"sage_rlvr.{self.kind}s")}
+        found: dict[str, list[metadata.EntryPoint]] = {}
+        for entry in metadata.entry_points(group=f"sage_rlvr.{self.kind}s"):
+            found.setdefault(entry.name, []).append(entry)
+        return found
 
-    def _load(self, entry: metadata.EntryPoint) -> None:
-        try:
-            part = entry.load()
-        except Exception as error:
+    def _load(self, entries: list[metadata.EntryPoint]) -> None:
+        entry = entries[0]
+        if len(entries) > 1:
+            listed = " and ".join(sorted(map(plugins.described, entries)))
             raise ConfigError(
-                f"{self.kind} {entry.name!r} of the package {entry.dist.name if entry.dist else '?'} ({entry.value}) does not "
-                f"load: {type(error).__name__}: {error}"
-            ) from error
+                f"{self.kind} {entry.name!r} is declared by several packages: {listed}; which is meant would depend on their "
+                "order. Uninstall all but one of them"
+            )
+        part = plugins.load_entry_point(self.kind, entry)
         if entry.name not in self._parts:  # else the module has registered it itself
             self.register(part, name=entry.name)
 
@@ -251,6 +271,7 @@ def _remembering(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         object.__setattr__(part, "_call", (name, dict(bound.arguments)))
+        object.__setattr__(part, "_made_in", function.__module__)
         return part
 
     return make

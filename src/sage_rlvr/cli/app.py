@@ -79,6 +79,8 @@ def _answered(words: list[str], session: Session) -> int:
         session.note(error)
         return 2
     except KeyboardInterrupt as stop:
+        if (said := plugins.blame(stop)) is not None and "raise KeyboardInterrupt" in said:  # no key was pressed
+            return _blamed(said, session)
         session.note("interrupted; what was finished is saved, the same command continues")
         return 128 + getattr(stop, "number", signal.SIGINT)
     except Exception as error:
@@ -90,12 +92,20 @@ def _answered(words: list[str], session: Session) -> int:
             session.note(disk_problem(error, "", Path(os.fsdecode(error.filename))))
             return 2
         if (said := plugins.blame(error)) is not None:
-            session.err.print("PluginError", style="bold red", end="")
-            session.note(f": {said}")
-            return 2
+            return _blamed(said, session)
         session.note(traceback.format_exc().rstrip())
         session.note(f"a fault of sage-rlvr, exit code {FAULT}: please report it with the lines above")
         return FAULT
+    except BaseException as error:  # sys.exit of a part from outside, which would end as success; that of --help is not blamed
+        if (said := plugins.blame(error)) is None:
+            raise
+        return _blamed(said, session)
+
+
+def _blamed(said: str, session: Session) -> int:
+    session.err.print("PluginError", style="bold red", end="")
+    session.note(f": {said}")
+    return 2
 
 
 def _is_stdouts(error: Exception) -> bool:

@@ -21,6 +21,7 @@ from torch import Tensor
 from sage_rlvr.core.reward_sources import Paid, rank_metrics
 from sage_rlvr.core.rollout_plans import Staged, is_guided, is_staged, kept_by, learned_by, rows_of_stages
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.encodable import encodable
 from sage_rlvr.models.episodes import said_in, sample_episodes
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.models.substituted import Answered, substituted
@@ -97,7 +98,7 @@ def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[i
         problem, said = groups.problems[place], attempts[place * size]
         (verdict,) = verdicts(loop.task, [(problem, said)])
         hint, _ = hint_of(teacher, loop.task, problem, [said] if isinstance(said, str) else said, verdict)
-        ids = list(loop.ask(guided(loop.task, problem, hint)).ids)
+        ids = list(loop.ask(guided(loop.task, problem, encodable(hint, loop.tokens.tokenizer))).ids)
         if len(ids) + loop.config.rollout.max_new_tokens > window:
             raise ConfigError(
                 f"problem {problem.problem_id!r}: its prompt with guidance has {len(ids)} tokens, and with max_new_tokens = "

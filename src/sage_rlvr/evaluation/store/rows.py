@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import uuid
 import warnings
 from collections import Counter
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import ConfigError, DataError, RunLocked
 from sage_rlvr.evaluation.store import repeats
-from sage_rlvr.evaluation.store.database import JUDGED, NESTED, TURNS, Database, arrow, feed, flat, put
+from sage_rlvr.evaluation.store.database import JUDGED, NESTED, TURNS, Database, arrow, feed, flat, pid_of, put
 from sage_rlvr.evaluation.store.repeats import Repeat
 from sage_rlvr.evaluation.store.sample import (
     ESCAPED,
@@ -139,6 +140,14 @@ class Rows(Database):
             db.executemany("INSERT INTO claims VALUES (?, ?, ?)", [(*c.address, writer) for c in free])
         return free
 
+    def claimants(self) -> str:
+        """The processes that hold claims, this one left out, as a message names them."""
+        own = None if self._writer is None else Path(self._writer.lock_file).name
+        with self.transaction() as db:
+            names = {name for (name,) in db.execute("SELECT writer FROM claims")} - {own}
+        found = sorted(pid_of(name) for name in names)
+        return f"process {', '.join(map(_with_state, found))}" if found else "another process"
+
     def release(self) -> None:
         """Give all claimed chunks back without committing them."""
         if self._writer is not None:
@@ -149,7 +158,7 @@ class Rows(Database):
         """The name of this writer, whose lock is held from its first use on, which is in a transaction."""
         if self._writer is None:
             self.verify()
-            self._writer = _lock(self.path / f"writer-{uuid.uuid4().hex[:12]}.lock")
+            self._writer = _lock(self.path / f"writer-{os.getpid()}-{uuid.uuid4().hex[:8]}.lock")
         assert self._writer is not None
         return Path(self._writer.lock_file).name
 
@@ -330,6 +339,15 @@ def _sample_of(row: dict[str, Any]) -> Sample:
 def turns_in(text: str) -> tuple[tuple[str, str, int], ...]:
     """Turns as they are stored -> (who, text, tokens) of each."""
     return tuple((str(who), str(said), int(tokens)) for who, said, tokens in parse_json(text, "turns of a sample", None))
+
+
+def _with_state(pid: str) -> str:
+    """A process number, with "(stopped)" where Linux says so."""
+    try:
+        state = Path(f"/proc/{int(pid)}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, ValueError, IndexError):
+        return pid
+    return f"{pid} (stopped)" if state in "Tt" else pid
 
 
 def _lock(path: Path) -> FileLock | None:
