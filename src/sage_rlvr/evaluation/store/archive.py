@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.database import COLUMNS, FILE, JUDGED, OLD, SCHEMA, TURNS, rows_of
+from sage_rlvr.evaluation.store.arrow import SCHEMA, rows_of
+from sage_rlvr.evaluation.store.database import COLUMNS, FILE, JUDGED, OLD, TURNS
 from sage_rlvr.evaluation.store.sample import Identity
 from sage_rlvr.reading import MIB, parse_json, read_json, read_lines, read_parquet
 from sage_rlvr.runs import file_sha256, replacing
