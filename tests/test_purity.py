@@ -20,12 +20,11 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A part may import itself and the parts named here. A part names only parts above it: dependencies point one way.
 # A new part without a line fails the test, so that its place is decided knowingly.
 LAYERS: dict[str, set[str]] = {
-    "moved": set(),
     "errors": set(),
     "parent": set(),
     "text": set(),
     "reading": {"errors"},
-    "runs": {"moved", "reading", "errors"},
+    "runs": {"reading", "errors"},
     "plugins": {"reading", "errors"},
     "registry": {"plugins", "errors"},
     "core": {"registry", "errors"},
@@ -34,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "verifiers": {"registry", "errors"},
     "tasks": {"plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
     "stats": {"reading", "errors"},
-    "recipes": {"moved", "plugins", "reading", "errors"},
+    "recipes": {"plugins", "reading", "errors"},
     "signatures": {"registry"},
     "schema": {"plugins", "recipes", "registry", "signatures", "errors"},
     "testing": {"core", "schema", "errors"},
@@ -44,15 +43,15 @@ LAYERS: dict[str, set[str]] = {
     "models": {"registry", "config", "core", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "training": {"config", "core", "methods", "models", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "evaluation": {
-        *("config", "core", "methods", "models", "moved", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
+        *("config", "core", "methods", "models", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
         *("plugins", "reading", "errors"),
     },
     "audit": {"tasks", "text", "verifiers", "stats", "errors"},
-    "results": {"config", "evaluation", "models", "moved", "reading", "runs", "stats", "tasks", "text", "errors"},
+    "results": {"config", "evaluation", "models", "reading", "runs", "stats", "tasks", "text", "errors"},
     "report": {"results", "runs", "stats", "text", "errors"},
     "experiments": {
         *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "report", "results", "runs", "stats"),
-        *("moved", "plugins", "reading", "tasks", "training", "errors"),
+        *("plugins", "reading", "tasks", "training", "errors"),
     },
     "studies": {
         *("config", "core", "evaluation", "methods", "models", "report", "results", "runs", "stats", "tasks", "theory"),
@@ -66,7 +65,7 @@ LAYERS: dict[str, set[str]] = {
     "trl": {"training"},
     "verl": {"training", "parent", "errors"},
     "__main__": {"cli"},
-    "__init__": {"core", "methods", "moved", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
+    "__init__": {"core", "methods", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
 }
 
 # Parts that stay free of heavy libraries: the only third-party packages they may import.
@@ -83,7 +82,6 @@ THIRD_PARTY: dict[str, set[str]] = {
     "tasks": {"numpy", "tokenizers", "transformers", "pyarrow", "reasoning_gym", "datasets", "jinja2"},
     "audit": {"math_verify"},  # a peer that it holds the verifier against
     "stats": {"numpy", "scipy", "yaml"},
-    "moved": set(),
     "results": {"numpy"},
     "report": {"numpy", "matplotlib", "jinja2", "markupsafe", "markdown_it"},
     "config": set(),

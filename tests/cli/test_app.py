@@ -55,11 +55,6 @@ def test_no_key_of_a_recipe_is_taken_for_a_mistyped_option() -> None:
         assert not [key for key in keys - set(options) if difflib.get_close_matches(key, options, 1, 0.8)]
 
 
-def test_former_words_work_and_say_the_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.warns(FutureWarning, match="theory is called study anchor now"):
-        assert "there is no" in refused(capsys, "theory", "--docs", "nowhere")
-
-
 def test_plugins_join_before_the_command_and_parts_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

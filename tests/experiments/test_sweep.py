@@ -28,7 +28,7 @@ from sage_rlvr.experiments import sweep as module
 from sage_rlvr.experiments.adoption import adoptable
 from sage_rlvr.experiments.display import dry_lines
 from sage_rlvr.experiments.jobs import Task, run_tasks
-from sage_rlvr.experiments.plan import note, plan
+from sage_rlvr.experiments.plan import plan
 from sage_rlvr.experiments.sweep import run
 from sage_rlvr.report import write_summary
 from sage_rlvr.results import Results
@@ -187,19 +187,6 @@ def test_a_folder_from_which_nothing_is_taken_over_is_named(tmp_path: Path, desi
         f"NOT TAKEN OVER: adopt = 'formr': {tmp_path / 'formr'} holds no runs; did you mean 'former'? choose from: former",
         "NOT TAKEN OVER: adopt = 'former': no finished run there has settings and weights that lack here",
     ]
-
-
-def test_a_sweep_that_an_older_version_began_goes_on(tmp_path: Path, design: Callable[..., Path]) -> None:
-    out = tmp_path / "out"
-    (out / "runs").mkdir(parents=True)
-    note(plan(design(), out))
-    facts = json.loads((out / "design.json").read_text(encoding="utf-8"))
-    as_once(out)
-    assert Results.read(out).design.facts == facts and facts["title"] == "small" and len(facts["runs"]) == 6
-    old = design(("title: small", "tier: small"))
-    with pytest.warns(FutureWarning, match=r"small\.yaml:2: the key tier is called title now"):
-        note(plan(old, out))
-    assert Results.read(out).design.facts == facts and {path.name for path in out.iterdir()} == {"design.json", "runs"}
 
 
 def test_a_run_that_ended_unseen_is_trained(

@@ -44,6 +44,4 @@ def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     names = [*COLUMNS, *((TURNS,) * (TURNS in table.column_names))]
     for batch in table.select(names).to_batches(max_chunksize=1024):
         for row in batch.to_pylist():
-            if row["latency_s"] != row["latency_s"]:  # NaN, which version 0.1 wrote where it was not measured
-                row["latency_s"] = None
             yield flat(row)

@@ -31,7 +31,7 @@ from sage_rlvr.reading import parse_json
 from sage_rlvr.runs import replacing
 from sage_rlvr.runs.record import now
 
-FILE, OLD, FORMAT, EPISODES = "store.sqlite", "store.json", 2, 3
+FILE, FORMAT, EPISODES = "store.sqlite", 2, 3
 """Names of files, and the formats: of completions, and of episodes, whose rows have one column more."""
 PATIENCE_S = 600.0  # how long a transaction waits for another process's
 COLUMNS = (
