@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from sage_rlvr.evaluation.store import Sample, SampleStore
 from sage_rlvr.evaluation.store.database import TURNS
 from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import POLICY, own_of, unescape
+from sage_rlvr.extras import advice
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.read import Counts, Results
 from sage_rlvr.stats.passk import powers
@@ -153,9 +155,16 @@ def _shown(store: SampleStore, n: int) -> list[tuple[Sample, tuple[str, ...] | N
 
 def _spellings(store: SampleStore, rows: Sequence[Sample]) -> dict[int, str] | None:
     """Token id -> its text, from the tokenizer of the store's policy; None where none is there or it spells other texts."""
-    from sage_rlvr.models.policy import load_tokens
-
     tokens = [(np.asarray(row.token_ids).tolist(), _parts(row)) for row in rows if row.token_ids is not None]
+    if not tokens:
+        return None
+    try:
+        from sage_rlvr.models.policy import load_tokens
+    except ModuleNotFoundError as error:  # the base install
+        if (needs := advice(error)) is None:
+            raise
+        warnings.warn(f"the page shows each sample as one text and not token by token, which {needs}", stacklevel=2)
+        return None
     known = {i for ids, _ in tokens for i in ids}
     runs = [str(parent / "policy") for parent in list(store.path.parents)[:3] if (parent / "policy").is_dir()]
     named = [store.identity.model] if Path(store.identity.model).is_dir() else []
