@@ -29,7 +29,6 @@ LAYERS: dict[str, set[str]] = {
     "registry": {"plugins", "errors"},
     "core": {"registry", "errors"},
     "methods": {"core", "registry", "errors"},
-    "theory": {"core", "errors"},
     "verifiers": {"registry", "errors"},
     "tasks": {"plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
     "stats": {"reading", "errors"},
@@ -39,7 +38,6 @@ LAYERS: dict[str, set[str]] = {
     "testing": {"core", "schema", "errors"},
     "progress": {"text"},
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
-    "import_config": {"recipes", "schema", "errors"},
     "models": {"registry", "config", "core", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "training": {"config", "core", "methods", "models", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "evaluation": {
@@ -53,14 +51,10 @@ LAYERS: dict[str, set[str]] = {
         *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "report", "results", "runs", "stats"),
         *("plugins", "reading", "tasks", "training", "errors"),
     },
-    "studies": {
-        *("config", "core", "evaluation", "methods", "models", "report", "results", "runs", "stats", "tasks", "theory"),
-        *("reading", "recipes", "registry", "signatures", "text", "training", "errors"),
-    },
     "cli": {
-        *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "plugins", "progress", "recipes"),
-        *("parent", "reading", "registry", "text"),
-        *("report", "results", "runs", "stats", "studies", "tasks", "training", "verifiers", "errors"),
+        *("audit", "config", "core", "evaluation", "experiments", "models", "plugins", "progress", "recipes"),
+        *("parent", "reading", "registry", "signatures", "text"),
+        *("report", "results", "runs", "stats", "tasks", "training", "verifiers", "errors"),
     },
     "trl": {"training"},
     "verl": {"training", "parent", "errors"},
@@ -76,7 +70,6 @@ THIRD_PARTY: dict[str, set[str]] = {
     "reading": {"numpy", "pyarrow"},
     "core": {"torch", "jaxtyping"},
     "methods": set(),
-    "theory": {"torch", "jaxtyping", "numpy", "scipy"},
     "verifiers": {"math_verify", "latex2sympy2_extended", "sympy"},
     # the tokenizer, when it is built; parquet files, the Hub and reasoning-gym, when they are read; a template's error
     "tasks": {"numpy", "tokenizers", "transformers", "pyarrow", "reasoning_gym", "datasets", "jinja2"},
@@ -88,7 +81,6 @@ THIRD_PARTY: dict[str, set[str]] = {
     "recipes": {"yaml"},
     "signatures": set(),
     "schema": {"yaml", "pydantic", "pydantic_core", "typing_extensions"},
-    "import_config": {"yaml"},
 }
 
 
