@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import shutil
@@ -41,9 +40,9 @@ class Doctor(Command):
             "free disk": f"{shutil.disk_usage('.').free / 1e9:.0f} GB here",
         }
         good, conclusion = _training_facts(facts)
-        for name in ("trl", "verl", "vllm", "peft"):
-            there = importlib.util.find_spec(name) is not None
-            facts[name] = "installed" if there else "not installed: only needed by its own engine"
+        for engine in ("trl", "verl", "vllm"):
+            absent = missing(engine)
+            facts[engine] = f"no {', '.join(absent)}: only needed by this engine" if absent else "installed"
         width = max(map(len, facts))
         session.say(*(f"{name:<{width}}  {value}" for name, value in facts.items()))
         session.out.print(conclusion, style="bold")

@@ -97,8 +97,8 @@ class Samples(Command):
 
 def _judge_imported(store: SampleStore, answer_in: str, tag: str) -> int:
     """Verdicts of the mathematics verifier on an imported store, against the targets that came with it."""
+    from sage_rlvr.evaluation.judged import judged_by
     from sage_rlvr.evaluation.lm_eval import targets_of
-    from sage_rlvr.evaluation.sampling import judged_by
     from sage_rlvr.tasks.math import mathematics_hash
 
     golds, reading = targets_of(store), {"answer_in": answer_in, "tag": tag}

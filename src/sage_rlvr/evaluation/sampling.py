@@ -27,6 +27,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import generate_episodes
+from sage_rlvr.evaluation.judged import Judged
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import own_of, said_of
 from sage_rlvr.models.episodes import positions_of
@@ -46,23 +47,12 @@ from sage_rlvr.tasks.base import (
     verdicts,
     verifier_hash,
 )
-from sage_rlvr.verifiers.pool import shared
-from sage_rlvr.verifiers.rewards import answered
 
 PAUSE_S = 0.5  # between two looks at what other processes have still to commit
 
 
 # ------------------------------------------------------------------------------------------------------------------
 # problems, prompts, verdicts
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A verdict and the answer that it is about, in one spelling; None where there is no answer."""
-
-    label: str
-    reason: str
-    answer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -355,13 +345,3 @@ class Evaluation:
                     )
                 )
         return made
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# judged, from a store alone
-
-
-def judged_by(items: Sequence[tuple[str, str]], reading: Mapping[str, Any]) -> list[Judged]:
-    """The mathematics verifier on (completion, gold) pairs, answers read at one place."""
-    said = shared().verify(list(items), **reading)
-    return [Judged(v.label, v.reason, answered(text, reading)) for v, (text, _) in zip(said, items, strict=True)]
