@@ -14,6 +14,7 @@ import pytest
 
 from frozen import folders
 from sage_rlvr import extras
+from sage_rlvr.cli.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKED = {*extras.EXTRAS["train"], "huggingface_hub", "trl", "verl", "vllm"}
@@ -63,8 +64,18 @@ def test_commands_that_compare_need_no_torch(tmp_path: Path) -> None:
     assert (tmp_path / "pair.html").stat().st_size > 50_000
 
 
+def test_parts_are_listed_as_with_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their names and sentences are then read from the files' text."""
+    lists = run(tmp_path, "parts", "parts guides")
+    for words, (code, out, _) in zip((["parts"], ["parts", "guides"]), lists, strict=True):
+        with pytest.raises(SystemExit):
+            main(words)
+        # a part that another file imports comes earlier in the registry
+        assert code == 0 and sorted(out.splitlines()) == sorted(capsys.readouterr().out.splitlines()) and "branch" in out
+
+
 def test_a_command_that_needs_the_extra_names_it(tmp_path: Path) -> None:
-    commands = ("show sage_branch", "train grpo", "eval embedded", "samples new --from-parquet a.parquet")
+    commands = ("show sage_branch", "train grpo", "eval embedded", "samples new --from-parquet a.parquet", "parts branch")
     for words, (code, out, err) in zip(commands, run(tmp_path, *commands), strict=True):
         assert (code, out) == (2, ""), (words, err)
         assert re.fullmatch(r"sage-rlvr \w+ needs \w+, which is not installed; run: pip install 'sage-rlvr\[train\]'\n", err), words
@@ -102,8 +113,6 @@ def test_an_installed_module_that_fails_otherwise_is_no_missing_extra() -> None:
 
 
 def test_doctor_reports_an_incomplete_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from sage_rlvr.cli.app import main
-
     monkeypatch.setattr("sage_rlvr.cli.doctor.missing", lambda extra: ["jaxtyping"])
     with pytest.raises(SystemExit) as ended:
         main(["doctor"])
