@@ -225,8 +225,11 @@ def help_of(kind: str) -> dict[str, str]:
 def _written_in(file: Path, registry: str) -> Iterator[tuple[str, str]]:
     """(name, first sentence of the docstring) of each part that a file registers by a decorator."""
     text = file.read_text(encoding="utf-8")
-    for node in ast.parse(text).body if f"@{registry}.register" in text else ():
-        for mark in getattr(node, "decorator_list", ()):
+    if f"@{registry}.register" not in text:
+        return
+    nodes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    for node in nodes:
+        for mark in node.decorator_list:
             call = mark if isinstance(mark, ast.Call) else ast.Call(mark, [], [])
             if ast.unparse(call.func) == f"{registry}.register":
                 named = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
@@ -235,14 +238,16 @@ def _written_in(file: Path, registry: str) -> Iterator[tuple[str, str]]:
 
 
 def _own_name(node: ast.AST) -> str | None:
-    """The class attribute `name`, where the class sets it to a text."""
+    """The class attribute `name`, where the class sets it to a text: name = "a", or name, local = "a", False."""
     for line in node.body if isinstance(node, ast.ClassDef) else ():
-        targets = line.targets if isinstance(line, ast.Assign) else [line.target] if isinstance(line, ast.AnnAssign) else []
-        for target in targets:
-            names = [ast.unparse(one) for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
-            if "name" in names and line.value is not None:
-                value = ast.literal_eval(line.value)
-                return str(value[names.index("name")] if isinstance(target, ast.Tuple) else value)
+        if not isinstance(line, ast.Assign | ast.AnnAssign) or line.value is None:
+            continue
+        target: ast.expr = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
+        names = target.elts if isinstance(target, ast.Tuple) else [target]
+        values = line.value.elts if isinstance(line.value, ast.Tuple) else [line.value]
+        for name, value in zip(names, values, strict=False):
+            if ast.unparse(name) == "name":
+                return str(ast.literal_eval(value))
     return None
 
 
