@@ -19,7 +19,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import sage_rlvr
-from sage_rlvr import plugins
+from sage_rlvr import extras, plugins
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
 from sage_rlvr.parent import end_with_parent
@@ -84,6 +84,9 @@ def _answered(words: list[str], session: Session) -> int:
         session.note("interrupted; what was finished is saved, the same command continues")
         return 128 + getattr(stop, "number", signal.SIGINT)
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (needs := extras.advice(error)):
+            session.note(f"sage-rlvr {words[0] if words else ''} {needs}")
+            return 2
         if (isinstance(error, BrokenPipeError) and _reader_is_gone()) or _is_stdouts(error):
             raise
         if isinstance(error, OSError) and error.errno in (*_OF_A_DISK, *_OF_A_PLACE) and error.filename:

@@ -27,6 +27,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import generate_episodes
+from sage_rlvr.evaluation.judged import Judged
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import own_of, said_of
 from sage_rlvr.models.encodable import encodable
@@ -47,8 +48,6 @@ from sage_rlvr.tasks.base import (
     verdicts,
     verifier_hash,
 )
-from sage_rlvr.verifiers.pool import shared
-from sage_rlvr.verifiers.rewards import answered
 
 PAUSE_S = 0.5  # between two looks at what other processes have still to commit
 NOTICE_S = 5.0  # without a commit of theirs, after which a warning says who is waited for
@@ -56,15 +55,6 @@ NOTICE_S = 5.0  # without a commit of theirs, after which a warning says who is 
 
 # ------------------------------------------------------------------------------------------------------------------
 # problems, prompts, verdicts
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A verdict and the answer that it is about, in one spelling; None where there is no answer."""
-
-    label: str
-    reason: str
-    answer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -386,13 +376,3 @@ class Evaluation:
                     )
                 )
         return made
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# judged, from a store alone
-
-
-def judged_by(items: Sequence[tuple[str, str]], reading: Mapping[str, Any]) -> list[Judged]:
-    """The mathematics verifier on (completion, gold) pairs, answers read at one place."""
-    said = shared().verify(list(items), **reading)
-    return [Judged(v.label, v.reason, answered(text, reading)) for v, (text, _) in zip(said, items, strict=True)]

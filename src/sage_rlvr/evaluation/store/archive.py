@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.database import COLUMNS, FILE, SCHEMA, TURNS, rows_of, whole_without_log
+from sage_rlvr.evaluation.store.arrow import SCHEMA, rows_of
+from sage_rlvr.evaluation.store.database import COLUMNS, FILE, TURNS, whole_without_log
 from sage_rlvr.evaluation.store.sample import Identity
 from sage_rlvr.reading import MIB, parse_json, read_parquet
 from sage_rlvr.runs import replacing

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from filelock import FileLock, Timeout
 
 from sage_rlvr.errors import DataError, RunLocked
@@ -41,25 +40,11 @@ FILE, FORMAT, EPISODES = "store.sqlite", 2, 3
 PATIENCE_S = 600.0  # how long a transaction waits for another process's
 NOTICE_S = 3.0  # after which a warning says that it waits
 _SHARED = 1 << 16  # bytes of the file that the processes of a write-ahead log share, and some
-_TEXT = pa.large_string()
-_KINDS = {
-    "problem": _TEXT,
-    "sample": pa.int32(),
-    "seed": pa.int64(),
-    "prompt_hash": _TEXT,
-    "text": _TEXT,
-    "text_hash": pa.int64(),
-    "token_ids": pa.large_list(pa.int32()),
-    **dict.fromkeys(TOKEN_LEVEL, pa.large_list(pa.float32())),
-    **dict.fromkeys(("finish", "answer", "verdict", "reason", "verifier"), _TEXT),
-    "latency_s": pa.float64(),
-    "versions": _TEXT,
-}
-COLUMNS = tuple(_KINDS)
+COLUMNS = (
+    "problem", "sample", "seed", "prompt_hash", "text", "text_hash", "token_ids", *TOKEN_LEVEL,
+    "finish", "answer", "verdict", "reason", "verifier", "latency_s", "versions",
+)  # fmt: skip
 TURNS = "turns"  # JSON: [[who, text, tokens], ...]
-_KINDS[TURNS] = _TEXT
-NEVER_NULL = ("problem", "sample", "prompt_hash", "text", "text_hash", "verdict", "reason", "verifier", "versions")
-SCHEMA = pa.schema([pa.field(name, kind, nullable=name not in NEVER_NULL) for name, kind in _KINDS.items()])
 JUDGED = ("verifier", "verdict", "reason", "answer")  # of the newest verdict
 NESTED = {"token_ids": np.dtype("<i4"), **dict.fromkeys(TOKEN_LEVEL, np.dtype("<f4"))}
 _FACTS = ("identity", "created", "changes", "wanted")
@@ -394,38 +379,17 @@ def seal(values: Iterable[Any]) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# rows as tables of Arrow, and back
+# token-level columns, and back
 
 
-def arrow(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """Stored rows of these columns as a table of `SCHEMA`."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    made = [_array(name, list(values)) for name, values in zip(names, columns, strict=True)]
-    return pa.table(made, schema=pa.schema([SCHEMA.field(name) for name in names]))
-
-
-def _array(name: str, values: list[Any]) -> pa.Array:
+def arrays(name: str, values: Sequence[Any]) -> list[Any]:
+    """Stored values of a column: of a token-level one an array (T_i,) each, None where a sample has none; else as they are."""
     if name not in NESTED:
-        return pa.array(values, _KINDS[name])
-    ends = np.cumsum([0, *(len(value or b"") // 4 for value in values)])
-    flat = pa.array(np.frombuffer(b"".join(value or b"" for value in values), NESTED[name]))
-    return pa.LargeListArray.from_arrays(pa.array(ends), flat, mask=pa.array([value is None for value in values], pa.bool_()))
-
-
-def arrays(column: Any) -> list[np.ndarray[Any, Any]]:
-    """One array (T_i,) a row of a token-level column without gaps."""
-    return [row.values.to_numpy(zero_copy_only=False) for row in column]
+        return list(values)
+    return [None if value is None else np.frombuffer(value, NESTED[name]) for value in values]
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with its token-level columns as they are stored."""
     nested = {name: row[name] for name in NESTED}
     return {**row, **{k: v if v is None else np.asarray(v).astype(NESTED[k]).tobytes() for k, v in nested.items()}}
-
-
-def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """A table of `SCHEMA` as rows of `COLUMNS`, and `TURNS` where it has them, as they are stored."""
-    names = [*COLUMNS, *((TURNS,) * (TURNS in table.column_names))]
-    for batch in table.select(names).to_batches(max_chunksize=1024):
-        for row in batch.to_pylist():
-            yield flat(row)

@@ -18,16 +18,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import ConfigError, DataError, RunLocked
 from sage_rlvr.evaluation.store import repeats
-from sage_rlvr.evaluation.store.database import JUDGED, NESTED, TURNS, Database, arrow, feed, flat, pid_of, put
+from sage_rlvr.evaluation.store.database import JUDGED, NESTED, TURNS, Database, arrays, feed, flat, pid_of, put
 from sage_rlvr.evaluation.store.repeats import Repeat
 from sage_rlvr.evaluation.store.sample import (
     ESCAPED,
@@ -42,6 +41,9 @@ from sage_rlvr.evaluation.store.sample import (
     unescape,
 )
 from sage_rlvr.reading import parse_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CHOSEN = " FROM temp.chosen c CROSS JOIN samples s ON s.problem = c.problem AND s.sample < :n"
 NEWEST = (
@@ -260,24 +262,42 @@ class Rows(Database):
         n: int | None = None,
         verifier: str | None = None,
     ) -> pa.Table:
-        """All samples, sorted by (problem, sample number), as an Arrow table of `database.SCHEMA`, with turns for episodes.
+        """All samples as an Arrow table of `arrow.SCHEMA`, whose metadata holds the identity. Arguments as in `lists`; None: all
+        columns, with turns for episodes."""
+        from sage_rlvr.evaluation.store.arrow import table_of  # pyarrow, which the base install lacks
 
-        columns: a few of them. problems: which, in this order; None: all, by id, numbers in ids by their value. n: the
-        first n of each, DataError where a problem has fewer. verifier: verdicts of this verifier hash; None: the newest
-        of each sample, and the column `verifier` says whose that is. The schema's metadata holds the identity.
-        Text is `escape`d where it is no UTF-8; `samples` undoes that.
-        """
         names = list(self.columns if columns is None else columns)
-        if unknown := sorted(set(names) - set(self.columns)):
-            raise DataError(f"columns {unknown} are not in a sample store; there are {', '.join(self.columns)}")
-        rows = self._read(names, problems, n, verifier)
+        rows = self._read(self._known(names), problems, n, verifier)
         about = {"identity": self.identity.tree(), "wanted": self.facts()["wanted"]}
-        return arrow(names, rows).replace_schema_metadata({"sage_rlvr": json.dumps(about, sort_keys=True)})
+        return table_of(names, rows).replace_schema_metadata({"sage_rlvr": json.dumps(about, sort_keys=True)})
+
+    def lists(
+        self,
+        columns: Sequence[str],
+        *,
+        problems: Sequence[str] | None = None,
+        n: int | None = None,
+        verifier: str | None = None,
+    ) -> dict[str, list[Any]]:
+        """The named columns of all samples, sorted by (problem, sample number): a list each, of arrays for a token-level column.
+
+        problems: which, in this order; None: all, by id, numbers in ids by their value. n: the first n of each, DataError
+        where a problem has fewer. verifier: verdicts of this verifier hash; None: the newest of each sample, and the column
+        `verifier` says whose that is. Text is `escape`d where it is no UTF-8; `samples` undoes that.
+        """
+        rows = self._read(self._known(columns), problems, n, verifier)
+        values = zip(*rows, strict=True) if rows else [()] * len(columns)
+        return {name: arrays(name, found) for name, found in zip(columns, values, strict=True)}
+
+    def _known(self, columns: Sequence[str]) -> Sequence[str]:
+        if unknown := sorted(set(columns) - set(self.columns)):
+            raise DataError(f"columns {unknown} are not in a sample store; there are {', '.join(self.columns)}")
+        return columns
 
     def samples(
         self, *, problems: Sequence[str] | None = None, n: int | None = None, verifier: str | None = None
     ) -> list[Sample]:
-        """The rows of `table` as `Sample`s, text as it was."""
+        """All rows as `Sample`s, text as it was."""
         names = tuple(name for name in self.columns if name in Sample.__dataclass_fields__)
         return [_sample_of(dict(zip(names, row, strict=True))) for row in self._read(names, problems, n, verifier)]
 
@@ -291,7 +311,7 @@ class Rows(Database):
     ) -> Counts:
         """Right, wrong and undecided samples of each problem: what pass@k and every other score is made from.
 
-        Arguments as in `table`. DataError where verdicts of several verifiers are mixed (a top-up after `reverify`: run it
+        Arguments as in `lists`. DataError where verdicts of several verifiers are mixed (a top-up after `reverify`: run it
         again), and, unless `check` is False, where samples are repeats of each other beyond chance; what only looks
         like it warns. See `evaluation/store/repeats.py`.
         """
