@@ -137,7 +137,7 @@ def test_records_over_k_and_over_temperatures(capsys: Capture) -> None:
     assert "GRPO vs base over k: higher at k = 1 to 16" in out
     assert "P(GRPO > base), a problem's pass@1 (the same at every k): 1.000" in out
     assert "pass@16 at equal pass@1 (mean over all temperatures): GRPO, Branch against base." in out
-    assert "Branch vs GRPO, pass@16 at equal pass@1 (mean over all temperatures): tied for these checkpoints (" in out
+    assert "Branch vs GRPO, pass@16 at equal pass@1 (mean over all temperatures): cannot be told for these checkpoints (" in out
 
 
 def test_records_of_one_temperature_have_no_frontier(capsys: Capture) -> None:
@@ -160,7 +160,7 @@ def test_records_over_training_seeds(capsys: Capture) -> None:
     code, out, err = run(capsys, "compare", base, *arms, "--k", 16, "--support")
     assert code == 0, err
     assert "P(A > base), a problem's pass@1 (the same at every k): 1.000" in out
-    assert "A vs base over k: better at k = 1 to 16" in out and "at all 3 values of k at once" in out
+    assert "A vs base over k: higher at k = 1 to 16" in out and "at all 3 values of k at once" in out
     assert "A against base, exact, problems expected to be solved in 16 samples, held fixed: preserved " in out
     assert "pass@16 at equal pass@1 (mean over all temperatures): " in out and "over 3 training seeds" in out
     code, out, err = run(capsys, "plan", "--problems", 60, "--k", 16, "--from", *arms)
@@ -301,7 +301,7 @@ def test_sample_stores_of_several_seeds(capsys: Capture) -> None:
     code, out, err = run(capsys, "compare", paths["a"], paths["b"], "--k", 8)
     assert code == 0, err
     assert (
-        "b vs a, pass@1 on sums: better for these methods" in out
+        "b vs a, pass@1 on sums: higher for these methods" in out
         and "sums: P(b > a), a problem's pass@1" in out
     )
 

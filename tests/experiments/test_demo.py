@@ -151,7 +151,7 @@ def test_it_finishes_and_says_what_differs(
     out = " ".join(capsys.readouterr().out.split())
     for name in ("base", *LABELS, "report.html", "cross-check"):
         assert name in out
-    assert "higher" in out or "lower" in out or "tied" in out
+    assert "higher" in out or "lower" in out or "no significant difference" in out or "cannot be told" in out
     for name in ("report.html", "figures/passk.png", "summary.json"):
         assert (trained / name).stat().st_size > 1000
     page = (trained / "report.html").read_text(encoding="utf-8")

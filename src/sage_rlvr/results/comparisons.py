@@ -70,6 +70,7 @@ def compare(results: Results) -> list[Row]:
 def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
     """The rows in their families, with Holm's p over the tests of each. A discarded candidate is in the primary family with as many
     tests as one of those that were run has at most, each with p = 1."""
+    made = [replace(row, comparison=row.comparison.of_shares()) if row.metric.name == "pass" else row for row in made]
     primary, design = _primary(results, made), results.design
     rows = [replace(row, family="primary" if row in primary else "exploratory") for row in made]
     for family in ("primary", "exploratory"):

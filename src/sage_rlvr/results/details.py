@@ -18,7 +18,7 @@ from sage_rlvr.results.comparisons import Row, sides
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.words import End, told
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
+from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, signed
 from sage_rlvr.stats.curves import CurveComparison, Improvement, probability_of_improvement
 from sage_rlvr.stats.intervals import Interval, all_one, seed_interval
 from sage_rlvr.stats.leash import (
@@ -92,7 +92,8 @@ def curve_words(found: CurveComparison, a: str, b: str) -> str:
         top = max(places, key=lambda i: abs(found.difference[i]))
         where = f"at k = {first}" + (f" to {last}" if first != last else "")
         size = f" (largest difference {signed(float(found.difference[top]))} at k = {found.ks[top]})"
-        parts.append(f"{told(outcome, found.over)} {where}{size * (outcome != 'unknown')}")
+        within = all(max(abs(found.low[i]), abs(found.high[i])) <= DETECTABLE for i in places)
+        parts.append(f"{told(outcome, detected=within)} {where}{size * (outcome != 'unknown')}")
     many = f"all {len(found.ks)} values of k at once (and is wider than an interval at one k)"
     at = many if len(found.ks) > 1 else "this k"
     return f"{a} vs {b} over k: {'; '.join(parts)}; the {100 * found.level:g} % band holds at {at}, over {found.n} {found.over}"
@@ -102,7 +103,7 @@ def chance_words(found: Improvement, a: str, b: str, what: str) -> str:
     """P(a > b) with its interval."""
     i = found.interval
     words = {"better": "above 1/2", "worse": "below 1/2", "unknown": f"{End.CANNOT}: {i.n} {i.over} are too few"}
-    word = words.get(found.outcome, "tied")
+    word = words.get(found.outcome, "interval includes 1/2")
     ends = f"{100 * i.level:g} % interval {i.low:.3f} to {i.high:.3f} over {i.n} {i.over}: " * math.isfinite(i.width)
     return f"P({a} > {b}), {what}: {i.value:.3f} ({ends}{word})"
 
@@ -125,7 +126,7 @@ def pattern_words(found: PatternComparison) -> str:
     if (paired := found.by_problem) is None:
         return f"{head}; no problem was solved by both, so no paired comparison"
     gap, few = paired.difference, f"; a pattern in fewer than {SPARSE} problems supports no claim" * (not paired.known)
-    word = told(paired.outcome, paired.over)
+    word = told(paired.outcome, detected=paired.detects())
     return f"{head}; {word} over the {gap.n} problems solved by both (difference {gap.value:+.3f}){few}"
 
 

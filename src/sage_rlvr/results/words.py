@@ -18,7 +18,16 @@ from sage_rlvr.evaluation.record import EMBEDDED
 from sage_rlvr.results.comparisons import Row, answering
 from sage_rlvr.results.metric import Metric, known_metrics
 from sage_rlvr.results.read import Results, Run
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Outcome, Reason, detectable_text, p_text, signed
+from sage_rlvr.stats.comparison import (
+    DETECTABLE,
+    FEWEST_SEEDS,
+    Comparison,
+    Outcome,
+    Reason,
+    detectable_text,
+    p_text,
+    signed,
+)
 
 REASONS = {
     Reason.ONE_SEED: "one training seed",
@@ -33,35 +42,29 @@ REASONS = {
     Reason.NOT_NEAR: "one of the two has no temperature with the pass@1 that the other has at T = 1",
 }
 TWO_PROCEDURES = {
-    True: "the interval, the wider of the two procedures, holds 0 and decides",
-    False: "the interval leaves 0 out, but p, the stricter of the two procedures, decides",
+    True: "the interval, the wider of the two procedures, includes 0 and decides",
+    False: "the interval excludes 0, but p, the stricter of the two procedures, decides",
 }
 BEFORE = "before correction"
 
 
 class End(StrEnum):
-    """How a comparison ends, in words: six that hold, the same before correction alone, three in which neither arm is ahead.
-    Larger and smaller are of what is no score; higher and lower of one training run each, whose intervals are over problems alone:
-    better and worse would be read as of methods."""
+    """The printed outcome of a comparison: the only words for outcomes in the terminal, in Markdown and on the page."""
 
-    BETTER = "better"
     HIGHER = "higher"
-    LARGER = "larger"
-    SMALLER = "smaller"
     LOWER = "lower"
-    WORSE = "worse"
-    BETTER_ALONE = f"better {BEFORE}"
-    HIGHER_ALONE = f"higher {BEFORE}"
-    LARGER_ALONE = f"larger {BEFORE}"
-    SMALLER_ALONE = f"smaller {BEFORE}"
-    LOWER_ALONE = f"lower {BEFORE}"
-    WORSE_ALONE = f"worse {BEFORE}"
+    HIGHER_BEFORE = f"higher {BEFORE}"
+    LOWER_BEFORE = f"lower {BEFORE}"
+    NO_DIFFERENCE = "no significant difference"
     CANNOT = "cannot be told"
     IDENTICAL = "identical"
-    TIED = "tied"
 
 
 RANK = {end: i for i, end in enumerate(End)}
+MEANING = (
+    f"No significant difference: the design could have detected a difference of {DETECTABLE:g} with 80 % power (for metrics other "
+    f"than pass@k, {DETECTABLE:.0%} of the second arm's mean). Cannot be told: only a larger difference could have been detected."
+)
 ONE_RUN = "One run of each: about these checkpoints, not about methods. "
 MOST = 4  # comparisons in the answer
 TOO_FEW = (Reason.ONE_SEED, Reason.TWO_SEEDS)
@@ -195,7 +198,7 @@ def sentence(row: Row) -> str:
         ps += f", Holm's {p_text(row.adjusted)} among {row.family_size} {row.family} comparisons"
     hidden = f"; {detectable_text(c.mde, c.mde_limit)}" if c.outcome == "tied" else ""
     if c.outcome == "tied" and math.isfinite(c.p) and (c.p < 1 - gap.level) == gap.contains(0.0):
-        hidden = f"; tied: {TWO_PROCEDURES[gap.contains(0.0)]}{hidden}"
+        hidden = f"; not significant: {TWO_PROCEDURES[gap.contains(0.0)]}{hidden}"
     covers = f"; mean over pass@1 {row.covers[0]:.3f} to {row.covers[1]:.3f}, which both cover" if row.covers else ""
     return (
         f"{head}{outcome(row)} for {about} ({span(c)} over {gap.n} {gap.over}{on}{ps}{hidden}{covers}{_left_out(row)})."
@@ -203,38 +206,40 @@ def sentence(row: Row) -> str:
 
 
 def outcome(row: Row) -> End:
-    """The word for a row."""
+    """The printed outcome of a row, after correction."""
     c = row.comparison
     if c.outcome == "tied" and c.difference.width == 0 and c.difference.value == 0:
         return End.IDENTICAL
-    word = told(c.outcome, c.over)
-    if c.outcome in ("tied", "unknown"):
-        return word
-    if row.metric.name == "raw KL":
-        word = End.LARGER if c.outcome == "better" else End.SMALLER
-    return word if row.holds else End(f"{word} {BEFORE}")
+    word = told(c.outcome, detected=c.detects(stated(row)))
+    return word if c.outcome in ("tied", "unknown") or row.holds else End(f"{word} {BEFORE}")
+
+
+def stated(row: Row) -> float:
+    """The difference that a design must be able to detect before its non-significant result is printed as "no significant
+    difference": `DETECTABLE` for pass@k, that share of the second arm's mean for counts and the raw KL."""
+    return DETECTABLE if row.metric.name == "pass" else DETECTABLE * abs(row.comparison.mean_b)
+
+
+def told(outcome: Outcome, *, detected: bool) -> End:
+    """The printed word for an uncorrected outcome. detected: whether the design could have detected the stated difference."""
+    if outcome == "tied":
+        return End.NO_DIFFERENCE if detected else End.CANNOT
+    return {"better": End.HIGHER, "worse": End.LOWER, "unknown": End.CANNOT}[outcome]
 
 
 def _firmness(row: Row) -> int:
-    """0 for what outlasts correction, 1 for what does not, 2 for what is tied or cannot be told."""
+    """0: significant after correction; 1: only before; 2: not significant or not tested."""
     return 2 if row.comparison.outcome in ("tied", "unknown") else int(not row.holds)
 
 
-def told(outcome: Outcome, over: str) -> End:
-    """The word for an outcome that nothing corrects. over: what its interval is over; "problems" is of one training run each."""
-    if outcome == "unknown":
-        return End.CANNOT
-    if over == "problems" and outcome != "tied":
-        return End.HIGHER if outcome == "better" else End.LOWER
-    return End(outcome)
-
-
 def chip(row: Row) -> str:
-    """The cell of a table: outcome, difference, interval, on a line each."""
+    """The cell of a table, on a line each: outcome, difference, interval and, if not significant, the detectable difference."""
     gap = row.comparison.difference
     lines = [outcome(row)] + [signed(gap.value)] * math.isfinite(gap.value)
     if math.isfinite(gap.width) and gap.width > 0:
         lines.append(f"{signed(gap.low)} to\u00a0{signed(gap.high)}")
+    if seen := _seen(row.comparison, "detectable"):
+        lines.append(seen.removeprefix("; "))
     return "\n".join(lines)
 
 
@@ -303,11 +308,10 @@ def families(rows: Sequence[Row]) -> str:
     sizes = {row.family: row.family_size for row in sorted(rows, key=lambda row: row.family != "primary") if row.family_size}
     if not sizes:
         return ""
-    ahead, behind = (told(end, next(row.comparison.over for row in rows if row.family_size)) for end in ("better", "worse"))
     parts = " and once over ".join(f"{n} {name} comparison{'s' * (n != 1)}" for name, n in sizes.items())
     return (
-        f"Holm's correction runs once over {parts}. {ahead.capitalize()} or {behind}: the interval leaves 0 out and Holm's p is "
-        f"below 0.05; {BEFORE}: the interval alone."
+        f"Holm's correction runs once over {parts}. Higher or lower: the interval excludes 0 and Holm's p is below 0.05; {BEFORE}: "
+        f"only the interval excludes 0. {MEANING}"
     )
 
 

@@ -35,6 +35,8 @@ from sage_rlvr.stats.power import (
 )
 
 FEWEST_SEEDS = 3
+DETECTABLE = 0.05
+"""A non-significant result is printed as "no significant difference" only if the minimum detectable difference is at most this."""
 FLIPS = 9999
 Outcome = Literal["better", "worse", "tied", "unknown"]
 Level = Literal["problems", "training seeds"]
@@ -62,8 +64,9 @@ class Comparison:
 
     `difference` holds the uncertainty over problems (about these checkpoints) or over training seeds (about these methods,
     `problems` of them held fixed); `p` is two-sided and raw, NaN where no test is made. `outcome` is from a's side and before
-    any correction. `mde`, the minimum detectable difference: the smallest true one that this very rule, before correction, finds
-    with 80 % power, if the units scatter as these did. What a comparison rules out is told by its interval alone (`excludes`).
+    any correction; "tied" means not significant. `mde`, the minimum detectable difference: the smallest true difference that this
+    rule finds with 80 % power before correction, if the units scatter as these did. `largest`: the largest possible difference, 1
+    for shares; it caps a finite `mde`. Only the interval rules values out (`excludes`).
     """
 
     difference: Interval
@@ -75,16 +78,26 @@ class Comparison:
     mean_a: float = math.nan
     mean_b: float = math.nan
     problems: int | None = None
+    largest: float = math.inf
 
     @property
     def mde_limit(self) -> float:
-        """Upper 95 % limit of `mde`: the scatter of few units is itself a guess (`detectable_up_to`)."""
-        return detectable_up_to(self.mde, self.difference.n)
+        """Upper 95 % limit of `mde`, because the scatter of few units is itself an estimate (`detectable_up_to`)."""
+        limit = detectable_up_to(self.mde, self.difference.n)
+        return min(limit, self.largest) if math.isfinite(limit) else limit
 
     @property
     def known(self) -> bool:
-        """Whether there is a verdict at all."""
+        """Whether a test was made."""
         return self.outcome != "unknown"
+
+    def of_shares(self) -> Comparison:
+        """The same comparison with its detectable difference capped at 1, the largest difference of two shares."""
+        return replace(self, largest=1.0, mde=min(self.mde, 1.0) if math.isfinite(self.mde) else self.mde)
+
+    def detects(self, bound: float = DETECTABLE) -> bool:
+        """Whether the design finds a true difference of `bound` with 80 % power."""
+        return self.mde <= bound
 
 
 def unknown(reason: Reason, *, value: float = math.nan, n: int = 0, over: Level = "problems", level: float = 0.95) -> Comparison:
@@ -120,7 +133,7 @@ def paired(
     p = sign_flip_p(gaps, seed=seed)
     few = len(gaps) < fewest_units(1 - level)
     outcome: Outcome = "unknown" if few else outcome_of(interval, p, level)
-    return Comparison(
+    compared = Comparison(
         difference=interval,
         p=p,
         outcome=outcome,
@@ -129,6 +142,7 @@ def paired(
         mean_a=float(left.mean()),
         mean_b=float(right.mean()),
     )
+    return compared.of_shares() if shares is not False and are_shares(left, right) else compared
 
 
 def paired_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: float = 0.95, seed: int = SEED) -> Comparison:
@@ -182,7 +196,7 @@ def paired_seed_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: flo
     least = least_seen(left.size, level=level) if are_shares(left, right) else 0.0
     found = paired_seeds(left, right, level=level, shared=control_error(n, b, k) if once else 0.0, least=least)
     over = "training seeds and the control's samples" if once else "training seeds"
-    return replace(found, difference=replace(found.difference, over=over))
+    return replace(found.of_shares(), difference=replace(found.difference, over=over))
 
 
 def halves(seeds: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -91,7 +91,7 @@ def _wal_ids(log: BinaryIO) -> list[int]:
 def _journal_ids(log: BinaryIO) -> list[int]:
     """The id before the transaction of a rollback journal, and the id that it would have had; [] where it holds no page."""
     header = log.read(_JOURNAL_HEADER)
-    if len(header) < _JOURNAL_HEADER or not header.startswith(_JOURNAL):  # ended well
+    if len(header) < _JOURNAL_HEADER or not header.startswith(_JOURNAL):  # closed normally
         return []
     sector, page = (int.from_bytes(header[at : at + 4], "big") for at in (20, 24))
     log.seek(sector)
