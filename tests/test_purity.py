@@ -39,8 +39,8 @@ LAYERS: dict[str, set[str]] = {
     "testing": {"core", "schema", "errors"},
     "progress": {"text"},
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
-    "models": {"registry", "config", "core", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
-    "training": {"config", "core", "methods", "models", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
+    "models": {"plugins", "registry", "config", "core", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
+    "training": {"config", "core", "methods", "models", "plugins", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "evaluation": {
         *("config", "core", "methods", "models", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
         *("plugins", "reading", "errors"),
