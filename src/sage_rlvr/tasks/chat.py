@@ -337,7 +337,7 @@ def _escape(character: str) -> str:
 
 
 def _specials(tokenizer: Any) -> list[str]:
-    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    added = tokenizer.added_tokens_decoder.values()
     found = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
     return sorted((one for one in found if one.strip()), key=len, reverse=True)
 
