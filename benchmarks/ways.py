@@ -36,7 +36,7 @@ import sage_rlvr
 from sage_rlvr.cli.page import Report
 from sage_rlvr.cli.session import Session
 from sage_rlvr.evaluation.record import Record, load_record, save_record
-from sage_rlvr.report import write_summary
+from sage_rlvr.render import write_summary
 from sage_rlvr.results.comparisons import Row
 from sage_rlvr.stats.comparison import Comparison
 from sage_rlvr.stats.curves import CurveComparison

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from command import call, refused, said
 from sage_rlvr import runs
+from sage_rlvr.api.printed import print_table
 from sage_rlvr.cli import app as cli
-from sage_rlvr.cli.compare import print_table
 from sage_rlvr.cli.session import Session
 from sage_rlvr.cli.train import Train
 from sage_rlvr.config import TrainConfig, dump, load_config
@@ -43,9 +43,10 @@ def test_train_eval_and_compare(write_recipe: Recipe, tmp_path: Path, warm_polic
         assert call("train", write_recipe(method, name=f"{arm}.yaml")) == 0
         out, err = said(capsys)
         assert "minimize" in err and f"done: 2 steps, policy in runs/{arm}-s0/policy" in err
-        assert call("eval", f"runs/{arm}-s0", "--problems", 8, "--ks", 1, 4, "--sample", 50) == 0
+        assert call("eval", f"runs/{arm}-s0", "--problems", 8, "--ks", 1, 4, "--cross-check", 50) == 0
         out, _ = said(capsys)
-        assert "8 test problems (draw law), exact" in out and "pass@4" in out and "(99.9 % interval" in out and "they agree" in out
+        assert "8 test problems (sampling iid), exact" in out and "pass@4" in out
+        assert "(99.9 % interval" in out and "they agree" in out
         assert load_record(f"runs/{arm}-s0/evaluation-test.npz").problems == 8
     world = tmp_path / "grpo.yaml"
     assert (

@@ -128,7 +128,7 @@ def test_a_report_that_compares_nothing_says_what_to_give(
 
 
 def test_a_base_at_one_temperature_is_evaluated_at_more(write_recipe: Recipe, suggested: list[list[str]]) -> None:
-    from sage_rlvr.report import Page, page_of
+    from sage_rlvr.render import Page, page_of
     from sage_rlvr.results import Results
 
     assert call("eval", "embedded", "--problems", 6, "--out", "base.npz") == 0

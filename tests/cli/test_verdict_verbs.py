@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from command import call, said
-from sage_rlvr.cli.evaluate import eval_lines
+from sage_rlvr.api.evaluate import eval_lines
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
@@ -40,7 +40,7 @@ def record(name: str, p: dict[float, np.ndarray]) -> str:
     """A record of problems with one right completion each, of the given probabilities at each temperature."""
     n = len(next(iter(p.values())))
     meta = {
-        "name": name, "model": name, "world": {"name": "made up"}, "split": "test", "seed": 1, "draw": "law",
+        "name": name, "model": name, "world": {"name": "made up"}, "split": "test", "seed": 1, "sampling": "iid",
         "problem_ids": [str(i) for i in range(n)], "versions": {}, "weights": name,
     }  # fmt: skip
     save_record(Record(meta, {t: [np.array([np.log(x)]) for x in row] for t, row in p.items()}), f"{name}.npz")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sage_rlvr.cli.app import main
-from sage_rlvr.cli.recipes import recipe_lines, schema_of
-from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump, load, load_config
+from sage_rlvr.cli.recipes import recipe_lines
+from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump, load, load_config, schema_of
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.recipes import recipe
 from sage_rlvr.training.counts.dry_run import dry_run_lines

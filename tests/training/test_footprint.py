@@ -11,8 +11,7 @@ import torch
 from benchmarks import scale
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sage_rlvr.cli.recipes import read_recipe
-from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig, load_config
+from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig, load_config, read_recipe
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy
 from sage_rlvr.recipes import recipe

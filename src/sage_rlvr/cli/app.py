@@ -25,32 +25,36 @@ from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
 from sage_rlvr.parent import end_with_parent
 from sage_rlvr.text import visible
 
-COMMANDS = {
-    "demo": "sweep:Demo",
-    "train": "train:Train",
-    "sft": "train:Sft",
-    "offline": "train:Offline",
-    "sweep": "sweep:Sweep",
-    "eval": "evaluate:Eval",
-    "samples": "samples:Samples",
-    "compare": "compare:Compare",
-    "report": "page:Report",
-    "plan": "plan:Plan",
-    "show": "recipes:Show",
-    "recipes": "recipes:Recipes",
-    "recipes copy": "recipes:CopyRecipe",
-    "parts": "recipes:Parts",
-    "methods": "study:Methods",
-    "import-config": "recipes:ImportConfig",
-    "audit": "audit:Audit",
-    "verify": "audit:Verify",
-    "study anchor": "study:Theory",
-    "study guides": "study:Guides",
-    "study shared": "study:Shared",
-    "study acting": "study:Acting",
-    "export verl": "export:ExportVerl",
-    "doctor": "doctor:Doctor",
+GROUPS = {
+    "train": {
+        "demo": "sweep:Demo",
+        "train": "train:Train",
+        "sft": "train:Sft",
+        "offline": "train:Offline",
+        "sweep": "sweep:Sweep",
+    },
+    "evaluate": {
+        "eval": "evaluate:Eval",
+        "samples": "samples:Samples",
+        "audit": "audit:Audit",
+        "verify": "audit:Verify",
+    },
+    "compare": {
+        "compare": "compare:Compare",
+        "report": "page:Report",
+        "plan": "plan:Plan",
+    },
+    "inspect": {
+        "methods": "recipes:Methods",
+        "recipes": "recipes:Recipes",
+        "recipes copy": "recipes:CopyRecipe",
+        "show": "recipes:Show",
+        "parts": "recipes:Parts",
+        "export verl": "export:ExportVerl",
+        "doctor": "doctor:Doctor",
+    },
 }  # name: file of this folder and class, imported when it is typed: the overview answers without their libraries
+COMMANDS = {name: home for group in GROUPS.values() for name, home in group.items()}
 _OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 _OF_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EFBIG)  # there is a file for a folder, or the reverse
 FAULT = 70  # EX_SOFTWARE of sysexits.h: Python's own 1 is what a pipe without a reader ends with
@@ -145,14 +149,16 @@ def run(words: Sequence[str], session: Session) -> int:
 
 
 def overview() -> str:
-    """Every command with the first sentence of its help."""
-    said = {name: _headline(*home.split(":")) for name, home in COMMANDS.items()}
-    lines = ["usage: sage-rlvr COMMAND [OPTIONS]", "", *(f"  {name:<14} {first}" for name, first in said.items())]
-    lines += ["", "--plugin my_parts.py, with any command, registers parts of your own (docs/extending.md)."]
-    lines += ["sage-rlvr COMMAND --help says what a command takes; sage-rlvr --version says which this is."]
-    lines += ["", "Exit codes: 0 done; 2 refused, and the message says what to do; 130 after Ctrl-C and 143 after SIGTERM, saved:"]
-    lines += ["the same command continues (a batch system may requeue a job on 143); 1 where the reader of a pipe went (`head`);"]
-    lines += ["70 a fault of this program."]
+    """Every command by group, with the first sentence of its help."""
+    lines = ["usage: sage-rlvr COMMAND [OPTIONS]"]
+    for group, commands in GROUPS.items():
+        lines += ["", f"{group}:"]
+        lines += [f"  {name:<13} {_headline(*home.split(':'))}" for name, home in commands.items()]
+    lines += ["", "sage-rlvr COMMAND --help lists the options of a command; sage-rlvr --version prints the version."]
+    lines += ["--plugin my_parts.py, with any command, registers parts of your own (docs/extending.md)."]
+    lines += ["", "Exit codes: 0 done; 2 an error in the input, and the message says what to do;"]
+    lines += ["130 after Ctrl-C and 143 after SIGTERM, saved: the same command continues;"]
+    lines += ["1 stdout was closed early (broken pipe); 70 a fault of this program."]
     return "\n".join(lines)
 
 

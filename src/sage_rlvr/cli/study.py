@@ -84,8 +84,8 @@ class Guides(Command):
     """Of validation, and as many of test."""
     samples: int = 512
     """Completions drawn per problem, for the wrong ones; the right ones are listed."""
-    draw: Literal["law", "census"] = "law"
-    """law: independent draws from the world's own law; census: all problems of a split equally likely, none twice."""
+    draw: Literal["iid", "without-replacement"] = "iid"
+    """iid: independent draws from the world's own law; without-replacement: all problems of a split equally likely, none twice."""
     budgets: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
     """KL(policy with the guide || policy), nats per completion."""
     seed: int = 1
@@ -134,7 +134,7 @@ class Shared(Command):
     """Also make the tables of results/shared.md and its picture in this docs folder again."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.cli.compare import print_table
+        from sage_rlvr.api.printed import print_table
         from sage_rlvr.studies.shared.command import facts, made, write_docs
         from sage_rlvr.studies.shared.measure import find
 
@@ -145,7 +145,7 @@ class Shared(Command):
         found = find(self.worlds, self.out, session.note)
         session.say(facts(found))
         for table in made(found).values():
-            print_table(session, table)
+            print_table(session.out, table)
         if self.docs is not None:
             session.say("written: " + "  ".join(map(str, write_docs(found, self.docs))))
         return 0
@@ -166,13 +166,13 @@ class Acting(Command):
     """Also make the table of results/parts.md in this docs folder again."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.cli.compare import print_table
+        from sage_rlvr.api.printed import print_table
         from sage_rlvr.studies import parts
 
         if self.docs is not None and (self.recipes or not (self.docs / "results" / "parts.md").is_file()):
             raise ConfigError(f"--docs {self.docs}: it takes all recipes, and a docs folder with results/parts.md")
         rows = parts.find(self.recipes or parts.trained(), self.out, session.note)
-        print_table(session, parts.table(rows))
+        print_table(session.out, parts.table(rows))
         idle = [row for row in rows if not row.acted and row.part not in parts.PROVEN]
         session.say(*(f"{row.recipe}: {row.field} {row.part} did not act" for row in idle))
         if self.docs is not None:
@@ -197,7 +197,7 @@ class Methods(Command):
     --support results/support.md."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.cli.compare import print_table
+        from sage_rlvr.api.printed import print_table
         from sage_rlvr.studies import supports
         from sage_rlvr.studies.method_pages import write_docs
         from sage_rlvr.studies.objectives import placed, same, table
@@ -205,12 +205,12 @@ class Methods(Command):
         if self.names and self.docs is not None:
             raise ConfigError(f"--docs {self.docs}: its pages list all methods; leave out {', '.join(self.names)}")
         found = placed(self.names)
-        print_table(session, table(found))
+        print_table(session.out, table(found))
         session.say(*(f"the same reward term in expectation: {line}" for line in same(found)))
         paths = [] if self.docs is None else write_docs(found, self.docs)
         if self.support:
             counted = supports.supported((one.name, one.method) for one in found)
-            print_table(session, supports.table(counted))
+            print_table(session.out, supports.table(counted))
             paths += [] if self.docs is None else supports.write_docs(counted, self.docs)
         if paths:
             session.say("written: " + "  ".join(map(str, paths)))

@@ -53,7 +53,7 @@ SLOW = [
     *("maxrl", "rs_grpo", "pkpo", "passk_training", "psr", "nsr", "w_reinforce"),
     *("right_entropy", "mara", "unlikeliness", "ds_grpo", "ucpo", "outcome_repeats"),
     "verifree",
-    *("cispo", "gspo", "steer", "steer_released", "high_entropy", "clip_cov", "shaped_entropy", "verl"),
+    *("cispo", "gspo", "steer", "steer_released", "high_entropy", "clip_cov", "shaped_entropy", "erank"),
 ]
 EDITED = [
     "outcome_counts world.train_problems=8",  # each comes back every other step

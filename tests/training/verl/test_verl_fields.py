@@ -57,11 +57,11 @@ REFUSED = {
     **{name: "AdaptiveEntropy" for name in ("adaptive_entropy",)},
     **{name: "a reference without a KL" for name in ("alpha_dpg", "alpha_dpg_exact")},
     **{name: "surrogate" for name in ("cispo", "gspo", "pacs", "pacs_paper")},
-    **{name: "rollout plan" for name in ("dars", "dars_b", "dars_hw", "dars_stages", "dars_uniform", "dars_value")},
+    **{name: "rollout plan" for name in ("dars", "dars_b", "dars_hw", "dars_stages", "dars_uniform", "dars_marginal_value")},
     **{name: "answers" for name in ("distinct", "distinct_log", "distinct_placebo", "outcome_counts", "outcome_repeats")},
-    **{name: "buffer" for name in ("dph", "expert_iteration", "fit", "replay", "rft", "truth")},
+    **{name: "buffer" for name in ("dph", "expert_iteration", "nll_correct", "replay", "rft", "sft_oracle")},
     **{name: "reward source" for name in ("rlpr", "verifree")},
-    **{"kl_cov": "KlCov", "steer_exact": "entropy_drift", "verl": "hidden"},
+    **{"kl_cov": "KlCov", "steer_exact": "entropy_drift", "erank": "hidden"},
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sage_rlvr.report.style import BLUE, INK, MUTED, RC, RED, looks, saved
+from sage_rlvr.render.style import BLUE, INK, MUTED, RC, RED, looks, saved
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing
