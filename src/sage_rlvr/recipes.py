@@ -226,7 +226,7 @@ def locate(name: str | Path, task: str | None = None, folder: Path = Path()) -> 
     path, text = folder / name, str(name)
     if task is not None:
         if path.is_file() or Path(name).suffix:
-            raise ConfigError(f"--task {task} with the recipe {name}: a recipe has its own task; leave --task out, or name a method")
+            raise ConfigError(f"--task {task} with the recipe {name}: the recipe has its task; leave --task out, or name a method")
         return _method_on(task, text)
     if path.is_file():
         return Recipe(path.stem, path)
@@ -335,7 +335,7 @@ def _first_sentence(text: str) -> str:
 
 
 def copy(name: str, to: Path) -> Path:
-    """Write a shipped recipe, or a method by name, to a file of one's own; its `base:` then names the shipped one. Returns the file.
+    """Write a shipped recipe, or a method by name, to a file; its `base:` then names the shipped one. Returns the file.
 
     ConfigError where `to` is there already.
     """

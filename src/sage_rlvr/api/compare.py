@@ -216,7 +216,7 @@ def report(
             f"RUNS {[fspath(run) for run in runs]}, --show {show}, --k {k}: name one folder, run, record or store at least; "
             "show 0 or more samples; k is 2 or more"
         )
-    results = Results.read(*map(fspath, runs), split=split, k=k)
+    results = Results.read(*[fspath(run) for run in runs], split=split, k=k)
     with results.believed():
         rows = compare(results)
         page = Page(page_of(results, rows, title=title, shown=show), rows=[row_of(row) for row in rows])

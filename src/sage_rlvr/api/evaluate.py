@@ -42,7 +42,7 @@ class Evaluation(Rows):
 
     path: Path
     lines: Sequence[str]
-    rows: list[dict[str, Any]]  # type: ignore[assignment]
+    rows: list[dict[str, Any]]
     record: Record | None = None
     cross_check: Mapping[str, float] | None = None
 
@@ -286,7 +286,7 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
         policy, model, own, of_run = target.name, target.model, target.asked, target.run is not None
         form = getattr(getattr(own, "form", None), "name", "as_is")
         limit = settings.max_new_tokens or (None if target.task is None else target.limit)
-        chosen = replace(chosen, task=own.name, template=form, max_new_tokens=limit)
+        chosen = replace(chosen, task=own.name, template=form, max_new_tokens=limit)  # type: ignore[arg-type]
     else:
         of_run = is_run(run)
         policy = "base" if what == "embedded" else run.name

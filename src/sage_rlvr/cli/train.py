@@ -21,9 +21,6 @@ class FromRecipe(Command):
 
     edits_recipe: ClassVar[bool] = True
     name: ClassVar[str]
-    task: ClassVar[str | None] = None
-    out: ClassVar[Path | None] = None
-    fork: ClassVar[bool] = False
 
     recipe: tyro.conf.Positional[Path]
     """A recipe file, or the name of a shipped one."""
@@ -35,6 +32,10 @@ class FromRecipe(Command):
     """Send the metrics to these trackers too: trackio, wandb, tensorboard (the recipe's report_to)."""
     dry_run: bool = False
     """Print what the recipe means, and counts of its steps, tokens, forward passes and bytes; no weights, no network."""
+
+    task: ClassVar[str | None] = None  # options of some of the commands, after `recipe`, which has no default
+    out: ClassVar[Path | None] = None
+    fork: ClassVar[bool] = False
 
     def execute(self, session: Session) -> int:
         """Train, or print the dry run."""

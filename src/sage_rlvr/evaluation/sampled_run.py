@@ -68,7 +68,9 @@ class SampleRun(SampleSettings):
     def build_task(self) -> Chosen:
         """The task with its problems. ConfigError for an unknown one, or where none is named."""
         if self.retry_failures_of is None and self.hints != "nothing":
-            raise ConfigError(f"--hints {self.hints}: guides a second attempt; add --retry-failures-of STORE, the store of the first ones")
+            raise ConfigError(
+                f"--hints {self.hints}: guides a second attempt; add --retry-failures-of STORE, the store of the first ones"
+            )
         if self.problems is not None and self.problems < 1:
             raise ConfigError(f"--problems {self.problems}: at least one problem is needed")
         if self.own is None and self.task is None:

@@ -40,8 +40,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSpec:
-    """recipe: the name of a method or a shipped recipe, or a path from the design's folder. edits: {dotted key: value}, after those of
-    `base`. label: its name in tables and sentences (default: `label_of` an unedited recipe, else the arm's name).
+    """recipe: the name of a method or a shipped recipe, or a path from the design's folder. edits: {dotted key: value}, after those
+    of `base`. label: its name in tables and sentences (default: `label_of` an unedited recipe, else the arm's name).
     matched: arms of another method at several betas, read between them at this arm's raw KL; those of a guided arm are found."""
 
     recipe: str
@@ -69,9 +69,9 @@ class EvaluateSpec:
     """What every policy is evaluated on, exactly, in the world or task that its arm was trained on; by `samples` alone where the
     right completions of that task cannot be listed.
 
-    problems, split, sampling, temperatures: as in `sage-rlvr eval` (split train: the first of the arm's own training problems); tables
-    are read at temperature 1. ood: other worlds (named, or a recipe file), with ood_problems and ood_temperatures of their own.
-    samples: null for no stores.
+    problems, split, sampling, temperatures: as in `sage-rlvr eval` (split train: the first of the arm's own training problems);
+    tables are read at temperature 1. ood: other worlds (named, or a recipe file), with ood_problems and ood_temperatures of
+    their own. samples: null for no stores.
     """
 
     problems: int = 300

@@ -119,10 +119,10 @@ def erank(
 ) -> Method:
     """L = mean_i mean_t [ -min(rho A', clip(rho) A') + beta k3 ], A' = A + min(scale max(Phi, 0), |A| / kappa).
 
-    VERL (arXiv 2509.23808). A = GRPO's. Phi compares the effective rank of a completion's last hidden states, and how it grows, with running means of
-    earlier rollouts, which are part of the checkpoint (`ERank`). scale = 0 is GRPO and only measures: that is what the released
-    script trains, because its bonus is the difference of two rewards that are equal there. stride: tokens a window, 40 as
-    released; a completion with fewer than two windows has no velocity.
+    VERL (arXiv 2509.23808). A = GRPO's. Phi compares the effective rank of a completion's last hidden states, and how it grows,
+    with running means of earlier rollouts, which are part of the checkpoint (`ERank`). scale = 0 is GRPO and only measures: that
+    is what the released script trains, because its bonus is the difference of two rewards that are equal there. stride: tokens a
+    window, 40 as released; a completion with fewer than two windows has no velocity.
     """
     weight = ERank(scale, kappa, gain, share, stride, last)
     return Method("erank", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), token_weight=weight)
