@@ -29,7 +29,6 @@ LAYERS: dict[str, set[str]] = {
     "registry": {"plugins", "errors"},
     "core": {"registry", "errors"},
     "methods": {"core", "registry", "errors"},
-    "theory": {"core", "errors"},
     "verifiers": {"registry", "errors"},
     "tasks": {"plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
     "stats": {"reading", "errors"},
@@ -39,7 +38,6 @@ LAYERS: dict[str, set[str]] = {
     "testing": {"core", "schema", "errors"},
     "progress": {"text"},
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
-    "import_config": {"recipes", "schema", "errors"},
     "models": {"registry", "config", "core", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "training": {"config", "core", "methods", "models", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "evaluation": {
@@ -57,14 +55,10 @@ LAYERS: dict[str, set[str]] = {
         *("config", "evaluation", "experiments", "models", "progress", "recipes", "render", "results", "runs", "stats"),
         *("reading", "tasks", "text", "training", "verifiers", "errors"),
     },
-    "studies": {
-        *("config", "core", "evaluation", "methods", "models", "render", "results", "runs", "stats", "tasks", "theory"),
-        *("reading", "recipes", "registry", "signatures", "text", "training", "errors"),
-    },
     "cli": {
-        *("api", "audit", "config", "core", "evaluation", "experiments", "import_config", "models", "plugins", "progress"),
-        *("parent", "reading", "recipes", "registry", "text"),
-        *("render", "results", "runs", "stats", "studies", "tasks", "training", "verifiers", "errors"),
+        *("api", "audit", "config", "core", "evaluation", "experiments", "models", "plugins", "progress"),
+        *("parent", "reading", "recipes", "registry", "signatures", "text"),
+        *("render", "results", "runs", "stats", "tasks", "training", "verifiers", "errors"),
     },
     "trl": {"training"},
     "verl": {"training", "parent", "errors"},
@@ -80,7 +74,6 @@ THIRD_PARTY: dict[str, set[str]] = {
     "reading": {"numpy", "pyarrow"},
     "core": {"torch", "jaxtyping"},
     "methods": set(),
-    "theory": {"torch", "jaxtyping", "numpy", "scipy"},
     "verifiers": {"math_verify", "latex2sympy2_extended", "sympy"},
     # the tokenizer, when it is built; parquet files, the Hub and reasoning-gym, when they are read; a template's error
     "tasks": {"numpy", "tokenizers", "transformers", "pyarrow", "reasoning_gym", "datasets", "jinja2"},
@@ -92,7 +85,6 @@ THIRD_PARTY: dict[str, set[str]] = {
     "recipes": {"yaml"},
     "signatures": set(),
     "schema": {"yaml", "pydantic", "pydantic_core", "typing_extensions"},
-    "import_config": {"yaml"},
 }
 
 

@@ -40,8 +40,8 @@ def test_version_and_overview(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_mistyped_words_get_their_neighbor(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unknown command 'trian'; did you mean 'train'?" in refused(capsys, "trian", "recipe.yaml")
-    assert "did you mean 'study anchor'?" in refused(capsys, "stdy", "anchr")
-    assert "choose from study anchor, study guides, study shared, study acting" in refused(capsys, "study")
+    assert "did you mean 'export verl'?" in refused(capsys, "exprt", "vrl")
+    assert "choose from export verl" in refused(capsys, "export")
     assert "choose from demo, train" in refused(capsys, "xyz")
     assert "did you mean '--problems'?" in refused(capsys, "eval", "embedded", "--problem", "3")
     assert "did you mean '--dry-run'?" in refused(capsys, "train", "recipe.yaml", "--dry-rnu")

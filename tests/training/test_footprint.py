@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import scale
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks import scale
 from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig, load_config, read_recipe
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,9 +9,7 @@ from typing import Literal
 import tyro
 
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.errors import ConfigError, DataError, suggest
-
-PAPER = "paper:"  # prefix of an arm of the paper's own tables
+from sage_rlvr.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -21,8 +18,7 @@ class Compare(Command):
 
     The first is the control of all others. Each is a record (.npz), a run directory, a sample store, "embedded", or
     NAME=PATH[,PATH...]; several paths are training seeds of one method, sample stores at several temperatures its frontier.
-    A folder of `sweep` or `demo` compares by its own design. paper:GRPO paper:Branch compares arms of the paper's own
-    tables (paper:4/GRPO: of its Table 4)."""
+    A folder of `sweep` or `demo` compares by its own design."""
 
     arms: tyro.conf.Positional[tuple[str, ...]]
     split: Literal["train", "validation", "test"] | None = None
@@ -44,11 +40,6 @@ class Compare(Command):
         from sage_rlvr.results.summary import summary_of
         from sage_rlvr.runs import write_json_atomic
 
-        if any(arm.startswith(PAPER) for arm in self.arms):
-            if self.out is not None:
-                raise ConfigError(f"--out {self.out}: the paper's tables have no page; leave it out")
-            session.say("\n".join(paper_lines(self.arms)))
-            return 0
         if self.patterns and self.arms and not has_stores(self.arms):
             raise ConfigError(OF_STORES)
         found = comparison_of(self.arms, split=self.split, k=self.k, samples=self.samples)
@@ -62,31 +53,3 @@ class Compare(Command):
                 session.say(f"\npage     {page}\npictures {pictures}/*.png")
                 write_json_atomic(self.out / "summary.json", summary_of(results, rows))
         return 0
-
-
-def paper_lines(arms: Sequence[str]) -> list[str]:
-    """`compare paper:A paper:B [...]`: the arithmetic of the paper's own tables, the first being the control."""
-    from sage_rlvr.recipes import recipe
-    from sage_rlvr.stats.published import (
-        compare_arms,
-        comparison_lines,
-        find_arms,
-        load_document,
-        pooled_lines,
-        read_tables,
-    )
-
-    others = [arm for arm in arms if not arm.startswith(PAPER)]
-    if others or len(arms) < 2:
-        raise DataError(
-            f"{', '.join(others) or arms[0]}: paper:ARM compares with other paper:ARMs alone, two at least, as in: "
-            + suggest("compare", "paper:GRPO", "paper:Branch")
-        )
-    document = load_document(recipe("tables.json", "paper"))
-    tables = read_tables(document)
-    table, found = find_arms(tables, [arm.removeprefix(PAPER) for arm in arms])
-    lines: list[str] = []
-    for other in found[1:]:
-        compared = compare_arms(table, found[0], other)
-        lines += [*comparison_lines(compared, document["problems"]), *pooled_lines(tables, compared), ""]
-    return lines[:-1]
