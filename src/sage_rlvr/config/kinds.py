@@ -9,7 +9,7 @@ from typing import Any
 
 from sage_rlvr.config.runs import FinetuneConfig, OfflineConfig, SftConfig, TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
-from sage_rlvr.recipes import Recipe, Tree, load, locate, merge, override
+from sage_rlvr.recipes import ROWS, Recipe, Tree, load, locate, merge, override
 from sage_rlvr.schema import decode
 
 RunConfig = TrainConfig | FinetuneConfig | SftConfig | OfflineConfig
@@ -54,6 +54,10 @@ def read_recipe(
         tree = merge(tree, Tree(settings, {(key,): f"{key}=" for key in settings}))
     for key, text in edits:
         tree = override(tree, key, text)
+    if found.file.parent.name == ROWS and "model" not in tree:
+        raise ConfigError(
+            f"--task {task}: name the model to train, --model FOLDER or --model HUB_ID; the shipped policy spells Countdown only"
+        )
     if "arms" in tree:
         raise ConfigError(f"{recipe}: this is the design of a sweep; run it with: {suggest('sweep', recipe)}")
     schema = schema_of(tree)
