@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
+from rich.table import Column
 
 from sage_rlvr.text import visible
 
@@ -116,10 +117,13 @@ class Bar:
     def __init__(self, console: Console, label: str, total: int, done: int = 0, every: float = 15.0) -> None:
         self.console, self.label, self.total, self.every = console, label, total, every
         self.pace, self.last = Pace(done), time.monotonic()
-        name, note = (
-            TextColumn(text, markup=False) for text in ("{task.description:<14}", "{task.fields[note]}")
-        )
-        columns = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), note)
+        # The count first, of a fixed width: rich narrows every column where a line is too long, and here only the words may be.
+        digits = 2 * len(str(total)) + 1
+        count = MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=digits))
+        spent = TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7))
+        cut = Column(no_wrap=True, overflow="ellipsis")
+        words = TextColumn("{task.description}  {task.fields[note]}", markup=False, table_column=cut)
+        columns = (count, BarColumn(bar_width=10, table_column=Column(min_width=10)), spent, words)
         self.rich = Progress(*columns, console=console, disable=not console.is_terminal)
         self.task = self.rich.add_task(label, total=total, completed=done, note="")
         self.rich.start()

@@ -280,6 +280,12 @@ def _method_of(family: str, method: str) -> Recipe | None:
     return Recipe(name, _folder(family or DEFAULT_TASK) / "base.yaml", settings)
 
 
+def trainable(task: str = DEFAULT_TASK) -> list[str]:
+    """What `train NAME --task TASK` takes: recipes of the task with a method, names of methods.yaml, registered methods."""
+    files = [file.stem for name, file in shipped(task).items() if name == f"{task}/{file.stem}" and "method" in load(file)]
+    return list(dict.fromkeys([*files, *named_methods(task), *registry_of("method")]))
+
+
 def maker_of(folder: str) -> str:
     """The command by which a shipped recipe says, in its comments, that a policy's folder is made; "" for none."""
     said = re.compile(r"^#\s*sage-rlvr (\S.* --(?:out|run) (\S+))\s*$", re.MULTILINE)
@@ -324,9 +330,9 @@ def recipe(name: str, family: str = "countdown") -> Path:
 
 
 def headline(file: Path) -> str:
-    """What a recipe says of itself in its first comment, up to the first full stop."""
+    """What a recipe says of itself in its first comment, up to the first full stop or a command ("#   sage-rlvr ...")."""
     lines = read_text(file, MAX_BYTES).splitlines()
-    first = next((i for i, x in enumerate(lines) if x[:1] != "#"), 0)
+    first = next((i for i, x in enumerate(lines) if x[:1] != "#" or x.startswith("#   ")), 0)
     return _first_sentence(" ".join(line.lstrip("# ") for line in lines[:first]))
 
 

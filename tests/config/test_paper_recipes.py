@@ -177,7 +177,7 @@ def test_the_sft_recipe_has_the_numbers_of_table_7() -> None:
         (["show", str(FOLDER / "sft.yaml")], "max_length: 2048"),
         (["train", str(FOLDER / "r1_grpo.yaml"), "--dry-run"], "generated at most"),
         (["sft", str(FOLDER / "sft.yaml"), "--dry-run"], "optimizer step"),
-        (["train", str(recipe("grpo.yaml")), "--dry-run"], "250 rollouts of 256 completions"),
+        (["train", "grpo", "--dry-run"], "250 rollouts of 256 completions"),
         (["sft", str(recipe("sft.yaml")), "--dry-run"], "2,000 optimizer steps"),
     ],
     ids=lambda value: " ".join(Path(w).name for w in value[:2]) if isinstance(value, list) else "",

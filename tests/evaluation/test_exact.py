@@ -19,7 +19,6 @@ from sage_rlvr.evaluation.sampling import choose
 from sage_rlvr.models.listing import solutions
 from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import load_policy
-from sage_rlvr.recipes import recipe
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.countdown import Countdown, Problem
 from sage_rlvr.tasks.word_problems import WordProblems
@@ -107,7 +106,7 @@ def test_evaluate_records_what_it_did(warm_policy: Path, tmp_path: Path) -> None
 
 def test_of_the_training_problems_the_first_of_those_that_a_run_trains_on(warm_policy: Path) -> None:
     """Each once and in its order, whatever seed and draw: exactly, and by samples."""
-    config = replace(load_config(TrainConfig, recipe("grpo.yaml")), world=WORLD)
+    config = replace(load_config(TrainConfig, "grpo"), world=WORLD)
     pool = [p.problem_id for p in training_problems(config)[1]]
     assert len(pool) == 60 == len(set(pool))
     for seed, sampling in ((1, "iid"), (2, "without-replacement")):

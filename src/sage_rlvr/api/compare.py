@@ -52,7 +52,7 @@ class Comparison(Rows):
             return words.answer(self.comparisons, self.results)
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """One plain dict a comparison."""
         with self.results.believed():
             return [row_of(row) for row in self.comparisons]

@@ -8,12 +8,9 @@ from typing import Any
 
 
 class Rows:
-    """A result that is a table: `rows`, and what is made of them."""
+    """A result that is a table: `rows`, one plain dict each, and what is made of them."""
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """One plain dict a row."""
-        raise NotImplementedError
+    rows: Any
 
     def to_frame(self) -> Any:
         """The rows as a pandas data frame.

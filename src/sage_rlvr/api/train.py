@@ -45,7 +45,7 @@ class Run(Rows):
         return self.steps >= self.total
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The metrics, one dict a step, as metrics.jsonl has them."""
         from sage_rlvr.runs import read_metrics
 

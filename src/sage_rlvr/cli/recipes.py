@@ -93,7 +93,7 @@ class Methods(Command):
 
 def _list(session: Session, listed: Sequence[tuple[str, str]], words: Sequence[str], what: str) -> None:
     """Name and sentence of each that holds all words. ConfigError where none does."""
-    lines = [f"{name:<24} {text}" for name, text in listed]
+    lines = [f"{name:<29} {text}" for name, text in listed]
     lines = [line for line in lines if all(word.lower() in line.lower() for word in words)]
     if not lines:
         raise ConfigError(f"{what}s: none holds {' '.join(words)!r}; `sage-rlvr {what}s` lists all")
