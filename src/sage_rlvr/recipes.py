@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -302,8 +303,7 @@ def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:
         return known[short_name]
     if path.exists():  # a folder: who reads it says so
         return path
-    if families and (short_name in shipped() or short_name in named_methods()):
-        tree = load(short_name)
+    if families and (tree := _recipe_named(short_name)):
         command = "train" if "method" in tree else "offline" if "loss" in tree else "sft"
         raise ConfigError(f"{name}: a recipe, and none of {', '.join(families)}; run it alone with: {suggest(command, short_name)}")
     local = {file.stem: file for file in sorted(path.parent.glob("*.y*ml"))}
@@ -318,6 +318,13 @@ def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:
         hint = f"{there}; `sage-rlvr recipes` lists recipes, `sage-rlvr methods` lists methods"
     what = "no such file, shipped recipe or method" if not families else "no such file, nor a shipped recipe"
     raise ConfigError(f"{path}: {what}; {hint}")
+
+
+def _recipe_named(name: str) -> Tree | None:
+    """The tree of a recipe or method of that name, None where there is none."""
+    with suppress(ConfigError):
+        return load(name)
+    return None
 
 
 def recipe(name: str, family: str = "countdown") -> Path:

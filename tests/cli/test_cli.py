@@ -19,7 +19,6 @@ from command import call, refused, said
 from sage_rlvr import runs
 from sage_rlvr.api.printed import print_table
 from sage_rlvr.cli import app as cli
-from sage_rlvr.cli.session import Session
 from sage_rlvr.cli.train import Train
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.evaluation import record as records
@@ -233,7 +232,7 @@ def test_a_table_fits_its_terminal(width: int) -> None:
     for folder in ("2026-11-21_table1", "2026-11-22_temp03"):
         table = scores(Results.read(Path(__file__).parents[2] / "lab" / "experiments" / folder).stored or {})
         screen = Console(file=io.StringIO(), width=width)
-        print_table(Session(out=screen), table)
+        print_table(screen, table)
         body = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
         shown = [line for line in body if "in a wider terminal" not in line and "page" not in line]
         assert not any("…" in line for line in body) and max(len(line.rstrip()) for line in shown) <= width

@@ -128,7 +128,7 @@ def test_both_draws_score_a_repeated_problem_once_and_alike(warm_policy: Path) -
     assert len(set(law.meta["problem_ids"])) < 2 * size
     for name, row in zip(law.meta["problem_ids"], law.logps[1.0], strict=True):
         assert np.allclose(row, by_id[name], atol=1e-5)
-    with pytest.raises(DataError, match="choose one of law, census"):
+    with pytest.raises(DataError, match="choose one of iid, without-replacement"):
         evaluate(target, sampling="all")
 
 

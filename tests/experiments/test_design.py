@@ -121,12 +121,12 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nenvelopes:\n"
         ("arms: {a: grpo}\ncontrol: a\nevaluate: {temperatures: [0.5]}\n", "1.0 among them"),
         (
             "arms:\n  a: gpro\ncontrol: a\n",
-            r"design.yaml:4: arm 'a': .*gpro: no such file, nor a shipped recipe; did you mean 'grpo'\?",
+            r"design.yaml:4: arm 'a': .*gpro: no such file, shipped recipe or method; did you mean 'grpo'\?",
         ),
         ("arms: {a: nowhere/x.yaml}\ncontrol: a\n", "design.yaml:3: arm 'a': .*x.yaml: no such file"),
         (
             "arms: {a: grpo}\ncontrol: a\npolicy: gpro\n",
-            "design.yaml: policy: .*gpro: no such file, nor a shipped recipe; did you mean 'grpo'",
+            "design.yaml: policy: .*gpro: no such file, shipped recipe or method; did you mean 'grpo'",
         ),
         (
             "arms: {a: grpo}\ncontrol: a\nbase:\n  stepz: 3\n",

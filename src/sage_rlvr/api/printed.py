@@ -121,6 +121,7 @@ def _excess(results: Results) -> list[str]:
 
 
 def patterns(results: Results) -> list[str]:
+    """Reasoning patterns of right samples, each arm's store against the control's."""
     from sage_rlvr.results.details import pattern_lines
 
     lines = [line for pair in _store_pairs(results) for line in pattern_lines(*pair, results.samples)]

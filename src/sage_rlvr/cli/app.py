@@ -202,9 +202,10 @@ def _refuse_empty_paths(command: type[Command], words: Sequence[str]) -> None:
 
 def _instead(words: Sequence[str]) -> str:
     """Which command may have been meant."""
+    if family := [name for name in COMMANDS if name.startswith(f"{words[0]} ")]:
+        return f"choose from {', '.join(family)}"
     near = _nearest(" ".join(words[:2]), COMMANDS) or _nearest(words[0], COMMANDS)
-    family = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
-    return near or f"choose from {', '.join(family or COMMANDS)}"
+    return near or f"choose from {', '.join(COMMANDS)}"
 
 
 def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:

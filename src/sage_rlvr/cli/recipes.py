@@ -19,7 +19,7 @@ from sage_rlvr.config import (
     read_recipe,
     to_yaml,
 )
-from sage_rlvr.errors import ConfigError, neighbors, suggest
+from sage_rlvr.errors import ConfigError, SageError, neighbors, suggest
 from sage_rlvr.registry import kinds, registry_of
 
 
@@ -77,7 +77,7 @@ class Methods(Command):
         for name in registry:
             about, arxiv = registry.about(name)
             engines = "loop"
-            with suppress(TypeError):  # a method of one's own whose arguments have no defaults
+            with suppress(TypeError, SageError):  # a method of one's own whose arguments need values
                 method = registry[name]()
                 engines += "" if any(not_on_trl(method)) else " TRL"
                 engines += "" if any(not_on_verl(method)) else " verl"

@@ -299,7 +299,7 @@ def _dropped(recipe: Recipe, changes: Sequence[tuple[str, str]]) -> str:
     if not isinstance(was, dict) or not isinstance(now, dict) or was.get("name") == now.get("name"):
         return ""
     lost = ", ".join(f"{key} {short(value)}" for key, value in was.items() if key not in now)
-    return f"{lost} of {recipe.name} is dropped with method {was.get('name')}" if lost else ""
+    return f"{lost} of {recipe.name if recipe.above else recipe.file.name} is dropped with method {was.get('name')}" if lost else ""
 
 
 def _in_design(error: ConfigError, design: DesignSpec, arm: str, source: Path, edits: Sequence[tuple[str, str]]) -> str:
