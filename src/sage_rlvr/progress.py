@@ -6,6 +6,7 @@ the first interval, because it holds what is done once.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections import deque
@@ -22,6 +23,13 @@ from sage_rlvr.text import visible
 
 SHOWN = {"loss": "loss", "reward/mean": "reward", "anchor/kl_raw": "KL", "anchor/q_mean": "q", "policy/entropy": "H"}
 NEWEST = 32  # intervals that count for the time left
+
+
+def quiet_libraries() -> None:
+    """No progress bars of weight loading, which last a moment on a 3 MB model; a setting of the user's own stays."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class PlainConsole(Console):

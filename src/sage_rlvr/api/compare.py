@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sage_rlvr.api.tables import Rows, html_table
 from sage_rlvr.api.train import RUNS, to_stderr
-from sage_rlvr.errors import ConfigError, DataError, SageError
+from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
 from sage_rlvr.progress import PlainConsole
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def comparison_of(words: Sequence[str], *, split: Split | None, k: int | None, s
     if not words:
         raise DataError(
             "compare: no arms; name two at least, the first is the control (or one folder of a sweep or demo), for example: "
-            "sage-rlvr compare base=embedded maxrl=runs/maxrl-s0"
+            + suggest("compare", "base=embedded", "maxrl=runs/maxrl-s0")
         )
     whole = len(words) == 1 and any((Path(words[0]) / name).exists() for name in SWEPT)
     if len(words) < 2 and not whole:
@@ -226,7 +226,9 @@ def report(
     return page
 
 
-def sweep(design: str | Path, *, out: str | Path | None = None, workers: int | None = None) -> Comparison:
+def sweep(
+    design: str | Path, *, out: str | Path | None = None, workers: int | None = None, quiet: bool = False
+) -> Comparison:
     """Train and evaluate the arms and training seeds of a design file, and compare them, as `sage-rlvr sweep` does.
 
         sweep("recipes/designs/quick.yaml", workers=4)
@@ -235,6 +237,7 @@ def sweep(design: str | Path, *, out: str | Path | None = None, workers: int | N
         design: A design file, or the name of a shipped one.
         out: Where everything goes; by default runs/<design name>. The same folder again continues.
         workers: Processes at a time, one thread each; by default the number of cores.
+        quiet: No progress.
 
     Returns:
         The `Comparison`; `complete` is False where a run failed.
@@ -244,7 +247,8 @@ def sweep(design: str | Path, *, out: str | Path | None = None, workers: int | N
     """
     from sage_rlvr.experiments.plan import plan
 
-    return swept(plan(Path(design), Path(out) if out is not None else RUNS / Path(design).stem), workers)
+    planned = plan(Path(design), Path(out) if out is not None else RUNS / Path(design).stem)
+    return swept(planned, workers, PlainConsole(file=io.StringIO()) if quiet else None)
 
 
 def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:

@@ -14,6 +14,7 @@ from sage_rlvr.api.tables import Rows, html_table, number
 from sage_rlvr.api.train import RUNS, Run, to_stderr
 from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.settings import EvalSettings, SampleSettings
+from sage_rlvr.progress import quiet_libraries
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -90,6 +91,7 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
 
 def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -> Evaluation:
     """Evaluate and keep. what: see `evaluate`."""
+    quiet_libraries()
     return _by_samples(what, settings, quiet, say) if settings.by_samples() else _exactly(what, settings, quiet)
 
 

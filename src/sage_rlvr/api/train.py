@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.api.tables import Rows, html_table, number
-from sage_rlvr.progress import PlainConsole
+from sage_rlvr.progress import PlainConsole, quiet_libraries
 
 if TYPE_CHECKING:
     from sage_rlvr.config import RunConfig
@@ -227,6 +227,7 @@ def begin(
     settings: Mapping[str, Any] | None = None,
 ) -> Run:
     """Start or continue the run of `command` ("train", "sft", "offline"): see these functions."""
+    quiet_libraries()
     from sage_rlvr.api.start import start
 
     name, config = read(command, recipe, task, edits, settings)

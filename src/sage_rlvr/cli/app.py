@@ -23,6 +23,7 @@ from sage_rlvr import plugins
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
 from sage_rlvr.parent import end_with_parent
+from sage_rlvr.progress import quiet_libraries
 from sage_rlvr.text import visible
 
 GROUPS = {
@@ -214,10 +215,8 @@ def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def _quiet_libraries() -> None:
-    """Progress bars of weight loading say nothing on a 3 MB model; warnings of ours stay."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    """No progress bars of libraries, and warnings in a line."""
+    quiet_libraries()
     warnings.formatwarning = lambda message, category, *rest: visible(f"{category.__name__}: {message}\n")
 
 
