@@ -335,7 +335,7 @@ def test_frontiers_of_sample_stores(capsys: Capture) -> None:
             law = replace(IDENTITY, model=arm, seed=i, decoding={"preset": "x", "temperature": t, "max_new_tokens": 64})
             paths.setdefault(arm, []).append(store(f"{arm}-{i}", rng.binomial(16, p), law).split("=")[1])
     arms = [f"{arm}={','.join(found)}" for arm, found in paths.items()]
-    code, out, err = run(capsys, "compare", *arms, "--k", 8, "--frontier")
+    code, out, err = run(capsys, "compare", *arms, "--k", 8)
     assert code == 0, err
     assert "a, sums at T = 0.4: pass@1 0." in out
     assert "b vs a, pass@8 at equal pass@1 (mean over all temperatures) on sums: " in out
@@ -346,9 +346,9 @@ def test_frontiers_of_sample_stores(capsys: Capture) -> None:
     )
     assert (
         "is named twice"
-        in run(capsys, "compare", "a=a-0,a-0", "b-0", "--frontier", "--k", 8)[2]
+        in run(capsys, "compare", "a=a-0,a-0", "b-0", "--k", 8)[2]
     )
-    assert "settings of sample stores" in run(capsys, "compare", "x.npz", "y.npz", "--frontier")[2]
+    assert "settings of sample stores" in run(capsys, "compare", "x.npz", "y.npz")[2]
 
 
 @pytest.mark.slow
