@@ -21,12 +21,13 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A new part without a line fails the test, so that its place is decided knowingly.
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
+    "extras": set(),
     "parent": set(),
     "text": set(),
     "reading": {"errors"},
     "runs": {"reading", "errors"},
     "plugins": {"reading", "errors"},
-    "registry": {"plugins", "errors"},
+    "registry": {"plugins", "extras", "errors"},
     "core": {"registry", "errors"},
     "methods": {"core", "registry", "errors"},
     "verifiers": {"registry", "errors"},
@@ -38,14 +39,14 @@ LAYERS: dict[str, set[str]] = {
     "testing": {"core", "schema", "errors"},
     "progress": {"text"},
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
-    "models": {"registry", "config", "core", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
-    "training": {"config", "core", "methods", "models", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
+    "models": {"registry", "config", "core", "plugins", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
+    "training": {"config", "core", "methods", "models", "plugins", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "evaluation": {
         *("config", "core", "methods", "models", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
         *("plugins", "reading", "errors"),
     },
     "audit": {"tasks", "text", "verifiers", "stats", "errors"},
-    "results": {"config", "evaluation", "models", "reading", "runs", "stats", "tasks", "text", "errors"},
+    "results": {"config", "evaluation", "extras", "models", "reading", "runs", "stats", "tasks", "text", "errors"},
     "render": {"results", "runs", "stats", "text", "errors"},
     "experiments": {
         *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "render", "results", "runs", "stats"),
@@ -53,22 +54,23 @@ LAYERS: dict[str, set[str]] = {
     },
     "api": {
         *("config", "core", "evaluation", "experiments", "models", "progress", "recipes", "registry", "render", "results"),
-        *("reading", "runs", "stats", "tasks", "text", "training", "verifiers", "errors"),
+        *("plugins", "reading", "runs", "stats", "tasks", "text", "training", "verifiers", "errors"),
     },
     "cli": {
         *("api", "audit", "config", "core", "evaluation", "experiments", "models", "plugins", "progress"),
-        *("parent", "reading", "recipes", "registry", "signatures", "text"),
+        *("extras", "parent", "reading", "recipes", "registry", "signatures", "text"),
         *("render", "results", "runs", "stats", "tasks", "training", "verifiers", "errors"),
     },
     "trl": {"training"},
     "verl": {"training", "parent", "errors"},
     "__main__": {"cli"},
-    "__init__": {"api", "core", "methods", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
+    "__init__": {"api", "core", "extras", "methods", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
 }
 
 # Parts that stay free of heavy libraries: the only third-party packages they may import.
 THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
+    "extras": set(),
     "parent": set(),
     "text": set(),
     "reading": {"numpy", "pyarrow"},

@@ -21,7 +21,7 @@ from rich.table import Column
 
 from sage_rlvr.text import visible
 
-SHOWN = {"loss": "loss", "reward/mean": "reward", "anchor/kl_raw": "KL", "anchor/q_mean": "q", "policy/entropy": "H"}
+SHOWN = {"loss": "loss", "reward/mean": "reward", "kl/to_reference": "KL", "guide/q_mean": "q", "policy/entropy": "H"}
 NEWEST = 32  # intervals that count for the time left
 
 
@@ -36,7 +36,8 @@ class PlainConsole(Console):
     """Where everything goes out. Text is data: no markup in it counts, and its control characters are shown escaped."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"highlight": False, "markup": False} | options)
+        # not rich's own output for notebooks, which goes to the cell whatever `file` is
+        super().__init__(**{"highlight": False, "markup": False, "force_jupyter": False} | options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """As `Console.render`; what rich itself sends to steer the terminal stays."""

@@ -60,6 +60,8 @@ def start(
         say(config.method.describe())
     with closing(progress), RunDir.open(directory, dump(config), kind=kind, fork=fork, data=facts()) as run:
         steps, total = work(run, progress, _unheard if quiet else say)
+        if steps >= total:
+            run.check_judged()
     return Started(steps, total, progress.first)
 
 
@@ -120,6 +122,7 @@ def _sft(config: SftConfig | FinetuneConfig, directory: Path, policy: Path, say:
 def _offline(config: OfflineConfig, directory: Path, policy: Path, say: Say) -> tuple[Facts, Work]:
     from sage_rlvr.evaluation.pairs import paired, texts_of
     from sage_rlvr.models.policy import weights_hash
+    from sage_rlvr.plugins import packages_of
     from sage_rlvr.training.offline import train_offline
 
     found = paired(config.pairs)
@@ -127,7 +130,8 @@ def _offline(config: OfflineConfig, directory: Path, policy: Path, say: Say) -> 
         say(line)
 
     def facts() -> dict[str, Any]:
-        return {"model_sha256": weights_hash(config.model), "data": found.digests, "counts": found.counts}
+        known = {"model_sha256": weights_hash(config.model), "data": found.digests, "counts": found.counts}
+        return known | ({"packages": packages} if (packages := packages_of(config)) else {})
 
     def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
         assert run is not None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sage_rlvr.core.method import Method
 
 RUNS = Path("runs")  # where runs go by default
-SHOWN = ("step", "loss", "reward/mean", "anchor/kl_raw", "policy/entropy")  # metrics of a run that its table shows
+SHOWN = ("step", "loss", "reward/mean", "kl/to_reference", "policy/entropy")  # metrics of a run that its table shows
 Say = Callable[[str], None]
 
 
