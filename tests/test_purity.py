@@ -39,7 +39,7 @@ LAYERS: dict[str, set[str]] = {
     "testing": {"core", "schema", "errors"},
     "progress": {"text"},
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
-    "models": {"registry", "config", "core", "plugins", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
+    "models": {"plugins", "registry", "config", "core", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "training": {"config", "core", "methods", "models", "plugins", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "evaluation": {
         *("config", "core", "methods", "models", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
