@@ -1,4 +1,4 @@
-"""The chance floor of Countdown: pass@k of a guesser who writes well-formed expressions over the given numbers, all equally likely."""
+"""The chance floor of Countdown: pass@k of a guesser who writes well-formed expressions over the numbers, all equally likely."""
 
 from __future__ import annotations
 
