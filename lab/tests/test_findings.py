@@ -170,6 +170,23 @@ def test_all_levels_stand_on_the_same_draw_of_test_problems() -> None:
         assert (asked["problems"], asked["split"], asked["draw"]) == (DRAWS, "test", "law"), folder
 
 
+def test_other_pages_repeat_these_numbers() -> None:
+    """The levels of base and chance on the page of tasks, mean q on that of guides, the floor on that of statistics."""
+    concepts = ROOT / "docs" / "concepts"
+    tasks, guides, statistics = ((concepts / f"{name}.md").read_text(encoding="utf-8") for name in ("tasks", "guides", "statistics"))
+    table = levels_table()
+    for level, column in (("easy", 0), ("hard", 2)):
+        assert f"| {table['base'][column].rstrip('*')} | {table['chance'][column]} |" in tasks, level
+    assert f"has pass@256 of {table['chance'][0][-5:]} on\neasy and {table['chance'][2][-5:]} on hard Countdown" in statistics
+    kl_term = " ".join((concepts / "kl_term.md").read_text(encoding="utf-8").split())
+    anchor = (ROOT / "lab" / "pages" / "concepts" / "anchor.md").read_text(encoding="utf-8")
+    rests = [re.search(rf"^\| none \| {where} .*?\| ([01]\.\d+) \|", anchor, re.M) for where in ("k3 in", "k3_is,", r"k1 in the reward \| LeaveOneOut")]
+    k3, k3_is, k1 = (found[1] for found in rests if found)
+    assert f"P(right) is {k3} with k3 and {k3_is} with k3_is; with RLOO and k1 in the reward it is {k1}" in kl_term
+    dose = stored("2026-11-21_table1")["arms"]["sage_branch"]["dose"]
+    assert f"is {dose['q_first']:.3f} at the start and {dose['q_last']:.3f} at the end" in guides
+
+
 def test_the_chance_floor_by_hand() -> None:
     """Numbers 3 5 7 11, target 24: six right expressions of 5,856."""
     from sage_rlvr.tasks.countdown.expressions import expressions_over
