@@ -167,7 +167,7 @@ def test_all_levels_stand_on_the_same_draw_of_test_problems() -> None:
     assert f"({easy} different ones at the easy level, {hard} at the hard" in page
     for folder in {place[0] for places in LEVELS.values() for place in places if place}:
         asked = stored(folder)["evaluate"]
-        assert (asked["problems"], asked["split"], asked["draw"]) == (DRAWS, "test", "law"), folder
+        assert (asked["problems"], asked["split"], asked["sampling"]) == (DRAWS, "test", "iid"), folder
 
 
 def test_other_pages_repeat_these_numbers() -> None:
