@@ -185,8 +185,8 @@ class Map(Command):
     """List the methods: parts, the two axes of what each maximizes, and the engines that run it.
 
     f'(P) says how much a prompt counts whose answers are right with probability P, in units of RLOO's. Concentration says how
-    fast likely right answers gain on rare ones at the same gain in P: 1 as REINFORCE, below 0 the rare gain. Returning is the
-    same where the reference is uniform over right answers. All are computed over every group of 8, none is typed."""
+    fast likely right answers gain on rare ones at the same E[A | right] - E[A]: 1 as REINFORCE, below 0 the rare gain. Returning
+    is the same where the reference is uniform over right answers. All are computed over every group of 8, none is typed."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()
     """Some methods alone."""

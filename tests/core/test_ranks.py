@@ -96,6 +96,17 @@ def test_the_bonus_of_the_released_script_is_zero_and_the_running_means_are_metr
     assert float(state["rank"]) == pytest.approx(float(wanted.rank.mean())) and state["rank"] > 1
 
 
+def test_the_rank_may_be_of_the_whole_completion_as_released() -> None:
+    """Two opposite states of each direction: 8 tokens of 4 directions have rank 4, their last 4 tokens (2 directions) rank 2."""
+    states = torch.cat([torch.eye(4)[[n]] * sign for n in range(4) for sign in (1, -1)])[None]
+    mask = torch.ones(1, 8, dtype=torch.bool)
+    signals = Signals(torch.zeros(1, 8), None, mask, torch.arange(1), hidden=states, advantages=torch.tensor([1.0]))
+    cut, whole = ERank(stride=2, last=4, share=1.0), ERank(stride=2, last=4, share=1.0, whole_rank=True)
+    (_, of_cut), (_, of_whole) = cut(signals, cut.start()), whole(signals, whole.start())
+    assert float(of_cut["rank"]) == pytest.approx(2) and float(of_whole["rank"]) == pytest.approx(4)
+    assert of_cut["velocity"] == of_whole["velocity"] and float(of_cut["velocity"]) == pytest.approx(1)
+
+
 @pytest.mark.parametrize("add_reward", [False, True])
 def test_what_the_released_script_does(add_reward: bool) -> None:
     """Written out from its flow: aux = rewards with the bonus, where add_reward is set, minus rewards without; then

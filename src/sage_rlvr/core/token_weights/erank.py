@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -29,7 +29,8 @@ class ERank:
     the bonus is 0 at every step and it trains plain GRPO, which is scale = 0 here. The rank grows with the length, so Phi does.
 
     scale: of the bonus, in units of advantage. kappa: the bonus is at most |A| / kappa. stride, last: tokens a window, and
-    the last tokens of a completion that are looked at. share: of a rollout in the running means.
+    the last tokens of a completion that are looked at. whole_rank: the rank is over the whole completion, and `last` cuts velocity
+    and acceleration only, as in the released code. share: of a rollout in the running means.
 
     scale = 0 weighs nothing and measures: the running means are metrics, of the last rollout alone with share = 1. Cost: the
     eigenvalues of one matrix of at most min(tokens, width) per window and completion. needs: "hidden".
@@ -41,6 +42,7 @@ class ERank:
     share: float = 0.3
     stride: int = 40
     last: int = 512
+    whole_rank: bool = False
     needs: ClassVar[frozenset[str]] = frozenset({"advantages", "hidden"})
     depends_on: ClassVar[str] = "batch"
     legend: ClassVar[str] = "Phi = g tanh(dev rank) + (1 - g) tanh(dev velocity),  g = sigmoid(gain dev acceleration)"
@@ -66,7 +68,11 @@ class ERank:
         return {name: torch.zeros((), dtype=torch.float64) for name in INDICATORS}
 
     def __call__(self, signals: Signals, state: PartState) -> tuple[PerToken, dict[str, Tensor]]:
-        found = ranks_of(signals.require("hidden", "ERank"), signals.mask, self.stride, self.last)
+        hidden, length = signals.require("hidden", "ERank"), signals.mask.shape[1]
+        found = ranks_of(hidden, signals.mask, self.stride, self.last)
+        if self.whole_rank and self.last < length:
+            # A stride beyond the longest completion leaves one window, the whole one.
+            found = replace(found, rank=ranks_of(hidden, signals.mask, length + 1, length).rank)
         dev = {name: _deviation(getattr(found, name), state[name]) for name in INDICATORS}
         gate = torch.sigmoid(self.gain * dev["acceleration"])
         phi = self.scale * (gate * dev["rank"].tanh() + (1 - gate) * dev["velocity"].tanh())

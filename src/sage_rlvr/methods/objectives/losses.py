@@ -116,6 +116,7 @@ def erank(
     share: float = 0.3,
     stride: int = 40,
     last: int = 512,
+    whole_rank: bool = False,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
     """L = mean_i mean_t [ -min(rho A', clip(rho) A') + beta k3 ], A' = A + min(scale max(Phi, 0), |A| / kappa).
@@ -123,9 +124,10 @@ def erank(
     VERL (arXiv 2509.23808). A = GRPO's. Phi compares the effective rank of a completion's last hidden states, and how it grows,
     with running means of earlier rollouts, which are part of the checkpoint (`ERank`). scale = 0 is GRPO and only measures: that
     is what the released script trains, because its bonus is the difference of two rewards that are equal there. stride: tokens a
-    window, 40 as released; a completion with fewer than two windows has no velocity.
+    window, 40 as released; a completion with fewer than two windows has no velocity. whole_rank: the rank is over the whole
+    completion, as released, and velocity and acceleration over its last 512 tokens.
     """
-    weight = ERank(scale, kappa, gain, share, stride, last)
+    weight = ERank(scale, kappa, gain, share, stride, last, whole_rank)
     return Method("erank", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), token_weight=weight)
 
 
@@ -134,7 +136,8 @@ def erank(
 def kl_cov(*, share: float = 2e-4, coefficient: float = 1.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/sum |y|) sum_i sum_t [ -rho A + coefficient |log pi - log pi_old| at a few tokens + beta k3 ] (arXiv 2505.22617).
 
-    Those whose log-prob goes most with their advantage; no clip, as in the authors' code. The term is 0 at the first update of a
+    Those whose log-prob goes most with their advantage; no clip, as in the authors' code. share is 2e-4 for the paper's 32B model
+    and 2e-3 for its 7B one. The term is 0 at the first update of a
     rollout: with one update a rollout this is plain policy gradient.
     """
     term = KlCov(share, coefficient)

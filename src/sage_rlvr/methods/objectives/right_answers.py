@@ -33,15 +33,21 @@ def distinct(*, k: int = 4, power: float = 0.0, **anchor: Unpack[AnchorKeys]) ->
 
 @METHODS.register(label="alpha-DPG", about="toward the reference's correct answers", arxiv="2512.05962")
 def alpha_dpg(
-    *, alpha: float = 0.5, clip: float = 10.0, z: Literal["group", "exact"] = "group", source: str = "base"
+    *,
+    alpha: float = 0.5,
+    clip: float = 10.0,
+    z: Literal["group", "exact"] = "group",
+    form: Literal["scaled", "released"] = "scaled",
+    source: str = "base",
 ) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A from u = r pi_ref(y) / (pi_old(y) Z) (arXiv 2512.05962).
 
     Toward the reference restricted to right answers; alpha = 0 is the forward KL to it, alpha -> 1 the reverse one. No KL
     term: the reference is in the target. source: which reference, as in `Anchor`. z: "exact" is an oracle, where the task lists its
-    right completions: Z = P(right) under the reference, and no estimate of it.
+    right completions: Z = P(right) under the reference, and no estimate of it. form: "released" clips and scales as the authors'
+    code does (`Filtered`).
     """
-    return Method("alpha_dpg", Filtered(alpha, clip, z), Clip(), Anchor(0.0, source=source), FixedBudget())
+    return Method("alpha_dpg", Filtered(alpha, clip, z, form), Clip(), Anchor(0.0, source=source), FixedBudget())
 
 
 @METHODS.register(label="Right entropy", about="entropy among correct answers")
@@ -99,15 +105,14 @@ def outcome_repeats(
 
 @METHODS.register(label="Unlikeliness", about="unlikely correct answers earn more", arxiv="2506.02355")
 @anchored(beta=0.05)
-def unlikeliness(*, weight: float = 0.25, **anchor: Unpack[AnchorKeys]) -> Method:
+def unlikeliness(*, weight: float = 0.25, per_token: bool = False, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = mean_i mean_t [ -min(rho A, clip(rho) A) + beta k3 ], A = GRPO's of r = R (1 - weight * rank / G) (arXiv 2506.02355).
 
-    rank by log pi_old(y), the likeliest of the group last: right completions that are unlikely earn more.
+    rank by log pi_old(y), the likeliest of the group last: right completions that are unlikely earn more. per_token: rank by
+    log pi_old(y) / |y|, as the authors' code does, so that length does not decide.
     """
-    method = Method(
-        "unlikeliness", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), Unlikeliness(weight)
-    )
-    return method
+    transform = Unlikeliness(weight, per_token)
+    return Method("unlikeliness", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), transform)
 
 
 @METHODS.register(label="DS-GRPO", about="spreads correct completions", arxiv="2511.19942")

@@ -22,8 +22,8 @@ def _rloo_with(name: str, advantage: Advantage, **anchor: Unpack[AnchorKeys]) ->
 def maxrl(*, q: float = 1.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = (r - mean) / mean^q: log P(right) at q = 1 (arXiv 2602.02710).
 
-    At q = 1 it ascends log P(right) truncated at order G - 1, exactly; q = 0 is Dr. GRPO. The released code divides by the
-    group's std too. Against a KL its force is up to 1/P times RLOO's: compare arms at equal raw KL, never at equal beta.
+    At q = 1 it ascends log P(right) truncated at order G - 1, exactly; q = 0 is Dr. GRPO. The released scripts divide by the
+    mean only, as here. Against a KL its force is up to 1/P times RLOO's: compare arms at equal raw KL, never at equal beta.
     """
     return _rloo_with("maxrl", PowerNormalized(q), **anchor)
 
