@@ -232,7 +232,7 @@ def test_runs_of_a_sampled_task_compare_by_their_sole_store(capsys: Capture) -> 
     assert code == 0 and "two vs one, pass@16 on sums: " in out and "over 6 problems and their samples" in out, err
     store("two/samples/more", np.array([1, 2, 3, 4, 5, 6]), replace(IDENTITY, model="two", revision="two", seed=5))
     code, _, err = run(capsys, "compare", "one", "two")
-    assert code == 2 and "2 sample stores; name one of them: two/samples/more, two/samples/sums" in err
+    assert code == 2 and "2 sample stores; pass the path of one of them: two/samples/more, two/samples/sums" in err
     Path("bare").mkdir()
     (Path("bare") / "run.json").write_text('{"config": {}}')
     code, _, err = run(capsys, "compare", "one", "bare")
@@ -380,7 +380,7 @@ def test_arms_of_unlike_training_and_a_control_with_a_name(capsys: Capture) -> N
         arms.append(f"{name}={name}.npz")
     code, out, err = run(capsys, "compare", *arms, "--k", 16, "--support")
     assert code == 0, err
-    assert "Training steps differ (short: 2; long: 5): a difference between these arms is also one of how long" in out
+    assert "Training steps differ (short: 2; long: 5): a difference between these arms may come from the number of steps" in out
     drawn = "Drawn per run: short: 0.002 M tokens, 2 optimizer steps; long: 0.005 M tokens, 5 optimizer steps."
     assert drawn in " ".join(out.split())
     assert "long vs short, pass@1, each at its best temperature: " in out and "the base" not in out

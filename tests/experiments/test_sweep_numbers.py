@@ -123,7 +123,7 @@ def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Pa
     assert near["wide", distinct]["value"] == pytest.approx(np.mean(f) / 2, rel=1e-6)  # over two problems
     write_summary(folder)
     text = (folder / "summary.md").read_text(encoding="utf-8")
-    why = "Cannot be told, one of the two has no temperature with the pass@1 that the other has at T = 1: "
+    why = "Cannot be told, no temperature gives one arm the pass@1 of the other at T = 1: "
     assert f"- {why}{passk} and {distinct}: far against control." in text
 
 

@@ -49,7 +49,7 @@ def test_a_fence_cannot_be_closed_from_within() -> None:
 
 def test_folds_chips_cells_figures_and_anchors_become_html() -> None:
     table = Table(header=("arm", "vs GRPO\npass@1"), rows=(("A|B", "higher before correction\n+0.1"),))
-    source = f"## What can be said\n\n![a](figures/k.png) ![b](f/j.png)\n\n{tabled(table, True)}"
+    source = f"## Results\n\n![a](figures/k.png) ![b](f/j.png)\n\n{tabled(table, True)}"
     shown, sections = to_html(source, {"k": Markup("<svg k>"), "j": Markup("<svg j>")})
     assert sections == [("what-can-be-said", "What can be said")] and 'id="what-can-be-said"' in shown
     assert '<div class="figures"><svg k> <svg j></div>' in shown

@@ -126,7 +126,7 @@ def test_the_sections_of_a_sweep(page: Page) -> None:
         "Different right answers", "Samples", "What was run, and what was not", "Run cards",
     ):  # fmt: skip
         assert name in sections(text)
-    assert "## Against the base sampled colder\n\n![pass@256 at equal pass@1" in text
+    assert "## Differences at equal pass@1\n\n![pass@256 at equal pass@1" in text
     assert "added: GRPO, beta 0.1 (GRPO at beta 0.1" in text and "no time" in text
     keys = {
         "frontier",
@@ -161,11 +161,11 @@ def test_a_stored_summary_is_enough() -> None:
     page = Page(page_of(Results.read(ROOT / "lab" / "experiments" / "2026-11-21_table1")))
     text = page.markdown("figures")
     assert {"frontier", "passk", "support"} <= set(page.figures) and "| GRPO | 6 of 6 |" in text
-    assert "No run directory was given, so there are no training curves." in text
+    assert "there is no run directory, so there are no training curves." in text
     assert not {"Samples", "Run cards", "Different right answers"} & set(sections(text))  # one list says what is not here
     absent = text.split("## Not on this page")[1]
     assert absent.count("\n- ") == 8 and "only a summary was given, which holds no frontiers of single training seeds" in absent
-    assert "tokens drawn, M" in text and page.answer in page.markdown().replace("\\", "")
+    assert "sampled tokens, M" in text and page.answer in page.markdown().replace("\\", "")
 
 
 def test_a_stored_summary_of_samples_alone_has_its_base_and_its_picture() -> None:
@@ -266,7 +266,7 @@ def test_the_facts_of_an_arm_say_what_it_cost() -> None:
     updates = {"epochs": 2, "minibatches": 2}
     short = [rows[0], {"step": 1, "rollout/tokens": 2e6}]
     said = _facts([run("DARS", seed, one, updates=updates) for seed, one in enumerate((rows, short))])
-    assert said.startswith("training seeds 0, 1; 3.00 M tokens drawn per seed; 6 optimizer steps per seed")
+    assert said.startswith("training seeds 0, 1; 3.00 M sampled tokens per seed; 6 optimizer steps per seed")
     assert "optimizer" not in _facts([run("base", 0, [])])
 
 

@@ -122,8 +122,8 @@ def test_a_question_that_has_no_row_here_is_said_with_the_reason() -> None:
     questions = tuple(Question(a="A", b=b, metric=metric) for b, metric in (("B", "pass@256"), ("C", "pass@1")))
     results = Results(design=Design(arms=(), control="B", questions=questions), k=64)
     text = words.answer(corrected(results, [row(CLEAR, k=64)]), results)
-    why = "A against B, pass@256 (k is 64 here); A against C, pass@1 (there is no such comparison)"
-    assert text.startswith(f"The design asks, and cannot be answered: {why}. Exploratory: Against B, pass@64: higher: A (diff")
+    why = "A against B, pass@256 (k is 64 here); A against C, pass@1 (no such comparison exists)"
+    assert text.startswith(f"Questions of the design that cannot be answered: {why}. Exploratory: Against B, pass@64: higher: A (diff")
 
 
 def test_an_answer_is_one_line_and_of_one_seed_it_says_so() -> None:
@@ -201,8 +201,8 @@ def test_identical_unknown_and_left_out_are_said() -> None:
         and words.outcome(same) == "identical"
     )
     far = replace(same, comparison=unknown(Reason.NOT_NEAR), metric=Metric(k=256, at="near"), left_out=2)
-    assert "near T = 1: cannot be told: one of the two has no temperature" in words.sentence(far)
-    assert words.sentence(far).endswith("left out: 2 training seeds in which it cannot be read.")
+    assert "near T = 1: cannot be told: no temperature gives one arm" in words.sentence(far)
+    assert words.sentence(far).endswith("left out: 2 training seeds without a value.")
     kl = replace(row(CLEAR), metric=Metric(name="raw KL", at="end"), adjusted=0.01)
     less = replace(kl, comparison=paired_seeds([-gap for gap in CLEAR], [0.0] * 4), adjusted=0.2)
     assert words.outcome(kl) == "higher" and words.outcome(less) == "lower before correction"

@@ -1,4 +1,4 @@
-"""Reports: values of `results.page` in; one offline HTML file, Markdown and figures out. No torch.
+"""Render reports: values of `results.page` become an offline HTML file, Markdown and figures. Does not import torch.
 
     Page(page_of(Results.read("runs/demo"))).write(Path("report.html"))
 """

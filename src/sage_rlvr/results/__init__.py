@@ -1,8 +1,8 @@
-"""Results: stored numbers read once, one list of comparisons, and the words that print them. No torch.
+"""Read stored results, compare them and print the comparisons. Does not import torch.
 
-results = Results.read("runs/demo")        any folder, run, record, store or stored summary
-rows = compare(results)                    THE list: pairs from the design, corrected once in two families
-print(words.answer(rows))                  one line that answers the folder's question
+results = Results.read("runs/demo")        a folder, run, record, sample store or summary
+rows = compare(results)                    all comparisons of the design, Holm-corrected in two families
+print(words.answer(rows))                  one line that answers the design's questions
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is compared with whom: arms with their controls, and the questions that were asked before anything ran."""
+"""Which arms are compared: arms with their controls, and the questions that the design fixed before any run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 BASE = "base"
 Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power", "envelope"]
-"""Why a pair is compared: the design's control; the arm without its guide; with its q permuted; without a KL; the policy that all
-start from; another named arm; the unguided method at the same raw KL; the base tempered over whole completions; the best of
-several arms at the arm's own pass@1."""
+"""Why a pair is compared. The second arm is: the design's control; the arm without its guide; with q permuted; without the KL
+term; the base; another named arm; the unguided method at equal raw KL; the base tempered over whole completions; the convex hull
+of several arms at equal pass@1."""
 CONTROLS: tuple[Why, ...] = ("control", "plain", "placebo", "no_kl")
 
 
@@ -34,8 +34,8 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A comparison that the design names as primary: a minus b (arms by name or key) on a metric as it is printed ("pass@256",
-    "pass@1 at T = 0.3"), on the main task unless another is named."""
+    """A primary comparison of the design: a minus b (arms by name or key) in a metric as printed ("pass@256", "pass@1 at T = 0.3"),
+    by default on the main task."""
 
     a: str
     b: str
@@ -45,8 +45,8 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """Rivals taken together, a method at several betas for one: the convex hull of these arms in pass@1 and pass@k. name: in tables
-    and sentences; arms: by name."""
+    """A set of baselines, such as one method at several betas: the convex hull of these arms in pass@1 and pass@k. name: as
+    printed; arms: by name."""
 
     name: str
     arms: tuple[str, ...]
@@ -76,12 +76,12 @@ class Design:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the arms, in order."""
+        """Names of the arms in order."""
         return tuple(arm.name for arm in self.arms)
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The arms that are held against the baselines: all that are in none, but for the ceiling and added controls."""
+        """The arms compared with the baselines: all arms except baselines, the oracle and added controls."""
         rivals = {name for envelope in self.baselines for name in envelope.arms} | {self.oracle}
         return tuple(arm.name for arm in self.arms if arm.name not in rivals and not arm.why and arm.name != self.base)
 
@@ -90,13 +90,13 @@ class Design:
         return next((arm for arm in self.arms if name in (arm.name, arm.key)), None)
 
     def called(self, name: str) -> str:
-        """The name in tables of an arm that is given by name or key; anything else as it is."""
+        """The printed name of an arm that is given by name or key; other strings are returned unchanged."""
         found = self.arm(name)
         return found.name if found else name
 
     def pairs(self) -> list[tuple[str, str, Why]]:
-        """(arm, what it is held against, why), each pair once, those of the questions among them. Controls that were added are
-        held against alone: more comparisons of them would only weaken the correction for the others."""
+        """(arm, comparator, reason), each pair once, with those of the questions. Added controls are only comparators: further
+        comparisons of them would only weaken the correction for the others."""
         found: dict[tuple[str, str], Why] = {}
         for i, arm in enumerate(self.arms):
             rivals: list[tuple[str | None, Why]] = [(self.control, "control"), (arm.plain, "plain"), (arm.placebo, "placebo")]

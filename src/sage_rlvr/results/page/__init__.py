@@ -1,4 +1,4 @@
-"""What a page shows, as values: scores over k, training, kinds of answers, samples. Made once of `Results`, drawn by `report`."""
+"""The values of a page: scores over k, training, kinds of answers, samples. `render` draws them."""
 
 from __future__ import annotations
 
