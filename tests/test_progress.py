@@ -62,7 +62,7 @@ def test_the_time_left_leaves_out_the_first_step_and_checkpoints(clock: Any) -> 
 
 
 def test_words_of_the_time_left() -> None:
-    assert in_words(None) == "time left not known yet"
+    assert in_words(None) == "time left unknown"
     assert in_words(45.4) == "about 45 s left" and in_words(770) == "about 13 min left"
 
 
@@ -82,7 +82,7 @@ def test_a_bar_in_a_terminal_and_lines_elsewhere(terminal: bool) -> None:
     bar = Bar(console, "all", 4, every=0.0)
     bar.update(2, "q 1.000")
     bar.close()
-    assert all(word in console.file.getvalue() for word in ("2/4", "time left not known yet", "q 1.000"))  # type: ignore[attr-defined]
+    assert all(word in console.file.getvalue() for word in ("2/4", "time left unknown", "q 1.000"))  # type: ignore[attr-defined]
 
 
 def test_the_count_comes_first_at_eighty_columns() -> None:

@@ -123,7 +123,7 @@ def test_a_question_that_has_no_row_here_is_said_with_the_reason() -> None:
     results = Results(design=Design(arms=(), control="B", questions=questions), k=64)
     text = words.answer(corrected(results, [row(CLEAR, k=64)]), results)
     why = "A against B, pass@256 (k is 64 here); A against C, pass@1 (no such comparison exists)"
-    assert text.startswith(f"Questions of the design that cannot be answered: {why}. Exploratory: Against B, pass@64: higher: A (diff")
+    assert text.startswith(f"Questions of the design that cannot be answered: {why}. Exploratory: Against B, pass@64: higher: A")
 
 
 def test_an_answer_is_one_line_and_of_one_seed_it_says_so() -> None:

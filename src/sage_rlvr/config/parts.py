@@ -83,13 +83,13 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         positive(self, "prompts_per_step", "max_new_tokens")
         require(
-            self.temperature > 0, "temperature", self.temperature, "must be above 0; 0 (greedy) has nothing to explore"
+            self.temperature > 0, "temperature", self.temperature, "must be above 0; greedy sampling (0) does not explore"
         )
         require(
             self.group_size >= 2,
             "group_size",
             self.group_size,
-            "an advantage compares completions of one prompt, so a group needs at least 2 (the usual is 8)",
+            "an advantage compares completions of one prompt, so a group needs at least 2 (usually 8)",
         )
 
     @property
@@ -217,7 +217,7 @@ class DataConfig:
     allow_unverifiable: bool = False
 
     def __post_init__(self) -> None:
-        require(bool(self.path.strip()), "path", self.path, "name a Hub id (owner/name), a local file or a folder")
+        require(bool(self.path.strip()), "path", self.path, "set a Hub id (owner/name), a local file or a folder")
         require(self.take is None or self.take > 0, "take", self.take, "must be above 0, or null for all rows")
 
 
@@ -251,22 +251,22 @@ class EngineConfig:
             self.threads,
             "must be above 0, or null for torch's own",
         )
-        alone = "an entry of the engines trl and verl; the loop has none: write engine.name trl, or leave it out"
+        alone = "only for the engines trl and verl: set engine.name trl, or omit this key"
         require(self.name != "loop" or not self.args, "args", self.args, alone)
         require(self.name != "loop" or self.lora is None, "lora", self.lora, alone)
         require(
             self.name == "loop" or self.device is None,
             "device",
             self.device,
-            f"an entry of the loop; {self.name} takes the device that it finds: leave it out (on TRL args: {{use_cpu: true}} keeps "
-            "to the CPU)",
+            f"only for the loop; {self.name} selects the device itself: omit this key (on TRL, args: {{use_cpu: true}} selects "
+            "the CPU)",
         )
         require(
             self.dtype == "float32" or self.lora is not None or self.name == "loop",
             "dtype",
             self.dtype,
             "the optimizer would update bfloat16 weights, where a change below 1/256 of a weight rounds to nothing, so "
-            "most of a run would be lost without a word: write float32 (on TRL with args: {bf16: true}, which computes in "
+            "most updates would have no effect: set float32 (on TRL with args: {bf16: true}, which computes in "
             "bfloat16 and keeps float32 weights), or train adapters (engine.lora)",
         )
 
@@ -312,7 +312,7 @@ class PairsConfig:
     share: float = 0.2
 
     def __post_init__(self) -> None:
-        require(bool(self.attempts.strip()), "attempts", self.attempts, "name the folder of a sample store")
+        require(bool(self.attempts.strip()), "attempts", self.attempts, "set the folder of a sample store")
         require(self.max_pairs is None or self.max_pairs > 0, "max_pairs", self.max_pairs, "must be above 0, or null for all")
         not_negative(self, "seed")
         require(0 < self.share <= 1, "share", self.share, "must be above 0 and at most 1")

@@ -48,7 +48,7 @@ def world_of(name: str) -> WorldConfig:
         tree = load(name)
         return _of_rl(name, tree).world if schema_of(tree) is TrainConfig else decode(SftConfig, tree, where=name).world
     if name not in WORLDS:
-        raise ConfigError(f"world {name!r}: give a recipe file or one of {', '.join(WORLDS)}")
+        raise ConfigError(f"world {name!r}: pass a recipe file or one of {', '.join(WORLDS)}")
     return WorldConfig.of(WORLDS[name])
 
 

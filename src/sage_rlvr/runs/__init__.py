@@ -1,11 +1,11 @@
-"""A run on disk: what was run, its metrics and checkpoints, and how it is stopped.
+"""A run on disk: its record, metrics and checkpoints, and how signals stop it.
 
-    run.json               what was run: resolved configuration, versions, git state, platform, warnings
+    run.json               the record of the run: resolved configuration, versions, git state, platform, warnings
     metrics.jsonl          one strict-JSON line per step; keys under "time/" are exempt from bitwise equality
     checkpoints/step-000050/   safetensors and JSON, MANIFEST.json (sizes and SHA-256) written last
-    lock, lock.owner.json  the operating system's lock, and who holds it
+    lock, lock.owner.json  the operating system's lock, and its owner
 
-Killed at any instant, a run continues from its last complete checkpoint; rows of metrics after it are dropped and made
+After a kill at any time, a run continues from its last complete checkpoint; later rows of metrics are dropped and computed
 again.
 """
 

@@ -43,7 +43,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise ConfigError(f"{path}: a device or a pipe, which a file would replace; name a file")
+        raise ConfigError(f"{path}: a device or a pipe, which a file would replace; pass the path of a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".tmp-{'[0-9a-f]' * 8}-{glob.escape(path.name)}"):
         _remove_dead(left)
@@ -146,7 +146,7 @@ def to_json(value: Any, what: str, indent: int | None = None) -> str:
     try:
         return json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{what}: {error}; JSON holds finite numbers, text, lists and mappings only") from error
+        raise DataError(f"{what}: {error}; JSON supports only finite numbers, text, lists and mappings") from error
 
 
 def jsonable(value: Any) -> Any:
@@ -204,10 +204,10 @@ def disk_problem(error: Exception, what: str, path: Path, needed: int = 0) -> Ch
     kept = "; the checkpoints before it are untouched" if what == "checkpoint" else ""
     if code not in (errno.ENOSPC, errno.EDQUOT):
         does = f"cannot write a {what}" if what else "cannot be read or written"
-        return CheckpointError(f"{path}: {does}: {os.strerror(code)}{kept}. Mend that, then run again")
+        return CheckpointError(f"{path}: {does}: {os.strerror(code)}{kept}. Fix this, then run again")
     wants = f": this {what} needs about {needed:,} bytes" if needed else f", so this {what or 'file'} was not written"
     why, way = _full(next(folder for folder in (path, *path.absolute().parents) if folder.is_dir()), code, needed)
-    return CheckpointError(f"{path}: {why[0]}{wants}{why[1]}{kept}. {way}, then give the same command again to continue")
+    return CheckpointError(f"{path}: {why[0]}{wants}{why[1]}{kept}. {way}, then run the same command again to continue")
 
 
 def _full(folder: Path, code: int, needed: int) -> tuple[tuple[str, str], str]:
@@ -215,16 +215,16 @@ def _full(folder: Path, code: int, needed: int) -> tuple[tuple[str, str], str]:
     if code == errno.EDQUOT:
         return ("the quota of this user is used up", ""), "Free some of it"
     if hasattr(os, "statvfs") and (system := os.statvfs(folder)).f_files and not system.f_favail:
-        return ("the disk has no inodes left, it holds too many files", ""), "Delete some files"
+        return ("the disk has no inodes left (too many files)", ""), "Delete some files"
     free = shutil.disk_usage(folder).free
     if free > max(2 * needed, 1 << 26):  # not that; a quota, a reserve, a limit of the system
-        return ("the disk is full", f", though {free:,} are free on it"), "Free some space, or look for a quota or another limit"
-    return ("the disk is full", f", {free:,} are free"), "Free some space (or lower checkpoint.keep)"
+        return ("the disk is full", f", although {free:,} bytes are free"), "Free some space, or look for a quota or another limit"
+    return ("the disk is full", f", {free:,} bytes are free"), "Free some space (or lower checkpoint.keep)"
 
 
 # ---- metrics.jsonl
 
-LOST = "delete that line to go on without its numbers"
+LOST = "delete that line to continue without its numbers"
 
 def comparable(row: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a metrics row that two equal runs share bit for bit: everything but the timings under "time/"."""
@@ -258,9 +258,9 @@ def read_metrics(path: str | Path, resumed: int | None = None) -> list[dict[str,
         try:
             row = parse_json(line, f"{path}:{number}: damaged line", advice=LOST) if whole else None
             if row is not None and (type(row.get("step")) is not int or row["step"] < 0):
-                raise DataError(f"{path}:{number}: damaged line, without the number of its step; {LOST}")
+                raise DataError(f"{path}:{number}: damaged line without a step number; {LOST}")
             if odd := next((name for name in row or () if "/" in name and not _is_number(row[name])), None):
-                raise DataError(f"{path}:{number}: damaged line, {odd} is no number; {LOST}")
+                raise DataError(f"{path}:{number}: damaged line, {odd} is not a number; {LOST}")
         except DataError:
             if resumed is None or newest < resumed - 1:
                 raise

@@ -41,7 +41,7 @@ UNDECIDED, BY_POLICY = "verifier/undecided_frac", "self_reward/mean"
 
 _JUDGE = (
     "The reward function or verifier returns None or undecided, takes longer than its limit (task.seconds), or ends its process. "
-    "Try it on one completion (sage-rlvr verify), and mend it or raise the limit"
+    "Test it on one completion (sage-rlvr verify), then fix it or raise the limit"
 )
 
 
@@ -167,7 +167,7 @@ class RunDir:
                 handle.write(line)
         except OSError as error:
             raise CheckpointError(
-                f"{self.metrics_path}: cannot append a row: {error.strerror}. Mend that, then give the same command "
+                f"{self.metrics_path}: cannot append a row: {error.strerror}. Fix this, then run the same command "
                 f"again to continue from the last checkpoint"
             ) from error
         self._warn_of_zero_variance(row)
@@ -191,7 +191,7 @@ class RunDir:
         rows = read_metrics(self.path)
         shares = [row[UNDECIDED] for row in rows if UNDECIDED in row and BY_POLICY not in row]
         if shares and all(share == 1 for share in shares):
-            raise DataError(f"{self.path}: not one completion of this run could be judged, so none was learned from. {_JUDGE}")
+            raise DataError(f"{self.path}: no completion of this run could be judged, so there was no training signal. {_JUDGE}")
 
     def _warn_of_zero_variance(self, row: Mapping[str, Any]) -> None:
         """Say it once whenever DEAD_STEPS steps in a row had no group with both right and wrong completions."""
@@ -201,9 +201,10 @@ class RunDir:
             self.warn(
                 "zero-variance groups",
                 row["step"],
-                f"step {row['step']}: in the last {DEAD_STEPS} steps no group had two different rewards{rewards}, so no "
-                "advantage moved the policy, only the KL. Likely causes: problems far too hard or too easy, an answer format "
-                "that the verifier does not read (sage-rlvr verify, sage-rlvr audit), or completions cut at the length limit",
+                f"step {row['step']}: in the last {DEAD_STEPS} steps no group had two different rewards{rewards}, so every "
+                "advantage was 0 and only the KL term acted. Likely causes: problems that are too hard or too easy, an answer "
+                "format "
+                "that the verifier cannot parse (sage-rlvr verify, sage-rlvr audit), or completions truncated at the length limit",
             )
 
     def warn(self, kind: str, step: int, message: str) -> None:
@@ -242,10 +243,10 @@ class RunDir:
             return kept
         gone = sorted(set(range(step)) - {row["step"] for row in kept})
         lost = gone if count is None or len(gone) == count - len(kept) else []  # else there was not one row per step
-        known = "" if count is None else f"{count} rows were there at step {step}, {len(kept)} are left; "
+        known = "" if count is None else f"{count} rows existed at step {step}, {len(kept)} are left; "
         which = ", ".join(map(str, lost[:5])) + ", ..." * (len(lost) > 5)
         said = f"the numbers of step {which} are lost" if lost else "the others are lost"
-        warnings.warn(f"{self.metrics_path}: {known}{said}; restore the file from a copy if there is one", stacklevel=3)
+        warnings.warn(f"{self.metrics_path}: {known}{said}; restore the file from a copy if possible", stacklevel=3)
         return sorted([*kept, *({"step": number} for number in lost)], key=lambda row: row["step"])
 
 
@@ -255,8 +256,8 @@ def _take_lock(path: Path) -> FileLock:
         lock.acquire()
     except Timeout:
         raise RunLocked(
-            f"{path}: {_owner(path)} is writing to this run directory. Wait for it, stop it, or name another "
-            f"directory; the lock goes by itself when that process ends"
+            f"{path}: {_owner(path)} is writing to this run directory. Wait for it, stop it, or use another "
+            f"directory; the lock is released when that process ends"
         ) from None
     except (OSError, NotImplementedError) as error:
         raise RunLocked(f"{path}: cannot take a lock here ({error}); put the run directory on a local disk") from error
@@ -270,7 +271,7 @@ def _take_lock(path: Path) -> FileLock:
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{path}: cannot hold a run: {error.strerror}; name a folder that can be written")
+    return ConfigError(f"{path}: cannot create a run here: {error.strerror}; use a writable folder")
 
 
 def _owner(path: Path) -> str:

@@ -1,1 +1,1 @@
-"""Statistics: arrays in, numbers with intervals out. numpy and scipy only; no folder, no sentence of a page."""
+"""Statistics: functions from arrays to numbers with intervals. Depends only on numpy and scipy; reads no files, prints no text."""

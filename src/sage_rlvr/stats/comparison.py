@@ -43,7 +43,7 @@ Level = Literal["problems", "training seeds"]
 
 
 class Reason(StrEnum):
-    """Why an outcome is "unknown"; `results.words` says it in words."""
+    """The reason for the outcome "unknown"; `results.words` has the printed text."""
 
     NONE = ""
     ONE_SEED = "one seed"
@@ -342,5 +342,5 @@ def _by_student(mean: float, error: float, seeds: int, level: float) -> tuple[In
 
 def _finite(mean: float) -> float:
     if not math.isfinite(mean):
-        raise DataError("a score is not finite; drop or mend that unit of both arms first.")
+        raise DataError("a score is not finite; remove or fix that unit in both arms first.")
     return mean

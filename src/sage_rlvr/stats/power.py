@@ -1,4 +1,4 @@
-"""Power: the smallest difference that a design could have seen, and whether arms differ by more than their seeds."""
+"""Power: the smallest difference that a design could have detected, and whether arms differ by more than seed noise."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def spread(scores: ArrayLike) -> Spread:
     """
     found = np.asarray(scores, dtype=float)
     if found.ndim != 2 or min(found.shape) < 2 or not np.isfinite(found).all():
-        raise DataError(f"scores of shape {found.shape}: give finite ones of at least 2 arms (rows) and 2 seeds (columns)")
+        raise DataError(f"scores of shape {found.shape}: pass finite scores of at least 2 arms (rows) and 2 seeds (columns)")
     arms, seeds = found.shape
     means = found.mean(axis=1, keepdims=True)
     rest = found - means - found.mean(axis=0, keepdims=True) + found.mean()

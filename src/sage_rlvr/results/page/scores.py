@@ -118,7 +118,7 @@ def differences(results: Results, base: str, sampled: Mapping[str, Sequence[Mapp
     bands = {pair: a.band(b, results.k, several=results.several, ks=ks) for pair, (a, b) in exact.items()}
     if found := {pair: curve for pair, curve in bands.items() if curve}:
         who = "training seeds" if results.several else "problems"
-        about = f"Paired differences with a simultaneous 95 % band over {who}: a band that excludes zero is a significant difference."
+        about = f"Paired differences, simultaneous 95 % band over {who}; a band that excludes zero is a significant difference."
         return [_differences("", about, found)]
     out = []
     for task, (first, *others) in sampled.items():
