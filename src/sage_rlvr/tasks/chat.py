@@ -234,7 +234,7 @@ def check_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Sequence[Message], 
         raise ConfigError(
             f"tokenizer {tokenizer.name_or_path!r}: its chat template leaves out the {dropped['role']}'s message "
             f"({dropped['content']!r:.80}), so the model would not be asked; mend the template, take the prompt format's own "
-            f"(eval --chat format), or rows with prompts that it writes (as_is). The prompt: {text!r:.300}"
+            f"(eval --chat-template format), or rows with prompts that it writes (as_is). The prompt: {text!r:.300}"
         )
     said = "\n".join(message["content"] for message in prompt)
     left = [found for found in PLACEHOLDER.findall(text) if found not in said]
