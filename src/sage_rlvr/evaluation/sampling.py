@@ -30,7 +30,6 @@ from sage_rlvr.evaluation.episodes import generate_episodes
 from sage_rlvr.evaluation.judged import Judged
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import own_of, said_of
-from sage_rlvr.models.encodable import encodable
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
@@ -48,6 +47,7 @@ from sage_rlvr.tasks.base import (
     verdicts,
     verifier_hash,
 )
+from sage_rlvr.tasks.chat import encodable
 
 PAUSE_S = 0.5  # between two looks at what other processes have still to commit
 NOTICE_S = 5.0  # without a commit of theirs, after which a warning says who is waited for
