@@ -1,4 +1,4 @@
-"""The layering is what docs/architecture.md says, and the README's tree is what is there: both are read as text.
+"""The layering is what docs/contributing.md says, and the README's tree is what is there: both are read as text.
 
 Imports are read with ast, those inside functions and under TYPE_CHECKING included: a lazy import is still a dependency.
 """
@@ -130,7 +130,7 @@ def test_the_layers_have_an_order():
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_module_imports_only_what_its_layer_may(path: Path):
     part = part_of(path)
-    assert part in LAYERS, f"{part} has no layer; give it a line in LAYERS and in docs/architecture.md"
+    assert part in LAYERS, f"{part} has no layer; give it a line in LAYERS and in docs/contributing.md"
     forbidden = parts_imported(path) - LAYERS[part] - {part}
     assert not forbidden, f"{path.relative_to(ROOT)} imports {sorted(forbidden)}; {part} may use {sorted(LAYERS[part])}"
     if part in THIRD_PARTY:
