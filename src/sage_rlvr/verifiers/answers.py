@@ -18,7 +18,7 @@ from typing import Literal, get_args
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.style import undressed
+from sage_rlvr.verifiers.style import halved, undressed
 
 Place = Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"]
 
@@ -231,7 +231,7 @@ def bare(text: str) -> str:
     if text.isdigit() and text.isascii():
         return text
     boxed = last_box(text)[0] if "box" in text else None
-    text = _without_dollars(boxed if boxed is not None else text)
+    text = _without_dollars(halved(boxed if boxed is not None else text))
     if not text.isascii():
         text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_POWERS)}}}", text).translate(_ASCII)
     text = " ".join(text.split())
@@ -259,15 +259,14 @@ def bare(text: str) -> str:
 
 # Words in front of an answer that say nothing of its value. "half of" and "not" are none of them.
 _FRONT = (
-    r"(?:so |thus |hence |therefore,? )?(?:(?:the )?(?:final |correct |right )?(?:answer|result|value|solution)(?: is|:| =)|it is|this is"
-    r"|which is|(?:is )?equal to|equals|a total of|in total|therefore|thus|hence|so|simply|just)[,:]?"
+    r"(?:so |thus |hence |therefore,? )?(?:(?:the )?(?:final |correct |right )?(?:answer|result|value|solution)(?: is|:| =)|it is"
+    r"|this is|which is|(?:is )?equal to|equals|a total of|in total|therefore|thus|hence|so|simply|just)[,:]?"
 )
-_FRONT_TEXT = re.compile(rf"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{{\s*{_FRONT}\s*\}}\s*(?:\\[,;: ]|~|\s)*(?=\S)", re.IGNORECASE)
+_BLOCK = r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{"
+_FRONT_TEXT = re.compile(rf"{_BLOCK}\s*{_FRONT}\s*\}}\s*(?:\\[,;: ]|~|\s)*(?=\S)", re.IGNORECASE)
 _FRONT_WORDS = re.compile(rf"\W{{0,2}}{_FRONT}\s+(?=\S)", re.IGNORECASE)
-_NAMED_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{\s*([A-Za-z]\s*=)\s*\}(?=\s*\S)")
-_OPTION = re.compile(
-    r"(?:\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{)?\s*(?:option|choice)\s*:?\s*\(?([A-Ja-j])\)?\s*[.:]?\s*\}?", re.IGNORECASE
-)
+_NAMED_TEXT = re.compile(rf"{_BLOCK}\s*([A-Za-z]\s*=)\s*\}}(?=\s*\S)")
+_OPTION = re.compile(rf"(?:{_BLOCK})?\s*(?:option|choice)\s*:?\s*\(?([A-J])\)?\s*[.:]?\s*\}}?", re.IGNORECASE)
 
 
 def _without_front(text: str) -> str:

@@ -124,16 +124,16 @@ _TELLING = _words(
     "not no never none neither nor isn isnt cannot or and but except least most than infinitely if unless else too minus plus "
     "am pm a.m p.m noon midnight mod modulo squared cubed pi sqrt inf sin cos tan log ln exp"
 )
-_COUNTS = _words("one two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty hundred thousand")
+_COUNTS = _words("one two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty hundred")
 # Words that do so where no noun follows: 3 false alarms are 3, of 3 false nobody knows.
 _ADJECTIVES = _words(
     "non more less fewer greater larger smaller small large low high undefined infinite infinity incorrect impossible unknown "
     "negative base wrong false true "
     # operations on the number, and how it is written
     "factorial subfactorial multiplied divided halved doubled tripled trebled quadrupled double triple twice thrice raised inverse "
-    "inverted reciprocal reversed negated opposite conjugate conjugated complement transposed rounded truncated floored added "
-    "subtracted increased decreased reduced diminished scaled shifted octal binary ternary hex hexadecimal decimal repeating recurring "
-    "one two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty"
+    "inverted reciprocal reversed negated opposite conjugate conjugated complement transposed rounded truncated floored "
+    "added subtracted increased decreased reduced diminished scaled shifted octal binary ternary hex hexadecimal decimal "
+    "repeating recurring one two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty"
 )
 # Words that may do so: what is right but for them is undecided.
 _DOUBTFUL = _words("is are was were be when where while without maybe perhaps possibly almost above below over under so")
