@@ -9,7 +9,7 @@ from typing import Literal
 import tyro
 
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.errors import ConfigError, suggest
+from sage_rlvr.errors import ConfigError, DataError, suggest
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class Verify(Command):
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.audit import verify_lines
+        from sage_rlvr.verifiers.golds import gold_of
         from sage_rlvr.verifiers.pool import shared
 
         pair = (self.gold, self.answer)
@@ -88,6 +89,12 @@ class Verify(Command):
             session.say(*verify_lines(self.file, self.answer_in or "boxed", self.tag))
             return 0
         options = {"answer_in": self.answer_in or "whole", "tag": self.tag}
-        verdict = shared().verify([(self.answer, self.gold)], **options)[0]
+        try:
+            gold, stood = gold_of(self.gold)
+        except ValueError as error:
+            raise DataError(f"GOLD: {error}") from error
+        if stood:
+            session.note(f"gold: {gold}, {stood}")
+        verdict = shared().verify([(self.answer, gold)], **options)[0]
         session.say(f"{verdict.label}: {verdict.reason}")
         return 0

@@ -41,6 +41,7 @@ _NUMBER = re.compile(
     r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"
     r"(?:/[0-9]+|\s?\\?%)?"
 )
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # what is no text; JSON makes form feeds of commands
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _SCIENTIFIC = re.compile(r"(?<![\w.\\{])([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d{1,9})(?![\w.])")
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
@@ -362,6 +363,8 @@ def prepare(
     for name, text, most in (("completion", completion, MAX_COMPLETION), ("gold", gold, MAX_ANSWER)):
         if len(text) > most:
             return Verdict("undecided", f"{name} of more than {most} characters")
+    if CONTROL.search(gold):
+        return Verdict("undecided", "gold holds a control character")
     wanted = bare(gold)
     if not wanted or no_number(wanted):
         return Verdict("undecided", "gold is not a number" if wanted else "no gold")
@@ -383,6 +386,6 @@ def prepare(
 
 
 __all__ = [
-    "MAX_ANSWER", "MAX_COMPLETION", "Place", "Question", "bare", "by_spelling", "extract", "last_box", "last_number",
+    "CONTROL", "CUT_OFF", "MAX_ANSWER", "MAX_COMPLETION", "Place", "Question", "bare", "by_spelling", "extract", "last_box", "last_number",
     "last_tag", "marked_span", "no_number", "prepare", "rational", "span_of", "spelling",
 ]  # fmt: skip
