@@ -83,7 +83,8 @@ class Samples(Command):
             made = import_lm_eval(
                 self.from_lm_eval, self.store, model=self.model, filter=self.filter, problem_id=self.problem_id
             )
-            session.note(f"imported: {self.from_lm_eval}, verdicts of {made.identity.verifier_hash.removeprefix('lm_eval ')} (metric, filter)")
+            metric = made.identity.verifier_hash.removeprefix("lm_eval ")
+            session.note(f"imported: {self.from_lm_eval}, verdicts of {metric} (metric, filter)")
             made.close()
         elif given := self.changed("model", "filter", "problem_id"):
             raise ConfigError(f"{given}: settings of an import; add --from-lm-eval samples_<task>_<date>.jsonl")

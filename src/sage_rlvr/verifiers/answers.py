@@ -386,6 +386,6 @@ def prepare(
 
 
 __all__ = [
-    "CONTROL", "CUT_OFF", "MAX_ANSWER", "MAX_COMPLETION", "Place", "Question", "bare", "by_spelling", "extract", "last_box", "last_number",
-    "last_tag", "marked_span", "no_number", "prepare", "rational", "span_of", "spelling",
+    "CONTROL", "CUT_OFF", "MAX_ANSWER", "MAX_COMPLETION", "Place", "Question", "bare", "by_spelling", "extract", "last_box",
+    "last_number", "last_tag", "marked_span", "no_number", "prepare", "rational", "span_of", "spelling",
 ]  # fmt: skip

@@ -127,7 +127,8 @@ def import_lm_eval(
     """Read one samples_<task>_<date>.jsonl into a sample store, which is returned open; twice is as good as once.
 
     store: the folder to make. model, revision: default what the results file says. results: that file, default the one of
-    the same date beside `path`. filter, metric: whose score is the first verdict; default the file's one filter (of several one must be named), its first metric.
+    the same date beside `path`. filter, metric: whose score is the first verdict; default the file's filter (of several one must
+    be named) and its first metric.
     problem_id: "doc_id", or the key of `doc` that names the problem as your task does.
     All documents must have the same number of repeats and the same generation settings. DataError names the line that
     cannot be used: multiple choice and log-likelihood requests have no generated text.
