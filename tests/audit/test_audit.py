@@ -22,7 +22,7 @@ from sage_rlvr.audit import (
     verify_lines,
     wrong_answers,
 )
-from sage_rlvr.audit.pairs import Pair, read_pairs
+from sage_rlvr.audit.pairs import Pair, audit_file, read_pairs, rows_of
 from sage_rlvr.audit.peers import ENVIRONMENT, lm_eval_verdicts
 from sage_rlvr.cli import app as cli
 from sage_rlvr.errors import ConfigError, DataError
@@ -223,6 +223,54 @@ def test_the_audit_of_the_pairs_prints_both_rates_of_the_verifier_and_of_its_pee
     assert 0.1 < 1 - peer.share < 0.3 and peer.rows == () and not peer.bar  # it drops units and whatever stands behind
     with pytest.raises(ConfigError, match="one format, its own"):
         audit("pairs", "boxed")
+
+
+PAIRS_OF_A_FILE = [
+    ("42", r"\boxed{\color{red}42}", True, {"note": "color"}),
+    ("42", r"\boxed{42\text{ halved}}", False, {"note": "operation"}),
+    ("42", "The answer is 42, since 6 * 7 = 42.", True, {"note": "reason", "place": "stated"}),
+    ("42", "<A>43</A>", False, {"note": "tag", "place": "tag", "tag": "A"}),
+    ("12", r"\boxed{\text{twelve}}", True, {"note": "words", "debatable": True}),
+]
+
+
+def write_pairs(path: Path, *rows: dict) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_file_of_pairs_is_judged_beside_math_verify_and_its_kinds_are_named(tmp_path: Path):
+    rows = [{"gold": gold, "answer": answer, "right": right, **more} for gold, answer, right, more in PAIRS_OF_A_FILE]
+    found = audit_file(write_pairs(tmp_path / "pairs.jsonl", *rows))
+    assert found.passed and found.head.startswith("5 pairs, 1 of them debatable")
+    different, equal = named(found, "different, not called right"), named(found, "equal, called right")
+    assert (different.good, different.total, equal.good, equal.total) == (2, 2, 2, 2) and different.bar and equal.bar
+    assert [row.problem_id for row in named(found, "decided").rows] == ["1"]
+    assert (named(found, "equal, called right, debatable").good, named(found, "words").part) == (0, True)
+    assert (named(found, "operation").good, named(found, "operation").note) == (1, "math-verify 0")
+    rows[1]["right"] = True  # as if halved were a unit: the verifier does not say so
+    assert not audit_file(write_pairs(tmp_path / "other.jsonl", *rows)).passed
+
+
+def test_a_pair_that_cannot_be_used_is_named(tmp_path: Path):
+    good = {"gold": "1", "answer": "1", "right": True}
+    for change, message in [
+        ({"gold": None}, r"bad.jsonl:2: no gold; a pair has gold, answer"),
+        ({"right": "perhaps"}, r"bad.jsonl:2, right: 'perhaps'; write true or false"),
+        ({"place": "top"}, r"bad.jsonl:2, place: 'top' is no place"),
+        ({"gold": "\frac12"}, r"bad.jsonl:2, gold: .*control character"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            rows_of(write_pairs(tmp_path / "bad.jsonl", good, good | change))
+
+
+@pytest.mark.slow
+@needs_data
+def test_the_open_pairs():
+    found = audit_file(Path(os.environ["SAGE_RLVR_DATA"]) / "answer_pairs_open.jsonl")
+    for name in ("different, not called right", "different, not called right, debatable"):
+        assert named(found, name).good == named(found, name).total
+    assert named(found, "equal, called right").share > 0.95
 
 
 def test_lm_eval_is_asked_in_an_interpreter_of_its_own(tmp_path: Path, monkeypatch):

@@ -3,8 +3,9 @@
     FOLDER/train.parquet, val.parquet   one row per problem: prompt (messages), data_source, reward_model, extra_info
     FOLDER/task.json                    which task it is and what its problems were, for the reward manager (reward.py)
 
-`reward_model.ground_truth` is the gold, as everywhere in verl (one right answer of a task that has many, "" of one that names none),
-and the number of the problem stands in `extra_info.index`. The reward manager judges by the number: the verifier is the task's own, with all that it knows.
+`reward_model.ground_truth` is the gold, as everywhere in verl (one right answer of a task that has many, "" of one that names
+none), and the number of the problem stands in `extra_info.index`. The reward manager judges by the number: the verifier is the
+task's own, with all that it knows.
 """
 
 from __future__ import annotations
