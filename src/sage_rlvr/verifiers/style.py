@@ -80,15 +80,27 @@ def undressed(text: str) -> str:
     r"""An answer without what changes no value: `\color{red}`, `\large`, `\Big`, `\boldsymbol{}`, `\quad`, a comma at the end."""
     if len(text) > LONGEST or not _DRESSED.search(text):
         return text
+    text = _alone(text)
     if "\\" in text:
-        text = _ALIGNED.sub(lambda found: found[2].replace("&", " "), text)
+        text = _ALIGNED.sub(lambda found: found[2] if r"\begin" in found[2] else found[2].replace("&", " "), text)
         text = _UNIT_RATIO.sub(r"\\text{ \1/\2}", _LOCAL_FONT.sub(r"\\text{\1}", text))
         text = _flat(_plainer(text))
         text = re.sub(r"(?<![\\\d])\\ |(?<!\\)\\ (?!\d)", " ", text)
-    text = _without_end(_LEADING.sub("", text)).strip()
-    while text.startswith("{") and group_end(text, 0) == len(text):
-        text = text[1:-1].strip()
-    return text
+    return _alone(_without_end(_LEADING.sub("", text)))
+
+
+def _alone(text: str) -> str:
+    r"""What stands in `{...}`, or is mathematics and stands in `\text{...}`, where that is the whole text; else the text."""
+    text = text.strip()
+    while True:
+        font = _NESTED.match(text)
+        at = font.end() - 1 if font else 0
+        if text[at : at + 1] != "{" or group_end(text, at) != len(text):
+            return text
+        inner = text[at + 1 : -1].strip()
+        if font is not None and (not inner or (re.search("[A-Za-z]", inner) and "^" not in inner)):
+            return text
+        text = inner
 
 
 def _without_end(text: str) -> str:
