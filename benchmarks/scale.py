@@ -1,7 +1,7 @@
 """The tables of docs/scale.md: what a step costs by model size and number of GPUs, counted by `training.counts.footprint`.
 
     python benchmarks/scale.py                          # print them
-    python benchmarks/scale.py --docs docs/scale.md     # write them between their marks
+    python benchmarks/scale.py --docs lab/pages/scale.md     # write them between their marks
 
 The sizes are those of Qwen2.5's published config.json files; nothing is downloaded and nothing is timed.
 """

@@ -20,53 +20,46 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A part may import itself and the parts named here. A part names only parts above it: dependencies point one way.
 # A new part without a line fails the test, so that its place is decided knowingly.
 LAYERS: dict[str, set[str]] = {
-    "moved": set(),
     "errors": set(),
     "parent": set(),
     "text": set(),
     "reading": {"errors"},
-    "runs": {"moved", "reading", "errors"},
+    "runs": {"reading", "errors"},
     "plugins": {"reading", "errors"},
     "registry": {"plugins", "errors"},
     "core": {"registry", "errors"},
     "methods": {"core", "registry", "errors"},
-    "theory": {"core", "errors"},
     "verifiers": {"registry", "errors"},
     "tasks": {"plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
     "stats": {"reading", "errors"},
-    "recipes": {"moved", "plugins", "reading", "errors"},
+    "recipes": {"plugins", "reading", "errors"},
     "signatures": {"registry"},
     "schema": {"plugins", "recipes", "registry", "signatures", "errors"},
     "testing": {"core", "schema", "errors"},
     "progress": {"text"},
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
-    "import_config": {"recipes", "schema", "errors"},
     "models": {"registry", "config", "core", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "training": {"config", "core", "methods", "models", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "evaluation": {
-        *("config", "core", "methods", "models", "moved", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
+        *("config", "core", "methods", "models", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
         *("plugins", "reading", "errors"),
     },
     "audit": {"tasks", "text", "verifiers", "stats", "errors"},
-    "results": {"config", "evaluation", "models", "moved", "reading", "runs", "stats", "tasks", "text", "errors"},
+    "results": {"config", "evaluation", "models", "reading", "runs", "stats", "tasks", "text", "errors"},
     "report": {"results", "runs", "stats", "text", "errors"},
     "experiments": {
         *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "report", "results", "runs", "stats"),
-        *("moved", "plugins", "reading", "tasks", "training", "errors"),
-    },
-    "studies": {
-        *("config", "core", "evaluation", "methods", "models", "report", "results", "runs", "stats", "tasks", "theory"),
-        *("reading", "recipes", "registry", "signatures", "text", "training", "errors"),
+        *("plugins", "reading", "tasks", "training", "errors"),
     },
     "cli": {
-        *("audit", "config", "core", "evaluation", "experiments", "import_config", "models", "plugins", "progress", "recipes"),
-        *("parent", "reading", "registry", "text"),
-        *("report", "results", "runs", "stats", "studies", "tasks", "training", "verifiers", "errors"),
+        *("audit", "config", "core", "evaluation", "experiments", "models", "plugins", "progress", "recipes"),
+        *("parent", "reading", "registry", "signatures", "text"),
+        *("report", "results", "runs", "stats", "tasks", "training", "verifiers", "errors"),
     },
     "trl": {"training"},
     "verl": {"training", "parent", "errors"},
     "__main__": {"cli"},
-    "__init__": {"core", "methods", "moved", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
+    "__init__": {"core", "methods", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
 }
 
 # Parts that stay free of heavy libraries: the only third-party packages they may import.
@@ -77,20 +70,17 @@ THIRD_PARTY: dict[str, set[str]] = {
     "reading": {"numpy", "pyarrow"},
     "core": {"torch", "jaxtyping"},
     "methods": set(),
-    "theory": {"torch", "jaxtyping", "numpy", "scipy"},
     "verifiers": {"math_verify", "latex2sympy2_extended", "sympy"},
     # the tokenizer, when it is built; parquet files, the Hub and reasoning-gym, when they are read; a template's error
     "tasks": {"numpy", "tokenizers", "transformers", "pyarrow", "reasoning_gym", "datasets", "jinja2"},
     "audit": {"math_verify"},  # a peer that it holds the verifier against
     "stats": {"numpy", "scipy", "yaml"},
-    "moved": set(),
     "results": {"numpy"},
     "report": {"numpy", "matplotlib", "jinja2", "markupsafe", "markdown_it"},
     "config": set(),
     "recipes": {"yaml"},
     "signatures": set(),
     "schema": {"yaml", "pydantic", "pydantic_core", "typing_extensions"},
-    "import_config": {"yaml"},
 }
 
 

@@ -11,10 +11,8 @@ if TYPE_CHECKING:
     from sage_rlvr.methods import *
     from sage_rlvr.registry import register
 
-from sage_rlvr.moved import install
 from sage_rlvr.registry import HOMES, declared, registry_of
 
-install()
 _HERE = Path(__file__).parent
 _HOME = {
     **dict.fromkeys(("Anchor", "Banded", "Guide", "Method", "objective", "shape"), "sage_rlvr.core"),

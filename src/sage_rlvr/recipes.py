@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import yaml
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, Told, nearest, short, suggest
-from sage_rlvr.moved import FOLDERS
 from sage_rlvr.reading import read_text
 
 MAX_BYTES = 1_000_000
@@ -172,11 +170,6 @@ def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:
         return known[short_name]
     if path.exists():  # a folder: who reads it says so
         return path
-    new = Path(*(FOLDERS.get(part, part) for part in Path(name).parts))
-    if new != Path(name) and ((folder / new).exists() or not path.parent.is_dir()):
-        found = find(new, *families, folder=folder)
-        warnings.warn(f"{name} is {new} now; the old path goes with version 0.3", FutureWarning)
-        return found
     if families and short_name in shipped():
         tree = load(short_name)
         command = "train" if "method" in tree else "offline" if "loss" in tree else "sft"

@@ -40,8 +40,8 @@ def test_version_and_overview(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_mistyped_words_get_their_neighbor(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unknown command 'trian'; did you mean 'train'?" in refused(capsys, "trian", "recipe.yaml")
-    assert "did you mean 'study anchor'?" in refused(capsys, "stdy", "anchr")
-    assert "choose from study anchor, study guides, study shared, study acting" in refused(capsys, "study")
+    assert "did you mean 'export verl'?" in refused(capsys, "exprt", "vrl")
+    assert "choose from export verl" in refused(capsys, "export")
     assert "choose from demo, train" in refused(capsys, "xyz")
     assert "did you mean '--problems'?" in refused(capsys, "eval", "embedded", "--problem", "3")
     assert "did you mean '--dry-run'?" in refused(capsys, "train", "recipe.yaml", "--dry-rnu")
@@ -53,11 +53,6 @@ def test_no_key_of_a_recipe_is_taken_for_a_mistyped_option() -> None:
     for name in ("train", "sft", "show"):
         options = [f.name.replace("_", "-") for f in fields(command_of(name))]
         assert not [key for key in keys - set(options) if difflib.get_close_matches(key, options, 1, 0.8)]
-
-
-def test_former_words_work_and_say_the_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.warns(FutureWarning, match="theory is called study anchor now"):
-        assert "there is no" in refused(capsys, "theory", "--docs", "nowhere")
 
 
 def test_plugins_join_before_the_command_and_parts_are_listed(

@@ -135,7 +135,7 @@ def test_doctor(warm_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_help_answers_without_torch(capsys: Capture) -> None:
     assert call("--help") == 0
     out, _ = said(capsys)
-    for command in ("demo", "sft", "train", "eval", "compare", "show", "study anchor", "doctor"):
+    for command in ("demo", "sft", "train", "eval", "compare", "show", "doctor"):
         assert command in out
 
 
@@ -229,8 +229,8 @@ def test_a_crash_has_a_code_of_its_own_and_its_traceback(
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_table_fits_its_terminal(width: int) -> None:
     """No cell is cut, every shown value has its interval, and what did not fit is named."""
-    for folder in ("tier1", "cold"):
-        table = scores(Results.read(Path(__file__).parents[2] / "docs" / "results" / folder).stored or {})
+    for folder in ("2026-11-21_table1", "2026-11-22_temp03"):
+        table = scores(Results.read(Path(__file__).parents[2] / "lab" / "experiments" / folder).stored or {})
         screen = Console(file=io.StringIO(), width=width)
         print_table(Session(out=screen), table)
         body = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]

@@ -34,11 +34,7 @@ def test_a_recipe_of_another_verb(write_recipe: Recipe, tmp_path: Path, capsys: 
         assert f"{rl}: this is an RL recipe; run it with: sage-rlvr train {rl}" in err
     for recipe in (base, tuned):
         assert f"an SFT recipe; run it with: sage-rlvr sft {recipe}" in refused(capsys, "train", recipe)
-        assert f"run it with: sage-rlvr sft {recipe}" in refused(capsys, "import-config", recipe)
-    assert "the design of a sweep; run it with: sage-rlvr sweep" in refused(capsys, "train", "designs/tier1")
-    assert f"already a recipe of this package (method, rollout, world); run it with: sage-rlvr train {rl}" in refused(
-        capsys, "import-config", rl
-    )
+    assert "the design of a sweep; run it with: sage-rlvr sweep" in refused(capsys, "train", "designs/table1")
     base.write_text("steps: 3\nworld: {counts: {2: 1.0}}\n")  # nothing of SFT alone: an RL recipe without its method
     assert "method" in refused(capsys, "train", base)
 

@@ -19,7 +19,7 @@ from byte_tokenizer import byte_tokenizer
 from command import call
 from conftest import tiny_llama
 from sage_rlvr import errors
-from sage_rlvr.cli.app import COMMANDS, FORMER, command_of, parse
+from sage_rlvr.cli.app import COMMANDS, command_of, parse
 from sage_rlvr.config import OfflineConfig, SftConfig, TrainConfig, dump, load_config
 from sage_rlvr.models import folders as policies
 from sage_rlvr.recipes import find
@@ -27,7 +27,7 @@ from sage_rlvr.runs import RunDir
 
 Recipe = Callable[..., Path]
 PACKAGE = Path(errors.__file__).parent
-MENTION = re.compile(r"(?<!of )sage-rlvr ((?:study |export |recipes (?=copy))?[a-z][a-z-]+)([^`.,;:()]*)")
+MENTION = re.compile(r"(?<!of )sage-rlvr ((?:export |recipes (?=copy))?[a-z][a-z-]+)([^`.,;:()]*)")
 
 
 @pytest.fixture
@@ -63,7 +63,6 @@ def test_recipes_of_another_command(write_recipe: Recipe, suggested: list[list[s
     )
     assert follow(suggested, "sft", rl) == ["train", str(rl)]
     assert follow(suggested, "train", sft) == ["sft", str(sft)]
-    assert follow(suggested, "import-config", rl) == ["train", str(rl)]
 
 
 @pytest.mark.slow
@@ -149,13 +148,9 @@ def test_a_recipe_is_no_design_of_a_sweep(suggested: list[list[str]], capsys: py
     assert "no such file, nor a shipped recipe" in capsys.readouterr().err
 
 
-def test_an_arm_of_the_paper_alone(suggested: list[list[str]]) -> None:
-    assert follow(suggested, "compare", "paper:GRPO") == ["compare", "paper:GRPO", "paper:Branch"]
-
-
 def test_a_mistyped_option(suggested: list[list[str]]) -> None:
-    assert call("study", "anchor", "--draw", "3") == 2
-    assert call(*suggested[-1]) == 0 and suggested[-1] == ["study", "anchor", "--help"]
+    assert call("export", "verl", "--draw", "3") == 2
+    assert call(*suggested[-1]) == 0 and suggested[-1] == ["export", "verl", "--help"]
 
 
 def test_work_that_is_too_long_for_a_test_parses(
@@ -209,8 +204,7 @@ def texts(tree: ast.AST) -> list[str]:
 
 def options_of(command: str) -> set[str]:
     """What a command takes, as it is typed."""
-    name = FORMER.get(command, command)
-    kind = command_of(name) if name in COMMANDS else None
+    kind = command_of(command) if command in COMMANDS else None
     names = {f.name.replace("_", "-") for f in fields(kind)} if kind else set()
     return {"--help", *(f"--{name}" for name in names), *(f"--no-{name}" for name in names)}
 
@@ -223,7 +217,7 @@ def test_commands_with_arguments_are_made_by_suggest_alone() -> None:
     for path, tree in SOURCES.items():
         for text in texts(tree):
             for command, rest in MENTION.findall(text):
-                assert command in {*COMMANDS, *FORMER, "study"}, f"{path.name}: {text}"
+                assert command in COMMANDS, f"{path.name}: {text}"
                 assert not re.search(r"\{|[A-Z]{3}", rest), f"{path.name}: write it with errors.suggest: {text}"
                 options = {word for word in rest.split() if word.startswith("--")}
                 assert options <= options_of(command), f"{path.name}: {text}"

@@ -130,22 +130,6 @@ def test_what_steers_a_terminal_is_shown_and_not_sent(words: Any, capsys: Captur
     assert not set(shown) & set("\x1b\x07\x9b\x7f\r\x08\u202e\u2066\ud800") and any(word in shown for word in SHOWN)
 
 
-def test_the_papers_tables(capsys: Capture) -> None:
-    code, out, _ = run(capsys, "compare", "paper:GRPO", "paper:Branch")
-    assert code == 0 and "| AIME pass@1 | +0.010 | 0.018 | 0.55 | 0.59 | 1.00 | 0.6 of 60 |" in out
-    assert (
-        "| **average pass@256** | **+0.015** | 0.009 | 1.69 | **0.11** |" in out and "smallest Holm's p = 0.66" in out
-    )
-    assert "average pass@256, 3 pairs pooled" in out and "+0.016 (standard error 0.004, t 3.6" in out
-    code, out, _ = run(capsys, "compare", "paper:4/GRPO", "paper:Branch", "paper:Base")
-    assert code == 0 and out.count("DeepSeek-R1-Distill-Qwen-7B") == 2 and "pooled" not in out
-    assert "no one table has each" in run(capsys, "compare", "paper:GRPO", "paper:PPO")[2]
-    assert "two at least" in run(capsys, "compare", "paper:GRPO")[2]
-    code, _, err = run(capsys, "compare", "paper:GRPO", "x.npz")
-    assert code == 2 and "x.npz: paper:ARM compares with other paper:ARMs alone" in err
-    assert "leave it out" in run(capsys, "compare", "paper:GRPO", "paper:Branch", "--out", "page")[2]
-
-
 def test_records_over_k_and_over_temperatures(capsys: Capture) -> None:
     arms = record("base", policies()), record("GRPO", policies(0.8, 1)), record("Branch", policies(0.8, 2))
     code, out, err = run(capsys, "compare", *arms, "--k", 16)

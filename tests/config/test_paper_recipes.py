@@ -175,8 +175,8 @@ def test_the_sft_recipe_has_the_numbers_of_table_7() -> None:
     [
         (["show", str(FOLDER / "sage_branch.yaml")], "pi_ref"),
         (["show", str(FOLDER / "sft.yaml")], "max_length: 2048"),
-        (["train", str(FOLDER / "r1_grpo.yaml"), "--dry-run", "--devices", "2", "--gpu", "h200"], "generated at most"),
-        (["sft", str(FOLDER / "sft.yaml"), "--dry-run", "--gpu", "rtx4090"], "optimizer step"),
+        (["train", str(FOLDER / "r1_grpo.yaml"), "--dry-run"], "generated at most"),
+        (["sft", str(FOLDER / "sft.yaml"), "--dry-run"], "optimizer step"),
         (["train", str(recipe("grpo.yaml")), "--dry-run"], "250 rollouts of 256 completions"),
         (["sft", str(recipe("sft.yaml")), "--dry-run"], "2,000 optimizer steps"),
     ],
@@ -186,9 +186,7 @@ def test_the_verbs(words: list[str], wanted: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 0
-    said = capsys.readouterr()
-    assert wanted in said.out
-    assert ("not read any more" in said.err) == bool({"--gpu", "--devices"} & set(words))
+    assert wanted in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -19,10 +19,7 @@ from sage_rlvr.evaluation.sample_report import (
     report_lines,
 )
 from sage_rlvr.evaluation.sampling import Evaluation
-from sage_rlvr.evaluation.settings import Preset, SampleSettings, store_place
-from sage_rlvr.evaluation.store import Identity, SampleStore, is_store
-from sage_rlvr.models.generation import PRESETS
-from sage_rlvr.tasks.countdown import WORLDS
+from sage_rlvr.evaluation.store import SampleStore, is_store
 
 
 @pytest.fixture
@@ -58,19 +55,6 @@ def test_eval_samples_tops_up_compares_and_judges_again(
     before = SampleStore.open("a").digest()
     assert call("eval", warm_policy, *words, "--reverify", "--store", "a") == 0
     assert capsys.readouterr().out.startswith("0 samples judged again") and SampleStore.open("a").digest() == before
-
-
-def test_the_old_word_for_untruncated_is_taken_with_a_warning(tmp_path: Path) -> None:
-    with pytest.warns(FutureWarning, match="honest is called untruncated now"):
-        settings = SampleSettings(preset="honest")
-    assert settings == SampleSettings() and settings.store_name(WORLDS["demo"]) == "countdown-untruncated"
-    (tmp_path / "countdown-honest-T0.5").mkdir()
-    assert store_place(tmp_path, "countdown-untruncated-T0.5") == tmp_path / "countdown-honest-T0.5"
-    assert store_place(tmp_path, "countdown-untruncated") == tmp_path / "countdown-untruncated"
-    old = {"preset": "honest", "temperature": 1.0, "max_new_tokens": 8}
-    facts = dict.fromkeys(("task", "task_hash", "model", "revision", "prompt", "template_hash", "verifier_hash"), "x")
-    assert Identity(**facts, decoding=old, seed=0).decoding["preset"] == "untruncated"
-    assert get_args(Preset) == (*PRESETS, "honest")
 
 
 @pytest.mark.slow

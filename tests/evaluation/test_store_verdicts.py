@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +13,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from sage_rlvr.cli.app import main
 from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, repeats
-from sage_rlvr.evaluation.store.archive import convert, from_parquet, to_parquet
+from sage_rlvr.evaluation.store.archive import from_parquet, to_parquet
 from samples_common import DECODING, PROBLEMS, SMALL, TURNS, Verdict, draw, evaluate, lenient, rows
 
 
@@ -204,9 +202,7 @@ def test_chance_alarms_as_rarely_as_promised(monkeypatch: pytest.MonkeyPatch):
     assert alarms < 100
 
 
-# ---- Parquet, and stores of version 0.1
-
-OLD = Path(__file__).parent / "old_store"
+# ---- Parquet
 
 
 @pytest.mark.parametrize("identity", [SMALL, TURNS], ids=["completions", "episodes"])
@@ -236,83 +232,6 @@ def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path, identity: Identi
         from_parquet(tmp_path / "torn.parquet", tmp_path / "u")
 
 
-def test_a_store_of_version_0_1_is_converted_and_says_the_same(tmp_path: Path):
-    folder, said = tmp_path / "old", json.loads((OLD / "expected.json").read_text())
-    shutil.copytree(OLD, folder)
-    for identity in (None, SMALL):
-        with pytest.raises(DataError, match=rf"sage-rlvr samples {folder} --convert"):
-            SampleStore.open(folder, identity)
-    assert convert(folder) == 10
-    with SampleStore.open(folder) as store:
-        assert store.digest() == said["digest"] and store.digest(n=4) == said["digest of the first 4"]
-        assert store.verifiers() == said["verifiers"] and store.wanted() == said["wanted"]
-        assert store.table(["verdict"], n=4, verifier="v0")["verdict"].to_pylist() == said["v0"]
-        counts, (names, *numbers) = store.counts(), said["counts"]
-        assert list(counts.problems) == names
-        for name, row in zip(("n", "right", "wrong", "undecided", "truncated"), numbers, strict=True):
-            assert getattr(counts, name).tolist() == row
-        tree = said["identity"] | {"decoding": said["identity"]["decoding"] | {"preset": "untruncated"}}
-        assert store.identity.tree() == tree and store.facts()["changes"][0]["changed"]["versions.numpy"] == ["2", "3"]
-        store.commit(rows(store.claim(names, 6, 9), store.identity))  # and it goes on
-        assert store.counts(check=False).n.tolist() == [6, 6]
-    with pytest.raises(ConfigError, match="holds a sample store already"):
-        convert(folder)
-    with pytest.raises(ConfigError, match="nothing to convert"):
-        convert(tmp_path)
-
-
-def test_the_command_that_a_refusal_names_converts_and_samples_go_through_parquet(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-):
-    folder, back = tmp_path / "old", tmp_path / "back"
-    shutil.copytree(OLD, folder)
-    with pytest.raises(DataError) as refused:
-        SampleStore.open(folder)
-    named = str(refused.value).rsplit("sage-rlvr ", 1)[1].split()
-    for words in (
-        [*named, "--to-parquet", folder / "all.parquet"],
-        ["samples", back, "--from-parquet", folder / "all.parquet"],
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main([*map(str, words), "--samples", "1"])  # the report's; one log-prob of the others is -inf
-        assert not ended.value.code
-    said = capsys.readouterr().out
-    assert "converted: 10 samples, each read back and equal" in said and "read: 10 samples" in said
-    assert SampleStore.open(back).digest() == json.loads((OLD / "expected.json").read_text())["digest"]
-
-
-@pytest.mark.parametrize("harm", ["part", "line", "outside", "lost"])
-def test_a_damaged_store_of_version_0_1_is_not_converted(tmp_path: Path, harm: str):
-    folder = tmp_path / "old"
-    shutil.copytree(OLD, folder)
-    journal, part = folder / "journal.jsonl", sorted((folder / "parts").iterdir())[0]
-    if harm == "part":
-        part.write_bytes(part.read_bytes()[:-9] + b"?" + part.read_bytes()[-8:])
-    elif harm == "line":
-        journal.write_bytes(journal.read_bytes().replace(b"sha256", b"sha", 1))
-    elif harm == "outside":
-        shutil.copy(part, folder / part.name)
-        journal.write_bytes(
-            journal.read_bytes().replace(b"parts/" + part.name.encode(), b"parts/../" + part.name.encode())
-        )
-    else:
-        part.unlink()
-    with pytest.raises(DataError, match=r"journal.jsonl:\d: this line or the file that it names is damaged"):
-        convert(folder)
-    assert not (folder / "store.sqlite").exists() and not list(folder.glob(".tmp-*"))
-
-
-@pytest.mark.parametrize("file", ["store.json", "wanted.json", "journal.jsonl"])
-@pytest.mark.parametrize("text", [b"[1]", b"[" * 100_000, b"{}", b"\xff", b'{"identity": 1, "format": 1}', b"null", b""])
-def test_files_of_version_0_1_of_another_kind_are_sentences(file: str, text: bytes, tmp_path: Path):
-    folder = tmp_path / "old"
-    shutil.copytree(OLD, folder)
-    (folder / file).write_bytes(text + b"\n")
-    fine = (file, text) in {("wanted.json", b"{}"), ("wanted.json", b'{"identity": 1, "format": 1}')}
-    with contextlib.nullcontext() if fine else pytest.raises(DataError, match="old"):
-        convert(folder)
-
-
 @pytest.mark.parametrize(
     "harm",
     [
@@ -327,18 +246,9 @@ def test_files_of_version_0_1_of_another_kind_are_sentences(file: str, text: byt
     ],
 )
 def test_a_parquet_file_of_another_kind_makes_no_store(harm: Any, tmp_path: Path):
-    shutil.copytree(OLD, tmp_path / "old")
-    convert(tmp_path / "old")
-    to_parquet(SampleStore.open(tmp_path / "old"), tmp_path / "all.parquet")
+    with evaluate(tmp_path / "s", PROBLEMS, 6, SMALL) as store:
+        to_parquet(store, tmp_path / "all.parquet")
     pq.write_table(harm(pq.read_table(tmp_path / "all.parquet")), tmp_path / "all.parquet")
     with pytest.raises(SageError, match=r"all.parquet|identity"):
         from_parquet(tmp_path / "all.parquet", tmp_path / "new")
     assert not (tmp_path / "new" / "store.sqlite").exists()
-
-
-def test_a_torn_last_line_of_version_0_1_never_counted(tmp_path: Path):
-    folder = tmp_path / "old"
-    shutil.copytree(OLD, folder)
-    journal = folder / "journal.jsonl"
-    journal.write_bytes(journal.read_bytes()[:-7])
-    assert convert(folder) == 8

@@ -17,7 +17,8 @@ from sage_rlvr.experiments.design import DesignSpec, load_design, resolve, sft_c
 from sage_rlvr.methods import METHODS
 from sage_rlvr.recipes import recipe
 
-DESIGNS = Path(__file__).resolve().parents[2] / "recipes" / "designs"
+ROOT = Path(__file__).resolve().parents[2]
+DESIGNS, EXPERIMENTS = ROOT / "recipes" / "designs", ROOT / "lab" / "experiments"
 pytestmark = pytest.mark.filterwarnings("ignore:Random in the loss", "ignore:.*what q takes from the batch")
 
 
@@ -192,8 +193,8 @@ def test_a_design_that_is_not_there_is_answered_with_the_one_that_was_meant(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").touch()
     (tmp_path / "sub").mkdir()
-    assert load_design(Path("tier1")) == load_design(DESIGNS / "tier1.yaml")
-    for typed, meant in {"teir1.yaml": "'tier1'", "mien": "mine.yaml", "sub/../mien.yaml": "sub/../mine.yaml"}.items():
+    assert load_design(Path("table1")) == load_design(DESIGNS / "table1.yaml")
+    for typed, meant in {"tabel1.yaml": "'table1'", "mien": "mine.yaml", "sub/../mien.yaml": "sub/../mine.yaml"}.items():
         with pytest.raises(ConfigError) as caught:
             load_design(Path(typed))
         assert str(caught.value) == f"{typed}: no such file, nor a shipped recipe; did you mean {meant}?"
@@ -201,7 +202,7 @@ def test_a_design_that_is_not_there_is_answered_with_the_one_that_was_meant(
         load_design(Path("zzzzz"))
 
 
-@pytest.mark.parametrize("path", sorted(DESIGNS.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*sorted(DESIGNS.glob("*.yaml")), *sorted(EXPERIMENTS.glob("*/design.yaml"))], ids=str)
 def test_the_designs_of_the_repository(path: Path) -> None:
     design = load_design(path)
     arms, _ = arms_of(path)
@@ -217,14 +218,14 @@ def test_the_designs_of_the_repository(path: Path) -> None:
 
 
 def test_the_main_design_is_the_seven_arms_with_every_control() -> None:
-    design = load_design(DESIGNS / "tier1.yaml")
+    design = load_design(DESIGNS / "table1.yaml")
     assert (
         isinstance(design, DesignSpec)
         and design.seeds == (0, 1, 2, 3, 4, 5)
         and design.kinds == (*("no_kl", "unguided", "placebo", "matched"),)
     )
     assert list(design.arms) == ["no_kl", "grpo", "sage_branch", "placebo", "forward_kl", "sage_random", "sage_token"]
-    arms, _ = arms_of(DESIGNS / "tier1.yaml")
+    arms, _ = arms_of(DESIGNS / "table1.yaml")
     assert [name for name, arm in arms.items() if arm.why] == ["grpo_beta0.025", "grpo_beta0.1", "sage_token_placebo"]
     for name in design.arms:  # each is its recipe unedited, so that runs of `sage-rlvr demo` are runs of it
         assert arms[name].config == load_config(TrainConfig, recipe(f"{name}.yaml"))
@@ -259,8 +260,9 @@ def test_a_design_takes_the_edits_of_another_and_its_lines(tmp_path: Path) -> No
         load_design(shares)
     with pytest.raises(ConfigError, match=r"design\.yaml:3: base: .*no such file"):
         load_design(write(tmp_path, "base: nowhere\n" + arms))
-    frontier, room = (load_design(DESIGNS / name) for name in ("frontier.yaml", "room.yaml"))
-    assert frontier.base == room.base and frontier.base
+    names = ("2026-11-23_countdown_hard_frontier_250", "2026-11-23_countdown_hard_candidates_250")
+    frontier, candidates = (load_design(EXPERIMENTS / name / "design.yaml") for name in names)
+    assert frontier.base == candidates.base and frontier.base
 
 
 def test_a_design_has_plugins_as_recipes_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

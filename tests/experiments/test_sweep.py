@@ -17,7 +17,6 @@ import pytest
 from rich.console import Console
 
 from experiments.sweep_common import Ended, Started, said, screen, states, summarize
-from frozen.folders import as_once
 from sage_rlvr.cli.app import main
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import Record, load_record, save_record
@@ -28,7 +27,7 @@ from sage_rlvr.experiments import sweep as module
 from sage_rlvr.experiments.adoption import adoptable
 from sage_rlvr.experiments.display import dry_lines
 from sage_rlvr.experiments.jobs import Task, run_tasks
-from sage_rlvr.experiments.plan import note, plan
+from sage_rlvr.experiments.plan import plan
 from sage_rlvr.experiments.sweep import run
 from sage_rlvr.report import write_summary
 from sage_rlvr.results import Results
@@ -64,9 +63,7 @@ def test_it_makes_what_is_missing_and_only_that(
     named = Results.read(f"G={out / 'runs' / 'grpo-s1'}", f"B={out / 'evaluations' / 'base.npz'}", apart=True)
     assert named.records["G", 0, ""].meta == load_record(out / "evaluations" / "grpo-s1.npz").meta  # by the run's folder
 
-    started.clear()  # again, and in a folder that an older version left: nothing to do
-    assert run(plan(path, out), 1, screen()) and not started
-    as_once(out)
+    started.clear()  # again: nothing to do
     assert run(plan(path, out), 1, screen()) and not started and json.loads((out / "design.json").read_text()) == facts
     (out / "evaluations" / "grpo-s1.npz").unlink()
     shutil.rmtree(out / "runs" / "branch-s0")
@@ -187,19 +184,6 @@ def test_a_folder_from_which_nothing_is_taken_over_is_named(tmp_path: Path, desi
         f"NOT TAKEN OVER: adopt = 'formr': {tmp_path / 'formr'} holds no runs; did you mean 'former'? choose from: former",
         "NOT TAKEN OVER: adopt = 'former': no finished run there has settings and weights that lack here",
     ]
-
-
-def test_a_sweep_that_an_older_version_began_goes_on(tmp_path: Path, design: Callable[..., Path]) -> None:
-    out = tmp_path / "out"
-    (out / "runs").mkdir(parents=True)
-    note(plan(design(), out))
-    facts = json.loads((out / "design.json").read_text(encoding="utf-8"))
-    as_once(out)
-    assert Results.read(out).design.facts == facts and facts["title"] == "small" and len(facts["runs"]) == 6
-    old = design(("title: small", "tier: small"))
-    with pytest.warns(FutureWarning, match=r"small\.yaml:2: the key tier is called title now"):
-        note(plan(old, out))
-    assert Results.read(out).design.facts == facts and {path.name for path in out.iterdir()} == {"design.json", "runs"}
 
 
 def test_a_run_that_ended_unseen_is_trained(

@@ -145,14 +145,6 @@ def design(said: Mapping[str, Any], away: set[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_once(folder: Path) -> None:
-    """Make a sweep's folder one that an older version left: matrix.json, with its keys."""
-    old = {"title": "tier", "design": "matrix", "runs": "cells"}
-    facts = json.loads((folder / "design.json").read_text())
-    (folder / "design.json").unlink()
-    (folder / "matrix.json").write_text(json.dumps({old.get(key, key): value for key, value in facts.items()}))
-
-
 def write_demo(out: Path) -> Path:
     """One seed of three arms, as `sage-rlvr demo` leaves them."""
     said = facts()

@@ -1,7 +1,4 @@
-"""The frozen numbers of docs/results: every comparison and every number of the stored summaries, one row per line.
-
-    python tests/frozen/freeze.py            write results.json from docs/results/*/summary.json
-    python tests/frozen/freeze.py --check    say what differs from the results.json that stands here
+"""Rows of frozen numbers: how they are written, addressed and compared.
 
 Reads plain JSON and imports nothing of the package, so that it outlives every rebuild of it. `README.md` has the schema.
 """
@@ -11,13 +8,11 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent.parent / "docs" / "results"
 Row = dict[str, Any]
 
 # What is compared, and what its statistics are.
@@ -107,72 +102,6 @@ def plain(value: Any) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# summary.json of a sweep
-
-
-def summary_rows(found: Mapping[str, Any], source: str, pipeline: str = "sweep") -> list[Row]:
-    """Every comparison, and every number beside them, of a summary.json."""
-    rows = list(_comparisons(found, source, pipeline))
-    for name in ("seeds", "steps", "evaluate", "base", "arms", "away", "choice"):
-        rows += _numbers(found.get(name), name, source, pipeline)
-    for name, value in (found.get("endpoints") or {}).items():
-        if name == "gains":
-            rows += [_gain(row, source, pipeline) for row in value or ()]
-        elif name != "leash":
-            rest = {k: v for k, v in (value or {}).items() if k != "comparisons"}
-            rows += _numbers(rest, f"endpoints/{name}", source, pipeline)
-    again = found["relabelled"]
-    rows += _numbers({k: v for k, v in again.items() if k != "first"}, "relabelled", source, pipeline)
-    rows += [printed(source, pipeline, f"relabelled/first/{i}", t) for i, t in enumerate(again.get("first", ()))]
-    return rows
-
-
-def _comparisons(found: Mapping[str, Any], source: str, pipeline: str) -> Iterator[Row]:
-    ends = found.get("endpoints") or {}
-    lists = {"comparisons": found["comparisons"]}
-    lists |= {f"endpoints/{name}": (ends.get(name) or {}).get("comparisons", ()) for name in ("cold", "power")}
-    for where, rows in lists.items():
-        for c in rows:
-            yield comparison(source, pipeline, where, c["kind"], (c["a"], c["b"], c["metric"]), c)
-    for c in ends.get("leash") or ():
-        row = comparison(source, pipeline, "endpoints/leash", "leash", (c["a"], c["b"], "raw KL"), c | {"level": "these methods"})
-        yield row | {"at": "end of training"}
-        for side in "ab":
-            yield number(source, pipeline, f"endpoints/leash/{c['a']} vs {c['b']}/{side}", {"values": c["by_seed"][side]})
-
-
-def _gain(c: Mapping[str, Any], source: str, pipeline: str) -> Row:
-    name = f"endpoints/gains/{c['a']} vs {c['b']}/{c['metric']}"
-    return number(source, pipeline, name, {"gain": c["gain"], "excluded": c["excluded"], **c["difference"]})
-
-
-def _numbers(value: Any, name: str, source: str, pipeline: str) -> Iterator[Row]:
-    """The leaves of a tree: scalars that stand together in one row, lists of scalars as `values`."""
-    if isinstance(value, Mapping):
-        here = {k: v for k, v in value.items() if not isinstance(v, (Mapping, list)) and not isinstance(v, str)}
-        if any(v is not None for v in here.values()):
-            yield number(source, pipeline, name, here)
-        for key, inner in value.items():
-            if isinstance(inner, (Mapping, list)):
-                yield from _numbers(inner, f"{name}/{key}", source, pipeline)
-    elif isinstance(value, list) and value and not any(isinstance(v, (Mapping, list)) for v in value):
-        yield number(source, pipeline, name, {"values": value})
-    elif isinstance(value, list):
-        for i, inner in enumerate(value):
-            yield from _numbers(inner, f"{name}/{_place(inner, i)}", source, pipeline)
-    elif value is not None and not isinstance(value, str):
-        yield number(source, pipeline, name, {"value": value})
-
-
-def _place(value: Any, i: int) -> str:
-    """A point of a frontier by its temperature or power, all else by its place."""
-    for key, word in (("temperature", "T"), ("power", "power")):
-        if isinstance(value, Mapping) and key in value:
-            return f"{word} = {value[key]:g}"
-    return str(i)
-
-
-# ------------------------------------------------------------------------------------------------------------------
 # files, and what differs
 
 
@@ -214,12 +143,6 @@ def _same(old: Any, new: Any) -> bool:
     return math.isclose(old, new, rel_tol=RELATIVE, abs_tol=1e-12) if numbers else old == new
 
 
-def frozen_results(root: Path = RESULTS) -> list[Row]:
-    """The rows of every stored summary of the round that was frozen: those in format 1, which nothing writes any more."""
-    found = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(root.glob("*/summary.json"))}
-    return [row for name, summary in found.items() if "format" not in summary for row in summary_rows(summary, name)]
-
-
 def changes(frozen: Sequence[Row], found: Sequence[Row]) -> list[str]:
     """Rows of the same pipeline and place that are missing, new or unlike, in words."""
     old, new = ({json.dumps(_name(row)): row for row in rows} for rows in (frozen, found))
@@ -233,17 +156,3 @@ def changes(frozen: Sequence[Row], found: Sequence[Row]) -> list[str]:
 def _name(row: Row) -> list[Any]:
     keys = ("row", "source", "pipeline", "list", "kind", "name", "a", "b", "metric", "at", "task", "level")
     return [row.get(key) for key in keys]
-
-
-def main() -> int:
-    """Write results.json, or with --check say what differs; 1 where anything does."""
-    if "--check" not in sys.argv:
-        print(write_rows(HERE / "results.json", frozen_results()), "rows")
-        return 0
-    said = changes(read_rows(HERE / "results.json"), frozen_results())
-    print("\n".join(said) or "equal")
-    return int(bool(said))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

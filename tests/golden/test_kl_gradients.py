@@ -11,6 +11,7 @@ import math
 import pytest
 import torch
 
+from lab.theory import TokenTree
 from sage_rlvr.core import (
     Anchor,
     Clip,
@@ -27,7 +28,6 @@ from sage_rlvr.core import (
 )
 from sage_rlvr.core.kl import estimate
 from sage_rlvr.methods import rloo
-from sage_rlvr.theory import TokenTree
 
 PI, REF, OLD = ((0.5, 0.3, 0.2), (0.2, 0.3, 0.5), (0.4, 0.35, 0.25))
 REVERSE = (0.320702, -0.082466, -0.238236)

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from lab.theory import TokenTree
 from sage_rlvr.core import (
     Anchor,
     Branch,
@@ -25,7 +26,6 @@ from sage_rlvr.core import (
     shape,
 )
 from sage_rlvr.methods import rloo, sage
-from sage_rlvr.theory import TokenTree
 
 REF, REWARDS, BETA, Q = (0.2, 0.3, 0.5), (1.0, 0.0, 0.0), 0.5, (1.0, 1.3, 0.8)
 BANDIT = TokenTree.bandit(3)

@@ -101,7 +101,7 @@ def test_sage_changes_one_field():
     for base in (dr_grpo(beta=0.05), dapo(beta=0.05), bnpo(beta=0.05), grpo_token_mean()):
         shaped = sage(base, Token())
         assert shaped == replace(base, name=f"{base.name}+token", anchor=replace(base.anchor, guide=Token()))
-    assert sage() == sage(base=grpo(), guide=Branch()) and sage().anchor.guide == Branch(0.3, 1.2)
+    assert sage() == sage(base=grpo(), guide=Branch()) and sage().anchor.guide == Branch(1.2, 0.3)
 
 
 @pytest.mark.parametrize(

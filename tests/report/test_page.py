@@ -158,7 +158,7 @@ def test_samples_alone_make_a_page(folders: Path) -> None:
 
 @pytest.mark.slow
 def test_a_stored_summary_is_enough() -> None:
-    page = Page(page_of(Results.read(ROOT / "docs" / "results" / "tier1")))
+    page = Page(page_of(Results.read(ROOT / "lab" / "experiments" / "2026-11-21_table1")))
     text = page.markdown("figures")
     assert {"frontier", "passk", "support"} <= set(page.figures) and "| GRPO | 6 of 6 |" in text
     assert "No run directory was given, so there are no training curves." in text
@@ -169,7 +169,7 @@ def test_a_stored_summary_is_enough() -> None:
 
 
 def test_a_stored_summary_of_samples_alone_has_its_base_and_its_picture() -> None:
-    page = Page(page_of(Results.read(ROOT / "docs" / "results" / "steps")))
+    page = Page(page_of(Results.read(ROOT / "lab" / "experiments" / "2026-11-24_long_answers")))
     text = page.markdown("figures")
     assert "passk-countdown-steps" in page.figures and {"base", "GRPO + strong Branch"} <= set(page.looks)
     assert "on countdown_steps" in page.answer and page.answer in text.replace("\\", "")
@@ -188,7 +188,7 @@ def test_a_stored_summary_of_another_shape_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     place: str, odd: object, words: tuple[str, ...],
 ) -> None:  # fmt: skip
-    tree = json.loads((ROOT / "docs" / "results" / "tier1" / "summary.json").read_text("utf-8"))
+    tree = json.loads((ROOT / "lab" / "experiments" / "2026-11-21_table1" / "summary.json").read_text("utf-8"))
     home, (*path, last) = tree, place.split(".")
     for key in path:
         home = home[key]
@@ -248,8 +248,9 @@ def test_a_sweep_keeps_its_design_beside_a_store_of_another_arm(folders: Path) -
 
 
 def test_a_stored_summary_stays_beside_stores(folders: Path) -> None:
-    results = Results.read(ROOT / "docs" / "results" / "tier1", folders / "stores" / "base-sums-T1-s0")
-    assert results.k == 256 and len(compare(results)) == len(compare(Results.read(ROOT / "docs" / "results" / "tier1")))
+    results = Results.read(ROOT / "lab" / "experiments" / "2026-11-21_table1", folders / "stores" / "base-sums-T1-s0")
+    stored = Results.read(ROOT / "lab" / "experiments" / "2026-11-21_table1")
+    assert results.k == 256 and len(compare(results)) == len(compare(stored))
 
 
 def test_training_curves_survive_uneven_and_missing_runs() -> None:

@@ -12,7 +12,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.results import Results
 from sage_rlvr.results.scores import Scores
 
-STORED = Path(__file__).resolve().parents[2] / "docs" / "results" / "frozen_is"
+STORED = Path(__file__).resolve().parents[2] / "lab" / "experiments" / "2026-11-24_countdown_easy_k3_is"
 
 
 @pytest.mark.parametrize("k", [1, 65, 99])

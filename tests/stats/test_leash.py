@@ -7,11 +7,11 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from benchmarks.interval_coverage import DISCOVERIES, coverage_discoveries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from lab.stress.interval_coverage import DISCOVERIES, coverage_discoveries
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.leash import (
     LeashCounts,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lab.published.tables import Cell, welch
 from sage_rlvr.stats.comparison import holm
 from sage_rlvr.stats.intervals import seed_interval, share_limits, wilson
 from sage_rlvr.stats.power import detectable
-from sage_rlvr.stats.published import Cell, welch
 
 multitest = pytest.importorskip("statsmodels.stats.multitest")
 power = pytest.importorskip("statsmodels.stats.power")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import scale
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks import scale
 from sage_rlvr.cli.recipes import read_recipe
 from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig, load_config
 from sage_rlvr.errors import ConfigError

@@ -1,6 +1,6 @@
 """The tests of the verl adapter run in an environment of their own (`make test-verl`), and are skipped in any other.
 
-`--page FILE` writes what they found as a page: docs/results/verl.md is one.
+`--page FILE` writes what they found as a page: lab/pages/results/verl.md is one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if importlib.util.find_spec("verl") is not None:  # before it is imported
 PACKAGES = ("verl", "torch", "transformers", "ray", "TransferQueue", "tensordict", "peft")
 HEAD = """# The tests on verl
 
-Made by `make test-verl ARGS="--page docs/results/verl.md"`: {outcome} in {seconds:.0f} s on CPUs, with {versions}.
+Made by `make test-verl ARGS="--page lab/pages/results/verl.md"`: {outcome} in {seconds:.0f} s on CPUs, with {versions}.
 
 Whole runs start verl: Ray, TransferQueue, FSDP2 over gloo, a rollout plug-in of the tests in the place of vLLM. Stages
 are verl's trainer and worker in one process. A row is of its test's latest run with `--page`; what it shows, the test says

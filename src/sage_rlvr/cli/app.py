@@ -40,19 +40,11 @@ COMMANDS = {
     "recipes": "recipes:Recipes",
     "recipes copy": "recipes:CopyRecipe",
     "parts": "recipes:Parts",
-    "methods": "study:Methods",
-    "import-config": "recipes:ImportConfig",
     "audit": "audit:Audit",
     "verify": "audit:Verify",
-    "study anchor": "study:Theory",
-    "study guides": "study:Guides",
-    "study shared": "study:Shared",
-    "study acting": "study:Acting",
     "export verl": "export:ExportVerl",
     "doctor": "doctor:Doctor",
 }  # name: file of this folder and class, imported when it is typed: the overview answers without their libraries
-FORMER = {"theory": "study anchor", "guides": "study guides"}  # words of version 0.1; they go with version 0.3
-FORMER_OPTIONS = {"study guides": {"--doses": "--budgets"}}
 _OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 _OF_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EFBIG)  # there is a file for a folder, or the reverse
 FAULT = 70  # EX_SOFTWARE of sysexits.h: Python's own 1 is what a pipe without a reader ends with
@@ -177,28 +169,14 @@ def parse(words: Sequence[str]) -> tuple[str, Command, list[str]]:
     import tyro
 
     first, rest = words[0], list(words[1:])
-    if first in FORMER:
-        warnings.warn(f"{first} is called {FORMER[first]} now; the old word goes with version 0.3", FutureWarning)
-        first = FORMER[first]
-    elif rest and f"{first} {rest[0]}" in COMMANDS:
+    if rest and f"{first} {rest[0]}" in COMMANDS:
         first = f"{first} {rest.pop(0)}"
     if first not in COMMANDS:
         raise ConfigError(f"unknown command {first!r}; {_instead(words)}")
-    rest = [_current(first, word) for word in rest]
     kind = command_of(first)
     _refuse_empty_paths(kind, rest)
     style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
     return first, *tyro.cli(kind, prog=f"sage-rlvr {first}", args=rest, config=style, return_unknown_args=True)
-
-
-def _current(command: str, word: str) -> str:
-    """The word, an option of version 0.1 by its new name."""
-    option, equals, value = word.partition("=")
-    new = FORMER_OPTIONS.get(command, {}).get(option)
-    if new is None:
-        return word
-    warnings.warn(f"{option} is called {new} now; the old word goes with version 0.3", FutureWarning)
-    return new + equals + value
 
 
 def _refuse_empty_paths(command: type[Command], words: Sequence[str]) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sage_rlvr.results.tables import Table
 
 ONCE = "Each arm was trained once: this is about these checkpoints, on problems like these. Another seed could reorder the arms."
-PAPER = "paper:"  # prefix of an arm of the paper's own tables
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,7 @@ class Compare(Command):
 
     The first is the control of all others. Each is a record (.npz), a run directory, a sample store, or
     NAME=PATH[,PATH...]; several paths are training seeds of one method, sample stores at several temperatures its frontier.
-    A folder of `sweep` or `demo` compares by its own design. paper:GRPO paper:Branch compares arms of the paper's own
-    tables (paper:4/GRPO: of its Table 4)."""
+    A folder of `sweep` or `demo` compares by its own design."""
 
     arms: tyro.conf.Positional[tuple[str, ...]]
     split: Literal["train", "validation", "test"] | None = None
@@ -53,11 +51,6 @@ class Compare(Command):
         from sage_rlvr.results.summary import summary_of
         from sage_rlvr.runs import write_json_atomic
 
-        if any(arm.startswith(PAPER) for arm in self.arms):
-            if self.out is not None:
-                raise ConfigError(f"--out {self.out}: the paper's tables have no page; leave it out")
-            session.say("\n".join(paper_lines(self.arms)))
-            return 0
         parts = ("runs", "evaluations", "summary.json")
         whole = len(self.arms) == 1 and any((Path(self.arms[0]) / name).exists() for name in parts)
         if len(self.arms) < 2 and not whole:
@@ -229,31 +222,3 @@ def write_page(results: Results, folder: Path, session: Session) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         page.write(folder / "report.html", png=folder / "figures")
     session.say(f"\npage     {folder / 'report.html'}\npictures {folder / 'figures'}/*.png")
-
-
-def paper_lines(arms: Sequence[str]) -> list[str]:
-    """`compare paper:A paper:B [...]`: the arithmetic of the paper's own tables, the first being the control."""
-    from sage_rlvr.recipes import recipe
-    from sage_rlvr.stats.published import (
-        compare_arms,
-        comparison_lines,
-        find_arms,
-        load_document,
-        pooled_lines,
-        read_tables,
-    )
-
-    others = [arm for arm in arms if not arm.startswith(PAPER)]
-    if others or len(arms) < 2:
-        raise DataError(
-            f"{', '.join(others) or arms[0]}: paper:ARM compares with other paper:ARMs alone, two at least, as in: "
-            + suggest("compare", "paper:GRPO", "paper:Branch")
-        )
-    document = load_document(recipe("tables.json", "paper"))
-    tables = read_tables(document)
-    table, found = find_arms(tables, [arm.removeprefix(PAPER) for arm in arms])
-    lines: list[str] = []
-    for other in found[1:]:
-        compared = compare_arms(table, found[0], other)
-        lines += [*comparison_lines(compared, document["problems"]), *pooled_lines(tables, compared), ""]
-    return lines[:-1]

@@ -13,7 +13,7 @@ import tyro
 
 from sage_rlvr.cli.session import RUNS, Command, Session
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.evaluation.settings import ONLY_SAMPLES, SampleSettings, store_place
+from sage_rlvr.evaluation.settings import ONLY_SAMPLES, SampleSettings
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -124,7 +124,7 @@ class Eval(Command, ExactSettings, SampleSettings):
         asked = task_named(settings.task) if own is None else own  # type: ignore[arg-type]
         if own is None and self.world is not None:
             raise _either(self.world, str(self.task))
-        store = settings.store or store_place(home, settings.store_name(asked))
+        store = settings.store or home / settings.store_name(asked)
         return SampleRun(**(vars(settings) | {"store": store}), policy=policy, model=model, own=own)
 
     def _say_other_reward(self, session: Session, run: Path | None) -> None:

@@ -37,7 +37,7 @@ class Report(Command):
     """Above the page."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.experiments.register import answers_of
+
         from sage_rlvr.report import Page, page_of
         from sage_rlvr.results import Results
         from sage_rlvr.runs import writing
@@ -47,11 +47,10 @@ class Report(Command):
                 f"RUNS {list(self.runs)}, --show {self.show}, --k {self.k}: name one folder, run, record or store at least; "
                 "show 0 or more samples; k is 2 or more"
             )
-        register = answers_of(Path(self.runs[0])) if len(self.runs) == 1 else None
         results = Results.read(*self.runs, split=self.split, k=self.k)
         out = self.out or Path(f"report.{self.format}")
         with results.believed(), writing("report", out.parent, 8 << 20):
-            page = Page(page_of(results, title=self.title, shown=self.show, register=register))
+            page = Page(page_of(results, title=self.title, shown=self.show))
             written = page.write(out, self.format, self.png)
         for path in written:
             session.say(f"{path}  {path.stat().st_size / 1e3:,.0f} kB")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import tyro
 
@@ -20,7 +20,6 @@ from sage_rlvr.config import (
     WorldConfig,
     decode,
     load,
-    parse_yaml,
     to_yaml,
 )
 from sage_rlvr.errors import ConfigError, neighbors, suggest
@@ -44,55 +43,6 @@ class Show(Command):
         if isinstance(config, TrainConfig) and config.data is None and config.task is None:
             session.say("\n" + world_line(config.world))
         return 0
-
-
-@dataclass(frozen=True)
-class ImportConfig(Command):
-    """Turn the train_config.yaml of SAGE's authors into recipes.
-
-    It says line by line what the file did not mean."""
-
-    source: tyro.conf.Positional[Path]
-    """Their file."""
-    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """Where the recipe goes (default: the terminal); the SFT recipe, where there is one, goes beside it as NAME-sft.yaml."""
-    plain: bool = False
-    """As their train_grpo reads the file: without the guide."""
-
-    def execute(self, session: Session) -> int:
-        from sage_rlvr.import_config import import_config
-
-        self._check_source()
-        stem = self.source.stem if self.out is None else self.out.stem
-        found = import_config(self.source, sft_run=f"runs/{stem}-sft", plain=self.plain)
-        texts = {"": found.train} if found.sft is None else {"-sft": found.sft, "": found.train}
-        for end, text in texts.items():
-            decode(FinetuneConfig if end else TrainConfig, parse_yaml(text, "the imported recipe"))
-        if self.out is None:  # the recipes go to the terminal, and their comments say most of it already
-            session.say(*texts.values())
-            session.note(*(str(finding) for finding in found.findings if finding.kind == "kept"))
-            return 0
-        files = {
-            self.out.with_name(f"{stem}{end}{self.out.suffix if not end else '.yaml'}"): text
-            for end, text in texts.items()
-        }
-        if there := [str(path) for path in files if path.exists()]:
-            raise ConfigError(f"{', '.join(there)}: there already; give another name (-o), or move it away")
-        for path, text in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        session.note(*map(str, found.findings), *(f"written: {path}" for path in files))
-        return 0
-
-    def _check_source(self) -> None:
-        """ConfigError where the file is a recipe of this package."""
-        marks = {"method", "rollout", "engine", "checkpoint", "world"} & set(tree := load(self.source))
-        if marks and not {"rl", "sage", "sft", "train_dataset"} & set(tree):
-            command = "train" if {"method", "rollout"} & marks else "sft"
-            raise ConfigError(
-                f"{self.source}: already a recipe of this package ({', '.join(sorted(marks))}); run it with: "
-                f"{suggest(command, self.source)}"
-            )
 
 
 @dataclass(frozen=True)
@@ -128,11 +78,9 @@ class Parts(Command):
 
     name: tyro.conf.Positional[str | None] = None
     """One kind alone, for example guides; or a part, for example branch, whose options are listed."""
-    docs: Path | None = None
-    """Also make results/options.md in this docs folder again: the parts of methods that come with the package."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.studies import part_pages
+        from sage_rlvr.cli.part_options import about
 
         asked = None if self.name is None else self.name.replace("-", "_")
         singular = "" if asked is None else asked.removesuffix("s")
@@ -145,12 +93,10 @@ class Parts(Command):
             )
         if of_name and singular not in kinds():
             for kind in of_name:
-                session.say(*part_pages.about(kind, str(asked)), "")
+                session.say(*about(kind, str(asked)), "")
         else:
             for kind in kinds() if asked is None else [singular]:
                 session.say(f"{kind}", *(f"  {name:<24} {said}" for name, said in registry_of(kind).help().items()))
-        if self.docs is not None:
-            session.say(f"written: {part_pages.write_docs(self.docs)}")
         return 0
 
 

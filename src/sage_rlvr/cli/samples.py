@@ -54,8 +54,6 @@ class Samples(Command):
     """Write all samples with their newest verdicts into this Parquet file."""
     from_parquet: Path | None = None
     """First make the store from what --to-parquet wrote."""
-    convert: bool = False
-    """First make a store of this version from the files of version 0.1 in the folder; they stay."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.evaluation.sample_report import anatomy_lines, pattern_lines, report_lines
@@ -75,7 +73,7 @@ class Samples(Command):
 
     def _bring_in(self, session: Session) -> None:
         from sage_rlvr.evaluation.lm_eval import import_lm_eval
-        from sage_rlvr.evaluation.store.archive import convert, from_parquet
+        from sage_rlvr.evaluation.store.archive import from_parquet
 
         if self.docs is not None and self.to_lm_eval is None:
             raise ConfigError(f"--docs {self.docs}: texts for an export; add --to-lm-eval FOLDER")
@@ -88,11 +86,6 @@ class Samples(Command):
             made.close()
         elif given := self.changed("model", "filter", "problem_id"):
             raise ConfigError(f"{given}: settings of an import; add --from-lm-eval samples_<task>_<date>.jsonl")
-        if self.convert:
-            session.say(
-                f"converted: {convert(self.store):,} samples, each read back and equal; {self.store}/store.json, journal.jsonl, "
-                "parts and verdicts are no longer read"
-            )
         if self.from_parquet is not None:
             session.say(f"read: {from_parquet(self.from_parquet, self.store):,} samples from {self.from_parquet}")
 

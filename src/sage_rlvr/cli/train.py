@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     Facts = Callable[[], Mapping[str, Any] | None]
     Work = Callable[[RunDir | None, Reporter, Say], tuple[int, int]]  # steps that are there, and steps wanted
 
-FORMER = ("devices", "gpu", "mean_tokens")  # options of version 0.1, which nothing reads
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,8 @@ class FromRecipe(Command):
         """What the recipe means, --report-to being one more edit. ConfigError where it is one of the other command."""
         from sage_rlvr.cli.recipes import read_recipe
 
-        edits = [edit for edit in session.edits if edit[0] not in FORMER]
-        if given := [f"--{name.replace('_', '-')}" for name, _ in session.edits if name in FORMER]:
-            session.note(f"{', '.join(given)}: not read any more, and goes with version 0.3; a dry run prints counts")
         reported = [("report_to", f"[{', '.join(self.report_to)}]")] if self.report_to else []
-        return read_recipe(self.recipe, edits + reported, command)
+        return read_recipe(self.recipe, [*session.edits, *reported], command)
 
     def say_dry(self, config: Config, session: Session) -> int:
         """What a dry run says."""

@@ -10,10 +10,6 @@ Methods, guides and schedules are chosen by name: `method: {name: sage, base: gr
 
 from __future__ import annotations
 
-import warnings
-from functools import partial
-from typing import Any
-
 from sage_rlvr.config.parts import (
     CheckpointConfig,
     DataConfig,
@@ -62,11 +58,3 @@ __all__ = [
     "to_yaml",
     "world_of",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """The name of version 0.1 for what `build` does; it goes with version 0.3."""
-    if name != "MethodSpec":
-        raise AttributeError(f"module 'sage_rlvr.config' has no attribute {name!r}")
-    warnings.warn('MethodSpec(tree) is build("method", tree) now, and gives the method itself', DeprecationWarning)
-    return partial(build, "method")

@@ -7,13 +7,11 @@ Nothing heavy is imported here.
 from __future__ import annotations
 
 import re
-import warnings
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-Preset = Literal["untruncated", "paper", "released_code", "honest"]
-OLD_PRESETS = {"honest": "untruncated"}  # words of version 0.1
+Preset = Literal["untruncated", "paper", "released_code"]
 COMMON = ("problems", "split", "seed", "draw", "task")  # fields that an exact evaluation reads too
 
 
@@ -66,14 +64,6 @@ class SampleSettings:
     sampling_seed: int = 0
     """Of samples: from it and its address each sample has a seed of its own."""
 
-    def __post_init__(self) -> None:
-        if self.preset in OLD_PRESETS:
-            new = OLD_PRESETS[self.preset]
-            warnings.warn(
-                f"preset {self.preset} is called {new} now; the old word goes with version 0.3", FutureWarning
-            )
-            object.__setattr__(self, "preset", new)
-
     @classmethod
     def of(cls, command: Any) -> SampleSettings:
         """The settings among the fields of a command."""
@@ -90,12 +80,3 @@ class SampleSettings:
 
 
 ONLY_SAMPLES = tuple(f.name for f in fields(SampleSettings) if f.name not in (*COMMON, "samples"))
-
-
-def store_place(home: Path, name: str) -> Path:
-    """`home / name`, or where the folder of version 0.1 is there, that one: it is continued."""
-    for old, new in OLD_PRESETS.items():
-        former = home / name.replace(f"-{new}", f"-{old}", 1)
-        if former.is_dir() and not (home / name).exists():
-            return former
-    return home / name

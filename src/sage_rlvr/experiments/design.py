@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +29,6 @@ from sage_rlvr.errors import ConfigError, Told, choose_from, refuse, require, sh
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.controls import KINDS, Arm, Kind, controls_of, free_name, linked, twin_of
 from sage_rlvr.experiments.jobs import Exact, Sampled
-from sage_rlvr.moved import KEYS
 from sage_rlvr.recipes import Tree, dotted, find, place_of, read, use_plugins
 from sage_rlvr.results.comparisons import TEMPERED
 from sage_rlvr.results.design import BASE, Question
@@ -195,7 +193,7 @@ def load_design(path: Path) -> DesignSpec:
 
 def _written(path: Path) -> Tree:
     """The tree of a design's file; where `base` names another design, that one's edits with the lines on which they stand there."""
-    tree = _current(read(path))
+    tree = read(path)
     use_plugins(tree, path)
     arms = tree.get("arms")
     if "control" not in tree and isinstance(arms, dict):
@@ -215,17 +213,6 @@ def _written(path: Path) -> Tree:
         raise ConfigError(f"{spot}: base = {other!r}: that design has no edits of its own to take; name the one that has them")
     lines = {place: line for place, line in theirs.origins.items() if place[:1] == ("base",) and place[1:]}
     return Tree({**tree, "base": edits}, {**tree.origins, **lines})
-
-
-def _current(tree: Tree) -> Tree:
-    """The tree with keys of version 0.1 by their new names, each with a warning."""
-    for old, new in KEYS.items():
-        if old in tree and new not in tree:
-            said = f"{tree.origins[(old,)]}: the key {old} is called {new} now; the old word goes with version 0.3"
-            warnings.warn(said, FutureWarning)
-            lines = {(new, *place[1:]) if place[:1] == (old,) else place: line for place, line in tree.origins.items()}
-            tree = Tree({new if key == old else key: value for key, value in tree.items()}, lines)
-    return tree
 
 
 def label_of(stem: str) -> str | None:

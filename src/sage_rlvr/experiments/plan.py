@@ -16,7 +16,7 @@ from sage_rlvr.config import TrainConfig, dump, task_of
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED
 from sage_rlvr.evaluation.record import record_path
-from sage_rlvr.evaluation.settings import SampleSettings, store_place
+from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.experiments.design import (
     Arm,
     DesignSpec,
@@ -29,7 +29,6 @@ from sage_rlvr.experiments.design import (
     world_named,
 )
 from sage_rlvr.experiments.jobs import Exact, Job, Sampled, Task, as_read_back
-from sage_rlvr.moved import FACTS
 from sage_rlvr.recipes import find
 from sage_rlvr.results import Results
 from sage_rlvr.results.read import State
@@ -274,7 +273,7 @@ def _sample_task(
         return None
     task = sampled.task
     form: Any = getattr(getattr(task, "form", None), "name", "as_is")
-    store = store_place(out / "runs" / policy.name / "samples", SampleSettings(task=task.name, template=form).store_name(task))
+    store = out / "runs" / policy.name / "samples" / SampleSettings(task=task.name, template=form).store_name(task)
     typed = ["eval", policy.what, "--samples", str(sampled.n), "--problems", str(sampled.problems)]
     typed += ["--split", sampled.split, "--draw", sampled.draw, "--generator", "sampler"]
     typed += ["--dtype", "float32", "--store", str(store), "--quiet"]
@@ -343,7 +342,6 @@ def note(sweep: Sweep) -> None:
     }
     with writing("sweep", sweep.out, 0):
         write_json_atomic(sweep.out / "design.json", as_read_back(facts))
-        (sweep.out / FACTS).unlink(missing_ok=True)  # of a sweep that an older version began; two would not agree
 
 
 def _arm_facts(arm: Arm) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def compare(results: Results) -> list[Row]:
     if results.stored is not None and not results.records:
         from sage_rlvr.results.stored import rows_of_summary
 
-        made = rows_of_summary(results.stored, results.design)
+        made = rows_of_summary(results.stored)
     else:
         made = list(_exact(results))
     return corrected(results, [*made, *_sampled(results)])

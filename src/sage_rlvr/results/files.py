@@ -11,7 +11,6 @@ from typing import Any, get_args
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.record import Record, load_record, record_path
 from sage_rlvr.evaluation.store import is_store
-from sage_rlvr.moved import FACTS, renamed
 from sage_rlvr.reading import read_json, read_text, understood
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question
 from sage_rlvr.results.read import Run, State
@@ -21,20 +20,19 @@ TAKES = (
     "Results are folders of `sage-rlvr demo` or `sweep` (with runs/ and evaluations/), run directories (run.json), records "
     "(.npz), sample stores (store.sqlite) and folders with a summary.json; NAME=PATH[,PATH...] names them."
 )
-PARTS = ("runs", "evaluations", RECORD, "store.json", "store.sqlite", "summary.json")
+PARTS = ("runs", "evaluations", RECORD, "store.sqlite", "summary.json")
 SHOWN = 6
 AWAY = "move it away to read the folder without it"
 SEEDED = re.compile(r"(.+)-s(\d+)")
 
 
 def read_design(path: Path) -> dict[str, Any]:
-    """design.json of a sweep's folder, or what an older version wrote; {} where there is none."""
-    file = next((found for name in ("design.json", FACTS) if (found := path / name).exists()), None)
-    if file is None:
+    """design.json of a sweep's folder; {} where there is none."""
+    file = path / "design.json"
+    if not file.exists():
         return {}
     facts: dict[str, Any] = read_json(file, advice=AWAY)
     with understood(file, advice=AWAY):
-        facts = renamed(facts)
         design_of(facts)
         evaluate = facts.get("evaluate", {})
         parts = [facts.get("left_out", []), facts.get("base_evaluated", []), *map(evaluate.get, ("ood", "temperatures"), ([], []))]
@@ -179,7 +177,7 @@ def check_record(path: Path) -> None:
 
 def _instead(path: Path) -> str:
     """What to do with a file that holds no results: sweep a design, train a recipe, name the folder of its parts."""
-    if path.name in (RECORD, "store.json", "design.json", FACTS, "summary.json", "store.sqlite"):
+    if path.name in (RECORD, "design.json", "summary.json", "store.sqlite"):
         return f"; give its folder: {path.parent}"
     if path.suffix not in (".yaml", ".yml"):
         return ""

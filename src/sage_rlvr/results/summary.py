@@ -31,7 +31,7 @@ from sage_rlvr.stats.tempered import power_frontier, tempered
 KS = (1, 8, 64, 256)
 EPS = 1 / 256
 PAPER_GAINS = {1: 0.017, 256: 0.015}
-"""k -> Branch minus GRPO at pass@k, averages of the paper's Table 1 (`sage-rlvr compare paper:GRPO paper:Branch`)."""
+"""k -> Branch minus GRPO at pass@k, averages of the paper's Table 1 (`python -m lab published`)."""
 
 
 def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
-from sage_rlvr.moved import COLUMNS
 from sage_rlvr.reading import MIB, opened, parse_json, read_lines
 
 METRICS = "metrics.jsonl"  # of a run: a line per step
@@ -267,6 +266,6 @@ def read_metrics(path: str | Path, resumed: int | None = None) -> list[dict[str,
                 raise
             continue
         if row is not None:
-            rows.append({COLUMNS.get(name, name): value for name, value in row.items()})
+            rows.append(row)
             newest = max(newest, row["step"])
     return rows

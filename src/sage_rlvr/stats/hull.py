@@ -129,7 +129,7 @@ def compare_hull(found: AboveHull, *, level: float = 0.95) -> Comparison:
     Student's low ends, so that "better" is to be ahead of each of them (an intersection-union test: Berger 1982, Technometrics 24,
     295; no correction among them is needed). High end: over all prices the highest of the lowest high ends, so that "worse" is to
     be behind at every price; at most the arm's own score. A t interval of the gaps seed by seed would hold the truth in 57 to
-    70 % where the hull is steep or ends, because the noise of pass@1 bends it (docs/results/coverage.md).
+    70 % where the hull is steep or ends, because the noise of pass@1 bends it (lab/pages/results/coverage.md).
     """
     seeds, prices = found.ahead.shape[1], np.array([found.place.price, 0.0, *PRICES])
     leads = found.ahead @ np.stack([prices, np.ones_like(prices)])  # (points, seeds, prices)

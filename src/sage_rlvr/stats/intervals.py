@@ -1,6 +1,6 @@
 """Intervals: every number with the uncertainty it holds, and only that one, named in `over`.
 
-Which one is used when, and how often each covers: docs/concepts/statistics.md, made by `python benchmarks/interval_coverage.py`.
+Which one is used when, and how often each covers: docs/concepts/statistics.md, made by `python -m lab.stress.interval_coverage`.
 """
 
 from __future__ import annotations

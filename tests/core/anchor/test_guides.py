@@ -233,7 +233,7 @@ def test_is_flat():
 
 
 def test_guides_are_values():
-    assert Branch(0.3, 1.2, 0.6, 1.4) == Branch() and Token(0.3, 0.2, "rank").norm == "rank"
+    assert Branch(1.2, 0.3, 0.6, 1.4) == Branch() and Token(0.3, 0.2, "rank").norm == "rank"
     assert Branch() == Branch(ratio=0.3, threshold=1.2, q_min=0.6, q_max=1.4) and hash(Branch()) == hash(Branch())
     assert Token() == Token(alpha=Token().alpha) and Random(eps=Constant(0.1)) != Random(eps=0.2)
     assert isinstance(Branch(), Guide) and not isinstance(3, Guide)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.theory.utility import values
 from sage_rlvr import recipes
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.core.advantages import (
@@ -36,7 +37,6 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import compose, unlikeliness
 from sage_rlvr.testing import check_advantage, check_method
-from sage_rlvr.theory.utility import values
 
 KEY = Key(3407)
 TELLING = [DistinctRight(4), DistinctRight(8, 1.0), Filtered(0.0), DifferentialSmoothing(), UniformRight()]

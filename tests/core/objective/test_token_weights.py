@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lab.theory.utility import SHARES, axes, has_axes, same_objectives
 from sage_rlvr.core import Key, Signals, advantages_of
 from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus, KlCov
 from sage_rlvr.core.rewards import Mara, OutcomeCounts, OutcomeRepeats, RightEntropy, Unlikeliness
@@ -14,7 +15,6 @@ from sage_rlvr.core.surrogates import Cispo, Gspo, Pacs
 from sage_rlvr.core.token_weights import ClipCov, HighEntropy, ShapedEntropy, Steer, entropy_drift
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS, no_kl, rloo, steer
-from sage_rlvr.theory.utility import SHARES, axes, has_axes, same_objectives
 
 # ---- token weights
 

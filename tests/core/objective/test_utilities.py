@@ -11,6 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.theory.expected import step_of_groups
+from lab.theory.tree import TokenTree
+from lab.theory.utility import slope, values
 from sage_rlvr.core.advantages import (
     ADVANTAGES,
     AnalyticPassAtK,
@@ -38,9 +41,6 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import alpha_dpg, maxrl, nsr, pkpo, psr, w_reinforce
 from sage_rlvr.testing import check_advantage
-from sage_rlvr.theory.expected import step_of_groups
-from sage_rlvr.theory.tree import TokenTree
-from sage_rlvr.theory.utility import slope, values
 
 REWARDS = torch.tensor([[1.0, 1, 0, 0, 1, 0, 0, 0]])
 SEEN = Seen(

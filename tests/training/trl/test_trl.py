@@ -110,7 +110,7 @@ def test_tokens_of_a_tool_are_not_shaped(tiny_policy: Path, tmp_path: Path):
         masks = [[1, 1, 0, 0, 1, 1] for _ in prompts]
         return {"prompt_ids": ids, "completion_ids": written, "logprobs": None, "env_mask": masks}
 
-    trainer = build(tiny_policy, arguments(tmp_path, max_steps=1), Spy, guide=Branch(1.0, 0.0), rollout_func=rollout)
+    trainer = build(tiny_policy, arguments(tmp_path, max_steps=1), Spy, guide=Branch(0.0, 1.0), rollout_func=rollout)
     caught: list[dict[str, Any]] = []
     keep_inputs(trainer, caught)
     trainer.train()

@@ -24,12 +24,12 @@ class Branch(Banded):
     guide carries over between vocabularies. `signal` takes H_t from the policy that generated the data or from the
     reference.
 
-    ratio: how much of each nat above the threshold is added to q. threshold: nats, or a percentile as text.
+    threshold: nats, or a percentile as text. ratio: how much of each nat above the threshold is added to q.
     """
 
     name: ClassVar[str] = "branch"
-    ratio: float = 0.3
     threshold: float | str = 1.2
+    ratio: float = 0.3
     q_min: float = 0.6
     q_max: float = 1.4
     signal: Source = "policy"

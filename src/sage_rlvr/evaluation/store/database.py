@@ -32,7 +32,7 @@ from sage_rlvr.reading import parse_json
 from sage_rlvr.runs import replacing
 from sage_rlvr.runs.record import now
 
-FILE, OLD, FORMAT, EPISODES = "store.sqlite", "store.json", 2, 3
+FILE, FORMAT, EPISODES = "store.sqlite", 2, 3
 """Names of files, and the formats: of completions, and of episodes, whose rows have one column more."""
 PATIENCE_S = 600.0  # how long a transaction waits for another process's
 _TEXT = pa.large_string()
@@ -281,6 +281,4 @@ def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     names = [*COLUMNS, *((TURNS,) * (TURNS in table.column_names))]
     for batch in table.select(names).to_batches(max_chunksize=1024):
         for row in batch.to_pylist():
-            if row["latency_s"] != row["latency_s"]:  # NaN, which version 0.1 wrote where it was not measured
-                row["latency_s"] = None
             yield flat(row)

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.settings import OLD_PRESETS
 from sage_rlvr.tasks.base import Said
 
 CHUNK = 32
@@ -174,7 +173,6 @@ def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(given)
     if not isinstance(settings.get("preset"), str):
         raise ConfigError("decoding.preset is missing: name the decoding settings, for example preset='paper'")
-    settings["preset"] = OLD_PRESETS.get(settings["preset"], settings["preset"])
     for name, (spelled, off, fine) in _NUMBERS.items():
         value = off if settings.get(name) is None else settings[name]
         number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sage_rlvr.errors import ConfigError, DataError, suggest
-from sage_rlvr.evaluation.store.database import FILE, JUDGED, OLD, TURNS, create, put, seal
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.store.database import FILE, JUDGED, TURNS, create, put, seal
 from sage_rlvr.evaluation.store.rows import Counts, Rows, turns_in
 from sage_rlvr.evaluation.store.sample import (
     GUIDED,
@@ -33,9 +33,8 @@ from sage_rlvr.runs.record import now
 
 
 def is_store(path: str | Path) -> bool:
-    """Whether a folder holds a sample store, of this version or of the one before, which `SampleStore.open` tells how to
-    convert."""
-    return (Path(path) / FILE).is_file() or (Path(path) / OLD).is_file()
+    """Whether a folder holds a sample store."""
+    return (Path(path) / FILE).is_file()
 
 
 class SampleStore(Rows):
@@ -52,11 +51,6 @@ class SampleStore(Rows):
         """
         path = Path(path)
         if not (path / FILE).is_file():
-            if (path / OLD).is_file():
-                raise DataError(
-                    f"{path}: a sample store of version 0.1 (Parquet parts); make it one of this version, beside the old "
-                    f"files, with: {suggest('samples', path, '--convert')}"
-                )
             if identity is None:
                 raise DataError(f"{path}: there is no sample store ({FILE} is missing); name the folder that has one")
             create(path, identity.tree())

@@ -39,14 +39,13 @@ def page_of(
     *,
     title: str = "",
     shown: int = 16,
-    register: Any = None,
     brief: bool = False,
 ) -> dict[str, Any]:
     """Everything that a page of these results shows, by the names of report.md.j2; besides `order`, in which the arms get their
     looks, `browser`, the data of the page's script, and `summary`, which summary.json keeps.
 
-    rows: their comparisons, made here where none are given. shown: samples of each problem and store on it; register: {"rule",
-    "table"} of the questions that this folder raised or answers; brief: sentences and tables of a summary alone."""
+    rows: their comparisons, made here where none are given. shown: samples of each problem and store on it.
+    brief: sentences and tables of a summary alone."""
     rows = compare(results) if rows is None else rows
     found = summary_of(results, rows)
     design, them, trained = results.design, scores.policies(found), training.by_arm(results)
@@ -58,7 +57,7 @@ def page_of(
     names = list(dict.fromkeys([*them, *(s.arm for s in stores)]))
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
     values: dict[str, Any] = {"summary": found, "order": order, "browser": samples.data_of(browsed) if browsed else None}
-    values |= {"title": title or design.title[:1].upper() + design.title[1:] or usual, "register": register, "brief": brief}
+    values |= {"title": title or design.title[:1].upper() + design.title[1:] or usual, "brief": brief}
     values |= {"lead": _lead(found, them, sorted({row["task"] for row in sampled}))}
     values |= {"samples": samples.about(stores, browsed)}
     values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}

@@ -1,0 +1,216 @@
+"""The options of a part: default, what it allows, one line each; `sage-rlvr parts NAME`.
+
+Name, kind and default are those of the signature, the line is the docstring's. What a number may be is asked of the part itself: it
+is made with a number, the other options as they are, and refuses it or does not.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union
+
+from sage_rlvr.core.advantages import ADVANTAGES, silent
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.rewards import REWARD_TRANSFORMS
+from sage_rlvr.errors import SageError
+from sage_rlvr.registry import first_sentence, registry_of
+from sage_rlvr.signatures import kind_of, parameters, phrase
+
+KINDS = (
+    "advantage", "reward_source", "reward_transform", "surrogate", "token_weight", "loss_term", "reduction", "guide",
+    "rollout_plan", "buffer", "schedule",
+)  # fmt: skip
+"""The kinds of parts that a method is made of."""
+SHOWN_GROUP = 8
+FAR = 1e12
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a part, as text: its default, what it may be, and the sentence of the docstring that names it."""
+
+    name: str
+    default: str
+    allowed: str
+    said: str
+
+
+def options_of(part: Callable[..., Any]) -> list[Option]:
+    """The options of a part in the order of its signature."""
+    return [_option(part, name, hint, default) for name, (hint, default) in parameters(part).items()]
+
+
+def _option(part: Callable[..., Any], name: str, hint: Any, default: Any) -> Option:
+    shown = "required" if default is inspect.Parameter.empty else _shown(default)
+    return Option(name, shown, allowed(part, name, hint), sentence(part, name))
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, bool) or default is None:
+        return {True: "true", False: "false", None: "null"}[default]
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+# ---- what an option may be
+
+
+def allowed(part: Callable[..., Any], name: str, hint: Any) -> str:
+    """In words; a number as the interval that the part accepts, the other options at their defaults."""
+    members = typing.get_args(hint) if typing.get_origin(hint) in (Union, UnionType) else (hint,)
+    found = [_allowed(part, name, one) for one in members]
+    return " or ".join(dict.fromkeys(filter(None, found))) or phrase(hint)  # none, where it refuses its own defaults
+
+
+def _allowed(part: Callable[..., Any], name: str, hint: Any) -> str:
+    if hint is NoneType:
+        return "null"
+    if typing.get_origin(hint) is Literal:
+        return ", ".join(map(_shown, typing.get_args(hint)))
+    if kind := kind_of(hint):
+        return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind.replace('_', ' ')}"
+    if hint in (int, float):
+        counts = [other for other, (kind, _) in parameters(part).items() if kind is int and other != name]
+        for beside in ({}, *({other: 1} for other in counts)):  # `base_prompts` is refused without `base`
+            if found := interval(lambda value, beside=beside: accepts(part, name, value, **beside), hint):
+                return "".join((found, *(f", with {other}" for other in beside)))
+        return ""
+    return phrase(hint)
+
+
+def accepts(part: Callable[..., Any], name: str, value: Any, **beside: Any) -> bool:
+    """Whether the part can be made with this value, the other options `beside` it or at their defaults; those without one at 1 or
+    at `FAR`."""
+    needed = [key for key, (_, default) in parameters(part).items() if default is inspect.Parameter.empty and key != name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for other in (1, int(FAR)) if needed else (1,):
+            try:
+                part(**{**dict.fromkeys(needed, other), **beside, name: value})
+            except SageError:
+                continue
+            return True
+    return False
+
+
+def interval(accepted: Callable[[Any], bool], kind: type[int] | type[float]) -> str:
+    """The numbers that are accepted, which must be one interval: "0 <= x < 1", "x >= 1", "any number"; "" where none is.
+
+    Its ends are looked for among round numbers and then by halving, to nine digits.
+    """
+    word = "whole number" if kind is int else "number"
+    grid = [-FAR, *(float(n) for n in range(-3, 41)), 0.25, 0.5, 0.75, 1.1, 1.5, 2.5, 100.0, 1000.0, 1e4, FAR]
+    places = sorted({int(n) for n in grid}) if kind is int else sorted(grid)
+    inside = [place for place in places if accepted(place)]
+    if len(inside) < 2:
+        return ", ".join(map(_number, inside))
+    low = None if inside[0] == places[0] else _end(accepted, places[places.index(inside[0]) - 1], inside[0], kind)
+    high = None if inside[-1] == places[-1] else _end(accepted, places[places.index(inside[-1]) + 1], inside[-1], kind)
+    lower = "" if low is None else f"{_number(low)} {'<=' if accepted(low) else '<'} "
+    upper = "" if high is None else f" {'<=' if accepted(high) else '<'} {_number(high)}"
+    if low is None and high is None:
+        return f"any {word}"
+    if low is not None and high is not None:
+        return f"{lower}x{upper}" + ", whole" * (kind is int)
+    one = f"x {'>=' if accepted(low) else '>'} {_number(low)}" if low is not None else f"x{upper}"
+    return one + ", whole" * (kind is int)
+
+
+def _end(accepted: Callable[[Any], bool], outside: float, inside: float, kind: type[int] | type[float]) -> Any:
+    """The end of the interval between a number outside of it and one inside."""
+    if kind is int:
+        while abs(outside - inside) > 1:
+            middle = int(outside + inside) // 2
+            outside, inside = (outside, middle) if accepted(middle) else (middle, inside)
+        return int(inside)
+    for _ in range(80):
+        middle = (outside + inside) / 2
+        outside, inside = (outside, middle) if accepted(middle) else (middle, inside)
+    return 0.0 if abs(inside) < 1e-9 else float(f"{inside:.9g}")
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"
+
+
+# ---- what is said of it
+
+
+def sentence(part: Callable[..., Any], name: str) -> str:
+    """What the docstring of the part, of its base classes, or of `Anchor` says of an option, in one sentence; "" where none does.
+
+    A sentence that begins with "name:" says it, or else the first in which the name stands. A line that begins with "name:"
+    begins a sentence, whatever the line before it ends with.
+    """
+    bases = inspect.getmro(part) if inspect.isclass(part) else (part,)
+    texts = [inspect.cleandoc(one.__doc__) for one in (*bases, Anchor) if one is not object and one.__doc__]
+    line = re.compile(rf"(?m)^ *(?=`?(?:{'|'.join(map(re.escape, parameters(part)))})\b(?:, \w+)*`?: )")
+    texts = [line.sub("\n\n", text) for text in texts]  # a line that begins with "name:" goes on with nothing
+    found = [one(text, name) for one in (_told, _naming) for text in texts]
+    return next(filter(None, found), "").removesuffix(".")
+
+
+STOP = re.compile(r"(?<=[\w)\]`\"'])(?<!\bDr)(?<!\bEq)(?<!\bEqs)[.;]\s+(?=[\w`])")
+
+
+ROW = re.compile(r"(?m)^ *(\w+(?:, \w+)*)  +(?=\S)")
+
+
+def _sentences(text: str) -> list[str]:
+    """Of a docstring; a row of an aligned table, "name  text", becomes "name: text"."""
+    text = ROW.sub(r"\n\n\1: ", text)
+    return [one for part in text.split("\n\n") for one in STOP.split(" ".join(part.split()))]
+
+
+def _told(text: str, name: str) -> str:
+    """What stands after "name:" at the beginning of a sentence."""
+    head = re.compile(rf"`?(?:\w+, )*{re.escape(name)}(?:, \w+)*`?: (.+)")
+    return next((found[1] for one in _sentences(text) if (found := head.fullmatch(one))), "")
+
+
+def _naming(text: str, name: str) -> str:
+    """The first sentence that has the name in it."""
+    word = re.compile(rf"(?<![\w.\"]){re.escape(name)}(?![\w\"])")
+    return next(filter(word.search, _sentences(text)), "")
+
+
+# ---- terminal and page
+
+
+def dead_line(part: Any) -> str:
+    """What an advantage or a reward transform pays groups with nothing to compare, with its defaults; empty where it has not all of
+    them, and for any other part."""
+    advantage = part in ADVANTAGES.values()
+    declares = advantage or (part in REWARD_TRANSFORMS.values() and hasattr(part, "dead"))
+    if not declares or any(default is inspect.Parameter.empty for _, default in parameters(part).values()):
+        return ""
+    made = part()
+    declared = getattr(made, "dead", None) or (lambda size: silent(made, size))
+    return f"a group of {SHOWN_GROUP} earns where it is {declared(SHOWN_GROUP)}"
+
+
+def refused_line(part: Any) -> str:
+    """That a part refuses its own defaults, with what it says; empty where it takes them, or has not all of them."""
+    if any(default is inspect.Parameter.empty for _, default in parameters(part).values()):
+        return ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            part()
+        except SageError as error:
+            return f"its defaults are refused, so give other ones: {error}"
+    return ""
+
+
+def about(kind: str, name: str) -> list[str]:
+    """What the terminal shows of a part: kind, first sentence, `dead_line`, and two lines an option."""
+    part = registry_of(kind)[name]
+    refused = refused_line(part)
+    head = [f"{kind.replace('_', ' ')} {name}: {first_sentence(part)}", *filter(None, [refused or dead_line(part)])]
+    told = [[f"  {one.name:<15} {one.default:<10}  may be: {one.allowed}", f"      {one.said}"] for one in options_of(part)]
+    return [*head, *(line for lines in told for line in lines if line.strip())]
