@@ -26,6 +26,7 @@ from sage_rlvr.audit.pairs import Pair, audit_file, read_pairs, rows_of
 from sage_rlvr.audit.peers import ENVIRONMENT, lm_eval_verdicts
 from sage_rlvr.cli import app as cli
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks import TASKS
 from sage_rlvr.verifiers.exact import verify_exact
 from sage_rlvr.verifiers.pool import shared
 
@@ -151,6 +152,31 @@ def test_what_is_refused():
             audit(**options)
     assert Check("empty", 0, 0, bar=True).passed and not Check("low", 98, 100, bar=True).passed
     assert Check("at the bar", 99, 100, bar=True).passed and Check("no bar", 0, 9).passed
+
+
+DAPO = "Solve it. The last line of your response should be of the form Answer: $Answer. {} Remember to put it after \"Answer:\"."
+
+
+def own_prompts(found) -> Check:
+    return next(check for check in found.checks if "rows' own prompts" in check.name)
+
+
+def test_the_rows_own_prompts_are_held_against_the_place_that_is_read(tmp_path: Path):
+    texts = [DAPO.format("What is 1+1?"), r"What is 2+2? Put it within \boxed{}.", "What is 3+3? The answer is an integer."]
+    rows = [{"prompt": [{"role": "user", "content": text}], "answer": str(2 * i)} for i, text in enumerate(texts, 1)]
+    path = write_pairs(tmp_path / "own.jsonl", *rows)
+    check = own_prompts(audit(str(path), "as_is"))
+    assert (check.good, check.total, check.passed, check.note) == (2, 3, False, "1 name no place")
+    assert [(row.problem_id, row.reason) for row in check.rows] == [("0", 'asks for it behind "Answer:"; set answer_in: stated')]
+    assert not any("own prompts" in one.name for one in audit(str(path), "boxed").checks)  # its system message names the place
+    stated = TASKS["jsonl"](str(write_pairs(path, rows[0])), prompt="as_is", answer_in="stated")  # as the recipe says it
+    found = audit(stated)
+    assert found.passed and own_prompts(found).good == 1 and "as_is (stated)" in found.head
+    assert stated.verify(stated.problems()[0], "1+1 is 2.\n\nAnswer: $2$").right
+    with pytest.raises(ConfigError, match=r"'boxed': its answer is read in <A>, which its system message never asks for"):
+        TASKS["jsonl"](str(path), answer_in="tag", tag="A")
+    with pytest.raises(ConfigError, match="answer_in, tag: of mathematics"):
+        TASKS["jsonl"](str(path), reward="exact", answer_in="stated")
 
 
 def test_verdicts_on_a_file(tmp_path: Path):
