@@ -14,7 +14,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 from sage_rlvr.audit import (
-    NAMES,
     Check,
     audit,
     lines_of,
