@@ -1,6 +1,6 @@
 """What each method's parts cost: a step of the loop against the same step with GRPO's parts, paired, in CPU seconds.
 
-    python benchmarks/parts.py [--repeats 10] [--docs lab/pages/results/parts_speed.md] [--names verl rlpr]
+    python -m lab.stress.parts_speed [--repeats 10] [--docs lab/pages/results/parts_speed.md] [--names verl rlpr]
 
 A method keeps its KL, rollout plan and reduction on both sides; advantage, reward transform, token weight, surrogate and guide
 become GRPO's on the other, which has no loss term, no buffer, and the verifier's rewards. Both sides take the same step from the

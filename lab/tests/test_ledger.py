@@ -163,7 +163,7 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path)]) == 2
+    assert main(["designs", "--folder", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert f"{tmp_path}: holds no folder with a summary.json" in error and "sage-rlvr sweep DESIGN --out" in error
     summary(tmp_path, "lost", {"grpo": arm("GRPO", SIX)})
