@@ -26,10 +26,11 @@ def numbers(text: str) -> list[tuple[str, str, str]]:
 
 def is_in(number: tuple[str, str, str], ends: set[tuple[float, float, float]]) -> bool:
     digits = len(number[0].partition(".")[2])
-    for row in ends:
-        if all(not text or f"{end:+.{digits}f}" == text for text, end in zip(number, row, strict=True)):
-            return True
-    return False
+
+    def agrees(row: tuple[float, float, float]) -> bool:
+        return all(not text or f"{end:+.{digits}f}" == text for text, end in zip(number, row, strict=True))
+
+    return any(agrees(row) for row in ends)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)

@@ -131,14 +131,14 @@ def test_a_question_of_no_seeds_is_refused(tmp_path: Path) -> None:
 
 def test_how_many_were_set_together() -> None:
     """By the family of the summary; where none was named those of the register; exploratory rows are beside them."""
-    told = answers(RESULTS / "register.yaml")
+    told, sage = answers(RESULTS / "register.yaml"), "2026-11-24_sage_on_hard_countdown"
 
     def of(results: str) -> set[tuple[int, bool, bool]]:
         found = [one for one in told if one.question.asked_of.results == results]
         return {(one.one_of, one.exploratory, math.isfinite(one.adjusted)) for one in found}
 
-    assert of("2026-11-24_sage_on_hard_countdown") == {(14, False, True), (14, False, False)}  # seven of them cannot be read
-    assert len([one for one in told if one.question.asked_of.results == "2026-11-24_sage_on_hard_countdown"]) == 14
+    assert of(sage) == {(14, False, True), (14, False, False)}  # seven of them cannot be read
+    assert len([one for one in told if one.question.asked_of.results == sage]) == 14
     assert of("2026-11-23_countdown_hard_frontier") == {(44, False, True), (44, True, False)}  # eight discarded count; T = 0.3 is beside them
     assert of("2026-11-24_countdown_easy_checks") == {(4, False, True), (4, True, False)}
     assert of("2026-11-21_rarity_rep") == {(3, False, False)}  # asked in words

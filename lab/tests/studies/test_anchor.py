@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.__main__ import main
 from lab.studies.anchor import command as anchor_lab
 from lab.studies.anchor.command import Findings, short_tables, write, write_docs
 from lab.studies.anchor.figures import PICTURES
@@ -15,7 +16,6 @@ from lab.studies.pages import filled
 from lab.theory import claims
 from lab.theory.claims import Claim
 from lab.theory.effect_map import gradient_map
-from lab.__main__ import main
 from sage_rlvr.errors import DataError
 
 DOCS = Path(__file__).resolve().parents[2] / "pages"

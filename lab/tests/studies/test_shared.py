@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.__main__ import main
 from lab.studies.pages import filled
 from lab.studies.shared import measure as study
 from lab.studies.shared.command import made, picture, tables_of, write_docs
 from lab.theory.shared import Law, SharedWorld
-from lab.__main__ import main
 from sage_rlvr.errors import DataError
 
 DOCS = Path(__file__).resolve().parents[2] / "pages"
