@@ -70,7 +70,7 @@ def small(folder: Path) -> dict[str, Path]:
 
 def test_the_page_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["designs"]) == 0
-    again = "print it again: python -m lab designs > lab/pages/results/designs.md"
+    again = "print it again: make -C lab pages"
     assert capsys.readouterr().out == (PAGES / "designs.md").read_text(encoding="utf-8"), again
 
 
