@@ -42,7 +42,7 @@ help:
 	@echo "make test-vllm  the tests of the generators against vLLM itself, on a CPU, in an environment of their own (.venv-vllm)"
 	@echo "make docs       the site, in site/: strict, without network, in an environment of its own (.venv-docs)"
 	@echo "make tutorial   run docs/tutorial.ipynb and store it with its outputs"
-	@echo "make wheel      build the wheel and run it where only what it declares is installed"
+	@echo "make wheel      build sdist and wheel, check them, and run the wheel with the extra train and where no torch is"
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
 	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
 	@echo "make bench-trl  SageTrainer against plain GRPOTrainer: step time, peak memory, forward passes"
@@ -141,7 +141,7 @@ define install
 endef
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(call install,.)
+	$(call install,.[train])
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(CONSTRAINTS)

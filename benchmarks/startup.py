@@ -3,8 +3,8 @@
     python benchmarks/startup.py [--repeats 5]
 
 Median (least to most) of commands in turns; each counts the interpreter's start and every import. Wanted on an idle core: `--help`
-under 0.3 s, `show` and `compare` under 2 s. Beside them `import torch` alone, which `show` cannot do without: the method that it
-describes is the one that would be trained.
+under 0.3 s, `show` and `compare` under 2 s. Beside them `import torch` alone: `show` needs it, because it builds the method that
+would be trained; `--help`, `recipes` and `compare` load none.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import tyro
 
+SUMMARY = str(Path(__file__).parents[1] / "lab" / "experiments" / "2026-11-21_table1")
 CODE = "import sys; from sage_rlvr.cli.app import main; sys.exit(main())"
 COMMANDS: dict[str, tuple[list[str], float | None]] = {
     "sage-rlvr --help": (["-c", CODE, "--help"], 0.3),
+    "sage-rlvr recipes": (["-c", CODE, "recipes"], None),
     "sage-rlvr show grpo": (["-c", CODE, "show", "grpo"], 2.0),
-    "sage-rlvr compare paper:GRPO paper:Branch": (["-c", CODE, "compare", "paper:GRPO", "paper:Branch"], 2.0),
+    "sage-rlvr compare SUMMARY": (["-c", CODE, "compare", SUMMARY], 2.0),
     "import torch": (["-c", "import torch"], None),
 }
 

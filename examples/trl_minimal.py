@@ -3,7 +3,7 @@
     pip install 'sage-rlvr[trl]' && python examples/trl_minimal.py
 
 Countdown problems, the shipped base policy, full fine-tuning; on a CPU in under a minute. TRL prints its metrics and,
-beside them, anchor/kl (to the shaped anchor), anchor/kl_raw (to the reference) and what q did. Run on a CPU with TRL
+beside them, kl/to_anchor (to the shaped anchor), kl/to_reference (to the reference) and what q did. Run on a CPU with TRL
 1.16.0 and 1.0.0, where the reward rises within 50 steps; on no GPU.
 """
 

@@ -37,10 +37,10 @@ def output(*command: str, code: int = 0, **environment: str) -> str:
 
 
 def test_an_adapter_is_trained_against_the_model_below_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    log = [line for line in example("trl_lora.py")["main"](str(tmp_path), steps=4, batch=32) if "anchor/kl" in line]
+    log = [line for line in example("trl_lora.py")["main"](str(tmp_path), steps=4, batch=32) if "kl/to_anchor" in line]
     assert "81920 weights trained, by 1 process(es)" in capsys.readouterr().out
-    assert len(log) == 4 and log[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6) and log[-1]["anchor/kl_raw"] > 1e-5
-    assert all(0.02 < line["anchor/q_active_share"] < 0.6 for line in log)
+    assert len(log) == 4 and log[0]["kl/to_reference"] == pytest.approx(0, abs=1e-6) and log[-1]["kl/to_reference"] > 1e-5
+    assert all(0.02 < line["guide/active_frac"] < 0.6 for line in log)
 
 
 def test_fewer_processes_than_wanted_are_an_error(tmp_path: Path):

@@ -29,7 +29,7 @@ def test_the_reward_of_a_rollout_stands_beside_all_of_its_updates(capsys: pytest
     shown.start(total=2, done=0)
     shown.advance(0, {"loss": 0.5, "reward/mean": 0.25})
     shown.advance(1, {"loss": 0.125})
-    shown.advance(2, {"loss": 0.75, "reward/mean": 1.0, "anchor/kl_raw": 0.5, "anchor/q_mean": 1.25, "time/step_s": 9.0})
+    shown.advance(2, {"loss": 0.75, "reward/mean": 1.0, "kl/to_reference": 0.5, "guide/q_mean": 1.25, "time/step_s": 9.0})
     shown.close()
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "run 0/2, time left not known yet  loss 0.500  reward 0.250"

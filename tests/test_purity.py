@@ -21,12 +21,13 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A new part without a line fails the test, so that its place is decided knowingly.
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
+    "extras": set(),
     "parent": set(),
     "text": set(),
     "reading": {"errors"},
     "runs": {"reading", "errors"},
     "plugins": {"reading", "errors"},
-    "registry": {"plugins", "errors"},
+    "registry": {"plugins", "extras", "errors"},
     "core": {"registry", "errors"},
     "methods": {"core", "registry", "errors"},
     "verifiers": {"registry", "errors"},
@@ -45,7 +46,7 @@ LAYERS: dict[str, set[str]] = {
         *("plugins", "reading", "errors"),
     },
     "audit": {"tasks", "text", "verifiers", "stats", "errors"},
-    "results": {"config", "evaluation", "models", "reading", "runs", "stats", "tasks", "text", "errors"},
+    "results": {"config", "evaluation", "extras", "models", "reading", "runs", "stats", "tasks", "text", "errors"},
     "report": {"results", "runs", "stats", "text", "errors"},
     "experiments": {
         *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "report", "results", "runs", "stats"),
@@ -53,18 +54,19 @@ LAYERS: dict[str, set[str]] = {
     },
     "cli": {
         *("audit", "config", "core", "evaluation", "experiments", "models", "plugins", "progress", "recipes"),
-        *("parent", "reading", "registry", "signatures", "text"),
+        *("extras", "parent", "reading", "registry", "signatures", "text"),
         *("report", "results", "runs", "stats", "tasks", "training", "verifiers", "errors"),
     },
     "trl": {"training"},
     "verl": {"training", "parent", "errors"},
     "__main__": {"cli"},
-    "__init__": {"core", "methods", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
+    "__init__": {"core", "extras", "methods", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
 }
 
 # Parts that stay free of heavy libraries: the only third-party packages they may import.
 THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
+    "extras": set(),
     "parent": set(),
     "text": set(),
     "reading": {"numpy", "pyarrow"},

@@ -39,12 +39,12 @@ class Relabeled:
 
 
 def relabeled(found: Sequence[Entry], links: Mapping[One, One]) -> list[Relabeled]:
-    """The control of each sweep and the arms of its envelopes, where they have six training seeds or more."""
+    """The control of each sweep and the arms of its baselines, where they have six training seeds or more."""
     rows: list[Relabeled] = []
     for entry in found:
         if entry.results is None:
             continue
-        rivals = {name for envelope in entry.results.design.envelopes for name in envelope.arms}
+        rivals = {name for envelope in entry.results.design.baselines for name in envelope.arms}
         for key, arm in entry.stored["arms"].items():
             control = key == entry.stored["control"]
             scores = {seed: arm["pass_by_seed"][str(seed)] for seed in sorted(map(int, arm.get("pass_by_seed", ())))}
@@ -93,7 +93,8 @@ were counted after the runs.
 - **Seeds, arms, runs**: those that are complete in the summary, trained and evaluated. What began and did not end is not counted.
   *None stored*: no summary of it lies here. It was not run, is not finished, or its results are kept elsewhere. Its seeds, arms and
   runs are those of the file.
-- **Taken over**: runs of another sweep (`adopt`). They were trained once, and count once in the totals. Summaries do not mark them:
+- **Taken over**: runs of another sweep (`reuse_runs`). They were trained once, and count once in the totals. Summaries do
+  not mark them:
   a run counts as taken over where a sweep that is named there has one of the same seed and the same pass@k to the last digit, or
   an arm of the same seconds and tokens over the same seeds.
 - **CPU hours**: training alone, of the runs that were not taken over, in seconds of the clock. A run has one thread, so it took so
@@ -107,7 +108,7 @@ ITSELF = f"""## The rivals against themselves
 
 The training seeds of one arm in two halves called A and B, in every way, each compared by itself at a level of {100 * STATED:g} %:
 Student's t over the seeds of a half, before any correction. Both halves are one method, so {100 * STATED:g} % are to be tied.
-Rivals are the control of each sweep and the arms of its envelopes, where they have six seeds or more. *Same runs*: these runs
+Rivals are the control of each sweep and the arms of its baselines, where they have six seeds or more. *Same runs*: these runs
 are those of another row, on the same problems or others. In the totals they count once."""
 
 SHARED = (

@@ -175,7 +175,7 @@ def _answer(question: Question, register: Register, found: Mapping[str, _Set]) -
         return Answer(question=question, raised=raised, asked=None, together=None, outcome=NOT_RUN, one_of=one_of)
     row = after.row(question)
     primary, asked = row.family == "primary", row.comparison.difference
-    named = bool(after.design.questions or after.design.envelopes)  # else its questions are in words, and here
+    named = bool(after.design.questions or after.design.baselines)  # else its questions are in words, and here
     in_words = sum(after.row(one).family != "primary" for one in beside)
     return Answer(
         question=question, raised=raised, asked=asked, together=pooled_seeds([raised, asked]) if raised else None,

@@ -2,7 +2,8 @@
 file and summary differ.
 
 A summary keeps no hash of its design. What can be held against the file is compared: arms, seeds, steps, problems, questions. A run
-that one sweep took over from another (`adopt`) is trained once and counts once. Summaries do not mark such runs; they are found by
+that one sweep took over from another (`reuse_runs`) is trained once and counts once. Summaries do not mark such runs; they
+are found by
 their numbers (`same_run`).
 """
 
@@ -112,7 +113,7 @@ def same_run(one: Mapping[str, Any], other: Mapping[str, Any], seed: int) -> boo
 
 
 def taken_over(found: Sequence[Entry]) -> dict[One, One]:
-    """Run -> the run of a sweep in its `adopt` that it is. Two sweeps that adopt from each other share a run once."""
+    """Run -> the run of a sweep in its `reuse_runs` that it is. Two sweeps that adopt from each other share a run once."""
     links: dict[One, One] = {}
     named = {entry.name: entry for entry in found}
 
@@ -122,7 +123,7 @@ def taken_over(found: Sequence[Entry]) -> dict[One, One]:
         return run
 
     for entry in found:
-        beside = [named[name] for name in entry.design.adopt if name in named]
+        beside = [named[name] for name in entry.design.reuse_runs if name in named]
         for arm, seeds in entry.seeds.items():
             for seed in seeds:
                 run, mine = (entry.name, arm, seed), entry.stored["arms"][arm]

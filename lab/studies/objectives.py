@@ -55,7 +55,7 @@ def placed(names: Sequence[str] = ()) -> list[Placed]:
     """Every method, or those named, with its defaults and its axes for groups of `GROUP_SIZE`."""
     known: dict[tuple[object, ...], Axes] = {}
     found = []
-    for name in names or METHODS:
+    for name in names or dict(METHODS.items()):
         method = METHODS[name]()
         key = (method.reward_transform, method.advantage, method.buffer, method.rollout if is_staged(method.rollout) else None)
         if has_axes(method) and key not in known:

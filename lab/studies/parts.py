@@ -39,8 +39,8 @@ PLACES = ("first step", "moved", "later update")
 NEUTRAL: dict[str, object] = {"advantage": LeaveOneOut(), "surrogate": Clip(), "reduction": FixedBudget()}
 """The neutral element of a part that every method has; of any other it is None."""
 METRICS = {
-    "anchor": "anchor/", "guide": "anchor/", "surrogate": "surrogate/", "reduction": "loss", "rollout": "rollout/",
-    "token_weight": "token_weight/", "buffer": "buffer/",
+    "anchor": "kl/", "guide": "guide/", "surrogate": "surrogate/", "reduction": "loss", "rollout": "rollout/",
+    "token_weight": "token_weight/", "buffer": "replay/",
     "loss_term": "term/", "reward_source": "reward/",
 }  # fmt: skip
 """The family of a part's own metrics; "advantage/" where it is not named here or has none."""

@@ -60,7 +60,7 @@ def small(folder: Path) -> dict[str, Path]:
     summary(folder, "first", {"grpo": arm("GRPO", SIX), "no_kl": arm("No KL", APART, 1200)})
     second = {"grpo": arm("GRPO", SIX), "rloo": arm("RLOO", (0.2, 0.3), None, steps=8)}
     summary(folder, "second", second, evaluate={"problems": 30, "split": "test"})
-    more = {"second": "adopt: [first]\n", "third": ""}
+    more = {"second": "reuse_runs: [first]\n", "third": ""}
     return {
         "first": design(folder, "first", ("grpo", "no_kl")),
         "second": design(folder, "second", ("grpo", "rloo", "no_kl"), more["second"]),
@@ -107,16 +107,16 @@ rloo: seed 2 to 5 not complete; rloo: 8 steps, in the file 10; problems 30, in t
 
 
 def test_rivals_are_the_arms_of_envelopes_too_and_few_ties_are_named(tmp_path: Path) -> None:
-    envelopes = [{"name": "rivals", "arms": ["GRPO", "No KL"]}]
+    baselines = [{"name": "rivals", "arms": ["GRPO", "No KL"]}]
     arms = {"grpo": arm("GRPO", SIX), "no_kl": arm("No KL", (0.1, 0.3, 0.1001, 0.3001, 0.1002, 0.3002)), "rloo": arm("RLOO", APART)}
-    summary(tmp_path, "first", arms, envelopes=envelopes)
+    summary(tmp_path, "first", arms, baselines=baselines)
     designs = {"first": design(tmp_path, "first", ("grpo", "no_kl", "rloo"))}
     found = entries(tmp_path, designs)
     tied = {row.arm: row.tied[1] for row in relabeled(found, taken_over(found))}
     assert tied == {"grpo": 10, "no_kl": 9}  # two levels: the one split that tells them apart is found out
     few = tmp_path / "few"
     few.mkdir()
-    summary(few, "first", arms | {"no_kl": arm("No KL", (0.1, 0.2, 0.3, 0.4, 0.5, 0.6))}, envelopes=envelopes)
+    summary(few, "first", arms | {"no_kl": arm("No KL", (0.1, 0.2, 0.3, 0.4, 0.5, 0.6))}, baselines=baselines)
     assert "first, No KL: " in page(few, designs).split("Below 80 %")[1]
 
 
@@ -142,7 +142,7 @@ def test_a_run_that_two_sweeps_adopt_from_each_other_counts_once(tmp_path: Path)
     summary(tmp_path, "third", {"grpo": arm("GRPO", [x + 0.01 for x in SIX])})  # the same seconds and tokens: on other problems
     summary(tmp_path, "fourth", {"grpo": arm("GRPO", [x + 0.01 for x in SIX], 601)})  # trained anew
     adopt = {"first": "[second]", "second": "[first]", "third": "[first]", "fourth": "[first]"}
-    found = entries(tmp_path, {name: design(tmp_path, name, ("grpo",), f"adopt: {of}\n") for name, of in adopt.items()})
+    found = entries(tmp_path, {name: design(tmp_path, name, ("grpo",), f"reuse_runs: {of}\n") for name, of in adopt.items()})
     links = taken_over(found)
     assert {entry.name: count(entry, links).trained for entry in found} == {"first": 0, "second": 6, "third": 0, "fourth": 6}
     total = sum((count(entry, links) for entry in found), Count())

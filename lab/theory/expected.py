@@ -256,7 +256,7 @@ def _second_size(plan: Staged, listing: Listing, members: Int[Tensor, " G"]) -> 
     if rows ** (size + len(members)) > LARGEST_GROUPS:
         raise ConfigError(
             f"{rows}**{size + len(members)} groups with a second stage are more than {LARGEST_GROUPS:,}; take fewer rows, smaller "
-            f"groups, or a lower most than {plan.most}."
+            f"groups, or a lower max_completions than {plan.max_completions}."
         )
     return size
 

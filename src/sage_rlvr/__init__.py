@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sage_rlvr.methods import *
     from sage_rlvr.registry import register
 
+from sage_rlvr.extras import advice
 from sage_rlvr.registry import HOMES, declared, registry_of
 
 _HERE = Path(__file__).parent
@@ -29,11 +30,14 @@ def __getattr__(name: str) -> Any:
 
     if name == "__version__":
         return _version()
-    if name in HOMES:
-        return registry_of(name).register
-    if name not in _HOME:
+    if name not in HOMES and name not in _HOME:
         raise AttributeError(f"module 'sage_rlvr' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    try:
+        return registry_of(name).register if name in HOMES else getattr(importlib.import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        if needs := advice(error):
+            raise ModuleNotFoundError(f"sage_rlvr.{name} {needs}", name=error.name) from error
+        raise
 
 
 def __dir__() -> list[str]:

@@ -1,11 +1,15 @@
-"""Files of a user that register parts: `--plugin my_file.py`, or `plugins: [my_file.py]` in a recipe.
+"""Code of others that registers parts: files (`--plugin my_file.py`, `plugins: [my_file.py]` in a recipe) and entry points of
+installed packages.
 
 A file is executed once per process. The environment carries its path on, so that the processes of a sweep, of TRL and of
-the verifiers have the same parts. What such a file does wrong is its author's to mend, and no fault of this program: `blame`.
+the verifiers have the same parts. A run records the hash of each file, and the package, version and hash of the code behind each
+part from a package. What such code does wrong is its author's to mend, and no fault of this program: `blame`.
 """
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -15,16 +19,33 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.errors import ConfigError, SageError, nearest
 from sage_rlvr.reading import read_bytes
 
+if TYPE_CHECKING:
+    from importlib import metadata
+
 VARIABLE = "SAGE_RLVR_PLUGINS"  # paths of plugins, joined by os.pathsep; read by every process
 _loaded: dict[Path, str] = {}
+_packages: dict[str, Package] = {}  # by the name of the module that is imported first
+
+
+@dataclasses.dataclass(frozen=True)
+class Package:
+    """An installed package whose entry points have given parts. place: its folder, or its file where it is one module."""
+
+    name: str
+    version: str
+    place: Path
+
+    def facts(self) -> dict[str, str]:
+        """What a run records of it."""
+        return {"package": self.name, "version": self.version, "sha256": _sha256_of(self.place)}
 
 
 def use(path: str | Path) -> str:
@@ -38,20 +59,141 @@ def use(path: str | Path) -> str:
     twin = next((other for other in _loaded if other.name == file.name), None)
     if twin is not None:
         raise ConfigError(f"plugin {file}: {twin} is loaded and has the same name, by which runs know it; rename one")
-    source = read_bytes(file, error=ConfigError, advice=f"give --plugin {path} the path of a Python file")
-    digest = hashlib.sha256(source).hexdigest()
+    read_bytes(file, error=ConfigError, advice=f"give --plugin {path} the path of a Python file")
+    digest = source_sha256(file)
     _loaded[file] = digest
     known = os.environ.get(VARIABLE, "").split(os.pathsep)
     os.environ[VARIABLE] = os.pathsep.join(filter(None, dict.fromkeys([*known, str(file)])))
     try:
         executed(file, _name(file, digest))
-    except Exception as error:
+    except KeyboardInterrupt:
+        del _loaded[file]
+        raise
+    except BaseException as error:  # sys.exit too: a plugin must not end the command with the exit code of success
         del _loaded[file]
         if isinstance(error, SageError):
             raise type(error)(f"plugin {path}: {error}") from error
         spot = next((f"line {line}: " for at, line in _frames(error) if at == file), "")
         raise ConfigError(f"plugin {path}: {spot}{_told(error)}") from error
     return digest
+
+
+def source_sha256(file: Path) -> str:
+    """SHA-256 of a user's file; where it imports files beside it, of all of them."""
+    found: dict[Path, str] = {}
+    waiting = [file]
+    while waiting:
+        one = waiting.pop()
+        found[one] = hashlib.sha256(one.read_bytes()).hexdigest()
+        waiting += [other for other in dict.fromkeys(_imports_beside(one, file.parent)) if other not in found]
+    if len(found) == 1:
+        return found[file]
+    return hashlib.sha256("".join(f"{one.name} {found[one]}\n" for one in sorted(found)).encode()).hexdigest()
+
+
+def _imports_beside(file: Path, folder: Path) -> Iterator[Path]:
+    """The Python files of a folder that a file imports, as its text says; a package with all its files."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # its import will say so
+        return
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in {name.partition(".")[0] for name in names if name}:
+            module, package = folder / f"{name}.py", folder / name
+            if (package / "__init__.py").is_file():
+                yield from sorted(package.rglob("*.py"))
+            elif module.is_file():
+                yield module.resolve()
+
+
+# ---- packages
+
+
+def load_entry_point(kind: str, entry: metadata.EntryPoint) -> Any:
+    """The part of an entry point. ConfigError with package, file and line where its package cannot be imported."""
+    who = f"{kind} {entry.name!r} of the package {described(entry)}"
+    try:
+        part = entry.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit too
+        if isinstance(error, SageError):
+            raise type(error)(f"{who} does not load: {error}") from error
+        place = _place_of(entry.module)
+        spot = next((f"{file}:{line}: " for file, line in _frames(error) if place and _is_in(file, place)), "")
+        raise ConfigError(f"{who} does not load: {spot}{_told(error)}") from error
+    place = _place_of(entry.module)
+    if place is not None:
+        dist = entry.dist
+        _packages[_top(entry.module)] = Package(dist.name if dist else "?", dist.version if dist else "?", place)
+    return part
+
+
+def described(entry: metadata.EntryPoint) -> str:
+    """An entry point's package, its version and what it names."""
+    dist = entry.dist
+    return f"{f'{dist.name} {dist.version}' if dist else '?'} ({entry.value})"
+
+
+def packages_of(value: object) -> dict[str, dict[str, str]]:
+    """Part -> package, version and SHA-256 of its code, of the parts of a configuration that came from entry points."""
+    found: dict[str, dict[str, str]] = {}
+    for part in _within(value):
+        for module in (getattr(part, "_made_in", None), type(part).__module__):
+            package = _packages.get(_top(module or ""))
+            if package is not None:
+                call = getattr(part, "_call", None)
+                found[call[0] if call else getattr(part, "_registered", type(part).__name__)] = package.facts()
+                break
+    return dict(sorted(found.items()))
+
+
+def _within(value: object) -> Iterator[object]:
+    """Parts within parts: fields of dataclasses, entries of lists and mappings."""
+    inner: Sequence[object] = ()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield value
+        inner = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    elif isinstance(value, Mapping):
+        inner = list(value.values())
+    elif isinstance(value, list | tuple):
+        inner = value
+    elif hasattr(value, "_made_in"):
+        yield value
+    for one in inner:
+        yield from _within(one)
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _place_of(module: str) -> Path | None:
+    """The folder of a module's package, or its file where it has none; None where there is no file."""
+    found = sys.modules.get(_top(module))
+    try:
+        spec = found.__spec__ if found is not None else importlib.util.find_spec(_top(module))
+    except (ImportError, ValueError, AttributeError):
+        return None
+    if spec is None:
+        return None
+    folders = list(spec.submodule_search_locations or ())
+    return Path(folders[0]).resolve() if folders else None if spec.origin is None else Path(spec.origin).resolve()
+
+
+def _is_in(file: Path, place: Path) -> bool:
+    return file.resolve() == place or place in file.resolve().parents
+
+
+def _sha256_of(place: Path) -> str:
+    """Of a module's file, or of all Python files of a package."""
+    digest = hashlib.sha256()
+    for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+        name = file.relative_to(place).as_posix() if place.is_dir() else file.name
+        digest.update(f"{name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 def module_of(path: str | Path) -> ModuleType:
@@ -120,9 +262,10 @@ def blame(error: BaseException) -> str | None:
     beside it; where an object of a plugin's class lacks what is read of it; and where a plugin's function is called with
     arguments that it does not take.
     """
-    folders = {file.parent for file in _loaded}
-    own = next((frame for frame in _frames(error) if not _is_ours(frame[0])), None)
-    if own is not None and not folders.isdisjoint(own[0].parents):
+    places = {file.parent for file in _loaded} | {package.place for package in _packages.values()}
+    foreign = {package.place for package in _packages.values()}
+    own = next((at for at in _frames(error) if any(_is_in(at[0], place) for place in foreign) or not _is_ours(at[0])), None)
+    if own is not None and any(_is_in(own[0], place) for place in places):
         file, line = own
         code = linecache.getline(str(file), line).strip()
         return f"{file}:{line}: {_told(error)}{f' at `{code}`' if code else ''}. {_ADVICE}"
@@ -135,6 +278,13 @@ def blame(error: BaseException) -> str | None:
 
 _ADVICE = "Mend it there: docs/extending.md says what such a part has, and sage_rlvr.testing checks it (check_guide, ...)"
 _CALLED = re.compile(r"(\w+(?:\.\w+)*)\(\) (?:takes|missing|got) ")  # how Python begins where arguments do not fit
+
+
+def raised_at(error: BaseException) -> str:
+    """ "file.py:12", the innermost line of an exception outside this package and libraries; else the innermost of all."""
+    frames = _frames(error)
+    file, line = next((at for at in frames if not _is_ours(at[0])), frames[0] if frames else (Path("?"), 0))
+    return f"{file.name}:{line}"
 
 
 def _lacking(error: BaseException, module: ModuleType) -> Any:
@@ -177,4 +327,5 @@ def _homes() -> frozenset[Path]:
 def _told(error: BaseException) -> str:
     """An exception in a line; of an attribute that is not there its neighbor."""
     near = nearest(error.name, dir(error.obj)) if isinstance(error, AttributeError) and error.obj is not None else None
-    return f"{type(error).__name__}: {error}".rstrip(".") + (f"; did you mean {near!r}?" if near else "")
+    text = f"{type(error).__name__}: {error}".rstrip(".") + (f"; did you mean {near!r}?" if near else "")
+    return f"{text}; it must not end the process" if isinstance(error, SystemExit) else text

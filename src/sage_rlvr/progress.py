@@ -19,7 +19,7 @@ from rich.segment import Segment
 
 from sage_rlvr.text import visible
 
-SHOWN = {"loss": "loss", "reward/mean": "reward", "anchor/kl_raw": "KL", "anchor/q_mean": "q", "policy/entropy": "H"}
+SHOWN = {"loss": "loss", "reward/mean": "reward", "kl/to_reference": "KL", "guide/q_mean": "q", "policy/entropy": "H"}
 NEWEST = 32  # intervals that count for the time left
 
 

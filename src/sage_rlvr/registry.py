@@ -14,6 +14,7 @@ Parts of the package itself are found by `gather`: a new file in a folder that g
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import importlib
@@ -21,12 +22,14 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+import warnings
+from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, choose_from
+from sage_rlvr.extras import advice
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -97,7 +100,7 @@ class Registry(MutableMapping[str, P], Generic[P]):
         """
         if part is None:
             return functools.partial(self.register, name=name, label=label)
-        name = name or getattr(part, "name", None) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", part.__name__).lower()
+        name = name or getattr(part, "name", None) or _in_snake_case(part.__name__)
         if self.remember and inspect.isclass(part) and not _is_frozen(part):
             raise ConfigError(
                 f"{self.kind} {name!r}: decorate the class {part.__name__} with @dataclass(frozen=True), so that its "
@@ -157,31 +160,50 @@ class Registry(MutableMapping[str, P], Generic[P]):
         """What messages about an unknown name add where no plugin is loaded."""
         return "" if plugins.loaded() else ". One of your own needs --plugin FILE.py"
 
+    def items(self) -> ItemsView[str, P]:
+        """The parts by name; one from outside that does not load is left out with a warning."""
+        found = {}
+        for name in self:
+            try:
+                found[name] = self[name]
+            except ConfigError as error:
+                warnings.warn(f"left out: {' '.join(str(error).split())}", stacklevel=2)
+        return found.items()
+
+    def values(self) -> ValuesView[P]:
+        """The parts, those that load."""
+        return dict(self.items()).values()
+
     def name_of(self, part: object) -> str | None:
         """The name of an entry; None for what is not registered."""
         return next((name for name, entry in self._parts.items() if entry is part), None)
 
     def help(self) -> dict[str, str]:
         """name -> the first sentence of the part's docstring."""
-        return {name: first_sentence(self[name]) for name in self}
+        return {name: first_sentence(part) for name, part in self.items()}
 
     def label(self, name: str) -> str:
         """How tables and figures call the part."""
         return self._labels.get(name, name)
 
-    def _entry_points(self) -> dict[str, metadata.EntryPoint]:
+    def _entry_points(self) -> dict[str, list[metadata.EntryPoint]]:
+        """name -> the entry points that declare it; a name with several is refused when it is asked for."""
         from importlib import metadata  # a fifth of the time that `--help` may take
 
-        return {entry.name: entry for entry in metadata.entry_points(group=f"sage_rlvr.{self.kind}s")}
+        found: dict[str, list[metadata.EntryPoint]] = {}
+        for entry in metadata.entry_points(group=f"sage_rlvr.{self.kind}s"):
+            found.setdefault(entry.name, []).append(entry)
+        return found
 
-    def _load(self, entry: metadata.EntryPoint) -> None:
-        try:
-            part = entry.load()
-        except Exception as error:
+    def _load(self, entries: list[metadata.EntryPoint]) -> None:
+        entry = entries[0]
+        if len(entries) > 1:
+            listed = " and ".join(sorted(map(plugins.described, entries)))
             raise ConfigError(
-                f"{self.kind} {entry.name!r} of the package {entry.dist.name if entry.dist else '?'} ({entry.value}) does not "
-                f"load: {type(error).__name__}: {error}"
-            ) from error
+                f"{self.kind} {entry.name!r} is declared by several packages: {listed}; which is meant would depend on their "
+                "order. Uninstall all but one of them"
+            )
+        part = plugins.load_entry_point(self.kind, entry)
         if entry.name not in self._parts:  # else the module has registered it itself
             self.register(part, name=entry.name)
 
@@ -209,6 +231,46 @@ def declared(folder: Path, registry: str) -> list[str]:
     return [name for file in sorted(folder.rglob("*.py")) for name in pattern.findall(file.read_text(encoding="utf-8"))]
 
 
+def help_of(kind: str) -> dict[str, str]:
+    """`registry_of(kind).help()`. Where torch is not installed: of the parts of this package alone, read from their text."""
+    try:
+        return registry_of(kind).help()
+    except ModuleNotFoundError as error:
+        if advice(error) is None:
+            raise
+    registry = HOMES[kind].partition(":")[2]
+    return dict(found for file in sorted(Path(__file__).parent.rglob("*.py")) for found in _written_in(file, registry))
+
+
+def _written_in(file: Path, registry: str) -> Iterator[tuple[str, str]]:
+    """(name, first sentence of the docstring) of each part that a file registers by a decorator."""
+    text = file.read_text(encoding="utf-8")
+    if f"@{registry}.register" not in text:
+        return
+    nodes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    for node in nodes:
+        for mark in node.decorator_list:
+            call = mark if isinstance(mark, ast.Call) else ast.Call(mark, [], [])
+            if ast.unparse(call.func) == f"{registry}.register":
+                named = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+                name = named.get("name") or _own_name(node) or _in_snake_case(node.name)
+                yield name, _first_sentence(ast.get_docstring(node) or "")
+
+
+def _own_name(node: ast.AST) -> str | None:
+    """The class attribute `name`, where the class sets it to a text: name = "a", or name, local = "a", False."""
+    for line in node.body if isinstance(node, ast.ClassDef) else ():
+        if not isinstance(line, ast.Assign | ast.AnnAssign) or line.value is None:
+            continue
+        target: ast.expr = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
+        names = target.elts if isinstance(target, ast.Tuple) else [target]
+        values = line.value.elts if isinstance(line.value, ast.Tuple) else [line.value]
+        for name, value in zip(names, values, strict=False):
+            if ast.unparse(name) == "name":
+                return str(ast.literal_eval(value))
+    return None
+
+
 def registry_of(kind: str) -> Registry[Any]:
     """The registry of a kind of part, a key of `HOMES`."""
     if kind not in HOMES:
@@ -216,12 +278,6 @@ def registry_of(kind: str) -> Registry[Any]:
     module, _, name = HOMES[kind].partition(":")
     found: Registry[Any] = getattr(importlib.import_module(module), name)
     return found
-
-
-def kinds() -> list[str]:
-    """The kinds of parts that have a registry."""
-    homes = {kind: home.partition(":") for kind, home in HOMES.items()}
-    return [kind for kind, (module, _, name) in homes.items() if hasattr(importlib.import_module(module), name)]
 
 
 def register(kind: str, part: Any = None, *, name: str | None = None, label: str | None = None) -> Any:
@@ -237,7 +293,11 @@ def call_of(part: object) -> tuple[str, dict[str, Any]] | None:
 
 def first_sentence(part: object) -> str:
     """The first paragraph of a docstring in one line, up to its first full stop before a capital."""
-    paragraph = " ".join((inspect.getdoc(part) or "").split("\n\n")[0].split())
+    return _first_sentence(inspect.getdoc(part) or "")
+
+
+def _first_sentence(text: str) -> str:
+    paragraph = " ".join(text.split("\n\n")[0].split())
     return re.split(r"(?<=[\w)\]])(?<!\bDr)\. (?=[A-Z])", paragraph)[0].removesuffix(".")
 
 
@@ -251,9 +311,14 @@ def _remembering(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         object.__setattr__(part, "_call", (name, dict(bound.arguments)))
+        object.__setattr__(part, "_made_in", function.__module__)
         return part
 
     return make
+
+
+def _in_snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def _written(part: Any) -> tuple[str, str]:

@@ -124,7 +124,7 @@ def _choose(kind: str, tree: Any) -> Any:
     if kind == "method" and "guide" in rest and "guide" not in parameters(registry[name]):
         base = {"name": name, **{key: value for key, value in rest.items() if key != "guide"}}
         name, rest = "sage", {"base": base, "guide": rest["guide"]}
-    return _make(registry[name], rest, lambda key: [other for other in registry if key in parameters(registry[other])])
+    return _make(registry[name], rest, lambda key: [other for other, part in registry.items() if key in parameters(part)])
 
 
 def _make(part: Callable[..., Any], tree: Any, having: Callable[[str], list[str]] = lambda key: []) -> Any:

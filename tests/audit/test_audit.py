@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
@@ -162,6 +164,15 @@ def test_verdicts_on_a_file(tmp_path: Path):
         "3\twrong\tno answer",
         "1 right, 1 wrong, 0 undecided",
     ]
+    seen: list[int] = []
+
+    @contextmanager
+    def counting(total: int) -> Iterator[Callable[[int], None]]:
+        seen.append(total)
+        yield seen.append
+
+    verify_lines(path, "boxed", "SOLUTION", counting, batch=1)
+    assert seen == [2, 1, 1]
     for text, message in [
         ("{", "rows.jsonl:1: cannot be read as JSON"),
         ("[]", "list and no mapping"),
@@ -269,6 +280,14 @@ def test_the_verbs(capsys, rows: Path, tmp_path: Path):
     code, _, error = run(capsys, "audit", "aime24")
     assert code == 2 and "choose one of" in error
     assert run(capsys, "audit")[0] == 2
+
+
+def test_verify_of_a_file_shows_how_far_it_is(capsys, tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"completion": "\\\\boxed{\\x1b5}", "answer": "5"}\n'.replace("\\x1b", "\\u001b") * 3)
+    code, out, error = run(capsys, "verify", "--file", str(path))
+    assert code == 0 and out.endswith("undecided\n") and "\x1b" not in out
+    assert error.startswith(f"verify: reading {path}\n") and error.endswith("verify 3/3, done\n")
 
 
 def test_a_page_links_nothing_that_a_row_says(capsys, tmp_path: Path):

@@ -11,7 +11,7 @@ import pytest
 from command import call
 from sage_rlvr import plugins
 from sage_rlvr.cli.app import FAULT, main
-from sage_rlvr.registry import kinds, registry_of
+from sage_rlvr.registry import HOMES, registry_of
 
 Run = Callable[..., tuple[int, str]]
 GUIDE = '''import sage_rlvr
@@ -52,7 +52,7 @@ class Ones:
 @pytest.fixture
 def train(tmp_path: Path, write_recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """train(text of a plugin, words) -> exit code and stderr of `train` with it; registries are as before behind it."""
-    before = {kind: dict(registry_of(kind)._parts) for kind in kinds()}
+    before = {kind: dict(registry_of(kind)._parts) for kind in HOMES}
     loaded = dict(plugins._loaded)
     plugins._loaded.clear()
     monkeypatch.setenv(plugins.VARIABLE, "")

@@ -187,7 +187,7 @@ def gradient(buffer):
     assert float((found[0][0] + found[1][0]).detach()) == pytest.approx(float(loss.detach()), rel=1e-5)  # micro-batches add up
     assert {k: sum(f[1][k] for f in found) for k in metrics} == pytest.approx(metrics, rel=1e-5)
     (slope,) = torch.autograd.grad(loss, leaf)
-    assert math.isfinite(metrics["buffer/loss"]) and not slope[1, 1].any()  # NaN off the mask
+    assert math.isfinite(metrics["replay/loss"]) and not slope[1, 1].any()  # NaN off the mask
     return slope, float(loss.detach()), metrics
 
 
@@ -196,7 +196,7 @@ def test_uniform_likelihood_by_hand():
     slope, loss, metrics = gradient(Likelihood())
     assert slope.tolist() == [[-0.0625, -0.0625], [-0.0625, 0.0], [-0.125, -0.125]]
     assert loss == pytest.approx((1.4 / 8 + 2.5 / 8 + 0.5 / 4) / 2)
-    assert metrics == pytest.approx({"buffer/loss": loss, "buffer/logp": -(1.4 + 2.5 + 0.5) / 3})
+    assert metrics == pytest.approx({"replay/loss": loss, "replay/logp": -(1.4 + 2.5 + 0.5) / 3})
 
 
 def test_the_reduction_is_the_buffers_own():
@@ -221,7 +221,7 @@ def test_rehearsal_by_hand():
     first = math.exp(-1.5) / (math.exp(-1.5) + math.exp(-2.0))
     wanted = [[first * math.expm1(0.1) / 8, 0.0], [(1 - first) * math.expm1(-0.5) / 8, 0.0], [0.0, 0.0]]
     assert [row for row in slope.tolist()] == [pytest.approx(row, abs=1e-7) for row in wanted]
-    assert metrics["buffer/kl"] == pytest.approx(2 * loss)
+    assert metrics["replay/kl"] == pytest.approx(2 * loss)
 
 
 def test_replay_by_hand():
@@ -230,7 +230,7 @@ def test_replay_by_hand():
     wanted = [[-0.25 * math.exp(0.1) / 8, -0.25 / 8], [-math.exp(-0.5) / 8, 0.0], [-0.0625 / 8, -0.0625 / 8]]
     assert [row for row in slope.tolist()] == [pytest.approx(row) for row in wanted]
     far = replace(Replay(), surrogate=replace(Replay().surrogate, high=0.05))
-    assert gradient(far)[0][0].tolist() == pytest.approx([0.0, -0.25 / 8]) and gradient(far)[2]["buffer/clipped_share"] > 0
+    assert gradient(far)[0][0].tolist() == pytest.approx([0.0, -0.25 / 8]) and gradient(far)[2]["replay/clipped_frac"] > 0
 
 
 def test_replay_takes_the_mean_over_a_prompts_rollouts():
@@ -275,7 +275,7 @@ def test_the_laws_of_a_buffer(make, seed: int):
         (lambda: Replay(take=2), "take = 2"),
         (lambda: Replay(surrogate=Pacs()), "compares whole groups"),
         (lambda: Likelihood(policy=False, file="a.jsonl", draw="hard"), "draw='hard' prefers problems that were tried"),
-        (lambda: Likelihood(policy=False, truth=True, draw="hard"), "take draw='any'"),
+        (lambda: Likelihood(policy=False, oracle=True, draw="hard"), "take draw='any'"),
         (lambda: rft(base=0), "^rft: nothing would be stored; set base=16 .* or file="),
         (lambda: Likelihood(weight=-1.0).weight_at(0, 1), "weight is -1.0"),
     ],

@@ -50,9 +50,9 @@ def test_golden_objective_with_ratios_other_than_one():
     (gradient,) = torch.autograd.grad(loss, logps)
     assert float(loss.detach()) == pytest.approx(-0.157671, abs=1e-6) == metrics["loss"]
     assert gradient.flatten().tolist() == pytest.approx([-0.025, -0.275, 0.025, 0.0], abs=1e-6)
-    assert metrics["surrogate/clipped_share"] == pytest.approx(2 / 3)
+    assert metrics["surrogate/clipped_frac"] == pytest.approx(2 / 3)
     assert metrics["surrogate/ratio_mean"] == pytest.approx(3.1 / 3)
-    assert metrics["anchor/kl"] == metrics["anchor/kl_raw"] == pytest.approx(0.5 / 3, abs=1e-6)
+    assert metrics["kl/to_anchor"] == metrics["kl/to_reference"] == pytest.approx(0.5 / 3, abs=1e-6)
 
 
 def twin_gradient(logits, old, ref, actions, advantages, q, beta):
@@ -90,7 +90,7 @@ def test_four_updates_on_one_rollout_agree_with_the_twin():
         )  # fmt: skip
         assert gradient.tolist() == pytest.approx(wanted, abs=1e-6)
         logits, plain = logits - 2.0 * gradient, [v - 2.0 * g for v, g in zip(plain, wanted, strict=True)]
-        clipped.append(metrics["surrogate/clipped_share"])
+        clipped.append(metrics["surrogate/clipped_frac"])
     assert clipped[0] == 0.0 and max(clipped) > 0.0
 
 
@@ -115,7 +115,7 @@ def test_beta_may_start_at_zero():
     method = grpo(beta=Linear(0.0, 0.1))
     logps = torch.full((2, 2), -1.0)
     batch = Batch(logps, logps, logps - 0.5, MASK, torch.zeros(2))
-    assert "anchor/kl" not in objective(method, batch, 0, 11)[1]
+    assert "kl/to_anchor" not in objective(method, batch, 0, 11)[1]
     assert objective(method, batch, 10, 11)[1]["loss"] > 0 and method.needs == {"ref_logps"}
 
 
@@ -307,5 +307,5 @@ def test_the_batch_carries_where_a_factor_of_q_is_clamped():
     signals = Signals(logps, logps, MASK, torch.arange(2), entropies=entropies)
     log_q, edges = (part(method, signals, 0, 20, Key(0)) for part in (shape, q_clamped))
     batch = Batch(logps, logps, logps, MASK, torch.zeros(2), log_q, q_clamped=edges)
-    assert objective(method, batch, 0, 20)[1]["anchor/q_clamped_share"] == pytest.approx(2 / 3)
+    assert objective(method, batch, 0, 20)[1]["guide/clamped_frac"] == pytest.approx(2 / 3)
     assert not q_clamped(no_kl(), signals, 0, 20, Key(0)).any()

@@ -81,7 +81,7 @@ def test_the_control_draws_as_many_and_spreads_them(right: list[int], baseline):
 def test_marginal_values_by_hand_and_greedily():
     """After 0 of 8, uniform prior: E[p (1 - p)^8] = B(2, 17) / B(1, 9) = 9 / 306; after 1, B(3, 16) / B(2, 8) is the same."""
     torch.manual_seed(0)
-    plan = MarginalValue(each=3, most=12)
+    plan = MarginalValue(each=3, max_completions=12)
     right = torch.tensor([0.0, 1.0, 2.0, 5.0])
     values = plan.values(right, 8)
     assert values[0, :3].tolist() == pytest.approx([9 / 306, 9 / 306, 6 * 252 / 73440])
@@ -92,11 +92,18 @@ def test_marginal_values_by_hand_and_greedily():
         open_ = [p for p in range(4) if given_[p] < 4]
         given_[max(open_, key=lambda p: (float(values[given_[p], p]), -given_[p], -p))] += 1
     assert plan.extra(groups(8)[right.long()]).tolist() == given_ and sum(given_) == 12
-    assert MarginalValue(each=5, most=10).extra(groups(8)).tolist() == [2] * 9, "no more than there is room for"
+    assert MarginalValue(each=5, max_completions=10).extra(groups(8)).tolist() == [2] * 9, (
+        "no more than there is room for"
+    )
 
 
 def test_guidance_goes_to_prompts_without_a_right_answer_and_weighs_by_the_ratio_of_laws():
-    given_ = {GuidedStages(): 8, GuidedStages(each=5, guided=False): 5, GuidedStages(most=10): 2, GuidedStages(most=9): 0}
+    given_ = {
+        GuidedStages(): 8,
+        GuidedStages(each=5, guided=False): 5,
+        GuidedStages(max_completions=10): 2,
+        GuidedStages(max_completions=9): 0,
+    }
     for plan, wanted in given_.items():
         assert plan.extra(groups(8)).tolist() == [wanted] + [0] * 8
     asked, drawn = torch.tensor([-1.0, -2.0, -3.0]), torch.tensor([-1.5, -2.0, -2.0])
@@ -104,30 +111,39 @@ def test_guidance_goes_to_prompts_without_a_right_answer_and_weighs_by_the_ratio
     assert GuidedStages(clip=1.2).weights(asked, drawn).tolist() == pytest.approx([1.2, 1.0, math.exp(-1)])
     assert GuidedStages(clip=None).weights(asked, drawn).tolist() == [1.0] * 3
     method = replace(rloo(), rollout=GuidedStages(clip=0.5))
-    assert "min(pi(y|x) / pi(y|x,g), 0.5)" in method.describe() and "a cut puts min(pi(y|x), clip pi(y|x,g))" in method.describe()
+    assert (
+        "min(pi(y|x) / pi(y|x,g), 0.5)" in method.describe()
+        and "a cut puts min(pi(y|x), clip pi(y|x,g))" in method.describe()
+    )
     assert not has_axes(method) and has_axes(replace(rloo(), rollout=GuidedStages(guided=False)))
 
 
 @pytest.mark.parametrize(
     "make, said",
     [
-        (lambda: Dars(1), r"most = 1; it counts the completions of a prompt"),
-        (lambda: Dars(most=True), "most = True"),
+        (lambda: Dars(1), r"max_completions = 1; it counts the completions of a prompt"),
+        (lambda: Dars(max_completions=True), "max_completions = True"),
         (lambda: Dars(target="even"), r"target = 'even'.*write equal or hardness"),
         (lambda: UniformStages(form="sd"), r"UniformStages: .*form = 'sd'.*mean or std"),
         (lambda: Dars(baseline="first"), r"baseline = 'first'; write union, stages or second"),
         (lambda: MarginalValue(each=0), "each = 0"),
         (lambda: MarginalValue(wrong=0.0), r"wrong = 0\.0.*both > 0"),
-        (lambda: Dars(4).extra(groups(8)), r"most = 4 completions.*has 8 already \(rollout\.group_size\)"),
+        (lambda: Dars(4).extra(groups(8)), r"max_completions = 4 completions.*has 8 already \(rollout\.group_size\)"),
         (lambda: dars(baseline="stages").rollout.extra(torch.tensor([[2.0, 1.0]])), "mean reward of prompt 0 is 1.5"),
-        (lambda: replace(METHODS["bnpo"](), rollout=Dars()), r"bnpo: Dars makes groups of unequal size, and BetaNormalized"),
+        (
+            lambda: replace(METHODS["bnpo"](), rollout=Dars()),
+            r"bnpo: Dars makes groups of unequal size, and BetaNormalized",
+        ),
         (lambda: replace(METHODS["outcome_counts"](), rollout=Dars()), "OutcomeCounts looks at all"),
         (lambda: replace(pacs(), rollout=UniformStages()), "UniformStages makes groups of unequal size, and Pacs"),
-        (lambda: replace(dars(baseline="stages"), advantage=PassAtK(4)), r"needs groups of 4 at least.*baseline='union'"),
+        (
+            lambda: replace(dars(baseline="stages"), advantage=PassAtK(4)),
+            r"needs groups of 4 at least.*baseline='union'",
+        ),
         (lambda: GuidedStages(each=1), "each = 1; give the completions of a second stage"),
         (lambda: GuidedStages(clip=0.0), r"clip = 0\.0; give the largest weight"),
         (lambda: GuidedStages(baseline="second"), "a prompt with a right answer has none"),
-        (lambda: GuidedStages(most=4).extra(groups(8)), r"most = 4 completions.*has 8 already"),
+        (lambda: GuidedStages(max_completions=4).extra(groups(8)), r"max_completions = 4 completions.*has 8 already"),
         (lambda: averages(replace(rloo(), rollout=GuidedStages()), CLASSES, 4), "or draws under guidance"),
         (lambda: averages(dars(spread="uniform"), CLASSES, 4), "looks at more than the rewards of one prompt"),
     ],
@@ -144,7 +160,9 @@ def test_rows_of_the_first_stage_are_the_plain_ones_and_those_of_the_second_depe
     numbers = torch.tensor([0, 3])
     plain, union = rows_of_stages(numbers, 4, 4), rows_of_stages(numbers, 7, 4)
     assert plain.tolist() == [[0, 1, 2, 3], [12, 13, 14, 15]] == union[:, :4].tolist()
-    assert union[:, 4:].tolist() == rows_of_stages(numbers, 3, 0).tolist() == rows_of_stages(numbers, 9, 0)[:, :3].tolist()
+    assert (
+        union[:, 4:].tolist() == rows_of_stages(numbers, 3, 0).tolist() == rows_of_stages(numbers, 9, 0)[:, :3].tolist()
+    )
     assert len(set(rows_of_stages(torch.arange(50), 64, 8).flatten().tolist())) == 50 * 64
 
 
@@ -171,7 +189,9 @@ def test_credit_of_groups_of_two_sizes_is_that_of_each_size(method):
     assert torch.equal(worth.advantages, torch.cat([part.advantages for part in parts]))
     assert torch.equal(worth.grouped, torch.cat([part.grouped.flatten() for part in parts]))
     alone = credit(method, found[:1], given_.take(torch.arange(6)), log_q[:6], 1, 4, Key(0))
-    assert torch.equal(alone.grouped, credit(method, found[0], given_.take(torch.arange(6)), log_q[:6], 1, 4, Key(0)).grouped)
+    assert torch.equal(
+        alone.grouped, credit(method, found[0], given_.take(torch.arange(6)), log_q[:6], 1, 4, Key(0)).grouped
+    )
 
 
 # ---- what the size's dependence on outcomes does to the expected gradient
@@ -206,7 +226,7 @@ RANGE = {
 def test_the_bias_of_a_size_that_depends_on_outcomes(name: str):
     """Force over mean size, in units of grad P(right), G = 8: docs/methods/map.md quotes these. As published the mean that is taken
     off holds the completion itself, else the others alone."""
-    hard = {"target": "hardness", "most": 64} if "hardness" in name else {}
+    hard = {"target": "hardness", "max_completions": 64} if "hardness" in name else {}
     method = dars(baseline=name.partition(",")[0], **hard)
     method = method if "published" in name else replace(method, advantage=LeaveOneOut())
     outcomes = averages(method, CLASSES, 8)
@@ -221,11 +241,18 @@ def test_the_bias_of_a_size_that_depends_on_outcomes(name: str):
 
 def test_what_is_said_of_the_bias_covers_both_baselines():
     """1.6 % with the mean of the others, and up to 12 % between prompts with the published one."""
-    assert max(abs(edge - 1) for name in FACTORS if "published" not in name for edge in RANGE[name]) == pytest.approx(0.0162)
-    assert max(RANGE[name][1] / RANGE[name][0] - 1 for name in FACTORS if "published" in name) == pytest.approx(0.1225, abs=1e-4)
+    assert max(abs(edge - 1) for name in FACTORS if "published" not in name for edge in RANGE[name]) == pytest.approx(
+        0.0162
+    )
+    assert max(RANGE[name][1] / RANGE[name][0] - 1 for name in FACTORS if "published" in name) == pytest.approx(
+        0.1225, abs=1e-4
+    )
     said = dars().describe()
     assert "1.6 % at most with the mean of the others" in said and "up to 12 % more for a hard prompt" in said
-    assert "G the size of its own group" in said and "the division by what the step keeps" in dars(baseline="stages").describe()
+    assert (
+        "G the size of its own group" in said
+        and "the division by what the step keeps" in dars(baseline="stages").describe()
+    )
 
 
 def test_stages_weigh_a_prompt_by_its_mean_size_and_the_second_by_its_own():
@@ -237,8 +264,8 @@ def test_stages_weigh_a_prompt_by_its_mean_size_and_the_second_by_its_own():
 
 
 def test_without_room_the_plan_is_no_plan_and_axes_are_those_of_one_prompt():
-    plain = replace(dars(most=8), rollout=None)
-    assert [slope(dars(most=8), p, 8) for p in SHARES] == pytest.approx([slope(plain, p, 8) for p in SHARES])
+    plain = replace(dars(max_completions=8), rollout=None)
+    assert [slope(dars(max_completions=8), p, 8) for p in SHARES] == pytest.approx([slope(plain, p, 8) for p in SHARES])
     assert slope(dars(), 0.05, 8) > 3 * slope(dars(), 0.5, 8) and slope(plain, 0.05, 8) == pytest.approx(7 / 8)
     assert has_axes(dars()) and not has_axes(dars(spread="uniform"))
     assert not has_axes(replace(dars(), advantage=DistinctRight(2)))

@@ -165,7 +165,7 @@ def pairs_of(stores: Path, **changes: Any) -> Paired:
 
 def test_pairs_have_an_unguided_loser_and_second_attempts_open_problems(stores: Path) -> None:
     first = rows(stores / "first")
-    alone, both = pairs_of(stores), pairs_of(stores, again=str(stores / "guided"))
+    alone, both = pairs_of(stores), pairs_of(stores, retries=str(stores / "guided"))
     assert {pair.problem for pair in alone.pairs} == {"1"} and {pair.problem for pair in both.pairs} == {"1", "2"}
     wins = {name: sum(row.verdict == "right" for row in some) for name, some in first.items()}
     assert wins["0"] == N and wins["2"] == wins["3"] == 0 < wins["1"] < N
@@ -178,26 +178,26 @@ def test_pairs_have_an_unguided_loser_and_second_attempts_open_problems(stores: 
         assert pair.winner.verdict == "right" and (pair.loser.problem, pair.loser.sample) in losers
         assert pair.loser.prompt_hash == hashes[pair.problem] and pair.winner.problem == pair.loser.problem == pair.problem
     counts = both.counts
-    assert counts["attempts"] == 4 * N and counts["again"] == 3 * N and counts["tokens"] == 2 * 7 * N
+    assert counts["attempts"] == 4 * N and counts["retries"] == 3 * N and counts["tokens"] == 2 * 7 * N
     assert any("2 problems" in line and "1 problems by second attempts alone" in line for line in both.lines())
 
 
 def test_pairs_are_a_function_of_stores_and_seed(stores: Path) -> None:
     guided = str(stores / "guided")
-    one, two = (pairs_of(stores, again=guided, share=0.5) for _ in range(2))
+    one, two = (pairs_of(stores, retries=guided, share=0.5) for _ in range(2))
     assert [(p.winner.text, p.loser.sample) for p in one.pairs] == [(p.winner.text, p.loser.sample) for p in two.pairs]
     alone = pairs_of(stores, share=0.5)
     assert [(row.problem, row.sample) for row in one.learned] == [(row.problem, row.sample) for row in alone.learned]
     assert len(one.learned) == -(-one.counts["right"] // 2) and all(row.verdict == "right" for row in one.learned)
-    drawn = {tuple(p.loser.sample for p in pairs_of(stores, again=guided, seed=seed).pairs) for seed in range(8)}
+    drawn = {tuple(p.loser.sample for p in pairs_of(stores, retries=guided, seed=seed).pairs) for seed in range(8)}
     assert len(drawn) > 1
-    assert {p.problem for p in pairs_of(stores, again=guided, most=1).pairs} == {"1", "2"}
-    assert len(pairs_of(stores, again=guided, most=1).pairs) == 2
-    assert len(pairs_of(stores, again=guided, distinct=True).pairs) == 2, "one text each"
+    assert {p.problem for p in pairs_of(stores, retries=guided, max_pairs=1).pairs} == {"1", "2"}
+    assert len(pairs_of(stores, retries=guided, max_pairs=1).pairs) == 2
+    assert len(pairs_of(stores, retries=guided, distinct=True).pairs) == 2, "one text each"
 
 
 def config(stores: Path, **changes: Any) -> OfflineConfig:
-    pairs = PairsConfig(attempts=str(stores / "first"), again=str(stores / "guided"))
+    pairs = PairsConfig(attempts=str(stores / "first"), retries=str(stores / "guided"))
     return OfflineConfig(**{"steps": 1, "loss": "dpo", "model": "x", "task": Numbers(), "pairs": pairs} | changes)
 
 
@@ -226,7 +226,7 @@ def test_the_command_prints_what_it_pairs_trains_and_refuses_other_stores(
     recipe = stores / "mine.yaml"
     recipe.write_text(
         f"steps: 2\nbatch_size: 2\nloss: dpo\nmodel: {tiny_policy}\ntask: {{name: numbers}}\n"
-        "pairs: {attempts: first, again: guided}\noptimizer: {lr: 1.0e-3}\n"
+        "pairs: {attempts: first, retries: guided}\noptimizer: {lr: 1.0e-3}\n"
     )
 
     def offline(*words: str) -> int:
@@ -234,15 +234,15 @@ def test_the_command_prints_what_it_pairs_trains_and_refuses_other_stores(
             main(["offline", str(recipe), "--run", "run", "--quiet", *words])
         return int(ended.value.code or 0)
 
-    found = pairs_of(stores, again=str(stores / "guided"))
+    found = pairs_of(stores, retries=str(stores / "guided"))
     assert offline("--dry-run") == 0 and "2 optimizer steps of 2 pairs" in capsys.readouterr().out
     assert offline() == 0
     said = capsys.readouterr()
     assert all(line in said.out for line in found.lines()) and "done: 2 steps" in said.err
     facts = json.loads((stores / "run" / "run.json").read_text())
-    assert facts["kind"] == "offline" and facts["config"]["loss"] == "dpo" and found.digests["again"] in str(facts)
+    assert facts["kind"] == "offline" and facts["config"]["loss"] == "dpo" and found.digests["retries"] in str(facts)
     assert (stores / "run" / "policy" / "model.safetensors").is_file()
-    assert offline("--pairs.again", "plain") == 2 and "pairs.again" in capsys.readouterr().err
+    assert offline("--pairs.retries", "plain") == 2 and "pairs.retries" in capsys.readouterr().err
     assert offline("--method.name", "grpo") == 2
     with pytest.raises(SystemExit):
         main(["sft", str(recipe)])
@@ -251,7 +251,7 @@ def test_the_command_prints_what_it_pairs_trains_and_refuses_other_stores(
 
 def test_stores_that_do_not_fit_are_refused(stores: Path) -> None:
     with pytest.raises(ConfigError, match="is none of those in"):
-        paired(PairsConfig(attempts=str(stores / "guided"), again=str(stores / "first")))
+        paired(PairsConfig(attempts=str(stores / "guided"), retries=str(stores / "first")))
     with pytest.raises(DataError, match=r"there is no pair|no first attempt is right"):
         fill(stores / "hard", replace(choose(Numbers()), problems={"3": Number("3", 3)})).close()
         paired(PairsConfig(attempts=str(stores / "hard")))

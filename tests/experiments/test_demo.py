@@ -280,10 +280,10 @@ def test_interrupted_it_leaves_no_process_and_continues(
 
 def test_a_strength_is_read_from_the_steps_that_had_an_update() -> None:
     skipped = [{"step": 0, "reward/mean": 0.0, "rollout/groups_kept": 0.0}]
-    updated = [{"step": n, "anchor/q_active_share": 0.1 * n, "anchor/q_mean": 1.0 + 0.01 * n} for n in (1, 2)]
+    updated = [{"step": n, "guide/active_frac": 0.1 * n, "guide/q_mean": 1.0 + 0.01 * n} for n in (1, 2)]
     found = strength([[*skipped, *updated]])
     assert found == pytest.approx({"active_first": 0.1, "active_last": 0.2, "q_first": 1.01, "q_last": 1.02})
     assert strength([skipped]) is None and strength([[]]) is None
-    summed = [row | {"anchor/log_q_sum": 0.5 * row["step"]} for row in updated]
+    summed = [row | {"guide/log_q_sum": 0.5 * row["step"]} for row in updated]
     logged = strength([[*skipped, *summed]])
     assert logged == pytest.approx(found | {"log_q_sum_first": 0.5, "log_q_sum_last": 1.0})

@@ -106,7 +106,7 @@ def test_the_same_training_is_known_under_another_name(tmp_path: Path) -> None:
         arms_of(write(tmp_path, "arms: {a: no_kl, b: {recipe: grpo, edits: {method.beta: 0.0}}}\ncontrol: a\n"))
 
 
-ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nenvelopes:\n"
+ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nbaselines:\n"
 
 
 @pytest.mark.parametrize(
@@ -146,20 +146,20 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nenvelopes:\n"
             "arms: {a: grpo, b: no_kl}\ncontrol: a\nquestions: [{a: b, b: a, metric: pass@1, task: demo-5}]\n",
             "questions: 'demo-5': no such task",
         ),
-        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [n]}\n", "choose.among.0 = 'n': no such arm"),
+        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: [n]}\n", "select.among.0 = 'n': no such arm"),
         ("arms:\n  a: grpo\n  base: no_kl\ncontrol: a\n", "design.yaml:5: arms.base = 'no_kl': a name is letters"),
-        ("arms: {a: grpo}\ncontrol: a\nceiling: truth\n", "design.yaml:5: ceiling = 'truth': no such arm; choose from: a$"),
-        (f"{ENVELOPES}  all:\n  - grop\n", "design.yaml:7: envelopes.all.0 = 'grop': no such arm; did you mean 'grpo'"),
-        (f"{ENVELOPES}  all: [grpo]\n  none: []\n", r"design.yaml:7: envelopes.none = \[\]: name at least one arm"),
-        (f"{ENVELOPES}  all: [grpo]\n  b: [grpo]\n", r"design.yaml:7: envelopes.b = \['grpo'\]: an arm has this name"),
+        ("arms: {a: grpo}\ncontrol: a\noracle: truth\n", "design.yaml:5: oracle = 'truth': no such arm; choose from: a$"),
+        (f"{ENVELOPES}  all:\n  - grop\n", "design.yaml:7: baselines.all.0 = 'grop': no such arm; did you mean 'grpo'"),
+        (f"{ENVELOPES}  all: [grpo]\n  none: []\n", r"design.yaml:7: baselines.none = \[\]: name at least one arm"),
+        (f"{ENVELOPES}  all: [grpo]\n  b: [grpo]\n", r"design.yaml:7: baselines.b = \['grpo'\]: an arm has this name"),
         (f"{ENVELOPES}  all: [grpo]\ndiscarded:\n- rft\n- b\n", "design.yaml:9: discarded.1 = 'b': is an arm that is run"),
         ("arms: {a: grpo}\ncontrol: a\ndiscarded: [rft]\n", "design.yaml:5: discarded.0 = 'rft': counts among"),
-        ("arms: {a: grpo}\ncontrol: a\nadopt:\n- tier1\n- ../x\n", "design.yaml:7: adopt.1 = '../x': expected the name of a"),
+        ("arms: {a: grpo}\ncontrol: a\nreuse_runs:\n- tier1\n- ../x\n", "yaml:7: reuse_runs.1 = '../x': expected the name of a"),
         (
-            "arms:\n  a: grpo\n  b:\n    recipe: no_kl\n    matched:\n    - a\n    - c\ncontrol: a\n",
-            "design.yaml:9: arms.b.matched.1 = 'c': no other arm; choose from: a, b$",
+            "arms:\n  a: grpo\n  b:\n    recipe: no_kl\n    kl_matched:\n    - a\n    - c\ncontrol: a\n",
+            "design.yaml:9: arms.b.kl_matched.1 = 'c': no other arm; choose from: a, b$",
         ),
-        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nchoose: {among: [a]}\n", "among those to choose from"),
+        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: [a]}\n", "among those to choose from"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -233,13 +233,13 @@ def test_the_main_design_is_the_seven_arms_with_every_control() -> None:
 
 def test_an_arm_names_the_betas_between_which_another_method_is_read(tmp_path: Path) -> None:
     betas = {f"grpo_{b}": {"recipe": "grpo", "edits": {"method.beta": b}} for b in (0.025, 0.1)}
-    own = {"recipe": "grpo", "edits": {"method.estimator": "k3_is"}, "matched": list(betas)}
+    own = {"recipe": "grpo", "edits": {"method.estimator": "k3_is"}, "kl_matched": list(betas)}
     tree = {"title": "t", "seeds": [0, 1, 2], "arms": {**betas, "is": own}, "control": "grpo_0.1", "controls": "none"}
     (tmp_path / "mine.yaml").write_text(json.dumps(tree))
     arms, _ = arms_of(tmp_path / "mine.yaml")
     assert arms["is"].matched == ("grpo_0.025", "grpo_0.1") and not arms["grpo_0.1"].matched
     for wrong, said in ((["gpo", "grpo_0.1"], "no other arm"), (["is", "grpo_0.1"], "no other arm"), (["grpo_0.1"], "name more")):
-        tree["arms"]["is"] = own | {"matched": wrong}
+        tree["arms"]["is"] = own | {"kl_matched": wrong}
         (tmp_path / "mine.yaml").write_text(json.dumps(tree))
         with pytest.raises(ConfigError, match=said):
             arms_of(tmp_path / "mine.yaml")

@@ -78,7 +78,7 @@ def test_it_makes_what_is_missing_and_only_that(
     beside = plan(
         design(
             ACTS,
-            ("title: small", "title: other\nadopt: [out]"),
+            ("title: small", "title: other\nreuse_runs: [out]"),
             ("grpo: grpo,", "plain: grpo,"),
             ("control: grpo", "control: plain"),
         ),
@@ -109,7 +109,7 @@ def test_it_makes_what_is_missing_and_only_that(
         ("problems", ("evaluate: {problems: 6", "evaluate: {problems: 5"), 7), ("temperatures", ("[0.5, 1.0]", "[1.0]"), 1)
     ):  # fmt: skip
         started.clear()
-        other = plan(design(ACTS, ("title: small", f"title: {name}\nadopt: [out]"), change), tmp_path / name)
+        other = plan(design(ACTS, ("title: small", f"title: {name}\nreuse_runs: [out]"), change), tmp_path / name)
         assert run(other, 1, screen()) and [words[0] for words in started] == ["eval"] * made
     shown = summarize(tmp_path / "temperatures")["arms"]["grpo"]
     assert [point["temperature"] for point in shown["frontier"]] == [1.0]
@@ -174,15 +174,15 @@ def test_a_folder_that_cannot_be_filled_is_named_as_the_cause(
 def test_what_is_taken_over_lies_in_the_folder_beside(tmp_path: Path, design: Callable[..., Path]) -> None:
     for name in ("../elsewhere", "/elsewhere", "..", "", "a/b"):
         with pytest.raises(ConfigError, match="expected the name of a folder beside"):
-            plan(design(("title: small", f"title: other\nadopt: [{name!r}]")), tmp_path / "other")
+            plan(design(("title: small", f"title: other\nreuse_runs: [{name!r}]")), tmp_path / "other")
 
 
 def test_a_folder_from_which_nothing_is_taken_over_is_named(tmp_path: Path, design: Callable[..., Path]) -> None:
     (tmp_path / "former" / "runs" / "grpo-s0").mkdir(parents=True)
-    said = dry_lines(plan(design(("title: small", "title: other\nadopt: [formr, former]")), tmp_path / "other"))
-    assert [text.strip() for text in said if "adopt" in text] == [
-        f"NOT TAKEN OVER: adopt = 'formr': {tmp_path / 'formr'} holds no runs; did you mean 'former'? choose from: former",
-        "NOT TAKEN OVER: adopt = 'former': no finished run there has settings and weights that lack here",
+    said = dry_lines(plan(design(("title: small", "title: other\nreuse_runs: [formr, former]")), tmp_path / "other"))
+    assert [text.strip() for text in said if "reuse_runs" in text] == [
+        f"NOT TAKEN OVER: reuse_runs = 'formr': {tmp_path / 'formr'} holds no runs; did you mean 'former'? choose from: former",
+        "NOT TAKEN OVER: reuse_runs = 'former': no finished run there has settings and weights that lack here",
     ]
 
 

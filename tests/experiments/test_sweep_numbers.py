@@ -41,8 +41,8 @@ def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] 
         for seed, p in enumerate(values):
             record(f"{name}-s{seed}", p)
             (path / "runs" / f"{name}-s{seed}").mkdir(parents=True)
-            row = {"step": 0, "time/step_s": 1.0, "anchor/kl_raw": (kls or {}).get(name, 0.1)}
-            row |= {"anchor/q_mean": 1.0, "anchor/q_active_share": 0.0}
+            row = {"step": 0, "time/step_s": 1.0, "kl/to_reference": (kls or {}).get(name, 0.1)}
+            row |= {"guide/q_mean": 1.0, "guide/active_frac": 0.0}
             (path / "runs" / f"{name}-s{seed}" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     cells = [
         {"arm": n, "seed": s, "status": "evaluated", "complete": True, "evaluated": [""]} for n in scores for s in seeds
@@ -168,7 +168,7 @@ def test_what_was_logged_is_a_mean_of_its_part_of_the_run(tmp_path: Path) -> Non
     for seed, scale in ((0, 1.0), (1, 2.0)):
         rows = [
             {"step": i, "time/step_s": 1.0, "reward/mean": scale * i, "optimizer/grad_norm": scale * (1 + i // 10)}
-            | {"reward/zero_variance_share": i / 40}
+            | {"reward/zero_variance_frac": i / 40}
             for i in range(30)
         ]
         log = folder / "runs" / f"control-s{seed}" / "metrics.jsonl"
@@ -184,12 +184,12 @@ def test_what_was_logged_is_a_mean_of_its_part_of_the_run(tmp_path: Path) -> Non
 
 
 def test_raw_kl_is_that_of_the_last_tenth() -> None:
-    rows = [{"anchor/kl_raw": float(n)} for n in range(20)] + [{"step": 20}]
+    rows = [{"kl/to_reference": float(n)} for n in range(20)] + [{"step": 20}]
     logged, without = (Run(arm="a", seed=0, metrics=some) for some in (rows, [{"step": 0}]))
     assert logged.raw_kl == 18.5 and without.raw_kl is None
     for text in ("nan", "inf"):  # as metrics.jsonl has them
-        assert Run(arm="a", seed=0, metrics=[*rows, {"anchor/kl_raw": text}]).raw_kl is None
-        found = strength([[{"anchor/q_mean": text, "anchor/q_active_share": 0.5}]])
+        assert Run(arm="a", seed=0, metrics=[*rows, {"kl/to_reference": text}]).raw_kl is None
+        found = strength([[{"guide/q_mean": text, "guide/active_frac": 0.5}]])
         assert found is not None and found["active_first"] == 0.5 and not math.isfinite(found["q_last"])
 
 
@@ -199,7 +199,7 @@ def test_of_samples_alone_the_summary_has_what_the_runs_logged(tmp_path: Path) -
     for record in (folder / "evaluations").glob("*-s*.npz"):
         record.unlink()
     for log in (folder / "runs").glob("*/metrics.jsonl"):
-        log.write_text(json.dumps({"step": 0, "anchor/kl_raw": 0.1, "rollout/tokens": 7, "time/step_s": 2.0}) + "\n")
+        log.write_text(json.dumps({"step": 0, "kl/to_reference": 0.1, "rollout/tokens": 7, "time/step_s": 2.0}) + "\n")
     found = summarize(folder)
     row = found["arms"]["other"]
     assert row["seeds"] == [] and row["tokens"] == 7 and row["kl_raw"]["value"] == 0.1 and row["train_seconds"] == 2.0

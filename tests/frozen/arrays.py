@@ -87,16 +87,16 @@ def metrics(rng: np.random.Generator, arm: str, steps: int = 12) -> list[dict[st
         row: dict[str, float] = {
             "step": i,
             "reward/mean": round(0.1 + 0.1 * done + rng.normal(0, 0.01), 6),
-            "reward/dead_group_share": round(0.5 - 0.1 * done + rng.normal(0, 0.02), 6),
+            "reward/dead_group_frac": round(0.5 - 0.1 * done + rng.normal(0, 0.02), 6),
             "policy/entropy": round(1.2 - 0.3 * done + rng.normal(0, 0.01), 6),
             "optimizer/grad_norm": round(0.4 + rng.normal(0, 0.03), 6),
-            "anchor/kl_raw": round(kl * done, 6),
-            "anchor/kl": round(kl * done * 1.1, 6),
+            "kl/to_reference": round(kl * done, 6),
+            "kl/to_anchor": round(kl * done * 1.1, 6),
             "rollout/tokens": int(2000 + rng.integers(0, 200)),
             "time/step_s": round(1.0 + rng.uniform(0, 0.2), 6),
         }
         if guided:
-            row |= {"anchor/q_mean": round(1 + 0.02 * done, 6), "anchor/q_active_share": round(0.2 - 0.05 * done, 6)}
+            row |= {"guide/q_mean": round(1 + 0.02 * done, 6), "guide/active_frac": round(0.2 - 0.05 * done, 6)}
         rows.append(row)
     return rows
 

@@ -25,7 +25,7 @@ WANTED = {
     "dapo_overlong": dapo(overlong_buffer=16, max_tokens=24),
     "dars": dars(),
     "dars_b": dars(),
-    "dars_hw": dars(target="hardness", most=64),
+    "dars_hw": dars(target="hardness", max_completions=64),
     "dars_stages": dars(baseline="stages"),
     "dars_uniform": dars(spread="uniform"),
     "dars_value": replace(dr_grpo(), name="dars_value", rollout=MarginalValue(each=16)),

@@ -194,6 +194,14 @@ def test_a_server_is_asked_again_a_few_times_and_no_more() -> None:
         ServerGenerator(url, "policy", TOKENS, LAW, attempts=2, sleep=slept.append).generate([Request((5,), (3,))])
 
 
+def test_a_server_that_does_not_answer_is_reported_once() -> None:
+    with serving(lambda body, n: (503, {"error": "loading"}) if n < 4 else completion(body, n)) as (url, _):
+        patient = ServerGenerator(url, "policy", TOKENS, LAW, sleep=lambda s: None)
+        with pytest.warns(UserWarning, match=r"503.*asked again up to 6 times, each for at most 600 s") as caught:
+            patient.generate([Request((5,), (3,))])
+    assert len(caught) == 1
+
+
 @pytest.mark.slow
 def test_an_answer_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models_vllm, "LONGEST_ANSWER", 1000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,7 @@ from sage_rlvr.methods import grpo, sage
 from sage_rlvr.models import policy as base
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy, run_facts, weights_hash
 from sage_rlvr.models.sampler import Rollout
+from sage_rlvr.tasks.chat import render
 from sage_rlvr.tasks.countdown import Countdown, Problem, build_tokenizer
 from sage_rlvr.training.watch import GuideWatch, check_vocabulary
 
@@ -178,6 +180,20 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: retensored(f, lambda t: t.update({"model.norm.weight": torch.ones(3)})),
         "could not be loaded|lack the tensor",
     ),
+    "a layer fewer": (
+        lambda f: said_in_config(f, num_hidden_layers=json.loads((f / "config.json").read_text())["num_hidden_layers"] - 1),
+        r"config.json has no place for the tensor model\.layers\.\d+\.\S+ and \d+ more of its weight files",
+    ),
+    "a layer more": (
+        lambda f: said_in_config(f, num_hidden_layers=json.loads((f / "config.json").read_text())["num_hidden_layers"] + 1),
+        "lack the tensor model.layers",
+    ),
+    "20,000 layers": (lambda f: said_in_config(f, num_hidden_layers=20_000), r"num_hidden_layers = 20,000, and the weight files"),
+    "20,000 layers below": (
+        lambda f: said_in_config(f, text_config={"num_hidden_layers": 20_000}),
+        r"text_config.num_hidden_layers = 20,000, and the weight files hold \d+ tensors",
+    ),
+    "a tensor more": (lambda f: retensored(f, lambda t: t.update({"more": torch.ones(3)})), "no place for the tensor more of"),
     "an index above": (lambda f: indexed(f, "../elsewhere.safetensors"), "'../elsewhere.safetensors' as a file of tensors"),
     "an absolute index": (lambda f: indexed(f, str(f.parent / "elsewhere.safetensors")), "as a file of tensors"),
     "a link out": (linked, "outside the folder; copy that file here"),
@@ -219,6 +235,32 @@ def test_a_folder_that_is_not_to_be_loaded_is_refused(tiny_policy: Path, tmp_pat
         load_policy(str(folder))
 
 
+def test_a_template_that_is_endless_is_refused_before_it_is_compiled(tiny_policy: Path) -> None:
+    tokenizer = load_policy(str(tiny_policy))[1].tokenizer
+    tokenizer.chat_template = "{{ messages }}" * 2_000_000
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match="its chat template has 28,000,000 characters, more than the 1,000,000"):
+        render(tokenizer, [{"role": "user", "content": "?"}])
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_tied_embeddings_and_computed_buffers_are_no_superfluous_tensors(tiny_policy: Path, tmp_path: Path, stored: bool) -> None:
+    folder = tmp_path / "policy"
+    shutil.copytree(tiny_policy, folder)
+    said_in_config(folder, tie_word_embeddings=True)
+
+    def tie(tensors: dict[str, torch.Tensor]) -> None:
+        tensors.pop("lm_head.weight", None)
+        if stored:
+            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(2)
+
+    retensored(folder, tie)
+    model, _ = load_policy(str(folder))
+    assert torch.equal(model.get_input_embeddings().weight, model.get_output_embeddings().weight)
+
+
 def test_an_edit_to_any_shard_is_another_policy(tiny_policy: Path, tmp_path: Path) -> None:
     folder = tmp_path / "policy"
     shutil.copytree(tiny_policy, folder)
@@ -238,7 +280,7 @@ def test_an_edit_to_any_shard_is_another_policy(tiny_policy: Path, tmp_path: Pat
 
 
 def metrics_of(active: float, clamped: float) -> dict[str, float]:
-    return {"anchor/q_active_share": active, "anchor/q_clamped_share": clamped}
+    return {"guide/active_frac": active, "guide/clamped_frac": clamped}
 
 
 def shown(guide: Guide, steps: list[dict[str, float]]) -> list[str]:
@@ -256,7 +298,7 @@ def test_ten_idle_steps_in_a_row_are_said_once_and_nine_are_not():
     assert shown(Branch(), [*[idle] * 9, awake, *[idle] * 9]) == []
     (said,) = shown(Branch(), [awake, *[idle] * 25, awake, *[idle] * 25])
     assert said.startswith("Branch does nothing: q = 1 at every counted token in the 10 steps up to step 10 ")
-    assert "anchor/q_active_share = 0" in said and "threshold='p80'" in said
+    assert "guide/active_frac = 0" in said and "threshold='p80'" in said
     assert len(shown(Branch(), [*[idle] * 5, {"reward/mean": 0.0}, *[idle] * 5])) == 1, (
         "a step without an update is none"
     )

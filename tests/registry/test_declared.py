@@ -107,7 +107,7 @@ def test_no_label_of_a_shipped_design_is_taken_twice(name: str):
     design = load_design(path)
     arms, _ = resolve(design, path)
     labels = [arm.label for arm in arms]
-    assert len({*labels, *design.envelopes}) == len(labels) + len(design.envelopes)
+    assert len({*labels, *design.baselines}) == len(labels) + len(design.baselines)
 
 
 # ---- docstrings

@@ -19,7 +19,7 @@ from sage_rlvr import plugins
 from sage_rlvr.config import TrainConfig, decode, dump, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.teachers import teacher_named
-from sage_rlvr.registry import kinds, registry_of
+from sage_rlvr.registry import HOMES, registry_of
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.verifiers import Verdict
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(plugins.VARIABLE, "")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    before = {kind: dict(registry_of(kind)._parts) for kind in kinds()}
+    before = {kind: dict(registry_of(kind)._parts) for kind in HOMES}
     loaded = dict(plugins._loaded)
     plugins._loaded.clear()
     yield tmp_path

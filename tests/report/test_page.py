@@ -224,14 +224,14 @@ def test_a_guide_that_did_nothing_is_said_beside_its_results() -> None:
 def test_what_a_run_warned_of_stands_beside_it(folders: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(folders / "demo", tmp_path / "demo"))
     file = next(folder.glob("runs/*/run.json"))
-    warning = {"kind": "anchor/q_clamped_share", "step": 9, "message": "Branch is clamped everywhere"}
+    warning = {"kind": "guide/clamped_frac", "step": 9, "message": "Branch is clamped everywhere"}
     file.write_text(json.dumps(json.loads(file.read_text()) | {"warnings": [warning]}))
     results = Results.read(folder)
     (kept,) = summary_of(results, compare(results))["warnings"]
     assert kept == warning | {"arm": kept["arm"], "seed": 0}
     text = Page(page_of(results)).markdown()
-    assert "<br>warned: anchor/q_clamped_share |" in text
-    said = f"{kept['arm']}, seed 0, warned at step 9 (anchor/q_clamped_share): Branch is clamped everywhere"
+    assert "<br>warned: guide/clamped_frac |" in text
+    said = f"{kept['arm']}, seed 0, warned at step 9 (guide/clamped_frac): Branch is clamped everywhere"
     assert f"- {escaped(said)}" in text
 
 

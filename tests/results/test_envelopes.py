@@ -156,7 +156,7 @@ def test_laws_of_a_comparison_with_the_hull(seed: int, seeds: int, arms: int, li
 def folder(tmp_path: Path) -> Path:
     out = write_sweep(tmp_path / "sweep")
     facts = json.loads((out / "design.json").read_text())
-    facts |= {"envelopes": {RIVALS: ["grpo", "grpo_beta0.1"]}, "ceiling": "no_kl", "control": "grpo"}
+    facts |= {"baselines": {RIVALS: ["grpo", "grpo_beta0.1"]}, "oracle": "no_kl", "control": "grpo"}
     (out / "design.json").write_text(json.dumps(facts))
     return out
 
@@ -190,7 +190,7 @@ def test_an_envelope_is_read_over_the_seeds_that_all_have(folder: Path) -> None:
     """The arm has three training seeds and a rival two; with no seed in common there is no row."""
     results = Results.read(str(folder))
     del results.records["GRPO", 2, ""]
-    (envelope,) = results.design.envelopes
+    (envelope,) = results.design.baselines
     found = read_above(results, "SAGE-Branch", envelope, Metric(k=results.k, at="hull"))
     assert found is not None and found.ahead.shape[1] == len(found.pass1) == 2
     for seed in (0, 1):
@@ -204,7 +204,7 @@ def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:
     assert "## Room" in text and RIVALS in text.split("\n")[2]
     stored = read_summary(folder / "summary.json")
     design = design_of_summary(stored)
-    assert design.envelopes[0].arms == ("GRPO", "GRPO, beta 0.1") and design.ceiling == "no KL"
+    assert design.baselines[0].arms == ("GRPO", "GRPO, beta 0.1") and design.oracle == "no KL"
     again = [row for row in compare(Results.read(str(folder))) if row.family == "primary"]
     assert {row["b"] for row in stored["rows"] if row["family"] == "primary"} == {row.b for row in again}
 
@@ -212,11 +212,11 @@ def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"envelopes": {"all": ("grpo", "rloo")}}, "'rloo': no such arm"),
-        ({"envelopes": {"grpo": ("grpo",)}}, "an arm has this name"),
-        ({"envelopes": {"all": ()}}, "name at least one arm"),
-        ({"envelopes": {"all": ("grpo", "no_kl")}}, "every arm is a rival"),
-        ({"envelopes": {"all": ("grpo",)}, "ceiling": "truth"}, "'truth': no such arm"),
+        ({"baselines": {"all": ("grpo", "rloo")}}, "'rloo': no such arm"),
+        ({"baselines": {"grpo": ("grpo",)}}, "an arm has this name"),
+        ({"baselines": {"all": ()}}, "name at least one arm"),
+        ({"baselines": {"all": ("grpo", "no_kl")}}, "every arm is a rival"),
+        ({"baselines": {"all": ("grpo",)}, "oracle": "truth"}, "'truth': no such arm"),
     ],
 )
 def test_what_a_design_refuses(given: dict[str, object], said: str) -> None:
@@ -243,10 +243,10 @@ def test_discarded_candidates_weaken_the_correction(folder: Path) -> None:
 
 def test_discarded_candidates_are_refused_where_they_could_not_count() -> None:
     plain = {"title": "t", "seeds": (0, 1, 2), "arms": {"a": "grpo", "b": "rloo"}, "control": "a"}
-    with pytest.raises(ConfigError, match="counts among the candidates of envelopes"):
+    with pytest.raises(ConfigError, match="counts among the candidates of baselines"):
         DesignSpec(**plain, discarded=("rft",))
     with pytest.raises(ConfigError, match="is an arm that is run"):
-        DesignSpec(**plain, envelopes={"E": ("a",)}, discarded=("b",))
+        DesignSpec(**plain, baselines={"E": ("a",)}, discarded=("b",))
 
 
 def test_what_cannot_be_read_is_said_without_a_number(folder: Path) -> None:

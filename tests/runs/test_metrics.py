@@ -36,7 +36,7 @@ def test_steps_without_a_living_group_are_said_once_with_a_cause(tmp_path: Path)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for step in range(count):
-                run.log({"step": step, "reward/zero_variance_share": share, "reward/mean": mean})
+                run.log({"step": step, "reward/zero_variance_frac": share, "reward/mean": mean})
         return [str(w.message) for w in caught]
 
     with opened(tmp_path) as run:
@@ -75,7 +75,7 @@ def test_a_partial_last_line_is_not_a_row_and_goes_on_resume(tmp_path: Path) -> 
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
-        odd = ('{"step": 1, "anchor/kl": {}}', '{"step": 1, "anchor/kl": "x"}', '{"step": 1, "loss": NaN}')
+        odd = ('{"step": 1, "kl/to_anchor": {}}', '{"step": 1, "kl/to_anchor": "x"}', '{"step": 1, "loss": NaN}')
         for damaged in ("garbage", "[1]", '{"loss": 1}', '{"step": true}', '{"step": -1}', "[" * 100_000, *odd):
             run.metrics_path.write_text(f'{{"step": 0}}\n{damaged}\n{{"step": 2}}\n')
             with pytest.raises(DataError, match=r"metrics\.jsonl:2: .*delete that line"):

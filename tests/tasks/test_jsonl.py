@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.methods.objectives.right_answers import distinct
 from sage_rlvr.tasks.base import NO_ANSWER, answer_key
-from sage_rlvr.tasks.jsonl import RewardTask, reward_sha256
+from sage_rlvr.tasks.jsonl import RewardTask, _judge, _loaded, reward_sha256
 from sage_rlvr.training.problems import unkeyed
+from sage_rlvr.verifiers import Verdict
 
 REWARDS = """
 import time
@@ -33,6 +36,9 @@ def raises(completion, row):
 
 def nan(completion, row):
     return float("nan")
+
+def nobody(completion, row):
+    return None
 
 def hangs(completion, row):
     while True:
@@ -70,6 +76,59 @@ def test_a_reward_is_called_with_a_row_or_as_trl_calls_it(made: Any) -> None:
 def test_a_reward_that_raises_or_is_no_number_names_the_row_and_the_value(made: Any, function: str, why: str) -> None:
     with pytest.raises(DataError, match=rf"on row 'r2' of .*my\.jsonl it {why}.*completion was 'x'"):
         made(function).verify(made().problems()[1], "x")
+
+
+class Raising:
+    def __float__(self) -> float:
+        raise RuntimeError("no")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def exits(completion: str, row: Any) -> float:
+    sys.exit(0)
+
+
+def interrupts(completion: str, row: Any) -> float:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("reward", "why"),
+    [
+        (lambda completion, row: 10**400, r"gave 1000+.*, which is no number \(OverflowError\)"),
+        (lambda completion, row: Raising(), r"gave a Raising without a text, which is no number \(RuntimeError\)"),
+        (lambda completion, row: Verdict("maybe", "x"), r"raised DataError: Verdict\('maybe', ...\): the label is one of .*\(line"),
+        (lambda completion, row: Verdict("right", "x", float("inf")), r"raised DataError: .*score=inf.*finite"),
+        (lambda completion, row: Verdict("right", "x", "much"), r"raised DataError: .*score='much'"),
+        (lambda completion, row: float("nan"), "gave nan"),
+        (lambda completion, row: 2j, "gave 2j, which is no number"),
+        (exits, r"raised SystemExit: 0 \(line \d+\)"),
+        (interrupts, r"raised KeyboardInterrupt:  \(line \d+\)"),
+    ],
+)
+def test_a_reward_that_fails_in_any_way_is_a_mistake_and_never_undecided(reward: Any, why: str, made: Any) -> None:
+    said = _judge(reward, "x", {}, "?")
+    assert said.label == "wrong" and re.match(why, said.reason)
+    with pytest.raises(DataError, match=rf"on row 'r1' of .*my\.jsonl it {why}"):
+        made()._verdict(made().problems()[0], "x", said)
+
+
+def test_a_reward_whose_file_ends_the_process_names_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(ConfigError, match=r"ends.py \(line 2\): SystemExit: 0"):
+        _loaded(f"{tmp_path / 'ends.py'}|score")
+
+
+@pytest.mark.parametrize("steps", [2, 5])
+def test_a_run_that_nobody_could_judge_is_not_done(steps: int, recipe: Path, capsys: Any) -> None:
+    with pytest.warns(UserWarning, match=r"step 0: 100% of the completions were undecided, reward 0.*task.seconds"):
+        assert call("train", recipe, "--run", "run", "--quiet", "--steps", steps, "--task.reward", "my_rewards.py:nobody") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("no completion could be judged in the first 3 steps" if steps == 5 else "not one completion of this run") in said
+    kept = json.loads(Path("run/run.json").read_text())["warnings"]
+    assert "undecided" in {one["kind"] for one in kept}
 
 
 @pytest.mark.slow

@@ -75,10 +75,10 @@ def test_base_is_the_model_before_fine_tuning_and_sft_where_the_run_starts(confi
         "a path": build(config(tiny_policy)),
     }
     found = {name: train_step(loop, 0) for name, loop in loops.items()}
-    assert found["sft"]["anchor/kl_raw"] == found["base without one"]["anchor/kl_raw"] == 0.0
-    assert found["base"]["anchor/kl_raw"] == found["a path"]["anchor/kl_raw"] > 0.1
+    assert found["sft"]["kl/to_reference"] == found["base without one"]["kl/to_reference"] == 0.0
+    assert found["base"]["kl/to_reference"] == found["a path"]["kl/to_reference"] > 0.1
     assert equal(model_tensors(loops["base"].reference), model_tensors(load_policy(str(tiny_policy))[0]))  # type: ignore[arg-type]
-    assert not any("anchor/reference_step" in metrics for metrics in found.values())
+    assert not any("kl/reference_step" in metrics for metrics in found.values())
 
 
 @pytest.mark.slow
@@ -159,8 +159,8 @@ def test_another_vocabulary_is_refused_with_both_names_and_sizes(
 def test_a_reference_is_replaced_by_the_policy_every_two_steps(config: Config, tmp_path: Path) -> None:
     settings = config("base", 2, "checkpoint.every", "1", "checkpoint.keep", "9")
     rows = run(settings, tmp_path / "run")
-    assert [row["anchor/reference_step"] for row in rows] == [0, 0, 2, 2, 4]
-    assert [row["anchor/kl_raw"] > 0 for row in rows] == [False, True, False, True, False]
+    assert [row["kl/reference_step"] for row in rows] == [0, 0, 2, 2, 4]
+    assert [row["kl/to_reference"] > 0 for row in rows] == [False, True, False, True, False]
     folders = [tmp_path / "run" / "checkpoints" / f"step-{n:06d}" for n in range(1, 6)]
     assert [(f / "reference.safetensors").exists() for f in folders] == [False, True, True, True, True]
     policies = [load_file(f / "model.safetensors") for f in folders]
@@ -171,8 +171,8 @@ def test_a_reference_is_replaced_by_the_policy_every_two_steps(config: Config, t
 
 def test_a_snapshot_is_the_policy_after_its_step_and_stays(config: Config, tmp_path: Path) -> None:
     rows = run(config("snapshot@2", None, "checkpoint.every", "1", "checkpoint.keep", "9"), tmp_path / "run")
-    assert [row["anchor/reference_step"] for row in rows] == [0, 0, 2, 2, 2]
-    assert [row["anchor/kl_raw"] > 0 for row in rows] == [False, True, False, True, True]
+    assert [row["kl/reference_step"] for row in rows] == [0, 0, 2, 2, 2]
+    assert [row["kl/to_reference"] > 0 for row in rows] == [False, True, False, True, True]
     at = tmp_path / "run" / "checkpoints"
     assert equal(
         load_file(at / "step-000005" / "reference.safetensors"), load_file(at / "step-000002" / "model.safetensors")
@@ -202,9 +202,9 @@ def test_a_refresh_replaces_a_reference_of_another_size(config: Config, tmp_path
     tokens.save_pretrained(tmp_path / "small")
     settings = config("base", 2, "base_model", str(tmp_path / "small"), "steps", "4", "checkpoint.every", "3")
     rows = run(settings, tmp_path / "whole")
-    assert rows[0]["anchor/kl_raw"] > 0 == rows[2]["anchor/kl_raw"]
+    assert rows[0]["kl/to_reference"] > 0 == rows[2]["kl/to_reference"]
     run(replace(settings, steps=3), tmp_path / "parts")
-    assert run(settings, tmp_path / "parts")[3]["anchor/kl_raw"] == rows[3]["anchor/kl_raw"] > 0
+    assert run(settings, tmp_path / "parts")[3]["kl/to_reference"] == rows[3]["kl/to_reference"] > 0
 
 
 @pytest.mark.slow
@@ -215,9 +215,9 @@ def test_a_snapshot_that_a_directory_has_passed_is_refused(config: Config, tmp_p
     with pytest.raises(ConfigError, match="the policy after step 3, and this run is at step 4 without having kept it"):
         run(config("snapshot@3", None, "steps", "6"), folder, fork=True)
     rows = run(config("snapshot@5", None, "steps", "6"), folder, fork=True)
-    assert [row["anchor/reference_step"] for row in rows] == [0, 0, 2, 2, 0, 5]
+    assert [row["kl/reference_step"] for row in rows] == [0, 0, 2, 2, 0, 5]
     rows = run(config("sft", None, "steps", "7"), folder, fork=True)
-    assert "anchor/reference_step" not in rows[6] and rows[6]["anchor/kl_raw"] > 0
+    assert "kl/reference_step" not in rows[6] and rows[6]["kl/to_reference"] > 0
 
 
 # ---- what `show` says of it

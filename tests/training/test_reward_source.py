@@ -82,7 +82,7 @@ def test_rewards_by_hand_before_and_after_the_policy_moves(write_recipe: Recipe,
         assert groups.right is not None and groups.right.shape == (4, 4)
         metrics = train_step(loop, step)
         assert metrics["reward/mean"] == pytest.approx(float(groups.rewards.mean()))
-        assert metrics["verifier/right_share"] == float(groups.right.float().mean())
+        assert metrics["verifier/right_frac"] == float(groups.right.float().mean())
     moved = max(float((a - b).abs().max()) for a, b in zip(loop.policy.parameters(), first.parameters(), strict=True))
     assert moved > 1e-3  # and "initial" did not move with it
 
@@ -129,7 +129,7 @@ def test_a_run_says_that_no_verifier_is_asked(write_recipe: Recipe, tmp_path: Pa
 def test_a_reward_that_pays_for_no_reference_is_said(write_recipe: Recipe, tmp_path: Path) -> None:
     """All completions are cut off behind their first token, so that none has an answer; one step that pays ends the count."""
     config = load_config(TrainConfig, write_recipe(RLPR), [("rollout.max_new_tokens", "1")])
-    said_so = pytest.warns(UserWarning, match=r"ReferenceProbability has paid for no reference.*reward/support_mean = 0")
+    said_so = pytest.warns(UserWarning, match=r"ReferenceProbability has paid for no reference.*self_reward/mean = 0")
     with said_so, RunDir.open(tmp_path / "run", dump(config)) as run:
         train(config, run, Silent())
     kept = json.loads((tmp_path / "run" / "run.json").read_text())["warnings"]
@@ -137,7 +137,7 @@ def test_a_reward_that_pays_for_no_reference_is_said(write_recipe: Recipe, tmp_p
     said: list[tuple[str, int, str]] = []
     watch = SourceWatch(config.method.reward_source, 100, lambda *one: said.append(one))
     for step in range(40):
-        watch.see(step, {"reward/support_mean": 0.1 * (step == 3)})
+        watch.see(step, {"self_reward/mean": 0.1 * (step == 3)})
     assert [(kind, step) for kind, step, _ in said] == [("unpaid", 13)]
     SourceWatch(None, 1, lambda *one: said.append(one)).see(0, {})
     assert len(said) == 1
@@ -164,7 +164,7 @@ def test_rows_of_a_users_own_with_reference_answers(tmp_path: Path, warm_policy:
     loop = loop_of(path)
     found = [train_step(loop, step) for step in range(2)]
     assert all(0.1 < row["reward/mean"] < 1 for row in found) and any(row["optimizer/grad_norm"] > 0 for row in found)
-    assert all(row["verifier/right_share"] not in (row["reward/mean"], 1.0) for row in found), "verdicts are no rewards"
+    assert all(row["verifier/right_frac"] not in (row["reward/mean"], 1.0) for row in found), "verdicts are no rewards"
 
 
 @pytest.mark.slow
@@ -185,5 +185,5 @@ def test_knights_and_knaves_by_the_solutions_probability(tmp_path: Path) -> None
     tokens.tokenizer.save_pretrained(tmp_path / "base")
     loop = loop_of(path, *edits)
     rows = [train_step(loop, step) for step in range(2)]
-    assert all(0 < row["verifier/right_share"] < 1 and 0 <= row["reward/auc"] <= 1 for row in rows), rows
+    assert all(0 < row["verifier/right_frac"] < 1 and 0 <= row["reward/auc"] <= 1 for row in rows), rows
     assert all(0.02 < row["reward/mean"] < 1 for row in rows)

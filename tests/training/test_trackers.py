@@ -81,7 +81,7 @@ with RunDir.open(folder, {}) as run:
     with tracking([name], run, SftConfig(steps=9)) as report:
         for step in range(last):
             run.log({"step": step, "reward/mean": step / 2})
-            report(step, {"reward/mean": step / 2, "anchor/kl_raw": 0.0})
+            report(step, {"reward/mean": step / 2, "kl/to_reference": 0.0})
 """
 
 
@@ -103,7 +103,7 @@ def test_tensorboard(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("reward/mean")] == [(s, s / 2) for s in range(4)]
-    assert set(events.Tags()["scalars"]) == {"reward/mean", "anchor/kl_raw"}
+    assert set(events.Tags()["scalars"]) == {"reward/mean", "kl/to_reference"}
 
 
 def test_wandb_offline(tmp_path: Path) -> None:

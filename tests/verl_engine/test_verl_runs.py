@@ -98,11 +98,11 @@ def test_two_workers_killed_and_resumed_end_with_the_loops_weights(tmp_path: Pat
     after = rows_of(tmp_path / "file.jsonl")
     assert [row["step"] for row in before[:3]] == [1, 2, 3] and [row["step"] for row in after] == [3, 4]
     again, once = after[0]["data"], before[2]["data"]
-    for name in ("anchor/q_mean", "anchor/kl", "anchor/kl_raw", "reward/mean", "policy/entropy"):
+    for name in ("guide/q_mean", "kl/to_anchor", "kl/to_reference", "reward/mean", "policy/entropy"):
         assert again[name] == pytest.approx(once[name], abs=1e-6)
     for row, part in zip([*before[:2], *after], groups, strict=True):
         assert row["data"]["reward/mean"] == pytest.approx(float(part.rewards.mean()))
-        assert abs(row["data"]["anchor/q_mean"] - 1) > 1e-4
+        assert abs(row["data"]["guide/q_mean"] - 1) > 1e-4
     start = load_policy("embedded")[0].state_dict()
     found = load_file(next((tmp_path / f"verl/global_step_{STEPS}/actor/huggingface").glob("*.safetensors")))
     assert set(found) <= set(wanted) and furthest(found, start) > 2e-4
@@ -160,10 +160,10 @@ def test_a_recipe_runs_on_verl_and_is_read_like_any_other(case: str, tmp_path: P
     assert "done: 2 steps" in command(tmp_path, "train", "mine.yaml", "--run", "run")
     rows = rows_of(tmp_path / "run/metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1]
-    assert {"reward/mean", "anchor/kl_raw", "optimizer/lr", "loss", "actor/kl_loss"} <= rows[1].keys()
-    assert rows[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6) and abs(rows[0]["anchor/q_mean"] - 1) > 1e-4
-    assert rows[1]["anchor/kl_raw"] > 1e-8
-    assert (rows[0]["reward/zero_variance_share"] == 0) or case != "lora"
+    assert {"reward/mean", "kl/to_reference", "optimizer/lr", "loss", "actor/kl_loss"} <= rows[1].keys()
+    assert rows[0]["kl/to_reference"] == pytest.approx(0, abs=1e-6) and abs(rows[0]["guide/q_mean"] - 1) > 1e-4
+    assert rows[1]["kl/to_reference"] > 1e-8
+    assert (rows[0]["reward/zero_variance_frac"] == 0) or case != "lora"
     assert "nothing was left to do" in command(tmp_path, "train", "mine.yaml", "--run", "run")
     assert json.loads((tmp_path / "run/run.json").read_text())["config"]["engine"]["name"] == "verl"
     adapter = (tmp_path / "run/policy/adapter_config.json").is_file()
@@ -177,4 +177,4 @@ def test_a_recipe_runs_on_verl_and_is_read_like_any_other(case: str, tmp_path: P
             command(tmp_path, "eval", model, "--problems", "10", "--samples", "8", "--store", name, "--quiet")
         assert "verl" in command(tmp_path, "compare", "base=base", "verl=verl", "--k", "4")
         command(tmp_path, "report", "run", "-o", "report.html")
-        assert "anchor/kl" in (tmp_path / "report.html").read_text()
+        assert "kl/to_anchor" in (tmp_path / "report.html").read_text()

@@ -93,7 +93,7 @@ def replay(case: str, patch: Any, words: list[str], figure: Figure, *more: str) 
     for step, part in enumerate(groups):
         rows = part.rewards.numel()
         metrics = verl.step(part, Key(step).permutation(0, "balanced", rows).tolist())
-        shaped = max(shaped, metrics.get("anchor/q_active_share", 0.0))
+        shaped = max(shaped, metrics.get("guide/active_frac", 0.0))
     found = verl.weights()
     guide = config.method.anchor is not None and not is_flat(config.method.anchor.guide)
     assert (shaped > 0) == guide  # q is not 1
@@ -149,8 +149,8 @@ def test_the_field_the_loss_reads_is_the_cores(monkeypatch: pytest.MonkeyPatch, 
     figure("largest difference of log(q pi_ref)", f"{float((verl.padded('ref_log_prob') - wanted).abs().max()):.1e}")
     advantages = advantages_of(config.method, second.rewards, signals, log_q, 1, 2, Key(config.seed), before)
     torch.testing.assert_close(verl.padded("advantages"), torch.where(mask, advantages, 0.0), rtol=0, atol=1e-6)
-    assert metrics["anchor/q_mean"] == pytest.approx(float(log_q.exp()[mask].mean()), abs=1e-6)
-    assert metrics["anchor/kl_raw"] != metrics["anchor/kl"] and metrics["reward/mean"] == second.rewards.mean()
+    assert metrics["guide/q_mean"] == pytest.approx(float(log_q.exp()[mask].mean()), abs=1e-6)
+    assert metrics["kl/to_reference"] != metrics["kl/to_anchor"] and metrics["reward/mean"] == second.rewards.mean()
 
 
 def test_a_resumed_step_has_the_noise_it_had(monkeypatch: pytest.MonkeyPatch):
@@ -191,4 +191,4 @@ def test_lora_is_shaped_by_the_adapters_policy(monkeypatch: pytest.MonkeyPatch):
     config = config_of("sage_branch")
     lora = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.actor.optim.lr=1e-2"]
     whole, found = (stages(config, monkeypatch, *more).step(groups[0]) for more in ([], lora))
-    assert found["anchor/q_mean"] == pytest.approx(whole["anchor/q_mean"], abs=1e-6) and found["anchor/kl_raw"] < 1e-10
+    assert found["guide/q_mean"] == pytest.approx(whole["guide/q_mean"], abs=1e-6) and found["kl/to_reference"] < 1e-10

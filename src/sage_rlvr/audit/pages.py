@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from sage_rlvr.tasks.checks import Audit, Check, Finding
 from sage_rlvr.tasks.datasets import completions
 from sage_rlvr.text import escaped
+from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import shared
 
+Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 NOT_PASSED = "NOT PASSED: a check is below 99 %; mend or leave out the rows that it names"
 
 
@@ -74,13 +77,18 @@ def write_page(found: Sequence[Audit], path: Path, command: str) -> None:
     path.write_text(page_of(found, command), encoding="utf-8")
 
 
-def verify_lines(path: Path, answer_in: str, tag: str) -> list[str]:
+def verify_lines(path: Path, answer_in: str, tag: str, counting: Counting | None = None, batch: int = 2048) -> list[str]:
     """What was taken of a file with completion (or response) and a gold; verdicts on its rows: id, label, reason; a count.
 
     The gold stands where `sage_rlvr.tasks.datasets` looks for it. DataError names file, line and column of what is missing.
+    counting(total): a context whose value gets the number of rows that were judged since its last call.
     """
     rows, taken = completions(path)
-    verdicts = shared().verify([row[1:] for row in rows], answer_in=answer_in, tag=tag)
+    verdicts: list[Verdict] = []
+    with nullcontext(lambda n: None) if counting is None else counting(len(rows)) as advance:
+        for start in range(0, len(rows), batch):
+            verdicts += shared().verify([row[1:] for row in rows[start : start + batch]], answer_in=answer_in, tag=tag)
+            advance(len(verdicts) - start)
     counts = Counter(verdict.label for verdict in verdicts)
     told = [
         f"{i}\t{verdict.label}\t{verdict.reason}" for i, verdict in zip((i for i, *_ in rows), verdicts, strict=True)

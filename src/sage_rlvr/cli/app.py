@@ -19,7 +19,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import sage_rlvr
-from sage_rlvr import plugins
+from sage_rlvr import extras, plugins
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
 from sage_rlvr.parent import end_with_parent
@@ -79,9 +79,14 @@ def _answered(words: list[str], session: Session) -> int:
         session.note(error)
         return 2
     except KeyboardInterrupt as stop:
+        if (said := plugins.blame(stop)) is not None and "raise KeyboardInterrupt" in said:  # no key was pressed
+            return _blamed(said, session)
         session.note("interrupted; what was finished is saved, the same command continues")
         return 128 + getattr(stop, "number", signal.SIGINT)
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (needs := extras.advice(error)):
+            session.note(f"sage-rlvr {words[0] if words else ''} {needs}")
+            return 2
         if (isinstance(error, BrokenPipeError) and _reader_is_gone()) or _is_stdouts(error):
             raise
         if isinstance(error, OSError) and error.errno in (*_OF_A_DISK, *_OF_A_PLACE) and error.filename:
@@ -90,12 +95,20 @@ def _answered(words: list[str], session: Session) -> int:
             session.note(disk_problem(error, "", Path(os.fsdecode(error.filename))))
             return 2
         if (said := plugins.blame(error)) is not None:
-            session.err.print("PluginError", style="bold red", end="")
-            session.note(f": {said}")
-            return 2
+            return _blamed(said, session)
         session.note(traceback.format_exc().rstrip())
         session.note(f"a fault of sage-rlvr, exit code {FAULT}: please report it with the lines above")
         return FAULT
+    except BaseException as error:  # sys.exit of a part from outside, which would end as success; that of --help is not blamed
+        if (said := plugins.blame(error)) is None:
+            raise
+        return _blamed(said, session)
+
+
+def _blamed(said: str, session: Session) -> int:
+    session.err.print("PluginError", style="bold red", end="")
+    session.note(f": {said}")
+    return 2
 
 
 def _is_stdouts(error: Exception) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -79,13 +80,16 @@ class Verify(Command):
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.audit import verify_lines
+        from sage_rlvr.progress import counting
         from sage_rlvr.verifiers.pool import shared
 
         pair = (self.gold, self.answer)
         if (None in pair) if self.file is None else pair != (None, None):
             raise ConfigError("verify: give GOLD and ANSWER, or --file ROWS, and not both")
         if self.file is not None:
-            session.say(*verify_lines(self.file, self.answer_in or "boxed", self.tag))
+            session.note(f"verify: reading {self.file}")
+            told = verify_lines(self.file, self.answer_in or "boxed", self.tag, partial(counting, session.err, "verify"))
+            session.say_plainly(told)
             return 0
         options = {"answer_in": self.answer_in or "whole", "tag": self.tag}
         verdict = shared().verify([(self.answer, self.gold)], **options)[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import shutil
@@ -12,6 +11,7 @@ from typing import Any
 
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.extras import missing
 
 
 @dataclass(frozen=True)
@@ -29,31 +29,23 @@ class Doctor(Command):
     """Numbers of GPUs that a step is divided by."""
 
     def execute(self, session: Session) -> int:
-        """Exit code 0 where the CPU path works, else 2; 0 after counting."""
+        """Exit code 0 where all that is installed works, with or without torch, else 2; 0 after counting."""
         if self.model is not None or self.recipe is not None:
             session.say(*self.counted())
             return 0
-        import torch
-        import transformers
-
-        gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: everything runs on the CPU"
         facts = {
             "python": platform.python_version(),
             "machine": platform.platform(),
             "cores": str(os.cpu_count()),
             "free disk": f"{shutil.disk_usage('.').free / 1e9:.0f} GB here",
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "threads": f"{torch.get_num_threads()} by torch's choice; recipes set engine.threads themselves",
-            "GPU": gpu,
         }
-        good = _policy_facts(facts)
-        for name in ("trl", "verl", "vllm", "peft"):
-            there = importlib.util.find_spec(name) is not None
-            facts[name] = "installed" if there else "not installed: only needed by its own engine"
+        good, conclusion = _training_facts(facts)
+        for engine in ("trl", "verl", "vllm"):
+            absent = missing(engine)
+            facts[engine] = f"no {', '.join(absent)}: only needed by this engine" if absent else "installed"
         width = max(map(len, facts))
         session.say(*(f"{name:<{width}}  {value}" for name, value in facts.items()))
-        session.out.print("the CPU path works" if good else "the CPU path does not work: see above", style="bold")
+        session.out.print(conclusion, style="bold")
         return 0 if good else 2
 
     def counted(self) -> list[str]:
@@ -67,6 +59,32 @@ class Doctor(Command):
         config = None if self.recipe is None else read_recipe(self.recipe, [("model", self.model)] if self.model else [], "train")
         assert config is None or isinstance(config, TrainConfig)
         return footprint_lines(self.model, config, self.gpus)
+
+
+def _training_facts(facts: dict[str, str]) -> tuple[bool, str]:
+    """Whether what is installed for training works, and the conclusion. The base install has none of it, which is no fault."""
+    absent = missing("train")
+    if "torch" in absent:
+        facts["train"] = f"not installed: no {', '.join(absent)}"
+        return True, "compare, report, audit, verify and plan work; to train and to evaluate models: pip install 'sage-rlvr[train]'"
+    if absent:
+        facts["train"] = f"incomplete: no {', '.join(absent)}"
+        return False, "training does not work; run: pip install 'sage-rlvr[train]'"
+    try:
+        import torch
+        import transformers
+    except (ImportError, OSError) as error:  # OSError: a shared library that does not load
+        facts["train"] = f"does not load: {type(error).__name__}: {error}"
+        return False, "training does not work: torch or transformers is installed and cannot be imported; install it again"
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: everything runs on the CPU"
+    facts |= {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "threads": f"{torch.get_num_threads()} by torch's choice; recipes set engine.threads themselves",
+        "GPU": gpu,
+    }
+    good = _policy_facts(facts)
+    return good, "the CPU path works" if good else "the CPU path does not work: see above"
 
 
 def _bfloat16_facts(model: Any, prompts: Any, rollout: Any, wanted: Any) -> str:

@@ -23,7 +23,7 @@ from sage_rlvr.config import (
     to_yaml,
 )
 from sage_rlvr.errors import ConfigError, neighbors, suggest
-from sage_rlvr.registry import kinds, registry_of
+from sage_rlvr.registry import HOMES, help_of, registry_of
 
 Config = TrainConfig | FinetuneConfig | SftConfig | OfflineConfig
 
@@ -80,23 +80,22 @@ class Parts(Command):
     """One kind alone, for example guides; or a part, for example branch, whose options are listed."""
 
     def execute(self, session: Session) -> int:
+        asked = None if self.name is None else self.name.replace("-", "_")
+        if asked is None or asked.removesuffix("s") in HOMES:  # a list, which the base install can print
+            for kind in HOMES if asked is None else [asked.removesuffix("s")]:
+                session.say(f"{kind}", *(f"  {name:<24} {said}" for name, said in help_of(kind).items()))
+            return 0
         from sage_rlvr.cli.part_options import about
 
-        asked = None if self.name is None else self.name.replace("-", "_")
-        singular = "" if asked is None else asked.removesuffix("s")
-        of_name = [kind for kind in kinds() if asked is not None and asked in registry_of(kind)]
-        if asked is not None and not of_name and singular not in kinds():
-            near = ", ".join(neighbors(asked, [*kinds(), *(name for kind in kinds() for name in registry_of(kind))]))
+        of_name = [kind for kind in HOMES if asked in registry_of(kind)]
+        if not of_name:
+            near = ", ".join(neighbors(asked, [*HOMES, *(name for kind in HOMES for name in registry_of(kind))]))
             near = f"; near it: {near}" if near else ""
             raise ConfigError(
                 f"no part and no kind of part {self.name!r}{near}; `{suggest('parts')}` lists all{registry_of('guide').own}"
             )
-        if of_name and singular not in kinds():
-            for kind in of_name:
-                session.say(*about(kind, str(asked)), "")
-        else:
-            for kind in kinds() if asked is None else [singular]:
-                session.say(f"{kind}", *(f"  {name:<24} {said}" for name, said in registry_of(kind).help().items()))
+        for kind in of_name:
+            session.say(*about(kind, asked), "")
         return 0
 
 

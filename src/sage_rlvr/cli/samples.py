@@ -71,7 +71,6 @@ class Samples(Command):
 
     def _bring_in(self, session: Session) -> None:
         from sage_rlvr.evaluation.lm_eval import import_lm_eval
-        from sage_rlvr.evaluation.store.archive import from_parquet
 
         if self.docs is not None and self.to_lm_eval is None:
             raise ConfigError(f"--docs {self.docs}: texts for an export; add --to-lm-eval FOLDER")
@@ -80,23 +79,26 @@ class Samples(Command):
         elif given := self.changed("model", "problem_id"):
             raise ConfigError(f"{given}: settings of an import; add --from-lm-eval samples_<task>_<date>.jsonl")
         if self.from_parquet is not None:
+            from sage_rlvr.evaluation.store.archive import from_parquet  # pyarrow
+
             session.say(f"read: {from_parquet(self.from_parquet, self.store):,} samples from {self.from_parquet}")
 
     def _write_out(self, store: SampleStore, session: Session) -> None:
         from sage_rlvr.evaluation.lm_eval import export_lm_eval
-        from sage_rlvr.evaluation.store.archive import to_parquet
 
         if self.to_lm_eval is not None:
             docs = _docs_of(self.docs) if self.docs is not None else _docs_made_again(store)
             session.say(f"written: {export_lm_eval(store, self.to_lm_eval, docs=docs, n=self.samples)}")
         if self.to_parquet is not None:
+            from sage_rlvr.evaluation.store.archive import to_parquet  # pyarrow
+
             session.say(f"written: {to_parquet(store, self.to_parquet):,} samples to {self.to_parquet}")
 
 
 def _judge_imported(store: SampleStore, answer_in: str, tag: str) -> int:
     """Verdicts of the mathematics verifier on an imported store, against the targets that came with it."""
+    from sage_rlvr.evaluation.judged import judged_by
     from sage_rlvr.evaluation.lm_eval import targets_of
-    from sage_rlvr.evaluation.sampling import judged_by
     from sage_rlvr.tasks.math import mathematics_hash
 
     golds, reading = targets_of(store), {"answer_in": answer_in, "tag": tag}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar
 
 from sage_rlvr.progress import PlainConsole
+from sage_rlvr.text import visible
 
 RUNS = Path("runs")  # where runs, evaluations and studies go by default
 
@@ -25,6 +27,11 @@ class Session:
         """Results: to stdout, each on a line of its own."""
         for part in parts:
             self.out.print(part, soft_wrap=True)
+
+    def say_plainly(self, lines: Sequence[str]) -> None:
+        """Results of many lines: rich takes minutes for a million."""
+        for start in range(0, len(lines), 4096):
+            self.out.file.write(visible("\n".join(lines[start : start + 4096])) + "\n")
 
     def note(self, *parts: object) -> None:
         """What goes on meanwhile: to stderr."""

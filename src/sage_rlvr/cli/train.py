@@ -78,6 +78,8 @@ class FromRecipe(Command):
         progress: Reporter = Silent() if self.quiet else Terminal(directory.name if kind == "train" else kind)
         with closing(progress), RunDir.open(directory, dump(config), kind=kind, fork=self.fork, data=facts()) as run:
             reached, wanted = work(run, progress, _unheard if self.quiet else session.note)
+            if reached >= wanted:
+                run.check_judged()
         if reached < wanted:
             session.note(f"stopped after step {reached} of {wanted}, saved in {directory}; the same command continues")
             return StopFlag.exit_code()
@@ -183,6 +185,7 @@ class Offline(FromRecipe):
             return self.say_dry(config, session)
         from sage_rlvr.evaluation.pairs import paired, texts_of
         from sage_rlvr.models.policy import weights_hash
+        from sage_rlvr.plugins import packages_of
         from sage_rlvr.training.offline import train_offline
 
         found = paired(config.pairs)
@@ -191,7 +194,8 @@ class Offline(FromRecipe):
         out = self.out or directory / "policy"
 
         def facts() -> dict[str, Any]:
-            return {"model_sha256": weights_hash(config.model), "data": found.digests, "counts": found.counts}
+            known = {"model_sha256": weights_hash(config.model), "data": found.digests, "counts": found.counts}
+            return known | ({"packages": packages} if (packages := packages_of(config)) else {})
 
         def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
             assert run is not None

@@ -296,22 +296,23 @@ class ModelConfig:
 class PairsConfig:
     """Right and wrong completions of one problem, of sample stores (`sage-rlvr eval --samples`).
 
-    attempts: a store of first attempts; losers are its wrong ones. again: a store of second attempts at its failed problems, guided
-    or not; null for none. split: of the task, which the problems are from. most: winners of a problem at most; null for all.
+    attempts: a store of first attempts; losers are its wrong ones. retries: a store of second attempts at its failed problems,
+    with hints or not; null for none. split: of the task, which the problems are from. max_pairs: winners of a problem at
+    most; null for all.
     distinct: winners of a problem that have one text count once. seed: of the losers and of what SFT learns.
     share: of the right first attempts that SFT learns, 0.2 as published.
     """
 
     attempts: str
-    again: str | None = None
+    retries: str | None = None
     split: Literal["train", "validation", "test"] = "train"
-    most: int | None = None
+    max_pairs: int | None = None
     distinct: bool = False
     seed: int = 0
     share: float = 0.2
 
     def __post_init__(self) -> None:
         require(bool(self.attempts.strip()), "attempts", self.attempts, "name the folder of a sample store")
-        require(self.most is None or self.most > 0, "most", self.most, "must be above 0, or null for all")
+        require(self.max_pairs is None or self.max_pairs > 0, "max_pairs", self.max_pairs, "must be above 0, or null for all")
         not_negative(self, "seed")
         require(0 < self.share <= 1, "share", self.share, "must be above 0 and at most 1")

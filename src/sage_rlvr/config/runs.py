@@ -118,7 +118,7 @@ class TrainConfig:
         least, size = getattr(method.advantage, "least_group", 2), self.rollout.group_size
         small = f"the method's advantage {method.advantage} needs groups of {least} at least; raise it, or lower the method's k"
         require(size >= least, "rollout.group_size", size, small)
-        most = method.rollout.most if hasattr(method.rollout, "extra") else size
+        most = method.rollout.max_completions if hasattr(method.rollout, "extra") else size
         full = f"the first stage of {type(method.rollout).__name__}, which draws at most {most} in all; lower it, or raise most"
         require(size <= most, "rollout.group_size", size, full)
         taught = "is read by a rollout plan with guidance alone (compose, rollout: guided); leave it out, or take such a method"

@@ -314,7 +314,7 @@ def length_note(anchor: Anchor, reduction: Reduction) -> str:
     )
 
 
-PER_COMPLETION = frozenset({"anchor/log_q_sum"})
+PER_COMPLETION = frozenset({"guide/log_q_sum"})
 """Those of `anchor_metrics` that are means over completions, not over tokens."""
 
 
@@ -336,13 +336,13 @@ def anchor_metrics(
     """
     shift = torch.zeros_like(ref_logps, dtype=torch.float32) if log_q is None else log_q.float()
     metrics = {
-        "anchor/kl": masked_mean(k3(logps, anchor_logps(ref_logps, log_q)), mask),
-        "anchor/kl_raw": masked_mean(k3(logps, ref_logps), mask),
-        "anchor/q_mean": masked_mean(shift.exp(), mask),
-        "anchor/q_active_share": masked_mean(shift != 0, mask),
-        "anchor/log_q_sum": masked_mean(torch.where(mask, shift, 0.0).sum(dim=1), mask.any(dim=1)),
+        "kl/to_anchor": masked_mean(k3(logps, anchor_logps(ref_logps, log_q)), mask),
+        "kl/to_reference": masked_mean(k3(logps, ref_logps), mask),
+        "guide/q_mean": masked_mean(shift.exp(), mask),
+        "guide/active_frac": masked_mean(shift != 0, mask),
+        "guide/log_q_sum": masked_mean(torch.where(mask, shift, 0.0).sum(dim=1), mask.any(dim=1)),
     }
     parts = factors(anchor.guide)
     if q_clamped is None and len(parts) < 2:
         q_clamped = is_clamped(parts[0] if parts else Flat(), shift)
-    return metrics if q_clamped is None else metrics | {"anchor/q_clamped_share": masked_mean(q_clamped, mask)}
+    return metrics if q_clamped is None else metrics | {"guide/clamped_frac": masked_mean(q_clamped, mask)}

@@ -122,7 +122,7 @@ def _buffer_lines(buffer: Buffer) -> list[str]:
         most = "each training problem" if buffer.base_prompts is None else f"the first {buffer.base_prompts:,} training problems"
         sources.append(f"{buffer.base} samples of {most} by the base, before step 0")
     sources += [f"the file {buffer.file}"] * (buffer.file is not None)
-    sources += ["all that the task lists (an oracle)"] * buffer.truth
+    sources += ["all that the task lists (an oracle)"] * buffer.oracle
     some = "all its answers" if buffer.take is None else f"{buffer.take} of its answers"
     which = {"any": "with an answer", "step": "of the step with an answer", "hard": "with an answer, hard ones rather"}[buffer.draw]
     earlier = "" if buffer.fresh else " as it was before this step"
@@ -203,7 +203,7 @@ def _notes(method: Method) -> list[str]:
                 "expected gradient is that of the KL only up to O(1/B); FixedBudget() has it exactly"
             )
     if anchor.estimator == "k3" and not is_flat(anchor.guide):
-        notes.append("at pi = pi_ref the shaped k3 is q - log q - 1, not 0: read anchor/kl_raw beside anchor/kl")
+        notes.append("at pi = pi_ref the shaped k3 is q - log q - 1, not 0: read kl/to_reference beside kl/to_anchor")
     for name in sorted({type(part).__name__ for part in factors(anchor.guide) if part.depends_on == "nothing"}):
         notes.append(f"{name}: {_NOISE.get(anchor.effect.descends, 'noise only')}")
     return notes

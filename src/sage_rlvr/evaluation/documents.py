@@ -18,8 +18,8 @@ def generated_docs(store: SampleStore) -> dict[str, dict[str, Any]]:
     Countdown: a problem is its id, and the target one of its right expressions. Knights and Knaves: the puzzles by their
     seed. DataError where the store's prompts or puzzles are not those that this version makes.
     """
-    rows = store.table(("problem", "prompt_hash"))
-    asked = dict(zip(map(unescape, rows["problem"].to_pylist()), rows["prompt_hash"].to_pylist(), strict=True))
+    rows = store.lists(("problem", "prompt_hash"))
+    asked = dict(zip(map(unescape, rows["problem"]), rows["prompt_hash"], strict=True))
     if store.identity.task == countdown.Countdown.name:
         return {name: _countdown_doc(store, name, hashed) for name, hashed in asked.items()}
     task = known_task(store.identity.task)

@@ -61,12 +61,12 @@ class Paired:
 def paired(data: PairsConfig) -> Paired:
     """The pairs of the stores that a recipe names. ConfigError for second attempts of another task, DataError without any."""
     first, digest, known = _read(data.attempts)
-    second, digest_again, later = _read(data.again) if data.again else ({}, "", known)
+    second, digest_again, later = _read(data.retries) if data.retries else ({}, "", known)
     if later.task != known.task:
-        raise ConfigError(f"pairs.again = {data.again}: holds {later.task}, and the attempts are of {known.task}")
+        raise ConfigError(f"pairs.retries = {data.retries}: holds {later.task}, and the attempts are of {known.task}")
     if foreign := sorted(set(second) - set(first)):
         raise ConfigError(
-            f"pairs.again = {data.again}: problem {foreign[0]!r} is none of those in {data.attempts}; give the second attempts "
+            f"pairs.retries = {data.retries}: problem {foreign[0]!r} is none of those in {data.attempts}; give the second attempts "
             "that were drawn after these"
         )
     found = tuple(pair for name, rows in first.items() for pair in _of_problem(data, name, rows, second.get(name, [])))
@@ -76,19 +76,19 @@ def paired(data: PairsConfig) -> Paired:
     if not right:
         raise DataError(f"{data.attempts}: no first attempt is right, and SFT learns from those; draw more, or a better policy's")
     order = sorted(right, key=lambda row: _chance(data.seed, "sft", row.problem, row.sample))
-    digests = {"attempts": digest} | ({"again": digest_again} if data.again else {})
+    digests = {"attempts": digest} | ({"retries": digest_again} if data.retries else {})
     learned = tuple(order[: math.ceil(data.share * len(right))])
     return Paired(found, learned, later.guidance if second else "", _counts(first, second, found), digests)
 
 
 def _of_problem(data: PairsConfig, name: str, rows: Sequence[Sample], again: Sequence[Sample]) -> Iterator[Pair]:
-    """The pairs of one problem: its winners, at most `most`, in an order of the seed, each with a loser."""
+    """The pairs of one problem: its winners, at most `max_pairs`, in an order of the seed, each with a loser."""
     losers = [row for row in rows if row.verdict == "wrong"]
     winners = [(row, False) for row in rows if row.verdict == "right"] + [(row, True) for row in again if row.verdict == "right"]
     if data.distinct:
         winners = list({row.text: (row, late) for row, late in reversed(winners)}.values())
     winners.sort(key=lambda pair: _chance(data.seed, "winner", name, pair[0].sample, pair[1]))
-    for number, (row, late) in enumerate(winners[: data.most] if losers else []):
+    for number, (row, late) in enumerate(winners[: data.max_pairs] if losers else []):
         place = int(_chance(data.seed, "loser", name, number) * len(losers))
         yield Pair(name, row, losers[place], late)
 
@@ -117,7 +117,7 @@ def _counts(first: dict[str, list[Sample]], second: dict[str, list[Sample]], pai
     solved = {row.problem for row in rows if row.verdict == "right"}
     return {
         "attempts": len(rows), "problems": len(first), "right": sum(row.verdict == "right" for row in rows),
-        "again": len(again), "again_problems": len(second), "again_right": sum(row.verdict == "right" for row in again),
+        "retries": len(again), "retried_problems": len(second), "retries_right": sum(row.verdict == "right" for row in again),
         "tokens": sum(len(row.token_ids) for row in rows + again),  # type: ignore[arg-type]
         "paired": len({pair.problem for pair in pairs}), "pairs_again": sum(pair.again for pair in pairs),
         "opened": len({pair.problem for pair in pairs} - solved),

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.lm_eval import UNJUDGED
 from sage_rlvr.evaluation.store import Counts, SampleStore
-from sage_rlvr.evaluation.store.database import TURNS, arrays
+from sage_rlvr.evaluation.store.database import TURNS
 from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of, unescape
 from sage_rlvr.reading import parse_json
@@ -61,30 +61,29 @@ class Drawn:
 
     def __init__(self, store: SampleStore, n: int | None) -> None:
         self.store, self.n = store, n
-        self.problems = self["problem"].to_pylist()
+        self.problems = self["problem"]
         self.of, self.many = clusters(self.problems)
-        self.right = np.array([verdict == "right" for verdict in self["verdict"].to_pylist()], dtype=bool)
+        self.right = np.array([verdict == "right" for verdict in self["verdict"]], dtype=bool)
 
-    def __getitem__(self, name: str) -> Any:
-        """A column of the store's table."""
-        return self.store.table((name,), n=self.n)[name]
+    def __getitem__(self, name: str) -> list[Any]:
+        """A column of the store, as `SampleStore.lists` gives it."""
+        return self.store.lists((name,), n=self.n)[name]
 
     @cached_property
     def own(self) -> list[NDArray[np.bool_]] | None:
         """Of episodes: which tokens of each sample the policy drew; None where it drew all."""
         if TURNS not in self.store.columns:
             return None
-        return [own_of(turns_in(text)) for text in self[TURNS].to_pylist()]
+        return [own_of(turns_in(text)) for text in self[TURNS]]
 
-    def of_policy(self, column: Any) -> list[NDArray[Any]]:
+    def of_policy(self, rows: list[NDArray[Any]]) -> list[NDArray[Any]]:
         """A token-level column without gaps, (T_i,) each, at the tokens that the policy drew."""
-        rows = arrays(column)
         return rows if self.own is None else [row[own] for row, own in zip(rows, self.own, strict=True)]
 
     def arrays(self, name: str) -> list[NDArray[Any]] | None:
         """`of_policy` of a column by name; None where a sample lacks it."""
         column = self[name]
-        return None if column.null_count else self.of_policy(column)
+        return None if gaps(column) else self.of_policy(column)
 
     def sums(self, values: Any) -> NDArray[Any]:
         """Values (M,) summed by problem."""
@@ -98,7 +97,12 @@ class Drawn:
         """Texts, which of them are right, and their problems. DataError where none is right."""
         if not self.right.any():
             raise DataError(f"{self.store.path}: no sample is right, and patterns are counted among right ones")
-        return [unescape(text) for text in self["text"].to_pylist()], self.right, self.problems
+        return [unescape(text) for text in self["text"]], self.right, self.problems
+
+
+def gaps(column: Sequence[Any]) -> int:
+    """How many samples have no value of a column."""
+    return sum(value is None for value in column)
 
 
 def common_n(store: SampleStore) -> int:
@@ -123,7 +127,7 @@ def report_lines(store: SampleStore, n: int | None = None, floor: Callable[[int]
     ends = _truncated_line(counts, law["max_new_tokens"])
     undecided = Counter(
         reason
-        for verdict, reason in zip(drawn["verdict"].to_pylist(), drawn["reason"].to_pylist(), strict=True)
+        for verdict, reason in zip(drawn["verdict"], drawn["reason"], strict=True)
         if verdict == "undecided"
     )
     if undecided[UNJUDGED] == counts.n.sum():  # an import whose harness gave no verdict per sample
@@ -162,7 +166,7 @@ def _table(drawn: Drawn, c: NDArray[Any], n: int, floor: Callable[[int], float] 
     """Scores over k. Over problems: maj@k of some k, distinct right answers at each k, and last the answers' entropy."""
     ks, some = powers(n), [k for k in MAJORITY_KS if k < n]
     votes, distinct, entropy = [], [], []
-    answers = np.array(drawn["answer"].to_pylist(), dtype=object)
+    answers = np.array(drawn["answer"], dtype=object)
     for said, right in zip(drawn.parts(answers), drawn.parts(drawn.right), strict=True):
         few = maj_at_k(said.tolist(), right, some, method="sample", draws=MAJORITY_DRAWS).values
         votes.append([*few, *maj_at_k(said.tolist(), right, [n]).values])
@@ -187,7 +191,7 @@ def _tempered_lines(drawn: Drawn) -> list[str]:
     logps = drawn.arrays("rollout_logps")
     if logps is None:
         return ["tempered   over whole completions: not available, the samples have no log-probs"]
-    sums, texts = [float(np.sum(row, dtype=float)) for row in logps], np.array(drawn["text"].to_pylist(), dtype=object)
+    sums, texts = [float(np.sum(row, dtype=float)) for row in logps], np.array(drawn["text"], dtype=object)
     parts = [drawn.parts(column) for column in (sums, drawn.right, texts)]
     cells = []
     for power in SAMPLED_POWERS:
@@ -210,7 +214,8 @@ def _token_lines(drawn: Drawn) -> list[str]:
         ("perplexity", "base_logps", SCORED, "--score-base", _tail_lines),
         ("q         ", "q", GUIDED, "--guide", _q_lines),
     ):
-        values, lacking, many = drawn[column], drawn[column].null_count, len(drawn.of)
+        values, many = drawn[column], len(drawn.of)
+        lacking = gaps(values)
         several = made_under({"versions": drawn["versions"]}, key)
         if 0 < lacking < many:
             lines.append(f"{name} {lacking:,} of {many:,} samples were drawn without {option}: none is given")
@@ -223,7 +228,7 @@ def _token_lines(drawn: Drawn) -> list[str]:
 
 def made_under(rows: Any, key: str) -> list[str]:
     """What the rows themselves say of `key` in their versions, each once: the store's own versions are the last writer's."""
-    said = [parse_json(str(text), "versions of a sample").get(key) for text in dict.fromkeys(rows["versions"].to_pylist())]
+    said = [parse_json(str(text), "versions of a sample").get(key) for text in dict.fromkeys(rows["versions"])]
     return sorted({word for word in said if word is not None})
 
 
@@ -283,12 +288,12 @@ def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[st
     drawn, flat = Drawn(store, n), {}
     for name in ("token_ids", "rollout_logps", "entropies", "q"):
         column = drawn[name]
-        if column.null_count and name != "q":
+        if gaps(column) and name != "q":
             raise DataError(
-                f"{store.path}: {column.null_count:,} of {len(column):,} samples have no {name}; the anatomy needs every "
+                f"{store.path}: {gaps(column):,} of {len(column):,} samples have no {name}; the anatomy needs every "
                 "token with its log-prob and entropy: sample with --generator sampler or transformers"
             )
-        flat[name] = None if column.null_count else np.concatenate(drawn.of_policy(column))
+        flat[name] = None if gaps(column) else np.concatenate(drawn.of_policy(column))
     ids = np.unique(flat["token_ids"]).tolist()
     texts = dict(zip(ids, text_of(ids), strict=True))
     lengths = [len(row) for row in drawn.of_policy(drawn["token_ids"])]

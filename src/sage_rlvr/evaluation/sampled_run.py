@@ -24,7 +24,6 @@ from sage_rlvr.evaluation.sample_report import cell, common_n
 from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import CHUNK, Identity, Sample, SampleStore, is_store
-from sage_rlvr.evaluation.store.database import arrays
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.folders import cached_folder
@@ -301,12 +300,12 @@ def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> s
     ranker, tokens = load_reward_model(model)
     prompts, _ = prompts_of(replace(task, asked=None), tokens, run.chat)
     n = common_n(store)
-    rows = store.table(("problem", "sample", "token_ids", "verdict", "answer"), problems=list(task.problems), n=n)
-    if rows["token_ids"].null_count:
+    rows = store.lists(("problem", "sample", "token_ids", "verdict", "answer"), problems=list(task.problems), n=n)
+    if any(ids is None for ids in rows["token_ids"]):
         raise DataError(f"{store.path}: some samples have no token_ids, so no reward model can read them; leave --best-of out")
-    drawn = arrays(rows["token_ids"])
-    right = (np.array(rows["verdict"].to_pylist()) == "right").reshape(-1, n)
-    answers = np.array(rows["answer"].to_pylist(), dtype=object).reshape(-1, n)
+    drawn = rows["token_ids"]
+    right = (np.array(rows["verdict"]) == "right").reshape(-1, n)
+    answers = np.array(rows["answer"], dtype=object).reshape(-1, n)
     chosen = []
     for place, (name, own) in enumerate(zip(task.problems, right, strict=True)):
         texts = [(*prompts[name].ids, *ids.tolist()) for ids in drawn[place * n : (place + 1) * n]]

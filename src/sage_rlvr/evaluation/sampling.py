@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,10 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import generate_episodes
+from sage_rlvr.evaluation.judged import Judged
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import own_of, said_of
+from sage_rlvr.models.encodable import encodable
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
@@ -46,23 +48,13 @@ from sage_rlvr.tasks.base import (
     verdicts,
     verifier_hash,
 )
-from sage_rlvr.verifiers.pool import shared
-from sage_rlvr.verifiers.rewards import answered
 
 PAUSE_S = 0.5  # between two looks at what other processes have still to commit
+NOTICE_S = 5.0  # without a commit of theirs, after which a warning says who is waited for
 
 
 # ------------------------------------------------------------------------------------------------------------------
 # problems, prompts, verdicts
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A verdict and the answer that it is about, in one spelling; None where there is no answer."""
-
-    label: str
-    reason: str
-    answer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -140,11 +132,19 @@ def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None,
 def prompts_of(chosen: Chosen, tokens: Tokens, chat: Chat = "model") -> tuple[dict[str, Prompt], str]:
     """({problem id: prompt}, hash of what wrote them). chat: see `sage_rlvr.models.policy.Asking`."""
     asking = Asking.of(chosen.task, tokens, chat)
-    found = {name: asking(problem) for name, problem in (chosen.asked or chosen.problems).items()}
+    asked = {name: _guidable(problem, tokens) for name, problem in (chosen.asked or chosen.problems).items()}
+    found = {name: asking(problem) for name, problem in asked.items()}
     unknown = tokens.tokenizer.unk_token_id
     if name := next((name for name, prompt in found.items() if unknown is not None and unknown in prompt.ids), None):
         warnings.warn(f"problem {name!r}: its prompt holds what the tokenizer does not know (its unknown token)")
     return found, hash_of(asking.written)
+
+
+def _guidable(problem: Any, tokens: Tokens) -> Any:
+    """A problem whose guidance, which may quote a program, is fit to stand in a prompt."""
+    guidance = getattr(problem, "guidance", "")
+    said = encodable(guidance, tokens.tokenizer) if isinstance(guidance, str) else guidance
+    return problem if said == guidance else replace(problem, guidance=said)
 
 
 def check_window(prompts: Mapping[str, Prompt], model: PreTrainedModel, max_new_tokens: int) -> None:
@@ -231,6 +231,25 @@ def q_of(guide: Guide, rows: Sequence[Generation], numbers: Sequence[int], seed:
 # drawn until nothing is missing
 
 
+class _Waits:
+    """A warning where other processes hold what lacks and commit nothing, once until they do."""
+
+    def __init__(self, store: SampleStore) -> None:
+        self.store, self.left, self.since, self.warned = store, -1, 0.0, False
+
+    def see(self, left: int) -> None:
+        """`left` chunks lack, none of which is free."""
+        if left != self.left:
+            self.left, self.since, self.warned = left, time.monotonic(), False
+        elif not self.warned and time.monotonic() - self.since >= NOTICE_S:
+            self.warned = True
+            warnings.warn(
+                f"{self.store.path}: waiting for {left} chunks that {self.store.claimants()} works on, as long as that process "
+                "lives. If it stands still, let it go on (kill -CONT PID) or end it (kill PID): its chunks are then drawn here",
+                stacklevel=3,
+            )
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """What draws and judges: `run` fills a store with it."""
@@ -253,6 +272,7 @@ class Evaluation:
         self._check_calls(together)
         at_a_time = max(1, self.generator.at_once // together)
         store.want(ids, n)
+        waits = _Waits(store)
         while lacking := store.missing(ids, n):
             groups = self._groups(ids, [chunk.problem for chunk in lacking], together)
             worked = False
@@ -266,6 +286,7 @@ class Evaluation:
             left = len(store.missing(ids, n))
             if left and not worked:
                 progress((len(lacking) - left) * size)
+                waits.see(left)
                 time.sleep(pause)  # others work on what is left; if one dies, its claims are free again
 
     def _check_calls(self, together: int) -> None:
@@ -355,13 +376,3 @@ class Evaluation:
                     )
                 )
         return made
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# judged, from a store alone
-
-
-def judged_by(items: Sequence[tuple[str, str]], reading: Mapping[str, Any]) -> list[Judged]:
-    """The mathematics verifier on (completion, gold) pairs, answers read at one place."""
-    said = shared().verify(list(items), **reading)
-    return [Judged(v.label, v.reason, answered(text, reading)) for v, (text, _) in zip(said, items, strict=True)]

@@ -21,33 +21,33 @@ FILES = (RECORD, METRICS)  # of a run that is taken over, beside its policy
 
 
 def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
-    """Runs that have not begun, and a finished run of the same configuration and weights in a folder of `adopt`.
+    """Runs that have not begun, and a finished run of the same configuration and weights in a folder of `reuse_runs`.
 
     ConfigError where it is a link, or holds one: what is taken over lies in that folder.
     """
     out = []
     for cell in sweep.cells:
         if not is_run(cell.job.directory):
-            beside = (sweep.out.absolute().parent / name / "runs" for name in sweep.design.adopt)
+            beside = (sweep.out.absolute().parent / name / "runs" for name in sweep.design.reuse_runs)
             runs = (run for folder in beside for run in sorted(folder.glob(f"*-s{cell.job.seed}")))
             found = next((run for run in runs if _is_of(cell.job, run)), None)
             if found is not None and (link := next(filter(Path.is_symlink, _parts(found)), None)) is not None:
-                raise ConfigError(f"{link}: a link, where a run is to be taken over (adopt); copy what it names to that place")
+                raise ConfigError(f"{link}: a link, where a run is to be taken over (reuse_runs); copy what it names to that place")
             out += [] if found is None else [(cell, found)]
     return out
 
 
 def adoption_lines(sweep: Sweep, taken: Sequence[tuple[Cell, Path]]) -> list[str]:
-    """What is taken over, and the folders of `adopt` that give nothing to the runs that have not begun."""
+    """What is taken over, and the folders of `reuse_runs` that give nothing to the runs that have not begun."""
     lines = [f"taken over: {found} for {cell.job.label}" for cell, found in taken]
     begun = all(is_run(cell.job.directory) for cell in sweep.cells)
-    for name in () if begun else sweep.design.adopt:
+    for name in () if begun else sweep.design.reuse_runs:
         folder = sweep.out.absolute().parent / name
         if not (folder / "runs").is_dir():
             beside = [path.parent.name for path in folder.parent.glob("*/runs")]
-            lines.append(f"NOT TAKEN OVER: adopt = {name!r}: {folder} holds no runs{choose_from(name, beside)}")
+            lines.append(f"NOT TAKEN OVER: reuse_runs = {name!r}: {folder} holds no runs{choose_from(name, beside)}")
         elif not any(found.parents[1] == folder for _, found in taken):
-            lines.append(f"NOT TAKEN OVER: adopt = {name!r}: no finished run there has settings and weights that lack here")
+            lines.append(f"NOT TAKEN OVER: reuse_runs = {name!r}: no finished run there has settings and weights that lack here")
     return lines
 
 

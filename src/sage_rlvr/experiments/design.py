@@ -42,12 +42,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 class ArmSpec:
     """recipe: a stem of recipes/countdown, or a path from the design's folder. edits: {dotted key: value}, after those of
     `base`. label: its name in tables and sentences (default: `label_of` an unedited recipe, else the arm's name).
-    matched: arms of another method at several betas, read between them at this arm's raw KL; those of a guided arm are found."""
+    kl_matched: arms of another method at several betas, read between them at this arm's raw KL; those of a guided arm are found."""
 
     recipe: str
     edits: dict[str, Any] = field(default_factory=dict)
     label: str | None = None
-    matched: tuple[str, ...] = ()
+    kl_matched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +107,12 @@ class ChooseSpec:
 @dataclass(frozen=True, kw_only=True)
 class DesignSpec:
     """See the module. policy: an SFT recipe whose policy all arms start from (trained first); null: what the recipes name.
-    adopt: sweeps beside this one's folder, whose finished runs of the same configuration and weights are taken over,
+    reuse_runs: sweeps beside this one's folder, whose finished runs of the same configuration and weights are taken over,
         with their exact evaluations of the same problems and temperatures.
     notes: a line or two for the summary. questions: the primary comparisons (default: arms against their controls at pass@1 and
         pass@256); all others are exploratory. steps_differ: arms may train for different numbers of steps (a learning curve).
-    envelopes: name -> arms, the rivals of every other arm, which is held against the best of them at its own pass@1.
-    ceiling: the arm that says how much room there is, trained on right answers that it was given.
+    baselines: name -> arms, the rivals of every other arm, which is held against the best of them at its own pass@1.
+    oracle: the arm that says how much room there is, trained on right answers that it was given.
     discarded: candidates that were left behind on validation problems, by any name; each counts in the primary family's correction
         as many times as one that is run, with p = 1."""
 
@@ -124,13 +124,13 @@ class DesignSpec:
     policy: str | None = None
     controls: Literal["auto", "none"] | tuple[Kind, ...] = "auto"
     evaluate: EvaluateSpec = field(default_factory=EvaluateSpec)
-    choose: ChooseSpec | None = None
-    adopt: tuple[str, ...] = ()
+    select: ChooseSpec | None = None
+    reuse_runs: tuple[str, ...] = ()
     notes: str = ""
     steps_differ: bool = False
     questions: tuple[Question, ...] = ()
-    envelopes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    ceiling: str | None = None
+    baselines: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    oracle: str | None = None
     discarded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -141,33 +141,33 @@ class DesignSpec:
             plain = _NAME.fullmatch(name) and name not in ("base", "sft")
             require(bool(plain), ("arms", name), recipe, "a name is letters, digits, _ and . (not base, not sft): it names folders")
         require(self.control in self.arms, "control", self.control, f"no such arm{choose_from(self.control, self.arms)}")
-        for name, arms_of in self.envelopes.items():
-            require(bool(arms_of), ("envelopes", name), [], "name at least one arm of it")
+        for name, arms_of in self.baselines.items():
+            require(bool(arms_of), ("baselines", name), [], "name at least one arm of it")
             free = name not in (*self.arms, BASE)
-            require(free, ("envelopes", name), list(arms_of), "an arm has this name; give it one of its own")
-            self._require_arms(arms_of, "envelopes", name)
-        if self.ceiling:
-            require(self.ceiling in self.arms, "ceiling", self.ceiling, f"no such arm{choose_from(self.ceiling, self.arms)}")
-        rivals = {name for arms_of in self.envelopes.values() for name in arms_of}
-        idle = bool(self.envelopes) and not {*self.arms} - rivals - {self.ceiling}
-        refuse((idle, "envelopes: every arm is a rival or the ceiling; add the arms that are held against them"))
+            require(free, ("baselines", name), list(arms_of), "an arm has this name; give it one of its own")
+            self._require_arms(arms_of, "baselines", name)
+        if self.oracle:
+            require(self.oracle in self.arms, "oracle", self.oracle, f"no such arm{choose_from(self.oracle, self.arms)}")
+        rivals = {name for arms_of in self.baselines.values() for name in arms_of}
+        idle = bool(self.baselines) and not {*self.arms} - rivals - {self.oracle}
+        refuse((idle, "baselines: every arm is a rival or the ceiling; add the arms that are held against them"))
         for name in self.arms:
-            own = self.spec(name).matched
-            place = ("arms", name, "matched")
+            own = self.spec(name).kl_matched
+            place = ("arms", name, "kl_matched")
             for i, other in enumerate(own):
                 known = other in self.arms and other != name
                 require(known, (*place, str(i)), other, f"no other arm{choose_from(other, self.arms)}")
             require(len(own) != 1, place, list(own), "a raw KL lies between two arms at least; name more")
         for i, name in enumerate(self.discarded):
             place = ("discarded", str(i))
-            require(bool(self.envelopes), place, name, "counts among the candidates of envelopes, and there are none")
+            require(bool(self.baselines), place, name, "counts among the candidates of baselines, and there are none")
             require(name not in self.arms, place, name, "is an arm that is run; leave it out of one of them")
-        for i, name in enumerate(self.adopt):
+        for i, name in enumerate(self.reuse_runs):
             beside = Path(name).name == name and name not in ("", "..") and "\\" not in name
-            require(beside, ("adopt", str(i)), name, "expected the name of a folder beside this sweep's, not a path")
-        if self.choose is not None:
-            self._require_arms(self.choose.among, "choose", "among")
-        chosen = self.choose is not None and self.control in self.choose.among
+            require(beside, ("reuse_runs", str(i)), name, "expected the name of a folder beside this sweep's, not a path")
+        if self.select is not None:
+            self._require_arms(self.select.among, "select", "among")
+        chosen = self.select is not None and self.control in self.select.among
         require(not chosen, "control", self.control, "it is among those to choose from, and would then not be evaluated")
 
     def _require_arms(self, names: Sequence[str], *place: str) -> None:
@@ -257,7 +257,7 @@ def resolve(
                 label=label,
                 recipe=path.name,
                 config=replace(config, seed=0),
-                matched=spec.matched,
+                matched=spec.kl_matched,
                 dropped=_dropped(path, changes),
             )
         )
@@ -278,7 +278,7 @@ def resolve(
 
 def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> None:
     """Every question names arms that are there, a task that is evaluated, and a metric of the list of comparisons."""
-    names = sorted({BASE, TEMPERED, *design.envelopes, *(arm.name for arm in arms), *(arm.label for arm in arms)})
+    names = sorted({BASE, TEMPERED, *design.baselines, *(arm.name for arm in arms), *(arm.label for arm in arms)})
     task, few = task_of(arms[0].config), design.evaluate.samples
     exact = hasattr(task, "solutions")
     tasks = ["", *map(suffix_of, design.evaluate.ood)] if exact else ["", task.name]

@@ -97,7 +97,7 @@ class Sweep:
 
     def wanted(self, cell: Cell) -> list[Task]:
         """The cell's tasks as far as they are called for: an arm that may be chosen waits for the choice with its test."""
-        choose = self.design.choose
+        choose = self.design.select
         if choose is None or cell.arm.name not in choose.among:
             return [task for task in cell.tasks if task is not cell.exact.get(VALIDATION)]
         if self.choice is not None and self.choice["chosen"] == cell.arm.name:
@@ -193,8 +193,8 @@ def _evaluations(design: DesignSpec, folder: Path, arm: Arm) -> dict[str, Exact]
         _check_sampled(design, task)
         return {}
     found = {"": exact_of(spec, task)}
-    if design.choose is not None:
-        found[VALIDATION] = replace(found[""], split="validation", problems=design.choose.problems)
+    if design.select is not None:
+        found[VALIDATION] = replace(found[""], split="validation", problems=design.select.problems)
     for name in spec.ood:
         world = world_named(name, folder)
         found[suffix_of(name)] = Exact(world.build(), spec.ood_problems, spec.split, spec.draw, spec.ood_temperatures)
@@ -210,10 +210,10 @@ def _check_sampled(design: DesignSpec, task: Asked) -> None:
             f"{lacks}, so its arms cannot be evaluated exactly; evaluate them by samples, with the line `evaluate: {{samples: "
             "{problems: 100, n: 64, guide: null}}` in the design, or give the task solutions(problem)",
         ),
-        (design.choose is not None, f"{lacks}, and `choose` reads exact evaluations; leave choose out"),
+        (design.select is not None, f"{lacks}, and `select` reads exact evaluations; leave select out"),
         *(
             (bool(getattr(design, name)), f"{lacks}, and `{name}` is read off exact evaluations; leave {name} out")
-            for name in ("envelopes", "ceiling")
+            for name in ("baselines", "oracle")
         ),
         (bool(design.evaluate.ood), f"{lacks}, and other worlds (ood) are evaluated exactly; leave evaluate.ood out"),
         (
@@ -294,7 +294,7 @@ def _sample_task(
 
 def settle(sweep: Sweep) -> None:
     """Settle which arm was chosen, where the design chooses and every candidate is validated."""
-    spec = sweep.design.choose
+    spec = sweep.design.select
     if spec is None:
         return
     sweep.choice = {"by": spec.by, "problems": spec.problems, "among": list(spec.among), "chosen": None}
@@ -334,7 +334,7 @@ def note(sweep: Sweep) -> None:
         "base_evaluated": [suffix for suffix, task in sweep.base.items() if task in sweep.over],
         "base_model": "embedded" if design.policy is None else f"policy/, by {design.policy}",
         "arms": [_arm_facts(arm) for arm in sweep.arms],
-        **{name: dump(design)[name] for name in ("questions", "envelopes", "ceiling", "discarded")},
+        **{name: dump(design)[name] for name in ("questions", "baselines", "oracle", "discarded")},
         "left_out": sweep.left_out,
         "choice": sweep.choice,
         "runs": [_cell_facts(sweep, cell) for cell in sweep.cells],

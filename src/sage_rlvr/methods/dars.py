@@ -17,7 +17,7 @@ from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 def dars(
     *,
     target: Literal["equal", "hardness"] = "equal",
-    most: int = 32,
+    max_completions: int = 32,
     form: Literal["mean", "std"] = "mean",
     spread: Literal["difficulty", "uniform"] = "difficulty",
     baseline: Baseline = "union",
@@ -25,7 +25,8 @@ def dars(
 ) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = r - mean, hard prompts in two stages (arXiv 2508.13755).
 
-    The first stage is the recipe's group_size, 8 as published; most: 32, with target="hardness" 64. form="std" divides by the
+    The first stage is the recipe's group_size, 8 as published; max_completions: 32, with target="hardness" 64. form="std"
+    divides by the
     group's std. spread="uniform" is the control: as many completions, whatever the difficulty. baseline: "union" as published,
     whose group size depends on outcomes; "stages" and "second" take RLOO's advantage within a stage and are unbiased. DARS-B
     is this with many prompts per step, one mini-batch and two epochs, all of the recipe. The released scripts leave an entropy
@@ -35,5 +36,5 @@ def dars(
     advantage: Advantage = GroupCentered() if baseline == "union" else LeaveOneOut()
     if form == "std":
         advantage = GroupNormalized()
-    rollout = plan(most, target, form, baseline)
+    rollout = plan(max_completions, target, form, baseline)
     return Method("dars", advantage, Clip(), anchor_of(**anchor), FixedBudget(), rollout=rollout)

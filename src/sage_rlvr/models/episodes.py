@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.encodable import encodable
 from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.tasks.base import NO_ANSWER, Said, Turn, replies, turns_of
@@ -130,6 +131,7 @@ def play(
         ended = [i for i, one, most in parts if _take(episodes[i], one.cut(most), tokens)]
         last = turn + 1 == turns
         said = [None] * len(ended) if last else replies(asking.task, [(problems[i], episodes[i].said) for i in ended])
+        said = [None if text is None else encodable(text, tokens.tokenizer) for text in said]
         living = []
         for i, reply in zip(ended, said, strict=True):
             episodes[i].finished = reply is None

@@ -30,8 +30,9 @@ from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.models.devices import device_of
 from sage_rlvr.models.folders import ADAPTER, EMBEDDED, adapter_base, folder_of
 from sage_rlvr.models.sampler import Rollout
-from sage_rlvr.models.weights import check_files, loading
+from sage_rlvr.models.weights import check_adapter, check_files, loading
 from sage_rlvr.models.weights import whole as load_whole
+from sage_rlvr.plugins import packages_of
 from sage_rlvr.recipes import maker_of
 from sage_rlvr.runs import RECORD, file_sha256, is_run
 from sage_rlvr.tasks.base import NO_ANSWER, Task, prompt_messages, prompt_text
@@ -282,7 +283,9 @@ def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel,
     below, tokens = load_policy(base, dtype)
     with loading(f"{folder}: the adapter does not fit on {base!r}, and"), warnings.catch_warnings():
         warnings.filterwarnings("error", message="Found missing adapter keys")  # PEFT draws them at random
-        merged: Any = PeftModel.from_pretrained(below, str(folder)).merge_and_unload()
+        adapted: Any = PeftModel.from_pretrained(below, str(folder))
+    check_adapter(folder, adapted)
+    merged: Any = adapted.merge_and_unload()
     own = (folder / "tokenizer_config.json").is_file()
     return merged, Tokens.of(_tokenizer(str(folder)) if own else tokens.tokenizer, merged)
 
@@ -315,7 +318,7 @@ def revision_of(model: str) -> str:
 
 def run_facts(config: TrainConfig) -> dict[str, Any]:
     """What a resumed run must find unchanged besides its recipe: the files of its policy and reference, the device where it is
-    not the CPU (of `auto` the one that was found), and on TRL the libraries that train."""
+    not the CPU (of `auto` the one that was found), on TRL the libraries that train, and the packages that parts are from."""
     source = config.reference
     facts: dict[str, Any] = {"model_sha256": weights_hash(config.model), "model_files": _files(config.model)}
     if source is not None and source != config.model:
@@ -325,6 +328,8 @@ def run_facts(config: TrainConfig) -> dict[str, Any]:
     for name in {"trl": ("trl", "peft"), "verl": ("verl",)}.get(config.engine.name, ()):
         with suppress(PackageNotFoundError):  # without TRL the run is refused in its own words
             facts[name] = version(name)
+    if packages := packages_of(config):
+        facts["packages"] = packages
     return facts
 
 

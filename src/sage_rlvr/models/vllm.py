@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 import numpy as np
-from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+from tenacity import RetryCallState, RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.models.folders import ADAPTER, EMBEDDED, adapter_base, embedded_policy, folder_of
@@ -171,7 +172,19 @@ class ServerGenerator:
             wait=wait_exponential(max=30),
             retry=retry_if_exception_type((_Again, httpx2.TransportError)),
             sleep=sleep,
+            before_sleep=self._report,
         )
+        self._reported = False
+
+    def _report(self, state: RetryCallState) -> None:
+        """A warning at the first request that is asked again: what is waited for, and how long at most."""
+        if not self._reported:
+            self._reported = True
+            error = state.outcome and state.outcome.exception()
+            warnings.warn(
+                f"{self.url}: {error or type(error).__name__}; asked again up to {self._attempts} times, each for at most "
+                f"{self._seconds:g} s. Look whether the server is up and its model loaded; Ctrl-C keeps what is committed"
+            )
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         """For each request one generation a seed, in order; token_ids and logps (T,) in nats where the server tells them and

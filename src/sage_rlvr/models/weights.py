@@ -5,6 +5,7 @@ transformers would unpickle `pytorch_model.bin`, follow an index out of the fold
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,9 @@ from sage_rlvr.reading import MIB, opened, read_json
 INDEX = "model.safetensors.index.json"
 PARSED = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", ADAPTER)
 SMALL = 512 * MIB  # bytes of a vocabulary or a chat template
+FEW = 1024  # layers, blocks or experts that are built without a look at the weight files
 AGAIN = "save the model again"
+_COMPUTED = ("rotary_emb.inv_freq", ".masked_bias")  # of files of older libraries: buffers that a model computes itself
 
 
 def check_files(folder: Path) -> None:
@@ -32,7 +35,43 @@ def check_files(folder: Path) -> None:
         if file.suffix != ".safetensors" and not file.is_dir():
             with opened(file, 1 << 60 if _is_pickled(file) else SMALL, ConfigError, f"move it out of {folder}"):
                 pass
-    _check_weights(folder, [ADAPTER_WEIGHTS] if not (folder / "config.json").exists() else _named(folder))
+    whole = (folder / "config.json").exists()
+    names = _named(folder) if whole else [ADAPTER_WEIGHTS]
+    _check_weights(folder, names)
+    if whole:
+        _check_layers(folder, names)
+
+
+def _check_layers(folder: Path, names: list[str]) -> None:
+    """ConfigError where config.json asks for more layers than there are tensors: transformers builds all before it looks."""
+    config = read_json(folder / "config.json", error=ConfigError, advice=AGAIN, strict=False)
+    large = {name: value for name, value in _counts(config) if value > FEW}
+    tensors = sum(_tensors_in(folder / name) for name in names) if large else 0
+    for name, value in large.items():
+        if value > tensors:
+            raise ConfigError(
+                f"{folder / 'config.json'}: {name} = {value:,}, and the weight files hold {tensors:,} tensors; put back the "
+                f"config.json that belongs to them, or {AGAIN}"
+            )
+
+
+def _counts(tree: Any, place: str = "") -> Iterator[tuple[str, int]]:
+    """The numbers of layers, blocks and experts in a config.json, by their place in it."""
+    for key, value in tree.items() if isinstance(tree, dict) else ():
+        if isinstance(value, dict):
+            yield from _counts(value, f"{place}{key}.")
+        elif type(value) is int and key.endswith(("layer", "layers", "blocks", "experts")):
+            yield f"{place}{key}", value
+
+
+def _tensors_in(file: Path) -> int:
+    """How many tensors a file has, by its header; 0 where it has none that can be read, which loading it says."""
+    with open(file, "rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        try:
+            return len(json.loads(stream.read(min(size, SMALL))))
+        except (ValueError, RecursionError):
+            return 0
 
 
 def _is_pickled(file: Path) -> bool:
@@ -83,7 +122,8 @@ def loading(what: str) -> Iterator[None]:
 
 
 def whole(load: Callable[..., Any], source: str, *args: Any, **kwargs: Any) -> Any:
-    """load(source, ...) from safetensors; ConfigError where tensors are missing (transformers draws them) or of another shape.
+    """load(source, ...) from safetensors; ConfigError where tensors are missing (transformers draws them), of another shape, or
+    superfluous (transformers drops them, as of layers beyond num_hidden_layers).
 
     load: `from_pretrained` of a model class, or what hands its keywords on to one.
     """
@@ -91,6 +131,30 @@ def whole(load: Callable[..., Any], source: str, *args: Any, **kwargs: Any) -> A
         model, info = load(source, *args, **kwargs, use_safetensors=True, output_loading_info=True)
     lacking = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
     if lacking:
-        more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
-        raise ConfigError(f"model {source!r}: its weight files lack the tensor {lacking[0]}{more}; {AGAIN}, with all its weights")
+        raise ConfigError(f"model {source!r}: its weight files lack the tensor {_several(lacking)}; {AGAIN}, with all its weights")
+    if left := sorted(name for name in map(str, info["unexpected_keys"]) if not name.endswith(_COMPUTED)):
+        raise ConfigError(
+            f"model {source!r}: its config.json has no place for the tensor {_several(left)} of its weight files, so another "
+            f"model than was saved would run; put back the config.json that belongs to them (num_hidden_layers?), or {AGAIN}"
+        )
     return model
+
+
+def check_adapter(folder: Path, model: Any) -> None:
+    """ConfigError where an adapter's file has a tensor that the model with this adapter has no place for; PEFT drops it."""
+    from peft import get_peft_model_state_dict
+    from safetensors import safe_open
+
+    with loading(f"{folder / ADAPTER_WEIGHTS}"), safe_open(folder / ADAPTER_WEIGHTS, "pt") as file:
+        names = set(file.keys())
+    with loading(f"{folder}"):
+        known = set(get_peft_model_state_dict(model))
+    if left := sorted(names - known):
+        raise ConfigError(
+            f"{folder}: {ADAPTER} and its base have no place for the tensor {_several(left)} of {ADAPTER_WEIGHTS}, so another "
+            f"adapter than was saved would run; put back the {ADAPTER} that belongs to it, or name the right base"
+        )
+
+
+def _several(names: list[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if names[1:] else names[0]

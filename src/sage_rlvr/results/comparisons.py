@@ -1,6 +1,6 @@
 """THE list of comparisons: pairs from the design, each metric once, corrected by Holm once in at most two families.
 
-primary       what the design asks under `questions:`; where it has envelopes every candidate against them and against the tempered
+primary       what the design asks under `questions:`; where it has baselines every candidate against them and against the tempered
               base, pass@8 and pass@k at equal pass@1; else every arm against its controls at pass@1 and pass@k on the main task,
               at the reference temperature
 exploratory   everything else: other temperatures, frontiers, equal pass@1, equal raw KL, other worlds, the base
@@ -103,7 +103,7 @@ def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
     if design.questions:
         asked = [row for _, found in answering(design, rows) for row in found]
         return [row for row in rows if row in asked]
-    if design.envelopes:
+    if design.baselines:
         against = [row for row in rows if row.why in ("envelope", "power") and row.a in design.candidates]
         for at in ("hull", "a equal"):  # summaries of before the hull have the latter alone
             ends = [Metric(k=k, at=at) for k in (FEW, results.k)]  # type: ignore[arg-type]
@@ -273,7 +273,7 @@ def above(results: Results, name: str, envelope: Envelope, metric: Metric) -> Ab
 
 def _envelopes(results: Results) -> Iterator[Row]:
     """Every candidate against what several arms reach with its pass@1."""
-    for envelope in results.design.envelopes:
+    for envelope in results.design.baselines:
         for name in results.design.candidates:
             for metric in (replace(metric, k=metric.k or results.k) for metric in ABOVE):
                 if (found := above(results, name, envelope, metric)) is not None:
@@ -294,7 +294,7 @@ def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
             Metric(k=k, at="a equal"): [_at_home(one.points, line) for one in ones],
             Metric(k=k, at="equal"): [frontiers.gap_to_frontier(one.points, line).value for one in ones],
         }
-        if name in results.design.candidates and results.design.envelopes:
+        if name in results.design.candidates and results.design.baselines:
             for n, theirs in ((k, line), (FEW, few)):
                 if (found := above_hull([one.line("pass", n) for one in ones], [[theirs] * len(ones)])) is not None:
                     yield _row((name, TEMPERED, "power"))(metric=Metric(k=n, at="hull"), comparison=compare_hull(found))

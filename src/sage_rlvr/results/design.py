@@ -56,7 +56,7 @@ class Envelope:
 class Design:
     """arms in order, without the base. base: the policy that all start from, None where none was evaluated. control: the arm that
     others are held against. every: whether all pairs of arms are compared (they were named one by one). beside: names of arms that
-    it does not ask for, named together with its folder. envelopes: rivals of every candidate; ceiling: the arm that says how much
+    it does not ask for, named together with its folder. baselines: rivals of every candidate; oracle: the arm that says how much
     room there is, trained on right answers it was given. discarded: candidates that were not run, which count in the correction
     of the primary family. facts: the rest of what a sweep wrote down (design.json)."""
 
@@ -69,8 +69,8 @@ class Design:
     questions: tuple[Question, ...] = ()
     every: bool = False
     beside: tuple[str, ...] = ()
-    envelopes: tuple[Envelope, ...] = ()
-    ceiling: str | None = None
+    baselines: tuple[Envelope, ...] = ()
+    oracle: str | None = None
     discarded: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -81,8 +81,8 @@ class Design:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The arms that are held against the envelopes: all that are in none, but for the ceiling and added controls."""
-        rivals = {name for envelope in self.envelopes for name in envelope.arms} | {self.ceiling}
+        """The arms that are held against the baselines: all that are in none, but for the ceiling and added controls."""
+        rivals = {name for envelope in self.baselines for name in envelope.arms} | {self.oracle}
         return tuple(arm.name for arm in self.arms if arm.name not in rivals and not arm.why and arm.name != self.base)
 
     def arm(self, name: str) -> Arm | None:

@@ -65,12 +65,12 @@ def design_of(facts: Mapping[str, Any]) -> Design:
         )
         for arm in written
     )  # fmt: skip
-    rivals = (facts.get("envelopes") or {}).items()
-    envelopes = tuple(Envelope(name=name, arms=tuple(labels.get(key, key) for key in keys)) for name, keys in rivals)
+    rivals = (facts.get("baselines") or {}).items()
+    baselines = tuple(Envelope(name=name, arms=tuple(labels.get(key, key) for key in keys)) for name, keys in rivals)
     return Design(
         arms=arms, control=named(facts, "control"), seeds=tuple(facts.get("seeds", ())), title=str(facts.get("title", "")),
         notes=str(facts.get("notes", "")), questions=tuple(Question(**q) for q in facts.get("questions", ())),
-        envelopes=envelopes, ceiling=named(facts, "ceiling"),
+        baselines=baselines, oracle=named(facts, "oracle"),
         discarded=tuple(facts.get("discarded", ())), facts=facts,
     )  # fmt: skip
 

@@ -68,7 +68,7 @@ class Run:
     def raw_kl(self) -> float | None:
         """Raw KL at the end, nats per token: its mean over the last tenth of the steps that logged it; None where none did, or
         it is not finite ("nan", "inf")."""
-        values = [float(row["anchor/kl_raw"]) for row in self.metrics if "anchor/kl_raw" in row]
+        values = [float(row["kl/to_reference"]) for row in self.metrics if "kl/to_reference" in row]
         found = float(np.mean(values[-max(1, len(values) // 10) :])) if values else math.nan
         return found if math.isfinite(found) else None
 

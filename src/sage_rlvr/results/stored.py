@@ -55,8 +55,8 @@ def design_of_summary(found: Mapping[str, Any]) -> Design:
         arms=arms, base=BASE if base else None, control=control,
         seeds=tuple(found["seeds"]), title=found["title"], notes=found["notes"],
         questions=tuple(Question(**q) for q in found.get("questions", ())),
-        envelopes=tuple(Envelope(name=e["name"], arms=tuple(e["arms"])) for e in found.get("envelopes", ())),
-        ceiling=found.get("ceiling"), discarded=tuple(found.get("discarded", ())), facts=found,
+        baselines=tuple(Envelope(name=e["name"], arms=tuple(e["arms"])) for e in found.get("baselines", ())),
+        oracle=found.get("oracle"), discarded=tuple(found.get("discarded", ())), facts=found,
     )  # fmt: skip
 
 

@@ -45,8 +45,8 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
     found |= {name: facts.get(name) for name in ("design", "world", "versions", "steps", "choice")}
     found |= {"control": control.key if control else "", "seeds": list(design.seeds)}
     found["questions"] = [asdict(question) for question in design.questions]
-    if design.envelopes:
-        found |= {"envelopes": [asdict(one) for one in design.envelopes], "ceiling": design.ceiling, "room": _room(results)}
+    if design.baselines:
+        found |= {"baselines": [asdict(one) for one in design.baselines], "oracle": design.oracle, "room": _room(results)}
         found |= {"discarded": list(design.discarded)} if design.discarded else {}
     found["evaluate"] = facts.get("evaluate") or _evaluated(results)
     found["base"] = None if base is None else _base(results, base)
@@ -182,7 +182,7 @@ def _part(values: Sequence[Any], when: str) -> Any:
 PARTS = {
     "grad_norm": ("optimizer/grad_norm", ("early", "middle", "late")),
     "reward": ("reward/mean", ("first", "last")),
-    "dead": ("reward/zero_variance_share", ("first", "last")),
+    "dead": ("reward/zero_variance_frac", ("first", "last")),
 }
 """What is averaged over parts of the training: its name in metrics.jsonl, and which parts."""
 
@@ -219,10 +219,10 @@ def strength(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | 
     """Share of tokens where q is not 1, mean q, and, where it was logged, the sum of log q per completion, in the first and last
     tenth of training; means over seeds. Tenths of the steps with an update: one of which a rollout plan kept nothing has no q. None
     where there is none."""
-    updated = [[row for row in log if "anchor/q_mean" in row] for log in logs]
+    updated = [[row for row in log if "guide/q_mean" in row] for log in logs]
     if not all(updated):
         return None
-    keys = {"active": "anchor/q_active_share", "q": "anchor/q_mean", "log_q_sum": "anchor/log_q_sum"}
+    keys = {"active": "guide/active_frac", "q": "guide/q_mean", "log_q_sum": "guide/log_q_sum"}
     return {
         f"{what}_{when}": float(np.mean([float(np.mean([float(row[key]) for row in _part(rows, when)])) for rows in updated]))
         for when in ("first", "last")
@@ -272,14 +272,14 @@ def _room(results: Results) -> list[dict[str, Any]]:
     way from rivals to ceiling, and in log odds. None where something is not there, or has no odds."""
     design, out = results.design, []
     metrics = [replace(metric, k=metric.k or results.k) for metric in ABOVE if metric.temperature == REFERENCE]
-    for name, envelope, metric in itertools.product(design.candidates, design.envelopes, metrics):
+    for name, envelope, metric in itertools.product(design.candidates, design.baselines, metrics):
         found = above(results, name, envelope, metric)
         if found is None:
             continue
         own, rival = float(np.mean(found.arm)), found.place.height
         row = {"arm": name, "envelope": envelope.name, "metric": metric.bare, "rival": _mixed(envelope, found.place.best)}
         row |= {"pass1": (pass1 := float(np.mean(found.pass1))), "own": own, "best": rival}
-        row["ceiling"] = top = _at(results, design.ceiling, metric, pass1)
+        row["oracle"] = top = _at(results, design.oracle, metric, pass1)
         row["power"] = _of_power(results, metric, pass1)
         row["share"] = None if top is None or top <= rival else (own - rival) / (top - rival)
         odds = metric.name == "pass" and min(own, rival) > 0 and max(own, rival) < 1

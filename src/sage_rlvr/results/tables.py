@@ -154,7 +154,7 @@ def room(found: Mapping[str, Any]) -> Table | None:
     columns: Columns = {
         "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"],
         "its own": lambda r: cell(r["own"]), "rivals": lambda r: f"{cell(r['best'])}\n{r['rival']}",
-        "tempered base": lambda r: cell(r["power"]), "ceiling": lambda r: cell(r["ceiling"]),
+        "tempered base": lambda r: cell(r["power"]), "oracle": lambda r: cell(r["oracle"]),
         "share of the way": lambda r: "–" if r["share"] is None else f"{r['share']:+.0%}",
         "log odds": lambda r: "–" if r["log_odds"] is None else f"{r['log_odds']:+.2f}",
     }  # fmt: skip

@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 
 LOCK, OWNER, CHECKPOINTS = "lock", "lock.owner.json", "checkpoints"
 DEAD_STEPS = 20  # steps without a single living group, after which a run says so
+UNJUDGED_STEPS = 3  # first steps of a run in which no completion could be judged, after which it stops
+UNDECIDED, BY_POLICY = "verifier/undecided_share", "reward/support_mean"
+
+
+_JUDGE = (
+    "The reward function or verifier returns None or undecided, takes longer than its limit (task.seconds), or ends its process. "
+    "Try it on one completion (sage-rlvr verify), and mend it or raise the limit"
+)
 
 
 class RunDir:
@@ -45,7 +53,8 @@ class RunDir:
     ):
         self.path, self.facts, self.keep, self._lock = path, facts, keep, lock
         self._fresh, self._made = fresh, made  # whether this start made the record, and the folder itself
-        self._dead = 0
+        self._dead = self._unjudged = 0
+        self._judged = False  # whether any completion was, since this start
         self.logged = -1  # newest step that an earlier start has logged; known after `truncate_metrics`
 
     # ---- opening and closing
@@ -162,10 +171,31 @@ class RunDir:
                 f"again to continue from the last checkpoint"
             ) from error
         self._warn_of_zero_variance(row)
+        self._look_at_undecided(row)
+
+    def _look_at_undecided(self, row: Mapping[str, Any]) -> None:
+        """Warn at the first step in which most completions were undecided; DataError where none was judged from the start on."""
+        share = row.get(UNDECIDED)
+        if share is None or BY_POLICY in row:  # the policy pays itself there, and the verifier only watches
+            return
+        self._unjudged += share == 1
+        self._judged = self._judged or share < 1
+        if share > 0.5 and "undecided" not in {one["kind"] for one in self.facts.get("warnings", [])}:
+            said = f"step {row['step']}: {share:.0%} of the completions were undecided, reward 0. {_JUDGE}"
+            self.warn("undecided", row["step"], said)
+        if self._unjudged == UNJUDGED_STEPS and not self._judged:
+            raise DataError(f"{self.path}: no completion could be judged in the first {UNJUDGED_STEPS} steps. {_JUDGE}")
+
+    def check_judged(self) -> None:
+        """DataError where a run has ended and not one of its completions could be judged."""
+        rows = read_metrics(self.path)
+        shares = [row[UNDECIDED] for row in rows if UNDECIDED in row and BY_POLICY not in row]
+        if shares and all(share == 1 for share in shares):
+            raise DataError(f"{self.path}: not one completion of this run could be judged, so none was learned from. {_JUDGE}")
 
     def _warn_of_zero_variance(self, row: Mapping[str, Any]) -> None:
         """Say it once whenever DEAD_STEPS steps in a row had no group with both right and wrong completions."""
-        self._dead = self._dead + 1 if row.get("reward/zero_variance_share") == 1 else 0
+        self._dead = self._dead + 1 if row.get("reward/zero_variance_frac") == 1 else 0
         if self._dead == DEAD_STEPS:
             rewards = {0: ": every reward was 0", 1: ": every reward was 1"}.get(row.get("reward/mean", math.nan), "")
             self.warn(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MEMORY = 1024 * MIB
+LONGEST = 1_000_000  # characters of a chat template
 SECONDS = 10.0  # for one conversation; a template of a published model takes below a millisecond
 AGAIN = 1.0  # seconds; far more than an exception takes to leave the block
 
@@ -78,8 +79,14 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], open
     """Messages by the tokenizer's chat template; opened: with the start of the assistant's turn. ConfigError if it fails.
 
     A template is a program that came with the model: one that takes longer than `SECONDS` or more than `MEMORY`
-    bytes is stopped and refused.
+    bytes is stopped and refused, and one of more than `LONGEST` characters is not even compiled.
     """
+    template = tokenizer.chat_template
+    if isinstance(template, str) and len(template) > LONGEST:
+        raise ConfigError(
+            f"tokenizer {tokenizer.name_or_path!r}: its chat template has {len(template):,} characters, more than the {LONGEST:,} "
+            "that are read (published ones have below 50,000); give the tokenizer another template (chat_template)"
+        )
     try:
         with deadline(SECONDS), bounded_memory(MEMORY):
             return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened))

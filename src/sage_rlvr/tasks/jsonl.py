@@ -4,9 +4,10 @@
     score(prompts, completions, **columns) -> [float]                   (recognized by its parameter `completions`)
 
 The function runs in worker processes with a limit on time and memory (`sage_rlvr.verifiers.pool`), one completion per call, so
-that a reward that hangs or dies is "undecided" and earns 0, and never stops a run. One that raises, or gives what is no finite
-number, stops it with the id of the row: such a reward is a mistake, and a 0 in its place would be trained on. None (TRL's "no
-reward") is undecided. A completion is right from `right_from` on. What was cut at the length limit is handed over as it is.
+that a reward that hangs or dies is "undecided" and earns 0. One that raises (sys.exit too), or gives what is no finite number,
+stops the run with the id of the row: such a reward is a mistake, and a 0 in its place would be trained on. None (TRL's "no
+reward") is undecided. Where most completions are undecided a run warns at once; where all are, it stops (`RunDir.log`). A
+completion is right from `right_from` on. What was cut at the length limit is handed over as it is.
 
 Without `reward` the rows are mathematics: a gold, judged by `sage_rlvr.verifiers.math`. In place of a file's function the name of
 a registered verifier of (completion, gold) may stand, such as "exact".
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from sage_rlvr.errors import ConfigError, DataError, require, wrong
-from sage_rlvr.plugins import executed
+from sage_rlvr.plugins import executed, source_sha256
 from sage_rlvr.reading import read_text
 from sage_rlvr.tasks.base import NO_ANSWER, Asked, hash_of
 from sage_rlvr.tasks.datasets import Examples, remembered
@@ -52,27 +53,49 @@ def _loaded(reward: str) -> Callable[..., Any]:
     if not where:
         verifier = VERIFIERS[name]
         return lambda completion, row: verifier(completion, row["answer"])
-    function: Callable[..., Any] = getattr(executed(Path(where), f"reward_{Path(where).stem}"), name)
+    try:
+        module = executed(Path(where), f"reward_{Path(where).stem}")
+    except BaseException as error:  # sys.exit too, which would end the worker without a word
+        raise ConfigError(f"{where}{_line(error, where)}: {type(error).__name__}: {error}") from error
+    function: Callable[..., Any] = getattr(module, name)
     return function
 
 
 def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], asked: Any) -> Verdict:
-    """The number as the reason of "right", what is wrong with the function as that of "wrong": a pool hands on two texts."""
+    """The number as the reason of "right", what is wrong with the function as that of "wrong": a pool hands on two texts.
+
+    Nothing that foreign code raises leaves here but a MemoryError, which is a limit: the pool makes all else "undecided".
+    """
     try:
         value = _called(function, completion, row, asked)
+        if value is None or (isinstance(value, Verdict) and value.label == "undecided"):
+            return Verdict("undecided", "no reward" if value is None else value.reason)
     except MemoryError:
         raise
-    except Exception as error:
-        file = getattr(getattr(function, "__code__", None), "co_filename", None)
-        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
-        return Verdict("wrong", f"raised {type(error).__name__}: {error!s:.120}{f' (line {lines[-1]})' if lines else ''}")
-    if value is None or (isinstance(value, Verdict) and value.label == "undecided"):
-        return Verdict("undecided", "no reward" if value is None else value.reason)
+    except BaseException as error:
+        file = getattr(getattr(function, "__code__", None), "co_filename", "")
+        return Verdict("wrong", f"raised {type(error).__name__}: {_shown(error, str):.120}{_line(error, file)}")
     try:
-        number = value.reward if isinstance(value, Verdict) else float(value)
-    except (TypeError, ValueError):
-        return Verdict("wrong", f"gave {value!r:.80}, which is no number")
+        number = float(value.reward if isinstance(value, Verdict) else value)
+    except MemoryError:
+        raise
+    except BaseException as error:  # 10**400 is an OverflowError, and a class has a __float__ of its own
+        return Verdict("wrong", f"gave {_shown(value):.80}, which is no number ({type(error).__name__})")
     return Verdict("right", repr(number)) if math.isfinite(number) else Verdict("wrong", f"gave {number}")
+
+
+def _line(error: BaseException, file: str) -> str:
+    """" (line N)" of a file in which an exception was raised; "" where it was raised elsewhere."""
+    lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
+    return f" (line {lines[-1]})" if lines else ""
+
+
+def _shown(value: Any, spelled: Callable[[Any], str] = repr) -> str:
+    """A value as text, also where its own repr raises."""
+    try:
+        return spelled(value)
+    except BaseException:
+        return f"a {type(value).__name__} without a text"
 
 
 def _called(function: Callable[..., Any], completion: str, row: dict[str, Any], asked: Any) -> Any:
@@ -238,9 +261,9 @@ def _place_of(reward: str) -> tuple[str, str]:
 
 
 def reward_sha256(reward: str) -> str:
-    """SHA-256 of the code of a reward: of its file, or of a verifier's module."""
+    """SHA-256 of the code of a reward: of its file and of what it imports beside it, or of a verifier's module."""
     path, name = _place_of(reward)
-    return sha256_of(Path(path or inspect.getfile(VERIFIERS[name])))
+    return source_sha256(Path(path)) if path else sha256_of(Path(inspect.getfile(VERIFIERS[name])))
 
 
 def jsonl(

@@ -203,7 +203,7 @@ def check_rollout_plan(plan: RolloutPlan) -> None:
     if is_staged(plan):
         extra = plan.extra(rewards)
         assert extra.shape == (3,) and extra.dtype == torch.int64, "extra gives (P,) int64"
-        assert bool((extra >= 0).all()) and int(extra.max()) <= plan.most - 3, "at most `most` in both stages"
+        assert bool((extra >= 0).all()) and int(extra.max()) <= plan.max_completions - 3, "at most `max_completions` in both stages"
         assert torch.equal(extra, plan.extra(rewards)), "an allocation is a function of the rewards"
     check_recipe("rollout_plan", plan)
 

@@ -1,6 +1,6 @@
 """The answer buffer of a run: what fills it before step 0, what a rollout adds to it, and its term in an update.
 
-    fill (base, file, truth) -> [ rollout -> add -> draw, score, term of the loss ] per step       core/buffers says the rules
+    fill (base, file, oracle) -> [ rollout -> add -> draw, score, term of the loss ] per step       core/buffers says the rules
 
 Its content is a value of the loop's running state, replaced when a step is done: one that diverges adds nothing.
 """
@@ -66,7 +66,7 @@ def fill(loop: Loop, say: Say = tell) -> bool:
     sample) alone.
     """
     buffer = loop.method.buffer
-    if buffer is None or not (buffer.base or buffer.file or buffer.truth):
+    if buffer is None or not (buffer.base or buffer.file or buffer.oracle):
         return False
     kept, began = Answers.none(), time.perf_counter()
     if buffer.base:
@@ -82,7 +82,7 @@ def fill(loop: Loop, say: Say = tell) -> bool:
         before = len(kept)
         kept = buffer.rule.add(kept, file_answers(loop, buffer.file))
         say(f"buffer: {len(kept) - before:,} answers stored from {buffer.file}")
-    if buffer.truth:
+    if buffer.oracle:
         before = len(kept)
         kept = buffer.rule.add(kept, true_answers(loop))
         say(f"buffer: {len(kept) - before:,} right answers stored that {loop.task.name} lists (an oracle)")
@@ -94,7 +94,7 @@ def fill(loop: Loop, say: Say = tell) -> bool:
 def base_answers(loop: Loop, buffer: Buffer) -> Iterator[Answers]:
     """The right ones of `base` samples of each problem, some problems at a time."""
     config, size = loop.config.rollout, buffer.base
-    model, key = base_of(loop), loop.key.fold("buffer/base")
+    model, key = base_of(loop), loop.key.fold("replay/base")
     problems = list(loop.numbers.values())[: buffer.base_prompts]
     at_once = max(1, config.completions // size)
     for first in range(0, len(problems), at_once):
@@ -174,7 +174,7 @@ def true_answers(loop: Loop) -> Answers:
     listed = getattr(loop.task, "solutions", None)
     if listed is None:
         raise ConfigError(
-            f"method.buffer.truth: {loop.task.name} lists no right completions (Task.solutions); give them as a file "
+            f"method.buffer.oracle: {loop.task.name} lists no right completions (Task.solutions); give them as a file "
             '(method.buffer.file, lines {"problem": id, "completion": text}), or take a task that enumerates, such as countdown'
         )
     asked = [loop.problems[number] for number in loop.numbers.values()]
@@ -240,12 +240,12 @@ class Memory:
         earlier = float(after.sampled) if self.step == 0 else 0.0
         return metrics | {
             "rollout/tokens": metrics["rollout/tokens"] + earlier,
-            "buffer/answers": float(len(after)),
-            "buffer/prompts": float(prompts),
-            "buffer/prompt_share": prompts / len(loop.numbers),
-            "buffer/added": float(added),
-            "buffer/evicted": float(len(self.before) + added - len(after)),
-            "buffer/sampled": float(after.sampled),
+            "replay/answers": float(len(after)),
+            "replay/prompts": float(prompts),
+            "replay/prompt_frac": prompts / len(loop.numbers),
+            "replay/added": float(added),
+            "replay/evicted": float(len(self.before) + added - len(after)),
+            "replay/sampled": float(after.sampled),
         }
 
     def _now(self) -> Tensor | None:
@@ -268,17 +268,17 @@ class Memory:
         config = self.loop.config
         weight, rows = self.buffer.weight_at(self.step, config.steps), self.rows(number)
         if weight == 0.0 or not len(rows):
-            return {"buffer/rows": 0.0, "loss": 0.0}
+            return {"replay/rows": 0.0, "loss": 0.0}
         budget = buffer_budget(self.buffer, rows, config.rollout.max_new_tokens)
         collected = []
         for part in self.parts(rows):
             loss, metrics = buffer_loss(self.buffer, self.logps(part), part, budget)
-            if not math.isfinite(metrics["buffer/loss"]):
-                raise TrainingDiverged(f"loss of the buffer is {metrics['buffer/loss']} at step {self.step}")
+            if not math.isfinite(metrics["replay/loss"]):
+                raise TrainingDiverged(f"loss of the buffer is {metrics['replay/loss']} at step {self.step}")
             (weight * loss).backward()
             collected.append(metrics)
         sums = {name: sum(metrics[name] for metrics in collected) for name in collected[0]}
-        return sums | {"buffer/rows": float(len(rows)), "loss": weight * sums["buffer/loss"]}
+        return sums | {"replay/rows": float(len(rows)), "loss": weight * sums["replay/loss"]}
 
     def parts(self, rows: Rows) -> Iterator[Rows]:
         """`updates.micro_batch` prompts at a time, or all of them."""

@@ -152,7 +152,7 @@ def stored_updates(loop: Loop, memory: Memory, metrics: dict[str, float]) -> dic
     with nullcontext() if count == 1 else undone_if_diverged(loop):
         for number in range(memory.step * count, (memory.step + 1) * count):
             found = memory.descend(number)
-            collected.append(found | loop.optimizer.step(number) if found["buffer/rows"] else found)
+            collected.append(found | loop.optimizer.step(number) if found["replay/rows"] else found)
     return memory.commit(metrics | mean_of(collected))
 
 
@@ -165,7 +165,7 @@ def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
     """Of advantages (B,) or (B, T): their mean size over counted tokens, and the share of completions that feel none."""
     spread = torch.where(mask, advantages if advantages.dim() == 2 else advantages[:, None], 0.0)
     idle = (spread == 0).all(dim=1).float().mean()
-    return {"advantage/abs_mean": masked_mean(spread.abs(), mask), "advantage/idle_share": float(idle)}
+    return {"advantage/abs_mean": masked_mean(spread.abs(), mask), "advantage/zero_frac": float(idle)}
 
 
 def update(

@@ -77,7 +77,7 @@ def unverified(method: Method) -> str:
         return ""
     return (
         f"rewards are the policy's own ({type(method.reward_source).__name__}): no verifier is asked, and its verdicts are "
-        "computed for metrics alone. Where a reward rises and verifier/right_share does not, or reward/auc is near 0.5, it is "
+        "computed for metrics alone. Where a reward rises and verifier/right_frac does not, or reward/auc is near 0.5, it is "
         "gamed, or says nothing"
     )
 

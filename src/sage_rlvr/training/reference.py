@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sage_rlvr.training.groups import Groups
     from sage_rlvr.training.loop import Loop
 
-GROUP, REFERENCE_STEP = "reference", "anchor/reference_step"  # of a checkpoint; of the metrics
+GROUP, REFERENCE_STEP = "reference", "kl/reference_step"  # of a checkpoint; of the metrics
 
 
 def load_reference(config: TrainConfig, policy: PreTrainedModel, tokens: Tokens) -> PreTrainedModel | None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from sage_rlvr.core.reward_sources import Paid, rank_metrics
 from sage_rlvr.core.rollout_plans import Staged, is_guided, is_staged, kept_by, learned_by, rows_of_stages
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.encodable import encodable
 from sage_rlvr.models.episodes import said_in, sample_episodes
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.models.substituted import Answered, substituted
@@ -97,7 +98,7 @@ def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[i
         problem, said = groups.problems[place], attempts[place * size]
         (verdict,) = verdicts(loop.task, [(problem, said)])
         hint, _ = hint_of(teacher, loop.task, problem, [said] if isinstance(said, str) else said, verdict)
-        ids = list(loop.ask(guided(loop.task, problem, hint)).ids)
+        ids = list(loop.ask(guided(loop.task, problem, encodable(hint, loop.tokens.tokenizer))).ids)
         if len(ids) + loop.config.rollout.max_new_tokens > window:
             raise ConfigError(
                 f"problem {problem.problem_id!r}: its prompt with guidance has {len(ids)} tokens, and with max_new_tokens = "
@@ -118,15 +119,15 @@ def guided_weights(loop: Loop, rows: Rows, logps: Tensor) -> tuple[Tensor | None
         return None, {}
     marked, mask = rows.column("guided"), rows.rollout.drawn
     if not bool(marked.any()):
-        return None, {"guided/share": 0.0}
+        return None, {"hints/frac": 0.0}
     asked, drawn = (torch.where(mask, part.detach(), 0.0).double().sum(1) for part in (logps, rows.rollout.logps))
     weights = torch.where(marked, plan.weights(asked, drawn).to(logps), 1.0)
     cut = 0.0 if plan.clip is None else float((weights[marked] >= plan.clip).float().mean())
     found = {
-        "guided/share": float(marked.float().mean()),
-        "guided/weight_mean": float(weights[marked].mean()),
-        "guided/weight_cut_share": cut,
-        "guided/reward_mean": float(rows.column("rewards")[marked].mean()),
+        "hints/frac": float(marked.float().mean()),
+        "hints/weight_mean": float(weights[marked].mean()),
+        "hints/weight_cut_frac": cut,
+        "hints/reward_mean": float(rows.column("rewards")[marked].mean()),
     }
     return weights, found
 
@@ -226,11 +227,11 @@ def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
     """
     rewards, rollout, undecided = drawn.everything.rewards, drawn.everything.rollout, drawn.everything.undecided
     found = {
-        "verifier/undecided_share": int(undecided.sum()) / undecided.numel(),
+        "verifier/undecided_frac": int(undecided.sum()) / undecided.numel(),
         "reward/mean": float(rewards.mean()),
-        "reward/zero_variance_share": float((rewards == rewards[:, :1]).all(1).float().mean()),
+        "reward/zero_variance_frac": float((rewards == rewards[:, :1]).all(1).float().mean()),
         "completions/length_mean": float(rollout.drawn.sum(1).float().mean()),
-        "completions/unfinished_share": float((~rollout.finished).float().mean()),
+        "completions/unfinished_frac": float((~rollout.finished).float().mean()),
         "rollout/tokens": float(sum(part.rollout.drawn.sum() for part in (drawn.everything, *drawn.second))),
     }
     if rollout.own is not None:
@@ -260,7 +261,7 @@ def stage_metrics(drawn: Drawn) -> dict[str, float]:
     found = {
         "rollout/completions": float(first + more),
         "rollout/second_stage": float(more),
-        "rollout/extended_share": extended,
+        "rollout/extended_frac": extended,
         "rollout/extra_max": float(largest),
     }
     trained = [part.rewards.reshape(-1) for part in drawn.groups]
@@ -269,7 +270,7 @@ def stage_metrics(drawn: Drawn) -> dict[str, float]:
 
 def source_metrics(rewards: Tensor, support: Tensor, right: Tensor) -> dict[str, float]:
     """Of rewards (P, G) that the policy computed: the verifier's word on the same completions, and how well they rank by it."""
-    means = {"reward/support_mean": float(support.mean()), "verifier/right_share": float(right.float().mean())}
+    means = {"self_reward/mean": float(support.mean()), "verifier/right_frac": float(right.float().mean())}
     return means | rank_metrics(rewards, right)
 
 
@@ -278,7 +279,7 @@ def kept_metrics(rewards: Tensor, kept: Tensor, wanted: int, refills: int) -> di
     found = {
         "rollout/completions": float(rewards.numel()),
         "rollout/groups_kept": float(len(kept)),
-        "rollout/short_share": 1.0 - len(kept) / wanted,
+        "rollout/missing_groups_frac": 1.0 - len(kept) / wanted,
         "rollout/refills": float(refills),
     }
     return found | {"reward/kept_mean": float(kept.nanmean())} if len(kept) else found

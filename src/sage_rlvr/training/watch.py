@@ -14,8 +14,8 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.core.reward_sources import RewardSource
 
 PATIENCE = 10
-ACTIVE, CLAMPED, ROWS = "anchor/q_active_share", "anchor/q_clamped_share", "buffer/rows"
-SUPPORT = "reward/support_mean"
+ACTIVE, CLAMPED, ROWS = "guide/active_frac", "guide/clamped_frac", "replay/rows"
+SUPPORT = "self_reward/mean"
 _WHOLE = 1 - 1e-6  # a share of 1 that was averaged in float32
 
 
@@ -92,7 +92,7 @@ class BufferWatch:
         self.count = 0 if metrics.get(ROWS, 0.0) else self.count + 1
         if self.count != PATIENCE and not (self.count == step + 1 == self.steps):
             return
-        stored, weight = metrics.get("buffer/answers", 0.0), self.buffer.weight_at(step, self.steps)
+        stored, weight = metrics.get("replay/answers", 0.0), self.buffer.weight_at(step, self.steps)
         cause = (
             "its weight is 0 here: raise method.buffer.weight, or leave the buffer out"
             if weight == 0.0

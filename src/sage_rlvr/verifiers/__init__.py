@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
+from sage_rlvr.errors import DataError
 from sage_rlvr.registry import Registry
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,6 +28,12 @@ class Verdict:
     reason: str
     score: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.label not in get_args(Label):
+            raise DataError(f"Verdict({self.label!r}, ...): the label is one of {', '.join(get_args(Label))}")
+        if self.score is not None and not _is_finite(self.score):
+            raise DataError(f"Verdict({self.label!r}, ..., score={self.score!r:.80}): the score is a finite number, or None")
+
     @property
     def right(self) -> bool:
         """True only for the label "right": an undecided completion earns no reward."""
@@ -35,6 +43,13 @@ class Verdict:
     def reward(self) -> float:
         """What a completion earns: `score`, else 1 where it is right and 0 where it is not, undecided included."""
         return float(self.right) if self.score is None else self.score
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except (TypeError, OverflowError):
+        return False
 
 
 VERIFIERS: Registry[Any] = Registry("verifier", remember=False)

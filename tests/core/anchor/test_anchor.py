@@ -177,18 +177,21 @@ def test_metrics_by_hand():
     logps, q = torch.tensor([[-1.0, -1.0, -1.0, math.nan]]), torch.tensor([[1.4, 1.2, 1.0, 1.0]])
     found = anchor_metrics(Anchor(0.05, Branch()), logps, logps, q.log(), torch.tensor([[1, 1, 1, 0]]).bool())
     shaped = (0.4 - math.log(1.4) + 0.2 - math.log(1.2)) / 3
-    wanted = {"kl": shaped, "kl_raw": 0.0, "q_mean": 1.2, "q_active_share": 2 / 3, "q_clamped_share": 1 / 3}
-    wanted |= {"log_q_sum": math.log(1.4 * 1.2)}
-    assert found == pytest.approx({f"anchor/{name}": value for name, value in wanted.items()}, abs=1e-6)
+    wanted = {
+        "kl/to_anchor": shaped, "kl/to_reference": 0.0, "guide/q_mean": 1.2, "guide/active_frac": 2 / 3,
+        "guide/clamped_frac": 1 / 3,
+    }  # fmt: skip
+    wanted |= {"guide/log_q_sum": math.log(1.4 * 1.2)}
+    assert found == pytest.approx(wanted, abs=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:.*noise only")
 def test_the_clamped_share_of_a_product_comes_from_its_factors_or_not_at_all():
     logps, edge = torch.zeros(1, 2), torch.tensor([[True, False]])
     anchor, arguments = Anchor(0.05, Branch() * Token()), (logps, logps, logps, torch.ones(1, 2).bool())
-    assert "anchor/q_clamped_share" not in anchor_metrics(anchor, *arguments)
-    assert anchor_metrics(anchor, *arguments, edge)["anchor/q_clamped_share"] == 0.5
-    assert anchor_metrics(Anchor(0.05), *arguments)["anchor/q_clamped_share"] == 0.0
+    assert "guide/clamped_frac" not in anchor_metrics(anchor, *arguments)
+    assert anchor_metrics(anchor, *arguments, edge)["guide/clamped_frac"] == 0.5
+    assert anchor_metrics(Anchor(0.05), *arguments)["guide/clamped_frac"] == 0.0
 
 
 @pytest.mark.filterwarnings("ignore:.*noise only")

@@ -52,7 +52,7 @@ def test_kl_cov_holds_its_tokens_back_from_the_second_update_on():
 
 
 def test_adaptive_entropy_climbs_while_entropy_is_low_and_falls_above_it():
-    term = AdaptiveEntropy(target=0.8, delta=0.005, most=0.06)
+    term = AdaptiveEntropy(target=0.8, delta=0.005, max_coef=0.06)
     state, low, high = term.start(), told([[-1.0, -1], [-1, -1]], 0.79), told([[-1.0, -1], [-1, -1]], 0.9)
     for step in range(10):
         weights, state = term(low, 0, 1, state)

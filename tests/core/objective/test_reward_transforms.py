@@ -34,7 +34,7 @@ def test_outcome_repeats_by_hand():
     """Answer 7 twice, 5 three times; one without an answer is nobody's repeat."""
     found = OutcomeRepeats(0.8)(REWARDS, ANSWERS)[0]
     assert found.tolist() == pytest.approx([0.9, 0.9, -0.2, -0.2, 1, -0.2, 0, 0])
-    assert OutcomeRepeats(0.8, "right")(REWARDS, ANSWERS)[0].tolist() == pytest.approx([0.9, 0.9, 0, 0, 1, 0, 0, 0])
+    assert OutcomeRepeats(0.8, "correct")(REWARDS, ANSWERS)[0].tolist() == pytest.approx([0.9, 0.9, 0, 0, 1, 0, 0, 0])
     assert torch.equal(OutcomeRepeats(0.0)(REWARDS, ANSWERS), REWARDS)
 
 
@@ -43,16 +43,16 @@ def test_outcome_counts_by_hand():
     part = OutcomeCounts(0.6)
     first, state = part(REWARDS, ANSWERS, part.start())
     assert first[0].tolist() == pytest.approx([1.6, 1.6, 0.6, 0.6, 1.6, 0.6, 0, 0.6])
-    assert sorted(state["counts"].tolist()) == [1, 1, 2, 3] and state["new_share"] == 1
+    assert sorted(state["counts"].tolist()) == [1, 1, 2, 3] and state["new_frac"] == 1
     second, state = part(REWARDS, ANSWERS, state)
     two, three = 0.6 / 2**0.5, 0.6 / 3**0.5
     assert second[0].tolist() == pytest.approx([1 + two, 1 + two, three, three, 1.6, three, 0, 0.6])
-    assert sorted(state["counts"].tolist()) == [2, 2, 4, 6] and state["new_share"] == 0
+    assert sorted(state["counts"].tolist()) == [2, 2, 4, 6] and state["new_frac"] == 0
     assert state["mean_bonus"] == pytest.approx((2 * two + 3 * three + 2 * 0.6) / 8)
     other = replace(ANSWERS, problems=torch.full((1, 8), 4))
     third, state = part(REWARDS, other, state)
     assert torch.equal(third, first) and len(state["keys"]) == 8
-    right = OutcomeCounts(0.6, "right")(REWARDS, ANSWERS, part.start())[0][0]
+    right = OutcomeCounts(0.6, "correct")(REWARDS, ANSWERS, part.start())[0][0]
     assert right.tolist() == pytest.approx([1.6, 1.6, 0, 0, 1.6, 0, 0, 0])
 
 
@@ -95,7 +95,7 @@ def test_right_entropy_pays_nothing_on_average():
     assert float(found.mean()) == pytest.approx(float(REWARDS.mean()))
 
 
-@pytest.mark.parametrize("part", [Mara(), Unlikeliness(), RightEntropy(), OutcomeRepeats(paid="right")], ids=str)
+@pytest.mark.parametrize("part", [Mara(), Unlikeliness(), RightEntropy(), OutcomeRepeats(bonus_on="correct")], ids=str)
 def test_a_reward_that_is_neither_right_nor_wrong_is_named(part):
     with pytest.raises(DataError, match=r"prompt 0, completion 1 is 0\.5"):
         part(torch.tensor([[1.0, 0.5]]), SEEN)

@@ -31,7 +31,7 @@ def test_clip_by_hand(ratio, advantage, loss, slope):
     (gradient,) = torch.autograd.grad(found.sum(), log_ratio)
     assert float(found.detach()) == pytest.approx(loss) and float(gradient) == pytest.approx(slope)
     assert stats["surrogate/ratio_mean"] == pytest.approx(ratio)
-    assert stats["surrogate/clipped_share"] == float(slope == 0.0)
+    assert stats["surrogate/clipped_frac"] == float(slope == 0.0)
 
 
 def test_clip_higher_lets_a_rising_token_go_further():
@@ -45,7 +45,7 @@ def test_statistics_count_the_mask_only():
     log_ratios = torch.tensor([[math.log(1.5), math.log(1.5)], [0.0, 0.0]])
     mask = torch.tensor([[True, False], [True, True]])
     stats = Clip()(log_ratios, torch.tensor([[1.0], [1.0]]), mask)[1]
-    assert stats["surrogate/clipped_share"] == pytest.approx(1 / 3)
+    assert stats["surrogate/clipped_frac"] == pytest.approx(1 / 3)
     assert stats["surrogate/ratio_mean"] == pytest.approx(3.5 / 3)
 
 
@@ -56,7 +56,7 @@ def test_a_dead_group_cannot_stop_a_run():
     loss, stats = Clip()(log_ratios, torch.zeros(1, 1), mask)
     (gradient,) = torch.autograd.grad(loss[mask].sum(), log_ratios)
     assert not loss.any() and not gradient.any()
-    assert stats["surrogate/clamped_share"] == pytest.approx(2 / 3) and math.isfinite(stats["surrogate/ratio_mean"])
+    assert stats["surrogate/clamped_frac"] == pytest.approx(2 / 3) and math.isfinite(stats["surrogate/ratio_mean"])
 
 
 def test_the_clamp_does_not_touch_the_normal_range():
@@ -66,7 +66,7 @@ def test_the_clamp_does_not_touch_the_normal_range():
     found, stats = Clip()(leaves[0], advantages, mask)
     ratios = leaves[1].exp()
     plain = -torch.minimum(ratios * advantages, ratios.clamp(0.8, 1.2) * advantages)
-    assert torch.equal(found, plain) and stats["surrogate/clamped_share"] == 0.0
+    assert torch.equal(found, plain) and stats["surrogate/clamped_frac"] == 0.0
     gradients = [torch.autograd.grad(loss.sum(), leaf)[0] for loss, leaf in ((found, leaves[0]), (plain, leaves[1]))]
     assert torch.equal(*gradients)
 
@@ -93,9 +93,9 @@ def test_dual_clip_by_hand(ratio, advantage, loss, slope):
     found, stats = Clip(0.2, 0.28, 3.0)(log_ratio, torch.tensor([[advantage]]), mask)
     (gradient,) = torch.autograd.grad(found.sum(), log_ratio)
     assert float(found.detach()) == pytest.approx(loss) and float(gradient) == pytest.approx(slope)
-    assert stats["surrogate/dual_clipped_share"] == float(ratio > 3 and advantage < 0)
+    assert stats["surrogate/dual_clipped_frac"] == float(ratio > 3 and advantage < 0)
     held = (ratio < 0.8 and advantage < 0) or (ratio > 1.28 and advantage > 0)
-    assert stats["surrogate/clipped_share"] == float(held)
+    assert stats["surrogate/clipped_frac"] == float(held)
 
 
 def test_a_dual_clip_that_is_not_reached_changes_no_bit():
@@ -104,15 +104,15 @@ def test_a_dual_clip_that_is_not_reached_changes_no_bit():
     advantages = torch.randn(8, 1, generator=drawn)
     (plain, plain_stats), (dual, dual_stats) = (Clip(dual=c)(log_ratios, advantages, mask) for c in (None, 1e6))
     assert torch.equal(plain, dual)
-    assert dual_stats == plain_stats | {"surrogate/dual_clipped_share": 0.0}
-    assert "surrogate/dual_clipped_share" not in plain_stats and Clip(0.2, 0.2, None) == Clip()
+    assert dual_stats == plain_stats | {"surrogate/dual_clipped_frac": 0.0}
+    assert "surrogate/dual_clipped_frac" not in plain_stats and Clip(0.2, 0.2, None) == Clip()
 
 
 def test_the_dual_share_counts_the_mask_only():
     log_ratios = torch.full((2, 2), math.log(5.0))
     mask = torch.tensor([[True, False], [True, True]])
     stats = Clip(dual=3.0)(log_ratios, torch.tensor([[-1.0], [1.0]]), mask)[1]
-    assert stats["surrogate/dual_clipped_share"] == pytest.approx(1 / 3)
+    assert stats["surrogate/dual_clipped_frac"] == pytest.approx(1 / 3)
 
 
 @given(st.floats(-6, 6), st.floats(-3, 3), st.sampled_from([1.5, 3.0, 10.0]))

@@ -101,7 +101,7 @@ def test_a_neutral_weight_is_no_weight():
     signals = signals_of([0.7, 0.2], [0.8, 0.8])
     two = replace(signals, mask=torch.ones(1, 2, dtype=torch.bool))
     rewards = torch.tensor([[1.0]])
-    method = replace(steer(least=1.0), advantage=METHODS["dr_grpo"]().advantage)
+    method = replace(steer(min_weight=1.0), advantage=METHODS["dr_grpo"]().advantage)
     plain = replace(method, token_weight=None)
     assert torch.equal(advantages_of(method, rewards, two), advantages_of(plain, rewards, two)[:, None].expand(1, 2))
 
@@ -110,11 +110,11 @@ def test_a_neutral_weight_is_no_weight():
     "make",
     [
         lambda: Mara(0.0), lambda: Unlikeliness(2.0), lambda: RightEntropy(-1.0), lambda: Cispo(2.0), lambda: OutcomeCounts(-1.0),
-        lambda: EntropyBonus(float("nan")), lambda: AdaptiveEntropy(0.0), lambda: AdaptiveEntropy(least=0.5), lambda: KlCov(0.0),
+        lambda: EntropyBonus(float("nan")), lambda: AdaptiveEntropy(0.0), lambda: AdaptiveEntropy(min_coef=0.5), lambda: KlCov(0.0),
         lambda: AdaptiveEntropy(delta=-1.0), lambda: KlCov(coefficient=-1.0), lambda: OutcomeCounts(memory=0),
         lambda: OutcomeRepeats(0.1, "wrong"), lambda: Cispo(0.2, -1),
         lambda: Gspo(2.0), lambda: Gspo(0.1, -1.0), lambda: Pacs(0.0), lambda: Pacs(1.0, "base"), lambda: Pacs(terms=3),
-        lambda: Steer("code"), lambda: Steer(least=0.0), lambda: HighEntropy(0.0), lambda: ShapedEntropy(-1.0),
+        lambda: Steer("code"), lambda: Steer(min_weight=0.0), lambda: HighEntropy(0.0), lambda: ShapedEntropy(-1.0),
         lambda: ShapedEntropy(0.4, 1.0), lambda: ClipCov(0.0), lambda: ClipCov(0.1, 5.0, 1.0),
     ],
 )  # fmt: skip

@@ -86,7 +86,7 @@ def test_signs_over_their_own_group_are_logarithms(p: float, size: int, wanted: 
     right, wrong = (1 - (1 - p) ** size) / p, (1 - p**size) / (1 - p)
     assert right == pytest.approx(wanted, abs=1e-5)
     for weights in ((1.0, 0.0), (0.0, 1.0), (0.1, 1.0)):
-        found = slope(Signed(*weights, over="group"), p, size)
+        found = slope(Signed(*weights, normalize_by="group"), p, size)
         assert found == pytest.approx(weights[0] * right + weights[1] * wrong, rel=1e-5)
 
 
@@ -96,7 +96,7 @@ def test_signs_over_their_own_group_are_logarithms(p: float, size: int, wanted: 
 def test_signs_over_the_kept_rows_and_tokens_of_a_step(make, over):
     """Every step of two groups of two from one tree: the loss is right times the mean of -log pi over the right rows (tokens)
     plus wrong times that of log pi over the wrong ones, written out here, and so is its expectation."""
-    method = make(over=over)
+    method = make(normalize_by=over)
     tree, part = TokenTree([(0,), (1, 0), (1, 1)]), method.advantage
     logits = torch.tensor([[0.3, -0.2], [0.5, 0.1]], dtype=torch.float64)
     rewards = torch.tensor([1.0, 0.0, 1.0])
@@ -193,8 +193,8 @@ def test_chen_tends_to_the_arcsine_of_pass_at_k(k: int, p: float):
 @pytest.mark.parametrize("part", [
     *(kind() for kind in ADVANTAGES.values() if kind is not PlaceboRight), PlaceboRight(DistinctRight()),
     PassAtK(1), PassAtK(3, "sloo"), PassAtK(Linear(4, 1)), DistinctRight(1),
-    DistinctRight(4, 1.0), Filtered(0.0, z="exact"), Signed(1.0, 0.0), Signed(1.0, 0.0, "kept"), Signed(over="group"),
-    Signed(over="tokens"), PowerNormalized(0.0), AnalyticPassAtK(2),
+    DistinctRight(4, 1.0), Filtered(0.0, z="exact"), Signed(1.0, 0.0), Signed(1.0, 0.0, "kept"), Signed(normalize_by="group"),
+    Signed(normalize_by="tokens"), PowerNormalized(0.0), AnalyticPassAtK(2),
 ], ids=str)  # fmt: skip
 def test_the_laws_of_an_advantage_and_what_it_declares_of_groups_with_nothing_to_compare(part):
     check_advantage(part)
@@ -390,9 +390,9 @@ def test_what_was_not_computed_is_named():
         lambda: PowerNormalized(-1.0), lambda: PowerNormalized(3.0), lambda: RiskSeeking(0.0), lambda: PassAtK(0),
         lambda: PassAtK(True), lambda: PassAtK(Linear(8, 0)),
         lambda: PassAtK(2, "loo"), lambda: AnalyticPassAtK(0), lambda: Signed(0.0, 0.0),
-        lambda: Signed(-1.0, 1.0), lambda: Signed(over="rows"),
-        lambda: Method("", Signed(over="kept"), Clip(), None, TokenMean()),
-        lambda: Method("", Signed(over="tokens"), Clip(), None, FixedBudget()),
+        lambda: Signed(-1.0, 1.0), lambda: Signed(normalize_by="rows"),
+        lambda: Method("", Signed(normalize_by="kept"), Clip(), None, TokenMean()),
+        lambda: Method("", Signed(normalize_by="tokens"), Clip(), None, FixedBudget()),
         lambda: DistinctRight(0), lambda: DistinctRight(2, 3.0), lambda: Filtered(1.0), lambda: Filtered(clip=1.0),
         lambda: Filtered(z="mean"),
         lambda: DifferentialSmoothing(-1.0), lambda: UniformRight(2.0),

@@ -89,8 +89,8 @@ def test_a_killed_run_ends_as_one_that_was_not(write_recipe: Recipe, tmp_path: P
     for group in ("model", "optimizer", "parts"):
         one, two = (load_file(f / "checkpoints" / "step-000004" / f"{group}.safetensors") for f in (whole, parts))
         assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one), group
-    assert len(kept(whole, 4)) == rows(whole)[-1]["buffer/answers"] > 0
-    assert any(row["buffer/rows"] > 0 and row["optimizer/grad_norm"] > 0 for row in rows(whole) if "optimizer/grad_norm" in row)
+    assert len(kept(whole, 4)) == rows(whole)[-1]["replay/answers"] > 0
+    assert any(row["replay/rows"] > 0 and row["optimizer/grad_norm"] > 0 for row in rows(whole) if "optimizer/grad_norm" in row)
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_the_base_is_sampled_alike_however_many_problems_at_a_time(
     drawn = scored.rows(0)
     assert torch.allclose(scored.logps(drawn), drawn.answers.logps, atol=1e-4)
     first, second = (train_step(loop, step) for step in (0, 1))
-    assert first["rollout/tokens"] == first["buffer/sampled"] == int(one.sampled) > 0 and second["rollout/tokens"] == 0.0
+    assert first["rollout/tokens"] == first["replay/sampled"] == int(one.sampled) > 0 and second["rollout/tokens"] == 0.0
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_the_base_is_another_model_where_the_run_names_one(write_recipe: Recipe,
     assert len(held) > 5 and all(torch.equal(one, memory.stored(own).tensors()[n]) for n, one in held.tensors().items())
     drawn = memory.Memory(loop, loop.method.buffer, 0, held)
     gaps = (drawn.logps(drawn.rows(0)).detach() - drawn.rows(0).answers.logps).abs()
-    assert float(gaps.max()) > 1.0 and train_step(loop, 0)["buffer/kl"] > 1.0
+    assert float(gaps.max()) > 1.0 and train_step(loop, 0)["replay/kl"] > 1.0
 
 
 def test_alone_samples_scores_and_loads_nothing_that_it_does_not_need(
@@ -151,7 +151,7 @@ def test_alone_samples_scores_and_loads_nothing_that_it_does_not_need(
     assert "reward/mean" in train_step(loops[1], 0)
     monkeypatch.setattr(engine, "draw_groups", lambda *_: pytest.fail("sampled a rollout"))
     metrics = train_step(loops[0], 0)
-    assert "reward/mean" not in metrics and metrics["buffer/rows"] > 0
+    assert "reward/mean" not in metrics and metrics["replay/rows"] > 0
 
 
 def test_one_step_of_expert_iteration_is_the_textbooks(write_recipe: Recipe) -> None:
@@ -177,7 +177,7 @@ def test_one_step_of_expert_iteration_is_the_textbooks(write_recipe: Recipe) -> 
 
     loop.optimizer = Looks()  # type: ignore[assignment]
     metrics = train_step(loop, 0)
-    assert len(right) > 3 and metrics["buffer/rows"] == metrics["buffer/added"] == len(right)
+    assert len(right) > 3 and metrics["replay/rows"] == metrics["replay/added"] == len(right)
     assert metrics["loss"] == pytest.approx(float(loss.detach()), rel=1e-4)
     assert max(float((a - b).abs().max()) for a, b in zip(seen, wanted, strict=True)) < 1e-5
     assert max(float(one.abs().max()) for one in wanted) > 1e-3
@@ -190,9 +190,9 @@ def test_weight_zero_is_no_buffer_bit_for_bit(write_recipe: Recipe, more: str) -
     other = build(config_of(write_recipe("{name: replay, beta: 0.05, weight: 0.0}", name="b.yaml", more=more)))
     for step in range(2):
         one, two = train_step(plain, step), train_step(other, step)
-        assert one.items() <= two.items() and two["buffer/rows"] == 0.0
+        assert one.items() <= two.items() and two["replay/rows"] == 0.0
     assert all(torch.equal(a, b) for a, b in zip(plain.policy.parameters(), other.policy.parameters(), strict=True))
-    assert two["buffer/answers"] > 0  # stored all the same
+    assert two["replay/answers"] > 0  # stored all the same
 
 
 def test_replay_draws_what_earlier_rollouts_left(write_recipe: Recipe) -> None:
@@ -203,10 +203,10 @@ def test_replay_draws_what_earlier_rollouts_left(write_recipe: Recipe) -> None:
     left = memory.stored(loop)
     groups = engine.draw_groups(build(loop.config), 0).groups[0]
     advantages = loop.method.advantage(groups.rewards).reshape(-1)[groups.rewards.reshape(-1) > 0]
-    assert first["buffer/rows"] == 0.0 and set(left.step.tolist()) == {0}
+    assert first["replay/rows"] == 0.0 and set(left.step.tolist()) == {0}
     assert set(left.advantage.tolist()) == set(advantages.tolist())
     second = train_step(loop, 1)
-    assert second["buffer/rows"] == len(left) > 0 and second["buffer/ratio_mean"] != 1.0
+    assert second["replay/rows"] == len(left) > 0 and second["replay/ratio_mean"] != 1.0
     assert set(memory.stored(loop).step.tolist()) == {0, 1}
 
 
@@ -215,7 +215,7 @@ def test_replay_alone_stores_the_advantages_of_rewards(write_recipe: Recipe, mon
     monkeypatch.setattr(memory, "credit", lambda *args, **named: (asked.append(named), real(*args, **named))[1])
     method = "{name: compose, beta: 0.0, buffer: {name: replay, alone: true, prompts: 8}}"
     loop = build(config_of(write_recipe(method), ("rollout.prompts_per_step", "20")))
-    assert [train_step(loop, step)["buffer/rows"] > 0 for step in (0, 1)] == [False, True]
+    assert [train_step(loop, step)["replay/rows"] > 0 for step in (0, 1)] == [False, True]
     assert set(memory.stored(loop).advantage.tolist()) > {0.0} or len(set(memory.stored(loop).advantage.tolist())) > 1
     assert asked == [{"step": step, "total_steps": loop.config.steps} for step in (0, 1)]  # for a schedule on the advantage
     assert loop.tokens.decode([], []) == []
@@ -225,7 +225,7 @@ def test_a_step_that_diverges_leaves_the_buffer_as_it_was(
     write_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(write_recipe(EXIT, steps=2), ("rollout.prompts_per_step", "40"))
-    broken = {"buffer/loss": float("nan"), "buffer/logp": 0.0}
+    broken = {"replay/loss": float("nan"), "replay/logp": 0.0}
     monkeypatch.setattr(memory, "buffer_loss", lambda buffer, logps, *_: (logps.sum() * float("nan"), broken))
     words = r"loss of the buffer is nan at step 0.*the batch in"
     with RunDir.open(tmp_path / "run", dump(config)) as run, pytest.raises(engine.TrainingDiverged, match=words):
@@ -256,9 +256,9 @@ def test_a_file_is_verified_and_stored(write_recipe: Recipe, tmp_path: Path) -> 
     wanted = {(i, answer_id(text)) for i, p in enumerate(problems) for text in loop.task.solutions(p)}
     assert {(int(p), int(a)) for p, a in zip(held.problem, held.answer, strict=True)} == wanted
     assert held.found.tolist() == [2, *[1] * (len(wanted) - 1)] and int(held.sampled) == 0
-    before = train_step(loop, 0)["buffer/logp"]
+    before = train_step(loop, 0)["replay/logp"]
     for step in range(1, 12):
-        after = train_step(loop, step)["buffer/logp"]
+        after = train_step(loop, step)["replay/logp"]
     assert after > before + 0.5
 
 
@@ -292,10 +292,10 @@ def test_the_truth_is_every_answer_that_the_task_lists(
     wanted = {(i, answer_id(text)) for i, p in enumerate(loop.problems) for text in loop.task.solutions(p)}
     assert {(int(p), int(a)) for p, a in zip(held.problem, held.answer, strict=True)} == wanted and len(held) == len(wanted)
     found = train_step(loop, 0)
-    assert 5 < found["buffer/rows"] <= 15 and found["rollout/tokens"] == 0  # nothing is sampled
+    assert 5 < found["replay/rows"] <= 15 and found["rollout/tokens"] == 0  # nothing is sampled
     assert "all that the task lists (an oracle)" in loop.method.describe()
     monkeypatch.delattr(Countdown, "solutions")
-    with pytest.raises(ConfigError, match=r"method\.buffer\.truth: countdown lists no right completions .*as a file"):
+    with pytest.raises(ConfigError, match=r"method\.buffer\.oracle: countdown lists no right completions .*as a file"):
         memory.fill(loop)
 
 
@@ -323,7 +323,7 @@ def test_a_run_with_an_empty_buffer_says_so(write_recipe: Recipe, tiny_policy: P
         go(recipe, tmp_path / "run")
     (kept_,) = json.loads((tmp_path / "run" / "run.json").read_text())["warnings"]
     assert kept_["kind"] == "empty buffer" and "0 answers stored" in kept_["message"]
-    assert [row["buffer/answers"] for row in rows(tmp_path / "run")] == [0.0] * 3
+    assert [row["replay/answers"] for row in rows(tmp_path / "run")] == [0.0] * 3
     weights, start = (load_file(f / "model.safetensors") for f in (tmp_path / "run" / "policy", tiny_policy))
     assert all(torch.equal(weights[name], start[name]) for name in weights)
 
@@ -335,5 +335,5 @@ def test_the_watch_says_why_after_ten_steps(stored: int, weight: float, words: s
     said: list[tuple[str, int, str]] = []
     watch = BufferWatch(Likelihood(weight=weight), 100, lambda *one: said.append(one))
     for step in range(40):
-        watch.see(step, {"buffer/rows": float(step == 3), "buffer/answers": float(stored)})
+        watch.see(step, {"replay/rows": float(step == 3), "replay/answers": float(stored)})
     assert [(kind, step) for kind, step, _ in said] == [("empty buffer", 13)] and words in said[0][2]

@@ -167,6 +167,6 @@ def test_what_an_offline_recipe_refuses(tiny_policy: Path) -> None:
             config(tiny_policy, "dpo", **wrong)
     with pytest.raises(ConfigError, match="DPOTrainer counts every token"):
         config(tiny_policy, "dpo", engine=replace(config(tiny_policy, "dpo").engine, name="trl"))
-    for wrong in ({"attempts": ""}, {"attempts": "x", "share": 0.0}, {"attempts": "x", "most": 0}):
+    for wrong in ({"attempts": ""}, {"attempts": "x", "share": 0.0}, {"attempts": "x", "max_pairs": 0}):
         with pytest.raises(ConfigError):
             PairsConfig(**wrong)

@@ -155,7 +155,7 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     kept = tmp_path / "whole" / "checkpoints" / "step-000012" / "parts.safetensors"
     assert kept.exists() is (method not in (BRANCH, EXACT_Z, DARS, PLACEBO, EPISODES, GUIDED))
     if method == GUIDED:
-        assert max(row.get("guided/share", 0.0) for row in read_metrics(tmp_path / "whole")) > 0
+        assert max(row.get("hints/frac", 0.0) for row in read_metrics(tmp_path / "whole")) > 0
     if method in PLAYED:
         rows = read_metrics(tmp_path / "whole")
         assert max(row["episodes/turns_mean"] for row in rows) > 1.2 and any(row["rollout/second_stage"] for row in rows)
@@ -168,7 +168,7 @@ def test_rows_after_the_last_checkpoint_are_made_again(
         assert min(row["token_weight/rank"] for row in read_metrics(tmp_path / "whole")) > 0.1
     if method == RLPR:
         assert load_file(kept)["rollout.StdFilter.steps"] == 12
-        dropped = [row["rollout/short_share"] > 0 or row["rollout/refills"] > 0 for row in read_metrics(tmp_path / "whole")]
+        dropped = [row["rollout/missing_groups_frac"] > 0 or row["rollout/refills"] > 0 for row in read_metrics(tmp_path / "whole")]
         assert not any(dropped[:10]) and any(dropped[10:])
     if "outcome" in method:
         assert load_file(kept)["reward_transform.OutcomeCounts.counts"].max() > 1

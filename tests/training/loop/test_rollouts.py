@@ -205,7 +205,7 @@ def test_a_plan_that_keeps_everything_is_no_plan_bit_for_bit(make: Make) -> None
         plain, keeping = make(None, *updates), make(ALWAYS, *updates)
         for step in range(3):
             a, b = train_step(plain, step), train_step(keeping, step)
-            assert a == {name: b[name] for name in a} and b["rollout/short_share"] == 0.0
+            assert a == {name: b[name] for name in a} and b["rollout/missing_groups_frac"] == 0.0
             assert b["reward/kept_mean"] == b["reward/mean"] and b["rollout/completions"] == 16
         assert same(state(plain), state(keeping))
 
@@ -219,7 +219,7 @@ def test_without_a_kept_group_nothing_moves(make: Make) -> None:
         loop.method = replace(loop.method, rollout=replace(NEVER, max_refills=1))
         metrics = train_step(loop, 1)
         assert same(before, state(loop)) and all(p.grad is None for p in loop.policy.parameters())
-        assert metrics["rollout/groups_kept"] == 0 and metrics["rollout/short_share"] == 1
+        assert metrics["rollout/groups_kept"] == 0 and metrics["rollout/missing_groups_frac"] == 1
         assert metrics["rollout/refills"] == 1 and metrics["rollout/completions"] == 32
         assert 0 < metrics["reward/mean"] < 1
         assert not {"loss", "reward/kept_mean", "optimizer/grad_norm"} & set(metrics)
@@ -259,12 +259,12 @@ def test_metrics_describe_what_was_drawn_and_what_was_kept(make: Make) -> None:
     assert 0 < int(kept.sum()) < len(kept)
     assert metrics["reward/mean"] == pytest.approx(float(rewards.sum()) / rewards.numel())
     assert metrics["reward/kept_mean"] == pytest.approx(float(rewards[kept].sum()) / rewards[kept].numel())
-    assert metrics["reward/zero_variance_share"] == pytest.approx(1 - int(kept.sum()) / len(kept))
+    assert metrics["reward/zero_variance_frac"] == pytest.approx(1 - int(kept.sum()) / len(kept))
     lengths = [len(row) for row in rows(drawn.everything)]
     assert metrics["rollout/tokens"] == sum(lengths) and metrics["rollout/completions"] == len(lengths)
     assert metrics["completions/length_mean"] == pytest.approx(sum(lengths) / len(lengths))
     assert metrics["rollout/groups_kept"] == int(kept.sum()) and metrics["rollout/refills"] == drawn.refills
-    assert metrics["rollout/short_share"] == 1 - int(kept.sum()) / 4
+    assert metrics["rollout/missing_groups_frac"] == 1 - int(kept.sum()) / 4
     plain = make(None)
     wanted = int(draw(plain, 0, 0, 4).rollout.mask.sum())
     found = train_step(plain, 0)

@@ -82,8 +82,8 @@ def by_number(parts: tuple[Groups, ...]) -> dict[int, list[tuple[int, ...]]]:
 @pytest.mark.slow
 def test_without_room_it_is_its_loss_without_a_plan_bit_for_bit(make: Make) -> None:
     for updates in ((), ("updates.epochs", "2", "updates.minibatches", "2")):
-        staged = make("{name: dars, most: 4}", *updates)
-        plain = with_plan(make("{name: dars, most: 4}", *updates), DynamicSampling(0))
+        staged = make("{name: dars, max_completions: 4}", *updates)
+        plain = with_plan(make("{name: dars, max_completions: 4}", *updates), DynamicSampling(0))
         for step in range(3):
             a, b = train_step(plain, step), train_step(staged, step)
             assert a == {name: b[name] for name in a} and b["rollout/second_stage"] == 0 == b["rollout/extra_max"]
@@ -194,17 +194,17 @@ def test_mini_batches_hold_whole_groups(make: Make, monkeypatch: pytest.MonkeyPa
 
 
 def test_metrics_say_what_both_stages_cost_and_what_the_policy_does(make: Make) -> None:
-    loop = make("{name: dars, most: 12}")
+    loop = make("{name: dars, max_completions: 12}")
     drawn = draw_groups(loop, 1)
     first, extra = drawn.everything.rewards, Dars(12).extra(drawn.everything.rewards)
     plain = train_step(with_plan(make("{name: dars}"), None), 1)
     metrics = train_step(loop, 1)
     assert int(extra.max()) > 0 and metrics["rollout/second_stage"] == int(extra.sum())
     assert metrics["rollout/completions"] == 16 + int(extra.sum()) and metrics["rollout/extra_max"] == int(extra.max())
-    assert metrics["rollout/extended_share"] == float((extra > 0).float().mean())
+    assert metrics["rollout/extended_frac"] == float((extra > 0).float().mean())
     tokens = sum(int(part.rollout.mask.sum()) for part in (drawn.everything, *drawn.second))
     assert metrics["rollout/tokens"] == tokens > plain["rollout/tokens"]
-    same = ("reward/mean", "reward/zero_variance_share", "completions/length_mean", "verifier/undecided_share")
+    same = ("reward/mean", "reward/zero_variance_frac", "completions/length_mean", "verifier/undecided_frac")
     assert [metrics[name] for name in same] == [plain[name] for name in same], "of the first stage alone"
     assert metrics["reward/mean"] == float(first.mean()) and metrics["rollout/groups_kept"] == int(drawn.kept.sum())
     kept = torch.cat([part.rewards.flatten() for part in drawn.groups])
@@ -300,7 +300,7 @@ def test_guided_completions_are_trained_on_without_guidance_and_weigh_by_the_rat
             sums = [law(loop, list(loop.ask(p).ids), ids) for p in (problem, loop.task.guided(problem, "hint"))]  # type: ignore[attr-defined]
             assert float(weights[place]) == pytest.approx(min(math.exp(sums[0] - sums[1]), 1.5), rel=1e-3)
     mean = float(weights[rows.column("guided")].mean())
-    assert 0 < metrics["guided/share"] < 1 and metrics["guided/weight_mean"] == pytest.approx(mean)
+    assert 0 < metrics["hints/frac"] < 1 and metrics["hints/weight_mean"] == pytest.approx(mean)
     assert train_step(loop, 1)["sampler/logp_gap_max"] < 1e-4, "the gap of sampler and scorer is that of the prompts they share"
 
 
@@ -325,7 +325,7 @@ def test_a_teacher_that_says_nothing_is_the_control_bit_for_bit(make: Make) -> N
         silent, control = taught(make, "", ", clip: null", *updates), make(COMPOSED % ", guided: false", *updates)
         for step in range(3):
             a, b = train_step(silent, step), train_step(control, step)
-            assert {name: one for name, one in a.items() if not name.startswith("guided/")} == b
+            assert {name: one for name, one in a.items() if not name.startswith("hints/")} == b
         assert all(torch.equal(one, weights(silent)[name]) for name, one in weights(control).items())
 
 
@@ -342,4 +342,4 @@ def test_guidance_without_a_teacher_or_beyond_the_window_is_refused(make: Make) 
 
 def test_a_first_stage_above_the_bound_is_refused(write_recipe: Callable[..., Path]) -> None:
     with pytest.raises(ConfigError, match=r"rollout\.group_size = 4.*first stage of Dars, which draws at most 3 in all"):
-        load_config(TrainConfig, write_recipe("{name: dars, most: 3}"), [])
+        load_config(TrainConfig, write_recipe("{name: dars, max_completions: 3}"), [])

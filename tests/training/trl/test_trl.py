@@ -97,7 +97,7 @@ def test_an_adapters_reference_is_not_taken_for_the_policy(layout: str, tiny_pol
     trainer = build(tiny_policy, arguments(tmp_path, layout), Spy, guide=BRANCH, peft_config=config, source="base")
     assert trainer.ref_model is None
     trainer.train()
-    assert trainer.state.log_history[0]["anchor/kl_raw"] > 0.01  # policy and reference differ from the first step on
+    assert trainer.state.log_history[0]["kl/to_reference"] > 0.01  # policy and reference differ from the first step on
     assert len(trainer.seen) == 3
 
 
@@ -115,7 +115,7 @@ def test_tokens_of_a_tool_are_not_shaped(tiny_policy: Path, tmp_path: Path):
     keep_inputs(trainer, caught)
     trainer.train()
     assert (caught[0]["sage_log_q"][:, 2:4] == 0).all() and (caught[0]["sage_log_q"][:, [0, 1, 4, 5]] > 0).all()
-    assert trainer.state.log_history[0]["anchor/q_active_share"] == 1.0
+    assert trainer.state.log_history[0]["guide/active_frac"] == 1.0
 
 
 def test_with_vllms_correction_q_is_that_of_the_trainers_policy(tiny_policy: Path, tmp_path: Path):
@@ -167,8 +167,9 @@ def test_flat_gives_the_weights_of_stock_trl(layout: str, tiny_policy: Path, tmp
     shaped.train()
     assert same(weights(stock), weights(flat))
     assert not same(start, weights(stock)) and not same(weights(stock), weights(shaped))
-    ours = {name for name in flat.state.log_history[0] if name.startswith("anchor/")}
-    assert ours == {f"anchor/{name}" for name in ("kl", "kl_raw", "q_mean", "log_q_sum", "q_active_share", "q_clamped_share")}
+    ours = {name for name in flat.state.log_history[0] if name.startswith(("kl/", "guide/"))}
+    guided = {f"guide/{name}" for name in ("q_mean", "log_q_sum", "active_frac", "clamped_frac")}
+    assert ours == {"kl/to_anchor", "kl/to_reference"} | guided
     for found, wanted in zip(flat.state.log_history[:-1], stock.state.log_history[:-1], strict=True):
         assert {k: found[k] for k in wanted if "time" not in k} == {k: v for k, v in wanted.items() if "time" not in k}
 
@@ -200,11 +201,11 @@ def test_the_logged_kl_is_shaped_and_raw(tiny_policy: Path, tmp_path: Path):
     trainer.evaluate()
     at_start = trainer.state.log_history[0]
     trainer.train()
-    first = next(line for line in trainer.state.log_history if "anchor/kl" in line)
+    first = next(line for line in trainer.state.log_history if "kl/to_anchor" in line)
     assert at_start["eval_kl"] == pytest.approx(0, abs=1e-6)  # evaluation reads the reference itself
-    assert first["anchor/kl_raw"] == pytest.approx(0, abs=1e-6)
-    assert first["anchor/kl"] == pytest.approx(first["kl"], rel=1e-4) and first["kl"] > 1e-3
-    assert first["anchor/q_mean"] > 1.05 and 0.3 < first["anchor/q_active_share"] <= 1
+    assert first["kl/to_reference"] == pytest.approx(0, abs=1e-6)
+    assert first["kl/to_anchor"] == pytest.approx(first["kl"], rel=1e-4) and first["kl"] > 1e-3
+    assert first["guide/q_mean"] > 1.05 and 0.3 < first["guide/active_frac"] <= 1
     assert not any(name.startswith("eval_anchor") for line in trainer.state.log_history for name in line)
 
 
@@ -232,7 +233,7 @@ def test_a_resumed_run_is_the_uninterrupted_run(layout: str, tiny_policy: Path, 
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / "out" / "checkpoint-2"))
     assert same(weights(whole), weights(again))
     logged = [
-        [line["anchor/q_mean"] for line in t.state.log_history if "anchor/q_mean" in line] for t in (whole, again)
+        [line["guide/q_mean"] for line in t.state.log_history if "guide/q_mean" in line] for t in (whole, again)
     ]
     assert logged[0] == logged[1] and len(set(logged[0])) == 4
 
@@ -324,5 +325,5 @@ def test_the_example_learns(tmp_path: Path):
     log = [line for line in example["main"](str(tmp_path), steps=50) if "reward" in line]
     rewards = [line["reward"] for line in log]
     assert len(rewards) == 50 and sum(rewards[-20:]) > 1.2 * sum(rewards[:20])
-    assert log[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6) and log[-1]["anchor/kl_raw"] > 0.005
-    assert all(0.02 < line["anchor/q_active_share"] < 0.6 for line in log)
+    assert log[0]["kl/to_reference"] == pytest.approx(0, abs=1e-6) and log[-1]["kl/to_reference"] > 0.005
+    assert all(0.02 < line["guide/active_frac"] < 0.6 for line in log)

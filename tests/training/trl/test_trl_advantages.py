@@ -132,7 +132,7 @@ def test_the_loss_has_no_kl_where_it_is_in_the_reward(tiny_policy: Path, tmp_pat
     """TRL computes the reference, logs no kl of the loss, and its beta is back after every loss; ours are logged."""
     trainer = trained(REPLAYED["rloo, branch"], tiny_policy, tmp_path)
     line = trainer.state.log_history[0]
-    assert "kl" not in line and line["anchor/kl_raw"] == pytest.approx(0, abs=1e-6) and line["anchor/q_mean"] > 1.05
+    assert "kl" not in line and line["kl/to_reference"] == pytest.approx(0, abs=1e-6) and line["guide/q_mean"] > 1.05
     assert trainer.beta == trainer.args.beta == 0.3
     assert trainer.batches[0]["advantages"].shape == trainer.batches[0]["completion_ids"].shape
     assert not any(name in trainer.batches[0] for name in ("sage_logps", "sage_entropies"))

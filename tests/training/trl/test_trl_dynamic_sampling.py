@@ -60,9 +60,9 @@ def test_what_stays_dropped_is_out_of_the_loss(tiny_policy: Path, tmp_path: Path
         assert (batch["advantages"][~rows] == 0).all() and (batch["advantages"][rows] != 0).all()
         wanted = {
             "reward/mean": rewards.mean(),
-            "reward/zero_variance_share": 1 - kept.float().mean(),
+            "reward/zero_variance_frac": 1 - kept.float().mean(),
             "rollout/groups_kept": kept.sum(),
-            "rollout/short_share": 1 - kept.float().mean(),
+            "rollout/missing_groups_frac": 1 - kept.float().mean(),
             "rollout/refills": 0,
             "rollout/completions": 12,
             "rollout/tokens": sum(len(c) for _, c in drawn),
@@ -104,7 +104,7 @@ def test_dead_groups_are_drawn_anew(layout: str, tiny_policy: Path, tmp_path: Pa
                 for part in (0, 1)
             )
             rewards = lively(prompts, texts)
-            assert line["reward/mean"] == pytest.approx(sum(rewards) / len(rewards)) and "anchor/kl" in line
+            assert line["reward/mean"] == pytest.approx(sum(rewards) / len(rewards)) and "kl/to_anchor" in line
             assert line["reward"] == pytest.approx(sum(rewards[:6]) / 6) and 0 < line["reward/kept_mean"] < 1
             assert line["num_tokens"] >= sum(len(p) + len(c) for p, c in drawn)
 
@@ -148,7 +148,7 @@ def test_a_step_without_a_kept_group_moves_nothing(tiny_policy: Path, tmp_path: 
     trainer.train()
     assert calls[0] == 4 and trainer.state.log_history[1]["rollout/groups_kept"] == 0
     assert same(seen[0], seen[1]) and not same(seen[1], seen[2])
-    assert "anchor/kl" not in trainer.state.log_history[1] and "anchor/kl" in trainer.state.log_history[2]
+    assert "kl/to_anchor" not in trainer.state.log_history[1] and "kl/to_anchor" in trainer.state.log_history[2]
 
 
 @pytest.mark.parametrize("layout", ["plain", "two rollouts a step", "moves: steps"])

@@ -226,7 +226,7 @@ def test_two_ranks_train_what_one_process_trains(name: str, tiny_policy: Path, t
     (first, logged_0, zero, drawn_0), (second, logged_1, _, drawn_1) = run(2)
     assert drawn_0 == drawn_1 and [2 * count for count in drawn_0] == drawn
     if name != "rloo":
-        assert len(drawn) > 4 and any(line["rollout/short_share"] > 0 for line in logged)
+        assert len(drawn) > 4 and any(line["rollout/missing_groups_frac"] > 0 for line in logged)
         assert any(line["rollout/refills"] > 0 for line in logged)
     halves = first | second
     assert first.keys().isdisjoint(second.keys()) and halves.keys() == whole.keys() and len(whole) == 48

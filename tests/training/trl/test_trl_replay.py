@@ -63,7 +63,7 @@ EDITED = [
     "rlpr method.std_filter=false method.debias=current",
     "entropy_bonus method.coefficient=0.05",
     "distinct_log method.k=8",
-    *("psr method.over=tokens", "nsr method.over=kept", "w_reinforce method.over=group"),
+    *("psr method.normalize_by=tokens", "nsr method.normalize_by=kept", "w_reinforce method.normalize_by=group"),
     "pkpo_annealed method.k.start=4",
     "dapo method.dynamic_sampling=false",
     "dapo_kl method.max_refills=1",  # steps end with fewer groups, two of them with none

@@ -69,7 +69,7 @@ def test_rewards_are_the_policys_and_the_first_weights_are_kept(tiny_policy: Pat
             torch.testing.assert_close(rewards.flatten()[i], wanted, rtol=0, atol=1e-5)
     assert seen == {True, False}
     logged = trainer.state.log_history[0]
-    assert {"reward/mean", "reward/support_mean", "verifier/right_share"} <= logged.keys()
+    assert {"reward/mean", "self_reward/mean", "verifier/right_frac"} <= logged.keys()
     assert logged["reward/mean"] == pytest.approx(float(trainer.drawn[0][2].mean())) != logged["reward"]
 
 
@@ -99,7 +99,7 @@ def test_a_recipe_reads_its_tasks_reference_answers(write_recipe: Callable[..., 
     with pytest.warns(UserWarning, match="no verifier is asked"), RunDir.open(tmp_path / "run", dump(config)) as run:
         assert train(config, run, tmp_path / "run", Silent()) == 2
     rows = read_metrics(tmp_path / "run")
-    assert all(0 < row["reward/support_mean"] < row["reward/mean"] < 1 for row in rows)
+    assert all(0 < row["self_reward/mean"] < row["reward/mean"] < 1 for row in rows)
 
 
 def test_what_cannot_be_scored_is_refused(tiny_policy: Path, tmp_path: Path) -> None:

@@ -61,4 +61,4 @@ def made(cls: type, model: Any, tokens: Path, args: Any, **more: Any) -> Any:
 
 def kls(trainer: Any) -> list[float]:
     """Raw KL to the reference of every training step, nats."""
-    return [line["anchor/kl_raw"] for line in trainer.state.log_history if "anchor/kl_raw" in line]
+    return [line["kl/to_reference"] for line in trainer.state.log_history if "kl/to_reference" in line]

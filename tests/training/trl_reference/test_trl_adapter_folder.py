@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.llama.decoder import supports
@@ -32,4 +33,27 @@ def test_an_adapter_is_merged_into_its_base(tiny_policy: Path, tmp_path: Path) -
     weights = tmp_path / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-40])
     with pytest.raises(ConfigError, match="adapter"):
+        load_policy(str(tmp_path))
+
+
+KINDS = {
+    "plain": {"target_modules": ["q_proj", "down_proj"]},
+    "dora": {"target_modules": ["q_proj"], "use_dora": True},
+    "rslora and bias": {"target_modules": ["q_proj"], "use_rslora": True, "bias": "lora_only"},
+    "embeddings": {"target_modules": ["q_proj", "embed_tokens"]},
+    "saved modules": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tensor_that_the_base_has_no_place_for_is_refused(kind: str, tiny_policy: Path, tmp_path: Path) -> None:
+    base, _ = load_policy(str(tiny_policy))
+    settings = peft.LoraConfig(r=2, task_type="CAUSAL_LM", **KINDS[kind])
+    peft.get_peft_model(base, settings).save_pretrained(tmp_path)
+    load_policy(str(tmp_path))
+    weights = tmp_path / "adapter_model.safetensors"
+    tensors = load_file(weights)
+    name = next(name for name in tensors if "layers.0" in name)
+    save_file(tensors | {name.replace("layers.0", "layers.77"): tensors[name].clone()}, weights, {"format": "pt"})
+    with pytest.raises(ConfigError, match=r"have no place for the tensor \S*layers\.77\.\S+ of adapter_model.safetensors"):
         load_policy(str(tmp_path))

@@ -63,7 +63,7 @@ def test_a_moving_reference_and_a_kill(kind: str, how: str, tiny_policy: Path, t
     whole = moving(kind, how, tiny_policy, tmp_path / "whole")
     whole.train()
     assert [kl == 0 for kl in kls(whole)] == [True, False, True, False]
-    steps = [line["anchor/reference_step"] for line in whole.state.log_history if "anchor/reference_step" in line]
+    steps = [line["kl/reference_step"] for line in whole.state.log_history if "kl/reference_step" in line]
     assert steps == [0, 0, 2, 2]
     assert whole.reference_description.endswith(f"now that of step {2 if how == 'snapshot' else 4}")
     for step in (1, 2, 3):

@@ -60,9 +60,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_directory_holds_metrics_policy_and_card(whole: Path, capsys: pytest.CaptureFixture[str]):
     rows = read_metrics(whole)
     assert [row["step"] for row in rows] == list(range(8))  # four rollouts of two updates
-    assert rows[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6) and rows[0]["anchor/kl"] > 1e-3
+    assert rows[0]["kl/to_reference"] == pytest.approx(0, abs=1e-6) and rows[0]["kl/to_anchor"] > 1e-3
     assert rows[0]["optimizer/lr"] == rows[0]["learning_rate"] and rows[0]["optimizer/grad_norm"] > 0
-    assert {"reward/mean", "reward/zero_variance_share", "policy/entropy", "surrogate/clipped_share"} <= rows[0].keys()
+    assert {"reward/mean", "reward/zero_variance_frac", "policy/entropy", "surrogate/clipped_frac"} <= rows[0].keys()
     card = (whole / "policy" / "README.md").read_text(encoding="utf-8")
     assert "0.3 * k3(pi, q pi_ref)" in card and "Branch(ratio=0.3, threshold=0.1" in card
     assert not list((whole / "policy").glob("*.bin"))
@@ -125,11 +125,11 @@ def test_trackers_are_told_what_an_earlier_start_has_not(
         (file,) = (folder / "trl" / "runs").rglob("events*")
         events = EventAccumulator(str(file))
         events.Reload()
-        assert [event.step for event in events.Scalars("train/anchor/kl_raw")] == [8]
+        assert [event.step for event in events.Scalars("train/kl/to_reference")] == [8]
     elif name == "wandb":
         assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     else:
-        assert [row["train/global_step"] for row in told if "train/anchor/kl_raw" in row] == [8]
+        assert [row["train/global_step"] for row in told if "train/kl/to_reference" in row] == [8]
 
 
 def stop_in(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_lora_trains_an_adapter(tmp_path: Path):
     assert trained(tmp_path / "run", given) == 2
     assert (tmp_path / "run" / "policy" / "adapter_model.safetensors").is_file()
     assert trained(tmp_path / "run", given) == 2  # again: it may be replaced
-    assert read_metrics(tmp_path / "run")[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-6)
+    assert read_metrics(tmp_path / "run")[0]["kl/to_reference"] == pytest.approx(0, abs=1e-6)
 
 
 def test_an_8_bit_optimizer_without_cuda_is_replaced_aloud():

@@ -65,7 +65,7 @@ def test_fine_tuning_then_rl_from_the_policy_or_its_adapter(stage: str, sums: Pa
     said: list[str] = []
     with RunDir.open(tmp_path / "rl", dump(given)) as run:
         assert trl_run.train(given, run, tmp_path / "rl", Silent(), said.append) == 2
-    assert read_metrics(tmp_path / "rl")[0]["anchor/kl_raw"] == pytest.approx(0, abs=1e-5)
+    assert read_metrics(tmp_path / "rl")[0]["kl/to_reference"] == pytest.approx(0, abs=1e-5)
     if stage == "adapter":
         other = on_sums(sums, tmp_path / "sft" / stage, method=method, engine={"name": "trl", "lora": {"rank": 4}})
         with pytest.raises(ConfigError, match=r"lora\.rank = 4, alpha = 8: the adapter .* has r = 2, alpha = 4"):

@@ -225,6 +225,32 @@ def test_a_verifier_that_hangs_is_killed_and_the_next_is_judged(folder: Path, mo
     assert (graded.label, graded.reward, graded.reason) == ("right", 0.25, "graded")
 
 
+@dataclass(frozen=True)
+class Failing:
+    """A task whose verifier fails in three ways."""
+
+    name: str = "failing"
+
+    def verify(self, problem: Any, text: str) -> Any:
+        if text == "exit":
+            sys.exit(0)
+        return judging.Verdict("maybe", "") if text == "maybe" else 1 / 0
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("exit", "SystemExit: 0"), ("maybe", "DataError: Verdict.*label is one of"), ("", "ZeroDivisionError: div")]
+)
+def test_a_verifier_that_raises_stops_the_run_and_pays_no_0(text: str, why: str, monkeypatch: pytest.MonkeyPatch):
+    problems = {"train": [SimpleNamespace(problem_id="p7")]}
+    monkeypatch.setattr(judging, "_exported", lambda _: (Failing(), problems))
+    judge = Judge(Path("anywhere"))
+    found = judging.judge("anywhere", "train", 0, text)
+    assert len(found.reason) < 200
+    judge.pool = SimpleNamespace(verify=lambda items: [found])  # type: ignore[assignment]
+    with pytest.raises(DataError, match=rf"task failing: its verifier raised on problem 'p7': test_verl_arguments.py:\d+: {why}"):
+        judge("train", 0, text)
+
+
 _Pool = judging.Pool
 
 

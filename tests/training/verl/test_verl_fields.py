@@ -203,7 +203,7 @@ def test_credit_in_any_order_and_beside_padding(method: Method):
     back = order.back(found.advantages)
     assert torch.equal(order.take(back), found.advantages) and not back[[bool(tag) for tag in tags]].any()
     metrics = step_metrics(order, signals, found.advantages, found.state)
-    assert metrics["reward/mean"] == pytest.approx(1 / 3) and metrics["reward/zero_variance_share"] == 0
+    assert metrics["reward/mean"] == pytest.approx(1 / 3) and metrics["reward/zero_variance_frac"] == 0
 
 
 def test_groups_of_unequal_sizes():

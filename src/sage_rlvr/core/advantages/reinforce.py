@@ -23,7 +23,7 @@ class Signed:
 
     E[grad log pi] = 0, so its expected gradient is (right + wrong) grad P whatever the two are: REINFORCE, with beta in effect
     divided by right + wrong. What is published as their difference can come only from sampling noise, from clipping, from several
-    updates per rollout, or from what one divides by once rows are dropped, which is `over`:
+    updates per rollout, or from what one divides by once rows are dropped, which is `normalize_by`:
 
     all     all rows, those that pay nothing too, as the authors' code does: the reduction as it stands
     kept    the step's rows of the same sign: A times rows / rows of its sign. For many prompts one factor for all of them,
@@ -32,7 +32,7 @@ class Signed:
             order G, and (1 - P^G)/(1 - P) grad P for the wrong, -log(1 - P), which is for prompts that are solved already
     tokens  the step's tokens of the same sign, with a token mean: as `kept`, longer completions of a sign shrink its factor
 
-    over: what each sign's sum is divided by, all or what is kept of the step or of the group, in rows or tokens.
+    normalize_by: what each sign's sum is divided by, all or what is kept of the step or of the group, in rows or tokens.
     right, wrong: what a right completion earns and a wrong one pays.
     For W-REINFORCE each sign is divided by its own. kept and tokens count the whole rollout. DataError for rewards other than 0
     and 1; a `Method` refuses `tokens` without a token mean, and `kept` and `group` with one.
@@ -40,7 +40,7 @@ class Signed:
 
     right: float = 0.1
     wrong: float = 1.0
-    over: Over = "all"
+    normalize_by: Over = "all"
 
     def __post_init__(self) -> None:
         if self.right < 0 or self.wrong < 0 or not 0 < self.right + self.wrong < float("inf"):
@@ -48,8 +48,10 @@ class Signed:
                 f"Signed: right = {self.right!r}, wrong = {self.wrong!r}; give two numbers >= 0, not both 0: 1 and 0 are PSR, "
                 "0 and 1 NSR, 0.1 and 1 the paper's W-REINFORCE."
             )
-        if self.over not in ("all", *COUNTED):
-            raise ConfigError(f"Signed: over = {self.over!r}; give all (the paper's), {', '.join(COUNTED)}.")
+        if self.normalize_by not in ("all", *COUNTED):
+            raise ConfigError(
+                f"Signed: normalize_by = {self.normalize_by!r}; give all (the paper's), {', '.join(COUNTED)}."
+            )
 
     def dead(self, size: int) -> Dead:
         """No baseline: the label's own pay, where a step counts rows or tokens times a factor of the step."""
@@ -60,39 +62,41 @@ class Signed:
     @property
     def needs(self) -> frozenset[str] | None:
         """Lengths, where tokens are counted."""
-        return frozenset() if self.over == "tokens" else None
+        return frozenset() if self.normalize_by == "tokens" else None
 
     @property
     def couples_prompts(self) -> bool:
         """Whether it counts rows or tokens of the whole step."""
-        return self.over in ("kept", "tokens")
+        return self.normalize_by in ("kept", "tokens")
 
     @property
     def counts(self) -> str | None:
-        """What the reduction has to count for `over` to be what it says."""
-        return None if self.over == "all" else "tokens" if self.over == "tokens" else "rows"
+        """What the reduction has to count for `normalize_by` to be what it says."""
+        return None if self.normalize_by == "all" else "tokens" if self.normalize_by == "tokens" else "rows"
 
     @property
     def gives_labels(self) -> bool:
         """Whether A is the label itself, 0 or 1, as Pacs reads it."""
-        return (self.right, self.wrong, self.over) == (1, 0, "all")
+        return (self.right, self.wrong, self.normalize_by) == (1, 0, "all")
 
     @property
     def equation(self) -> str:
-        n, m = ("", "") if self.over == "all" else (" N/N+", " N/N-")
+        n, m = ("", "") if self.normalize_by == "all" else (" N/N+", " N/N-")
         paid, fined = f"{self.right:g} r{n}", f"{self.wrong:g} (1 - r){m}"
         return paid if not self.wrong else f"-{fined}" if not self.right else f"{paid} - {fined}"
 
     @property
     def legend(self) -> str:
-        return "" if self.over == "all" else f"N, N+, N- = {COUNTED[self.over]}: all, of right completions, of wrong ones"
+        if self.normalize_by == "all":
+            return ""
+        return f"N, N+, N- = {COUNTED[self.normalize_by]}: all, of right completions, of wrong ones"
 
     @property
     def ascends(self) -> str:
-        if self.over == "all":
+        if self.normalize_by == "all":
             total = f"{self.right + self.wrong:g}"
             return f"{total} grad P, P = P(right): as RLOO, with beta divided by {total}; only the noise differs"
-        if self.over == "group":
+        if self.normalize_by == "group":
             kinds = ("(1 - (1 - P)^G)/P", "(1 - P^G)/(1 - P)"), ("log P", "-log(1 - P)")
             return f"({self._of(*kinds[0])}) grad P, P = P(right): {self._of(*kinds[1])} truncated at order G"
         shares = self._of("N/E[N+]", "N/E[N-]")
@@ -107,11 +111,15 @@ class Signed:
         values = checked(rewards, 1, "Signed")
         require_binary(values, "Signed", "LeaveOneOut, which is the same in expectation and takes any reward")
         paid = torch.where(values == 1, self.right, -self.wrong)
-        return paid if self.over == "all" else paid * self._per_kept(values, None if seen is None else seen.lengths)
+        return (
+            paid
+            if self.normalize_by == "all"
+            else paid * self._per_kept(values, None if seen is None else seen.lengths)
+        )
 
     def _per_kept(self, values: Groups, lengths: Tensor | None) -> Groups:
         """What is counted over what is counted of the completion's own sign; 0 where nothing of it counts."""
-        size = torch.ones_like(values) if self.over != "tokens" or lengths is None else lengths.float()
-        sums = (lambda of: of.sum(dim=1, keepdim=True)) if self.over == "group" else torch.sum
+        size = torch.ones_like(values) if self.normalize_by != "tokens" or lengths is None else lengths.float()
+        sums = (lambda of: of.sum(dim=1, keepdim=True)) if self.normalize_by == "group" else torch.sum
         own = torch.where(values == 1, sums(size * values), sums(size * (1 - values)))
         return torch.where(own > 0, sums(size) / own.clamp(min=1), 0.0)

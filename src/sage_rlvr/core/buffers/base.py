@@ -12,7 +12,7 @@ where `Task.answer_key` says so, and `representative` says which text of them st
     policy  the completions of every rollout, kept or not by a rollout plan
     base    `base` samples of each training problem before step 0, by the run's base model at the run's temperature
     file    lines {"problem": id, "completion": text}, verified before step 0; a wrong one is refused
-    truth   every right completion that the task lists of each training problem: an oracle, the ceiling of a world
+    oracle   every right completion that the task lists of each training problem: an oracle, the ceiling of a world
 
 A prompt has at most `answers` of them; the rule `evict` says which goes. At most `pool` prompts have any; those go first that have
 gone longest without an answer. Nothing in this is random.
@@ -94,7 +94,7 @@ class Buffer(ABC):
     weight: of its term beside the method's. alone: no policy gradient; advantage and surrogate of the method are not read.
     policy: store the right completions of every rollout. base: samples of each training problem by the base before step 0.
     base_prompts: only of the first so many problems. file: .jsonl with a problem's id and a right completion on each line.
-    truth: every right completion that the task lists, before step 0 (an oracle). answers: most distinct answers of a prompt.
+    oracle: every right completion that the task lists, before step 0 (an oracle). answers: most distinct answers of a prompt.
     pool: most prompts with answers. representative: the text that stands for an answer (first, newest, shortest, likeliest under
     the policy that wrote it). evict: which answer of a full prompt goes (oldest, newest, commonest). prompts: prompts of an
     update. take: answers of each, at random; null: all. draw: any prompt with an answer, those of the step, or hard ones rather,
@@ -109,7 +109,7 @@ class Buffer(ABC):
     base: int = 0
     base_prompts: int | None = None
     file: str | None = None
-    truth: bool = False
+    oracle: bool = False
     answers: int = 16
     pool: int = 20_000
     representative: Representative = "first"
@@ -132,7 +132,7 @@ class Buffer(ABC):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{who}: {name} = {value!r} must be at least {least}.")
-        if not (self.policy or self.base or self.file or self.truth):
+        if not (self.policy or self.base or self.file or self.oracle):
             raise ConfigError(
                 f"{who}: nothing would ever be stored; set policy=True (the run's own right completions), base=16 (samples "
                 "of the base before step 0) or file=... (.jsonl)."
@@ -144,7 +144,7 @@ class Buffer(ABC):
             )
         if self.base_prompts is not None and not self.base:
             raise ConfigError(f"{who}: base_prompts = {self.base_prompts} without samples of them; set base, or leave it out.")
-        if (self.file is not None or self.truth) and self.representative == "likeliest":
+        if (self.file is not None or self.oracle) and self.representative == "likeliest":
             raise ConfigError(
                 f"{who}: representative='likeliest' compares log-probs of those who wrote the texts, and those of a file or of the "
                 "task have none; take 'first' or 'shortest'."
@@ -198,7 +198,7 @@ class Buffer(ABC):
 
     def only(self, source: str, why: str) -> None:
         """ConfigError unless all answers come from this source."""
-        others = {"policy": self.policy, "base": bool(self.base), "file": self.file is not None, "truth": self.truth}
+        others = {"policy": self.policy, "base": bool(self.base), "file": self.file is not None, "oracle": self.oracle}
         if not others.pop(source) or any(others.values()):
             raise ConfigError(
                 f"{type(self).__name__}: {why}; set {', '.join(_ONLY[source])}, or take Likelihood, which reads neither."
@@ -206,8 +206,8 @@ class Buffer(ABC):
 
 
 _ONLY = {
-    "policy": ("policy=True", "base=0", "file=None", "truth=False"),
-    "base": ("policy=False", "base=16 or another number of samples", "file=None", "truth=False"),
+    "policy": ("policy=True", "base=0", "file=None", "oracle=False"),
+    "base": ("policy=False", "base=16 or another number of samples", "file=None", "oracle=False"),
 }
 BUFFERS: Registry[type] = Registry("buffer", check=check_needs)
 
@@ -226,11 +226,11 @@ def buffer_loss(
     rows it is 0, and the part is not asked.
     """
     if not len(rows):
-        return logps.sum(), {"buffer/logp": 0.0, "buffer/loss": 0.0}
+        return logps.sum(), {"replay/logp": 0.0, "replay/loss": 0.0}
     mask = rows.mask.to(logps.device)
     inside = torch.where(mask, logps.float(), 0.0)
     per_token, weights, found = buffer(inside, rows)
     scale = rows.whole / rows.asked
     loss = buffer.reduction(per_token * (scale * weights.detach())[:, None].to(logps.device), mask, budget)
     sums = {"logp": float(inside.detach().sum()) / rows.whole, "loss": float(loss.detach())}
-    return loss, {f"buffer/{name}": value for name, value in (sums | found).items()}
+    return loss, {f"replay/{name}": value for name, value in (sums | found).items()}

@@ -15,7 +15,9 @@ from sage_rlvr.core.signals import Batch, Signals, masked_mean
 from sage_rlvr.core.state import PartState
 from sage_rlvr.errors import ConfigError, DataError
 
-ASCENDS = "the mean entropy of the states that the rollout visited: not that of whole completions, whose states move too"
+ASCENDS = (
+    "the mean entropy of the states that the rollout visited: not that of whole completions, whose states move too"
+)
 
 
 def _entropies(batch: Batch, who: str) -> PerToken:
@@ -43,7 +45,9 @@ class EntropyBonus:
 
     def __post_init__(self) -> None:
         if not isinstance(self.coefficient, Schedule) and not math.isfinite(self.coefficient):
-            raise ConfigError(f"EntropyBonus: coefficient = {self.coefficient!r}; give a finite number, 0.001 is usual.")
+            raise ConfigError(
+                f"EntropyBonus: coefficient = {self.coefficient!r}; give a finite number, 0.001 is usual."
+            )
 
     @property
     def equation(self) -> str:
@@ -63,9 +67,10 @@ class AdaptiveEntropy:
 
     start_at: c before the first rollout.
 
-    The coefficient is the state, within [least, most]; the rollout is weighed before it moves (Skywork-OR1, arXiv 2505.22312).
+    The coefficient is the state, within [min_coef, max_coef]; the rollout is weighed before it moves (Skywork-OR1, arXiv
+    2505.22312).
     TRL's `use_adaptive_entropy` goes by the entropy of the optimizer step before. A target above what the policy ever has
-    keeps the bonus on and drives c to `most`: read policy/entropy first. needs: "entropies", "entropy_gradient".
+    keeps the bonus on and drives c to `max_coef`: read policy/entropy first. needs: "entropies", "entropy_gradient".
 
     target: nats below which the bonus is on. delta: by how much a rollout moves c.
     """
@@ -73,8 +78,8 @@ class AdaptiveEntropy:
     target: float = 0.2
     delta: float = 0.005
     start_at: float = 0.0
-    least: float = 0.0
-    most: float = 1.0
+    min_coef: float = 0.0
+    max_coef: float = 1.0
     needs: ClassVar[frozenset[str]] = frozenset({"entropies", "entropy_gradient"})
     depends_on: ClassVar[str] = "batch"
     ascends: ClassVar[str] = f"{ASCENDS}; while it is at most the target"
@@ -84,10 +89,11 @@ class AdaptiveEntropy:
             raise ConfigError(
                 f"AdaptiveEntropy: target = {self.target!r}, delta = {self.delta!r}; give two positive numbers, the first in nats."
             )
-        if not 0 <= self.least <= self.start_at <= self.most < math.inf:
+        if not 0 <= self.min_coef <= self.start_at <= self.max_coef < math.inf:
             raise ConfigError(
-                f"AdaptiveEntropy: least = {self.least!r}, start_at = {self.start_at!r}, most = {self.most!r}; give 0 <= least <= "
-                "start_at <= most."
+                f"AdaptiveEntropy: min_coef = {self.min_coef!r}, start_at = {self.start_at!r}, max_coef = {self.max_coef!r}; "
+                f"give 0 <= min_coef <= "
+                "start_at <= max_coef."
             )
 
     @property
@@ -98,7 +104,7 @@ class AdaptiveEntropy:
     def legend(self) -> str:
         return (
             f"c from {self.start_at:g}, by {self.delta:g} per rollout up where its mean entropy H <= {self.target:g}, else down, "
-            f"in [{self.least:g}, {self.most:g}]"
+            f"in [{self.min_coef:g}, {self.max_coef:g}]"
         )
 
     def start(self) -> dict[str, Tensor]:
@@ -112,7 +118,7 @@ class AdaptiveEntropy:
         low = entropy <= self.target
         weights = signals.mask.float() * (state["coefficient"].float() if low else 0.0)
         moved = state["coefficient"] + (self.delta if low else -self.delta)
-        return weights, {"coefficient": moved.clamp(self.least, self.most)}
+        return weights, {"coefficient": moved.clamp(self.min_coef, self.max_coef)}
 
     def values(self, batch: Batch) -> PerToken:
         return _entropies(batch, "AdaptiveEntropy")

@@ -16,7 +16,7 @@ from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, right_of
 from sage_rlvr.core.state import PartState
 from sage_rlvr.errors import ConfigError
 
-Paid = Literal["right", "all"]
+BonusOn = Literal["correct", "all"]
 
 
 @REWARD_TRANSFORMS.register
@@ -24,22 +24,22 @@ Paid = Literal["right", "all"]
 class OutcomeCounts:
     """r = R + bonus / sqrt(max(N, 1)), N how often this answer was given to this problem in earlier steps.
 
-    With an advantage that subtracts the group's mean it is the paper's UCB with the mean as baseline. `paid`: "all" answers, as
-    in the paper, or "right" ones alone. A completion without an answer is paid nothing and not counted, and so are groups
+    With an advantage that subtracts the group's mean it is the paper's UCB with the mean as baseline. `bonus_on`: "all" answers, as
+    in the paper, or only "correct" ones. A completion without an answer is paid nothing and not counted, and so are groups
     that a rollout plan drops. The counts are the state: of the `memory` pairs of problem and answer that were seen last; one
-    that is forgotten is new again. needs: "answers", "problems"; DataError for rewards other than 0 and 1 with "right".
+    that is forgotten is new again. needs: "answers", "problems"; DataError for rewards other than 0 and 1 with "correct".
 
     bonus: of an answer seen at most once, in units of a right answer's reward.
     """
 
     bonus: float = 0.2
-    paid: Paid = "all"
+    bonus_on: BonusOn = "all"
     memory: int = 100_000
     prefers: ClassVar[str] = "those given less often so far"
     needs: ClassVar[frozenset[str]] = frozenset({"answers", "problems"})
 
     def __post_init__(self) -> None:
-        _check("OutcomeCounts", "bonus", self.bonus, self.paid)
+        _check("OutcomeCounts", "bonus", self.bonus, self.bonus_on)
         if isinstance(self.memory, bool) or not isinstance(self.memory, int) or self.memory < 1:
             raise ConfigError(
                 f"OutcomeCounts: memory = {self.memory!r} counts pairs of problem and answer; give a whole number >= 1."
@@ -47,28 +47,28 @@ class OutcomeCounts:
 
     @property
     def equation(self) -> str:
-        return f"R + {self.bonus:g}{' R' if self.paid == 'right' else ''} / sqrt(max(N, 1)),  N earlier ones of this answer"
+        return f"R + {self.bonus:g}{' R' if self.bonus_on == 'correct' else ''} / sqrt(max(N, 1)),  N earlier ones of this answer"
 
     def dead(self, size: int) -> Dead:
         """What is rare is paid in every group, or in right ones alone."""
-        return _dead(self.bonus, self.paid)
+        return _dead(self.bonus, self.bonus_on)
 
     def start(self) -> dict[str, Tensor]:
         """keys (n,) int64, oldest first, and their counts (n,) int64; the mean bonus and the share of new answers last seen."""
         none = torch.zeros(0, dtype=torch.int64)
-        return {"keys": none, "counts": none.clone(), "mean_bonus": torch.zeros(()), "new_share": torch.zeros(())}
+        return {"keys": none, "counts": none.clone(), "mean_bonus": torch.zeros(()), "new_frac": torch.zeros(())}
 
     def __call__(self, rewards: Groups, seen: Seen, state: PartState) -> tuple[Groups, dict[str, Tensor]]:
-        values = right_of(rewards, "OutcomeCounts") if self.paid == "right" else rewards.detach().float()
+        values = right_of(rewards, "OutcomeCounts") if self.bonus_on == "correct" else rewards.detach().float()
         answers = seen.require("answers", "OutcomeCounts")
         keys = pair_ids(seen.require("problems", "OutcomeCounts"), answers)
         given = answers != 0
         counts = _counts_of(keys, state["keys"], state["counts"])
-        earned = given & (values == 1) if self.paid == "right" else given
+        earned = given & (values == 1) if self.bonus_on == "correct" else given
         bonus = torch.where(earned, self.bonus * counts.clamp(min=1).float().rsqrt(), 0.0)
         known, numbers = _counted(state["keys"], state["counts"], keys[given], self.memory)
         new = (given & (counts == 0)).sum() / given.sum().clamp(min=1)
-        return values + bonus, {"keys": known, "counts": numbers, "mean_bonus": bonus.mean(), "new_share": new}
+        return values + bonus, {"keys": known, "counts": numbers, "mean_bonus": bonus.mean(), "new_frac": new}
 
 
 @REWARD_TRANSFORMS.register
@@ -76,48 +76,48 @@ class OutcomeCounts:
 class OutcomeRepeats:
     """r = R - weight (m - 1) / G, m how often the completion's answer stands in its group: the paper's batch exploration.
 
-    `paid`: "all" answers, as in the paper, or "right" ones alone. A completion without an answer keeps its reward. needs:
-    "answers"; DataError for rewards other than 0 and 1 with "right".
+    `bonus_on`: "all" answers, as in the paper, or only "correct" ones. A completion without an answer keeps its reward. needs:
+    "answers"; DataError for rewards other than 0 and 1 with "correct".
 
     weight: price of a repeat, in units of a right answer's reward.
     """
 
     weight: float = 0.2
-    paid: Paid = "all"
+    bonus_on: BonusOn = "all"
     prefers: ClassVar[str] = "those that the group gives less often"
     needs: ClassVar[frozenset[str]] = frozenset({"answers"})
 
     def __post_init__(self) -> None:
-        _check("OutcomeRepeats", "weight", self.weight, self.paid)
+        _check("OutcomeRepeats", "weight", self.weight, self.bonus_on)
 
     @property
     def equation(self) -> str:
-        share = f"{self.weight:g}{' R' if self.paid == 'right' else ''}"
+        share = f"{self.weight:g}{' R' if self.bonus_on == 'correct' else ''}"
         return f"R - {share} (m - 1) / G,  m completions of the group with this answer"
 
     def dead(self, size: int) -> Dead:
         """What is repeated costs in every group, or in right ones alone."""
-        return _dead(self.weight, self.paid)
+        return _dead(self.weight, self.bonus_on)
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
-        values = right_of(rewards, "OutcomeRepeats") if self.paid == "right" else rewards.detach().float()
+        values = right_of(rewards, "OutcomeRepeats") if self.bonus_on == "correct" else rewards.detach().float()
         answers = seen.require("answers", "OutcomeRepeats")
         others = (answers[:, :, None] == answers[:, None, :]).sum(dim=2) - 1
-        charged = (answers != 0) & (values == 1) if self.paid == "right" else answers != 0
+        charged = (answers != 0) & (values == 1) if self.bonus_on == "correct" else answers != 0
         return values - torch.where(charged, self.weight * others / values.shape[1], 0.0)
 
 
-def _dead(size: float, paid: Paid) -> Dead:
-    if paid == "right":
+def _dead(size: float, bonus_on: BonusOn) -> Dead:
+    if bonus_on == "correct":
         return Dead("compared" if size else 1.0, 0.0, "refused")
     return Dead("compared", "compared") if size else Dead(1.0)
 
 
-def _check(part: str, name: str, size: float, paid: str) -> None:
+def _check(part: str, name: str, size: float, bonus_on: str) -> None:
     if not 0 <= size < math.inf:
         raise ConfigError(f"{part}: {name} = {size!r}; give a finite number >= 0, in units of a right answer's reward.")
-    if paid not in ("right", "all"):
-        raise ConfigError(f"{part}: paid = {paid!r}; give right or all.")
+    if bonus_on not in ("correct", "all"):
+        raise ConfigError(f"{part}: bonus_on = {bonus_on!r}; give correct or all.")
 
 
 def _counts_of(keys: Int[Tensor, "P G"], known: Int[Tensor, " N"], counts: Int[Tensor, " N"]) -> Int[Tensor, "P G"]:

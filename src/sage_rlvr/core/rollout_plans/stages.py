@@ -56,13 +56,13 @@ class Staged(Protocol):
     """A rollout plan that also has `extra`: completions of the second stage, (P,) int64, none negative, a function of the
     first stage's raw rewards (P, G).
 
-    most: completions of a prompt, both stages together. baseline: of which groups advantages are taken. note: what its
+    max_completions: completions of a prompt, both stages together. baseline: of which groups advantages are taken. note: what its
     expected gradient is, for `describe`. couples_prompts, where it is there and True: the allocation of a prompt depends on
     the other prompts of the step. guided, likewise: the second stage is drawn under prompts with guidance (`GuidedStages`).
     """
 
     baseline: Baseline
-    most: int
+    max_completions: int
     max_refills: Any
 
     @property
@@ -98,15 +98,20 @@ def trained_on(plan: Staged, first: Outcomes, second: Outcomes) -> list[Outcomes
 class _Stages:
     """What plans with a second stage share. A group is kept where its rewards differ, as in the released code."""
 
-    most: int
+    max_completions: int
     baseline: Baseline
     max_refills: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         who = type(self).__name__
-        if isinstance(self.most, bool) or not isinstance(self.most, int) or not 2 <= self.most < ROWS_OF_A_PROMPT:
+        if (
+            isinstance(self.max_completions, bool)
+            or not isinstance(self.max_completions, int)
+            or not 2 <= self.max_completions < ROWS_OF_A_PROMPT
+        ):
             raise ConfigError(
-                f"{who}: most = {self.most!r}; it counts the completions of a prompt, both stages together: give a whole "
+                f"{who}: max_completions = {self.max_completions!r}; it counts the completions of a prompt, both stages "
+                f"together: give a whole "
                 "number >= 2, 32 as published."
             )
         if self.baseline not in _SAID:
@@ -122,13 +127,15 @@ class _Stages:
         return _MIXED.keeps(rewards)
 
     def room(self, size: int) -> int:
-        """Completions that a second stage may have after a first one of `size`. ConfigError where that is above `most`."""
-        if size > self.most:
+        """Completions that a second stage may have after a first one of `size`. ConfigError where that is above
+        `max_completions`."""
+        if size > self.max_completions:
             raise ConfigError(
-                f"{type(self).__name__}: most = {self.most} completions of a prompt, and its first stage has {size} already "
-                "(rollout.group_size); raise most, or lower the group's size."
+                f"{type(self).__name__}: max_completions = {self.max_completions} completions of a prompt, and its first "
+                f"stage has {size} already "
+                "(rollout.group_size); raise max_completions, or lower the group's size."
             )
-        return self.most - size
+        return self.max_completions - size
 
     def in_stages(self, extra: Int[Tensor, " P"], room: int) -> Int[Tensor, " P"]:
         """A second stage with a baseline of its own has two completions at least: 1 becomes 2, or 0 where there is no room."""
@@ -157,16 +164,17 @@ class Dars(_Stages):
 
     u: share of right ones in the first stage of G; 1/(2G) where none is. S = 2 u (1 - u), or 2 sqrt(u (1 - u)) where
     form = "std": |A| of r - mean, or of (r - mean) / std, a completion on average, S* its largest value. A prompt with
-    u >= 1/2 gets nothing more; any other the smallest e with (G + e) S >= t G S*, at most `most` in all:
+    u >= 1/2 gets nothing more; any other the smallest e with (G + e) S >= t G S*, at most `max_completions` in all:
     t = 1 for target = "equal", 2 (1 - u) for "hardness".
 
-    0 right of 8 does not tell p = 0 from p = .1, which has it 43 % of the time: there `most` decides.
+    0 right of 8 does not tell p = 0 from p = .1, which has it 43 % of the time: there `max_completions` decides.
 
-    most: completions of a prompt, both stages together. target: the level that hard prompts are brought to. form: whose |A| is
+    max_completions: completions of a prompt, both stages together. target: the level that hard prompts are brought to. form:
+    whose |A| is
     evened out. baseline: "union" takes A over both stages, "stages" within each, "second" trains on the second stage alone.
     """
 
-    most: int = 32
+    max_completions: int = 32
     target: Literal["equal", "hardness"] = "equal"
     form: Literal["mean", "std"] = "mean"
     baseline: Baseline = "union"
@@ -183,7 +191,8 @@ class Dars(_Stages):
         spread = "2 u (1 - u)" if self.form == "mean" else "2 sqrt(u (1 - u))"
         level = "" if self.target == "equal" else "2 (1 - u) "
         return (
-            f"e more completions where u = mean r < 1/2, the smallest e with (G + e) S >= {level}G S*, G + e <= {self.most}, "
+            f"e more completions where u = mean r < 1/2, the smallest e with (G + e) S >= {level}G S*, G + e <= "
+            f"{self.max_completions}, "
             f"S = {spread}, S* at u = 1/2; {_SAID[self.baseline]}; groups with rewards that differ are kept"
         )
 
@@ -227,7 +236,8 @@ def _shares(rewards: Rewards) -> list[Fraction]:
 class UniformStages(Dars):
     """The control of `Dars`: as many completions as that would draw in this step, spread over all prompts alike.
 
-    What does not split evenly goes to the step's first prompts. most, target, form: those of the `Dars` that it is held against.
+    What does not split evenly goes to the step's first prompts. max_completions, target, form: those of the `Dars` that it
+    is held against.
     """
 
     couples_prompts: ClassVar[bool] = True
@@ -254,12 +264,12 @@ class GuidedStages(_Stages):
     the prompt's first completion; the completions are trained on under the prompt x without it. Drawn from another law, each
     weighs w = min(pi(y|x) / pi(y|x,g), clip) in the loss, pi as it drew; clip = null leaves w = 1.
 
-    most: completions of a prompt, both stages together. baseline: "stages" takes A within each stage, "union" over both.
+    max_completions: completions of a prompt, both stages together. baseline: "stages" takes A within each stage, "union" over both.
     guided: false is the control, as many completions of the same prompts, drawn without guidance.
     """
 
     each: int = 8
-    most: int = 32
+    max_completions: int = 32
     clip: float | None = 1.0
     baseline: Baseline = "stages"
     guided: bool = True
@@ -267,9 +277,13 @@ class GuidedStages(_Stages):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.each, bool) or not isinstance(self.each, int) or self.each < 2:
-            raise ConfigError(f"GuidedStages: each = {self.each!r}; give the completions of a second stage, a whole number >= 2.")
+            raise ConfigError(
+                f"GuidedStages: each = {self.each!r}; give the completions of a second stage, a whole number >= 2."
+            )
         if self.clip is not None and not 0 < self.clip < math.inf:
-            raise ConfigError(f"GuidedStages: clip = {self.clip!r}; give the largest weight, a number > 0, or null for no weights.")
+            raise ConfigError(
+                f"GuidedStages: clip = {self.clip!r}; give the largest weight, a number > 0, or null for no weights."
+            )
         if self.baseline == "second":
             raise ConfigError(
                 "GuidedStages: baseline = 'second' trains on second stages alone, and a prompt with a right answer has none; write "
@@ -278,10 +292,14 @@ class GuidedStages(_Stages):
 
     @property
     def equation(self) -> str:
-        how = "drawn under x + g, g the teacher's guidance, trained under x" if self.guided else "drawn without guidance, a control"
+        how = (
+            "drawn under x + g, g the teacher's guidance, trained under x"
+            if self.guided
+            else "drawn without guidance, a control"
+        )
         weight = f", times w = min(pi(y|x) / pi(y|x,g), {self.clip:g})" if self.guided and self.clip is not None else ""
         return (
-            f"{self.each} more completions where none of the first is right, G + e <= {self.most}, {how}{weight}; "
+            f"{self.each} more completions where none of the first is right, G + e <= {self.max_completions}, {how}{weight}; "
             f"{_SAID[self.baseline]}; groups with rewards that differ are kept"
         )
 
@@ -322,13 +340,14 @@ class MarginalValue(_Stages):
     before it, that is B(a + 1, b + n) / B(a, b) on average, a = right + k, b = wrong + G - k. It falls with n, so the
     `each` * P largest values of the step are taken; ties go to the lower n, then to the earlier prompt.
 
-    each: completions of a second stage, per prompt on average. most: completions of a prompt, both stages together. right, wrong:
+    each: completions of a second stage, per prompt on average. max_completions: completions of a prompt, both stages
+    together. right, wrong:
     the Beta law of p before the first stage. baseline: "union" takes A over both stages, "stages" within each, "second" trains on
     the second stage alone.
     """
 
     each: int = 5
-    most: int = 32
+    max_completions: int = 32
     right: float = 1.0
     wrong: float = 1.0
     baseline: Baseline = "union"
@@ -337,7 +356,9 @@ class MarginalValue(_Stages):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.each, bool) or not isinstance(self.each, int) or self.each < 1:
-            raise ConfigError(f"MarginalValue: each = {self.each!r}; give the completions of a second stage, a whole number >= 1.")
+            raise ConfigError(
+                f"MarginalValue: each = {self.each!r}; give the completions of a second stage, a whole number >= 1."
+            )
         if not (0 < self.right < math.inf and 0 < self.wrong < math.inf):
             raise ConfigError(
                 f"MarginalValue: right = {self.right!r}, wrong = {self.wrong!r} are the parameters of a Beta law; give both > 0, 1 "
@@ -347,7 +368,7 @@ class MarginalValue(_Stages):
     @property
     def equation(self) -> str:
         return (
-            f"{self.each} more completions per prompt on average, G + e <= {self.most}, one after the other where "
+            f"{self.each} more completions per prompt on average, G + e <= {self.max_completions}, one after the other where "
             f"E[p (1 - p)^n] is largest, n = those it has, p ~ Beta({self.right:g} + right, {self.wrong:g} + wrong); "
             f"{_SAID[self.baseline]}; groups with rewards that differ are kept"
         )
@@ -365,7 +386,7 @@ class MarginalValue(_Stages):
     def values(self, right: Float[Tensor, " P"], size: int) -> Float[Tensor, "E P"]:
         """E[p (1 - p)^n] for n = size, ..., most - 1, a row each, after `right` of `size`; float64."""
         a, b = self.right + right, self.wrong + size - right
-        n = torch.arange(size, self.most, dtype=torch.float64)[:, None]
+        n = torch.arange(size, self.max_completions, dtype=torch.float64)[:, None]
         logs = torch.lgamma(a + 1) + torch.lgamma(b + n) - torch.lgamma(a + b + n + 1)
         logs = logs - (torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b))
         return logs.round(decimals=9).exp()  # so that equal ones are, whatever the library's last bit

@@ -48,6 +48,6 @@ def bounded_ratio(log_ratios: PerToken, mask: Bool[Tensor, "B T"]) -> tuple[PerT
     """
     ratios = torch.exp(log_ratios.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))
     return ratios, {
-        "surrogate/clamped_share": masked_mean(log_ratios.abs() > LARGEST_LOG_RATIO, mask),
+        "surrogate/clamped_frac": masked_mean(log_ratios.abs() > LARGEST_LOG_RATIO, mask),
         "surrogate/ratio_mean": masked_mean(ratios, mask),
     }

@@ -48,4 +48,4 @@ class Cispo:
         ratios, stats = bounded_ratio(log_ratios.detach(), mask)
         weights = ratios.clamp(1.0 - self.low, 1.0 + self.high)
         clipped = masked_mean(weights != ratios, mask)
-        return -weights * advantages * log_ratios, {"surrogate/clipped_share": clipped, **stats}
+        return -weights * advantages * log_ratios, {"surrogate/clipped_frac": clipped, **stats}

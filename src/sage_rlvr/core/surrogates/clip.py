@@ -21,11 +21,11 @@ class Clip:
 
     The gradient of a token is 0 where rho has left the interval in the direction that A pushes it. Log-ratios are
     held within +-20 nats (as verl does), so that rho stays finite and a token with A = 0 adds 0 however far it has
-    moved; a held token has no gradient. Statistics over counted tokens: `surrogate/clipped_share` (of the first
-    case), `surrogate/clamped_share` (of the second) and `surrogate/ratio_mean`.
+    moved; a held token has no gradient. Statistics over counted tokens: `surrogate/clipped_frac` (of the first
+    case), `surrogate/clamped_frac` (of the second) and `surrogate/ratio_mean`.
 
     `dual` = c > 1 is the dual clip (arXiv 1912.09729): for A < 0 the loss of a token is at most -c A, so one that
-    became more than c times as likely and is to fall has no gradient either; `surrogate/dual_clipped_share` counts
+    became more than c times as likely and is to fall has no gradient either; `surrogate/dual_clipped_frac` counts
     those. None = no such bound.
     """
 
@@ -58,9 +58,9 @@ class Clip:
         lowest, highest = 1.0 - self.low, 1.0 + self.high
         loss = -torch.minimum(ratios * advantages, ratios.clamp(lowest, highest) * advantages)
         held = ((ratios < lowest) & (advantages < 0)) | ((ratios > highest) & (advantages > 0))
-        stats = {"surrogate/clipped_share": masked_mean(held, mask), **stats}
+        stats = {"surrogate/clipped_frac": masked_mean(held, mask), **stats}
         if self.dual is not None:
             loss = torch.where(advantages < 0, torch.minimum(loss, -self.dual * advantages), loss)
             too_far = (ratios > self.dual) & (advantages < 0)
-            stats["surrogate/dual_clipped_share"] = masked_mean(too_far, mask)
+            stats["surrogate/dual_clipped_frac"] = masked_mean(too_far, mask)
         return loss, stats

@@ -56,4 +56,4 @@ class Gspo:
         lowest, highest = 1.0 - self.low, 1.0 + self.high
         loss = -torch.minimum(ratios * advantages, ratios.clamp(lowest, highest) * advantages)
         held = ((ratios < lowest) & (advantages < 0)) | ((ratios > highest) & (advantages > 0))
-        return loss, {"surrogate/clipped_share": masked_mean(held, mask), **stats}
+        return loss, {"surrogate/clipped_frac": masked_mean(held, mask), **stats}

@@ -93,7 +93,7 @@ class Pacs:
         per_token = losses.reshape(-1, 1) / mask.sum(dim=1, keepdim=True).clamp(min=1) * mask
         fitted = ((psi > 0) == (labels > 0.5)).float().mean()
         return per_token, {
-            "surrogate/fitted_share": float(fitted),
+            "surrogate/fitted_frac": float(fitted),
             "surrogate/score_abs": float(psi.detach().abs().mean()),
         }
 

@@ -16,23 +16,24 @@ from sage_rlvr.errors import ConfigError
 @TOKEN_WEIGHTS.register
 @dataclass(frozen=True)
 class ShapedEntropy:
-    """A'_t = A_t + min(dose H_t, |A_t| / kappa), as a factor on A_t (arXiv 2506.14758, Eq. 7).
+    """A'_t = A_t + min(entropy_coef H_t, |A_t| / kappa), as a factor on A_t (arXiv 2506.14758, Eq. 7).
 
     H_t has no gradient. The sign of an advantage never flips, and A = 0 stays 0; wrong completions are punished less at
-    uncertain tokens, right ones rewarded more: a one-sided pull toward uncertainty. The paper calls it alpha: 0.4 for rewards of
+    uncertain tokens, right ones rewarded more: a one-sided pull toward uncertainty. The paper calls it entropy_coef: 0.4 for
+    rewards of
     +-1 with GRPO, its kappa 2. needs: "entropies".
 
-    dose: advantage per nat of entropy. kappa: the bonus is at most |A| / kappa.
+    entropy_coef: advantage per nat of entropy. kappa: the bonus is at most |A| / kappa.
     """
 
-    dose: float = 0.4
+    entropy_coef: float = 0.4
     kappa: float = 2.0
     needs: ClassVar[frozenset[str]] = frozenset({"advantages", "entropies"})
 
     def __post_init__(self) -> None:
-        if not 0 <= self.dose < math.inf:
+        if not 0 <= self.entropy_coef < math.inf:
             raise ConfigError(
-                f"ShapedEntropy: dose = {self.dose!r}; give a finite number >= 0, 0.4 in the paper for GRPO."
+                f"ShapedEntropy: entropy_coef = {self.entropy_coef!r}; give a finite number >= 0, 0.4 in the paper for GRPO."
             )
         if not self.kappa > 1:
             raise ConfigError(
@@ -41,8 +42,8 @@ class ShapedEntropy:
 
     @property
     def equation(self) -> str:
-        return f"1 + sign(A) min({self.dose:g} H_t / |A|, {1 / self.kappa:g})"
+        return f"1 + sign(A) min({self.entropy_coef:g} H_t / |A|, {1 / self.kappa:g})"
 
     def __call__(self, signals: Signals) -> PerToken:
         entropies = torch.where(signals.mask, signals.require("entropies", "ShapedEntropy").float(), 0.0)
-        return lifted(paid(signals), self.dose * entropies, self.kappa)
+        return lifted(paid(signals), self.entropy_coef * entropies, self.kappa)

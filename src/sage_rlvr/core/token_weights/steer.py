@@ -26,31 +26,31 @@ def entropy_drift(log_probs: Float[Tensor, "B T V"]) -> PerToken:
 @TOKEN_WEIGHTS.register
 @dataclass(frozen=True)
 class Steer:
-    """w_t = least^(m_t / max m), m_t = |change of the state's entropy by one step on token t| (STEER, arXiv 2510.10150).
+    """w_t = min_weight^(m_t / max m), m_t = |change of the state's entropy by one step on token t| (STEER, arXiv 2510.10150).
 
     p = pi_old(token), H the entropy of its state, up to one common factor:
 
     exact     m = |A [p (log p + H) - sum_a pi_a^2 (log pi_a + H)]|      a tabular softmax, to first order
     paper     m = |A p (1 - p) (log p + H)|                              its diagonal part alone
-    released  m = |A (1 - p) (log p + H)|,  w = max(least, least^(m / max(max m, 0.02)))     the authors' code
+    released  m = |A (1 - p) (log p + H)|,  w = max(min_weight, min_weight^(m / max(max m, 0.02)))     the authors' code
 
     The released form divides by pi_old, so that m grows for rare tokens instead of vanishing: it damps what the paper leaves
     alone. The maximum is over the tokens of the rollout (their code: of a micro-batch). A weight never changes a sign.
-    least = 1 is no weight. needs: "logps", "entropies"; exact also "entropy_drift", which takes all probabilities of a state.
+    min_weight = 1 is no weight. needs: "logps", "entropies"; exact also "entropy_drift", which takes all probabilities of a state.
 
-    least: weight of the token that changes the entropy most.
+    min_weight: weight of the token that changes the entropy most.
     """
 
     form: Literal["exact", "paper", "released"] = "paper"
-    least: float = 0.7
+    min_weight: float = 0.7
     depends_on: ClassVar[str] = "batch"
 
     def __post_init__(self) -> None:
         if self.form not in ("exact", "paper", "released"):
             raise ConfigError(f"Steer: form = {self.form!r}; give exact, paper or released.")
-        if not 0 < self.least <= 1:
+        if not 0 < self.min_weight <= 1:
             raise ConfigError(
-                f"Steer: least = {self.least!r}; give 0 < least <= 1: 0.7 in the paper, 0.8 in the released runs."
+                f"Steer: min_weight = {self.min_weight!r}; give 0 < min_weight <= 1: 0.7 in the paper, 0.8 in the released runs."
             )
 
     @property
@@ -60,7 +60,7 @@ class Steer:
 
     @property
     def equation(self) -> str:
-        return f"{self.least:g}^(m_t / max m)"
+        return f"{self.min_weight:g}^(m_t / max m)"
 
     @property
     def legend(self) -> str:
@@ -78,7 +78,7 @@ class Steer:
             largest = largest.clamp(min=0.02)
         if not bool(largest > 0):
             return torch.ones_like(moved)
-        return torch.exp(math.log(self.least) * moved / largest)
+        return torch.exp(math.log(self.min_weight) * moved / largest)
 
     def _moved(self, signals: Signals) -> PerToken:
         logps = torch.where(signals.mask, signals.old_logps.float(), 0.0).clamp(min=math.log(1e-8))

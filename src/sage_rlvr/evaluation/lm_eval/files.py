@@ -63,7 +63,7 @@ def targets_of(store: SampleStore) -> dict[str, str]:
         raise DataError(
             f"{store.path}: was not imported, so it holds no targets; judge it again by the command that filled it, with --reverify"
         )
-    held = dict.fromkeys(store.table(("problem",))["problem"].to_pylist())
+    held = dict.fromkeys(store.lists(("problem",))["problem"])
     if lacking := [name for escaped in held if (name := unescape(escaped)) not in known]:
         raise DataError(
             f"{store.path}: {SIDECAR} knows no target of {len(lacking)} of its {len(held)} problems "

@@ -38,7 +38,7 @@ def export_lm_eval(
     """
     date = date or datetime.datetime.now().isoformat().replace(":", "-")
     known = sidecar(store.path) | {problem: dict(doc) for problem, doc in (docs or {}).items()}
-    judges = set(store.table(("verifier",), n=n, verifier=verifier)["verifier"].to_pylist())
+    judges = set(store.lists(("verifier",), n=n, verifier=verifier)["verifier"])
     if len(judges) != 1:
         raise DataError(
             f"{store.path}: verdicts of {sorted(judges) or 'nobody'}; one verifier's are wanted: run reverify"

@@ -15,7 +15,8 @@ The unit of work is a chunk, 32 samples of one problem, committed whole or redon
 A commit is one SQLite transaction (write-ahead log, synced): killed at any instant, what was committed stays and the rest is
 missing. What depends on no clock (all columns but `latency_s`) is the same whatever the order, the number of writers and the
 interruptions were, if the sampler is a function of the seed. Every row carries a hash of its values, held against them when a
-process first reads the store, so that a damaged file is refused and not read. Several processes of one host may write; on a
+process first reads the store, so that a damaged file is refused and not read. A log that a killed writer has left is held against
+the file beside it before SQLite applies it (`log.py`). Several processes of one host may write; on a
 network file system that several hosts share, SQLite's locks are not safe: give each host a store of its own.
 """
 

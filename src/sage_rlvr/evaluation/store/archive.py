@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.database import COLUMNS, FILE, SCHEMA, TURNS, rows_of
+from sage_rlvr.evaluation.store.arrow import SCHEMA, rows_of
+from sage_rlvr.evaluation.store.database import COLUMNS, FILE, TURNS, whole_without_log
 from sage_rlvr.evaluation.store.sample import Identity
 from sage_rlvr.reading import MIB, parse_json, read_parquet
 from sage_rlvr.runs import replacing
@@ -72,8 +73,11 @@ def _made(folder: Path, identity: Mapping[str, Any]) -> Iterator[SampleStore]:
         raise ConfigError(f"{folder}: holds a sample store already ({FILE}); name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as name:
-        with SampleStore.open(name, Identity.of(identity)) as store, store.transaction(write=True):
-            yield store
+        with SampleStore.open(name, Identity.of(identity)) as store:
+            with store.transaction(write=True):
+                yield store
+            store.checkpoint()
+        whole_without_log(Path(name) / FILE)
         os.replace(Path(name) / FILE, folder / FILE)
 
 

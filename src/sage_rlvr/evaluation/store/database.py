@@ -14,8 +14,11 @@ import errno
 import hashlib
 import json
 import os
+import shlex
+import shutil
 import sqlite3
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from sage_rlvr.errors import DataError, RunLocked
+from sage_rlvr.evaluation.store.log import SUFFIXES, check_log, first_id, next_id
 from sage_rlvr.evaluation.store.sample import LABELS, TOKEN_LEVEL
 from sage_rlvr.reading import parse_json
 from sage_rlvr.runs import replacing
@@ -35,28 +38,16 @@ from sage_rlvr.runs.record import now
 FILE, FORMAT, EPISODES = "store.sqlite", 2, 3
 """Names of files, and the formats: of completions, and of episodes, whose rows have one column more."""
 PATIENCE_S = 600.0  # how long a transaction waits for another process's
-_TEXT = pa.large_string()
-_KINDS = {
-    "problem": _TEXT,
-    "sample": pa.int32(),
-    "seed": pa.int64(),
-    "prompt_hash": _TEXT,
-    "text": _TEXT,
-    "text_hash": pa.int64(),
-    "token_ids": pa.large_list(pa.int32()),
-    **dict.fromkeys(TOKEN_LEVEL, pa.large_list(pa.float32())),
-    **dict.fromkeys(("finish", "answer", "verdict", "reason", "verifier"), _TEXT),
-    "latency_s": pa.float64(),
-    "versions": _TEXT,
-}
-COLUMNS = tuple(_KINDS)
+NOTICE_S = 3.0  # after which a warning says that it waits
+_SHARED = 1 << 16  # bytes of the file that the processes of a write-ahead log share, and some
+COLUMNS = (
+    "problem", "sample", "seed", "prompt_hash", "text", "text_hash", "token_ids", *TOKEN_LEVEL,
+    "finish", "answer", "verdict", "reason", "verifier", "latency_s", "versions",
+)  # fmt: skip
 TURNS = "turns"  # JSON: [[who, text, tokens], ...]
-_KINDS[TURNS] = _TEXT
-NEVER_NULL = ("problem", "sample", "prompt_hash", "text", "text_hash", "verdict", "reason", "verifier", "versions")
-SCHEMA = pa.schema([pa.field(name, kind, nullable=name not in NEVER_NULL) for name, kind in _KINDS.items()])
 JUDGED = ("verifier", "verdict", "reason", "answer")  # of the newest verdict
 NESTED = {"token_ids": np.dtype("<i4"), **dict.fromkeys(TOKEN_LEVEL, np.dtype("<f4"))}
-_CHANGED = "problem {0!r}, sample {1} is not what was written", "a verdict of {2!r} is not what was written"
+_FACTS = ("identity", "created", "changes", "wanted")
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, sha INTEGER NOT NULL);
 CREATE TABLE samples (id INTEGER PRIMARY KEY, sha INTEGER NOT NULL, problem TEXT NOT NULL, sample INTEGER NOT NULL,
@@ -101,13 +92,37 @@ class Database:
             if self._db.in_transaction:
                 yield self._db
                 return
-            self._db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
+                self._patiently("BEGIN IMMEDIATE" if write else "BEGIN")
+                if write:
+                    next_id(self._db)
+                else:  # BEGIN takes no lock before the first read
+                    self._patiently("SELECT count(*) FROM sqlite_master")
                 yield self._db
-                self._db.execute("COMMIT")
+                self._patiently("COMMIT")
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+
+    def _patiently(self, sql: str) -> None:
+        """A statement that may wait for a lock of another process. A warning says so, and the wait ends after PATIENCE_S."""
+        assert self._db is not None
+        began, warned = time.monotonic(), False
+        while True:
+            try:
+                self._db.execute(sql)
+                return
+            except sqlite3.OperationalError as error:
+                waited = time.monotonic() - began
+                if not _is_busy(error) or waited >= PATIENCE_S:
+                    raise
+            if not warned:
+                warned = True
+                warnings.warn(
+                    f"{self.path / FILE}: another process holds its lock{_writers(self.path)}; this process waits up to "
+                    f"{PATIENCE_S:.0f} s. {_FREE}",
+                    stacklevel=4,
+                )
 
     def facts(self) -> dict[str, Any]:
         """identity, created, changes (of versions and verifiers) and wanted, as trees of JSON values."""
@@ -123,7 +138,9 @@ class Database:
             if odd is not None:  # a view is a program, which may never end
                 raise _damaged(self.path, f"the {odd[0]} {odd[1]!r} is none of a sample store's")
             rows = db.execute("SELECT sha, key, value FROM meta").fetchall()
-        if "identity" not in {key for _, key, _ in rows} or any(sha != seal(row) for sha, *row in rows):
+        if lost := [name for name in _FACTS if name not in {key for _, key, _ in rows}]:
+            raise _damaged(self.path, f"its fact {lost[0]!r} is lost from the table meta")
+        if any(sha != seal(row) for sha, *row in rows):
             raise _damaged(self.path, "its facts are not those that were written")
         return {key: parse_json(str(value), f"{self.path / FILE}, {key}", None) for _, key, value in rows}
 
@@ -136,32 +153,75 @@ class Database:
         """Once per process: the file's structure, and the hash of every row. DataError where one is not what was written."""
         if self._verified:
             return
+        size = int(self.facts()["identity"]["chunk_size"])
         with self.transaction() as db:
             (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
             if found != "ok":
                 raise _damaged(self.path, found)
-            sealed = (("samples", self.stored), ("verdicts", ("id", "pass", *JUDGED)))
-            for (table, names), words in zip(sealed, _CHANGED, strict=True):
-                for sha, *row in db.execute(f"SELECT sha, {', '.join(names)} FROM {table}"):
-                    if sha != seal(row):
-                        raise _damaged(self.path, words.format(*row))
+            harm = _changed_sample(db, self.stored) or _changed_verdict(db) or _lost_row(db, size)
+        if harm is not None:
+            what, problem, sample = harm
+            raise _damaged(self.path, what, _drawn_again(self.path, problem, sample, size))
         self._verified = True
+
+
+    def checkpoint(self) -> None:
+        """Move what was committed from the log into the file. DataError where the disk or another process does not let that happen;
+        the same at the last close happens without a report."""
+        with self._mutex, said(self.path):
+            if self._db is not None:
+                busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                if busy:
+                    raise _unwritable(self.path, "another process reads the new store", full=False)
 
 
 def create(path: Path, identity: Mapping[str, Any]) -> None:
     """A store without samples, made beside its place and moved there whole, unless another process was first."""
     with said(path):
         path.mkdir(parents=True, exist_ok=True)
-        with FileLock(path / "lock", timeout=PATIENCE_S):
+        with _only_maker(path):
             if (path / FILE).exists():
                 return
-            with replacing(path / FILE) as half, contextlib.closing(sqlite3.connect(half, isolation_level=None)) as db:
-                _log_ahead(path, db)
-                kind = (EPISODES, f"{TURNS} TEXT NOT NULL, ") if identity.get("turns", 1) > 1 else (FORMAT, "")
-                tables = TABLES.format(format=kind[0], turns=kind[1], labels=LABELS)
-                db.executescript(f"BEGIN; {tables}")
-                _note(db, {"identity": identity, "created": now(), "changes": [], "wanted": {}})
-                db.execute("COMMIT")
+            with replacing(path / FILE) as half:
+                with contextlib.closing(sqlite3.connect(half, isolation_level=None)) as db:
+                    kind = (EPISODES, f"{TURNS} TEXT NOT NULL, ") if identity.get("turns", 1) > 1 else (FORMAT, "")
+                    tables = TABLES.format(format=kind[0], turns=kind[1], labels=LABELS)
+                    db.executescript(f"BEGIN; {tables}")
+                    first_id(db)
+                    _note(db, {"identity": identity, "created": now(), "changes": [], "wanted": {}})
+                    db.execute("COMMIT")
+                    _log_ahead(path, db)
+                whole_without_log(half)
+
+
+@contextlib.contextmanager
+def _only_maker(path: Path) -> Iterator[None]:
+    """The lock under which a store is made in a folder."""
+    lock, held = FileLock(path / "lock"), f"{path / 'lock'}: another process makes a store here"
+    try:
+        try:
+            lock.acquire(timeout=NOTICE_S)
+        except Timeout:
+            warnings.warn(f"{held}; this process waits up to {PATIENCE_S:.0f} s. {_FREE}", stacklevel=5)
+            lock.acquire(timeout=PATIENCE_S)
+    except Timeout:
+        raise RunLocked(f"{held} and has not ended in {PATIENCE_S:.0f} s. {_FREE}, then give the same command again") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def whole_without_log(file: Path) -> None:
+    """DataError unless all that was written stands in the file itself, which can then be moved without its log.
+
+    SQLite moves the log into the file at the last close, and does not report a failure (a full disk, another reader).
+    """
+    for log in (Path(f"{file}{end}") for end in SUFFIXES):
+        size = log.stat().st_size if log.exists() else 0
+        log.unlink(missing_ok=True)
+        if size:
+            raise _unwritable(file.parent, f"{size:,} bytes of a new store could not be moved into its file", full=True)
 
 
 def put(db: sqlite3.Connection, table: str, row: Mapping[str, Any], instead: bool = False) -> int:
@@ -182,6 +242,8 @@ def _log_ahead(path: Path, db: sqlite3.Connection) -> None:
     try:
         (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     except sqlite3.OperationalError as error:
+        if _is_full(path):
+            raise
         mode = f"{error}"
     if mode != "wal":
         db.execute("PRAGMA journal_mode = DELETE")
@@ -193,9 +255,10 @@ def _log_ahead(path: Path, db: sqlite3.Connection) -> None:
 
 def _connect(file: Path) -> sqlite3.Connection:
     """A connection; read-only where the folder cannot be written and no other process has left a log there."""
+    check_log(file)
     fixed = not os.access(file.parent, os.W_OK) and not Path(f"{file}-wal").exists()
     place = f"{file.resolve().as_uri()}?{'immutable=1' if fixed else 'mode=rw'}"
-    db = sqlite3.connect(place, uri=True, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
+    db = sqlite3.connect(place, uri=True, timeout=NOTICE_S, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA synchronous = FULL")
     return db
 
@@ -209,13 +272,37 @@ def said(path: Path) -> Iterator[None]:
         kind = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_")
         if kind.startswith(("CORRUPT", "NOTADB", "FORMAT")):
             raise _damaged(path, str(error)) from error
-        if kind.startswith(("BUSY", "LOCKED")):
+        if _is_busy(error):
             raise RunLocked(
-                f"{path}: another process has held the lock for {PATIENCE_S:.0f} seconds; end it, then go on"
+                f"{path / FILE}: another process has held its lock for {PATIENCE_S:.0f} s{_writers(path)}. {_FREE}, then give the "
+                "same command again"
             ) from error
-        raise _unwritable(path, f"{error} ({kind})", kind.startswith("FULL")) from error
+        raise _unwritable(path, f"{error} ({kind})", kind.startswith("FULL") or _is_full(path)) from error
     except OSError as error:
         raise _unwritable(path, error.strerror or str(error), error.errno in (errno.ENOSPC, errno.EDQUOT)) from error
+
+
+_FREE = "Where it has stopped, let it go on (kill -CONT PID) or end it"
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
+def _is_full(path: Path) -> bool:
+    """Whether the disk has no room for what SQLite keeps beside the file, which it reports as an error of input and output."""
+    return path.exists() and shutil.disk_usage(path).free < _SHARED
+
+
+def pid_of(lock: str) -> str:
+    """The process number in the name of a writer's lock, "writer-PID-...lock"."""
+    return lock.split("-")[1]
+
+
+def _writers(path: Path) -> str:
+    """The processes that have signed in as writers, as the names of their locks say; "" without any."""
+    pids = sorted(pid_of(lock.name) for lock in path.glob("writer-*-*.lock"))
+    return f" (writers of this store: process {', '.join(pids)})" if pids else ""
 
 
 def _unwritable(path: Path, trouble: str, full: bool) -> DataError:
@@ -225,11 +312,56 @@ def _unwritable(path: Path, trouble: str, full: bool) -> DataError:
     )
 
 
-def _damaged(path: Path, what: str) -> DataError:
+def _damaged(path: Path, what: str, again: str | None = None) -> DataError:
+    """again: how the damaged part alone can be drawn again."""
     return DataError(
-        f"{path / FILE}: damaged: {what}. Nothing was changed. Restore it from a copy, or sample again into another folder "
-        f"(what can be read: sqlite3 {path / FILE} .recover)"
+        f"{path / FILE}: damaged: {what}. Nothing was changed. Restore it from a copy: move {FILE}, {FILE}-wal and {FILE}-shm out "
+        f"of the folder (what there is of them), then put the copy there. {again or 'Or sample again into another folder'}"
     )
+
+
+Harm = tuple[str, str | None, int]
+"""What is damaged, in words, and where: problem (None: no sample is left) and sample."""
+
+
+def _changed_sample(db: sqlite3.Connection, stored: Sequence[str]) -> Harm | None:
+    at = stored.index("problem"), stored.index("sample")
+    for sha, *row in db.execute(f"SELECT sha, {', '.join(stored)} FROM samples"):
+        if sha != seal(row):
+            return f"problem {row[at[0]]!r}, sample {row[at[1]]} is not what was written", row[at[0]], row[at[1]]
+    return None
+
+
+def _changed_verdict(db: sqlite3.Connection) -> Harm | None:
+    for sha, *row in db.execute(f"SELECT sha, id, pass, {', '.join(JUDGED)} FROM verdicts"):
+        if sha != seal(row):
+            place = db.execute("SELECT problem, sample FROM samples WHERE id = ?", row[:1]).fetchone() or (None, 0)
+            return f"a verdict of {row[2]!r} is not what was written", *place
+    return None
+
+
+def _lost_row(db: sqlite3.Connection, size: int) -> Harm | None:
+    """A row that lacks in a chunk, which was committed whole, or the first verdict of a sample."""
+    sql = "SELECT problem, sample / ? * ?, count(*) FROM samples GROUP BY 1, 2 HAVING count(*) != ?"
+    if found := db.execute(sql, (size, size, size)).fetchone():
+        problem, first, there = found
+        return f"problem {problem!r}: of samples {first} to {first + size - 1} only {there} of {size} are there", problem, first
+    sql = "SELECT problem, sample FROM samples s WHERE NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.id = s.id AND v.pass = 0)"
+    if found := db.execute(sql).fetchone():
+        return f"problem {found[0]!r}, sample {found[1]} has lost its verdict", *found
+    if found := db.execute("SELECT id FROM verdicts WHERE id NOT IN (SELECT id FROM samples)").fetchone():
+        return f"verdict {found[0]} has lost its sample", None, 0
+    return None
+
+
+def _drawn_again(path: Path, problem: str | None, sample: int, size: int) -> str:
+    """The advice to remove one chunk, which the same command then draws again; without a problem, verdicts of no sample."""
+    sql, what = "DELETE FROM verdicts WHERE id NOT IN (SELECT id FROM samples)", "the verdicts without a sample"
+    if problem is not None:
+        quoted, first = problem.replace("'", "''"), sample - sample % size
+        sql = f"DELETE FROM samples WHERE problem = '{quoted}' AND sample BETWEEN {first} AND {first + size - 1}; {sql}"
+        what = f"these {size} samples, which the same eval command then draws again"
+    return f"Or remove {what}: {shlex.join(['sqlite3', str(path / FILE), sql])}"
 
 
 def feed(digest: Any, values: Iterable[Any]) -> None:
@@ -247,38 +379,17 @@ def seal(values: Iterable[Any]) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# rows as tables of Arrow, and back
+# token-level columns, and back
 
 
-def arrow(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """Stored rows of these columns as a table of `SCHEMA`."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    made = [_array(name, list(values)) for name, values in zip(names, columns, strict=True)]
-    return pa.table(made, schema=pa.schema([SCHEMA.field(name) for name in names]))
-
-
-def _array(name: str, values: list[Any]) -> pa.Array:
+def arrays(name: str, values: Sequence[Any]) -> list[Any]:
+    """Stored values of a column: of a token-level one an array (T_i,) each, None where a sample has none; else as they are."""
     if name not in NESTED:
-        return pa.array(values, _KINDS[name])
-    ends = np.cumsum([0, *(len(value or b"") // 4 for value in values)])
-    flat = pa.array(np.frombuffer(b"".join(value or b"" for value in values), NESTED[name]))
-    return pa.LargeListArray.from_arrays(pa.array(ends), flat, mask=pa.array([value is None for value in values], pa.bool_()))
-
-
-def arrays(column: Any) -> list[np.ndarray[Any, Any]]:
-    """One array (T_i,) a row of a token-level column without gaps."""
-    return [row.values.to_numpy(zero_copy_only=False) for row in column]
+        return list(values)
+    return [None if value is None else np.frombuffer(value, NESTED[name]) for value in values]
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with its token-level columns as they are stored."""
     nested = {name: row[name] for name in NESTED}
     return {**row, **{k: v if v is None else np.asarray(v).astype(NESTED[k]).tobytes() for k, v in nested.items()}}
-
-
-def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """A table of `SCHEMA` as rows of `COLUMNS`, and `TURNS` where it has them, as they are stored."""
-    names = [*COLUMNS, *((TURNS,) * (TURNS in table.column_names))]
-    for batch in table.select(names).to_batches(max_chunksize=1024):
-        for row in batch.to_pylist():
-            yield flat(row)

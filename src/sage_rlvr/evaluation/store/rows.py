@@ -11,22 +11,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import uuid
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import ConfigError, DataError, RunLocked
 from sage_rlvr.evaluation.store import repeats
-from sage_rlvr.evaluation.store.database import JUDGED, NESTED, TURNS, Database, arrow, feed, flat, put
+from sage_rlvr.evaluation.store.database import JUDGED, NESTED, TURNS, Database, arrays, feed, flat, pid_of, put
 from sage_rlvr.evaluation.store.repeats import Repeat
 from sage_rlvr.evaluation.store.sample import (
     ESCAPED,
@@ -41,6 +41,9 @@ from sage_rlvr.evaluation.store.sample import (
     unescape,
 )
 from sage_rlvr.reading import parse_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CHOSEN = " FROM temp.chosen c CROSS JOIN samples s ON s.problem = c.problem AND s.sample < :n"
 NEWEST = (
@@ -139,6 +142,14 @@ class Rows(Database):
             db.executemany("INSERT INTO claims VALUES (?, ?, ?)", [(*c.address, writer) for c in free])
         return free
 
+    def claimants(self) -> str:
+        """The processes that hold claims, this one left out, as a message names them."""
+        own = None if self._writer is None else Path(self._writer.lock_file).name
+        with self.transaction() as db:
+            names = {name for (name,) in db.execute("SELECT writer FROM claims")} - {own}
+        found = sorted(pid_of(name) for name in names)
+        return f"process {', '.join(map(_with_state, found))}" if found else "another process"
+
     def release(self) -> None:
         """Give all claimed chunks back without committing them."""
         if self._writer is not None:
@@ -149,7 +160,7 @@ class Rows(Database):
         """The name of this writer, whose lock is held from its first use on, which is in a transaction."""
         if self._writer is None:
             self.verify()
-            self._writer = _lock(self.path / f"writer-{uuid.uuid4().hex[:12]}.lock")
+            self._writer = _lock(self.path / f"writer-{os.getpid()}-{uuid.uuid4().hex[:8]}.lock")
         assert self._writer is not None
         return Path(self._writer.lock_file).name
 
@@ -251,24 +262,42 @@ class Rows(Database):
         n: int | None = None,
         verifier: str | None = None,
     ) -> pa.Table:
-        """All samples, sorted by (problem, sample number), as an Arrow table of `database.SCHEMA`, with turns for episodes.
+        """All samples as an Arrow table of `arrow.SCHEMA`, whose metadata holds the identity. Arguments as in `lists`; None: all
+        columns, with turns for episodes."""
+        from sage_rlvr.evaluation.store.arrow import table_of  # pyarrow, which the base install lacks
 
-        columns: a few of them. problems: which, in this order; None: all, by id, numbers in ids by their value. n: the
-        first n of each, DataError where a problem has fewer. verifier: verdicts of this verifier hash; None: the newest
-        of each sample, and the column `verifier` says whose that is. The schema's metadata holds the identity.
-        Text is `escape`d where it is no UTF-8; `samples` undoes that.
-        """
         names = list(self.columns if columns is None else columns)
-        if unknown := sorted(set(names) - set(self.columns)):
-            raise DataError(f"columns {unknown} are not in a sample store; there are {', '.join(self.columns)}")
-        rows = self._read(names, problems, n, verifier)
+        rows = self._read(self._known(names), problems, n, verifier)
         about = {"identity": self.identity.tree(), "wanted": self.facts()["wanted"]}
-        return arrow(names, rows).replace_schema_metadata({"sage_rlvr": json.dumps(about, sort_keys=True)})
+        return table_of(names, rows).replace_schema_metadata({"sage_rlvr": json.dumps(about, sort_keys=True)})
+
+    def lists(
+        self,
+        columns: Sequence[str],
+        *,
+        problems: Sequence[str] | None = None,
+        n: int | None = None,
+        verifier: str | None = None,
+    ) -> dict[str, list[Any]]:
+        """The named columns of all samples, sorted by (problem, sample number): a list each, of arrays for a token-level column.
+
+        problems: which, in this order; None: all, by id, numbers in ids by their value. n: the first n of each, DataError
+        where a problem has fewer. verifier: verdicts of this verifier hash; None: the newest of each sample, and the column
+        `verifier` says whose that is. Text is `escape`d where it is no UTF-8; `samples` undoes that.
+        """
+        rows = self._read(self._known(columns), problems, n, verifier)
+        values = zip(*rows, strict=True) if rows else [()] * len(columns)
+        return {name: arrays(name, found) for name, found in zip(columns, values, strict=True)}
+
+    def _known(self, columns: Sequence[str]) -> Sequence[str]:
+        if unknown := sorted(set(columns) - set(self.columns)):
+            raise DataError(f"columns {unknown} are not in a sample store; there are {', '.join(self.columns)}")
+        return columns
 
     def samples(
         self, *, problems: Sequence[str] | None = None, n: int | None = None, verifier: str | None = None
     ) -> list[Sample]:
-        """The rows of `table` as `Sample`s, text as it was."""
+        """All rows as `Sample`s, text as it was."""
         names = tuple(name for name in self.columns if name in Sample.__dataclass_fields__)
         return [_sample_of(dict(zip(names, row, strict=True))) for row in self._read(names, problems, n, verifier)]
 
@@ -282,7 +311,7 @@ class Rows(Database):
     ) -> Counts:
         """Right, wrong and undecided samples of each problem: what pass@k and every other score is made from.
 
-        Arguments as in `table`. DataError where verdicts of several verifiers are mixed (a top-up after `reverify`: run it
+        Arguments as in `lists`. DataError where verdicts of several verifiers are mixed (a top-up after `reverify`: run it
         again), and, unless `check` is False, where samples are repeats of each other beyond chance; what only looks
         like it warns. See `evaluation/store/repeats.py`.
         """
@@ -330,6 +359,15 @@ def _sample_of(row: dict[str, Any]) -> Sample:
 def turns_in(text: str) -> tuple[tuple[str, str, int], ...]:
     """Turns as they are stored -> (who, text, tokens) of each."""
     return tuple((str(who), str(said), int(tokens)) for who, said, tokens in parse_json(text, "turns of a sample", None))
+
+
+def _with_state(pid: str) -> str:
+    """A process number, with "(stopped)" where Linux says so."""
+    try:
+        state = Path(f"/proc/{int(pid)}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, ValueError, IndexError):
+        return pid
+    return f"{pid} (stopped)" if state in "Tt" else pid
 
 
 def _lock(path: Path) -> FileLock | None:

@@ -59,14 +59,15 @@ def gspo(*, low: float = 3e-4, high: float = 4e-4, token: bool = False, **anchor
 @METHODS.register(label="STEER")
 @anchored(beta=0.0)
 def steer(
-    *, form: Literal["exact", "paper", "released"] = "paper", least: float = 0.7, **anchor: Unpack[AnchorKeys]
+    *, form: Literal["exact", "paper", "released"] = "paper", min_weight: float = 0.7, **anchor: Unpack[AnchorKeys]
 ) -> Method:
-    """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = least^(m_t / max m) (arXiv 2510.10150).
+    """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = min_weight^(m_t / max m) (arXiv
+    2510.10150).
 
     m_t says how much a step on the token changes the entropy of its state: exactly, by the paper's diagonal part, or as the
     released code has it (`Steer`). Clip .2/.28 and dual clip 10, as released.
     """
-    weight = Steer(form, least)
+    weight = Steer(form, min_weight)
     clip = Clip(0.2, 0.28, 10.0)
     return Method("steer", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), token_weight=weight)
 
@@ -96,12 +97,12 @@ def clip_cov(*, share: float = 2e-4, low: float = 1.0, high: float = 5.0, **anch
 
 @METHODS.register(label="Entropy-shaped advantage")
 @anchored(beta=0.0)
-def shaped_entropy(*, dose: float = 0.4, kappa: float = 2.0, **anchor: Unpack[AnchorKeys]) -> Method:
-    """L = (1/sum |y|) sum_i sum_t [ -min(rho A_t, clip(rho) A_t) + beta k3 ], A_t = A + min(dose H_t, |A| / kappa).
+def shaped_entropy(*, entropy_coef: float = 0.4, kappa: float = 2.0, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -min(rho A_t, clip(rho) A_t) + beta k3 ], A_t = A + min(entropy_coef H_t, |A| / kappa).
 
-    Cheng et al., arXiv 2506.14758, A = GRPO's, `dose` its alpha: uncertain tokens are rewarded more and punished less.
+    Cheng et al., arXiv 2506.14758, A = GRPO's, `entropy_coef` its alpha: uncertain tokens are rewarded more and punished less.
     """
-    weight = ShapedEntropy(dose, kappa)
+    weight = ShapedEntropy(entropy_coef, kappa)
     return Method("shaped_entropy", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), token_weight=weight)
 
 
@@ -158,8 +159,8 @@ def adaptive_entropy(
     target: float = 0.2,
     delta: float = 0.005,
     start_at: float = 0.0,
-    least: float = 0.0,
-    most: float = 1.0,
+    min_coef: float = 0.0,
+    max_coef: float = 1.0,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
     """L = (1/sum |y|) sum_i sum_t [ -min(rho A, clip(rho) A) - c 1[H <= target] H_t + beta k3 ] (Skywork-OR1, arXiv 2505.22312).
@@ -167,5 +168,5 @@ def adaptive_entropy(
     c rises by delta with each rollout whose mean entropy is at most the target, and falls with each other; it is part of the
     checkpoint.
     """
-    term = AdaptiveEntropy(target, delta, start_at, least, most)
+    term = AdaptiveEntropy(target, delta, start_at, min_coef, max_coef)
     return Method("adaptive_entropy", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), loss_term=term)

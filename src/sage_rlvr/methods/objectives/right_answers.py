@@ -70,29 +70,30 @@ def mara(*, beta: float = 0.1, source: str = "base") -> Method:
 def outcome_counts(
     *,
     bonus: float = 0.2,
-    paid: Literal["right", "all"] = "all",
+    bonus_on: Literal["correct", "all"] = "all",
     memory: int = 100_000,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = RLOO's of r = R + bonus / sqrt(max(N, 1)) (arXiv 2509.06941).
 
     N: how often this answer was given to this problem in earlier steps; historical exploration with the mean as baseline.
-    The counts are part of the checkpoint. paid: "right" pays right answers alone, "all" wrong ones too, as in the paper.
+    The counts are part of the checkpoint. bonus_on: "correct" gives the bonus only to correct answers, "all" also to wrong
+    ones, as in the paper.
     """
-    transform = OutcomeCounts(bonus, paid, memory)
+    transform = OutcomeCounts(bonus, bonus_on, memory)
     return Method("outcome_counts", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), transform)
 
 
 @METHODS.register(label="Outcome repeats")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def outcome_repeats(
-    *, weight: float = 0.2, paid: Literal["right", "all"] = "all", **anchor: Unpack[AnchorKeys]
+    *, weight: float = 0.2, bonus_on: Literal["correct", "all"] = "all", **anchor: Unpack[AnchorKeys]
 ) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = RLOO's of r = R - weight (m - 1) / G (arXiv 2509.06941).
 
-    m: how often the completion's answer stands in its group; batch exploration. paid: as in `outcome_counts`.
+    m: how often the completion's answer stands in its group; batch exploration. bonus_on: as in `outcome_counts`.
     """
-    transform = OutcomeRepeats(weight, paid)
+    transform = OutcomeRepeats(weight, bonus_on)
     return Method("outcome_repeats", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), transform)
 
 

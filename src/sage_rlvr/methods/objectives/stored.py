@@ -54,7 +54,7 @@ def truth(*, answers: int = 1024, take: int | None = 16, prompts: int = 16) -> M
     Supervised training on what a policy would have to find; an oracle, and no method. take: answers of each prompt in an update,
     drawn anew; as many as a group has completions.
     """
-    part = Likelihood(alone=True, policy=False, truth=True, answers=answers, take=take, prompts=prompts)
+    part = Likelihood(alone=True, policy=False, oracle=True, answers=answers, take=take, prompts=prompts)
     return _grpo_with("truth", part, beta=0.0)
 
 

@@ -61,38 +61,40 @@ def passk_training(*, k: int = 4, **anchor: Unpack[AnchorKeys]) -> Method:
 
 @METHODS.register(label="PSR")
 @anchored(beta=0.0, estimator="k1", placement="reward")
-def psr(*, over: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
+def psr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = r: right completions alone (arXiv 2506.01347).
 
     In expectation REINFORCE, as nsr and w_reinforce are: E[grad log pi] = 0. What is published as their difference can come
     only from noise, from clipping, from several updates of a rollout, or from dropping rows and dividing by what is left, which
-    `over` sets (`Signed`): kept rows of the step, of the group (then it is log P), or kept tokens (with a mean over tokens).
+    `normalize_by` sets (`Signed`): kept rows of the step, of the group (then it is log P), or kept tokens (with a mean over
+    tokens).
     """
-    return _signed("psr", Signed(1.0, 0.0, over), **anchor)
+    return _signed("psr", Signed(1.0, 0.0, normalize_by), **anchor)
 
 
 @METHODS.register(label="NSR")
 @anchored(beta=0.0, estimator="k1", placement="reward")
-def nsr(*, over: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
+def nsr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = -(1 - r): wrong completions alone (arXiv 2506.01347).
 
-    In expectation the same as psr, and as RLOO; over: as there, where `group` makes it -log(1 - P).
+    In expectation the same as psr, and as RLOO; normalize_by: as there, where `group` makes it -log(1 - P).
     """
-    return _signed("nsr", Signed(0.0, 1.0, over), **anchor)
+    return _signed("nsr", Signed(0.0, 1.0, normalize_by), **anchor)
 
 
 @METHODS.register(label="W-REINFORCE")
 @anchored(beta=0.0, estimator="k1", placement="reward")
-def w_reinforce(*, right: float = 0.1, over: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
+def w_reinforce(*, right: float = 0.1, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = right * r - (1 - r): both with weights (arXiv 2506.01347).
 
-    In expectation 1 + right times RLOO's gradient, which is to say a beta that is smaller by that factor. over: as in `psr`, each
+    In expectation 1 + right times RLOO's gradient, which is to say a beta that is smaller by that factor. normalize_by: as
+    in `psr`, each
     sign divided by its own.
     """
-    return _signed("w_reinforce", Signed(right, 1.0, over), **anchor)
+    return _signed("w_reinforce", Signed(right, 1.0, normalize_by), **anchor)
 
 
 def _signed(name: str, advantage: Signed, **anchor: Unpack[AnchorKeys]) -> Method:
     """RLOO's loss with it; a mean over tokens where tokens are what it counts."""
-    reduction = TokenMean() if advantage.over == "tokens" else FixedBudget()
+    reduction = TokenMean() if advantage.normalize_by == "tokens" else FixedBudget()
     return Method(name, advantage, Clip(), anchor_of(**anchor), reduction)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import SageError
-from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, arrays, made_under
+from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, gaps, made_under
 from sage_rlvr.evaluation.store import Sample, SampleStore
 from sage_rlvr.evaluation.store.database import TURNS
 from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import POLICY, own_of, unescape
+from sage_rlvr.extras import advice
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.read import Counts, Results
 from sage_rlvr.stats.passk import powers
@@ -109,12 +111,12 @@ def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
     """The first n samples of each problem; `shown` of them on the page."""
     arm, n, task, law = counted.store.arm, counted.n, store.identity.task, store.identity.decoding
     turns = (TURNS,) * (TURNS in store.columns)
-    rows = store.table(("problem", "answer", "verdict", "text", "base_logps", "versions", *turns), n=n)
-    names, texts = ([unescape(text) for text in rows[column].to_pylist()] for column in ("problem", "text"))
-    right = np.array([verdict == "right" for verdict in rows["verdict"].to_pylist()], dtype=bool)
+    rows = store.lists(("problem", "answer", "verdict", "text", "base_logps", "versions", *turns), n=n)
+    names, texts = ([unescape(text) for text in rows[column]] for column in ("problem", "text"))
+    right = np.array([verdict == "right" for verdict in rows["verdict"]], dtype=bool)
     scored, guides = sorted(made_under(rows, SCORED)), sorted(made_under(rows, GUIDED))
-    known = len(scored) == 1 and not rows["base_logps"].null_count
-    answers = rows["answer"].to_pylist()
+    known = len(scored) == 1 and not gaps(rows["base_logps"])
+    answers = rows["answer"]
     distinct = [
         expected_distinct_correct(answers[i : i + n], right[i : i + n], powers(n)) for i in range(0, len(answers), n)
     ]
@@ -134,10 +136,10 @@ def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
 
 def _of_policy(rows: Any) -> list[NDArray[Any]]:
     """Log-probs under the base of each sample, at the tokens that the policy drew."""
-    logps = arrays(rows["base_logps"])
-    if TURNS not in rows.column_names:
+    logps = rows["base_logps"]
+    if TURNS not in rows:
         return logps
-    return [one[own_of(turns_in(text))] for one, text in zip(logps, rows[TURNS].to_pylist(), strict=True)]
+    return [one[own_of(turns_in(text))] for one, text in zip(logps, rows[TURNS], strict=True)]
 
 
 def _shown(store: SampleStore, n: int) -> list[tuple[Sample, tuple[str, ...] | None]]:
@@ -153,9 +155,16 @@ def _shown(store: SampleStore, n: int) -> list[tuple[Sample, tuple[str, ...] | N
 
 def _spellings(store: SampleStore, rows: Sequence[Sample]) -> dict[int, str] | None:
     """Token id -> its text, from the tokenizer of the store's policy; None where none is there or it spells other texts."""
-    from sage_rlvr.models.policy import load_tokens
-
     tokens = [(np.asarray(row.token_ids).tolist(), _parts(row)) for row in rows if row.token_ids is not None]
+    if not tokens:
+        return None
+    try:
+        from sage_rlvr.models.policy import load_tokens
+    except ModuleNotFoundError as error:  # the base install
+        if (needs := advice(error)) is None:
+            raise
+        warnings.warn(f"the page shows each sample as one text and not token by token, which {needs}", stacklevel=2)
+        return None
     known = {i for ids, _ in tokens for i in ids}
     runs = [str(parent / "policy") for parent in list(store.path.parents)[:3] if (parent / "policy").is_dir()]
     named = [store.identity.model] if Path(store.identity.model).is_dir() else []

@@ -16,15 +16,15 @@ from sage_rlvr.results.tables import NOT_RUN, Columns, Table, table
 
 TRAINING = {  # names of metrics.jsonl -> (title, unit of the axis)
     "reward/mean": ("Reward", "mean reward"),
-    "anchor/kl_raw": ("Raw KL to the reference", "nats per token"),
-    "anchor/kl": ("KL to the shaped reference", "nats per token"),
+    "kl/to_reference": ("Raw KL to the reference", "nats per token"),
+    "kl/to_anchor": ("KL to the shaped reference", "nats per token"),
     "policy/entropy": ("Policy entropy", "nats per token"),
-    "anchor/q_mean": ("Mean of q", "mean over tokens"),
-    "anchor/q_active_share": ("Where q is not 1", "share of tokens"),
-    "reward/zero_variance_share": ("Zero-variance groups", "share of groups"),
+    "guide/q_mean": ("Mean of q", "mean over tokens"),
+    "guide/active_frac": ("Where q is not 1", "share of tokens"),
+    "reward/zero_variance_frac": ("Zero-variance groups", "share of groups"),
     "optimizer/grad_norm": ("Gradient norm", "before clipping"),
 }
-STRENGTH = ("anchor/q_active_share", "anchor/q_mean")
+STRENGTH = ("guide/active_frac", "guide/q_mean")
 Config = Mapping[str, Any]
 Trained = Mapping[str, Sequence[Run]]
 """The runs of each arm, one a training seed."""

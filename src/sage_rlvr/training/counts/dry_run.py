@@ -113,7 +113,7 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     if refills := getattr(config.method.rollout, "max_refills", 0):
         yield f"dynamic sampling: between 1 and {refills + 1} times those prompts and generated tokens"
     if is_staged(plan := config.method.rollout):
-        times = f"{plan.most / rollout.group_size:.3g}"
+        times = f"{plan.max_completions / rollout.group_size:.3g}"
         yield f"a second stage: between 1 and {times} times those completions, generated tokens and passes"
 
 

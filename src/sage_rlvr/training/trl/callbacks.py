@@ -182,10 +182,10 @@ def save_trained(trainer: Any, place: Path, card: Callable[[], str] | None = Non
 # Ours -> TRL's, where both mean the same number. TRL's own names stay.
 NAMES = {
     "reward/mean": "reward",
-    "reward/zero_variance_share": "frac_reward_zero_std",
+    "reward/zero_variance_frac": "frac_reward_zero_std",
     "policy/entropy": "entropy",
-    "surrogate/clipped_share": "clip_ratio/region_mean",
-    "verifier/undecided_share": "verifier/undecided",
+    "surrogate/clipped_frac": "clip_ratio/region_mean",
+    "verifier/undecided_frac": "verifier/undecided",
 }
 
 # Likewise, of what transformers' trainer adds to a line of the log.

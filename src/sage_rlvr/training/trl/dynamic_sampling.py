@@ -210,7 +210,7 @@ def rollout_metrics(rewards: Tensor, alive: Tensor, final: Tensor, tokens: int, 
     lowest, highest = (torch.where(rewards.isnan(), bound, rewards) for bound in (torch.inf, -torch.inf))
     return {
         "reward/mean": float(rewards.nanmean()),
-        "reward/zero_variance_share": float((highest.amax(dim=1) <= lowest.amin(dim=1)).float().mean()),
+        "reward/zero_variance_frac": float((highest.amax(dim=1) <= lowest.amin(dim=1)).float().mean()),
         "rollout/tokens": float(tokens),
         **kept_metrics(rewards, final[alive], len(alive), refills),
     }

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import refuse
+from sage_rlvr.models.encodable import encodable
 from sage_rlvr.models.episodes import said_in, sample_episodes
 from sage_rlvr.models.policy import Asking, in_messages, load_tokens
 from sage_rlvr.tasks.base import replies, turns_of, verdicts
@@ -70,10 +71,11 @@ def episodes_of(reward: TaskReward, prompts: Sequence[Any], tokenizer: PreTraine
     return Episodes(Asking(reward.task, tokens, form if in_messages(reward.task, tokenizer) else None), prompts, reward.problems)
 
 
-def environment_of(task: Any, problems: Sequence[Any]) -> type:
+def environment_of(task: Any, problems: Sequence[Any], tokenizer: PreTrainedTokenizerBase | None = None) -> type:
     """An `environment_factory` of TRL for chat models whose template has tools: the policy takes its turns by the tool `say`.
 
-    problems: those that the column `problem` of the rows numbers. TRL generates, calls the tool, masks its answers, and asks the
+    problems: those that the column `problem` of the rows numbers. tokenizer: the policy's; with it special tokens that an answer
+    spells out stay text. TRL generates, calls the tool, masks its answers, and asks the
     environment for its reward, `Verdict.reward` of the turns; a policy that never says anything earns 0.
     """
 
@@ -102,7 +104,7 @@ def environment_of(task: Any, problems: Sequence[Any]) -> type:
             self._said.append(text)
             (reply,) = replies(task, [(self._problem, tuple(self._said))])
             self._over = reply is None or len(self._said) >= turns_of(task)
-            return OVER if self._over or reply is None else reply
+            return OVER if self._over or reply is None else encodable(reply, tokenizer)
 
         def get_reward(self) -> float:
             """What the turns earn."""

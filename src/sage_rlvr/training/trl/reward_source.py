@@ -69,7 +69,7 @@ def pay(trainer: SageTrainer, output: Inputs, rows: list[dict[str, Any]], verdic
     found = source_metrics(rewards, support, verdicts.nan_to_num() >= 1)
     if trainer.method.rollout is None:  # else dynamic_sampling.py logs those of everything drawn
         dead = (rewards == rewards[:, :1]).all(dim=1).float().mean()
-        found |= {"reward/mean": float(rewards.mean()), "reward/zero_variance_share": float(dead)}
+        found |= {"reward/mean": float(rewards.mean()), "reward/zero_variance_frac": float(dead)}
     for name, value in found.items():
         trainer._metrics["train"][name].append(value)
     return rewards

@@ -28,6 +28,7 @@ from trl import SFTConfig, SFTTrainer
 from sage_rlvr.config import FinetuneConfig
 from sage_rlvr.errors import CheckpointError, DataError
 from sage_rlvr.models.policy import load_policy, weights_hash
+from sage_rlvr.plugins import packages_of
 from sage_rlvr.reading import read_json
 from sage_rlvr.runs import RunDir, write_json_atomic
 from sage_rlvr.tasks.chat import dry_render, fit_tokenizer, render
@@ -160,6 +161,7 @@ def run_facts(config: FinetuneConfig) -> dict[str, Any]:
         "data": facts(DataSource.of(config.data)),
         "trl": trl.__version__,
         "peft": peft.__version__,
+        **({"packages": packages} if (packages := packages_of(config)) else {}),
     }
 
 

@@ -64,7 +64,7 @@ class SageTrainer(GRPOTrainer):
     """A GRPOTrainer with one of `guide=` (shapes the KL of `args`) and `method=` (must agree with `args`: grpo_config).
 
     Everything else is as in GRPOTrainer, evaluation included: its KL stays the distance to the reference itself.
-    Logs anchor/kl, kl_raw, q_mean, log_q_sum, q_active_share and q_clamped_share beside TRL's metrics.
+    Logs kl/to_anchor, kl/to_reference and guide/{q_mean,log_q_sum,active_frac,clamped_frac} beside TRL's metrics.
     ConfigError (CancellingGuide) at construction for what would leave the run unshaped, RuntimeError while training.
     A guide that looks at the batch sees one rollout: the rows that TRL generated together, on all ranks.
 
@@ -218,7 +218,7 @@ class SageTrainer(GRPOTrainer):
         loss = super().training_step(*args, **kwargs)
         if self.anchor is not None and self._losses == before:
             raise _unshaped("the training step did not pass GRPOTrainer._compute_loss")
-        if not before and (found := self._metrics["train"].get("anchor/kl_raw")):
+        if not before and (found := self._metrics["train"].get("kl/to_reference")):
             check_start(self, found[-1])
         if self.accelerator.sync_gradients:
             self._watch_guide()

@@ -150,10 +150,10 @@ def step_metrics(order: Order, signals: Signals, advantages: Tensor | None, stat
     if signals.rewards is not None:
         rewards = signals.rewards
         dead = [bool((rewards[row] == rewards[row[0]]).all()) for rows in order.groups() for row in rows]
-        found |= {"reward/mean": float(rewards.mean()), "reward/zero_variance_share": sum(dead) / len(dead)}
+        found |= {"reward/mean": float(rewards.mean()), "reward/zero_variance_frac": sum(dead) / len(dead)}
     if signals.entropies is not None:
         found["policy/entropy"] = masked_mean(signals.entropies, signals.mask)
     if advantages is not None:
         found["advantage/abs_mean"] = masked_mean(advantages.abs(), signals.mask)
-        found["advantage/idle_share"] = float((advantages == 0).all(dim=1).float().mean())
+        found["advantage/zero_frac"] = float((advantages == 0).all(dim=1).float().mean())
     return found | state_metrics(state)

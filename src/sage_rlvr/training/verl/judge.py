@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sage_rlvr.errors import DataError
+from sage_rlvr.plugins import raised_at
 from sage_rlvr.tasks.base import Task, verdicts
 from sage_rlvr.training.verl.problems import exported
 from sage_rlvr.verifiers import Verdict
@@ -25,7 +27,15 @@ def judge(folder: str, split: str, number: int, text: str) -> Verdict:
     """The verdict on a completion of an exported problem. A pool carries label and reason: the reward stands in the reason, as
     JSON [reward, reason]."""
     task, problems = _exported(folder)
-    found = verdicts(task, [(problems[split][number], text)])[0]
+    problem = problems[split][number]
+    try:
+        found = verdicts(task, [(problem, text)])[0]
+    except MemoryError:  # a limit of the pool's
+        raise
+    except BaseException as error:  # the pool would make it "undecided", reward 0
+        what = f"problem {problem.problem_id!r:.40}: {raised_at(error)}: {type(error).__name__}: {error!s:.80}"
+        plain = what.encode("ascii", "replace").decode().translate(str.maketrans('"\\', "'/"))  # a reason has 200 characters
+        return Verdict("undecided", json.dumps([None, plain]))
     return Verdict(found.label, json.dumps([found.reward, found.reason[:100]]))
 
 
@@ -47,6 +57,8 @@ class Judge:
         if not found.reason.startswith("["):  # the pool's own: too late, or too much memory
             return found
         reward, reason = json.loads(found.reason)
+        if reward is None:
+            raise DataError(f"task {self.task.name}: its verifier raised on {reason}; a verifier returns a Verdict for every text")
         return Verdict(found.label, reason, reward)
 
 

@@ -38,7 +38,7 @@ NAMES = {  # ours <- verl's, where both mean the same number; verl's own names s
     "loss": "actor/loss",
     "optimizer/grad_norm": "actor/grad_norm",
     "optimizer/lr": "actor/lr",
-    "surrogate/clipped_share": "actor/pg_clipfrac",
+    "surrogate/clipped_frac": "actor/pg_clipfrac",
     "time/step_s": "timing_s/step",
 }
 

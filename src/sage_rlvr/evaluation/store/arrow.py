@@ -1,0 +1,47 @@
+"""Stored rows as Arrow tables, and back: what Parquet files hold. This module alone of the store needs pyarrow (extra `train`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sage_rlvr.evaluation.store.database import COLUMNS, NESTED, TURNS, flat
+from sage_rlvr.evaluation.store.sample import TOKEN_LEVEL
+
+_TEXT = pa.large_string()
+_KINDS = {
+    **dict.fromkeys((*COLUMNS, TURNS), _TEXT),
+    "sample": pa.int32(),
+    **dict.fromkeys(("seed", "text_hash"), pa.int64()),
+    "token_ids": pa.large_list(pa.int32()),
+    **dict.fromkeys(TOKEN_LEVEL, pa.large_list(pa.float32())),
+    "latency_s": pa.float64(),
+}
+NEVER_NULL = ("problem", "sample", "prompt_hash", "text", "text_hash", "verdict", "reason", "verifier", "versions")
+SCHEMA = pa.schema([pa.field(name, kind, nullable=name not in NEVER_NULL) for name, kind in _KINDS.items()])
+
+
+def table_of(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """Stored rows of these columns as a table of `SCHEMA`."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    made = [_array(name, list(values)) for name, values in zip(names, columns, strict=True)]
+    return pa.table(made, schema=pa.schema([SCHEMA.field(name) for name in names]))
+
+
+def _array(name: str, values: list[Any]) -> pa.Array:
+    if name not in NESTED:
+        return pa.array(values, _KINDS[name])
+    ends = np.cumsum([0, *(len(value or b"") // 4 for value in values)])
+    flat = pa.array(np.frombuffer(b"".join(value or b"" for value in values), NESTED[name]))
+    return pa.LargeListArray.from_arrays(pa.array(ends), flat, mask=pa.array([value is None for value in values], pa.bool_()))
+
+
+def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """A table of `SCHEMA` as rows of `COLUMNS`, and `TURNS` where it has them, as they are stored."""
+    names = [*COLUMNS, *((TURNS,) * (TURNS in table.column_names))]
+    for batch in table.select(names).to_batches(max_chunksize=1024):
+        for row in batch.to_pylist():
+            yield flat(row)
