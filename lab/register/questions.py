@@ -201,7 +201,7 @@ def pooled_seeds(parts: Sequence[Interval]) -> Interval:
 
 HEAD = """# Questions that were raised by results
 
-Printed by `python -m lab register` from the summaries in `lab/experiments`; the questions are in `lab/experiments/register.yaml`."""
+Printed by `python -m lab register` from the summaries in `lab/experiments`; questions: `lab/experiments/register.yaml`."""
 
 
 def page(found: Sequence[Answer]) -> str:

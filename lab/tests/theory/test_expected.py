@@ -116,7 +116,7 @@ METHODS = {
     "right_entropy": right_entropy(gamma=0.4, beta=0.3),
     "unlikeliness": unlikeliness(beta=0.3),
     "outcome_repeats": METHODS_ALL["outcome_repeats"](beta=0.3),
-    "outcome_repeats, right": METHODS_ALL["outcome_repeats"](weight=2.0, paid="right", beta=0.3),
+    "outcome_repeats, right": METHODS_ALL["outcome_repeats"](weight=2.0, bonus_on="correct", beta=0.3),
     "dars": dars(most=5, beta=0.3),
     "dars, hard": dars(most=5, target="hardness", form="std", beta=0.3),
     "dars, stages": dars(most=5, baseline="stages", beta=0.3),
@@ -170,10 +170,10 @@ def test_an_adaptive_bonus_is_the_bonus_of_its_coefficient_while_entropy_is_low(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("paid", ["right", "all"])
-def test_outcome_counts_ascend_the_reward_plus_the_bonus_of_each_answer(paid):
+@pytest.mark.parametrize("bonus_on", ["correct", "all"])
+def test_outcome_counts_ascend_the_reward_plus_the_bonus_of_each_answer(bonus_on):
     """Answers 1 and 2 were given 100 and 4 times: RLOO's gradient of rewards 1 + b/10 or 1 + b, and b/2 or b of wrong ones."""
-    method = METHODS_ALL["outcome_counts"](bonus=0.6, paid=paid, beta=0.3)
+    method = METHODS_ALL["outcome_counts"](bonus=0.6, bonus_on=bonus_on, beta=0.3)
     part, one = method.reward_transform, torch.ones(1, 1)
     seen = [Seen(one, one, None, torch.tensor([[answer]]), torch.ones(1, 1, dtype=torch.int64)) for answer in (1, 2)]
     counts = part.start()
