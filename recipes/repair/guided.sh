@@ -42,7 +42,7 @@ for s in $seeds; do
   samples "s$s/test-sft" "$at/sft/policy" test 150 0
   for teacher in patch nothing; do
     once "$out/done/s$s-dpo-$teacher" "$rlvr" offline repair/guided_dpo --run "$at/dpo-$teacher" --seed "$s" \
-      --model "$at/sft/policy" --pairs.attempts "$at/attempts" --pairs.again "$at/again-$teacher"
+      --model "$at/sft/policy" --pairs.attempts "$at/attempts" --pairs.retries "$at/again-$teacher"
     samples "s$s/test-dpo-$teacher" "$at/dpo-$teacher/policy" test 150 0
   done
   once "$out/done/s$s-online" "$rlvr" train repair/guided_online --run "$at/online" --seed "$s" --model "$base"

@@ -12,7 +12,7 @@ import pytest
 from command import call
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.registry import kinds, registry_of
+from sage_rlvr.registry import HOMES, registry_of
 
 SMALL = ["--steps", "2", "--rollout.prompts_per_step", "2", "--rollout.group_size", "4", "--quiet"]
 GUIDE = """
@@ -44,7 +44,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(plugins.VARIABLE, "")
     monkeypatch.chdir(tmp_path)
-    before = {kind: dict(registry_of(kind)._parts) for kind in kinds()}
+    before = {kind: dict(registry_of(kind)._parts) for kind in HOMES}
     modules: list[str] = []
 
     def installed(package: str, version: str, text: str, *points: str) -> Path:

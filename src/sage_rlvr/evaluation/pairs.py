@@ -50,7 +50,8 @@ class Paired:
         c = self.counts
         return [
             f"attempts   {c['attempts']:,} of {c['problems']:,} problems, {c['right']:,} right",
-            f"again      {c['again']:,} of {c['again_problems']:,} problems, {c['again_right']:,} right; {self.guidance or 'none'}",
+            f"retries    {c['retries']:,} of {c['retried_problems']:,} problems, {c['retries_right']:,} right; "
+            f"{self.guidance or 'none'}",
             f"tokens     {c['tokens']:,} drawn for both",
             f"pairs      {len(self.pairs):,} of {c['paired']:,} problems, {c['pairs_again']:,} with a second attempt as winner, "
             f"{c['opened']:,} problems by second attempts alone",
