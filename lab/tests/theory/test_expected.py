@@ -117,11 +117,11 @@ METHODS = {
     "unlikeliness": unlikeliness(beta=0.3),
     "outcome_repeats": METHODS_ALL["outcome_repeats"](beta=0.3),
     "outcome_repeats, right": METHODS_ALL["outcome_repeats"](weight=2.0, bonus_on="correct", beta=0.3),
-    "dars": dars(most=5, beta=0.3),
-    "dars, hard": dars(most=5, target="hardness", form="std", beta=0.3),
-    "dars, stages": dars(most=5, baseline="stages", beta=0.3),
-    "dars, second": dars(most=5, baseline="second", beta=0.3),
-    "dars, mean over rows": replace(dars(most=5, beta=0.3), reduction=SequenceMean()),
+    "dars": dars(max=5, beta=0.3),
+    "dars, hard": dars(max=5, target="hardness", form="std", beta=0.3),
+    "dars, stages": dars(max=5, baseline="stages", beta=0.3),
+    "dars, second": dars(max=5, baseline="second", beta=0.3),
+    "dars, mean over rows": replace(dars(max=5, beta=0.3), reduction=SequenceMean()),
     "ds_grpo": ds_grpo(beta=0.3),
     "ucpo": ucpo(tau=0.8, per_token=False, beta=0.3),
 }
@@ -181,7 +181,7 @@ def test_outcome_counts_ascend_the_reward_plus_the_bonus_of_each_answer(bonus_on
         _, counts = part(one, answered, counts)
     start, later = method.start(), {"reward_transform": counts}
     (_, quick), (_, slow) = both(method, 3, state=later)
-    wrong = torch.tensor([0.0, 0.3, 0, 0.6]) * (paid == "all")
+    wrong = torch.tensor([0.0, 0.3, 0, 0.6]) * (bonus_on == "all")
     (_, wanted), _ = both(rloo(beta=0.3), 3, rewards=RIGHT + wrong + torch.tensor([0.06, 0, 0.6, 0]))
     assert torch.allclose(quick, slow, atol=2e-6) and torch.allclose(quick, wanted, atol=2e-6)
     assert not torch.allclose(quick, both(method, 3, state=start)[0][1], atol=1e-3)
