@@ -1,4 +1,4 @@
-"""The errors of this package. Each message contains the value, its place and the next step."""
+"""The errors of this package. Each message contains the value, its place and the next step (docs/contributing.md)."""
 
 from __future__ import annotations
 

@@ -381,7 +381,7 @@ def test_arms_of_unlike_training_and_a_control_with_a_name(capsys: Capture) -> N
     code, out, err = run(capsys, "compare", *arms, "--k", 16, "--support")
     assert code == 0, err
     assert "Training steps differ (short: 2; long: 5): a difference between these arms may come from the number of steps" in out
-    drawn = "Drawn per run: short: 0.002 M tokens, 2 optimizer steps; long: 0.005 M tokens, 5 optimizer steps."
+    drawn = "Cost per run: short: 0.002 M sampled tokens, 2 optimizer steps; long: 0.005 M sampled tokens, 5 optimizer steps."
     assert drawn in " ".join(out.split())
     assert "long vs short, pass@1, each at its best temperature: " in out and "the base" not in out
     assert (

@@ -157,7 +157,7 @@ def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
     few = folder_of(tmp_path / "few", {"control": [0.1] * 5})
     assert relabelled(Results.read(few)) == {"splits": 0, "have": 5}
     write_summary(few)
-    why = "not run: the control has 5 evaluated seeds; splitting them in two halves of three needs 6"
+    why = "not run: the control has 5 evaluated seeds; two halves of three seeds need 6"
     assert why in (few / "summary.md").read_text(encoding="utf-8")
 
 
@@ -227,7 +227,7 @@ def test_a_choice_says_whether_its_arms_differ_by_more_than_their_seeds() -> Non
     choice = {"scores": {"a": 1.0, "b": 2.0, "c": 6.0}, "chosen": "c", "by": "pass@1", "problems": 9}
     told = _choice(found | {"choice": choice | {"by_seed": runs}})
     assert told is not None
-    assert "deviation of 2.6458; equal arms would have 0.8660 by their seeds alone (F test: p = 0.097)" in told["spread"]
+    assert "deviation of their means is 2.6458; for equal arms seed noise would give 0.8660 (F test: p = 0.097)" in told["spread"]
     assert told["spread"].endswith("which one leads may be chance.")
     apart = {name: {seed: 10 * sum(pair.values()) + x for seed, x in pair.items()} for name, pair in runs.items()}
     told = _choice(found | {"choice": choice | {"by_seed": apart}})

@@ -37,7 +37,7 @@ def test_what_did_not_run_is_said(tmp_path: Path, design: Callable[..., Path]) -
     write_summary(sweep.out)
     page = (sweep.out / "summary.md").read_text(encoding="utf-8")
     assert page.count("| GRPO | 0 of 2 | not run | not run |") == 1 and "\n0 of 6 runs complete.\n" in page
-    assert "- GRPO s0: not run\n- SAGE-Branch s0: not run" in page and "the control has 0 evaluated seeds; splitting" in page
+    assert "- GRPO s0: not run\n- SAGE-Branch s0: not run" in page and "the control has 0 evaluated seeds; two halves" in page
     facts = json.loads((sweep.out / "design.json").read_text(encoding="utf-8"))
     for cell, status in zip(facts["runs"], ("trained", "training", "1/2"), strict=False):
         cell["status"] = status

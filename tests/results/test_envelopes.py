@@ -201,7 +201,7 @@ def test_an_envelope_is_read_over_the_seeds_that_all_have(folder: Path) -> None:
 def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:
     write_summary(folder)
     text = (folder / "summary.md").read_text()
-    assert "## Room" in text and RIVALS in text.split("\n")[2]
+    assert "## Headroom" in text and RIVALS in text.split("\n")[2]
     stored = read_summary(folder / "summary.json")
     design = design_of_summary(stored)
     assert design.baselines[0].arms == ("GRPO", "GRPO, beta 0.1") and design.oracle == "no KL"

@@ -76,7 +76,9 @@ class Comparison(Rows):
 
 
 def row_of(row: Row) -> dict[str, Any]:
-    """A comparison as a plain dict."""
+    """A comparison as a plain dict; `outcome` is the printed word."""
+    from sage_rlvr.results.words import outcome
+
     found = row.comparison
     return {
         "a": row.a,
@@ -92,7 +94,7 @@ def row_of(row: Row) -> dict[str, Any]:
         "over": found.over,
         "p": found.p,
         "adjusted_p": row.adjusted,
-        "outcome": found.outcome,
+        "outcome": str(outcome(row)),
         "detectable": found.mde,
     }
 

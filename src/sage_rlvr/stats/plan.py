@@ -147,8 +147,8 @@ def assume(
     if not 0 < discordant <= 1 or not 0 <= noise_share <= 1:
         raise ConfigError(f"discordant = {discordant}, noise share = {noise_share}: shares between 0 and 1.")
     said = (
-        f"assumed: the two differ on {100 * discordant:g} % of the problems, {100 * noise_share:g} % of that by chance of the "
-        f"samples; training runs scatter by SD {run_sd:g}. A pilot measures these: --from A=... B=..."
+        f"assumed: the two differ on {100 * discordant:g} % of the problems, {100 * noise_share:g} % of that by sampling "
+        f"noise; the SD between training runs is {run_sd:g}. A pilot measures these: --from A=... B=..."
     )
     return Pilot(
         true=discordant * (1 - noise_share), noise=discordant * noise_share * samples, run_sd=run_sd, k=k, said=said
@@ -238,7 +238,7 @@ def plan_lines(plan: Plan, *, run_cost: float = RUN_COST) -> list[str]:
         f"to detect +0.02 between checkpoints: about {_three(problems_needed(0.02, q))} problems at this variance; to detect "
         "+0.015 between "
         f"methods at SD {p.run_sd:.3g} per run: {runs_needed(0.015, p.run_sd)} runs per arm with Student's t "
-        f"({runs_needed(0.015, p.run_sd, known=True)} if that SD were known); these are about the sizes "
+        f"({runs_needed(0.015, p.run_sd, known=True)} if that SD were known); these are about the gains "
         "of Branch over GRPO in arXiv 2605.18864, on average +0.017 in pass@1 and +0.015 in pass@256"
     )
     return lines
