@@ -140,7 +140,7 @@ def test_a_row_that_was_changed_is_named(tmp_path: Path):
     evaluate(tmp_path, ["a"], 2, SMALL).close()
     with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as db, db:
         db.execute("UPDATE samples SET text = 'better' WHERE sample = 1")
-    with pytest.raises(DataError, match="problem 'a', sample 1 is not what was written"):
+    with pytest.raises(DataError, match="problem 'a', sample 1 was changed after it was written"):
         SampleStore.open(tmp_path).counts()
     with pytest.raises(DataError, match="problem 'a', sample 1"):
         SampleStore.open(tmp_path, SMALL).claim(["b"], 2)

@@ -299,7 +299,7 @@ def test_a_folder_in_which_another_process_makes_a_store_is_reported(tmp_path: P
     with (
         FileLock(tmp_path / "lock"),
         pytest.raises(RunLocked, match="makes a store here and has not ended"),
-        pytest.warns(UserWarning, match="another process makes a store here; this process waits up to 0 s"),
+        pytest.warns(UserWarning, match="another process is creating a store here; this process waits up to 0 s"),
     ):
         SampleStore.open(tmp_path, SMALL)
 

@@ -64,8 +64,8 @@ def generate_episodes(
 def _drawn(generator: Generator, one: Generation) -> Drawn:
     if one.token_ids is None:
         raise ConfigError(
-            f"generator {generator.name!r} does not tell the tokens that it drew, and the next turn of an episode is drawn behind "
-            "them; take sampler, transformers or vllm, or a server that returns token ids"
+            f"generator {generator.name!r} does not return the sampled tokens, which the next turn of an episode needs; "
+            "use sampler, transformers or vllm, or a server that returns token ids"
         )
     ids = [int(token) for token in one.token_ids]
     logps = [0.0] * len(ids) if one.logps is None else one.logps.tolist()

@@ -67,12 +67,13 @@ class Target:
             return
         if self.named is None:
             raise ConfigError(
-                f"{self.run} was trained on {self.task.name}, whose right completions cannot be listed; evaluate it by sampling: "
+                f"{self.run} was trained on {self.task.name}, whose right completions cannot be enumerated; evaluate it by "
+                "sampling: "
                 f"{suggest('eval', self.run, '--samples', 64)}, or on another --task"
             )
         what = self.model if self.run is None else self.run
         raise ConfigError(
-            f"--task {self.named}: the right completions of {self.task.name} cannot be listed; evaluate by sampling: "
+            f"--task {self.named}: the right completions of {self.task.name} cannot be enumerated; evaluate by sampling: "
             f"{suggest('eval', what, '--task', self.named, '--samples', 64)}"
         )
 
@@ -122,7 +123,7 @@ def _task_of_run(path: Path, config: Mapping[str, Any]) -> Task | None:
         if not lacking:
             raise
         raise ConfigError(
-            f"{error}. {path} was trained with {', '.join(lacking)}: give it again, --plugin {lacking[0]}"
+            f"{error}. {path} was trained with {', '.join(lacking)}: pass it again, --plugin {lacking[0]}"
         ) from error
 
 
@@ -160,11 +161,11 @@ def evaluate(
     progress: told how many problems were scored, and with powers again as many normalized.
     """
     if split not in SPLITS:
-        raise DataError(f"split {split!r}: evaluate on 'validation' (to choose), 'test' (to report) or 'train' (what it saw)")
+        raise DataError(f"split {split!r}: choose 'validation' (for selection), 'test' (for reporting) or 'train'")
     if problems < 1 or not temperatures or not all(t > 0 for t in temperatures):
         raise DataError(
-            f"problems = {problems}, temperatures = {tuple(temperatures)}: give at least one of each, and every "
-            "temperature above 0 (0.05 is all but greedy)"
+            f"problems = {problems}, temperatures = {tuple(temperatures)}: pass at least one of each, and every "
+            "temperature above 0 (0.05 is nearly greedy)"
         )
     target.check_listed()
     torch.set_num_threads(threads)
@@ -178,7 +179,7 @@ def evaluate(
     scored = solution_logps(model, tokens, task, list(once.values()), tuple(temperatures), progress)
     logps = {t: [rows[place] for place in places] for t, rows in scored.items()}
     if any(np.isnan(row).any() for rows in logps.values() for row in rows):
-        raise DataError(f"{target.model}: its log-probabilities are NaN, so its weights hold NaN or infinity; take other ones")
+        raise DataError(f"{target.model}: log-probabilities are NaN, so the weights contain NaN or infinity; use another model")
     law = partial(log_normalizers, model, tokens, task, list(once.values()), max_new_tokens=target.tokens, progress=progress)
     norms = law(powers) if powers else {}
     norms = {power: rows[places] for power, rows in norms.items()}

@@ -91,7 +91,7 @@ def log_normalizers(
     wrong = [power for power in powers if not (power >= 1 and math.isfinite(power))]
     if wrong:
         raise DataError(
-            f"power = {wrong[0]!r}: bounds hold from power 1 on (sharper than the policy); take powers in [1, inf)."
+            f"power = {wrong[0]!r}: the bounds hold only for powers >= 1 (sharper than the policy); use powers in [1, inf)."
         )
     rows: dict[float, list[tuple[float, float]]] = {float(power): [] for power in powers}
     for problem in problems:

@@ -37,21 +37,21 @@ def again(chosen: Chosen, attempts: Path, teacher: Teacher, folder: Path) -> Cho
     """
     option = f"--retry-failures-of {attempts}"
     if not is_store(attempts):
-        raise ConfigError(f"{option}: there is no sample store; name the one that `eval --samples` has filled")
+        raise ConfigError(f"{option}: no sample store there; pass the store of an `eval --samples`")
     with SampleStore.open(attempts) as store:
         known, digest, failed = store.identity, store.digest(), first_failures(store)
     if known.task != chosen.name:
-        raise ConfigError(f"{option}: its attempts are of {known.task}, and this is {chosen.name}; give the same task")
+        raise ConfigError(f"{option}: its attempts are on {known.task}, but the task is {chosen.name}; use the same task")
     rows = {name: problem for name, problem in chosen.problems.items() if name in failed}
     if not rows:
         raise ConfigError(
-            f"{option}: none of its wrong attempts is of these {len(chosen.problems)} problems; give the settings "
-            "(--split, --seed, --problems) that the attempts were drawn with"
+            f"{option}: it has no wrong attempts on these {len(chosen.problems)} problems; use the settings "
+            "(--split, --seed, --problems) of the attempts"
         )
     by = f"{words_of(teacher)} after {digest[:16]}"
     hints = _kept(folder / KEPT, by) or _taught(chosen, rows, failed, teacher, by, folder / KEPT)
     if set(hints) != set(rows):
-        raise ConfigError(f"{folder / KEPT}: is of other problems; give the settings that it was written with, or another --store")
+        raise ConfigError(f"{folder / KEPT}: has other problems; use the settings that it was written with, or another --store")
     asked = {name: guided(chosen.task, problem, hints[name]) for name, problem in rows.items()}
     return replace(chosen, problems=rows, task_hash=fingerprint(chosen.task, list(rows.values())), asked=asked, guidance=by)
 
@@ -93,21 +93,22 @@ def _kept(file: Path, by: str) -> dict[str, str]:
     """What was said before, {} where nothing was. ConfigError where another teacher said it, or of other attempts."""
     if not file.is_file():
         return {}
-    (_, head), *rows = read_json_lines(file, advice="delete the store and draw it again")
+    (_, head), *rows = read_json_lines(file, advice="delete the store and sample again")
     if head.get("by") != by:
-        raise ConfigError(f"{file}: was written by {head.get('by')}, and now it is {by}; name another --store")
+        raise ConfigError(f"{file}: was written by {head.get('by')}, but now the source is {by}; use another --store")
     if not all(isinstance(row.get("problem"), str) and isinstance(row.get("guidance"), str) for _, row in rows):
-        raise DataError(f"{file}: a line is no guidance of a problem; delete the store and draw it again")
+        raise DataError(f"{file}: a line is not a hint for a problem; delete the store and sample again")
     return {row["problem"]: row["guidance"] for _, row in rows}
 
 
 def guidance_line(folder: Path) -> str:
     """Who guided the attempts of a store, how many problems, and what was dropped because it held the reference answer."""
-    (_, head), *rows = read_json_lines(folder / KEPT, advice="delete the store and draw it again")
+    (_, head), *rows = read_json_lines(folder / KEPT, advice="delete the store and sample again")
     silent = sum(not row["guidance"] for _, row in rows)
     return (
-        f"guidance   {head['by']}: {head['problems']} failed problems attempted again; {head['dropped']} hints held the reference "
-        f"answer and were dropped, {silent} prompts have none; one attempt each was taught on ({folder / KEPT})"
+        f"guidance   {head['by']}: {head['problems']} failed problems attempted again; {head['dropped']} hints contained the "
+        "reference "
+        f"answer and were dropped, {silent} prompts have none; one attempt each got a hint ({folder / KEPT})"
     )
 
 

@@ -17,7 +17,7 @@ from sage_rlvr.runs import is_run
 from sage_rlvr.runs.files import replacing
 
 FORMAT = 1
-AGAIN = "make it again with:"  # and the command
+AGAIN = "create it again with:"  # and the command
 ROUNDING = 1e-3  # nats above 0 that sums of float32 log-probs may have
 # What two records must share to be compared problem by problem.
 PAIRED = ("world", "split", "seed", "sampling", "problem_ids")
@@ -66,7 +66,7 @@ def save_record(record: Record, path: str | Path) -> Path:
 def load_record(path: str | Path) -> Record:
     """Inverse of `save_record`. `DataError` names the file where it is missing or damaged."""
     if not Path(path).exists():
-        raise DataError(f"{path}: no such evaluation; make it with: {_made_by(path)}")
+        raise DataError(f"{path}: no such evaluation; create it with: {_made_by(path)}")
     try:
         return _read(path)
     except DataError as error:
@@ -80,12 +80,12 @@ def _read(path: str | Path) -> Record:
         if meta.pop("format", None) != FORMAT:
             raise DataError(f"{path}: written in another format than {FORMAT}; {AGAIN}")
         offsets, keys = data["offsets"], data["temperatures"]
-        _check(meta, offsets, data["logps"], f"{path}: no whole evaluation; {AGAIN}")
+        _check(meta, offsets, data["logps"], f"{path}: not a complete evaluation; {AGAIN}")
         logps = {float(t): np.split(row, offsets[1:-1]) for t, row in zip(keys, data["logps"], strict=True)}
         powers = data.get("powers", ())  # older records have none
         norms = dict(zip(map(float, powers), data["norms"], strict=True)) if len(powers) else {}
         if any(norm.shape != (len(offsets) - 1, 2) or norm.dtype != np.float64 for norm in norms.values()):
-            raise DataError(f"{path}: no whole evaluation; {AGAIN}")
+            raise DataError(f"{path}: not a complete evaluation; {AGAIN}")
     return Record(meta, logps, norms, Path(path))
 
 

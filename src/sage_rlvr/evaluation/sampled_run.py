@@ -68,12 +68,12 @@ class SampleRun(SampleSettings):
         """The task with its problems. ConfigError for an unknown one, or where none is named."""
         if self.retry_failures_of is None and self.hints != "nothing":
             raise ConfigError(
-                f"--hints {self.hints}: guides a second attempt; add --retry-failures-of STORE, the store of the first ones"
+                f"--hints {self.hints}: is for second attempts; add --retry-failures-of STORE, the store of the first attempts"
             )
         if self.problems is not None and self.problems < 1:
             raise ConfigError(f"--problems {self.problems}: at least one problem is needed")
         if self.own is None and self.task is None:
-            raise ConfigError("no task: evaluate a run, or give --task or --world")
+            raise ConfigError("no task: evaluate a run, or pass --task or --world")
         task = task_named(self.task, self.template) if self.own is None else self.own  # type: ignore[arg-type]
         chosen = choose(task, self.split, self.seed, self.problems, self.sampling)
         if self.retry_failures_of is None:
@@ -91,7 +91,7 @@ class SampleRun(SampleSettings):
         """The generator's name, "auto" settled."""
         if (self.generator == "server") != (self.server is not None):
             raise ConfigError(
-                f"--generator {self.generator} with --server {self.server}: a server needs both, --generator server and "
+                f"--generator {self.generator} with --server {self.server}: set both, --generator server and "
                 "--server http://HOST:PORT"
             )
         local = "transformers" if torch.cuda.is_available() else "sampler"
@@ -195,7 +195,7 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
     identity = run.identity(task, template_hash, commit, model)
     size = identity.chunk_size or 1
     if drawing and (over := -run.samples % size):
-        say(f"a store holds whole chunks, here of {size} samples: {run.samples + over} of each problem, not {run.samples}")
+        say(f"a store has complete chunks of {size} samples: {run.samples + over} per problem instead of {run.samples}")
     with _agreeing(run.store, identity, task) as store:
         lacking = len(store.missing(task.problems, run.samples)) * size
         if lacking and drawing:
@@ -222,7 +222,7 @@ def _agreeing(folder: Path, identity: Identity, task: Chosen) -> SampleStore:
     if known.identity.task_hash != identity.task_hash and had not in (None, many):
         said += f"\nproblems: {had} -> {many}"
     if known.identity.revision != identity.revision:
-        said += "\nother weights: if the run went on, name another --store"
+        said += "\nthe weights differ: if the run was continued, use another --store"
     raise ConfigError(said)
 
 
@@ -263,8 +263,8 @@ def verify_again(run: SampleRun) -> tuple[SampleStore, Chosen, int]:
         known = store.identity
         if (known.task, known.task_hash, known.prompt) != (task.name, task.task_hash, task.prompt):
             raise DataError(
-                f"{run.store}: holds samples of {known.task!r} asked as {known.prompt!r}, and these settings are "
-                f"{task.name!r} asked as {task.prompt!r}, or other problems of it; give the settings of the evaluation"
+                f"{run.store}: has samples of {known.task!r} with the prompt {known.prompt!r}, but these settings are "
+                f"{task.name!r} with the prompt {task.prompt!r}, or other problems; use the settings of the evaluation"
             )
         return store, task, store.reverify(task.verdicts, task.verifier_hash)
 
@@ -275,7 +275,7 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
     rows = store.samples(problems=list(task.problems), n=1)
     if any(row.token_ids is None for row in rows):
         raise DataError(
-            f"{store.path}: some samples have no token_ids, so their hidden states are unknown; leave --effective-rank out"
+            f"{store.path}: some samples have no token_ids, so their hidden states are unknown; omit --effective-rank"
         )
     model, tokens = _policy(run, loaded=True)
     prompts, _ = prompts_of(task, tokens, run.chat_template)
@@ -289,7 +289,7 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
         counts.append(int(own.sum()))
     return (
         f"rank       {cell(mean_interval(ranks), 2)} effective rank of the last hidden states, first sample of each problem, "
-        f"{sum(counts) / len(counts):.1f} tokens on average: it grows with the length"
+        f"{sum(counts) / len(counts):.1f} tokens on average; the rank grows with the length"
     )
 
 
@@ -304,7 +304,7 @@ def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> s
     n = common_n(store)
     rows = store.lists(("problem", "sample", "token_ids", "verdict", "answer"), problems=list(task.problems), n=n)
     if any(ids is None for ids in rows["token_ids"]):
-        raise DataError(f"{store.path}: some samples have no token_ids, so no reward model can read them; leave --rerank-with out")
+        raise DataError(f"{store.path}: some samples have no token_ids, so a reward model cannot score them; omit --rerank-with")
     drawn = rows["token_ids"]
     right = (np.array(rows["verdict"]) == "right").reshape(-1, n)
     answers = np.array(rows["answer"], dtype=object).reshape(-1, n)

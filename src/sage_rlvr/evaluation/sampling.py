@@ -105,7 +105,7 @@ class Chosen:
     def verdicts(self, ids: Sequence[str], texts: Sequence[Said]) -> list[Judged]:
         """One verdict per completion, or per the policy's turns of an episode; the shape that `SampleStore.reverify` asks for."""
         if unknown := sorted(set(ids) - set(self.problems)):
-            raise ConfigError(f"{self.name}: problem {unknown[0]!r} is not among these; give the settings of the store")
+            raise ConfigError(f"{self.name}: problem {unknown[0]!r} is not among these; use the settings of the store")
         pairs = [(self.problems[i], text) for i, text in zip(ids, texts, strict=True)]
         said = verdicts(self.task, pairs)
         return [Judged(v.label, v.reason, answer_key(self.task, *pair)) for v, pair in zip(said, pairs, strict=True)]
@@ -136,7 +136,7 @@ def prompts_of(chosen: Chosen, tokens: Tokens, chat: Chat = "model") -> tuple[di
     found = {name: asking(problem) for name, problem in asked.items()}
     unknown = tokens.tokenizer.unk_token_id
     if name := next((name for name, prompt in found.items() if unknown is not None and unknown in prompt.ids), None):
-        warnings.warn(f"problem {name!r}: its prompt holds what the tokenizer does not know (its unknown token)")
+        warnings.warn(f"problem {name!r}: its prompt has text outside the tokenizer's vocabulary (its unknown token)")
     return found, hash_of(asking.written)
 
 
@@ -154,7 +154,7 @@ def check_window(prompts: Mapping[str, Prompt], model: PreTrainedModel, max_new_
     if window is not None and longest + max_new_tokens > window:
         raise ConfigError(
             f"problem {name!r}: its prompt has {longest} tokens, and with max_new_tokens = {max_new_tokens} it does not fit "
-            f"into the model's {window}; give --max-new-tokens {max(1, window - longest)} or less, to all arms alike"
+            f"into the model's {window}; set --max-new-tokens {max(1, window - longest)} or less, the same for all arms"
         )
 
 
@@ -173,8 +173,8 @@ class Scorer:
         """ConfigError unless a token means the same text to both."""
         if base.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise ConfigError(
-                f"--base-logprobs {name}: its tokenizer has another vocabulary than the policy's, so it cannot score the "
-                "policy's tokens; name the model that the policy was trained from"
+                f"--base-logprobs {name}: its tokenizer has a different vocabulary than the policy, so it cannot score the "
+                "policy's tokens; pass the model that the policy was trained from"
             )
         return cls(model.eval())
 
@@ -209,7 +209,7 @@ def guide_of(name: str) -> Guide:
         raise ConfigError(f"--guide {name}: choose one of {', '.join(alone)}")
     found: Guide = GUIDES[name]()
     if found.depends_on == "batch" or not found.needs <= {"entropies"}:
-        raise ConfigError(f"--guide {name}: its q depends on more than a sample's own log-probs and entropies")
+        raise ConfigError(f"--guide {name}: its q depends on more than the sample's log-probs and entropies")
     return found
 
 
@@ -244,8 +244,9 @@ class _Waits:
         elif not self.warned and time.monotonic() - self.since >= NOTICE_S:
             self.warned = True
             warnings.warn(
-                f"{self.store.path}: waiting for {left} chunks that {self.store.claimants()} works on, as long as that process "
-                "lives. If it stands still, let it go on (kill -CONT PID) or end it (kill PID): its chunks are then drawn here",
+                f"{self.store.path}: waiting for {left} chunks that {self.store.claimants()} is sampling, as long as that process "
+                "is running. If it is stopped, continue it (kill -CONT PID) or end it (kill PID): this process then samples its "
+                "chunks",
                 stacklevel=3,
             )
 

@@ -133,7 +133,7 @@ class EvalSettings(AfterSampling, SampleSettings, ExactSettings):
         given = [f for f in fields(self) if f.name in others and getattr(self, f.name) != f.default]
         if given:
             names = ", ".join("--" + f.name.replace("_", "-") for f in given)
-            which = "exact evaluation; leave out --samples" if sampled else "evaluation by samples; add --samples N"
+            which = "exact evaluation; omit --samples" if sampled else "evaluation by samples; add --samples N"
             raise ConfigError(f"{names}: settings of an {which}")
         return sampled
 

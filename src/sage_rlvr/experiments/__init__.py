@@ -1,1 +1,1 @@
-"""Several runs as one experiment: the demo, sweeps over designs of arms and seeds, and what they found in numbers."""
+"""Experiments with several runs: the demo, and sweeps over designs of arms and seeds."""

@@ -1,4 +1,4 @@
-"""Finished runs of other sweeps that are taken over, and evaluations that are not."""
+"""Reuse finished runs of other sweeps (`reuse_runs`)."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
             runs = (run for folder in beside for run in sorted(folder.glob(f"*-s{cell.job.seed}")))
             found = next((run for run in runs if _is_of(cell.job, run)), None)
             if found is not None and (link := next(filter(Path.is_symlink, _parts(found)), None)) is not None:
-                raise ConfigError(f"{link}: a link, where a run is to be taken over (reuse_runs); copy what it names to that place")
+                raise ConfigError(f"{link}: a link, but reuse_runs needs copies; replace it by a copy of its target")
             out += [] if found is None else [(cell, found)]
     return out
 
 
 def adoption_lines(sweep: Sweep, taken: Sequence[tuple[Cell, Path]]) -> list[str]:
     """What is taken over, and the folders of `reuse_runs` that give nothing to the runs that have not begun."""
-    lines = [f"taken over: {found} for {cell.job.label}" for cell, found in taken]
+    lines = [f"reused: {found} for {cell.job.label}" for cell, found in taken]
     begun = all(is_run(cell.job.directory) for cell in sweep.cells)
     for name in () if begun else sweep.design.reuse_runs:
         folder = sweep.out.absolute().parent / name
         if not (folder / "runs").is_dir():
             beside = [path.parent.name for path in folder.parent.glob("*/runs")]
-            lines.append(f"NOT TAKEN OVER: reuse_runs = {name!r}: {folder} holds no runs{choose_from(name, beside)}")
+            lines.append(f"NOT REUSED: reuse_runs = {name!r}: {folder} contains no runs{choose_from(name, beside)}")
         elif not any(found.parents[1] == folder for _, found in taken):
-            lines.append(f"NOT TAKEN OVER: reuse_runs = {name!r}: no finished run there has settings and weights that lack here")
+            lines.append(f"NOT REUSED: reuse_runs = {name!r}: no finished run there matches a missing run (settings, weights)")
     return lines
 
 
@@ -103,8 +103,8 @@ def replaced(sweep: Sweep) -> list[str]:
         return []
     shown = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
     return [
-        f"REPLACES {len(names)} evaluations in {sweep.out} ({shown}), damaged or made of other problems, "
-        "temperatures, weights or guide than this design asks for, and the summary of them; give --out ANOTHER_FOLDER to keep them"
+        f"REPLACES {len(names)} evaluations in {sweep.out} ({shown}), which are damaged or have other problems, "
+        "temperatures, weights or guide than this design, and their summary; use --out ANOTHER_FOLDER to keep them"
     ]
 
 

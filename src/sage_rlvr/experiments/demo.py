@@ -1,5 +1,5 @@
-"""`sage-rlvr demo`: the sweep of recipes/designs/demo.yaml with other seeds, arms, problems or edits. Nothing is precomputed;
-only the base policy is shipped."""
+"""`sage-rlvr demo`: the sweep of recipes/designs/demo.yaml with other seeds, arms, problems or edits. Only the base policy is
+shipped; all results are computed."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> t
             raise ConfigError(f"--arms {name}: no such method{choose_from(name, known)}")
     for what, given in (("seeds", list(seeds)), ("arms", chosen)):
         if not given:
-            raise ConfigError(f"--{what} []: give at least one")
+            raise ConfigError(f"--{what} []: pass at least one")
         if len(set(given)) < len(given):
-            raise ConfigError(f"--{what} {given}: one stands there twice; the same run twice is no second witness")
+            raise ConfigError(f"--{what} {given}: a value occurs twice; the same run twice adds no evidence")
     if problems < 1:
         raise ConfigError(
             f"--problems {problems}: an evaluation needs at least 1 (verdicts need 6, the demo takes 300)"
@@ -60,8 +60,8 @@ def plan(
         if not any(name.startswith("method.") for name, _ in edits):
             raise
         raise ConfigError(
-            f"{error}. Note: the demo makes every edit in each arm, and the arms differ in `method`; in an arm that shapes an "
-            "anchor the KL weight is method.base.beta. Name with --arms those that have the key, or edit a copy of the recipe "
+            f"{error}. Note: the demo makes every edit in each arm, and the arms differ in `method`; in an arm with a "
+            "guide the KL weight is method.base.beta. Select the arms that have the key with --arms, or edit a copy of the recipe "
             "and use: sage-rlvr train"
         ) from error
 

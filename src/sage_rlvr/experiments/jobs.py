@@ -97,11 +97,11 @@ class Job:
             lines = "".join(
                 f"\n  {place}: {json.dumps(old)} -> {json.dumps(new)}" for place, (old, new) in found.items()
             )
-            raise ConfigError(f"{self.directory} holds a run with other settings:{lines}\n{self.elsewhere()}")
+            raise ConfigError(f"{self.directory} contains a run with other settings:{lines}\n{self.elsewhere()}")
 
     def elsewhere(self) -> str:
         """What helps where this run cannot go on."""
-        return f"choose another --out, or delete {self.directory} to train this arm anew"
+        return f"choose another --out, or delete {self.directory} to train this arm again"
 
     def words(self) -> list[str]:
         """The command and its arguments, as after `sage-rlvr`."""
@@ -115,7 +115,7 @@ class Job:
             log=self.directory / "output.log",
             done=lambda: self.finished,
             threads=self.config.engine.threads or 1,
-            advice=f"The same command continues it; where it was refused, {self.elsewhere()}.",
+            advice=f"The same command continues it; after an error about settings, {self.elsewhere()}.",
             after=after,
         )
 

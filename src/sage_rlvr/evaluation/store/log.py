@@ -59,7 +59,7 @@ def check_log(file: Path) -> None:
     raise DataError(
         f"{foreign[0]}: this log was not written for the {name} beside it, and reading the two together would overwrite {name}. "
         f"Nothing was changed. If {name} was restored from a copy, move {foreign[0].name} and {name}-shm out of {file.parent} and "
-        f"give the command again; if {name} or the log came here by mistake, put back the files that belong together"
+        f"run the command again; if {name} or the log was put here by mistake, restore the files that belong together"
     )
 
 

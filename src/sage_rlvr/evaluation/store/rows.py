@@ -116,12 +116,12 @@ class Rows(Database):
         problems = list(problem_ids)
         if len(set(problems)) < len(problems):
             twice = sorted(name for name, many in Counter(problems).items() if many > 1)
-            raise DataError(f"problem ids {twice[:5]} stand twice in the list; each problem is sampled once")
+            raise DataError(f"problem ids {twice[:5]} occur twice in the list; each problem is sampled once")
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ConfigError(f"n = {n!r}: the number of samples per problem is a whole number from 1 on")
+            raise ConfigError(f"n = {n!r}: the number of samples per problem must be a whole number >= 1")
         if self.identity.greedy and n > 1:
             raise ConfigError(
-                f"n = {n} at temperature 0: greedy decoding gives one completion {n} times; ask for n = 1, or sample at "
+                f"n = {n} at temperature 0: greedy decoding gives one completion {n} times; use n = 1, or sample at "
                 "a temperature above 0"
             )
         return [Chunk(problem, first, self._size) for first in range(0, n, self._size) for problem in problems]
@@ -209,9 +209,9 @@ class Rows(Database):
         known = tokens is not None and new["token_ids"] is not None
         if seed != new["seed"] or (tokens != new["token_ids"] if known else text != new["text_hash"]):
             raise DataError(
-                f"{self.path}: problem {unescape(new['problem'])!r}, sample {new['sample']} is there already with "
+                f"{self.path}: problem {unescape(new['problem'])!r}, sample {new['sample']} already exists with "
                 "other tokens or another seed: this sampler is not a function of the seed, or two evaluations share "
-                "this folder. What is there stays; claim chunks before sampling them, or name another folder"
+                "this folder. The existing sample is kept; claim chunks before sampling them, or use another folder"
             )
 
     # ---- read
@@ -232,9 +232,9 @@ class Rows(Database):
             names = sorted(names, key=natural) if problems is None else list(problems)
             if lacking := self.missing(names, 1 if n is None else n):
                 raise DataError(
-                    f"{self.path}: {len(lacking)} chunks lack until every problem has n = {n or self._size} samples, first of "
-                    f"them problem {lacking[0].problem!r} from sample {lacking[0].first} on; continue the evaluation, or ask "
-                    "for a smaller n"
+                    f"{self.path}: {len(lacking)} chunks are missing for n = {n or self._size} samples of every problem, the first "
+                    f"being problem {lacking[0].problem!r} from sample {lacking[0].first}; continue the evaluation, or use "
+                    "a smaller n"
                 )
             db.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (place INTEGER PRIMARY KEY, problem TEXT NOT NULL)")
             db.execute("DELETE FROM temp.chosen")

@@ -52,7 +52,7 @@ class SampleStore(Rows):
         path = Path(path)
         if not (path / FILE).is_file():
             if identity is None:
-                raise DataError(f"{path}: there is no sample store ({FILE} is missing); name the folder that has one")
+                raise DataError(f"{path}: no sample store ({FILE} is missing); pass the folder of a store")
             create(path, identity.tree())
         store = cls(path)
         if identity is not None:
@@ -75,7 +75,8 @@ class SampleStore(Rows):
         changed = [f"{place} {old} -> {new}" for place, (old, new) in noted.items() if place not in {"verifier_hash", *first}]
         if changed:
             warnings.warn(
-                f"{self.path}: continued under other versions ({', '.join(changed)}); samples may differ from one version's alone"
+                f"{self.path}: continued under other versions ({', '.join(changed)}); samples may differ from those of a single "
+                "version"
             )
         change = {"at": now(), "changed": {place: list(pair) for place, pair in noted.items()}}
         self.note(identity=identity.tree(), changes=[*self.facts()["changes"], change])
@@ -94,7 +95,7 @@ class SampleStore(Rows):
     def lacking(self, counts: Counts) -> str:
         """Which problems an evaluation asked for and `counts` has no samples of, in words; "" where none lacks."""
         wanted, have = self.wanted().get("problems", 0), len(counts.problems)
-        return f"samples of {have} of {wanted} problems; give the same eval command again" if have < wanted else ""
+        return f"samples of {have} of {wanted} problems; run the same eval command again" if have < wanted else ""
 
     def verifiers(self) -> list[dict[str, Any]]:
         """Who judged: verifier_hash, by, at, rows of every pass, oldest first; first those of the evaluation itself, of which
@@ -130,7 +131,7 @@ class SampleStore(Rows):
         (`table(verifier=...)`).
         """
         if not verifier_hash:
-            raise ConfigError("reverify: verifier_hash is empty; name the verifier and its limits by a hash")
+            raise ConfigError("reverify: verifier_hash is empty; set a hash of the verifier and its limits")
         said_by = TURNS if TURNS in self.columns else "text"
         rows = self._read(("problem", "sample", said_by, "verifier"), None, None)
         others = [row[:3] for row in rows if row[3] != verifier_hash]
