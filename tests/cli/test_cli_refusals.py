@@ -183,7 +183,7 @@ def test_the_world_of_an_sft_recipe(tmp_path: Path, warm_policy: Path, capsys: C
 def test_a_world_beside_a_task_without_worlds_is_refused_by_samples_too(warm_policy: Path, capsys: Capture) -> None:
     for more in ((), ("--samples", 2)):
         err = refused(capsys, "eval", warm_policy, "--task", "countdown_steps", "--world", "demo", "--problems", 2, *more)
-        assert "--world demo with --task countdown_steps: either says what is evaluated; leave one of them out" in err
+        assert "--world demo with --task countdown_steps: both define the problems; omit one of them" in err
 
 
 def test_a_cross_check_needs_temperature_one(write_recipe: Recipe, warm_policy: Path, capsys: Capture) -> None:

@@ -267,7 +267,7 @@ def test_samples_of_the_harness_get_our_verdicts_and_go_out_again(capsys: Captur
     Path("samples_sums_2026-01-02T03-04-05.6.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     words = ("--from-lm-eval", "samples_sums_2026-01-02T03-04-05.6.jsonl", "--model", "theirs")
     code, out, err = run(capsys, "samples", "s", *words, "--judge", "boxed", "--patterns")
-    assert code == 0 and "12 samples judged by our verifier" in out, err
+    assert code == 0 and "12 samples judged by the verifier of this package" in out, err
     assert out.count("pass^k: all k are; maj@k: the commonest answer of k is; Cover@tau: share of problems") == 1
     assert "avg@2 0.500 [" in out and "constraint_setup: macro 0.000 [" in out
     code, out, err = run(capsys, "samples", "s", "--to-lm-eval", "out")

@@ -1,4 +1,4 @@
-"""What every command has: its base class, where it speaks, and the edits of its recipe."""
+"""The base class of all commands, the output streams, and the edits of a recipe."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def test_two_columns_that_agree_are_one(write: Any):
     ("name", "content", "message"),
     [
         ("rows.zip", "PK", r"\.zip are not read \(archives are never unpacked\)"),
-        ("rows.jsonl", "", "holds no rows"),
+        ("rows.jsonl", "", "has no rows"),
         ("rows.jsonl", "[1, 2]\n", r"rows\.jsonl:1: list and no mapping"),
         ("rows.json", '{"a": 1}', "a list of rows is expected"),
         ("rows.json", '[{"a": }]', r"rows\.json: cannot be read as JSON"),
