@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite  # `math` is a module of this package
 from typing import Any, Literal, TypeVar, get_args
 
 from sage_rlvr.errors import DataError
@@ -13,7 +13,7 @@ from sage_rlvr.registry import Registry
 F = TypeVar("F", bound=Callable[..., Any])
 Label = Literal["right", "wrong", "undecided"]
 
-MATHEMATICS = ("math", "algebra", "answers", "quantities", "units", "pool")
+MATHEMATICS = ("math", "algebra", "answers", "quantities", "style", "units", "pool")
 """Modules of this package that a verdict on mathematics is made of: their source is hashed on cards and in sample stores."""
 
 
@@ -47,7 +47,7 @@ class Verdict:
 
 def _is_finite(value: Any) -> bool:
     try:
-        return math.isfinite(value)
+        return isfinite(value)
     except (TypeError, OverflowError):
         return False
 
