@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal, TypeVar, get_args
 
 from sage_rlvr.errors import DataError
@@ -47,7 +47,7 @@ class Verdict:
 
 def _is_finite(value: Any) -> bool:
     try:
-        return math.isfinite(value)
+        return isfinite(value)
     except (TypeError, OverflowError):
         return False
 
