@@ -1,4 +1,12 @@
-"""sage-rlvr: an experiment bench for exploration in RLVR. The public nouns; see docs/architecture.md for the house."""
+"""sage-rlvr: exploration in RLVR, from objectives to honest comparisons.
+
+    import sage_rlvr
+    run = sage_rlvr.train("maxrl", steps=40)             the jobs: train, sft, offline, evaluate, compare, report, sweep, demo
+    sage_rlvr.evaluate(run)
+    sage_rlvr.sage(sage_rlvr.grpo(beta=0.05), sage_rlvr.Branch("p80"))      methods and guides, and @sage_rlvr.guide for your own
+
+Names are imported when they are first used: importing the package loads no torch.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sage_rlvr.api import *
     from sage_rlvr.core import Anchor, Method, objective, shape
     from sage_rlvr.core.guides import *
     from sage_rlvr.methods import *
@@ -15,7 +24,9 @@ from sage_rlvr.extras import advice
 from sage_rlvr.registry import HOMES, declared, registry_of
 
 _HERE = Path(__file__).parent
+_JOBS = ("Comparison", "Evaluation", "Run", "compare", "demo", "evaluate", "offline", "report", "sft", "sweep", "train")
 _HOME = {
+    **dict.fromkeys(_JOBS, "sage_rlvr.api"),
     **dict.fromkeys(("Anchor", "Banded", "Guide", "Method", "objective", "shape"), "sage_rlvr.core"),
     **dict.fromkeys(declared(_HERE / "core" / "guides", "GUIDES"), "sage_rlvr.core"),
     **dict.fromkeys(declared(_HERE / "methods", "METHODS"), "sage_rlvr.methods"),

@@ -107,7 +107,7 @@ def _objective(method: Method) -> tuple[str, str]:
 
 
 def preference(method: Method) -> str:
-    """Which right answers the reward term prefers, in words: the second axis of docs/methods/map.md."""
+    """Which right answers the reward term prefers, in words: the second axis of lab/pages/map.md."""
     alone = method.buffer is not None and method.buffer.alone
     before = () if getattr(method.advantage, "evens", False) else (method.reward_source, method.reward_transform)
     parts = (method.buffer,) if alone else (*before, method.advantage, method.buffer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite  # `math` is a module of this package
 from typing import Any, Literal, TypeVar, get_args
 
 from sage_rlvr.errors import DataError
