@@ -90,6 +90,10 @@ def test_style_that_is_not_known_is_undecided_and_never_wrong(answer: str):
     assert verify_math(boxed(answer), "42").label == "undecided"
 
 
+def test_golds_that_lost_their_spaces_are_known():
+    assert [unknown(text) for text in (r"2\pic", r"\sin(\omegat)", r"\ddot{x}", r"\mystyle 2")] == ["", "", "", r"\mystyle"]
+
+
 OPERATIONS = [
     "factorial", "halved", "doubled", "tripled", "times ten", "divided by two", "multiplied by 3", "octal", "binary",
     "in base eight", "squared", "cubed", "^2", "raised to the second power", "to the fourth", "minus one", "plus one", "inverted",
