@@ -217,8 +217,8 @@ def _csv(file: Path) -> Iterator[tuple[str, Any]]:
             for row in reader:
                 if None in row or None in row.values():
                     raise DataError(
-                        f"{file}:{reader.line_num}: the number of fields differs from the header's {len(reader.fieldnames or ())}; check for an "
-                        "unquoted comma"
+                        f"{file}:{reader.line_num}: the number of fields differs from the header's "
+                        f"{len(reader.fieldnames or ())}; check for an unquoted comma"
                     )
                 yield f"{file}:{reader.line_num}", row
         except csv.Error as error:
