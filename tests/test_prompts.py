@@ -169,7 +169,7 @@ def test_the_names_are_those_of_the_configuration():
         ("{{ 'a' * 10**10 }}", "MemoryError"),
         ("{% set n = namespace(x='a') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}", "MemoryError"),
         ("{% for", "unexpected"),
-        ("{{ raise_exception('no system') }}", "no system"),
+        ("{{ raise_exception('support system') }}", "support system"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
     ],
 )
@@ -177,7 +177,7 @@ def test_the_names_are_those_of_the_configuration():
 def test_a_template_that_fails_is_a_sentence_in_bounded_memory(template: str, said: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(chat, "MEMORY", 1 << 27)
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    with pytest.raises(ConfigError, match=rf"its chat template refuses a conversation of .*{said}"):
+    with pytest.raises(ConfigError, match=rf"its chat template raises an error for a conversation of .*{said}"):
         chat.render(byte_tokenizer(template), FORMATS["boxed"].messages("2+2?"))
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
 

@@ -51,8 +51,8 @@ def test_only_a_regular_file_of_bounded_size_is_read(tmp_path: Path, name: str) 
     (tmp_path / "large").write_bytes(b"x" * 2001)
     (tmp_path / "folder").mkdir()
     for place, cause in {
-        "pipe": "no regular file",
-        "endless": "no regular file",
+        "pipe": "not a regular file",
+        "endless": "not a regular file",
         "folder": "it is a folder",
         "missing": "No such file",
         "large": "2,001 bytes; at most 2,000",
@@ -141,13 +141,13 @@ def lying(data: bytes, size: int) -> bytes:
         (archive(header("(250000000,)") + bytes(4_000_000)), "at most 1,000,000"),  # 4 MB of zeros in 4 KB
         (archive(header("(125000000000,)") + bytes(8)), "8 bytes for an array of shape"),
         (archive(header("(-1,)") + bytes(8)), "8 bytes for an array of shape"),
-        (archive(header("(" * 3000)), "no readable .npz"),
+        (archive(header("(" * 3000)), "not a readable .npz"),
         (archive(header("(1,)", "|O") + bytes(8)), "objects"),
         (archive(header("(2,)") + bytes(16), zipfile.ZIP_LZMA), "another method"),
-        (lying(archive(header("(2,)") + bytes(16)), 40), "no readable .npz"),
-        (archive(b"hello"), "no readable .npz"),
-        (archive(header("(2,)") + bytes(16))[:-9], "no readable .npz"),
-        (archive(header("(2,)", "<f7") + bytes(14)), "no readable .npz"),
+        (lying(archive(header("(2,)") + bytes(16)), 40), "not a readable .npz"),
+        (archive(b"hello"), "not a readable .npz"),
+        (archive(header("(2,)") + bytes(16))[:-9], "not a readable .npz"),
+        (archive(header("(2,)", "<f7") + bytes(14)), "not a readable .npz"),
         (b"", "not a zip file"),
         (b"[1]", "not a zip file"),
     ],
@@ -228,5 +228,5 @@ def test_a_list_that_unpacks_without_a_bound_is_refused(rows: int, each: int, tm
 def test_a_table_that_is_damaged_is_a_sentence(harm: Any, tmp_path: Path):
     path = parquet(tmp_path / "a.parquet", 10, text="x" * 100)
     path.write_bytes(harm(path.read_bytes()))
-    with pytest.raises(DataError, match=r"a.parquet: .*no Parquet file"):
+    with pytest.raises(DataError, match=r"a.parquet: .*not a Parquet file"):
         list(read_parquet(path))

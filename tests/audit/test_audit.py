@@ -341,7 +341,7 @@ def test_the_verbs(capsys, rows: Path, tmp_path: Path):
     assert run(capsys, "verify", "42", r"17. \boxed{42}", "--answer-in", "boxed")[:2] == (0, "right: right\n")
     assert run(capsys, "verify", "42", "[bold]42")[:2] == (0, "wrong: value\n")
     code, _, error = run(capsys, "verify", "42")
-    assert code == 2 and "give GOLD and ANSWER, or --file" in error
+    assert code == 2 and "pass either GOLD and ANSWER or --file" in error
     code, _, error = run(capsys, "verify", "42", "--file", str(rows))
     assert code == 2 and "not both" in error
     code, out, _ = run(capsys, "audit", str(rows), "--out", str(tmp_path / "page.md"))

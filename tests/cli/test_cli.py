@@ -84,7 +84,7 @@ def test_the_same_command_continues(write_recipe: Recipe, capsys: Capture) -> No
     said(capsys)
     for more in ((), ("--fork",)):
         err = refused(capsys, "train", recipe, "--optimizer.lr", "1e-5", "--steps", 2, *more)
-        assert "3 steps are there already" in err and "name another directory" in err
+        assert "3 steps are there already" in err and "use another directory" in err
     shutil.copytree("runs/recipe-s0/checkpoints/step-000003", "runs/recipe-s0/checkpoints/step-000099")
     with pytest.warns(UserWarning, match="its manifest is that of step 3"):
         assert call("train", recipe, "--optimizer.lr", "1e-5", "--steps", 3, "--quiet") == 0
@@ -198,7 +198,7 @@ def test_other_weights_are_noticed(
 
 def test_a_directory_of_another_kind(write_recipe: Recipe, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "file").write_text("")
-    assert "cannot hold a run" in refused(capsys, "train", write_recipe(), "--run", "file")
+    assert "cannot create a run here" in refused(capsys, "train", write_recipe(), "--run", "file")
 
 
 def test_an_interrupt_before_training_is_no_traceback(
@@ -234,7 +234,7 @@ def test_a_table_fits_its_terminal(width: int) -> None:
         screen = Console(file=io.StringIO(), width=width)
         print_table(screen, table)
         body = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
-        shown = [line for line in body if "in a wider terminal" not in line and "page" not in line]
+        shown = [line for line in body if "use a wider terminal" not in line and "page" not in line]
         assert not any("…" in line for line in body) and max(len(line.rstrip()) for line in shown) <= width
         for row in table.rows:
             for cell in row[1:4]:  # at 60 columns at least the seeds, pass@1 and pass@8

@@ -140,7 +140,7 @@ def test_compare_refuses_unequal_problems(write_recipe: Recipe, warm_policy: Pat
     Path("mine").mkdir()
     Path("mine/run.json").write_text("{}", encoding="utf-8")
     assert "mine/run.json: without config" in refused(capsys, "compare", "a.npz", "mine")
-    assert "two of its records are of the same weights" in refused(capsys, "compare", "x=a.npz", "y=a.npz,a.npz", "z=a.npz")
+    assert "two of its records have the same weights" in refused(capsys, "compare", "x=a.npz", "y=a.npz,a.npz", "z=a.npz")
     assert "temperature 1" in refused(capsys, "compare", "x=cold.npz", "y=cold.npz")
     assert "has no temperature 1" in refused(capsys, "compare", "x=a.npz", "y=cold.npz")
     assert "two arms are called 'x'; write NAME=a.npz for" in refused(capsys, "compare", "x=a.npz", "x=a.npz")

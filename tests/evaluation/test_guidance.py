@@ -250,7 +250,7 @@ def test_the_command_prints_what_it_pairs_trains_and_refuses_other_stores(
 
 
 def test_stores_that_do_not_fit_are_refused(stores: Path) -> None:
-    with pytest.raises(ConfigError, match="is none of those in"):
+    with pytest.raises(ConfigError, match="is not in"):
         paired(PairsConfig(attempts=str(stores / "guided"), retries=str(stores / "first")))
     with pytest.raises(DataError, match=r"there is no pair|no first attempt is right"):
         fill(stores / "hard", replace(choose(Numbers()), problems={"3": Number("3", 3)})).close()

@@ -222,8 +222,8 @@ def test_the_older_form_of_arguments_is_read(tmp_path: Path):
         ({"resps": None}, "output_type generate_until"),
         ({"arguments": None}, r":2: not a line of lm_eval"),
         ({"resps": [["lol"]]}, "1 repeats under"),
-        ({"arguments": {"gen_args_0": {"arg_0": "text", "arg_1": GREEDY}}}, "a store holds one setting"),
-        ({"doc_id": 0, "resps": [["lol", "lal"]]}, "two runs in one file"),
+        ({"arguments": {"gen_args_0": {"arg_0": "text", "arg_1": GREEDY}}}, "a store has one setting"),
+        ({"doc_id": 0, "resps": [["lol", "lal"]]}, "check whether the file has two runs"),
         ({"doc": DOCS[0][0]}, "two documents have the problem id 'x1'"),
         ({"doc": {}}, "its doc has no 'id'"),
     ],
@@ -249,7 +249,7 @@ def test_of_several_filters_one_must_be_named(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_what_cannot_be_known_is_asked_for(tmp_path: Path):
-    with pytest.raises(ConfigError, match="give --model NAME"):
+    with pytest.raises(ConfigError, match="pass --model NAME"):
         imported(write(tmp_path, lines(), None), tmp_path / "store")
     with pytest.raises(DataError, match=r"no filter 'maj@8'; there are \['strict', 'all'\]"):
         imported(write(tmp_path, lines()), tmp_path / "store", filter="maj@8")
@@ -263,7 +263,7 @@ def test_what_cannot_be_known_is_asked_for(tmp_path: Path):
 
 def test_documents_that_are_not_those_of_the_results_are_noticed(tmp_path: Path):
     path = write(tmp_path, lines()[:-1], RESULTS | {"task_hashes": {"local_sums": TASK_HASH}})
-    with pytest.warns(UserWarning, match="is a part of it missing"):
+    with pytest.warns(UserWarning, match="check whether a part of it is missing"):
         imported(path, tmp_path / "store")
 
 

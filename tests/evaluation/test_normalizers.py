@@ -56,7 +56,7 @@ def test_a_lower_floor_narrows_and_too_many_prefixes_raise_it(warm_policy: Path)
 def test_a_power_below_one_is_refused(warm_policy: Path) -> None:
     model, tokens = load_policy(str(warm_policy))
     for wrong in (0.9, math.inf, math.nan):
-        with pytest.raises(DataError, match=r"take powers in \[1, inf\)"):
+        with pytest.raises(DataError, match=r"use powers in \[1, inf\)"):
             log_normalizers(model, tokens, WORLD.build(), [], (1.0, wrong), max_new_tokens=8)
 
 

@@ -248,7 +248,7 @@ def test_anatomy_patterns_and_excess_of_a_store(pieces: Any, tmp_path: Path, tin
     tokenizer = pieces[2].tokenizer
     lines = anatomy_lines(store, lambda ids: [tokenizer.decode([i]) for i in ids])
     tokens = sum(len(row.token_ids) for row in store.samples())  # type: ignore[arg-type]
-    assert lines[0].startswith(f"signal anatomy of {tokens:,} tokens") and any("  digit  " in line for line in lines)
+    assert lines[0].startswith(f"signals of {tokens:,} tokens") and any("  digit  " in line for line in lines)
     assert "at the clamp on" in lines[-1]
     assert float(lines[-3].split()[-1]) > 0.2  # at temperature 1 the mean surprisal at a prefix is its entropy
     assert "samples, in" in "\n".join(pattern_lines(store))

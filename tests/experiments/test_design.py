@@ -118,7 +118,7 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nbaselines:\n"
         ("arms: {base: grpo}\ncontrol: base\n", "not base"),
         ("arms: {a: grpo}\ncontrol: a\nseedz: [1]\n", "did you mean 'seeds'"),
         ("arms: {a: grpo}\ncontrol: a\ncontrols: [placebos]\n", "did you mean 'placebo'"),
-        ("arms: {a: grpo}\ncontrol: a\nevaluate: {temperatures: [0.5]}\n", "1.0 among them"),
+        ("arms: {a: grpo}\ncontrol: a\nevaluate: {temperatures: [0.5]}\n", "including 1.0"),
         (
             "arms:\n  a: gpro\ncontrol: a\n",
             r"design.yaml:4: arm 'a': .*gpro: no such file, shipped recipe or method; did you mean 'grpo'\?",
@@ -158,7 +158,7 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nbaselines:\n"
             "arms:\n  a: grpo\n  b:\n    recipe: no_kl\n    kl_matched:\n    - a\n    - c\ncontrol: a\n",
             "design.yaml:9: arms.b.kl_matched.1 = 'c': no other arm; choose from: a, b$",
         ),
-        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: [a]}\n", "among those to choose from"),
+        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: [a]}\n", "is a candidate of `select`"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -237,7 +237,7 @@ def test_an_arm_names_the_betas_between_which_another_method_is_read(tmp_path: P
     (tmp_path / "mine.yaml").write_text(json.dumps(tree))
     arms, _ = arms_of(tmp_path / "mine.yaml")
     assert arms["is"].matched == ("grpo_0.025", "grpo_0.1") and not arms["grpo_0.1"].matched
-    for wrong, said in ((["gpo", "grpo_0.1"], "no other arm"), (["is", "grpo_0.1"], "no other arm"), (["grpo_0.1"], "name more")):
+    for wrong, said in ((["gpo", "grpo_0.1"], "no other arm"), (["is", "grpo_0.1"], "no other arm"), (["grpo_0.1"], "list more")):
         tree["arms"]["is"] = own | {"kl_matched": wrong}
         (tmp_path / "mine.yaml").write_text(json.dumps(tree))
         with pytest.raises(ConfigError, match=said):

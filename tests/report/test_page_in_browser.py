@@ -109,5 +109,5 @@ def test_without_its_script_the_page_still_reads(opened) -> None:
     browser.show(path, script=False)
     browser.send("Emulation.setScriptExecutionDisabled", value=False)
     assert browser.run("document.getElementById('browser').hidden")
-    assert "scripts are switched off" in browser.run("document.querySelector('noscript').textContent")
+    assert "needs JavaScript, which is switched off" in browser.run("document.querySelector('noscript').textContent")
     assert browser.run("document.querySelectorAll('svg').length") > 8

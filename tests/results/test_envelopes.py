@@ -214,8 +214,8 @@ def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:
     [
         ({"baselines": {"all": ("grpo", "rloo")}}, "'rloo': no such arm"),
         ({"baselines": {"grpo": ("grpo",)}}, "an arm has this name"),
-        ({"baselines": {"all": ()}}, "name at least one arm"),
-        ({"baselines": {"all": ("grpo", "no_kl")}}, "every arm is a rival"),
+        ({"baselines": {"all": ()}}, "list at least one arm"),
+        ({"baselines": {"all": ("grpo", "no_kl")}}, "every arm is a baseline"),
         ({"baselines": {"all": ("grpo",)}, "oracle": "truth"}, "'truth': no such arm"),
     ],
 )
@@ -243,9 +243,9 @@ def test_discarded_candidates_weaken_the_correction(folder: Path) -> None:
 
 def test_discarded_candidates_are_refused_where_they_could_not_count() -> None:
     plain = {"title": "t", "seeds": (0, 1, 2), "arms": {"a": "grpo", "b": "rloo"}, "control": "a"}
-    with pytest.raises(ConfigError, match="counts among the candidates of baselines"):
+    with pytest.raises(ConfigError, match="counts as a candidate against baselines"):
         DesignSpec(**plain, discarded=("rft",))
-    with pytest.raises(ConfigError, match="is an arm that is run"):
+    with pytest.raises(ConfigError, match="is an arm of this design"):
         DesignSpec(**plain, baselines={"E": ("a",)}, discarded=("b",))
 
 

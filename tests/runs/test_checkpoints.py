@@ -128,9 +128,9 @@ DAMAGES = {
     "another format": (lambda p: edit(p / "MANIFEST.json", format=2), "not a manifest of format 1"),
     "no size": (lambda p: edit(p / "MANIFEST.json", files={"state.json": {}}), "not in the manifest"),
     "no facts": (lambda p: edit(p / "MANIFEST.json", files={name: {} for name in FILES}), "without 'bytes'"),
-    "odd facts": (lambda p: edit(p / "MANIFEST.json", files={name: [1] for name in FILES}), "not as it was written"),
+    "odd facts": (lambda p: edit(p / "MANIFEST.json", files={name: [1] for name in FILES}), "invalid content"),
     "another number": (lambda p: edit(p / "MANIFEST.json", step=6), "its manifest is that of step 6"),
-    "endless": (lambda p: zeros(p / "MANIFEST.json"), "no regular file"),
+    "endless": (lambda p: zeros(p / "MANIFEST.json"), "not a regular file"),
     "nested": (lambda p: (p / "MANIFEST.json").write_text("[" * 100_000), "nested too deeply"),
 }
 

@@ -75,9 +75,9 @@ def test_doubts_are_said_and_a_changed_prefix_is_refused_where_it_is_learned_fro
     changed = CHATML.replace("assistant\\n'", "assistant\\n<think>\\n'")
     tokenizer = byte_tokenizer(changed, padding_side="left")
     found = dry_render(tokenizer, prompts("1+1?"), FORMATS["sage"], say=quiet)
-    assert any("does not start as a generation starts" in w and "<think>" in w for w in found.warnings)
+    assert any("starts differently than a generation starts" in w and "<think>" in w for w in found.warnings)
     assert any("ends an assistant's turn with '<|im_end|>'" in w and "'</s>'" in w for w in found.warnings)
-    with pytest.raises(ConfigError, match="does not start as a generation"):
+    with pytest.raises(ConfigError, match="starts differently than a generation"):
         dry_render(tokenizer, prompts("1+1?"), FORMATS["sage"], strict=True, say=quiet)
 
 
