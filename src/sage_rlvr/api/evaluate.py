@@ -90,7 +90,7 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
 
 
 def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -> Evaluation:
-    """Evaluate and keep. what: see `evaluate`."""
+    """Evaluate and store the result. what: see `evaluate`."""
     quiet_libraries()
     return _by_samples(what, settings, quiet, say) if settings.by_samples() else _exactly(what, settings, quiet)
 

@@ -45,7 +45,7 @@ def print_results(
 
 
 def setting_lines(results: Results) -> list[str]:
-    """World, problems and draw of the exact records."""
+    """Task, problems and sampling of the exact records."""
     return [setting_line(record) for record in [*results.records.values()][:1]]
 
 
@@ -61,7 +61,7 @@ def setting_line(record: Record) -> str:
 
 
 def caveats(results: Results) -> list[str]:
-    """What the numbers do not hold."""
+    """Limits of the printed numbers."""
     if not results.records:
         return []
     control = results.design.control or results.design.base or ""

@@ -1,4 +1,4 @@
-r"""Audit a verifier on a task before anything is trained: what a perfect and what a wrong answer earn.
+r"""Audit a verifier on a task before training: the rewards of perfect and of wrong answers.
 
     ceiling       share of problems on which a perfect answer is right: the most that any policy can score
     false accepts share of answers that are wrong by construction and are called right: what a policy can get for nothing

@@ -149,7 +149,7 @@ def _reader_is_gone() -> bool:
 
 
 def run(words: Sequence[str], session: Session) -> int:
-    """Do what the words say. Returns the exit code."""
+    """Run a command line. Returns the exit code."""
     words = plugins.from_words(words)
     if not words or words[0] in ("-h", "--help"):
         session.say(overview())

@@ -21,9 +21,9 @@ class Audit(Command):
     """Audit the verifier on tasks.
 
     Prints the reward of perfect, wrong and guessed answers, and the ids of rows on which the verifier fails. Exit code 2 if a
-    check with a bar is below 99 %. pairs audits the verifier of mathematics on pairs of answers whose verdict is known, beside
-    math-verify alone and lm-eval; pairs FILE does so on a file of such pairs (gold, answer, right; place, note).
-    SAGE_RLVR_DATA names a folder with the data files; without it they are fetched at pinned commits."""
+    check with a bar is below 99 %. pairs audits the mathematics verifier on pairs of answers with known verdict, next to
+    math-verify and lm-eval; pairs FILE audits a file of such pairs (gold, answer, right; place, note). The environment variable
+    SAGE_RLVR_DATA sets a folder with the data files; by default they are downloaded at pinned commits."""
 
     tasks: tyro.conf.Positional[tuple[str, ...]]
     """Names of tasks, countdown:WORLD, files of rows with a problem and an answer, recipes with a task of their own, pairs, or

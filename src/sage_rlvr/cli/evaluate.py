@@ -42,7 +42,7 @@ class Eval(Command, EvalSettings):
 
 
 def print_cross_check(console: Console, found: Mapping[str, float]) -> None:
-    """What `cross_check` found, in one line; a disagreement is loud, and says what to do."""
+    """Print the result of `cross_check` in one line, with the next step for a disagreement."""
     agree = bool(found["agree"])
     line = (
         f"cross-check of the exact numbers by sampling: sampled {found['sampled']:.4f} ({100 * found['level']:g} % "

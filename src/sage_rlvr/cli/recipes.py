@@ -148,7 +148,7 @@ class Parts(Command):
 
 
 def world_line(world: WorldConfig) -> str:
-    """What enumeration says of the world's test split; five numbers would take minutes, so that is said instead."""
+    """Facts about the test split from enumeration; for five numbers, which take minutes, a hint instead."""
     if max(world.counts) > 4:
         return "task: five numbers; Countdown.facts enumerates it in a few minutes"
     facts = world.build().facts("test")
@@ -161,7 +161,7 @@ def world_line(world: WorldConfig) -> str:
 
 
 def reference_line(config: TrainConfig) -> str:
-    """What pi_ref is loaded from when a run of this recipe starts, and whether `base_model` has a part in it."""
+    """The source of pi_ref in a run of this recipe, and whether `base_model` is used."""
     anchor, unread = config.method.anchor, ""
     if config.base_model is not None and (config.reference is None or anchor is None or anchor.source != "base"):
         unread = f"; base_model = {config.base_model} is not used: only a KL term with source 'base' reads it"

@@ -1,4 +1,4 @@
-"""Episodes of an evaluation: any generator that takes token ids and gives them back plays them (`sage_rlvr.models.episodes`).
+"""Episodes of an evaluation, for any generator with token ids as input and output (`sage_rlvr.models.episodes`).
 
 Turn 0 is drawn as a completion is, by its sample's seed; turn k of the sample from a seed of its own, a function of the sample's
 and k, so that every generator keeps its own law of chance.

@@ -79,14 +79,14 @@ class Target:
 
 
 def identity_of(task: Any) -> dict[str, Any]:
-    """What a record says of its task: of Countdown what decides the problems (without the size and seed of the training pool), of
-    others the name."""
+    """The task in a record: for Countdown the settings that determine the test problems (without size and seed of the training
+    pool), for other tasks the name."""
     return dict(getattr(task, "identity", None) or {"name": task.name})
 
 
 def resolve(what: str, world: WorldConfig | None = None, named: str | None = None) -> Target:
-    """A run directory, a model folder, a Hub id or "embedded" -> `Target`. A run evaluates in its own world, or on its own task,
-    unless another world is given or a task `named`; the bare name of a task with worlds is a run's own world of it."""
+    """A run directory, a model folder, a Hub id or "embedded" -> `Target`. The default task of a run is its training task; the
+    plain name of a task with variants selects the run's variant."""
     path, task = Path(what), None if named is None else task_named(named)
     if not is_run(path):
         if isinstance(task, Countdown):
@@ -158,7 +158,7 @@ def evaluate(
     `tasks.base.problems_of`. Pure in its arguments and the weights.
 
     powers: also the normalizers of the policy tempered over whole completions (`evaluation.tempered`); about a second per problem.
-    progress: told how many problems were scored, and with powers again as many normalized.
+    progress: called with the number of scored problems, and with powers also of normalized problems.
     """
     if split not in SPLITS:
         raise DataError(f"split {split!r}: choose 'validation' (for selection), 'test' (for reporting) or 'train'")
@@ -210,7 +210,8 @@ def guess_floor(target: Target, record: Record, k: int) -> float | None:
 def cross_check(
     target: Target, record: Record, *, n: int, problems: int, seed: int, max_new_tokens: int | None = None, level: float = 0.999
 ) -> dict[str, float]:
-    """Sample `n` completions of the first `problems` problems at temperature 1 and hold the share right against the exact p.
+    """Sample `n` completions of the first `problems` problems at temperature 1 and compare the share of right ones with the exact
+    p.
 
     Returns the sampled share, its Wilson interval at `level`, the exact mean, and whether the one holds the other (where
     nothing is wrong it fails to with probability 1 - level).

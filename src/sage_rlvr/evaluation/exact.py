@@ -1,4 +1,4 @@
-"""Exact evaluation where a task can enumerate its right completions: teacher-force all of them and add up.
+"""Exact evaluation of tasks that enumerate their right completions: sum the probabilities of all of them.
 
 p(problem) = sum over right completions y of pi(y, end | prompt) (`models/listing/solutions.py`): no sampling noise, any
 temperature from the same logits, and every quantity of Definition 4.1 (empirical support) is read off the list. Sampling stays
@@ -45,7 +45,7 @@ def sampled_counts(
     seed: int,
     temperature: float = 1.0,
 ) -> np.ndarray:
-    """(N,) number of right completions among `n` drawn per problem: the cross-check of `solution_logps`."""
+    """(N,) number of right completions among `n` samples per problem: the cross-check of `solution_logps`."""
     counts = np.zeros(len(problems), dtype=np.int64)
     key = Key(seed).fold("evaluation")
     for i, problem in enumerate(problems):

@@ -1,11 +1,11 @@
-"""Second attempts: the problems that a policy failed, asked again with guidance (Agent-RLVR, arXiv 2506.11425).
+"""Second attempts with hints on the problems that a policy failed (Agent-RLVR, arXiv 2506.11425).
 
     store of attempts -> the first wrong one of each problem -> teacher -> guided prompts -> another store of the same problems
 
-One wrong attempt of a problem is taught on, the first; a problem without one is not attempted again. What a teacher said is kept in
-the folder of the new store, `guidance.jsonl`, and read there when the evaluation goes on, since a teacher may be asked only once.
-The teacher `nothing` makes the control: the same problems, the same chance, no guidance. So a store of it and one of another
-teacher are compared problem by problem (`sage-rlvr compare`), on attempts that neither was chosen by.
+The hint is for the first wrong attempt of a problem; a problem without a wrong attempt is left out. The hints are stored in the
+folder of the new store, `guidance.jsonl`, and read there when the evaluation goes on, since a teacher may be asked only once. The
+teacher `nothing` makes the control: the same problems, the same chance, no guidance. So a store of it and one of another teacher
+are compared problem by problem (`sage-rlvr compare`), on attempts that neither was chosen by.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEPT = "guidance.jsonl"
 
 
 def again(chosen: Chosen, attempts: Path, teacher: Teacher, folder: Path) -> Chosen:
-    """The problems of `chosen` that were failed in the store of `attempts`, asked with what the teacher says of the first failure.
+    """The problems of `chosen` with a wrong attempt in the store of `attempts`, with the teacher's hint in the prompt.
 
     folder: of the new store. ConfigError for attempts of another task, or none that failed.
     """
@@ -57,7 +57,7 @@ def again(chosen: Chosen, attempts: Path, teacher: Teacher, folder: Path) -> Cho
 
 
 def first_failures(store: SampleStore) -> dict[str, Sample]:
-    """Problem -> its first wrong attempt, of those that have one; an undecided one says nothing that could be taught on."""
+    """Problem -> its first wrong attempt; undecided attempts do not count."""
     found: dict[str, Sample] = {}
     for row in store.samples():
         if row.verdict == "wrong":
@@ -66,7 +66,7 @@ def first_failures(store: SampleStore) -> dict[str, Sample]:
 
 
 def own_words(row: Sample) -> list[str]:
-    """What the policy said in an attempt, a text per turn."""
+    """The policy's texts in an attempt, one per turn."""
     said = (row.said,) if isinstance(row.said, str) else row.said
     return [text.removesuffix(NO_ANSWER) for text in said]
 

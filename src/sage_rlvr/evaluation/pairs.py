@@ -1,4 +1,4 @@
-"""Sample stores -> the completions that offline training reads: winners beside losers, and what SFT learns.
+"""Build the data of offline training from sample stores: preference pairs and SFT completions.
 
     losers    wrong first attempts, never guided
     winners   right first attempts, and right second attempts of the failed problems, guided or not
@@ -37,7 +37,7 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """The pairs of stores, what SFT learns, who guided, and the counts behind both: drawn, right, tokens, problems."""
+    """Preference pairs, SFT completions, the source of hints, and counts of samples, right samples, tokens and problems."""
 
     pairs: tuple[Pair, ...]
     learned: tuple[Sample, ...]
@@ -126,7 +126,7 @@ def _counts(first: dict[str, list[Sample]], second: dict[str, list[Sample]], pai
 
 
 def texts_of(config: OfflineConfig, found: Paired, tokens: Tokens) -> Data:
-    """The pairs and what SFT learns as tokens, each problem asked without guidance.
+    """The pairs and SFT completions as tokens, with prompts without hints.
 
     DataError for a problem that the task's split does not have.
     """

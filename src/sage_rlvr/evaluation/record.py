@@ -39,11 +39,11 @@ class Record:
 
     @property
     def problems(self) -> int:
-        """How many problems it holds."""
+        """Number of problems."""
         return len(self.meta["problem_ids"])
 
     def only(self, temperatures: Collection[float] | None) -> Record:
-        """The same without temperatures that are not asked for, so that policies are compared at the same ones; None: all."""
+        """The record with only these temperatures, so that policies are compared at the same ones; None: all."""
         return replace(self, logps={t: rows for t, rows in self.logps.items() if temperatures is None or t in temperatures})
 
 
@@ -107,8 +107,8 @@ def _check(meta: Mapping[str, Any], offsets: np.ndarray, logps: np.ndarray, refu
 
 
 def record_path(out: Path, name: str, suffix: str = "") -> Path:
-    """Where a demo or sweep in the folder `out` keeps the exact evaluation of a policy; name: its run directory's, or "base";
-    suffix: "validation" or the name of another world."""
+    """Path of the exact evaluation of a policy in the folder `out` of a demo or sweep. name: of its run directory, or "base";
+    suffix: "validation" or the name of another task."""
     return out / "evaluations" / f"{name}{'-' if suffix else ''}{suffix}.npz"
 
 
@@ -116,7 +116,7 @@ EMBEDDED = "embedded"  # the name of the shipped base policy
 
 
 def embedded_record(split: str) -> Path:
-    """Where `eval embedded` keeps its record."""
+    """Path of the record of `eval embedded`."""
     return Path("runs") / "evaluations" / f"base-{split}.npz"
 
 
@@ -129,7 +129,7 @@ def _made_by(path: str | Path) -> str:
 
 
 def check_paired(records: Sequence[Record]) -> None:
-    """Refuse records that were not made on the same problems of the same world: their difference would mean nothing."""
+    """Raise DataError for records on different problems or tasks, whose differences are meaningless."""
     first = records[0]
     for other in records[1:]:
         for field in PAIRED:

@@ -1,4 +1,4 @@
-"""What a sample store says, as lines: scores and what qualifies them, reasoning patterns, signals by class of token.
+"""The report of a sample store as lines: scores with their caveats, reasoning patterns, signals by class of token.
 
     k | pass@k | pass^k | maj@k | distinct right answers in k, each [interval] | guess floor
     avg@n, Cover@tau, truncation rate, undecided share, answer and token entropy, q: each with its interval over problems
@@ -82,7 +82,7 @@ class Drawn:
         return rows if self.own is None else [row[own] for row, own in zip(rows, self.own, strict=True)]
 
     def arrays(self, name: str) -> list[NDArray[Any]] | None:
-        """`of_policy` of a column by name; None where a sample lacks it."""
+        """`of_policy` of a column by name; None if a sample has no value."""
         column = self[name]
         return None if gaps(column) else self.of_policy(column)
 
@@ -228,7 +228,7 @@ def _token_lines(drawn: Drawn) -> list[str]:
 
 
 def made_under(rows: Any, key: str) -> list[str]:
-    """What the rows themselves say of `key` in their versions, each once: the store's own versions are the last writer's."""
+    """The distinct values of `key` in the versions of the rows; the store's versions are those of the last writer."""
     said = [parse_json(str(text), "versions of a sample").get(key) for text in dict.fromkeys(rows["versions"])]
     return sorted({word for word in said if word is not None})
 
@@ -285,7 +285,7 @@ def excess_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: in
 
 
 def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[str]], n: int | None = None) -> list[str]:
-    """Section 4.2 by class of token. text_of: token ids -> their texts. DataError where a sample lacks tokens or signals."""
+    """Section 4.2 by class of token. text_of: token ids -> their texts. Raises DataError for samples without tokens or signals."""
     drawn, flat = Drawn(store, n), {}
     for name in ("token_ids", "rollout_logps", "entropies", "q"):
         column = drawn[name]

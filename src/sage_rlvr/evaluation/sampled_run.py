@@ -1,8 +1,9 @@
-"""`sage-rlvr eval --samples N`: from the words of the command line to a filled sample store, and verdicts given again.
+"""`sage-rlvr eval --samples N`: fill a sample store, and judge stored samples again.
 
-    settings and policy -> task, generator -> store of that identity -> missing samples drawn -> store
+    settings and policy -> task, generator -> store of that identity -> generate missing samples -> store
 
-The same settings again continue; another N tops up; `verify_again` needs neither policy nor network, but for the task's rows.
+The same settings continue an evaluation and a larger N adds samples; `verify_again` needs no policy, and no network except for the
+task's rows.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class SampleRun(SampleSettings):
 
     @property
     def precision(self) -> str:
-        """The dtype, "auto" settled. ConfigError for a word that names no floating-point type."""
+        """The dtype with "auto" resolved. Raises ConfigError for other names than floating-point types."""
         if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
             raise ConfigError(f"--dtype {self.dtype}: choose auto, float32, bfloat16 or float16")
         usual = "bfloat16" if torch.cuda.is_available() or not self.drawer.local else "float32"
@@ -113,7 +114,7 @@ class SampleRun(SampleSettings):
     def identity(
         self, task: Chosen, template_hash: str, commit: str | None = None, model: PreTrainedModel | None = None
     ) -> Identity:
-        """What a store of this evaluation holds to: the settings that decide its numbers, and hashes of the rest.
+        """The identity of the store of this evaluation: the settings that determine its numbers, and hashes.
 
         The base that scores and the guide of q stand with the versions: another one is noted, in each row too, and no other
         evaluation. commit: of the Hub that the weights were loaded at, since a model there may move. model: the policy, loaded;
@@ -171,11 +172,11 @@ def cache_bytes(model: PreTrainedModel) -> int:
 
 
 def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tuple[SampleStore, Chosen]:
-    """Draw what is missing, and score under `base_logprobs` what has no log-probs of it, drawn long ago or now.
+    """Generate the missing samples, and compute missing log-probs under `base_logprobs`.
 
-    counting(total): a context whose value is told of samples that are there. Returns the store, to be read, and the task.
-    say: where what is to be known of the problems goes. Every refusal comes before anything is drawn. Where nothing is
-    missing, the policy's weights are not loaded.
+    counting(total): a context manager whose value receives the number of new samples. say: receives messages about the problems.
+    Returns the store and the task. All errors are raised before sampling. Without missing samples the policy's weights are not
+    loaded.
     """
     if run.samples < 1:
         raise ConfigError(f"--samples {run.samples}: at least one sample per problem is needed")
@@ -257,7 +258,7 @@ def commit_of(model: str, engine: str) -> str:
 
 
 def verify_again(run: SampleRun) -> tuple[SampleStore, Chosen, int]:
-    """Judge every sample of the store by today's verifier, offline. Returns how many were judged anew."""
+    """Judge every sample of the store with the current verifier, offline. Returns the number of new verdicts."""
     task = run.build_task()
     with SampleStore.open(run.store) as store:
         known = store.identity
@@ -295,9 +296,8 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
 
 @torch.no_grad()
 def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> str:
-    """pass@1 of the sample of each problem that a reward model ranks first, beside pass@1, the majority and pass@n of all n.
-
-    The model reads the problem as it was trained to, without guidance.
+    """pass@1 of the sample that a reward model ranks first, next to pass@1, maj@n and pass@n of all n samples. The reward model
+    gets the problem without hints.
     """
     ranker, tokens = load_reward_model(model)
     prompts, _ = prompts_of(replace(task, asked=None), tokens, run.chat_template)

@@ -21,9 +21,8 @@ FILES = (RECORD, METRICS)  # of a run that is taken over, beside its policy
 
 
 def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
-    """Runs that have not begun, and a finished run of the same configuration and weights in a folder of `reuse_runs`.
-
-    ConfigError where it is a link, or holds one: what is taken over lies in that folder.
+    """Runs without a start, each with a finished run of the same configuration and weights in a folder of `reuse_runs`. Raises
+    ConfigError for links: reused runs must be in that folder.
     """
     out = []
     for cell in sweep.cells:
@@ -38,7 +37,7 @@ def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
 
 
 def adoption_lines(sweep: Sweep, taken: Sequence[tuple[Cell, Path]]) -> list[str]:
-    """What is taken over, and the folders of `reuse_runs` that give nothing to the runs that have not begun."""
+    """Lines about reused runs, and about folders of `reuse_runs` without a matching run."""
     lines = [f"reused: {found} for {cell.job.label}" for cell, found in taken]
     begun = all(is_run(cell.job.directory) for cell in sweep.cells)
     for name in () if begun else sweep.design.reuse_runs:
@@ -97,7 +96,7 @@ def _stale(sweep: Sweep) -> list[Path]:
 
 
 def replaced(sweep: Sweep) -> list[str]:
-    """What is said where evaluations lie in the folder that are made anew."""
+    """Lines about evaluations in the folder that will be replaced."""
     names = [str(place.relative_to(sweep.out)) for place in _stale(sweep)]
     if not names:
         return []
@@ -109,7 +108,7 @@ def replaced(sweep: Sweep) -> list[str]:
 
 
 def clear(sweep: Sweep) -> None:
-    """Remove the sample stores that are replaced: `eval`, which writes over a record, would refuse them."""
+    """Remove the sample stores that are replaced; `eval` overwrites records but not stores."""
     for store in filter(is_store, _stale(sweep)):
         with writing("sample store", store, 0):
             for file in store.glob(f"{FILE}*"):  # with SQLite's log

@@ -1,4 +1,4 @@
-"""The arms of a design and their controls: which an arm has a use for, which are there, and those to be added.
+"""The arms of a design and their controls: required, present and missing ones.
 
 An arm is a control by what it is and not by its name: two methods are the same where all their parts are equal.
 """

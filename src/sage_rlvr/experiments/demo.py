@@ -19,7 +19,7 @@ DESIGN = "demo.yaml"
 
 
 def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> tuple[Path, DesignSpec]:
-    """The design file and what it says with these settings; `ConfigError` refuses what no demo can be made of."""
+    """The design file and its tree with these settings; raises `ConfigError` for invalid settings."""
     path = recipe(DESIGN, "designs")
     spec = load_design(path)
     chosen = list(spec.arms) if arms is None else list(arms)
@@ -67,7 +67,7 @@ def plan(
 
 
 def check_by_sampling(planned: plans.Sweep, n: int = 128, problems: int = 40) -> dict[str, float]:
-    """Hold the sampled share of right completions of the base against the exact one: see `cross_check`."""
+    """Compare the sampled share of right completions of the base with the exact one, see `cross_check`."""
     config, record = planned.arms[0].config, load_record(record_path(planned.out, "base"))
     target = Target("base", config.model, config.world)
     tokens = config.rollout.max_new_tokens

@@ -1,4 +1,4 @@
-"""A design of experiments: arms x training seeds x evaluation, from strict YAML to checked arms, missing controls added.
+"""A design of experiments: arms x training seeds x evaluation, from strict YAML to checked arms; missing controls are added.
 
     title: tier 1                what the summary calls it
     seeds: [0, 1, 2]             every arm is trained with each; paired: a seed means the same prompts and random streams
@@ -52,7 +52,7 @@ class ArmSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSpec:
-    """A small store of samples of every policy. problems, n: how many problems, and samples of each. score_base: also
+    """A small store of samples of every policy. problems, n: number of problems, and samples per problem. score_base: also
     log-probs under the base policy, for perplexities. guide: also this guide's q at every token; null for none."""
 
     problems: int = 40
@@ -66,8 +66,8 @@ class SampleSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSpec:
-    """What every policy is evaluated on, exactly, in the world or task that its arm was trained on; by `samples` alone where the
-    right completions of that task cannot be listed.
+    """The evaluation of every policy: exact, on the training task of its arm; only by `samples` for a task that cannot enumerate
+    its right completions.
 
     problems, split, sampling, temperatures: as in `sage-rlvr eval` (split train: the first of the arm's own training problems);
     tables are read at temperature 1. ood: other worlds (named, or a recipe file), with ood_problems and ood_temperatures of
@@ -93,7 +93,7 @@ class EvaluateSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ChooseSpec:
-    """One of several arms is chosen on validation problems, and that one alone is evaluated on the design's split.
+    """Selection of one of several arms on validation problems; only the selected arm is evaluated on the design's split.
 
     among: the arms. by: the mean over seeds of pass@1, of pass@256, or of the gap in pass@256 at equal pass@1 to the base's
     temperature frontier.
@@ -232,7 +232,7 @@ def label_of(stem: str) -> str | None:
 def resolve(
     design: DesignSpec, source: Path, policy: str | None = None, edits: Sequence[tuple[str, str]] = ()
 ) -> tuple[list[Arm], list[str]]:
-    """The arms with every control that is missing, and what had to be left out, as sentences.
+    """The arms with all missing controls, and sentences about controls that do not exist.
 
     source: the design's file, beside which paths of recipes start and which errors name. policy: the model of every arm, where
     the design makes its own. edits: (a.b, value) of the command line, in every arm.

@@ -1,4 +1,4 @@
-"""What a sweep shows: how far it is, in a table and a line, and with --dry-run what it means."""
+"""Display of a sweep: progress as a table and a line, and the resolved design for --dry-run."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _recorded(sweep: Sweep) -> list[float]:
 
 
 def running_words(sweep: Sweep) -> str:
-    """What the newest step of each unfinished run says: reward, KL, q."""
+    """Reward, KL and q at the newest step of each unfinished run."""
     half = [cell.job for cell in sweep.cells if 0 < cell.job.done < cell.job.config.steps]
     return "".join(
         f"\n  {job.label} {job.done}/{job.config.steps}  {noted(read_metrics(job.directory)[-1])}" for job in half

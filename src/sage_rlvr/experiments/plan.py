@@ -1,4 +1,4 @@
-"""Everything that a design asks for, as runs and tasks, what of it is there, and its record in design.json."""
+"""The runs and tasks of a design, their state, and the record in design.json."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ CONTROLS: tuple[Why, ...] = ("control", "plain", "placebo", "no_kl")
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One arm. name: in tables and sentences; key: of its folders (`runs/<key>-s<seed>`). why: of a control that was added, what
-    for. plain, placebo, no_kl, matched: names of its controls, found by structure (`experiments.controls`)."""
+    """One arm. name: as printed; key: as in folder names (`runs/<key>-s<seed>`). why: the purpose of an added control. plain,
+    placebo, no_kl, matched: names of its controls, found by structure (`experiments.controls`)."""
 
     name: str
     key: str
@@ -54,11 +54,11 @@ class Envelope:
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """arms in order, without the base. base: the policy that all start from, None where none was evaluated. control: the arm that
-    others are held against. every: whether all pairs of arms are compared (they were named one by one). beside: names of arms that
-    it does not ask for, named together with its folder. baselines: rivals of every candidate; oracle: the arm that says how much
-    room there is, trained on right answers it was given. discarded: candidates that were not run, which count in the correction
-    of the primary family. facts: the rest of what a sweep wrote down (design.json)."""
+    """arms: in order, without the base. base: the initial policy of all arms, None without an evaluation. control: the arm that
+    others are compared with. every: whether all pairs of arms are compared (arms passed as separate paths). beside: further arms,
+    passed together with the folder. baselines: sets of baselines for every candidate; oracle: the arm trained on right answers, for
+    the headroom. discarded: candidates that were not run; they count in the correction of the primary family. facts: the other
+    contents of design.json."""
 
     arms: tuple[Arm, ...]
     base: str | None = None

@@ -1,6 +1,6 @@
 """Checkpoints of tensors and plain state: safetensors and JSON, with a manifest (sizes and SHA-256) written last.
 
-Each is written beside its place, synced to the disk and renamed. No pickle is written or read.
+Each is written to a temporary folder, synced to the disk and renamed. Pickle is never used.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def newest_complete(found: Sequence[Path], in_place: bool = False) -> Path | Non
 
 
 def seal(folder: Path, **facts: int) -> None:
-    """Write the manifest of a folder's files, synced to the disk, which `verify_checkpoint` later holds them against."""
+    """Write the manifest of a folder's files, synced to the disk, for `verify_checkpoint`."""
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST):
         sync_file(path)
@@ -162,7 +162,8 @@ def save_checkpoint(
     keep: int,
     metrics_rows: int = 0,
 ) -> Path:
-    """Write one whole and verify it; only then all older ones but the newest `keep` - 1 go. CheckpointError where it fails."""
+    """Write a checkpoint and verify it; then remove all older ones except the newest `keep` - 1. Raises CheckpointError on
+    failure."""
     groups = {name: _own_storage(group) for name, group in tensors.items()}
     text = to_json(state, f"checkpoint state at step {step}")
     needed = len(text) + sum(t.nbytes + 128 for group in groups.values() for t in group.values())

@@ -1,7 +1,6 @@
-"""Files that are there whole or not at all, strict JSON, and what a full or read-only disk says.
-
-`replacing` is the one atomic writer of the house: written beside its place, synced to the disk, renamed. And the rows of
-metrics.jsonl, one strict-JSON line per step; keys under "time/" are exempt from bitwise equality.
+"""Atomic file writes, strict JSON, and error texts for a full or read-only disk. `replacing` is the only atomic writer of the
+package: write to a temporary file in the same folder, sync, rename. Also the rows of metrics.jsonl, one strict-JSON line per step;
+keys under "time/" are exempt from bitwise equality.
 """
 
 from __future__ import annotations
@@ -36,10 +35,9 @@ def file_sha256(path: str | Path) -> str:
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A path beside `path` to write a file to; it takes the place of `path` when the block ends well.
-
-    A reader, or a kill at any instant, finds the old file or the new one. What a killed writer of this file has left beside it
-    goes. The folder is made where it is missing. ConfigError where a device or a pipe is there, which would be lost.
+    """A temporary path in the folder of `path`; the file replaces `path` if the block succeeds. A reader, or a kill at any time,
+    finds the old or the new file. Temporary files of killed writers are removed. A missing folder is created. Raises ConfigError if
+    `path` is a device or a pipe.
     """
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -87,9 +85,8 @@ def _remove_dead(temporary: Path) -> None:
 
 @contextlib.contextmanager
 def replacing_folder(place: Path) -> Iterator[Path]:
-    """An empty folder beside `place` to fill; it takes the place of `place`, whole, when the block ends well.
-
-    Killed in between, `sweep` brings the former one back.
+    """An empty temporary folder that replaces `place` if the block succeeds. After a kill in between, `sweep` restores the former
+    folder.
     """
     partial, former = place.with_name(f".tmp-{place.name}"), place.with_name(f".old-{place.name}")
     shutil.rmtree(partial, ignore_errors=True)
@@ -142,7 +139,7 @@ def write_json_atomic(path: str | Path, value: Any) -> None:
 
 
 def to_json(value: Any, what: str, indent: int | None = None) -> str:
-    """Strict JSON of a plain tree; DataError names `what` where it holds anything else."""
+    """Strict JSON of a plain tree; raises DataError with `what` for other values."""
     try:
         return json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=False)
     except (TypeError, ValueError) as error:
@@ -150,7 +147,7 @@ def to_json(value: Any, what: str, indent: int | None = None) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """A value as strict JSON can hold it: NaN and infinities become the texts "nan", "inf", "-inf"."""
+    """A value as strict JSON: NaN and infinities become the texts "nan", "inf", "-inf"."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, Mapping):
@@ -248,7 +245,7 @@ def read_metrics(path: str | Path, resumed: int | None = None) -> list[dict[str,
     """The rows of a metrics.jsonl (or of the run directory that holds it); a last line without its end is left out.
 
     Non-finite numbers come as the texts "nan", "inf", "-inf". resumed: the step that a run goes on from; damaged lines behind the
-    rows of the steps before it are left out, because those rows are made again. Raises DataError that names a damaged line.
+    rows of the steps before it are left out, because those rows are computed again. Raises DataError with the damaged line.
     """
     path = Path(path)
     path = path / METRICS if path.is_dir() else path

@@ -46,7 +46,7 @@ _JUDGE = (
 
 
 class RunDir:
-    """One run's directory, held by one process. Open it with `RunDir.open`, best in a `with` statement."""
+    """The directory of one run, locked by one process. Open with `RunDir.open`, preferably in a `with` statement."""
 
     def __init__(
         self, path: Path, lock: FileLock, facts: dict[str, Any], keep: int, fresh: bool = False, made: bool = False
@@ -73,9 +73,9 @@ class RunDir:
         config: the resolved configuration as a plain tree (`config.dump`). kind: "train", "sft", "eval". data: further
         facts a resume must agree on, such as hashes of the model and the problems. fork: continue under a changed
         configuration, which run.json then records.
-        Raises RunLocked when a live process holds the directory, ConfigError with every difference when it holds
-        another run (more `steps` alone is allowed where nothing in the recipe is stretched over all of them),
-        CheckpointError when run.json is unreadable.
+        Raises RunLocked if a running process has locked the directory, ConfigError with every difference if it contains another run
+        (more `steps` alone is allowed where nothing in the recipe is stretched over all of them), CheckpointError when run.json is
+        unreadable.
         """
         path = Path(path)
         made, fresh, locked = not path.exists(), not (path / RECORD).exists(), (path / LOCK).exists()
@@ -208,7 +208,7 @@ class RunDir:
             )
 
     def warn(self, kind: str, step: int, message: str) -> None:
-        """A UserWarning of step `step`; the first of its kind is kept in run.json, so that a report can say it."""
+        """A UserWarning of step `step`; the first of each kind is stored in run.json for reports."""
         warnings.warn(message, UserWarning, stacklevel=4)
         kept = self.facts.get("warnings", [])
         if kind not in {one["kind"] for one in kept}:
@@ -220,11 +220,10 @@ class RunDir:
             write_json_atomic(self.path / RECORD, self.facts)
 
     def truncate_metrics(self, step: int) -> int:
-        """Before going on from `step`: drop the rows that will be made again, and a last line without its end.
+        """Before continuing from `step`: drop the rows that will be computed again, and an incomplete last line.
 
-        Kept are the rows of steps below `step`, as many as were there when its checkpoint was written (where its manifest says
-        how many). One that was lost since is told in a warning and stands as {"step": n}, without numbers. Returns how many
-        rows were dropped. The file is replaced atomically.
+        Keeps the rows of steps below `step`, as many as its checkpoint recorded in the manifest. A row that was lost since then
+        becomes {"step": n} with a warning. Returns the number of dropped rows. The file is replaced atomically.
         """
         self._keep_warnings([one for one in self.facts.get("warnings", []) if one["step"] < step])
         there, rows = self.metrics_path.exists(), read_metrics(self.path, step)

@@ -29,8 +29,7 @@ from sage_rlvr.stats.power import fewest_units
 
 @dataclass(frozen=True, kw_only=True)
 class CurveComparison:
-    """a - b at every k, with a band that holds for all k at once; `outcomes` read the band, so k was not picked. reason: why they
-    are "unknown"."""
+    """a - b at every k with a simultaneous band; `outcomes` use the band, so there is no selection of k. reason: of "unknown"."""
 
     ks: tuple[int, ...]
     difference: Floats

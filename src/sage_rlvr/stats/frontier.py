@@ -51,7 +51,7 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class AtFrontier:
-    """A difference in pass@k at equal pass@1 with its interval, read off frontiers that are made again in every resample.
+    """A difference in pass@k at equal pass@1 with its interval, from frontiers that are recomputed in every resample.
 
     `difference` is None where `reason` says why. `mde`: the true difference that leaves the interval clear of zero with 80 %
     power, in the harder direction.
@@ -137,7 +137,7 @@ def at_temperature(points: Sequence[FrontierPoint], temperature: float = 1.0) ->
 def passk_at(pass1: float, points: Sequence[FrontierPoint]) -> tuple[float, float] | None:
     """(pass@k, temperature) of the frontier at the given pass@1 by linear interpolation between neighbors in T.
 
-    Where several stretches of the frontier have this pass@1 the best pass@k counts: the base may choose. None outside.
+    If several parts of the frontier have this pass@1, the best pass@k counts. None outside the frontier.
     """
     ordered = sorted(points, key=lambda point: point.temperature)
     found = [(p.passk, p.temperature) for p in ordered if p.pass1 == pass1]

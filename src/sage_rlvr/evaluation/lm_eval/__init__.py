@@ -1,4 +1,4 @@
-"""Samples of lm-evaluation-harness (`--log_samples`) into a sample store, and a store into its files.
+"""Import samples of lm-evaluation-harness (`--log_samples`) into a sample store, and export a store as such files.
 
     samples_<task>_<date>.jsonl   one line a document and filter: doc_id, doc, target, arguments, resps (requests x repeats),
                                   filtered_resps, filter, metrics, doc_hash, prompt_hash, target_hash, and a number a metric

@@ -124,7 +124,7 @@ def import_lm_eval(
     metric: str | None = None,
     problem_id: str = "doc_id",
 ) -> SampleStore:
-    """Read one samples_<task>_<date>.jsonl into a sample store, which is returned open; twice is as good as once.
+    """Import one samples_<task>_<date>.jsonl into a sample store, which is returned open. Repeated imports change nothing.
 
     store: the folder to make. model, revision: default what the results file says. results: that file, default the one of
     the same date beside `path`. filter, metric: whose score is the first verdict; default the file's filter (of several one must

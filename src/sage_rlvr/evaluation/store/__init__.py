@@ -1,4 +1,4 @@
-"""The sample store: every completion of an evaluation is kept, and every number is made from it again.
+"""The sample store: it keeps every completion of an evaluation, and all numbers are computed from the store.
 
     store.sqlite   meta: identity, its changes, what was asked for     samples: a row each, token-level columns as float32
                    verdicts: a row per sample and pass; pass 0 is the evaluation's own, the newest counts, none is lost

@@ -79,7 +79,7 @@ class Database:
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """Those that stand in the table of samples, in the order of a row's hash."""
+        """The columns of the table of samples, in the order of a row's hash."""
         return tuple(name for name in self.columns if name not in JUDGED)
 
     @contextlib.contextmanager
@@ -176,7 +176,7 @@ class Database:
 
 
 def create(path: Path, identity: Mapping[str, Any]) -> None:
-    """A store without samples, made beside its place and moved there whole, unless another process was first."""
+    """Create an empty store in a temporary place and move it into place, unless another process was first."""
     with said(path):
         path.mkdir(parents=True, exist_ok=True)
         with _only_maker(path):
@@ -265,7 +265,7 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def said(path: Path) -> Iterator[None]:
-    """Errors of SQLite and of the file system as errors that say what is safe and what to do."""
+    """Convert errors of SQLite and of the file system to errors with the state of the data and the next step."""
     try:
         yield
     except sqlite3.Error as error:

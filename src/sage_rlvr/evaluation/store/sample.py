@@ -89,7 +89,7 @@ def seed_of(base_seed: int, task: str, problem: str, sample: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What decides the numbers of a store besides the address of a sample.
+    """The settings that determine the samples of a store, in addition to the address of a sample.
 
     task, task_hash   the problems: their name and a hash of their contents
     model, revision   the policy: its name or path, and the revision or a hash of its weights
@@ -210,7 +210,7 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One completion, and what was said of it.
+    """One completion with its verdict.
 
     problem, sample    its address: the problem's id, and its number from 0
     seed               what it was drawn with, `seed_of`; None where nobody knows (imported samples)

@@ -33,7 +33,7 @@ from sage_rlvr.runs.record import now
 
 
 def is_store(path: str | Path) -> bool:
-    """Whether a folder holds a sample store."""
+    """Whether a folder is a sample store."""
     return (Path(path) / FILE).is_file()
 
 
@@ -42,7 +42,7 @@ class SampleStore(Rows):
 
     @classmethod
     def open(cls, path: str | Path, identity: Identity | None = None) -> SampleStore:
-        """Create a store, or reopen one to read it, to continue it, or to top it up.
+        """Create a store, or open an existing one for reading, continuing or adding samples.
 
         identity: None opens what is there, for reading or re-verifying. Nothing is locked between calls, so several
         processes may have the store open and write to it. ConfigError with every difference when the folder holds
@@ -82,18 +82,18 @@ class SampleStore(Rows):
         self.note(identity=identity.tree(), changes=[*self.facts()["changes"], change])
 
     def want(self, problem_ids: Sequence[str], n: int) -> None:
-        """Note what an evaluation is going to fill, so that a store that it did not finish can be told from a whole one."""
+        """Record the requested size of an evaluation, so that an unfinished store can be recognized."""
         with self.transaction(write=True):
             known = self.wanted()
             asked = {"problems": len(problem_ids), "n": n}
             self.note(wanted={key: max(value, known.get(key, 0)) for key, value in asked.items()})
 
     def wanted(self) -> dict[str, int]:
-        """What the largest evaluation asked for, as `want` noted it: problems, n; {} where nobody did."""
+        """The requested size of the largest evaluation as recorded by `want`: problems, n; {} without a record."""
         return dict(self.facts()["wanted"])
 
     def lacking(self, counts: Counts) -> str:
-        """Which problems an evaluation asked for and `counts` has no samples of, in words; "" where none lacks."""
+        """A text about requested problems without samples in `counts`; "" if there are none."""
         wanted, have = self.wanted().get("problems", 0), len(counts.problems)
         return f"samples of {have} of {wanted} problems; run the same eval command again" if have < wanted else ""
 
