@@ -79,7 +79,7 @@ def test_the_same_command_continues(write_recipe: Recipe, capsys: Capture) -> No
     assert call("train", recipe, "--steps", 3, "--quiet") == 0
     assert "nothing was left to do: all 3 steps were there" in said(capsys)[1]
     err = refused(capsys, "train", recipe, "--optimizer.lr", "1e-5", "--steps", 3)
-    assert "holds another run" in err and "optimizer.lr: 0.001 -> 1e-05" in err and "--fork" in err
+    assert "contains another run" in err and "optimizer.lr: 0.001 -> 1e-05" in err and "--fork" in err
     assert call("train", recipe, "--optimizer.lr", "1e-5", "--steps", 3, "--fork", "--quiet") == 0
     said(capsys)
     for more in ((), ("--fork",)):

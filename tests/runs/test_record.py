@@ -201,7 +201,7 @@ def test_a_refused_start_claims_no_directory(tmp_path: Path):
         run.log({"step": 0})
     with pytest.raises(ConfigError, match="another thing"), RunDir.open(tmp_path / "run", {"model": "tiny"}):
         raise ConfigError("another thing")
-    with pytest.raises(ConfigError, match="holds another run"):
+    with pytest.raises(ConfigError, match="contains another run"):
         RunDir.open(tmp_path / "run", {"model": "other"})
 
 

@@ -394,7 +394,7 @@ def test_rows_that_changed_are_another_run(base: Path, rows: Path, tmp_path: Pat
     config = recipe(base, own)
     run(config, tmp_path / "run")
     own.write_text(rows.read_text().replace("5+5", "5 + 5"))
-    with pytest.raises(ConfigError, match="holds another run"):
+    with pytest.raises(ConfigError, match="contains another run"):
         run(config, tmp_path / "run")
 
 
