@@ -33,7 +33,7 @@ def test_the_reward_of_a_rollout_stands_beside_all_of_its_updates(capsys: pytest
     shown.advance(2, {"loss": 0.75, "reward/mean": 1.0, "kl/to_reference": 0.5, "guide/q_mean": 1.25, "time/step_s": 9.0})
     shown.close()
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "run 0/2, time left not known yet  loss 0.500  reward 0.250"
+    assert lines[0] == "run 0/2, time left unknown  loss 0.500  reward 0.250"
     assert lines[2] == "run 2/2, done  loss 0.750  reward 1.000  KL 0.500  q 1.250"
 
 

@@ -191,7 +191,7 @@ def test_a_template_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch
     form = FORMATS["boxed"]
 
     def refused() -> None:
-        with pytest.raises(ConfigError, match=r"not done with one conversation after 0\.2 s; look at its loops"):
+        with pytest.raises(ConfigError, match=r"did not finish one conversation within 0\.2 s; check its loops"):
             chat.render(endless, form.messages("2+2?"))
 
     refused()

@@ -77,16 +77,16 @@ def test_the_same_command_continues(write_recipe: Recipe, capsys: Capture) -> No
     assert [row["step"] for row in read_metrics("runs/recipe-s0")] == [0, 1, 2]
     assert "done: 3 steps" in said(capsys)[1]
     assert call("train", recipe, "--steps", 3, "--quiet") == 0
-    assert "nothing was left to do: all 3 steps were there" in said(capsys)[1]
+    assert "nothing to do: all 3 steps were done" in said(capsys)[1]
     err = refused(capsys, "train", recipe, "--optimizer.lr", "1e-5", "--steps", 3)
     assert "contains another run" in err and "optimizer.lr: 0.001 -> 1e-05" in err and "--fork" in err
     assert call("train", recipe, "--optimizer.lr", "1e-5", "--steps", 3, "--fork", "--quiet") == 0
     said(capsys)
     for more in ((), ("--fork",)):
         err = refused(capsys, "train", recipe, "--optimizer.lr", "1e-5", "--steps", 2, *more)
-        assert "3 steps are there already" in err and "use another directory" in err
+        assert "3 steps are already done" in err and "use another directory" in err
     shutil.copytree("runs/recipe-s0/checkpoints/step-000003", "runs/recipe-s0/checkpoints/step-000099")
-    with pytest.warns(UserWarning, match="its manifest is that of step 3"):
+    with pytest.warns(UserWarning, match="its manifest is of step 3"):
         assert call("train", recipe, "--optimizer.lr", "1e-5", "--steps", 3, "--quiet") == 0
     assert Path("runs/recipe-s0/policy/config.json").exists()
 

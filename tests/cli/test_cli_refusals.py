@@ -143,7 +143,7 @@ def test_compare_refuses_unequal_problems(write_recipe: Recipe, warm_policy: Pat
     assert "two of its records have the same weights" in refused(capsys, "compare", "x=a.npz", "y=a.npz,a.npz", "z=a.npz")
     assert "temperature 1" in refused(capsys, "compare", "x=cold.npz", "y=cold.npz")
     assert "has no temperature 1" in refused(capsys, "compare", "x=a.npz", "y=cold.npz")
-    assert "two arms are called 'x'; write NAME=a.npz for" in refused(capsys, "compare", "x=a.npz", "x=a.npz")
+    assert "two arms have the name 'x'; pass NAME=a.npz for" in refused(capsys, "compare", "x=a.npz", "x=a.npz")
     Path("torn.npz").write_bytes(Path("a.npz").read_bytes()[:200])
     assert "torn.npz is damaged" in refused(capsys, "compare", "a.npz", "torn.npz")
 

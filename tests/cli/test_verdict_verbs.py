@@ -148,7 +148,7 @@ def test_records_of_one_temperature_have_no_frontier(capsys: Capture) -> None:
     assert "noKL keeps " in out and "rates and intervals: --support" in out and "SRR" not in out
     assert out.split("GRPO 1 of 1")[1].split("noKL")[0].count("–") >= 1  # no best at any T of one T
     code, out, err = run(capsys, "compare", *arms, "--support")
-    assert "GRPO was read at T = 1 only, so there is no frontier to compare with: sage-rlvr eval GRPO --frontier" in out
+    assert "GRPO was evaluated only at T = 1, so there is no frontier to compare with: sage-rlvr eval GRPO --frontier" in out
     assert "at equal pass@1" not in out
     assert "noKL vs GRPO, pass@256" in out and out.count("SRR: preserved / (preserved + shrunk)") == 1
 
@@ -196,7 +196,7 @@ def test_sample_stores(capsys: Capture) -> None:
     code, out, err = run(capsys, "compare", a, d, "--k", 8, "--samples", 8)
     assert code == 0 and "d vs a, pass@8 on sums: " in out and "d keeps " in out, err
     assert "only for sample stores" in run(capsys, "compare", "x.npz", "y.npz", "--samples", 8)[2]
-    assert "two arms are called 'a'" in run(capsys, "compare", "a", "a")[2]  # no two seeds of one arm
+    assert "two arms have the name 'a'" in run(capsys, "compare", "a", "a")[2]  # no two seeds of one arm
     SampleStore.open("a").note(wanted={"problems": 13, "n": 16})
     code, _, err = run(capsys, "compare", a, b, "--k", 8)
     assert code == 2 and "a: has samples of 12 of 13 problems" in err
@@ -308,9 +308,9 @@ def test_sample_stores_of_several_seeds(capsys: Capture) -> None:
 
 def test_plan(capsys: Capture) -> None:
     code, out, _ = run(capsys, "plan", "--problems", 60, "--samples", 256, "--seeds", 3, "--discordant", 0.1)
-    assert code == 0 and "claims about checkpoints: can see a difference of 0.114" in out
+    assert code == 0 and "claims about checkpoints: can detect a difference of 0.114" in out
     assert "about 1,960 problems" in out and "10 runs per arm with Student's t (7 if that SD were known)" in out
-    assert "what to buy next, the best for its cost first: 120 problems (if there are more of them): 0.081 for" in out
+    assert "options for more power, best value for the cost first: 120 problems (if there are more of them): 0.081 for" in out
     assert "3 training seeds of each" in out and "+0.017 in pass@1 and +0.015 in pass@256" in out
     code, out, err = run(capsys, "plan", "--problems", 60, "--samples", 64, "--seeds", 1)
     assert code == 0 and "1 training seed of each of two arms, pass@64; " in out, err
@@ -342,7 +342,7 @@ def test_frontiers_of_sample_stores(capsys: Capture) -> None:
     assert "over 30 problems and their samples" in out or "no common range" in out
     assert run(capsys, "compare", *arms, "--k", 8)[1] == out  # several temperatures are a frontier without being told
     assert (
-        "another policy than a's" in run(capsys, "compare", f"a=a-0,{paths['b'][1]}", arms[1], "--k", 8)[2]
+        "a different policy than the other stores of a" in run(capsys, "compare", f"a=a-0,{paths['b'][1]}", arms[1], "--k", 8)[2]
     )
     assert (
         "is named twice"
@@ -358,12 +358,12 @@ def test_one_policy_twice_is_no_two_training_seeds(capsys: Capture) -> None:
     store("a-1", counts, replace(IDENTITY, seed=9))
     store("b-0", counts, other)
     err = run(capsys, "compare", "a=a-0,b-0", "b=a-0,a-1", "--k", 4)[2]
-    assert "b: a-0 and a-1 hold samples of the same weights (r), so they are no two training seeds" in err
+    assert "b: a-0 and a-1 hold samples of the same weights (r), so they are not two training seeds" in err
     assert run(capsys, "compare", "a=a-0", "b=a-1", "--k", 4)[0] == 0
     again = record("x", policies()).split("=")[1]
     other = record("y", policies(0.1)).split("=")[1]
     err = run(capsys, "compare", f"x={again},{other}", f"y={other},{other}", "--k", 4)[2]
-    assert "y: two of its records are of the same weights" in err
+    assert "y: two of its records have the same weights" in err
 
 
 def test_arms_of_unlike_training_and_a_control_with_a_name(capsys: Capture) -> None:

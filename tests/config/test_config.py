@@ -194,7 +194,7 @@ def test_a_method_records_its_defaults(recipe: Path) -> None:
 
 
 def test_a_method_put_together_by_hand_has_no_recipe() -> None:
-    with pytest.raises(ConfigError, match=r"register a function that makes it: @sage_rlvr\.method"):
+    with pytest.raises(ConfigError, match=r"register a function that builds it: @sage_rlvr\.method"):
         c.dump(dataclasses.replace(grpo(), name="mine"))
 
 

@@ -150,12 +150,12 @@ def test_a_guided_store_says_by_whom_and_is_compared_with_its_control_alone(stor
     assert Identity.of(known["guided"].tree()) == known["guided"] and Identity.of(known["first"].tree()) == known["first"]
     assert budget_differences(known["plain"].tree(), known["guided"].tree()) == {}
     assert set(budget_differences(known["first"].tree(), known["guided"].tree())) == {"task_hash"}
-    with pytest.raises(ConfigError, match=r"was written by function.*now it is nothing"):
+    with pytest.raises(ConfigError, match=r"was written by function.*now the source is nothing"):
         again(choose(Numbers()), stores / "first", Nothing(), stores / "guided")
     with pytest.raises(ConfigError, match="no sample store"):
         again(choose(Numbers()), stores / "none", Nothing(), stores / "x")
     other = replace(choose(Numbers()), problems={"7": Number("7", 7)})
-    with pytest.raises(ConfigError, match="none of its wrong attempts is of these 1 problems"):
+    with pytest.raises(ConfigError, match="it has no wrong attempts on these 1 problems"):
         again(other, stores / "first", Nothing(), stores / "x")
 
 

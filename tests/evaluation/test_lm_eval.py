@@ -130,12 +130,12 @@ def test_the_key_that_names_a_problem_is_part_of_the_store(tmp_path: Path):
     """Else each question would stand twice, and a judge would find no target of the first half."""
     path = write(tmp_path, lines())
     digest = imported(path, tmp_path / "store").digest()
-    with pytest.raises(DataError, match="store: was imported with --problem-id doc_id; name another store"):
+    with pytest.raises(DataError, match="store: was imported with --problem-id doc_id; use another store"):
         imported(path, tmp_path / "store", problem_id="id")
     store = imported(path, tmp_path / "store")
     assert store.digest() == digest and sorted(targets_of(store)) == ["0", "1", "2"]
     imported(path, tmp_path / "named", problem_id="id")
-    with pytest.raises(DataError, match="named: was imported with --problem-id id; name another store"):
+    with pytest.raises(DataError, match="named: was imported with --problem-id id; use another store"):
         imported(path, tmp_path / "named")
     sidecar = tmp_path / "named" / "lm_eval.jsonl"  # as an older version left it
     sidecar.write_text("".join(line + "\n" for line in sidecar.read_text().splitlines()[1:]))
@@ -152,7 +152,7 @@ def test_nothing_is_made_of_a_file_whose_problems_have_no_ids(tmp_path: Path):
 def test_an_import_that_nobody_judged_has_no_scores(tmp_path: Path):
     store = imported(write(tmp_path, lines()), tmp_path / "store")
     said = "\n".join(report_lines(store))
-    assert "no pass@k: none of 6 samples is judged; add --judge boxed (or tag, last_number, whole)" in said
+    assert "no pass@k: none of the 6 samples has a verdict; add --judge boxed (or tag, last_number, whole)" in said
     assert "pass@k  " not in said and "avg@" not in said and "0.000" not in said
     assert "truncated  not recorded" in said
     judged = "\n".join(report_lines(imported(write(tmp_path, lines(1)), tmp_path / "one")))

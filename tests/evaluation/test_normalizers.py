@@ -117,5 +117,5 @@ def test_a_record_that_is_no_whole_evaluation_is_refused(tmp_path: Path, change:
     np.savez(tmp_path / "one.npz", **whole)
     assert load_record(tmp_path / "one.npz").problems == 2
     np.savez(tmp_path / "one.npz", **{name: value for name, value in (whole | change).items() if value is not None})
-    with pytest.raises(DataError, match=r"one\.npz: .*; make it again with: sage-rlvr eval RUN$"):
+    with pytest.raises(DataError, match=r"one\.npz: .*; create it again with: sage-rlvr eval RUN$"):
         load_record(tmp_path / "one.npz")

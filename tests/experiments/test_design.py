@@ -80,7 +80,7 @@ def test_where_the_kl_is_in_the_reward_the_placebo_is_centered(tmp_path: Path) -
     """A permuted log q that is not centered pays for length there; it counts where it is all there is, and adds none."""
     arms, _ = arms_of(write(tmp_path, "arms: {r: rloo_rarity, rloo: rloo}\ncontrol: rloo\ncontrols: [placebo]\n"))
     assert list(arms) == ["r", "rloo", "r_placebo"] and arms["r"].placebo == "r_placebo"
-    assert arms["r_placebo"].why == "RLOO+Rarity with its q permuted over the tokens, centered so that it pays nothing"
+    assert arms["r_placebo"].why == "RLOO+Rarity with its q permuted over the tokens, centered so that its mean is 0"
     assert same(arms["r_placebo"].config, load_config(TrainConfig, "rloo_rarity_placebo_centered"))
     both = "old: rloo_rarity_placebo, new: rloo_rarity_placebo_centered"
     there, _ = arms_of(write(tmp_path, f"arms: {{r: rloo_rarity, {both}}}\ncontrol: r\ncontrols: none\n"))
@@ -114,7 +114,7 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nbaselines:\n"
         ("arms: {a: grpo}\ncontrol: b\n", r"design.yaml:4: control = 'b': no such arm; choose from: a$"),
         ("arms: {grpo: grpo}\ncontrol: grop\n", "design.yaml:4: control = 'grop': no such arm; did you mean 'grpo'"),
         ("arms: {}\ncontrol: a\n", "design.yaml:3: arms = {}: give at least one"),
-        ("arms: {a-s1: grpo}\ncontrol: a-s1\n", "design.yaml:3: arms.a-s1 = 'grpo': a name is letters"),
+        ("arms: {a-s1: grpo}\ncontrol: a-s1\n", "design.yaml:3: arms.a-s1 = 'grpo': must be a folder name of letters"),
         ("arms: {base: grpo}\ncontrol: base\n", "not base"),
         ("arms: {a: grpo}\ncontrol: a\nseedz: [1]\n", "did you mean 'seeds'"),
         ("arms: {a: grpo}\ncontrol: a\ncontrols: [placebos]\n", "did you mean 'placebo'"),
@@ -146,7 +146,7 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nbaselines:\n"
             "questions: 'demo-5': no such task",
         ),
         ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: [n]}\n", "select.among.0 = 'n': no such arm"),
-        ("arms:\n  a: grpo\n  base: no_kl\ncontrol: a\n", "design.yaml:5: arms.base = 'no_kl': a name is letters"),
+        ("arms:\n  a: grpo\n  base: no_kl\ncontrol: a\n", "design.yaml:5: arms.base = 'no_kl': must be a folder name of letters"),
         ("arms: {a: grpo}\ncontrol: a\noracle: truth\n", "design.yaml:5: oracle = 'truth': no such arm; choose from: a$"),
         (f"{ENVELOPES}  all:\n  - grop\n", "design.yaml:7: baselines.all.0 = 'grop': no such arm; did you mean 'grpo'"),
         (f"{ENVELOPES}  all: [grpo]\n  none: []\n", r"design.yaml:7: baselines.none = \[\]: name at least one arm"),
@@ -283,5 +283,5 @@ def test_a_design_has_plugins_as_recipes_have(tmp_path: Path, monkeypatch: pytes
     assert [list(arm.config.plugins) for arm in arms.values()] == [["mine.py"], ["mine.py"]]
     with pytest.raises(ConfigError, match=r"design\.yaml:3: plugins = 'mine\.py': expected a list of Python files"):
         load_design(write(tmp_path, "plugins: mine.py\narms: {a: grpo}\ncontrol: a\n"))
-    with pytest.raises(ConfigError, match=r"key 'control' is missing: .*; write control: and one of a, b$"):
+    with pytest.raises(ConfigError, match=r"key 'control' is missing: .*; set control: to one of a, b$"):
         load_design(write(tmp_path, "arms: {a: grpo, b: rloo}\n"))

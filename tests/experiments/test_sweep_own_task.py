@@ -243,7 +243,7 @@ def test_a_policy_that_is_no_run_is_evaluated_exactly_on_a_task_that_lists_its_s
     for more, code, wanted in (
         (["--task", "listed_sums", "--out", str(tmp_path / "one.npz")], 0, "listed_sums; 5 test problems"),
         (["--task", str(tmp_path / "listed_sums.yaml"), "--out", str(tmp_path / "two.npz")], 0, "listed_sums; 8 test problems"),
-        (["--task", "own_sums"], 2, f"own_sums cannot be listed; evaluate by sampling: sage-rlvr eval {warm_policy} --task"),
+        (["--task", "own_sums"], 2, f"own_sums cannot be enumerated; evaluate by sampling: sage-rlvr eval {warm_policy} --task"),
         (["--task", "listed_sums", "--world", "demo-5"], 2, "leave one of them out"),
     ):
         with pytest.raises(SystemExit) as caught:

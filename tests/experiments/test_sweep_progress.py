@@ -23,7 +23,7 @@ from sage_rlvr.render import write_summary
 def test_what_did_not_run_is_said(tmp_path: Path, design: Callable[..., Path]) -> None:
     sweep = plan(design(), tmp_path / "out")
     assert set(states(sweep).values()) == {"not run"} and not (tmp_path / "out").exists()
-    assert line(sweep).startswith("sweep: 0/12 steps, 0 of 6 runs complete, time left is known after the first steps")
+    assert line(sweep).startswith("sweep: 0/12 steps, 0 of 6 runs complete, time left unknown before the first steps")
     assert line(sweep).endswith("without evaluation")
     dry = dry_lines(sweep)
     assert dry[-3].startswith("  ADDED: ") and dry[-2].startswith("  to omit ADDED arms: set `controls: none` in ")

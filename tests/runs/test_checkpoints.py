@@ -129,7 +129,7 @@ DAMAGES = {
     "no size": (lambda p: edit(p / "MANIFEST.json", files={"state.json": {}}), "not in the manifest"),
     "no facts": (lambda p: edit(p / "MANIFEST.json", files={name: {} for name in FILES}), "without 'bytes'"),
     "odd facts": (lambda p: edit(p / "MANIFEST.json", files={name: [1] for name in FILES}), "invalid content"),
-    "another number": (lambda p: edit(p / "MANIFEST.json", step=6), "its manifest is that of step 6"),
+    "another number": (lambda p: edit(p / "MANIFEST.json", step=6), "its manifest is of step 6"),
     "endless": (lambda p: zeros(p / "MANIFEST.json"), "not a regular file"),
     "nested": (lambda p: (p / "MANIFEST.json").write_text("[" * 100_000), "nested too deeply"),
 }
@@ -183,7 +183,7 @@ def full_disk_as_safetensors_says_it(path: Path, group: object) -> None:
     ("inodes", "free", "why", "way"),
     [
         (5, 7, "the disk is full: .*, 7 are free; ", "Free some space"),
-        (5, 1 << 40, "the disk is full: .*, though 1,099,511,627,776 are free on it; ", "look for a quota"),
+        (5, 1 << 40, "the disk is full: .*, although 1,099,511,627,776 bytes are free; ", "look for a quota"),
         (0, 1 << 40, "the disk has no inodes left (too many files): ", "Delete some files"),
     ],
 )

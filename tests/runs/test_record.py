@@ -151,7 +151,7 @@ def test_a_fork_continues_under_new_settings_and_records_it(tmp_path: Path) -> N
     opened(tmp_path, seed=5).close()
     record = (tmp_path / "run/run.json").read_text()
     for steps in (4, 10, 11):  # what is there cannot go, by checkpoint or by row
-        with pytest.raises(ConfigError, match=f"steps: 100 -> {steps}: 12 steps are there already.*another directory"):
+        with pytest.raises(ConfigError, match=f"steps: 100 -> {steps}: 12 steps are already done.*another directory"):
             RunDir.open(tmp_path / "run", CONFIG | {"seed": 5, "steps": steps}, fork=True)
         assert (tmp_path / "run/run.json").read_text() == record
     RunDir.open(tmp_path / "run", CONFIG | {"seed": 5, "steps": 12}, fork=True).close()

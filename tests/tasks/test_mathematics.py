@@ -85,7 +85,7 @@ def test_a_column_twice_is_refused(tmp_path: Path):
     "text, message",
     [
         ("{\n", r"own.jsonl:1: cannot be read as JSON"),
-        ("[1]\n", r"own.jsonl:1: list and no mapping"),
+        ("[1]\n", r"own.jsonl:1: list instead of a mapping"),
         ('{"answer": "1"}\n', r"no column for the problem \(its columns: answer\); accepted are problem, question, prompt"),
         ('{"problem": " ", "answer": "1"}\n', r"own.jsonl:1, column problem"),
         ('{"problem": "p"}\n', r"no column for the answer"),

@@ -276,9 +276,9 @@ def test_two_columns_that_agree_are_one(write: Any):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("rows.zip", "PK", r"\.zip are not read \(archives are never unpacked\)"),
+        ("rows.zip", "PK", r"\.zip are not supported \(archives are not unpacked\)"),
         ("rows.jsonl", "", "has no rows"),
-        ("rows.jsonl", "[1, 2]\n", r"rows\.jsonl:1: list and no mapping"),
+        ("rows.jsonl", "[1, 2]\n", r"rows\.jsonl:1: list instead of a mapping"),
         ("rows.json", '{"a": 1}', "expected a list of rows"),
         ("rows.json", '[{"a": }]', r"rows\.json: cannot be read as JSON"),
         ("rows.csv", "problem,answer\na,b,1\n", "the number of fields differs"),

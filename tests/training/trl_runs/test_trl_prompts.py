@@ -49,12 +49,12 @@ def test_the_dry_render_shows_texts_and_counts_tokens_as_they_will_be():
         ({"padding_side": "right"}, CHATML, "padding_side = 'right'"),
         ({}, "{{ '{system_prompt}' }}" + CHATML, r"leaves \{system_prompt\} in the prompt"),
         ({}, CHATML.replace("in messages", "in messages[1:]"), r"leaves out the system's message \('Solve the problem"),
-        ({}, "{{ messages[0]['content'] }}", r"leaves out the user's message \('1\+1\?'\), so the model would not be asked"),
+        ({}, "{{ messages[0]['content'] }}", r"leaves out the user's message \('1\+1\?'\), so the model would not see it"),
         ({}, "{{ bos_token + bos_token }}" + CHATML, "starts with '<s>' twice"),
         (
             {},
             "{{ raise_exception('no system role') }}",
-            "refuses a conversation of system, user.*no system role.*as_is",
+            "raises an error for a conversation of system, user.*no system role.*as_is",
         ),
     ],
 )
