@@ -139,7 +139,7 @@ def test_compare_refuses_unequal_problems(write_recipe: Recipe, warm_policy: Pat
     assert "no such evaluation" in refused(capsys, "compare", "a.npz", "z.npz")
     Path("mine").mkdir()
     Path("mine/run.json").write_text("{}", encoding="utf-8")
-    assert "mine/run.json: without config" in refused(capsys, "compare", "a.npz", "mine")
+    assert "mine/run.json: config is missing" in refused(capsys, "compare", "a.npz", "mine")
     assert "two of its records have the same weights" in refused(capsys, "compare", "x=a.npz", "y=a.npz,a.npz", "z=a.npz")
     assert "temperature 1" in refused(capsys, "compare", "x=cold.npz", "y=cold.npz")
     assert "has no temperature 1" in refused(capsys, "compare", "x=a.npz", "y=cold.npz")

@@ -56,8 +56,8 @@ def policies(lift: float = 0.0, seed: int = 0, n: int = 40) -> dict[float, np.nd
 @pytest.mark.parametrize(
     ("world", "said"),
     [
-        ({"name": "countdown", "counts": {}}, "a.npz: world = {'name': 'countdown', 'counts': {}}: without 'max_number'"),
-        (None, "a.npz: without 'world'"),
+        ({"name": "countdown", "counts": {}}, "a.npz: world = {'name': 'countdown', 'counts': {}}: 'max_number' is missing"),
+        (None, "a.npz: 'world' is missing"),
     ],
 )
 def test_a_record_without_its_whole_world_is_refused(capsys: Capture, world: dict[str, Any] | None, said: str) -> None:
@@ -137,7 +137,7 @@ def test_records_over_k_and_over_temperatures(capsys: Capture) -> None:
     assert "GRPO vs base over k: higher at k = 1 to 16" in out
     assert "P(GRPO > base), a problem's pass@1 (the same at every k): 1.000" in out
     assert "pass@16 at equal pass@1 (mean over all temperatures): GRPO, Branch against base." in out
-    assert "Branch vs GRPO, pass@16 at equal pass@1 (mean over all temperatures): cannot be told for these checkpoints (" in out
+    assert "Branch vs GRPO, pass@16 at equal pass@1 (mean over all temperatures): no significant difference for these checkpoints (" in out
 
 
 def test_records_of_one_temperature_have_no_frontier(capsys: Capture) -> None:
@@ -211,7 +211,7 @@ def test_what_was_kept_found_and_lost(capsys: Capture) -> None:
     assert "SRR" not in out and "McNemar" not in out
     code, out, err = run(capsys, "compare", a, b, "--k", 16, "--support")
     assert code == 0, err
-    assert "what b keeps of a's problems at 16 samples: preserved 2, expanded 2, shrunk 1, outside 1; " in out
+    assert "problems of a that b still solves at 16 samples: preserved 2, expanded 2, shrunk 1, outside 1; " in out
     assert "problems expanded and as many shrunk by chance" in out
     assert out.count("SRR: preserved / (preserved + shrunk)") == 1
     assert "McNemar's p = 1." in out and "SRR 0.667 [" in out and "NDR 0.500 [" in out and "NSCR 0.200 [" in out
@@ -317,7 +317,7 @@ def test_plan(capsys: Capture) -> None:
     for words, message in [
         (("--problems", 0), "whole numbers from 1 on"),
         (("--problems", 60, "--k", 512), "--k 512: pass@k needs at least k samples"),
-        (("--problems", 60, "--run-cost", 0), "is above 0"),
+        (("--problems", 60, "--run-cost", 0), "must be above 0"),
         (("--problems", 60, "--discordant", 2), "shares between 0 and 1"),
         (("--problems", 60, "--from", "a.npz"), "expected two arms"),
         (("--problems", 60, "--from", "a.npz", "b.npz"), "no such evaluation"),
@@ -345,7 +345,7 @@ def test_frontiers_of_sample_stores(capsys: Capture) -> None:
         "a different policy than the other stores of a" in run(capsys, "compare", f"a=a-0,{paths['b'][1]}", arms[1], "--k", 8)[2]
     )
     assert (
-        "is named twice"
+        "was passed twice"
         in run(capsys, "compare", "a=a-0,a-0", "b-0", "--k", 8)[2]
     )
     assert "only for sample stores" in run(capsys, "compare", "x.npz", "y.npz")[2]

@@ -127,7 +127,7 @@ DAMAGES = {
     "foreign manifest": (lambda p: (p / "MANIFEST.json").write_text("[]"), "an object {...} is expected"),
     "another format": (lambda p: edit(p / "MANIFEST.json", format=2), "not a manifest of format 1"),
     "no size": (lambda p: edit(p / "MANIFEST.json", files={"state.json": {}}), "not in the manifest"),
-    "no facts": (lambda p: edit(p / "MANIFEST.json", files={name: {} for name in FILES}), "without 'bytes'"),
+    "no facts": (lambda p: edit(p / "MANIFEST.json", files={name: {} for name in FILES}), "'bytes' is missing"),
     "odd facts": (lambda p: edit(p / "MANIFEST.json", files={name: [1] for name in FILES}), "invalid content"),
     "another number": (lambda p: edit(p / "MANIFEST.json", step=6), "its manifest is of step 6"),
     "endless": (lambda p: zeros(p / "MANIFEST.json"), "not a regular file"),
