@@ -145,7 +145,7 @@ def test_rows_with_messages_of_their_own():
 
 
 def test_a_format_that_cannot_be_read_back_is_refused():
-    with pytest.raises(ConfigError, match="never asks"):
+    with pytest.raises(ConfigError, match="does not request"):
         PromptFormat(name="x", system="Answer briefly.")
     with pytest.raises(ConfigError, match="system_prompt"):
         PromptFormat(name="x", system=r"{system_prompt} \boxed{}")

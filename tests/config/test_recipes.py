@@ -289,7 +289,7 @@ def test_a_copied_recipe_means_the_same_wherever_it_lies(tmp_path: Path) -> None
     assert recipes.copy("dapo", tmp_path) == tmp_path / "dapo.yaml"
     assert s.load(recipes.copy("paper/grpo", tmp_path / "new" / "my.yaml")) == s.load("paper/grpo")
     assert s.load(tmp_path / "dapo.yaml") == s.load("dapo")
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="exists"):
         recipes.copy("dapo", tmp_path)
 
 

@@ -101,7 +101,7 @@ def test_the_same_training_is_known_under_another_name(tmp_path: Path) -> None:
     off = load_config(TrainConfig, "grpo", [("method.beta", "0.0")])
     assert same(no_kl, off) and not same(grpo, no_kl) and same(grpo, replace(grpo, seed=7))
     assert not same(grpo, replace(grpo, steps=10)) and not same(no_kl, load_config(TrainConfig, "dr_grpo"))
-    with pytest.raises(ConfigError, match="'a' and 'b' train the same thing"):
+    with pytest.raises(ConfigError, match="'a' and 'b' have the same configuration"):
         arms_of(write(tmp_path, "arms: {a: no_kl, b: {recipe: grpo, edits: {method.beta: 0.0}}}\ncontrol: a\n"))
 
 
@@ -113,7 +113,7 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nbaselines:\n"
     [
         ("arms: {a: grpo}\ncontrol: b\n", r"design.yaml:4: control = 'b': no such arm; choose from: a$"),
         ("arms: {grpo: grpo}\ncontrol: grop\n", "design.yaml:4: control = 'grop': no such arm; did you mean 'grpo'"),
-        ("arms: {}\ncontrol: a\n", "design.yaml:3: arms = {}: give at least one"),
+        ("arms: {}\ncontrol: a\n", "design.yaml:3: arms = {}: list at least one"),
         ("arms: {a-s1: grpo}\ncontrol: a-s1\n", "design.yaml:3: arms.a-s1 = 'grpo': must be a folder name of letters"),
         ("arms: {base: grpo}\ncontrol: base\n", "not base"),
         ("arms: {a: grpo}\ncontrol: a\nseedz: [1]\n", "did you mean 'seeds'"),
@@ -149,10 +149,10 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nbaselines:\n"
         ("arms:\n  a: grpo\n  base: no_kl\ncontrol: a\n", "design.yaml:5: arms.base = 'no_kl': must be a folder name of letters"),
         ("arms: {a: grpo}\ncontrol: a\noracle: truth\n", "design.yaml:5: oracle = 'truth': no such arm; choose from: a$"),
         (f"{ENVELOPES}  all:\n  - grop\n", "design.yaml:7: baselines.all.0 = 'grop': no such arm; did you mean 'grpo'"),
-        (f"{ENVELOPES}  all: [grpo]\n  none: []\n", r"design.yaml:7: baselines.none = \[\]: name at least one arm"),
+        (f"{ENVELOPES}  all: [grpo]\n  none: []\n", r"design.yaml:7: baselines.none = \[\]: list at least one arm"),
         (f"{ENVELOPES}  all: [grpo]\n  b: [grpo]\n", r"design.yaml:7: baselines.b = \['grpo'\]: an arm has this name"),
-        (f"{ENVELOPES}  all: [grpo]\ndiscarded:\n- rft\n- b\n", "design.yaml:9: discarded.1 = 'b': is an arm that is run"),
-        ("arms: {a: grpo}\ncontrol: a\ndiscarded: [rft]\n", "design.yaml:5: discarded.0 = 'rft': counts among"),
+        (f"{ENVELOPES}  all: [grpo]\ndiscarded:\n- rft\n- b\n", "design.yaml:9: discarded.1 = 'b': is an arm of this design"),
+        ("arms: {a: grpo}\ncontrol: a\ndiscarded: [rft]\n", "design.yaml:5: discarded.0 = 'rft': counts as a candidate"),
         ("arms: {a: grpo}\ncontrol: a\nreuse_runs:\n- tier1\n- ../x\n", "yaml:7: reuse_runs.1 = '../x': expected the name of a"),
         (
             "arms:\n  a: grpo\n  b:\n    recipe: no_kl\n    kl_matched:\n    - a\n    - c\ncontrol: a\n",

@@ -182,9 +182,9 @@ def full_disk_as_safetensors_says_it(path: Path, group: object) -> None:
 @pytest.mark.parametrize(
     ("inodes", "free", "why", "way"),
     [
-        (5, 7, "the disk is full: .*, 7 are free; ", "Free some space"),
+        (5, 7, "the disk is full: .*, 7 bytes are free; ", "Free some space"),
         (5, 1 << 40, "the disk is full: .*, although 1,099,511,627,776 bytes are free; ", "look for a quota"),
-        (0, 1 << 40, "the disk has no inodes left (too many files): ", "Delete some files"),
+        (0, 1 << 40, "the disk has no inodes left .too many files.: ", "Delete some files"),
     ],
 )
 @pytest.mark.parametrize("writer", [full_disk_as_oserror, full_disk_as_safetensors_says_it])
