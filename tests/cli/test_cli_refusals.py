@@ -41,7 +41,7 @@ def test_a_recipe_of_another_verb(write_recipe: Recipe, tmp_path: Path, capsys: 
 
 def test_help_of_sft_names_both_of_its_jobs(capsys: Capture) -> None:
     assert call("sft", "--help") == 0
-    assert "fine-tune an existing model" in said(capsys)[0]
+    assert "fine-tunes an existing" in said(capsys)[0]
 
 
 def test_an_unknown_key(write_recipe: Recipe, capsys: Capture) -> None:

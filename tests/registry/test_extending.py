@@ -192,7 +192,7 @@ def test_the_parts_of_the_page_obey_the_laws(folder: Path, monkeypatch: pytest.M
     [
         ("import nothing_of_that_name", "ModuleNotFoundError"),
         ("import sage_rlvr\n@sage_rlvr.guide\nclass A: ...", "decorate the class A with"),
-        ("import sage_rlvr\n@sage_rlvr.method\ndef grpo(): ...", "method 'grpo' is there already"),
+        ("import sage_rlvr\n@sage_rlvr.method\ndef grpo(): ...", "method 'grpo' is already registered"),
     ],
 )
 def test_plugins_that_are_refused(folder: Path, text: str, said: str) -> None:
