@@ -129,7 +129,7 @@ def test_failed_problems_are_attempted_again_and_a_teacher_is_asked_once(stores:
     assert (stores / f"{stores.name}.txt").read_text().splitlines() == asked, "what was said is kept"
     told = [json.loads(line) for line in (stores / "guided" / KEPT).read_text().splitlines()]
     assert told[0]["problems"] == 3 and told[1] == {"problem": "1", "attempt": failed["1"].sample, "guidance": "9"}
-    assert "3 failed problems attempted again; 0 hints held" in guidance_line(stores / "guided")
+    assert "3 failed problems attempted again; 0 hints contained" in guidance_line(stores / "guided")
     assert "3 prompts have none" in guidance_line(stores / "plain")
     assert {row.prompt_hash for row in guided["1"]} != {row.prompt_hash for row in first["1"]}
     assert {row.prompt_hash for row in plain["1"]} == {row.prompt_hash for row in first["1"]}

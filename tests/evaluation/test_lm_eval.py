@@ -251,7 +251,7 @@ def test_of_several_filters_one_must_be_named(tmp_path: Path, capsys: pytest.Cap
 def test_what_cannot_be_known_is_asked_for(tmp_path: Path):
     with pytest.raises(ConfigError, match="pass --model NAME"):
         imported(write(tmp_path, lines(), None), tmp_path / "store")
-    with pytest.raises(DataError, match=r"no filter 'maj@8'; there are \['strict', 'all'\]"):
+    with pytest.raises(DataError, match=r"no filter 'maj@8'; choose from \['strict', 'all'\]"):
         imported(write(tmp_path, lines()), tmp_path / "store", filter="maj@8")
     with pytest.raises(DataError, match="no metric 'acc'"):
         imported(write(tmp_path, lines()), tmp_path / "store", metric="acc")

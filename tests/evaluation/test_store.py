@@ -225,7 +225,7 @@ def test_greedy_decoding_has_one_sample(tmp_path: Path):
 
 def test_wrong_questions_are_refused(tmp_path: Path):
     with SampleStore.open(tmp_path, IDENTITY) as store:
-        with pytest.raises(DataError, match=r"'a'.* stand twice"):
+        with pytest.raises(DataError, match=r"'a'.* occur twice"):
             store.missing(["a", "b", "a"], 1)
         for n in (0, -1, 2.0, True):
             with pytest.raises(ConfigError, match="whole number >= 1"):

@@ -217,7 +217,7 @@ def test_samples_of_what_the_design_no_longer_asks_for_are_drawn_anew(
 
 
 def test_a_task_of_ones_own_without_solutions_needs_samples(tmp_path: Path, own: Callable[..., Path]) -> None:
-    unlisted = r"own_sums: its right completions cannot be listed \(OwnSums has no solutions\).*`evaluate: \{samples: "
+    unlisted = r"own_sums: its right completions cannot be enumerated \(OwnSums has no solutions\).*`evaluate: \{samples: "
     asked = "controls: none\nquestions: [{{a: b, b: a, metric: {}}}]"
     for evaluate, change, wanted in (
         ("problems: 6", ("", ""), unlisted),
@@ -244,7 +244,7 @@ def test_a_policy_that_is_no_run_is_evaluated_exactly_on_a_task_that_lists_its_s
         (["--task", "listed_sums", "--out", str(tmp_path / "one.npz")], 0, "listed_sums; 5 test problems"),
         (["--task", str(tmp_path / "listed_sums.yaml"), "--out", str(tmp_path / "two.npz")], 0, "listed_sums; 8 test problems"),
         (["--task", "own_sums"], 2, f"own_sums cannot be enumerated; evaluate by sampling: sage-rlvr eval {warm_policy} --task"),
-        (["--task", "listed_sums", "--world", "demo-5"], 2, "leave one of them out"),
+        (["--task", "listed_sums", "--world", "demo-5"], 2, "omit one of them"),
     ):
         with pytest.raises(SystemExit) as caught:
             main([*words, *more])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan(Command):
-    """Power analysis before training: the smallest detectable difference of a design, and how to increase power."""
+    """Power analysis before training: the smallest difference that a design detects, and how to improve it."""
 
     problems: int
     samples: int = 256
