@@ -1,4 +1,10 @@
-"""sage-rlvr: an experiment bench for exploration in RLVR. The public nouns; see docs/architecture.md for the house."""
+"""sage-rlvr: methods for exploration in RLVR, on plain torch, TRL and verl, with evaluation and honest comparisons.
+
+The public names of this package are guides, methods, `Anchor`, `Method` and the decorators that register your own parts.
+Read core/ first (the arithmetic of a method), then methods/ (one file per published method), training/ (three engines),
+evaluation/ (stored samples and exact scores), and stats/, results/ and report/ (comparisons). experiments/ runs sweeps,
+runs/ and config/ hold run directories and recipes, cli/ is the command line. docs/architecture.md has the whole map.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +31,7 @@ __all__ = sorted([*_HOME, *HOMES, "__version__"])  # @sage_rlvr.guide registers 
 
 
 def __getattr__(name: str) -> Any:
-    """Load a noun when it is first asked for: importing the package costs nothing, torch comes with the first noun."""
+    """Load a name at its first use: importing the package is cheap, and torch is imported with the first name."""
     import importlib
 
     if name == "__version__":
