@@ -1,4 +1,4 @@
-"""The reference engine: the whole of GRPO and SAGE on one screen (`train_step`), plain torch and transformers.
+"""The reference engine: GRPO and SAGE on one screen (`train_step`), in plain torch and transformers.
 
     sample, verify, keep -> reference log-probs -> signals -> shape (log q) -> advantage -> objective -> step
 
@@ -64,7 +64,7 @@ from sage_rlvr.training.watch import BufferWatch, GuideWatch, SourceWatch, check
 
 @dataclass
 class Loop:
-    """What one training run holds: two models, a method, a task with its training problems, an optimizer."""
+    """The state of a training run: policy and reference, method, task with its training problems, optimizer."""
 
     config: TrainConfig
     method: Method
@@ -339,8 +339,8 @@ def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> Tr
         save_file(tensors, folder / "rollout.safetensors")
         (folder / "batch.json").write_text(text)
     return TrainingDiverged(
-        f"{error}. The weights before this step are saved in {run.path / 'checkpoints'}, the batch in {folder}. "
-        "Next: lower optimizer.lr or raise method.beta in a new directory, or look at the batch"
+        f"{error}. The weights from before this step are saved in {run.path / 'checkpoints'}, the batch in {folder}. "
+        "Next: lower optimizer.lr or raise method.beta and train in a new directory, or inspect the batch"
     )
 
 

@@ -101,9 +101,9 @@ def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[i
         ids = list(loop.ask(guided(loop.task, problem, encodable(hint, loop.tokens.tokenizer))).ids)
         if len(ids) + loop.config.rollout.max_new_tokens > window:
             raise ConfigError(
-                f"problem {problem.problem_id!r}: its prompt with guidance has {len(ids)} tokens, and with max_new_tokens = "
-                f"{loop.config.rollout.max_new_tokens} it does not fit into the policy's {window}; take a teacher of fewer "
-                "words, or a policy of more positions"
+                f"problem {problem.problem_id!r}: the prompt with its hint has {len(ids)} tokens, and with "
+                f"max_new_tokens = {loop.config.rollout.max_new_tokens} it does not fit into the {window} positions of "
+                "the policy; use a teacher with shorter hints, or a policy with more positions"
             )
         found.append(ids)
     return found

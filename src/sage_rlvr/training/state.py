@@ -1,4 +1,4 @@
-"""What outlives a process: checkpoints of weights and moments, and the policy that a run leaves."""
+"""Checkpoints of weights and optimizer state, and the policy that a run writes."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def check_replaceable(out: Path) -> None:
     refuse(
         (
             out.is_symlink() or (out.exists() and not out.is_dir()),
-            f"{out}: a policy needs a folder of its own, and this is a file or a link; name another place",
+            f"{out}: a policy needs a folder, but this path is a file or a link; choose another path",
         ),
         (
             foreign,
-            f"{out}: saving the policy here would replace the whole folder, which holds {listed}; nothing was touched. "
-            f"Name a new folder, for example {out / 'policy'}",
+            f"{out}: saving the policy here would replace the whole folder, which contains {listed}; nothing was "
+            f"changed. Choose a new folder, for example {out / 'policy'}",
         ),
         (
             inside and not known,
-            f"{out}: holds {', '.join(f.name for f in inside[:5])} without a config.json, so it is no former policy and "
-            f"is not replaced; name a new folder, for example {out / 'policy'}",
+            f"{out}: holds {', '.join(f.name for f in inside[:5])} without a config.json, so it is not a saved policy "
+            f"and was not replaced; choose a new folder, for example {out / 'policy'}",
         ),
     )
 

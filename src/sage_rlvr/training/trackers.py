@@ -26,8 +26,8 @@ def check_installed(names: Sequence[str]) -> None:
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"report_to = {list(names)}: {' and '.join(missing)} not installed here; run: pip install {' '.join(missing)} "
-            "(all three: pip install 'sage-rlvr[trackers]'), or leave it out"
+            f"report_to = {list(names)}: {' and '.join(missing)} not installed here; run: pip install "
+            f"{' '.join(missing)} (all three: pip install 'sage-rlvr[trackers]'), or remove report_to"
         )
 
 

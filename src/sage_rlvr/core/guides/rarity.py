@@ -1,4 +1,4 @@
-"""Rarity: what the policy seldom says is raised, up to a cap, so that the mass goes to the nearly seen and not to noise."""
+"""Rarity: q is larger for rare completions, up to a cap, so that rare completions gain and noise does not."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Rarity(Banded):
                     f"Rarity: {field} = {getattr(self, field)!r} is not finite; 0.5 and 0 are the defaults."
                 )
         if not self.cap > 0:
-            raise ConfigError(f"Rarity: cap = {self.cap!r}; give nats above 0, for example 5.5, or inf for no cap.")
+            raise ConfigError(f"Rarity: cap = {self.cap!r}; set nats above 0, for example 5.5, or inf for no cap.")
 
     @property
     def needs(self) -> frozenset[str]:

@@ -75,7 +75,7 @@ class Token(Banded):
             raise ConfigError(f"Token: norm = {self.norm!r}; choose 'minmax', 'rank' or 'zscore'.")
         if not 0 <= self.low_quantile < self.high_quantile <= 1:
             raise ConfigError(
-                f"Token: quantiles {self.low_quantile!r}, {self.high_quantile!r}; give 0 <= low < high <= 1."
+                f"Token: quantiles {self.low_quantile!r}, {self.high_quantile!r}; set 0 <= low < high <= 1."
             )
 
     @property

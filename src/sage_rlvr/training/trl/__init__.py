@@ -4,8 +4,8 @@ Read trainer.py first (`SageTrainer`), then batch.py (what it changes in a batch
 raise an error at construction) and arguments.py (a method as arguments of GRPOConfig). reference_model.py loads pi_ref;
 run.py trains a recipe; sft.py is supervised fine-tuning before RL.
 
-`grpo_config` returns the arguments that a method stands for; `environment_of` makes an environment of a task for chat
-models. All names load lazily: `arguments` works without TRL.
+`grpo_config` returns the arguments for a method; `environment_of` makes an environment of a task for chat models. All
+names load lazily: `arguments` works without TRL.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What SageTrainer does to a batch of TRL: log(q pi_ref) for log pi_ref, the mask, the metrics; and a method's advantages.
+"""What SageTrainer changes in a batch of TRL: log(q pi_ref) for log pi_ref, the mask, the metrics, and the advantages.
 
     A, state = credit(method, r, signals, log q, state)        A (rows,), or (rows, T) where a part looks at tokens
 
@@ -284,7 +284,7 @@ def group_advantages(
     state, scored = method.start() if state is None else state, ~rewards.isnan()
     whole = bool(state) or getattr(method.advantage, "couples_prompts", False)
     if whole and bool((scored.any(dim=1) & ~scored.all(dim=1)).any()):
-        raise DataError(f"{method.name}: a completion has no reward (None); this method needs one of each.")
+        raise DataError(f"{method.name}: a completion has no reward (None); this method needs a reward for every completion.")
     found: Tensor | None = None
     grouped = rewards.new_zeros(rewards.numel())
     for part in scored_parts(rewards):

@@ -88,8 +88,8 @@ class RunCallback(TrainerCallback):
 def diverged(what: str, step: int) -> TrainingDiverged:
     """The error for a loss or gradient that is not finite, before it has moved anything."""
     return TrainingDiverged(
-        f"{what} at step {step}; no weight has moved, and the last checkpoint is good. Next: lower optimizer.lr (in RL, or "
-        "raise method.beta) and train in a new directory"
+        f"{what} at step {step}; no weight was changed, and the last checkpoint is valid. Next: lower optimizer.lr (in "
+        "RL, or raise method.beta) and train in a new directory"
     )
 
 

@@ -1,4 +1,4 @@
-"""Dynamic sampling on TRL: groups that a rollout plan drops are drawn anew, and what stays dropped is out of the loss.
+"""Dynamic sampling on TRL: groups that a rollout plan drops are replaced by new ones, or masked out of the loss.
 
     draw a generation batch -> keep the groups that the plan marks -> draw new prompts for the others -> ...
 
@@ -170,8 +170,8 @@ def of_all_ranks(output: Inputs, trainer: SageTrainer) -> Inputs:
     for name, value in output.items():
         if not isinstance(value, Tensor) or name == "pixel_values":
             raise ConfigError(
-                f"SageTrainer: dynamic sampling draws prompts anew, and {name} of a rollout with images is not one row a "
-                "completion; use dapo(dynamic_sampling=False), or prompts of text alone."
+                f"SageTrainer: dynamic sampling redraws prompts, and {name} of a rollout with images does not have one "
+                "row per completion; use dapo(dynamic_sampling=False), or text-only prompts."
             )
         if value.dim() >= 2:
             index, left = _padding(name, trainer.processing_class), name.startswith("prompt_")

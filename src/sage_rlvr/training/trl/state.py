@@ -23,7 +23,7 @@ from sage_rlvr.training.trl.reference_model import Reference, sharded
 REFERENCE, TENSORS = "sage_reference.json", "sage_reference.safetensors"  # in a checkpoint's folder
 OBJECTIVE = "sage_objective.json"  # in a checkpoint's folder
 PARTS = "sage_parts.safetensors"  # in a checkpoint's folder
-EARLIER = "take an earlier checkpoint, or start anew"
+EARLIER = "use an earlier checkpoint, or start a new run"
 
 
 def save_state(trainer: Any, folder: Path) -> None:
@@ -55,9 +55,9 @@ def check_objective(trainer: Any, checkpoint: Path) -> None:
     if record is None or trainer.objective_may_change or record["objective"] == now:
         return
     raise ConfigError(
-        f"{checkpoint}: the run that wrote it had another objective:\n{record['objective']}\nThis one has:\n{now}\nGive the "
-        "trainer the guide or method that it was started with, start anew without resume_from_checkpoint, or go on with the "
-        "new one on purpose: trainer.objective_may_change = True."
+        f"{checkpoint}: the run that wrote this checkpoint had a different objective:\n{record['objective']}\nThe "
+        f"current objective is:\n{now}\nPass the guide or method that the run was started with, start anew without "
+        "resume_from_checkpoint, or continue with the new objective on purpose: trainer.objective_may_change = True."
     )
 
 
@@ -79,8 +79,8 @@ def restore_reference(trainer: Any, folder: Path) -> None:
     due = reference.due(TrainerState.load_from_json(str(folder / "trainer_state.json")).global_step)
     if due and (kept is None or kept["step"] != due or not (folder / TENSORS).is_file()):
         raise ConfigError(
-            f"{folder}: the reference is to be the policy after step {due}, which this checkpoint does not hold; take an "
-            "earlier checkpoint, or start anew."
+            f"{folder}: the reference should be the policy after step {due}, which this checkpoint does not contain; "
+            "use an earlier checkpoint, or start a new run."
         )
     if due:
         reference.become(due, load_file(folder / TENSORS))
@@ -88,9 +88,9 @@ def restore_reference(trainer: Any, folder: Path) -> None:
     stray = reference.model is None and ADAPTER in reference.policy.peft_config and "adapter disabled" in reference.how
     if stray or (kept is not None and (kept["step"] or kept["fingerprint"] != _fingerprint(reference))):
         raise ConfigError(
-            f"{folder}: the run that wrote it had another reference ({_was(kept, reference)}) than this one "
-            f"({reference.words}), so going on would change the objective; give the trainer the model, source and base_model "
-            "that it was started with."
+            f"{folder}: the run that wrote it had a different reference ({_was(kept, reference)}) from this run "
+            f"({reference.words}), so resuming would change the objective; pass the model, source and base_model that "
+            "the run was started with."
         )
 
 
@@ -102,10 +102,10 @@ def _was(kept: Mapping[str, Any] | None, reference: Reference) -> str:
         return f"{kept['source']}: {kept['how']}" if "how" in kept else f"source {kept['source']!r}"
     if kept["step"]:
         return f"that of step {kept['step']}"
-    why = "the policy object handed over had been trained already"
+    why = "the policy object passed to the trainer had already been trained"
     if "loaded from" in reference.how:
-        why = "the files there have changed"
-    return f"same source, other weights: {why}"
+        why = "the files at that path have changed"
+    return f"same source, different weights: {why}"
 
 
 def _fingerprint(reference: Reference) -> str | None:

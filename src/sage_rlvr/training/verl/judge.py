@@ -58,7 +58,10 @@ class Judge:
             return found
         reward, reason = json.loads(found.reason)
         if reward is None:
-            raise DataError(f"task {self.task.name}: its verifier raised on {reason}; a verifier returns a Verdict for every text")
+            raise DataError(
+                f"task {self.task.name}: its verifier raised on {reason}; a verifier must return a Verdict for every "
+                "text"
+            )
         return Verdict(found.label, reason, reward)
 
 

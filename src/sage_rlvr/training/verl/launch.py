@@ -40,7 +40,7 @@ def split(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             rest.append(word)
             continue
         if not equals:
-            raise ConfigError(f"{word}: a value is missing; write {key}=VALUE")
+            raise ConfigError(f"{word}: the value is missing; write {key}=VALUE")
         tree = override(tree, place[2], value)
     return dict(tree), rest
 
@@ -63,14 +63,14 @@ def prepare(config: DictConfig, tree: dict[str, Any], named: Sequence[str]) -> O
     if node.method is not None and is_spelled(given.get(estimator), node.method):
         given.pop(estimator)
     if other := different(fields, given):
-        said = "; ".join(f"{key}={given[key]}, but the method means {fields[key]}" for key in other)
-        raise ConfigError(f"{said}. Leave these out, or make the method with them, as in +sage.method.beta=0.01")
+        said = "; ".join(f"{key}={given[key]}, but the method needs {fields[key]}" for key in other)
+        raise ConfigError(f"{said}. Remove these, or set them in the method, as in +sage.method.beta=0.01")
     with open_dict(config):
         config.sage = merged
         for key, value in fields.items():
             OmegaConf.update(config, key, value, force_add=True)
     for field in unproven(read):
-        print(f"sage: {field} was read in verl and never run with this package; compare a run with guide flat to plain verl first")
+        print(f"sage: {field} has never been tested with this package; compare a run with guide flat to plain verl first")
     return Objective.of(merged, read)
 
 

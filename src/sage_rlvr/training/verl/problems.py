@@ -69,8 +69,8 @@ def export(
     task = named.task()
     if talks and not hasattr(task, "messages"):
         raise ConfigError(
-            f"task {task.name}: it asks in plain text and has no messages; export it with --plain, and give verl the chat template "
-            "that it names"
+            f"task {task.name}: its prompts are plain text without messages; export it with --plain, and pass the "
+            "printed chat template to verl"
         )
     prints, counts = {}, {}
     for split in splits:
@@ -111,7 +111,7 @@ def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:
         problems = problems_of(task, split, SEED, count)
         if fingerprint(task, problems) != record["problems"][split]:
             raise DataError(
-                f"{folder}: the {split} problems of {task.name} are others here than when they were exported; export them again"
+                f"{folder}: the {split} problems of {task.name} have changed since the export; export them again"
             )
         found[split] = problems
     return task, found

@@ -26,7 +26,10 @@ class SageRewardManager(RewardManagerBase):
         super().__init__(config, tokenizer, compute_score)
         folder = (config.get("sage") or {}).get("task")
         if folder is None:
-            raise ConfigError("SageRewardManager: sage.task is not set; name what `sage-rlvr export verl` wrote: +sage.task=FOLDER")
+            raise ConfigError(
+                "SageRewardManager: sage.task is not set; pass the folder that `sage-rlvr export verl` wrote: "
+                "+sage.task=FOLDER"
+            )
         self.judge = Judge(Path(folder))
         self.tokens = load_tokens(str(config.actor_rollout_ref.model.path))
 

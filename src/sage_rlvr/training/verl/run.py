@@ -156,7 +156,7 @@ def failed(said: Path) -> SageError:
             if found:
                 return kind(f"on verl: {words}")
     last = lines[-1] if lines else "without a word"
-    return CheckpointError(f"verl ended with an error; its output is in {said}, and ends: {last}")
+    return CheckpointError(f"verl exited with an error; its output is in {said}; last line: {last}")
 
 
 def end(verl: subprocess.Popen[bytes]) -> None:

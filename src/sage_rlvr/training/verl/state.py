@@ -38,12 +38,13 @@ def check_objective(objective: Objective, folder: Path) -> None:
     file = folder / OBJECTIVE
     if not file.is_file() or objective.may_change:
         return
-    record = read_json(file, error=CheckpointError, advice="take an earlier checkpoint, or start anew")
+    record = read_json(file, error=CheckpointError, advice="use an earlier checkpoint, or start a new run")
     if record["objective"] != objective.words:
         raise ConfigError(
-            f"{folder}: the run that wrote it had another objective:\n{record['objective']}\nThis one has:\n{objective.words}\n"
-            "Give the sage node that it was started with, another trainer.default_local_dir to start anew, or go on with the new "
-            "one on purpose: +sage.objective_may_change=true"
+            f"{folder}: the run that wrote this checkpoint had a different objective:\n{record['objective']}\nThe "
+            f"current objective is:\n{objective.words}\nSet the sage node that the run was started with, set another "
+            "trainer.default_local_dir to start anew, or continue with the new objective on purpose: "
+            "+sage.objective_may_change=true"
         )
 
 
