@@ -21,7 +21,7 @@ class Branch(Banded):
     """q_t = 1 + ratio * ReLU(H_t - threshold), H_t the entropy at the prefix in nats (Eq. 11).
 
     `threshold` is in nats, or "p80": that percentile of the entropies of the batch's counted tokens, so that the
-    guide carries over between vocabularies. `signal` takes H_t from the policy that generated the data or from the
+    same setting works for every vocabulary. `signal` takes H_t from the policy that generated the data or from the
     reference.
 
     threshold: nats, or a percentile as text. ratio: how much of each nat above the threshold is added to q.
