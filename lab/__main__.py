@@ -21,6 +21,7 @@ COMMANDS = {
     "authors-yaml": "lab.authors_yaml.command:AuthorsYaml",
     "register": "lab.register.command:Register",
     "designs": "lab.register.command:Designs",
+    "floor": "lab.floor:Floor",
 }
 
 

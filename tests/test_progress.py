@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -82,6 +83,16 @@ def test_a_bar_in_a_terminal_and_lines_elsewhere(terminal: bool) -> None:
     bar.update(2, "q 1.000")
     bar.close()
     assert all(word in console.file.getvalue() for word in ("2/4", "time left not known yet", "q 1.000"))  # type: ignore[attr-defined]
+
+
+def test_the_count_comes_first_at_eighty_columns() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    bar = Bar(console, "sage_branch-s0", 2500)
+    bar.update(1234, "loss 0.123  reward 0.456  KL 0.012  q 1.003  H 0.812")
+    bar.close()
+    written = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console.file.getvalue())  # type: ignore[attr-defined]
+    last = [line for line in re.split(r"[\r\n]", written) if line.strip()][-1]
+    assert last.startswith("1234/2500 ") and "sage_branch-s0" in last and "loss 0.123" in last and len(last) <= 80
 
 
 def test_silent_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "verifiers": {"registry", "errors"},
     "tasks": {"plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
     "stats": {"reading", "errors"},
-    "recipes": {"plugins", "reading", "errors"},
+    "recipes": {"plugins", "reading", "registry", "errors"},
     "signatures": {"registry"},
     "schema": {"plugins", "recipes", "registry", "signatures", "errors"},
     "testing": {"core", "schema", "errors"},
@@ -47,20 +47,24 @@ LAYERS: dict[str, set[str]] = {
     },
     "audit": {"tasks", "text", "verifiers", "stats", "errors"},
     "results": {"config", "evaluation", "extras", "models", "reading", "runs", "stats", "tasks", "text", "errors"},
-    "report": {"results", "runs", "stats", "text", "errors"},
+    "render": {"results", "runs", "stats", "text", "errors"},
     "experiments": {
-        *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "report", "results", "runs", "stats"),
+        *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "render", "results", "runs", "stats"),
         *("plugins", "reading", "tasks", "training", "errors"),
     },
+    "api": {
+        *("config", "core", "evaluation", "experiments", "models", "progress", "recipes", "registry", "render", "results"),
+        *("plugins", "reading", "runs", "stats", "tasks", "text", "training", "verifiers", "errors"),
+    },
     "cli": {
-        *("audit", "config", "core", "evaluation", "experiments", "models", "plugins", "progress", "recipes"),
-        *("extras", "parent", "reading", "registry", "signatures", "text"),
-        *("report", "results", "runs", "stats", "tasks", "training", "verifiers", "errors"),
+        *("api", "audit", "config", "core", "evaluation", "experiments", "models", "plugins", "progress"),
+        *("extras", "parent", "reading", "recipes", "registry", "signatures", "text"),
+        *("render", "results", "runs", "stats", "tasks", "training", "verifiers", "errors"),
     },
     "trl": {"training"},
     "verl": {"training", "parent", "errors"},
     "__main__": {"cli"},
-    "__init__": {"core", "extras", "methods", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
+    "__init__": {"api", "core", "extras", "methods", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
 }
 
 # Parts that stay free of heavy libraries: the only third-party packages they may import.
@@ -77,8 +81,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "tasks": {"numpy", "tokenizers", "transformers", "pyarrow", "reasoning_gym", "datasets", "jinja2"},
     "audit": {"math_verify"},  # a peer that it holds the verifier against
     "stats": {"numpy", "scipy", "yaml"},
-    "results": {"numpy"},
-    "report": {"numpy", "matplotlib", "jinja2", "markupsafe", "markdown_it"},
+    "results": {"numpy", "pandas"},  # pandas where a data frame is asked for
+    "render": {"numpy", "matplotlib", "jinja2", "markupsafe", "markdown_it"},
     "config": set(),
     "recipes": {"yaml"},
     "signatures": set(),
@@ -153,7 +157,7 @@ DRAWS = {  # what report may have of the floors below, by module; of statistics 
     "results.page": {"page_of"},
     "results.page.scores": {"Band"},
     "results.page.training": {"TRAINING"},
-    "results.tables": {"Table"},
+    "results.tables": {"Table", "frame_of"},
     "results.words": {"End"},
     "runs": {"write_json_atomic", "write_text_atomic"},
     "errors": {"suggest"},
@@ -176,7 +180,7 @@ def reached(path: Path) -> tuple[set[str], int]:
             found |= {alias.name for alias in node.names if alias.name.startswith("sage_rlvr")}
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("sage_rlvr."):
             module = node.module.removeprefix("sage_rlvr.")
-            if not module.startswith("report"):
+            if not module.startswith("render"):
                 found |= {f"{module}.{alias.name}" for alias in node.names if alias.name not in DRAWS.get(module, ())}
         elif isinstance(node, ast.Attribute) and node.attr in REACHES:
             found.add(f".{node.attr}")
@@ -187,7 +191,7 @@ def reached(path: Path) -> tuple[set[str], int]:
 
 
 def test_the_page_is_drawn_from_values_and_reads_results_once():
-    modules = {path.name: reached(path) for path in (PACKAGE / "report").glob("*.py")}
+    modules = {path.name: reached(path) for path in (PACKAGE / "render").glob("*.py")}
     assert not {name: sorted(found) for name, (found, _) in modules.items() if found}
     assert sum(read for _, read in modules.values()) == 1
 
@@ -203,7 +207,7 @@ def test_what_reaches_past_the_values_is_seen(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
-    ["sage_rlvr", "sage_rlvr.report", "sage_rlvr.results", "sage_rlvr.cli.app", "sage_rlvr.verifiers.countdown"],
+    ["sage_rlvr", "sage_rlvr.render", "sage_rlvr.results", "sage_rlvr.cli.app", "sage_rlvr.verifiers.countdown"],
 )
 def test_importing_it_loads_no_torch(module: str):
     code = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); import {module}; print(*sys.modules)"

@@ -191,7 +191,7 @@ def differences(entry: Entry) -> list[str]:
     other = [key for key in both if key in entry.seeds and entry.steps(key) != configs[key].steps]
     said += [f"{key}: {entry.steps(key)} steps, in the file {configs[key].steps}" for key in other]
     wanted, had = asdict(entry.design.evaluate), stored.get("evaluate") or {}
-    names = [name for name in ("split", "draw", "problems") if had.get(name, wanted[name]) != wanted[name]]
+    names = [name for name in ("split", "sampling", "problems") if had.get(name, wanted[name]) != wanted[name]]
     said += [f"{name} {had[name]}, in the file {wanted[name]}" for name in names]
     asked, ask = stored.get("questions"), [asdict(question) for question in entry.design.questions]
     return said + ["other questions"] * (asked is not None and asked != ask)  # format 1 has none

@@ -39,7 +39,7 @@ from sage_rlvr.training.buffer import fill, numbered
 from sage_rlvr.training.loop import Loop, build, train_step
 
 WANTED = 1.05
-SETTINGS: dict[str, dict[str, Any]] = {"verl": {"stride": 4}}
+SETTINGS: dict[str, dict[str, Any]] = {"erank": {"stride": 4}}
 """Where a method's defaults would leave its part idle on completions of at most 24 tokens."""
 
 

@@ -65,7 +65,7 @@ class Anchor(Command):
                 "--policy embedded: it is the lab's reference, from which every KL is 0; name a trained run, or leave it out"
             )
         if self.policy is not None:
-            from sage_rlvr.cli.evaluate import target_of
+            from sage_rlvr.api.evaluate import target_of
             from sage_rlvr.models.policy import load_policy
 
             load_policy(target_of(self.policy, None).model)
@@ -84,8 +84,8 @@ class Guides(Command):
     """Of validation, and as many of test."""
     samples: int = 512
     """Completions drawn per problem, for the wrong ones; the right ones are listed."""
-    draw: Literal["law", "census"] = "law"
-    """law: independent draws from the world's own law; census: all problems of a split equally likely, none twice."""
+    draw: Literal["iid", "without-replacement"] = "iid"
+    """iid: independent draws from the world's own law; without-replacement: all problems of a split equally likely, none twice."""
     budgets: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
     """KL(policy with the guide || policy), nats per completion."""
     seed: int = 1
@@ -98,7 +98,7 @@ class Guides(Command):
     def execute(self, session: Session) -> int:
         from lab.studies.guides import command as guides
         from lab.studies.guides.measure import one_thread, run_guide_lab
-        from sage_rlvr.cli.evaluate import target_of
+        from sage_rlvr.api.evaluate import target_of
 
         if self.docs is not None and not (self.docs / "results" / "guides.md").is_file():
             raise ConfigError(f"--docs {self.docs}: there is no results/guides.md; name lab/pages")
@@ -136,7 +136,7 @@ class Shared(Command):
     def execute(self, session: Session) -> int:
         from lab.studies.shared.command import facts, made, write_docs
         from lab.studies.shared.measure import find
-        from sage_rlvr.cli.compare import print_table
+        from sage_rlvr.api.printed import print_table
 
         if self.worlds < 2:
             raise ConfigError(f"--worlds {self.worlds}: an interval over worlds needs at least 2")
@@ -145,7 +145,7 @@ class Shared(Command):
         found = find(self.worlds, self.out, session.note)
         session.say(facts(found))
         for table in made(found).values():
-            print_table(session, table)
+            print_table(session.out, table)
         if self.docs is not None:
             session.say("written: " + "  ".join(map(str, write_docs(found, self.docs))))
         return 0
@@ -167,12 +167,12 @@ class Ablation(Command):
 
     def execute(self, session: Session) -> int:
         from lab.studies import parts
-        from sage_rlvr.cli.compare import print_table
+        from sage_rlvr.api.printed import print_table
 
         if self.docs is not None and (self.recipes or not (self.docs / "results" / "parts.md").is_file()):
             raise ConfigError(f"--docs {self.docs}: it takes all recipes, and a docs folder with results/parts.md")
         rows = parts.find(self.recipes or parts.trained(), self.out, session.note)
-        print_table(session, parts.table(rows))
+        print_table(session.out, parts.table(rows))
         idle = [row for row in rows if not row.acted and row.part not in parts.PROVEN]
         session.say(*(f"{row.recipe}: {row.field} {row.part} did not act" for row in idle))
         if self.docs is not None:
@@ -185,8 +185,8 @@ class Map(Command):
     """List the methods: parts, the two axes of what each maximizes, and the engines that run it.
 
     f'(P) says how much a prompt counts whose answers are right with probability P, in units of RLOO's. Concentration says how
-    fast likely right answers gain on rare ones at the same gain in P: 1 as REINFORCE, below 0 the rare gain. Returning is the
-    same where the reference is uniform over right answers. All are computed over every group of 8, none is typed."""
+    fast likely right answers gain on rare ones at the same E[A | right] - E[A]: 1 as REINFORCE, below 0 the rare gain. Returning
+    is the same where the reference is uniform over right answers. All are computed over every group of 8, none is typed."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()
     """Some methods alone."""
@@ -200,17 +200,17 @@ class Map(Command):
         from lab.studies import supports
         from lab.studies.method_pages import write_docs
         from lab.studies.objectives import placed, same, table
-        from sage_rlvr.cli.compare import print_table
+        from sage_rlvr.api.printed import print_table
 
         if self.names and self.docs is not None:
             raise ConfigError(f"--docs {self.docs}: its pages list all methods; leave out {', '.join(self.names)}")
         found = placed(self.names)
-        print_table(session, table(found))
+        print_table(session.out, table(found))
         session.say(*(f"the same reward term in expectation: {line}" for line in same(found)))
         paths = [] if self.docs is None else write_docs(found, self.docs)
         if self.support:
             counted = supports.supported((one.name, one.method) for one in found)
-            print_table(session, supports.table(counted))
+            print_table(session.out, supports.table(counted))
             paths += [] if self.docs is None else supports.write_docs(counted, self.docs)
         if paths:
             session.say("written: " + "  ".join(map(str, paths)))

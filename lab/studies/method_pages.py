@@ -10,7 +10,7 @@ from lab.studies.objectives import Placed, picture, tables_of
 from lab.studies.pages import remade
 from lab.theory.utility import SHARES
 from sage_rlvr.methods import METHODS
-from sage_rlvr.recipes import load, shipped
+from sage_rlvr.recipes import load, trainable
 from sage_rlvr.runs import writing
 from sage_rlvr.text import escaped as in_markdown
 
@@ -60,9 +60,9 @@ def section(one: Placed, recipes: Sequence[str], longer: bool) -> str:
 def recipes_of(family: str = "countdown") -> dict[str, list[str]]:
     """By a method's name: the shipped recipes of a family that train with it, each with the beta that it sets."""
     found: dict[str, list[str]] = {}
-    for name, file in shipped(family).items():
-        method = load(file).get("method")
-        if "/" not in name and isinstance(method, Mapping):
+    for name in trainable(family):
+        method = load(f"{family}/{name}").get("method")
+        if isinstance(method, Mapping):
             beta = f" with beta {method['beta']}" if "beta" in method else ""
             found.setdefault(method["name"], []).append(f"`{name}`{beta}")
     return found

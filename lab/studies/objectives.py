@@ -16,7 +16,7 @@ from sage_rlvr.core.describe import preference
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.methods import METHODS
-from sage_rlvr.report.style import INK, MUTED, RC, saved
+from sage_rlvr.render.style import INK, MUTED, RC, saved
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.training.trl.arguments import not_on_trl

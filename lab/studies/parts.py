@@ -21,7 +21,7 @@ from torch import Tensor
 from lab.studies.gradients import Step, seen
 from lab.studies.pages import remade
 from sage_rlvr import recipes
-from sage_rlvr.config import TrainConfig, load, load_config, to_yaml
+from sage_rlvr.config import TrainConfig, load_config, to_yaml
 from sage_rlvr.core.advantages import LeaveOneOut
 from sage_rlvr.core.guides import Flat, is_flat
 from sage_rlvr.core.method import Method
@@ -124,12 +124,12 @@ def _acted(place: Place) -> bool:
 def config_of(recipe: str, prompts: int = PROMPTS) -> TrainConfig:
     """A shipped recipe, made small."""
     few = {"steps": STEPS, "rollout.prompts_per_step": prompts, "world.train_problems": 200, "updates.micro_batch": "null"}
-    return load_config(TrainConfig, recipes.find(recipe), [(name, str(value)) for name, value in few.items()])
+    return load_config(TrainConfig, recipes.locate(recipe), [(name, str(value)) for name, value in few.items()])
 
 
 def trained(family: str = "countdown") -> list[str]:
-    """The shipped recipes of a family that have a method."""
-    return [name for name, file in recipes.shipped(family).items() if "/" in name and "method" in load(file)]
+    """What trains on a task by name."""
+    return [f"{family}/{name}" for name in recipes.trainable(family)]
 
 
 def measure(recipe: str) -> list[Row]:

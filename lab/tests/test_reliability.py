@@ -1,4 +1,4 @@
-"""docs/concepts/reliability.md names tests that there are, and leaves no fault without a word."""
+"""lab/pages/concepts/reliability.md names tests that there are, and leaves no fault without a word."""
 
 import re
 from pathlib import Path

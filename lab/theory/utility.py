@@ -135,8 +135,8 @@ class Axes:
     """What a method's reward term weighs.
 
     weights        f'(P) at `SHARES`: how much a prompt with that P(right) counts, in units of RLOO's
-    concentration  d log(likeliest / rarest right answer) under a step on the logits, over that of REINFORCE at the same gain in
-                   P(right): 1, the rich get richer as fast as REINFORCE makes them; below 0, the rare gain on the likely
+    concentration  d log(likeliest / rarest right answer) under a step on the logits, over that of REINFORCE at the same
+                   E[A | right] - E[A]: 1, the rich get richer as fast as REINFORCE makes them; below 0, the rare gain on the likely
     returning      the same where the reference is uniform over the right answers: lower than `concentration`, the reward term
                    leads back to the reference's shares by itself
     moves          the same gradient whole, values of the probe prompt's answers at each of `SHARES`
@@ -165,7 +165,9 @@ def _mean(shares: Sequence[float], found: Sequence[float]) -> float:
 
 
 def _concentration(law: Sequence[float], found: Sequence[float]) -> float:
-    """d log(pi_0 / pi_2) over dP, in units of REINFORCE's, under a gradient step on the logits."""
+    """d log(pi_0 / pi_2) under a gradient step on the logits over E[A | right] - E[A], in units of REINFORCE's.
+
+    `found` is centered over the law. The divisor is dP / P of a natural-gradient step, not of the step on the logits."""
     return (law[0] * found[0] - law[2] * found[2]) / ((law[0] - law[2]) * _mean(RIGHT, found[:3]))
 
 

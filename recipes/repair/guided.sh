@@ -36,7 +36,7 @@ for s in $seeds; do
   at=$out/s$s
   samples "s$s/attempts" "$base" train 300 "$s"
   for teacher in patch nothing; do
-    samples "s$s/again-$teacher" "$base" train 300 "$s" --after "$at/attempts" --teacher "$teacher"
+    samples "s$s/again-$teacher" "$base" train 300 "$s" --retry-failures-of "$at/attempts" --hints "$teacher"
   done
   once "$out/done/s$s-sft" "$rlvr" offline repair/guided_sft --run "$at/sft" --seed "$s" --model "$base" --pairs.attempts "$at/attempts"
   samples "s$s/test-sft" "$at/sft/policy" test 150 0

@@ -1,9 +1,14 @@
-"""sage-rlvr: methods for exploration in RLVR, on plain torch, TRL and verl, with evaluation and honest comparisons.
+"""sage-rlvr: exploration in RLVR, from objectives to honest comparisons, on plain torch, TRL and verl.
 
-The public names of this package are guides, methods, `Anchor`, `Method` and the decorators that register your own parts.
-Read core/ first (the arithmetic of a method), then methods/ (one file per published method), training/ (three engines),
-evaluation/ (stored samples and exact scores), and stats/, results/ and report/ (comparisons). experiments/ runs sweeps,
-runs/ and config/ hold run directories and recipes, cli/ is the command line. docs/architecture.md has the whole map.
+    import sage_rlvr
+    run = sage_rlvr.train("maxrl", steps=40)             also: sft, offline, evaluate, compare, report, sweep, demo
+    sage_rlvr.evaluate(run)
+    sage_rlvr.sage(sage_rlvr.grpo(beta=0.05), sage_rlvr.Branch("p80"))      methods, guides, and @sage_rlvr.guide for your own
+
+Read core/ first (the arithmetic of a method), then methods/ (published methods), training/ (three engines), evaluation/
+(stored samples and exact scores), stats/ and results/ (comparisons), render/ (reports) and experiments/ (sweeps). api/
+has the functions above; config/, runs/ and cli/ hold recipes, run directories and the command line. Names are imported
+at their first use: importing the package loads no torch.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sage_rlvr.api import *
     from sage_rlvr.core import Anchor, Method, objective, shape
     from sage_rlvr.core.guides import *
     from sage_rlvr.methods import *
@@ -21,7 +27,9 @@ from sage_rlvr.extras import advice
 from sage_rlvr.registry import HOMES, declared, registry_of
 
 _HERE = Path(__file__).parent
+_JOBS = ("Comparison", "Evaluation", "Run", "compare", "demo", "evaluate", "offline", "report", "sft", "sweep", "train")
 _HOME = {
+    **dict.fromkeys(_JOBS, "sage_rlvr.api"),
     **dict.fromkeys(("Anchor", "Banded", "Guide", "Method", "objective", "shape"), "sage_rlvr.core"),
     **dict.fromkeys(declared(_HERE / "core" / "guides", "GUIDES"), "sage_rlvr.core"),
     **dict.fromkeys(declared(_HERE / "methods", "METHODS"), "sage_rlvr.methods"),

@@ -6,6 +6,7 @@ the first interval, because it holds what is done once.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
+from rich.table import Column
 
 from sage_rlvr.text import visible
 
@@ -23,11 +25,19 @@ SHOWN = {"loss": "loss", "reward/mean": "reward", "kl/to_reference": "KL", "guid
 NEWEST = 32  # intervals that count for the time left
 
 
+def quiet_libraries() -> None:
+    """No progress bars of weight loading, which last a moment on a 3 MB model; a setting of the user's own stays."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
 class PlainConsole(Console):
     """Where everything goes out. Text is data: no markup in it counts, and its control characters are shown escaped."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"highlight": False, "markup": False} | options)
+        # not rich's own output for notebooks, which goes to the cell whatever `file` is
+        super().__init__(**{"highlight": False, "markup": False, "force_jupyter": False} | options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """As `Console.render`; what rich itself sends to steer the terminal stays."""
@@ -116,10 +126,13 @@ class Bar:
     def __init__(self, console: Console, label: str, total: int, done: int = 0, every: float = 15.0) -> None:
         self.console, self.label, self.total, self.every = console, label, total, every
         self.pace, self.last = Pace(done), time.monotonic()
-        name, note = (
-            TextColumn(text, markup=False) for text in ("{task.description:<14}", "{task.fields[note]}")
-        )
-        columns = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), note)
+        # The count first, of a fixed width: rich narrows every column where a line is too long, and here only the words may be.
+        digits = 2 * len(str(total)) + 1
+        count = MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=digits))
+        spent = TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7))
+        cut = Column(no_wrap=True, overflow="ellipsis")
+        words = TextColumn("{task.description}  {task.fields[note]}", markup=False, table_column=cut)
+        columns = (count, BarColumn(bar_width=10, table_column=Column(min_width=10)), spent, words)
         self.rich = Progress(*columns, console=console, disable=not console.is_terminal)
         self.task = self.rich.add_task(label, total=total, completed=done, note="")
         self.rich.start()

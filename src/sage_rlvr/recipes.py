@@ -1,6 +1,6 @@
 """Recipes: YAML text -> a plain tree that knows where each value was written, and the recipes that the package ships.
 
-    tree = load("grpo", [("rollout.group_size", "16")])     # a file, or the name of a shipped recipe
+    tree = load("maxrl", [("rollout.group_size", "16")])     # a file, the name of a shipped recipe, or of a method
 
 `--a.b value` edits the tree. Precedence: default < `base:` file < YAML < override. `schema.py` makes values of the tree.
 """
@@ -9,18 +9,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from sage_rlvr import plugins
-from sage_rlvr.errors import ConfigError, Told, nearest, short, suggest
+from sage_rlvr.errors import ConfigError, Told, choose_from, nearest, short, suggest
 from sage_rlvr.reading import read_text
+from sage_rlvr.registry import registry_of
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
-FAMILIES = ("countdown", "paper", "designs", "repair", "knights", "steps", "words", "real")
+FAMILIES = ("countdown", "paper", "designs", "repair", "knights", "steps", "words", "rows", "real")
+SHORT = ("countdown", "designs")  # families whose recipes are also known by the stem of their file
+DEFAULT_TASK = "countdown"
+ROWS = "rows"  # the family whose base.yaml has the settings for a file of rows
+ROW_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+METHODS = "methods"  # the file of a family that names methods
 Place = tuple[str, ...]
 
 
@@ -133,7 +141,20 @@ def read(path: Path) -> Tree:
     return parse_yaml(read_text(path, MAX_BYTES, ConfigError, "is this a recipe?"), str(path))
 
 
-# ---- files and shipped recipes
+# ---- recipes by file and by name
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe that `locate` has found. name: of run directories and tables. file: with its settings; above: settings that go
+    before those of the file, which a method by name and a task bring."""
+
+    name: str
+    file: Path
+    above: Tree = field(default_factory=Tree)
+
+    def __str__(self) -> str:
+        return str(self.file) if not self.above else self.name
 
 
 def _folder(family: str) -> Path:
@@ -144,14 +165,126 @@ def _folder(family: str) -> Path:
 
 
 def shipped(*families: str) -> dict[str, Path]:
-    """name ("grpo" and "countdown/grpo", "paper/grpo", "tier1", ...) -> file of every recipe that the package ships, or of these
-    families. A short name is that of the first family of `FAMILIES` that has it."""
+    """name ("countdown/sft", "paper/grpo", "designs/demo", ...) -> file of every recipe that the package ships, or of these
+    families. Recipes of Countdown and designs have a short name too: "sft", "demo"."""
     found: dict[str, Path] = {}
     for family in families or FAMILIES:
         for file in sorted(_folder(family).glob("*.yaml")):
+            if file.stem == METHODS:
+                continue
             found[f"{family}/{file.stem}"] = file
-            found.setdefault(file.stem, file)
+            if family in SHORT:
+                found.setdefault(file.stem, file)
     return found
+
+
+def named_methods(family: str = DEFAULT_TASK) -> dict[str, tuple[Tree, str]]:
+    """name -> the settings {"method": ...} of a method on a task, and what a comment says of it: the entries of the task's
+    methods.yaml, then those of recipes/methods.yaml."""
+    found: dict[str, tuple[Tree, str]] = {}
+    for file in (_folder(family) / f"{METHODS}.yaml", _folder("") / f"{METHODS}.yaml"):
+        if not file.is_file():
+            continue
+        tree, comments = read(file), _comments(read_text(file, MAX_BYTES))
+        for name, settings in tree.items():
+            lines = {("method", *place[1:]): line for place, line in tree.origins.items() if place[:1] == (name,)}
+            found.setdefault(name, (Tree({"method": {"name": name, **settings}}, lines), comments.get(name, "")))
+    return found
+
+
+def _comments(text: str) -> dict[str, str]:
+    """key -> the comment right above it, as a headline; of the keys at the top level."""
+    found, comment = {}, ""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            comment += line.lstrip("# ") + " "
+            continue
+        if line and not line[0].isspace():
+            found[line.partition(":")[0]] = _first_sentence(comment)
+        comment = ""
+    return found
+
+
+def tasks_with_base() -> dict[str, str]:
+    """What `--task` may name -> the family whose base.yaml has the settings: the family, and the name of its task."""
+    found: dict[str, str] = {}
+    for family in FAMILIES:
+        file = _folder(family) / "base.yaml"
+        if file.is_file() and family != ROWS:
+            found[family] = family
+            task = read(file).get("task")
+            if isinstance(task, dict):
+                found.setdefault(str(task.get("name")), family)
+    return found
+
+
+def locate(name: str | Path, task: str | None = None, folder: Path = Path()) -> Recipe:
+    """The recipe of a file, of a shipped recipe's name, or of a method's: the settings of a task with this method.
+
+    task: a family with a base.yaml ("countdown", the default, "words", ...), a recipe whose settings are taken, or a file of
+    rows. folder: where a relative path starts. ConfigError names the nearest of either kind.
+    """
+    path, text = folder / name, str(name)
+    if task is not None:
+        if path.is_file() or Path(name).suffix:
+            raise ConfigError(f"--task {task} with the recipe {name}: the recipe has its task; leave --task out, or name a method")
+        return _method_on(task, text)
+    if path.is_file():
+        return Recipe(path.stem, path)
+    family, _, short_name = text.rpartition("/")
+    method = None
+    free = not path.exists() and not path.suffix and (not family or family in tasks_with_base())
+    if free and text not in shipped(family or DEFAULT_TASK):
+        method = _method_of(family or DEFAULT_TASK, short_name)  # before a design of the same name
+    if method is not None:
+        return method
+    file = find(name, folder=folder)
+    return Recipe(file.stem, file)
+
+
+def _method_on(task: str, method: str) -> Recipe:
+    """The settings of a task with a method by name."""
+    families = tasks_with_base()
+    if task in families:
+        family, above, file = families[task], Tree(), None
+    elif task.endswith((".yaml", ".yml")):
+        family, above, file = "", Tree(), find(task)
+    elif task.endswith(ROW_SUFFIXES):
+        family, above, file = ROWS, Tree({"task": {"name": "jsonl", "file": task}}, {("task",): "--task"}), None
+    else:
+        raise ConfigError(
+            f"--task {task!r}: no settings to train with{choose_from(task, families)}; or give a recipe whose settings are taken "
+            f"(.yaml), or a file of rows ({', '.join(ROW_SUFFIXES)})"
+        )
+    if file is None and (own := _folder(family) / f"{method}.yaml").is_file():
+        return Recipe(own.stem if family == DEFAULT_TASK else f"{family}-{own.stem}", own)
+    found = _method_of(family, method)
+    if found is None:
+        known = [*named_methods(family), *registry_of("method")]
+        near = nearest(method, known)
+        hint = f"did you mean {near!r}?" if near else f"`{suggest('methods')}` lists all"
+        raise ConfigError(f"{method!r}: no method of that name; {hint}{registry_of('method').own}")
+    stem = found.name if file is None and not above else f"{Path(task).stem}-{method}"
+    return Recipe(stem, found.file if file is None else file, merge(above, found.above))
+
+
+def _method_of(family: str, method: str) -> Recipe | None:
+    """The base recipe of a family with a method by its name in methods.yaml, else in the registry; None where neither has it."""
+    entries = named_methods(family)
+    if method in entries:
+        settings = entries[method][0]
+    elif method in registry_of("method"):
+        settings = Tree({"method": {"name": method}}, {("method",): method})
+    else:
+        return None
+    name = method if family in ("", DEFAULT_TASK) else f"{family}-{method}"
+    return Recipe(name, _folder(family or DEFAULT_TASK) / "base.yaml", settings)
+
+
+def trainable(task: str = DEFAULT_TASK) -> list[str]:
+    """What `train NAME --task TASK` takes: recipes of the task with a method, names of methods.yaml, registered methods."""
+    files = [file.stem for name, file in shipped(task).items() if name == f"{task}/{file.stem}" and "method" in load(file)]
+    return list(dict.fromkeys([*files, *named_methods(task), *registry_of("method")]))
 
 
 def maker_of(folder: str) -> str:
@@ -170,24 +303,32 @@ def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:
         return known[short_name]
     if path.exists():  # a folder: who reads it says so
         return path
-    if families and short_name in shipped():
-        tree = load(short_name)
+    if families and (tree := _recipe_named(short_name)):
         command = "train" if "method" in tree else "offline" if "loss" in tree else "sft"
         raise ConfigError(f"{name}: a recipe, and none of {', '.join(families)}; run it alone with: {suggest(command, short_name)}")
     local = {file.stem: file for file in sorted(path.parent.glob("*.y*ml"))}
+    named = [] if families else [*named_methods(), *(registry_of("method") if not path.suffix else ())]
     if (near := nearest(path.stem, local)) is not None:
         hint = f"did you mean {local[near]}?"
-    elif (not path.suffix or path.parent.is_dir()) and (near := nearest(short_name, known)) is not None:
+    elif (not path.suffix or path.parent.is_dir()) and (near := nearest(short_name, [*known, *named])) is not None:
         hint = f"did you mean {near!r}?"
     else:
         there = f"YAML files there: {', '.join(file.name for file in local.values()) or 'none'}"
         there = there if path.parent.is_dir() else f"the folder {path.parent} does not exist"
-        hint = f"{there}; `sage-rlvr recipes` lists those that are shipped"
-    raise ConfigError(f"{path}: no such file, nor a shipped recipe; {hint}")
+        hint = f"{there}; `sage-rlvr recipes` lists recipes, `sage-rlvr methods` lists methods"
+    what = "no such file, shipped recipe or method" if not families else "no such file, nor a shipped recipe"
+    raise ConfigError(f"{path}: {what}; {hint}")
+
+
+def _recipe_named(name: str) -> Tree | None:
+    """The tree of a recipe or method of that name, None where there is none."""
+    with suppress(ConfigError):
+        return load(name)
+    return None
 
 
 def recipe(name: str, family: str = "countdown") -> Path:
-    """The path of a shipped file, e.g. recipe("grpo.yaml"). `ConfigError` lists what there is instead."""
+    """The path of a shipped file, e.g. recipe("base.yaml"). `ConfigError` lists what there is instead."""
     file = _folder(family) / name
     if not file.is_file():
         there = ", ".join(sorted(p.name for p in file.parent.iterdir()))
@@ -196,23 +337,33 @@ def recipe(name: str, family: str = "countdown") -> Path:
 
 
 def headline(file: Path) -> str:
-    """What a recipe says of itself in its first comment, up to the first full stop."""
+    """What a recipe says of itself in its first comment, up to the first full stop or a command ("#   sage-rlvr ...")."""
     lines = read_text(file, MAX_BYTES).splitlines()
-    head = " ".join(line.lstrip("# ") for line in lines[: next((i for i, x in enumerate(lines) if x[:1] != "#"), 0)])
-    return re.split(r"(?<=[\w)\]])(?<!Dr)\. (?=[A-Z])", head)[0].rstrip(".")
+    first = next((i for i, x in enumerate(lines) if x[:1] != "#" or x.startswith("#   ")), 0)
+    return _first_sentence(" ".join(line.lstrip("# ") for line in lines[:first]))
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[\w)\]])(?<!Dr)\. (?=[A-Z])", text.strip())[0].rstrip(".")
 
 
 def copy(name: str, to: Path) -> Path:
-    """Write a shipped recipe to a file of one's own; its `base:` then names the shipped one. Returns the file.
+    """Write a shipped recipe, or a method by name, to a file; its `base:` then names the shipped one. Returns the file.
 
     ConfigError where `to` is there already.
     """
-    file = find(name)
-    to = to / file.name if to.is_dir() else to
+    found = locate(name)
+    to = to / f"{found.name}.yaml" if to.is_dir() else to
     if to.exists():
         raise ConfigError(f"{to}: there already; give another name, or move it away")
-    text = read_text(file, MAX_BYTES, ConfigError)
-    text = re.sub(r"^base: (\w+)\.yaml$", lambda m: f"base: {file.parent.name}/{m[1]}", text, flags=re.MULTILINE)
+    family = found.file.parent.name
+    if found.above:
+        about = named_methods(family).get(Path(name).name, (None, ""))[1]
+        text = f"# {about}.\n" if about else ""
+        text += yaml.safe_dump({"base": f"{family}/{found.file.stem}", **found.above}, sort_keys=False, width=120)
+    else:
+        text = read_text(found.file, MAX_BYTES, ConfigError)
+        text = re.sub(r"^base: (\w+)\.yaml$", lambda m: f"base: {family}/{m[1]}", text, flags=re.MULTILINE)
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_text(text, encoding="utf-8")
     return to
@@ -221,19 +372,24 @@ def copy(name: str, to: Path) -> Path:
 # ---- tree -> tree: inheritance and overrides
 
 
-def load(path: str | Path, overrides: Iterable[tuple[str, str]] = ()) -> Tree:
+def load(path: str | Path | Recipe, overrides: Iterable[tuple[str, str]] = (), task: str | None = None) -> Tree:
     """Read a recipe, merge the file its `base:` names (one level), load its `plugins:`, apply `--a.b value` edits.
 
-    path: a YAML file, or the name of a shipped one. overrides: pairs such as ("optimizer.lr", "3e-5"); the value is a YAML
-    scalar or flow collection. Nothing is decoded yet.
+    path: a YAML file, the name of a shipped one, or of a method, or what `locate` has found. overrides: pairs such as
+    ("optimizer.lr", "3e-5"); the value is a YAML scalar or flow collection. task: whose settings a method by name is given, see
+    `locate`. Nothing is decoded yet.
     Raises ConfigError for a missing, oversized or malformed file and for a malformed override.
     """
-    path = find(path)
-    tree = read(path)
+    found = path if isinstance(path, Recipe) else locate(path, task)
+    tree = read(found.file)
     base = tree.pop("base", None)
     if base is not None:
-        tree = _inherit(path, base, tree)
-    use_plugins(tree, path)
+        tree = _inherit(found.file, base, tree)
+    use_plugins(tree, found.file)
+    if found.above:
+        for key in found.above:  # a method in the place of another one, of which nothing stays
+            tree.pop(key, None)
+        tree = merge(tree, found.above)
     for key, text in overrides:
         tree = override(tree, key, text)
     return tree
@@ -256,7 +412,8 @@ def _inherit(path: Path, base: Any, tree: Tree) -> Tree:
     spot = tree.origins.get(("base",), str(path))
     if not isinstance(base, str):
         raise ConfigError(f"{spot}: base = {base!r}: expected the name of a YAML file beside this one")
-    parent = read(find(base, folder=path.parent))
+    found = locate(base, folder=path.parent)
+    parent = load(found) if found.above else read(found.file)
     if "base" in parent:
         raise ConfigError(
             f"{spot}: base = {base!r} has a base of its own ({parent['base']!r}); one level of inheritance is allowed. "

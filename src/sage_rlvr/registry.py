@@ -82,24 +82,32 @@ class Registry(MutableMapping[str, P], Generic[P]):
         self.kind, self.remember, self.check = kind, remember, check
         self._parts: dict[str, P] = dict(parts or {})
         self._labels: dict[str, str] = {}
+        self._about: dict[str, tuple[str, str]] = {}
 
     # ---- to register
 
     @overload
-    def register(self, part: F, *, name: str | None = None, label: str | None = None) -> F: ...
+    def register(
+        self, part: F, *, name: str | None = None, label: str | None = None, about: str = "", arxiv: str = ""
+    ) -> F: ...
 
     @overload
-    def register(self, part: None = None, *, name: str | None = None, label: str | None = None) -> Callable[[F], F]: ...
+    def register(
+        self, part: None = None, *, name: str | None = None, label: str | None = None, about: str = "", arxiv: str = ""
+    ) -> Callable[[F], F]: ...
 
-    def register(self, part: Any = None, *, name: str | None = None, label: str | None = None) -> Any:
+    def register(
+        self, part: Any = None, *, name: str | None = None, label: str | None = None, about: str = "", arxiv: str = ""
+    ) -> Any:
         """Add a part: a frozen dataclass, or a function that makes one; its annotated signature is what a recipe may set.
 
         As a decorator, with or without arguments. name: in recipes. label: in tables and figures, the name where None.
+        about, arxiv: what it is in a few words, and the number of its paper, for lists.
         ConfigError for a class that is no frozen dataclass or that the registry's check refuses, and for a name that another part
         has.
         """
         if part is None:
-            return functools.partial(self.register, name=name, label=label)
+            return functools.partial(self.register, name=name, label=label, about=about, arxiv=arxiv)
         name = name or getattr(part, "name", None) or _in_snake_case(part.__name__)
         if self.remember and inspect.isclass(part) and not _is_frozen(part):
             raise ConfigError(
@@ -120,6 +128,7 @@ class Registry(MutableMapping[str, P], Generic[P]):
         self._parts[name] = part
         if label is not None:
             self._labels[name] = label
+        self._about[name] = about, arxiv
         return part
 
     def __setitem__(self, name: str, part: Any) -> None:
@@ -185,6 +194,11 @@ class Registry(MutableMapping[str, P], Generic[P]):
     def label(self, name: str) -> str:
         """How tables and figures call the part."""
         return self._labels.get(name, name)
+
+    def about(self, name: str) -> tuple[str, str]:
+        """What the part is in a few words, by default the first sentence of its docstring, and its paper's arXiv number or ""."""
+        words, arxiv = self._about.get(name, ("", ""))
+        return words or first_sentence(self[name]), arxiv
 
     def _entry_points(self) -> dict[str, list[metadata.EntryPoint]]:
         """name -> the entry points that declare it; a name with several is refused when it is asked for."""

@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, SageError, Told, choose_from, nearest, short
-from sage_rlvr.recipes import Place, Tree, dotted, load, parse_scalar
+from sage_rlvr.recipes import Place, Recipe, Tree, dotted, load, parse_scalar
 from sage_rlvr.registry import HOMES, call_of, registry_of
 from sage_rlvr.signatures import KINDS, PLACEHOLDERS, SCALARS, kind_of, parameters, phrase
 
@@ -58,8 +58,8 @@ def decode(schema: type[T], tree: Any, where: str = "") -> T:
         raise refused from error
 
 
-def load_config(schema: type[T], path: str | Path, overrides: Iterable[tuple[str, str]] = ()) -> T:
-    """`decode(schema, load(path, overrides))`: a recipe file to a checked configuration."""
+def load_config(schema: type[T], path: str | Path | Recipe, overrides: Iterable[tuple[str, str]] = ()) -> T:
+    """`decode(schema, load(path, overrides))`: a recipe, by file or by name, to a checked configuration."""
     return decode(schema, load(path, overrides), where=str(path))
 
 

@@ -30,9 +30,9 @@ def test_version_and_overview(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 0 and capsys.readouterr().out == f"sage-rlvr {sage_rlvr.__version__}\n"
     lines = overview().splitlines()
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in COMMANDS)
-    assert max(map(len, lines)) <= 120
-    assert "143 after SIGTERM" in lines[-3] and "130 after Ctrl-C" in lines[-3]
-    assert "1 where the reader of a pipe went (`head`)" in lines[-2]
+    assert max(map(len, lines)) <= 120 and lines[2] == "train:" and [line for line in lines if line == "inspect:"]
+    assert "143 after SIGTERM" in lines[-2] and "130 after Ctrl-C" in lines[-2]
+    assert "1 stdout was closed early (broken pipe)" in lines[-1]
     with pytest.raises(SystemExit) as caught:
         main([])
     assert caught.value.code == 2 and "COMMAND --help" in capsys.readouterr().out

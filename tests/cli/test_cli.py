@@ -17,9 +17,8 @@ from rich.console import Console
 
 from command import call, refused, said
 from sage_rlvr import runs
+from sage_rlvr.api.printed import print_table
 from sage_rlvr.cli import app as cli
-from sage_rlvr.cli.compare import print_table
-from sage_rlvr.cli.session import Session
 from sage_rlvr.cli.train import Train
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.evaluation import record as records
@@ -43,9 +42,10 @@ def test_train_eval_and_compare(write_recipe: Recipe, tmp_path: Path, warm_polic
         assert call("train", write_recipe(method, name=f"{arm}.yaml")) == 0
         out, err = said(capsys)
         assert "minimize" in err and f"done: 2 steps, policy in runs/{arm}-s0/policy" in err
-        assert call("eval", f"runs/{arm}-s0", "--problems", 8, "--ks", 1, 4, "--sample", 50) == 0
+        assert call("eval", f"runs/{arm}-s0", "--problems", 8, "--ks", 1, 4, "--cross-check", 50) == 0
         out, _ = said(capsys)
-        assert "8 test problems (draw law), exact" in out and "pass@4" in out and "(99.9 % interval" in out and "they agree" in out
+        assert "8 test problems (sampling iid), exact" in out and "pass@4" in out
+        assert "(99.9 % interval" in out and "they agree" in out
         assert load_record(f"runs/{arm}-s0/evaluation-test.npz").problems == 8
     world = tmp_path / "grpo.yaml"
     assert (
@@ -232,7 +232,7 @@ def test_a_table_fits_its_terminal(width: int) -> None:
     for folder in ("2026-11-21_table1", "2026-11-22_temp03"):
         table = scores(Results.read(Path(__file__).parents[2] / "lab" / "experiments" / folder).stored or {})
         screen = Console(file=io.StringIO(), width=width)
-        print_table(Session(out=screen), table)
+        print_table(screen, table)
         body = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
         shown = [line for line in body if "in a wider terminal" not in line and "page" not in line]
         assert not any("…" in line for line in body) and max(len(line.rstrip()) for line in shown) <= width

@@ -151,7 +151,7 @@ def test_compare_refuses_unequal_problems(write_recipe: Recipe, warm_policy: Pat
 def test_bad_worlds_and_sizes(write_recipe: Recipe, warm_policy: Path, capsys: Capture) -> None:
     err = refused(capsys, "eval", warm_policy, "--world", "countdown-9")
     assert "countdown-9" in err and "countdown-4" in err
-    err = refused(capsys, "eval", warm_policy, "--world", write_recipe(), "--problems", 5000, "--draw", "census")
+    err = refused(capsys, "eval", warm_policy, "--world", write_recipe(), "--problems", 5000, "--sampling", "without-replacement")
     assert "5000 test problems" in err and "this world has" in err
     assert "temperature" in refused(capsys, "eval", warm_policy, "--world", write_recipe(), "--temperatures", 0.0)
     assert "k = 0" in refused(capsys, "eval", warm_policy, "--world", write_recipe(), "--problems", 3, "--ks", 0)
@@ -188,9 +188,9 @@ def test_a_world_beside_a_task_without_worlds_is_refused_by_samples_too(warm_pol
 
 def test_a_cross_check_needs_temperature_one(write_recipe: Recipe, warm_policy: Path, capsys: Capture) -> None:
     words = ("eval", warm_policy, "--world", write_recipe(), "--problems", 3, "--temperatures", 0.5)
-    err = refused(capsys, *words, "--sample", 8)
-    assert "--sample 8" in err and "1.0 among --temperatures (here 0.5)" in err
-    assert "--sample -1" in refused(capsys, *words, 1.0, "--sample", -1)
+    err = refused(capsys, *words, "--cross-check", 8)
+    assert "--cross-check 8" in err and "1.0 among --temperatures (here 0.5)" in err
+    assert "--cross-check -1" in refused(capsys, *words, 1.0, "--cross-check", -1)
 
 
 def test_a_place_that_cannot_be_written(write_recipe: Recipe, warm_policy: Path, capsys: Capture) -> None:

@@ -33,7 +33,7 @@ def test_every_option_of_every_part_is_said():
         ("advantage", "pass_at_k", "k", "x >= 1, whole or a schedule"),
         ("advantage", "power_normalized", "q", "0 <= x <= 2"),
         ("token_weight", "steer", "min_weight", "0 < x <= 1"),
-        ("token_weight", "verl", "gain", "any number"),
+        ("token_weight", "erank", "gain", "any number"),
         ("token_weight", "clip_cov", "low", "x < 5"),
         ("surrogate", "clip", "dual", "x > 1 or null"),
         ("guide", "token", "high_quantile", "0.05 < x <= 1"),

@@ -22,7 +22,7 @@ from sage_rlvr import errors
 from sage_rlvr.cli.app import COMMANDS, command_of, parse
 from sage_rlvr.config import OfflineConfig, SftConfig, TrainConfig, dump, load_config
 from sage_rlvr.models import folders as policies
-from sage_rlvr.recipes import find
+from sage_rlvr.recipes import find, locate
 from sage_rlvr.runs import RunDir
 
 Recipe = Callable[..., Path]
@@ -127,7 +127,7 @@ def test_a_report_that_compares_nothing_says_what_to_give(
 
 
 def test_a_base_at_one_temperature_is_evaluated_at_more(write_recipe: Recipe, suggested: list[list[str]]) -> None:
-    from sage_rlvr.report import Page, page_of
+    from sage_rlvr.render import Page, page_of
     from sage_rlvr.results import Results
 
     assert call("eval", "embedded", "--problems", 6, "--out", "base.npz") == 0
@@ -138,19 +138,19 @@ def test_a_base_at_one_temperature_is_evaluated_at_more(write_recipe: Recipe, su
 
 
 def test_a_recipe_is_no_design_of_a_sweep(suggested: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
-    for name, command in (("grpo", "train"), ("sft", "sft"), ("countdown/dr_grpo.yaml", "train")):
+    for name, command in (("grpo", "train"), ("sft", "sft"), ("countdown/dr_grpo", "train")):
         suggested.clear()
         assert call("sweep", name, "--dry-run") == 2
         [words] = suggested
-        assert words == [command, name.removesuffix(".yaml")] and "a recipe, and none of designs" in capsys.readouterr().err
-        assert find(words[1]).is_file()
+        assert words == [command, name] and "a recipe, and none of designs" in capsys.readouterr().err
+        assert locate(words[1]).file.is_file()
     assert call("sweep", "grpoo") == 2
     assert "no such file, nor a shipped recipe" in capsys.readouterr().err
 
 
 def test_a_mistyped_option(suggested: list[list[str]]) -> None:
-    assert call("export", "verl", "--draw", "3") == 2
-    assert call(*suggested[-1]) == 0 and suggested[-1] == ["export", "verl", "--help"]
+    assert call("recipes", "--unheard-of", "3") == 2
+    assert call(*suggested[-1]) == 0 and suggested[-1] == ["recipes", "--help"]
 
 
 def test_work_that_is_too_long_for_a_test_parses(

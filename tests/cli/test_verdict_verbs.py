@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from command import call, said
-from sage_rlvr.cli.evaluate import eval_lines
+from sage_rlvr.api.evaluate import eval_lines
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
@@ -40,7 +40,7 @@ def record(name: str, p: dict[float, np.ndarray]) -> str:
     """A record of problems with one right completion each, of the given probabilities at each temperature."""
     n = len(next(iter(p.values())))
     meta = {
-        "name": name, "model": name, "world": {"name": "made up"}, "split": "test", "seed": 1, "draw": "law",
+        "name": name, "model": name, "world": {"name": "made up"}, "split": "test", "seed": 1, "sampling": "iid",
         "problem_ids": [str(i) for i in range(n)], "versions": {}, "weights": name,
     }  # fmt: skip
     save_record(Record(meta, {t: [np.array([np.log(x)]) for x in row] for t, row in p.items()}), f"{name}.npz")
@@ -335,7 +335,7 @@ def test_frontiers_of_sample_stores(capsys: Capture) -> None:
             law = replace(IDENTITY, model=arm, seed=i, decoding={"preset": "x", "temperature": t, "max_new_tokens": 64})
             paths.setdefault(arm, []).append(store(f"{arm}-{i}", rng.binomial(16, p), law).split("=")[1])
     arms = [f"{arm}={','.join(found)}" for arm, found in paths.items()]
-    code, out, err = run(capsys, "compare", *arms, "--k", 8, "--frontier")
+    code, out, err = run(capsys, "compare", *arms, "--k", 8)
     assert code == 0, err
     assert "a, sums at T = 0.4: pass@1 0." in out
     assert "b vs a, pass@8 at equal pass@1 (mean over all temperatures) on sums: " in out
@@ -346,9 +346,9 @@ def test_frontiers_of_sample_stores(capsys: Capture) -> None:
     )
     assert (
         "is named twice"
-        in run(capsys, "compare", "a=a-0,a-0", "b-0", "--frontier", "--k", 8)[2]
+        in run(capsys, "compare", "a=a-0,a-0", "b-0", "--k", 8)[2]
     )
-    assert "settings of sample stores" in run(capsys, "compare", "x.npz", "y.npz", "--frontier")[2]
+    assert "settings of sample stores" in run(capsys, "compare", "x.npz", "y.npz")[2]
 
 
 @pytest.mark.slow

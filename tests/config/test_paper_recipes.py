@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sage_rlvr.cli.app import main
-from sage_rlvr.cli.recipes import recipe_lines, schema_of
-from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump, load, load_config
+from sage_rlvr.cli.recipes import recipe_lines
+from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump, load, load_config, schema_of
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.recipes import recipe
 from sage_rlvr.training.counts.dry_run import dry_run_lines
@@ -177,7 +177,7 @@ def test_the_sft_recipe_has_the_numbers_of_table_7() -> None:
         (["show", str(FOLDER / "sft.yaml")], "max_length: 2048"),
         (["train", str(FOLDER / "r1_grpo.yaml"), "--dry-run"], "generated at most"),
         (["sft", str(FOLDER / "sft.yaml"), "--dry-run"], "optimizer step"),
-        (["train", str(recipe("grpo.yaml")), "--dry-run"], "250 rollouts of 256 completions"),
+        (["train", "grpo", "--dry-run"], "250 rollouts of 256 completions"),
         (["sft", str(recipe("sft.yaml")), "--dry-run"], "2,000 optimizer steps"),
     ],
     ids=lambda value: " ".join(Path(w).name for w in value[:2]) if isinstance(value, list) else "",

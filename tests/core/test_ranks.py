@@ -11,9 +11,9 @@ import torch
 
 from sage_rlvr.core import GroupNormalized, Signals, advantages_of
 from sage_rlvr.core.ranks import ranks_of
-from sage_rlvr.core.token_weights import Verl
+from sage_rlvr.core.token_weights import ERank
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import verl
+from sage_rlvr.methods import erank
 from sage_rlvr.stats.samples.spectrum import rank_path
 
 
@@ -60,7 +60,7 @@ def given(seed: int, advantages: list[float]) -> Signals:
 
 def test_verl_by_its_formulas() -> None:
     """Two rollouts, the second against the running means of the first; all tokens of a completion alike."""
-    part = Verl(stride=3)
+    part = ERank(stride=3)
     means, state = dict.fromkeys(("rank", "velocity", "acceleration"), 0.0), part.start()
     for seed in (1, 2):
         signals = given(seed, [1.0, -1.0, 0.2, -0.1, 0.0, 2.0])
@@ -87,7 +87,7 @@ def test_verl_by_its_formulas() -> None:
 
 def test_the_bonus_of_the_released_script_is_zero_and_the_running_means_are_metrics_alone() -> None:
     """Its flags switch off the reward that its bonus is the difference of: A' = A, here scale = 0."""
-    part = Verl(scale=0.0, share=1.0, stride=3)
+    part = ERank(scale=0.0, share=1.0, stride=3)
     signals = given(3, [1.0, -1.0, 0.5, -0.5, 0.0, 2.0])
     weights, state = part(signals, part.start())
     assert torch.equal(weights, torch.ones_like(weights))
@@ -96,14 +96,25 @@ def test_the_bonus_of_the_released_script_is_zero_and_the_running_means_are_metr
     assert float(state["rank"]) == pytest.approx(float(wanted.rank.mean())) and state["rank"] > 1
 
 
+def test_the_rank_may_be_of_the_whole_completion_as_released() -> None:
+    """Two opposite states of each direction: 8 tokens of 4 directions have rank 4, their last 4 tokens (2 directions) rank 2."""
+    states = torch.cat([torch.eye(4)[[n]] * sign for n in range(4) for sign in (1, -1)])[None]
+    mask = torch.ones(1, 8, dtype=torch.bool)
+    signals = Signals(torch.zeros(1, 8), None, mask, torch.arange(1), hidden=states, advantages=torch.tensor([1.0]))
+    cut, whole = ERank(stride=2, last=4, share=1.0), ERank(stride=2, last=4, share=1.0, whole_rank=True)
+    (_, of_cut), (_, of_whole) = cut(signals, cut.start()), whole(signals, whole.start())
+    assert float(of_cut["rank"]) == pytest.approx(2) and float(of_whole["rank"]) == pytest.approx(4)
+    assert of_cut["velocity"] == of_whole["velocity"] and float(of_cut["velocity"]) == pytest.approx(1)
+
+
 @pytest.mark.parametrize("add_reward", [False, True])
 def test_what_the_released_script_does(add_reward: bool) -> None:
     """Written out from its flow: aux = rewards with the bonus, where add_reward is set, minus rewards without; then
     A' = A + min(max(aux, 0), |A| / kappa) at the last token. As released add_reward is off: A' = A bit for bit, though Phi is
-    not 0. Switched on the bonus is in the task's reward too, before the group is normalized. So neither is `verl`, which shapes A
-    alone; and verl(scale=0) is the script as released."""
+    not 0. Switched on the bonus is in the task's reward too, before the group is normalized. So neither is `erank`, which shapes A
+    alone; and erank(scale=0) is the script as released."""
     signals, rewards = given(1, [0.0] * 6), torch.tensor([[1.0, 0, 1], [0, 1, 0]])
-    part = Verl(stride=3)
+    part = ERank(stride=3)
     plain = GroupNormalized()(rewards).flatten()
     signals = replace(signals, advantages=plain)
     weights, _ = part(signals, part.start())
@@ -116,14 +127,14 @@ def test_what_the_released_script_does(add_reward: bool) -> None:
     released = normalized + torch.minimum(aux.clamp(min=0), normalized.abs() / 2)
     assert torch.equal(released, plain) is not add_reward
     assert not torch.allclose(released, ours, atol=1e-2)
-    same = advantages_of(verl(scale=0.0, stride=3), rewards, signals)
+    same = advantages_of(erank(scale=0.0, stride=3), rewards, signals)
     assert torch.equal(torch.where(signals.mask, same, 0.0), torch.where(signals.mask, plain[:, None], 0.0))
 
 
 @pytest.mark.parametrize("bad", [{"kappa": 1.0}, {"scale": -1.0}, {"share": 0.0}, {"stride": 1}, {"last": 0}])
 def test_what_has_no_meaning_is_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="Verl"):
-        Verl(**bad)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="ERank"):
+        ERank(**bad)  # type: ignore[arg-type]
     signals = Signals(torch.zeros(1, 2), None, torch.ones(1, 2), torch.arange(1), advantages=torch.ones(1))
     with pytest.raises(DataError, match="hidden"):
-        Verl()(signals, Verl().start())
+        ERank()(signals, ERank().start())

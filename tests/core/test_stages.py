@@ -224,7 +224,7 @@ RANGE = {
 
 @pytest.mark.parametrize("name", FACTORS)
 def test_the_bias_of_a_size_that_depends_on_outcomes(name: str):
-    """Force over mean size, in units of grad P(right), G = 8: docs/methods/map.md quotes these. As published the mean that is taken
+    """Force over mean size, in units of grad P(right), G = 8: lab/pages/map.md quotes these. As published the mean that is taken
     off holds the completion itself, else the others alone."""
     hard = {"target": "hardness", "max_completions": 64} if "hardness" in name else {}
     method = dars(baseline=name.partition(",")[0], **hard)

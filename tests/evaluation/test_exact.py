@@ -19,7 +19,6 @@ from sage_rlvr.evaluation.sampling import choose
 from sage_rlvr.models.listing import solutions
 from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import load_policy
-from sage_rlvr.recipes import recipe
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.countdown import Countdown, Problem
 from sage_rlvr.tasks.word_problems import WordProblems
@@ -107,13 +106,13 @@ def test_evaluate_records_what_it_did(warm_policy: Path, tmp_path: Path) -> None
 
 def test_of_the_training_problems_the_first_of_those_that_a_run_trains_on(warm_policy: Path) -> None:
     """Each once and in its order, whatever seed and draw: exactly, and by samples."""
-    config = replace(load_config(TrainConfig, recipe("grpo.yaml")), world=WORLD)
+    config = replace(load_config(TrainConfig, "grpo"), world=WORLD)
     pool = [p.problem_id for p in training_problems(config)[1]]
     assert len(pool) == 60 == len(set(pool))
-    for seed, draw in ((1, "law"), (2, "census")):
-        record = evaluate(Target("warm", str(warm_policy), WORLD), split="train", problems=60, seed=seed, draw=draw)
+    for seed, sampling in ((1, "iid"), (2, "without-replacement")):
+        record = evaluate(Target("warm", str(warm_policy), WORLD), split="train", problems=60, seed=seed, sampling=sampling)
         assert record.meta["problem_ids"] == pool and record.meta["split"] == "train"
-        assert list(choose(WORLD.build(), "train", seed, 7, draw).problems) == pool[:7]
+        assert list(choose(WORLD.build(), "train", seed, 7, sampling).problems) == pool[:7]
     record = evaluate(Target("warm", str(warm_policy), WORLD), split="train", problems=300)
     assert record.meta["problem_ids"] == pool  # there are no more
 
@@ -122,15 +121,15 @@ def test_both_draws_score_a_repeated_problem_once_and_alike(warm_policy: Path) -
     target, task = Target("warm", str(warm_policy), WORLD), WORLD.build()
     size = len(task.census("test"))
     law = evaluate(target, problems=2 * size)  # more draws than problems, so some must come twice
-    census = evaluate(target, problems=size, draw="census")
-    assert law.meta["draw"] == "law" and census.meta["draw"] == "census"
+    census = evaluate(target, problems=size, sampling="without-replacement")
+    assert law.meta["sampling"] == "iid" and census.meta["sampling"] == "without-replacement"
     assert sorted(census.meta["problem_ids"]) == sorted(p.problem_id for p in task.census("test"))
     by_id = dict(zip(census.meta["problem_ids"], census.logps[1.0], strict=True))
     assert len(set(law.meta["problem_ids"])) < 2 * size
     for name, row in zip(law.meta["problem_ids"], law.logps[1.0], strict=True):
         assert np.allclose(row, by_id[name], atol=1e-5)
-    with pytest.raises(DataError, match="choose one of law, census"):
-        evaluate(target, draw="all")
+    with pytest.raises(DataError, match="choose one of iid, without-replacement"):
+        evaluate(target, sampling="all")
 
 
 def test_the_cross_check_agrees_also_with_few_problems(warm_policy: Path) -> None:

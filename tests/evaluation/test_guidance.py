@@ -238,7 +238,7 @@ def test_the_command_prints_what_it_pairs_trains_and_refuses_other_stores(
     assert offline("--dry-run") == 0 and "2 optimizer steps of 2 pairs" in capsys.readouterr().out
     assert offline() == 0
     said = capsys.readouterr()
-    assert all(line in said.out for line in found.lines()) and "done: 2 steps" in said.err
+    assert all(line in said.err for line in found.lines()) and "done: 2 steps" in said.err
     facts = json.loads((stores / "run" / "run.json").read_text())
     assert facts["kind"] == "offline" and facts["config"]["loss"] == "dpo" and found.digests["retries"] in str(facts)
     assert (stores / "run" / "policy" / "model.safetensors").is_file()

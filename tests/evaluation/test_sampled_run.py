@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from command import call
-from sage_rlvr.cli.compare import _guess_floor
+from sage_rlvr.api.printed import _guess_floor
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import sampled_run
 from sage_rlvr.evaluation.documents import generated_docs
@@ -49,7 +49,7 @@ def test_the_best_of_n_is_what_a_reward_model_ranks_first(
     """One with a head of zeros ranks all alike, and takes the first."""
     policy, tokens = load_policy(str(warm_policy))
     save_policy(from_policy(policy, tokens), tokens.tokenizer, tmp_path / "even")
-    told = ("--samples", 32, "--store", "ranked", "--best-of")
+    told = ("--samples", 32, "--store", "ranked", "--rerank-with")
     assert call("eval", warm_policy, *words, *told, tmp_path / "even") == 0
     with SampleStore.open("ranked") as store:
         rows, right = store.samples(), store.counts().right
@@ -58,7 +58,8 @@ def test_the_best_of_n_is_what_a_reward_model_ranks_first(
     wanted = (f"{first:.3f} [", f"; pass@1 {right.mean() / 32:.3f} [", f"pass@32 {(right > 0).mean():.3f} [")
     assert line.split()[3] + " [" == wanted[0] and all(one in line for one in wanted[1:])
     assert call("eval", warm_policy, *words, *told, warm_policy) == 2
-    assert call("eval", warm_policy, *words, "--best-of", tmp_path / "even") == 2 and "add --samples N" in capsys.readouterr().err
+    assert call("eval", warm_policy, *words, "--rerank-with", tmp_path / "even") == 2
+    assert "add --samples N" in capsys.readouterr().err
 
 
 # ---- scored afterwards
@@ -68,7 +69,7 @@ def test_the_best_of_n_is_what_a_reward_model_ranks_first(
 def test_samples_that_were_drawn_without_a_base_are_scored_by_the_same_command_with_one(
     words: tuple[Any, ...], warm_policy: Path, tiny_policy: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = ("--score-base", tiny_policy)
+    base = ("--base-logprobs", tiny_policy)
     assert call("eval", warm_policy, *words, "--samples", 32, "--store", "at-once", *base) == 0
     assert call("eval", warm_policy, *words, "--samples", 32, "--store", "later") == 0
     assert "perplexity under" not in capsys.readouterr().out.split("store: at-once")[1]
@@ -100,7 +101,7 @@ def test_a_top_up_with_a_base_scores_the_older_samples_too(
     words: tuple[Any, ...], warm_policy: Path, tiny_policy: Path
 ) -> None:
     assert call("eval", warm_policy, *words, "--samples", 32, "--store", "a") == 0
-    assert call("eval", warm_policy, *words, "--samples", 64, "--store", "a", "--score-base", tiny_policy) == 0
+    assert call("eval", warm_policy, *words, "--samples", 64, "--store", "a", "--base-logprobs", tiny_policy) == 0
     rows = SampleStore.open("a").table(("base_logps",))
     assert len(rows) == 3 * 64 and not rows["base_logps"].null_count
 
@@ -161,8 +162,8 @@ def test_after_reverify_the_same_command_tops_up(
     real = countdown.code_hash
     monkeypatch.setattr(countdown, "code_hash", lambda *a, **k: real(*a, **k)[::-1])
     assert call("eval", *more, "--samples", 64) == 2
-    assert "--reverify), after which the samples can be topped up" in capsys.readouterr().err
-    assert call("eval", *more, "--reverify") == 0 and "96 samples judged again" in capsys.readouterr().out
+    assert "--rejudge), after which the samples can be topped up" in capsys.readouterr().err
+    assert call("eval", *more, "--rejudge") == 0 and "96 samples judged again" in capsys.readouterr().out
     assert call("eval", *more, "--samples", 64) == 0
     store = SampleStore.open("a")
     assert (

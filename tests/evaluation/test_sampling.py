@@ -227,7 +227,7 @@ def test_q_and_perplexity_are_of_what_the_rows_say(pieces: Any, tmp_path: Path) 
         evaluation(pieces, scorer=scorer, guide=guide_of("token")).run(other, 64)
     said = "\n".join(report_lines(SampleStore.open(tmp_path / "s")))
     assert "several of --guide (branch; token): none is given" in said and "q          mean" not in said
-    assert "several of --score-base (first 0123; second 0123): none is given" in said
+    assert "several of --base-logprobs (first 0123; second 0123): none is given" in said
     assert "perplexity under first" in "\n".join(report_lines(SampleStore.open(tmp_path / "s"), 32))
 
 

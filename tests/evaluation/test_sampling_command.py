@@ -34,15 +34,15 @@ def test_eval_samples_tops_up_compares_and_judges_again(
     recipe: Path, warm_policy: Path, tiny_policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--world", recipe, "--problems", 6, "--quiet")
-    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "a", "--score-base", tiny_policy) == 0
+    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "a", "--base-logprobs", tiny_policy) == 0
     said = capsys.readouterr().out
     assert "preset untruncated" in said and "perplexity under" in said and "store: a" in said
-    assert call("eval", warm_policy, *words, "--samples", 64, "--store", "a", "--score-base", tiny_policy) == 0
+    assert call("eval", warm_policy, *words, "--samples", 64, "--store", "a", "--base-logprobs", tiny_policy) == 0
     assert "n = 64" in capsys.readouterr().out
-    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "a", "--rank") == 0
+    assert call("eval", warm_policy, *words, "--samples", 32, "--store", "a", "--effective-rank") == 0
     rank = capsys.readouterr().out.split("rank       ")[1]
     assert 1 < float(rank.split()[0]) < 9 and "effective rank of the last hidden states" in rank
-    assert call("samples", "a", "--anatomy", warm_policy, "--samples", 32) == 0
+    assert call("samples", "a", "--token-stats", warm_policy, "--samples", 32) == 0
     assert "signal anatomy of" in capsys.readouterr().out
     assert call("eval", tiny_policy, *words, "--samples", 64, "--preset", "paper") == 0
     home = Path("runs/samples") / tiny_policy.name / "countdown-paper"
@@ -53,7 +53,7 @@ def test_eval_samples_tops_up_compares_and_judges_again(
     assert call("compare", "warm=a", "tiny=b", "--k", 32) == 0
     assert "pass@32" in capsys.readouterr().out
     before = SampleStore.open("a").digest()
-    assert call("eval", warm_policy, *words, "--reverify", "--store", "a") == 0
+    assert call("eval", warm_policy, *words, "--rejudge", "--store", "a") == 0
     assert capsys.readouterr().out.startswith("0 samples judged again") and SampleStore.open("a").digest() == before
 
 
@@ -69,7 +69,7 @@ def test_stores_at_several_temperatures_make_a_frontier(
             assert f"preset untruncated: T {t:g}, nothing truncated" in capsys.readouterr().out
         stores = [home / policy.name / f"countdown-untruncated-T{t}" for t in ("1", "0.5")]
         arms.append(f"{policy.name}={stores[0]},{stores[1]}")
-    assert call("compare", *arms, "--frontier", "--k", 8) == 0
+    assert call("compare", *arms, "--k", 8) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "countdown at T = 1: pass@1 " in said and "countdown at T = 0.5: pass@1 " in said
     assert "pass@8 at equal pass@1" in said
@@ -94,7 +94,7 @@ def test_another_policy_or_setting_does_not_continue_a_store(
         assert [word for word in ("other weights", "problems: 2") if word in err] == [
             w for w in ("other weights", "problems: 2") if w in hint
         ]
-    assert call("eval", warm_policy, "--world", recipe, "--problems", 3, "--store", "a", "--reverify") == 2
+    assert call("eval", warm_policy, "--world", recipe, "--problems", 3, "--store", "a", "--rejudge") == 2
     assert "other problems" in capsys.readouterr().err
 
 

@@ -78,7 +78,7 @@ def test_prompts_go_through_the_template_of_the_policy_or_of_the_format(rows: Pa
     boxed = prompts_of(choose(task_named(str(rows), "boxed")), chat)
     assert boxed[1] != own_hash
     for template, message in (
-        ("{{ messages[0]['content'] }}", r"leaves out the user's message \('2\+2\?'\).*eval --chat format"),
+        ("{{ messages[0]['content'] }}", r"leaves out the user's message \('2\+2\?'\).*eval --chat-template format"),
         ("{{ '{system_prompt}' }}" + CHATML, r"leaves \{system_prompt\} in the prompt"),
         ("{{ bos_token + bos_token }}" + CHATML, "starts with '<s>' twice"),
     ):

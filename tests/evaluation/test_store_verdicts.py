@@ -50,7 +50,7 @@ def test_a_top_up_by_a_verifier_that_the_samples_have_left_is_mixed_and_must_be_
             with pytest.raises(ConfigError, match=rf'verifier_hash: "v0, v1" -> "{name}"'):
                 SampleStore.open(tmp_path, replace(SMALL, verifier_hash=name))
         assert store.reverify(lenient, "v1") == 4 and store.counts().right.sum() == 12
-    with pytest.raises(ConfigError, match=r'verifier_hash: "v1" -> "v0"(?s:.)*--reverify\), after which'):
+    with pytest.raises(ConfigError, match=r'verifier_hash: "v1" -> "v0"(?s:.)*--rejudge\), after which'):
         SampleStore.open(tmp_path, SMALL)
 
 

@@ -96,7 +96,7 @@ def test_whatever_can_be_refused_is_refused_before_training(tmp_path: Path, warm
     refused(r"--seeds \[1, 2, 1\]: one stands there twice", seeds=(1, 2, 1))
     refused(r"--arms \['grpo', 'grpo'\]: one stands there twice", arms=("grpo", "grpo"))
     refused("--problems 0: an evaluation needs at least 1", problems=0)
-    refused("--arms gpro: no such recipe; did you mean 'grpo'.*choose from: .*maxrl", arms=("gpro",))
+    refused("--arms gpro: no such method; did you mean 'grpo'.*choose from: .*maxrl", arms=("gpro",))
     assert plan(tmp_path / "new", pairs(warm_policy), arms=("placebo",))[0].label == "Placebo s0"
 
 

@@ -15,7 +15,6 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.experiments.controls import Arm, same
 from sage_rlvr.experiments.design import DesignSpec, load_design, resolve, sft_config, world_named
 from sage_rlvr.methods import METHODS
-from sage_rlvr.recipes import recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 DESIGNS, EXPERIMENTS = ROOT / "recipes" / "designs", ROOT / "lab" / "experiments"
@@ -49,9 +48,9 @@ def test_missing_controls_are_added_and_those_that_are_there_count(tmp_path: Pat
         "branch_unguided_no_kl",
     )
     assert branch.matched == ("branch_unguided_beta0.025", "branch_unguided", "branch_unguided_beta0.1")
-    assert same(arms["branch_unguided"].config, load_config(TrainConfig, recipe("grpo.yaml")))
-    assert same(arms["branch_unguided_no_kl"].config, load_config(TrainConfig, recipe("no_kl.yaml")))
-    assert same(arms["branch_placebo"].config, load_config(TrainConfig, recipe("placebo.yaml")))
+    assert same(arms["branch_unguided"].config, load_config(TrainConfig, "grpo"))
+    assert same(arms["branch_unguided_no_kl"].config, load_config(TrainConfig, "no_kl"))
+    assert same(arms["branch_placebo"].config, load_config(TrainConfig, "placebo"))
     assert all(arm.why for name, arm in arms.items() if name != "branch")
     there, _ = arms_of(
         write(
@@ -82,7 +81,7 @@ def test_where_the_kl_is_in_the_reward_the_placebo_is_centered(tmp_path: Path) -
     arms, _ = arms_of(write(tmp_path, "arms: {r: rloo_rarity, rloo: rloo}\ncontrol: rloo\ncontrols: [placebo]\n"))
     assert list(arms) == ["r", "rloo", "r_placebo"] and arms["r"].placebo == "r_placebo"
     assert arms["r_placebo"].why == "RLOO+Rarity with its q permuted over the tokens, centered so that it pays nothing"
-    assert same(arms["r_placebo"].config, load_config(TrainConfig, recipe("rloo_rarity_placebo_centered.yaml")))
+    assert same(arms["r_placebo"].config, load_config(TrainConfig, "rloo_rarity_placebo_centered"))
     both = "old: rloo_rarity_placebo, new: rloo_rarity_placebo_centered"
     there, _ = arms_of(write(tmp_path, f"arms: {{r: rloo_rarity, {both}}}\ncontrol: r\ncontrols: none\n"))
     assert there["r"].placebo == "new" and there["new"].placebo is there["old"].placebo is None
@@ -98,10 +97,10 @@ def test_controls_none_adds_nothing(tmp_path: Path) -> None:
 
 
 def test_the_same_training_is_known_under_another_name(tmp_path: Path) -> None:
-    grpo, no_kl = (load_config(TrainConfig, recipe(f"{name}.yaml")) for name in ("grpo", "no_kl"))
-    off = load_config(TrainConfig, recipe("grpo.yaml"), [("method.beta", "0.0")])
+    grpo, no_kl = (load_config(TrainConfig, name) for name in ("grpo", "no_kl"))
+    off = load_config(TrainConfig, "grpo", [("method.beta", "0.0")])
     assert same(no_kl, off) and not same(grpo, no_kl) and same(grpo, replace(grpo, seed=7))
-    assert not same(grpo, replace(grpo, steps=10)) and not same(no_kl, load_config(TrainConfig, recipe("dr_grpo.yaml")))
+    assert not same(grpo, replace(grpo, steps=10)) and not same(no_kl, load_config(TrainConfig, "dr_grpo"))
     with pytest.raises(ConfigError, match="'a' and 'b' train the same thing"):
         arms_of(write(tmp_path, "arms: {a: no_kl, b: {recipe: grpo, edits: {method.beta: 0.0}}}\ncontrol: a\n"))
 
@@ -122,12 +121,12 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nbaselines:\n"
         ("arms: {a: grpo}\ncontrol: a\nevaluate: {temperatures: [0.5]}\n", "1.0 among them"),
         (
             "arms:\n  a: gpro\ncontrol: a\n",
-            r"design.yaml:4: arm 'a': .*gpro: no such file, nor a shipped recipe; did you mean 'grpo'\?",
+            r"design.yaml:4: arm 'a': .*gpro: no such file, shipped recipe or method; did you mean 'grpo'\?",
         ),
         ("arms: {a: nowhere/x.yaml}\ncontrol: a\n", "design.yaml:3: arm 'a': .*x.yaml: no such file"),
         (
             "arms: {a: grpo}\ncontrol: a\npolicy: gpro\n",
-            "design.yaml: policy: .*gpro: no such file, nor a shipped recipe; did you mean 'grpo'",
+            "design.yaml: policy: .*gpro: no such file, shipped recipe or method; did you mean 'grpo'",
         ),
         (
             "arms: {a: grpo}\ncontrol: a\nbase:\n  stepz: 3\n",
@@ -214,7 +213,7 @@ def test_the_designs_of_the_repository(path: Path) -> None:
         assert world_named(name, path.parent) != arms[design.control].config.world
     if design.policy is not None:
         found = sft_config(design, path)
-        assert found is not None and found[1].model != load_config(SftConfig, recipe("sft.yaml")).model  # else the shipped one
+        assert found is not None and found[1].model != load_config(SftConfig, "sft").model  # else the shipped one
 
 
 def test_the_main_design_is_the_seven_arms_with_every_control() -> None:
@@ -228,7 +227,7 @@ def test_the_main_design_is_the_seven_arms_with_every_control() -> None:
     arms, _ = arms_of(DESIGNS / "table1.yaml")
     assert [name for name, arm in arms.items() if arm.why] == ["grpo_beta0.025", "grpo_beta0.1", "sage_token_placebo"]
     for name in design.arms:  # each is its recipe unedited, so that runs of `sage-rlvr demo` are runs of it
-        assert arms[name].config == load_config(TrainConfig, recipe(f"{name}.yaml"))
+        assert arms[name].config == load_config(TrainConfig, name)
 
 
 def test_an_arm_names_the_betas_between_which_another_method_is_read(tmp_path: Path) -> None:

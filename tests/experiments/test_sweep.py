@@ -29,7 +29,7 @@ from sage_rlvr.experiments.display import dry_lines
 from sage_rlvr.experiments.jobs import Task, run_tasks
 from sage_rlvr.experiments.plan import plan
 from sage_rlvr.experiments.sweep import run
-from sage_rlvr.report import write_summary
+from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results
 
 # A Branch that acts within two steps whatever the machine's rounding: its weights are then not the control's.

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from experiments.sweep_common import summarize
-from sage_rlvr.cli.compare import caveats
+from sage_rlvr.api.printed import caveats
 from sage_rlvr.evaluation.record import Record, load_record, save_record
-from sage_rlvr.report import write_summary
+from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results, Run, compare
 from sage_rlvr.results.comparisons import between
 from sage_rlvr.results.page.values import _choice
@@ -33,7 +33,7 @@ def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] 
 
     def record(name: str, p: float) -> None:
         logps = {1.0: [np.log([p]), np.log([0.5])], 0.5: [np.log([p / 2]), np.log([0.5])]}
-        meta = {"name": name, "problem_ids": ["a", "b"], "world": {}, "split": "test", "seed": 1, "draw": "law"}
+        meta = {"name": name, "problem_ids": ["a", "b"], "world": {}, "split": "test", "seed": 1, "sampling": "iid"}
         save_record(Record(meta, logps), path / "evaluations" / f"{name}.npz")
 
     record("base", 0.1)
@@ -57,7 +57,7 @@ def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] 
         "world": "w",
     }
     facts |= {"versions": {}, "choice": None, "left_out": [], "arms": arms, "runs": cells, "base_evaluated": [""]}
-    facts |= {"evaluate": {"ood": [], "problems": 2, "split": "test", "draw": "law", "ood_problems": 1}}
+    facts |= {"evaluate": {"ood": [], "problems": 2, "split": "test", "sampling": "iid", "ood_problems": 1}}
     (path / "design.json").write_text(json.dumps(facts))
     return path
 

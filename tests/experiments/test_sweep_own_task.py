@@ -22,7 +22,7 @@ from sage_rlvr.experiments.jobs import Task, run_tasks
 from sage_rlvr.experiments.plan import Sweep, plan
 from sage_rlvr.experiments.sweep import run
 from sage_rlvr.registry import registry_of
-from sage_rlvr.report import write_summary
+from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results, compare
 
 OWN = """
@@ -274,7 +274,7 @@ def test_a_task_from_outside_is_evaluated_as_countdown_is(
         told = " ".join(capsys.readouterr().out.split())
         assert caught.value.code == 0 and f": sums of numbers below {most}; {many} test problems" in told
         floor = f"uniform guesses: pass@1 {1 / (2 * most - 1):.3f}, pass@8 {1 - (1 - 1 / (2 * most - 1)) ** 8:.3f}"
-        assert f"{floor} problems: sums of numbers below {most}; split test, draw law, seed 1" in told
+        assert f"{floor} problems: sums of numbers below {most}; split test, sampling iid, seed 1" in told
     with pytest.raises(SystemExit) as caught:
         main(["eval", str(tmp_path / "run"), *words[:2], "--task", "drawn_sums", "--samples", "2", "--store", str(tmp_path / "s")])
     assert caught.value.code == 0 and "problems: sums of numbers below 5;" in " ".join(capsys.readouterr().out.split())

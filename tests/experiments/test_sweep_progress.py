@@ -17,7 +17,7 @@ from sage_rlvr.experiments import jobs as work
 from sage_rlvr.experiments import sweep as module
 from sage_rlvr.experiments.display import dry_lines, line, table
 from sage_rlvr.experiments.plan import note, plan
-from sage_rlvr.report import write_summary
+from sage_rlvr.render import write_summary
 
 
 def test_what_did_not_run_is_said(tmp_path: Path, design: Callable[..., Path]) -> None:

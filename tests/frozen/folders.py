@@ -82,7 +82,7 @@ def records(kind: str, world: Mapping[str, Any], problems: Sequence[str], kept: 
 def _meta(name: str, world: Mapping[str, Any], problems: Sequence[str]) -> dict[str, Any]:
     return {
         "name": name, "model": "embedded" if name == "base" else name, "world": dict(world), "split": "test", "seed": 1,
-        "draw": "law", "problem_ids": list(problems), "versions": {"numpy": "2"}, "weights": weights(name),
+        "sampling": "iid", "problem_ids": list(problems), "versions": {"numpy": "2"}, "weights": weights(name),
     }  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def design(said: Mapping[str, Any], away: set[str]) -> dict[str, Any]:
         for name in LABELS for seed in (0, 1, 2)
     ]  # fmt: skip
     evaluate = {
-        "problems": len(said["problems"]), "split": "test", "draw": "law", "temperatures": said["temperatures"],
+        "problems": len(said["problems"]), "split": "test", "sampling": "iid", "temperatures": said["temperatures"],
         "ood": [AWAY], "ood_problems": len(said["away_problems"]), "ood_temperatures": [0.3, 1.0], "samples": None,
     }  # fmt: skip
     return {

@@ -9,7 +9,6 @@ import pytest
 from torch import Tensor
 
 from sage_rlvr.config import TrainConfig, load_config
-from sage_rlvr.recipes import recipe
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.groups import Groups
 from sage_rlvr.training.reference import follow
@@ -21,7 +20,7 @@ def small_run(case: str, *more: str, steps: int, seed: int) -> TrainConfig:
     name, *edits = f"{case} {size} {' '.join(more)}".split()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return load_config(TrainConfig, recipe(f"{name}.yaml"), [tuple(edit.split("=", 1)) for edit in edits])  # type: ignore[misc]
+        return load_config(TrainConfig, name, [tuple(edit.split("=", 1)) for edit in edits])  # type: ignore[misc]
 
 
 def record(config: TrainConfig) -> tuple[list[Groups], dict[str, Tensor]]:

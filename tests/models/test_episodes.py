@@ -12,12 +12,12 @@ from episodes_common import Digit, Digits, digit_policy
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.sampling import Chosen, prompts_of
-from sage_rlvr.models.encodable import encodable
 from sage_rlvr.models.episodes import Drawn, play, rollout_of, said_in, sample_episodes
 from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.models.sampler import Rollout, joined, sample
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks.base import NO_ANSWER, Turn, turns_of, verdicts
+from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.tasks.prompts import FORMATS
 from sage_rlvr.tasks.repair import Repair

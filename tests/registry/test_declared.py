@@ -96,7 +96,7 @@ def test_a_new_file_is_known_without_a_line_elsewhere(tmp_path: Path, monkeypatc
 def test_labels_of_arms_are_those_of_the_registries():
     said = {"grpo": "GRPO", "sage_token": "SAGE-Token", "rloo_branch": "RLOO+Branch", "placebo": "Placebo", "maxrl": "MaxRL"}
     assert {stem: label_of(stem) for stem in said} == said
-    assert label_of("replay") is None and label_of("branch_strong") is None  # nothing is registered that could be said
+    assert label_of("replay") is None and label_of("branch_ratio1") is None  # nothing is registered that could be said
     arms, _ = resolve(demo.design((0,), ("maxrl", "replay"), 5)[1], recipe("demo.yaml", "designs"))
     assert [arm.label for arm in arms][:2] == ["MaxRL", "replay"]
 

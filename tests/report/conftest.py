@@ -9,7 +9,7 @@ import pytest
 
 from frozen.folders import write_all
 from report.page_common import ARM, BREAKOUT, hostile
-from sage_rlvr.report import Page, page_of
+from sage_rlvr.render import Page, page_of
 from sage_rlvr.results import Results
 from sage_rlvr.results.page import samples
 from sage_rlvr.results.page.samples import sample_sets

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from sage_rlvr.report import figures
-from sage_rlvr.report.style import PALETTE, dark_twins, looks, png_of, saved, svg_of
+from sage_rlvr.render import figures
+from sage_rlvr.render.style import PALETTE, dark_twins, looks, png_of, saved, svg_of
 from sage_rlvr.results.page.scores import limits_of
 from sage_rlvr.stats.curves import CurveComparison
 from sage_rlvr.stats.frontier import FrontierPoint, GapCurve

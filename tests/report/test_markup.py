@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from sage_rlvr.report.markup import as_script, escaped, fenced, plain, tabled, to_html
+from sage_rlvr.render.markup import as_script, escaped, fenced, plain, tabled, to_html
 from sage_rlvr.results.tables import Table
 from sage_rlvr.text import visible
 

@@ -14,8 +14,8 @@ import pytest
 
 from report.page_common import BREAKOUT, run
 from sage_rlvr.cli.app import main
-from sage_rlvr.report import Page, page_of
-from sage_rlvr.report.markup import escaped
+from sage_rlvr.render import Page, page_of
+from sage_rlvr.render.markup import escaped
 from sage_rlvr.results import Results, compare, tables, words
 from sage_rlvr.results.page.scores import policies
 from sage_rlvr.results.page.training import _facts, curves, grids, learning, warnings

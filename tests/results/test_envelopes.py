@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from frozen.folders import write_sweep
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.experiments.design import DesignSpec
-from sage_rlvr.report.build import write_summary
+from sage_rlvr.render.build import write_summary
 from sage_rlvr.results.comparisons import above as read_above
 from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.metric import Metric

@@ -83,8 +83,8 @@ def test_problems_differ_and_draws_repeat() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(DataError, match="draw 'census': countdown_steps knows law alone"):
-        TASK.draw("test", 0, 3, "census")
+    with pytest.raises(DataError, match="sampling 'without-replacement': countdown_steps has only iid"):
+        TASK.draw("test", 0, 3, "without-replacement")
     with pytest.raises(ConfigError, match="split 'dev': choose one of"):
         TASK.examples("dev", 0, 0, 1)
     with pytest.raises(ConfigError, match="max_number 0"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -113,6 +114,11 @@ def test_a_reward_that_fails_in_any_way_is_a_mistake_and_never_undecided(reward:
     assert said.label == "wrong" and re.match(why, said.reason)
     with pytest.raises(DataError, match=rf"on row 'r1' of .*my\.jsonl it {why}"):
         made()._verdict(made().problems()[0], "x", said)
+
+
+def test_a_verdict_has_a_score_also_where_mathematics_is_loaded() -> None:
+    importlib.import_module("sage_rlvr.verifiers.math")
+    assert Verdict("right", "graded", 0.25).reward == 0.25
 
 
 def test_a_reward_whose_file_ends_the_process_names_file_and_line(tmp_path: Path) -> None:

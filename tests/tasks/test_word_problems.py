@@ -243,8 +243,8 @@ def test_stories_that_are_none(problem_id: str, message: str) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(DataError, match="draw 'census': word_problems knows law alone"):
-        TASK.draw("test", 0, 3, "census")
+    with pytest.raises(DataError, match="sampling 'without-replacement': word_problems has only iid"):
+        TASK.draw("test", 0, 3, "without-replacement")
     with pytest.raises(ConfigError, match="split 'dev': choose one of"):
         TASK.examples("dev", 0, 0, 1)
     with pytest.raises(ConfigError, match="seed -1"):

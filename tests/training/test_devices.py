@@ -31,7 +31,6 @@ from sage_rlvr.training.optimizer import Optimizer
 Recipe = Callable[..., Path]
 BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch}}"
 HERE = Path(__file__).parent
-COUNTDOWN = HERE.parents[1] / "recipes" / "countdown"
 
 
 def on_paper(folder: Path, *recipes: str) -> dict[str, Any]:
@@ -89,7 +88,7 @@ def test_a_run_goes_on_from_one_device_to_another(write_recipe: Recipe, tmp_path
     assert found[str(half)]["on"]["weights"] < 2e-2
 
 
-KINDS = ("adaptive_entropy", "dars", "distinct", "forward_kl_branch", "pacs", "replay", "ucpo", "verl")
+KINDS = ("adaptive_entropy", "dars", "distinct", "forward_kl_branch", "pacs", "replay", "ucpo", "erank")
 """Recipes with parts of every kind: a state, ragged groups, answers, a guide, a surrogate, stored rows, rewards, hidden states."""
 
 
@@ -98,13 +97,13 @@ KINDS = ("adaptive_entropy", "dars", "distinct", "forward_kl_branch", "pacs", "r
 def test_parts_of_every_kind_run_on_a_device(tmp_path: Path) -> None:
     """Shipped recipes, made small: what leaves a tensor behind on the CPU is refused by the device."""
     recipes = []
-    for file in (COUNTDOWN / f"{name}.yaml" for name in KINDS):
-        config = load_config(TrainConfig, file)
+    for name in KINDS:
+        config = load_config(TrainConfig, name)
         edits = [("steps", "2"), ("rollout.prompts_per_step", "4"), ("rollout.group_size", "16")]
         edits += [("updates.micro_batch", "2")] if config.updates.micro_batch else []
         edits += [("updates.minibatches", str(min(2, config.updates.minibatches)))]
-        small = tmp_path / file.name
-        small.write_text(to_yaml(load_config(TrainConfig, file, edits)))
+        small = tmp_path / f"{name}.yaml"
+        small.write_text(to_yaml(load_config(TrainConfig, name, edits)))
         recipes.append(str(small))
     found = on_paper(tmp_path / "runs", *recipes)
     assert len(found) == len(recipes) == len(KINDS)

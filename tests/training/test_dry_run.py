@@ -14,13 +14,12 @@ from sage_rlvr.cli.recipes import recipe_lines
 from sage_rlvr.config import DataConfig, TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import embedded_policy, vocabulary_of
-from sage_rlvr.recipes import recipe
 from sage_rlvr.training.counts import dry_run
 from sage_rlvr.training.counts.dry_run import GIB, dry_run_lines, parameters, tensor_bytes
 
 
 def read(name: str, *edits: tuple[str, str], where: str = "paper") -> TrainConfig:
-    return load_config(TrainConfig, recipe(name, where), edits)
+    return load_config(TrainConfig, f"{where}/{name.removesuffix('.yaml')}", edits)
 
 
 def lines(config: TrainConfig) -> str:

@@ -11,11 +11,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks import scale
-from sage_rlvr.cli.recipes import read_recipe
-from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig, load_config
+from sage_rlvr.config import FinetuneConfig, SftConfig, TrainConfig, load_config, read_recipe
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import EMBEDDED, embedded_policy
-from sage_rlvr.recipes import recipe
 from sage_rlvr.training.counts import footprint
 from sage_rlvr.training.counts.dry_run import dry_run_lines
 from sage_rlvr.training.counts.footprint import Size, footprint_lines, forward_pass, micro_batch, step_operations
@@ -71,11 +69,11 @@ def test_what_a_pass_keeps_is_what_a_real_pass_keeps(small: Path) -> None:
 def test_a_step_counts_who_computes_what() -> None:
     """Sampling and scoring are one pass each, an epoch of training three: the reference's is left out without one."""
     size = Size.of(EMBEDDED)
-    anchored, bare = (load_config(TrainConfig, recipe(name, "countdown")) for name in ("grpo.yaml", "no_kl.yaml"))
+    anchored, bare = (load_config(TrainConfig, name) for name in ("grpo", "no_kl"))
     parts = step_operations(size, anchored)
     assert parts["training"] == 3 * parts["sampling"] == 3 * parts["the reference's scores"]
     assert set(step_operations(size, bare)) == {"sampling", "training"}
-    twice = load_config(TrainConfig, recipe("grpo.yaml", "countdown"), [("updates.epochs", "2")])
+    twice = load_config(TrainConfig, "grpo", [("updates.epochs", "2")])
     assert step_operations(size, twice)["training"] == 2 * parts["training"]
     assert step_operations(size, twice)["the policy's scores"] == parts["sampling"]
 
@@ -85,7 +83,7 @@ def test_a_micro_batch_of_verl_is_what_its_command_says() -> None:
 
     def told(*edits: str) -> tuple[int, bool]:
         given = [edit.split("=", 1) for edit in ("engine.name=verl", *edits)]
-        config = load_config(TrainConfig, recipe("sage_branch.yaml", "countdown"), [(key, value) for key, value in given])
+        config = load_config(TrainConfig, "sage_branch", [(key, value) for key, value in given])
         found, again = micro_batch(config)
         words = dict(word.split("=", 1) for word in verl_words(config, Path("verl"), template=None, longest=1))
         assert words.get(f"+{MICRO}", words[MICRO]) == str(found)
@@ -113,7 +111,7 @@ def test_the_fields_through_the_driver_are_those_that_the_adapter_reads() -> Non
 
 
 def test_the_lines_say_it_for_a_recipe_and_for_a_model_alone(small: Path) -> None:
-    config = load_config(TrainConfig, recipe("sage_branch.yaml", "countdown"), [("engine.dtype", "bfloat16")])
+    config = load_config(TrainConfig, "sage_branch", [("engine.dtype", "bfloat16")])
     text = "\n".join(footprint_lines(None, config, (1, 64)))
     for wanted in ("855,808 parameters", "float32 copies", "activations of a micro batch", "KV cache of a rollout", "    64  "):
         assert wanted in text

@@ -17,7 +17,7 @@ from sage_rlvr.config import OptimizerConfig, TrainConfig, dump, load_config
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.progress import Silent
-from sage_rlvr.recipes import recipe
+from sage_rlvr.recipes import locate
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.training.loop import Loop, build, train, train_step
@@ -170,7 +170,7 @@ def test_rows_of_a_users_own_with_reference_answers(tmp_path: Path, warm_policy:
 @pytest.mark.slow
 def test_knights_and_knaves_by_the_solutions_probability(tmp_path: Path) -> None:
     """A policy that half knows four puzzles: the reward is of its working, and how well it ranks is a metric."""
-    path = recipe("rlpr.yaml", "knights")
+    path = locate("rlpr", "knights")
     edits = [("task.train_count", "4"), ("rollout.prompts_per_step", "4"), ("model", str(tmp_path / "base"))]
     task: Any = load_config(TrainConfig, path, edits).task
     tokens = Tokens.of(build_tokenizer(task.characters))

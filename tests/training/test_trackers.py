@@ -15,7 +15,6 @@ import pytest
 
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.recipes import recipe
 from sage_rlvr.runs import RunDir
 from sage_rlvr.training import trackers
 from sage_rlvr.training.trackers import check_installed, run_name, tracking
@@ -24,7 +23,7 @@ SOURCE = str(Path(trackers.__file__).parents[2])
 
 
 def read(**edits: str) -> TrainConfig:
-    return load_config(TrainConfig, recipe("grpo.yaml"), [(key.replace("__", "."), text) for key, text in edits.items()])
+    return load_config(TrainConfig, "grpo", [(key.replace("__", "."), text) for key, text in edits.items()])
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from verl_common import environment, launched, started, words
 from loop_recorded import furthest, record
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.models.policy import load_policy
-from sage_rlvr.recipes import Tree, override, recipe
+from sage_rlvr.recipes import Tree, override
 from sage_rlvr.training.groups import Groups
 from sage_rlvr.training.problems import training_problems
 from sage_rlvr.training.verl.arguments import OWNED, REWARD
@@ -43,7 +43,7 @@ STEPS = 4
 def small(name: str, *more: str) -> TrainConfig:
     sizes = f"steps={STEPS} rollout.prompts_per_step=4 rollout.group_size=8 optimizer.eps=1e-6 seed=5 world.train_problems=64"
     edits = [tuple(edit.split("=", 1)) for edit in (*sizes.split(), *more)]
-    return load_config(TrainConfig, recipe(f"{name}.yaml"), edits)  # type: ignore[arg-type]
+    return load_config(TrainConfig, name, edits)  # type: ignore[arg-type]
 
 
 def play_back(config: TrainConfig, groups: list[Groups], folder: Path) -> Path:

@@ -13,7 +13,6 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,12 +29,11 @@ from sage_rlvr.core.guides import is_flat
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import advantages_of, shape
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.recipes import recipe
+from sage_rlvr.recipes import trainable
 from sage_rlvr.training.verl import trainer
 from sage_rlvr.training.verl.fields import not_on_verl
 
 Figure = Callable[[str, str], None]
-RECIPES = Path(recipe("base.yaml")).parent
 STEPS = 6
 config_of = partial(small_run, steps=STEPS, seed=5)
 
@@ -54,10 +52,10 @@ MORE = (
 def runs_on_verl(name: str) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return not [*not_on_verl(load_config(TrainConfig, RECIPES / f"{name}.yaml").method)]
+        return not [*not_on_verl(load_config(TrainConfig, name).method)]
 
 
-NAMES = [path.stem for path in sorted(RECIPES.glob("*.yaml")) if path.stem not in ("base", "sft", *OTHER_ESTIMATE)]
+NAMES = sorted({*trainable()} - {"compose", "sage", *OTHER_ESTIMATE})  # those two are grpo and sage_branch by default
 CASES = [f"{name} {EDITS.get(name, '')}".strip() for name in NAMES if runs_on_verl(name)]
 REPLAYED = [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in (*CASES, *MORE) if case not in FAST)]
 

@@ -5,8 +5,8 @@ the pictures, and the same measurements on the real Countdown policy. Everything
     <out>/theory.md           the tables
     <out>/theory-*.png        the pictures
 
-`write_docs` puts the same tables between the marks of docs/concepts/anchor.md and the pictures beside it, so that nothing there is
-typed by hand.
+`write_docs` puts the same tables between the marks of lab/pages/concepts/anchor.md and the pictures beside it, so that nothing
+there is typed by hand.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ SHORT_METHODS = (("GroupNormalized", "SequenceMean"), ("LeaveOneOut", "FixedBudg
 
 
 def short_tables(found: Findings) -> dict[str, str]:
-    """What docs/concepts/anchor.md shows: the map of the registered guides, each by itself, without the rarer divergences, the
+    """What lab/pages/concepts/anchor.md shows: the map of the registered guides, each by itself, without the rarer divergences, the
     resting points of GRPO and RLOO, and the lab where there is one."""
     single, rare = {guide.__name__ for guide in GUIDES.values()}, ("exact js", "exact alpha")
     rows = [row for row in found.gradient_map if row.guide in single and row.estimator not in rare]

@@ -27,7 +27,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.surrogates import Clip
-from sage_rlvr.report.style import BLUE, BROWN, GREEN, GREY, GRID, INK, MUTED, OCHRE, RC, saved
+from sage_rlvr.render.style import BLUE, BROWN, GREEN, GREY, GRID, INK, MUTED, OCHRE, RC, saved
 
 Array = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from sage_rlvr.report.style import (
+from sage_rlvr.render.style import (
     BLUE,
     CRIMSON,
     GREEN,

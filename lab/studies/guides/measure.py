@@ -71,7 +71,7 @@ def run_guide_lab(
     reference: str = EMBEDDED,
     problems: int = 100,
     samples: int = 512,
-    draw: str = "law",
+    draw: str = "iid",
     seed: int = EVALUATION_SEED,
     max_new_tokens: int = 24,
     budgets: Sequence[float] = BUDGETS,

@@ -26,7 +26,7 @@ from lab.studies.shared.measure import (
     betas,
     claims,
 )
-from sage_rlvr.report.style import BLUE, INK, MUTED, RC, RED, looks, saved
+from sage_rlvr.render.style import BLUE, INK, MUTED, RC, RED, looks, saved
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing

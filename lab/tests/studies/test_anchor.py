@@ -1,4 +1,4 @@
-"""`python -m lab anchor`: its files, its exit code, and that docs/concepts/anchor.md holds what the command makes."""
+"""`python -m lab anchor`: its files, its exit code, and that lab/pages/concepts/anchor.md holds what the command makes."""
 
 from __future__ import annotations
 

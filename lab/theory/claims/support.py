@@ -1,7 +1,7 @@
 """Claims on empirical support: Theorem 4.2 and Theorem 4.3. `appendix_c.py` has the construction of appendix C.
 
 supp_eps(pi) is the set of right completions with pi(y) > eps (Def. 4.1). Each theorem is shown where its assumptions hold
-and where one of them fails; of Theorem 4.2 there are four, and docs/concepts/theorems.md lists them.
+and where one of them fails; of Theorem 4.2 there are four, and lab/pages/concepts/theorems.md lists them.
 """
 
 from __future__ import annotations

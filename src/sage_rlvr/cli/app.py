@@ -23,28 +23,39 @@ from sage_rlvr import extras, plugins
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
 from sage_rlvr.parent import end_with_parent
+from sage_rlvr.progress import quiet_libraries
 from sage_rlvr.text import visible
 
-COMMANDS = {
-    "demo": "sweep:Demo",
-    "train": "train:Train",
-    "sft": "train:Sft",
-    "offline": "train:Offline",
-    "sweep": "sweep:Sweep",
-    "eval": "evaluate:Eval",
-    "samples": "samples:Samples",
-    "compare": "compare:Compare",
-    "report": "page:Report",
-    "plan": "plan:Plan",
-    "show": "recipes:Show",
-    "recipes": "recipes:Recipes",
-    "recipes copy": "recipes:CopyRecipe",
-    "parts": "recipes:Parts",
-    "audit": "audit:Audit",
-    "verify": "audit:Verify",
-    "export verl": "export:ExportVerl",
-    "doctor": "doctor:Doctor",
+GROUPS = {
+    "train": {
+        "demo": "sweep:Demo",
+        "train": "train:Train",
+        "sft": "train:Sft",
+        "offline": "train:Offline",
+        "sweep": "sweep:Sweep",
+    },
+    "evaluate": {
+        "eval": "evaluate:Eval",
+        "samples": "samples:Samples",
+        "audit": "audit:Audit",
+        "verify": "audit:Verify",
+    },
+    "compare": {
+        "compare": "compare:Compare",
+        "report": "page:Report",
+        "plan": "plan:Plan",
+    },
+    "inspect": {
+        "methods": "recipes:Methods",
+        "recipes": "recipes:Recipes",
+        "recipes copy": "recipes:CopyRecipe",
+        "show": "recipes:Show",
+        "parts": "recipes:Parts",
+        "export verl": "export:ExportVerl",
+        "doctor": "doctor:Doctor",
+    },
 }  # name: file of this folder and class, imported when it is typed: the overview answers without their libraries
+COMMANDS = {name: home for group in GROUPS.values() for name, home in group.items()}
 _OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 _OF_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EFBIG)  # there is a file for a folder, or the reverse
 FAULT = 70  # EX_SOFTWARE of sysexits.h: Python's own 1 is what a pipe without a reader ends with
@@ -152,14 +163,16 @@ def run(words: Sequence[str], session: Session) -> int:
 
 
 def overview() -> str:
-    """Every command with the first sentence of its help."""
-    said = {name: _headline(*home.split(":")) for name, home in COMMANDS.items()}
-    lines = ["usage: sage-rlvr COMMAND [OPTIONS]", "", *(f"  {name:<14} {first}" for name, first in said.items())]
-    lines += ["", "--plugin my_parts.py, with any command, registers parts of your own (docs/extending.md)."]
-    lines += ["sage-rlvr COMMAND --help says what a command takes; sage-rlvr --version says which this is."]
-    lines += ["", "Exit codes: 0 done; 2 refused, and the message says what to do; 130 after Ctrl-C and 143 after SIGTERM, saved:"]
-    lines += ["the same command continues (a batch system may requeue a job on 143); 1 where the reader of a pipe went (`head`);"]
-    lines += ["70 a fault of this program."]
+    """Every command by group, with the first sentence of its help."""
+    lines = ["usage: sage-rlvr COMMAND [OPTIONS]"]
+    for group, commands in GROUPS.items():
+        lines += ["", f"{group}:"]
+        lines += [f"  {name:<13} {_headline(*home.split(':'))}" for name, home in commands.items()]
+    lines += ["", "sage-rlvr COMMAND --help lists the options of a command; sage-rlvr --version prints the version."]
+    lines += ["--plugin my_parts.py, with any command, registers parts of your own (docs/extending.md)."]
+    lines += ["", "Exit codes: 0 done; 2 an error in the input, and the message says what to do;"]
+    lines += ["130 after Ctrl-C and 143 after SIGTERM, saved: the same command continues;"]
+    lines += ["1 stdout was closed early (broken pipe); 70 a fault of this program."]
     return "\n".join(lines)
 
 
@@ -203,9 +216,10 @@ def _refuse_empty_paths(command: type[Command], words: Sequence[str]) -> None:
 
 def _instead(words: Sequence[str]) -> str:
     """Which command may have been meant."""
+    if family := [name for name in COMMANDS if name.startswith(f"{words[0]} ")]:
+        return f"choose from {', '.join(family)}"
     near = _nearest(" ".join(words[:2]), COMMANDS) or _nearest(words[0], COMMANDS)
-    family = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
-    return near or f"choose from {', '.join(family or COMMANDS)}"
+    return near or f"choose from {', '.join(COMMANDS)}"
 
 
 def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
@@ -214,10 +228,8 @@ def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def _quiet_libraries() -> None:
-    """Progress bars of weight loading say nothing on a 3 MB model; warnings of ours stay."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    """No progress bars of libraries, and warnings in a line."""
+    quiet_libraries()
     warnings.formatwarning = lambda message, category, *rest: visible(f"{category.__name__}: {message}\n")
 
 

@@ -50,8 +50,7 @@ class Doctor(Command):
 
     def counted(self) -> list[str]:
         """What `--model` and `--recipe` cost, in lines."""
-        from sage_rlvr.cli.recipes import read_recipe
-        from sage_rlvr.config import TrainConfig
+        from sage_rlvr.config import TrainConfig, read_recipe
         from sage_rlvr.training.counts.footprint import footprint_lines
 
         if any(number < 1 for number in self.gpus):

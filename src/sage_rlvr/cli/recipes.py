@@ -1,44 +1,41 @@
-"""`show`, `import-config`, `recipes` and `parts`: what a recipe means, and recipes made from the authors' files."""
+"""`show`, `recipes`, `methods` and `parts`: what a recipe means, and what there is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import tyro
 
-from sage_rlvr import plugins
 from sage_rlvr import recipes as files
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.config import (
-    FinetuneConfig,
-    OfflineConfig,
-    SftConfig,
+    RunConfig,
     TrainConfig,
     WorldConfig,
-    decode,
-    load,
+    read_recipe,
     to_yaml,
 )
-from sage_rlvr.errors import ConfigError, neighbors, suggest
+from sage_rlvr.errors import ConfigError, SageError, neighbors, suggest
 from sage_rlvr.registry import HOMES, help_of, registry_of
-
-Config = TrainConfig | FinetuneConfig | SftConfig | OfflineConfig
 
 
 @dataclass(frozen=True)
 class Show(Command):
-    """Print a resolved recipe and the objective that it really optimizes."""
+    """Print a resolved recipe and the loss that it actually optimizes."""
 
     edits_recipe: ClassVar[bool] = True
 
     recipe: tyro.conf.Positional[Path]
-    """A recipe file, or the name of a shipped one."""
+    """A recipe file, or the name of a shipped one or of a method."""
+    task: str | None = None
+    """Settings for a method by name, as of `train`."""
 
     def execute(self, session: Session) -> int:
-        config = read_recipe(self.recipe, session.edits)
+        config = read_recipe(self.recipe, session.edits, task=self.task)
         session.say(*recipe_lines(config))
         if isinstance(config, TrainConfig) and config.data is None and config.task is None:
             session.say("\n" + world_line(config.world))
@@ -47,13 +44,64 @@ class Show(Command):
 
 @dataclass(frozen=True)
 class Recipes(Command):
-    """List the recipes that come with the package; their names stand wherever a recipe file may.
+    """List the recipes that come with the package.
 
-    `sage-rlvr recipes copy NAME FILE` makes one your own."""
+    Their names stand wherever a recipe file may. `sage-rlvr recipes copy NAME FILE` makes one your own. Methods have no files:
+    `sage-rlvr methods` lists them, and `sage-rlvr train maxrl --task words` trains with one."""
+
+    words: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Only recipes whose name or sentence holds each of these words."""
 
     def execute(self, session: Session) -> int:
-        session.say(*(f"{name:<32} {files.headline(file)}" for name, file in files.shipped().items() if "/" in name))
+        listed = [(name, files.headline(file)) for name, file in files.shipped().items() if "/" in name]
+        _list(session, listed, self.words, "recipe")
         return 0
+
+
+@dataclass(frozen=True)
+class Methods(Command):
+    """List the methods: what each does, its paper (arXiv) and the engines that run it.
+
+    Each name trains with `sage-rlvr train NAME`. Behind the published methods stand the combinations and settings of
+    recipes/methods.yaml. `sage-rlvr show NAME` prints the loss that it optimizes."""
+
+    words: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Only methods whose line holds each of these words."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.training.trl.arguments import not_on_trl
+        from sage_rlvr.training.verl.fields import not_on_verl
+
+        registry = registry_of("method")
+        head, rows = f"{'method':<17}{'what it does':<40}{'arXiv':<11}engines", []
+        for name in registry:
+            about, arxiv = registry.about(name)
+            engines = "loop"
+            with suppress(TypeError, SageError):  # a method of one's own whose arguments need values
+                method = registry[name]()
+                engines += "" if any(not_on_trl(method)) else " TRL"
+                engines += "" if any(not_on_verl(method)) else " verl"
+            rows.append(f"{name:<16} {_cut(about, 39):<39} {arxiv:<10} {engines}")
+        named = [f"{name:<28} {_cut(about, 51)}" for name, (_, about) in files.named_methods("").items()]
+        shown = [[row for row in part if all(word.lower() in row.lower() for word in self.words)] for part in (rows, named)]
+        if not any(shown):
+            raise ConfigError(f"methods: none holds {' '.join(self.words)!r}; `sage-rlvr methods` lists all")
+        session.say(*([head, *shown[0]] if shown[0] else []))
+        session.say(*(["", "by a name of their own, of recipes/methods.yaml:", *shown[1]] if shown[1] else []))
+        return 0
+
+
+def _list(session: Session, listed: Sequence[tuple[str, str]], words: Sequence[str], what: str) -> None:
+    """Name and sentence of each that holds all words. ConfigError where none does."""
+    lines = [f"{name:<29} {text}" for name, text in listed]
+    lines = [line for line in lines if all(word.lower() in line.lower() for word in words)]
+    if not lines:
+        raise ConfigError(f"{what}s: none holds {' '.join(words)!r}; `sage-rlvr {what}s` lists all")
+    session.say(*lines)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3].rstrip() + "..."
 
 
 @dataclass(frozen=True)
@@ -127,44 +175,7 @@ def reference_line(config: TrainConfig) -> str:
     return f"reference: {config.reference} ({why})" + unread
 
 
-def schema_of(tree: Mapping[str, Any]) -> type[Config]:
-    """The schema of a recipe's tree: a method or a rollout trains by RL, pairs or a loss offline, a data set or TRL fine-tunes a
-    model, else the world makes a base policy."""
-    if {"method", "rollout"} & set(tree):
-        return TrainConfig
-    if {"pairs", "loss"} & set(tree):
-        return OfflineConfig
-    engine = tree.get("engine")
-    tuned = "data" in tree or (isinstance(engine, dict) and engine.get("name") == "trl")
-    return FinetuneConfig if tuned else SftConfig
-
-
-def read_recipe(recipe: Path, edits: Sequence[tuple[str, str]], command: str = "") -> Config:
-    """What a recipe means. ConfigError where it is plainly one of another command (train, sft, offline), with its command."""
-    _refuse_a_method(recipe, command)
-    tree = load(recipe, edits)
-    if "arms" in tree:
-        raise ConfigError(f"{recipe}: this is the design of a sweep; run it with: {suggest('sweep', recipe)}")
-    schema = schema_of(tree)
-    kind = {TrainConfig: "train", OfflineConfig: "offline"}.get(schema, "sft")
-    own = {f.name for f in fields(schema)} - {f.name for f in fields(TrainConfig)}
-    if command not in ("", kind) and (kind == "train" or own & set(tree)):
-        what = {"train": "an RL", "sft": "an SFT", "offline": "an offline"}[kind]
-        raise ConfigError(f"{recipe}: this is {what} recipe; run it with: {suggest(kind, recipe)}")
-    # what is left for `train` is a recipe for RL that lacks its method, which decoding says
-    return decode({"train": TrainConfig, "offline": OfflineConfig}.get(command, schema), tree, where=str(recipe))
-
-
-def _refuse_a_method(recipe: Path, command: str) -> None:
-    """ConfigError for the name of a method where a recipe is expected, with the command that trains by it."""
-    name = str(recipe)
-    if recipe.exists() or recipe.suffix or name in files.shipped() or name not in registry_of("method"):
-        return
-    words = [command or "show", "grpo", "--method", name, *plugins.options_for(registry_of("method")[name])]
-    raise ConfigError(f"{name}: is a method and no recipe; take the settings of a recipe and this method: {suggest(*words)}")
-
-
-def recipe_lines(config: Config) -> list[str]:
+def recipe_lines(config: RunConfig) -> list[str]:
     """The resolved recipe, and of an RL recipe its objective and what its reference is loaded from.
 
     ConfigError where its guide can never fire on the policy, as far as the policy's config.json is here.

@@ -32,7 +32,7 @@ class Samples(Command):
     """The first so many samples of each problem (default: as many as all have)."""
     patterns: bool = False
     """Also how often right samples show the reasoning patterns of arXiv 2605.18864, Eq. (13)."""
-    anatomy: str | None = None
+    token_stats: str | None = None
     """Also entropy, surprisal and q by class of token: the policy (folder, Hub id, embedded) whose tokenizer spells them."""
     from_lm_eval: Path | None = None
     """First make the store from this file of lm_eval --log_samples."""
@@ -65,8 +65,8 @@ class Samples(Command):
             session.say(*report_lines(store, self.samples))
             if self.patterns:
                 session.say(*pattern_lines(store, self.samples))
-            if self.anatomy is not None:
-                session.say(*anatomy_lines(store, _spelled_by(self.anatomy), self.samples))
+            if self.token_stats is not None:
+                session.say(*anatomy_lines(store, _spelled_by(self.token_stats), self.samples))
         return 0
 
     def _bring_in(self, session: Session) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -11,9 +9,7 @@ from typing import ClassVar
 
 import tyro
 
-from sage_rlvr.cli.compare import print_results
 from sage_rlvr.cli.session import RUNS, Command, Session
-from sage_rlvr.errors import SageError
 
 
 @dataclass(frozen=True)
@@ -33,30 +29,21 @@ class Sweep(Command):
     """Print what the design means, what was added, what is there and what is left; nothing is written."""
 
     def execute(self, session: Session) -> int:
+        from sage_rlvr.api.compare import swept
+        from sage_rlvr.api.printed import print_results
         from sage_rlvr.experiments.display import dry_lines, table
         from sage_rlvr.experiments.plan import plan
-        from sage_rlvr.experiments.sweep import run
-        from sage_rlvr.report import write_summary
-        from sage_rlvr.results import Results, compare
-        from sage_rlvr.verifiers.pool import cores
 
         planned = plan(self.design, self.out or RUNS / self.design.stem)
         session.say(*dry_lines(planned))
         if self.dry_run:
             session.out.print(table(planned))
             return 0
-        try:
-            whole = run(planned, cores() if self.workers is None else self.workers, session.out)
-        except BaseException:
-            with suppress(SageError, OSError):  # of a folder that cannot be written, the cause is the other error
-                write_summary(planned.out)
-            raise
-        write_summary(planned.out)
-        results = Results.read(planned.out)
+        found = swept(planned, self.workers, session.out)
         session.say(table(planned))
-        print_results(session, results, compare(results), details=False)
+        print_results(session.out, found.results, found.comparisons, details=False)
         session.say(f"summary: {planned.out / 'summary.md'}")
-        return 0 if whole else 2
+        return 0 if found.complete else 2
 
 
 @dataclass(frozen=True)
@@ -73,43 +60,29 @@ class Demo(Command):
     seeds: tuple[int, ...] = (0,)
     """Training seeds; claims about methods, not checkpoints, need at least three."""
     arms: tuple[str, ...] | None = None
-    """Recipes of recipes/countdown to train by name (default: no_kl grpo sage_branch)."""
+    """Methods to train by name (default: no_kl grpo sage_branch)."""
     problems: int = 300
     """Test problems."""
-    power_frontier: bool = True
+    power_tempering: bool = True
     """Also temper the base over whole completions: what it reaches without any reward."""
     workers: int | None = None
     """Training runs at a time, one thread each (default: the number of cores)."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.cli.compare import write_page
+        from sage_rlvr.api.compare import demonstrated
+        from sage_rlvr.api.printed import print_results
         from sage_rlvr.cli.evaluate import print_cross_check
         from sage_rlvr.experiments import demo
-        from sage_rlvr.experiments.display import line
-        from sage_rlvr.experiments.sweep import run
-        from sage_rlvr.report import write_summary
-        from sage_rlvr.results import Results, compare
-        from sage_rlvr.verifiers.pool import cores
 
-        planned = demo.plan(self.out, self.seeds, self.arms, session.edits, self.problems, powers=self.power_frontier)
-        workers, clock = cores() if self.workers is None else self.workers, [time.monotonic()]
-        runs, steps = len(planned.cells), planned.arms[0].config.steps
-        session.say(
-            f"training {runs} runs of {steps} steps, {workers} at a time, in {self.out / 'runs'}", line(planned)
-        )
-        whole = run(planned, workers, session.out)
-        clock.append(time.monotonic())
-        write_summary(self.out)
-        if not whole:
+        planned = demo.plan(self.out, self.seeds, self.arms, session.edits, self.problems, powers=self.power_tempering)
+        found = demonstrated(planned, self.workers, session.out, session.say)
+        if not found.complete:
             return 2
-        checked = demo.check_by_sampling(planned)
-        results = Results.read(self.out)
-        rows = compare(results)
-        write_page(results, self.out, session)
-        print_cross_check(session.out, checked)
-        clock.append(time.monotonic())
+        session.say(f"\npage     {self.out / 'report.html'}\npictures {self.out / 'figures'}/*.png")
+        print_cross_check(session.out, found.notes["cross_check"])
+        clock = found.notes["clock"]
         parts = zip(("training and evaluation", "report"), (b - a for a, b in pairwise(clock)), strict=True)
         took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in parts)
         session.say(f"took: {took}, together {clock[-1] - clock[0]:.0f} s")
-        print_results(session, results, rows, details=False)
+        print_results(session.out, found.results, found.comparisons, details=False)
         return 0

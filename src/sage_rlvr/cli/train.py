@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import tyro
 
-from sage_rlvr.cli.session import RUNS, Command, Session
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.cli.session import Command, Session
 
 if TYPE_CHECKING:
-    from sage_rlvr.config import FinetuneConfig, OfflineConfig, SftConfig, TrainConfig
-    from sage_rlvr.progress import Reporter
-    from sage_rlvr.runs import RunDir
-
-    Config = TrainConfig | FinetuneConfig | SftConfig | OfflineConfig
-    Say = Callable[[str], None]
-    Facts = Callable[[], Mapping[str, Any] | None]
-    Work = Callable[[RunDir | None, Reporter, Say], tuple[int, int]]  # steps that are there, and steps wanted
-
+    from sage_rlvr.api.train import Run
 
 
 @dataclass(frozen=True)
 class FromRecipe(Command):
-    """What both ways of training take."""
+    """What all ways of training take."""
 
     edits_recipe: ClassVar[bool] = True
+    name: ClassVar[str]
 
     recipe: tyro.conf.Positional[Path]
-    """A recipe file."""
+    """A recipe file, or the name of a shipped one."""
     run: Annotated[Path | None, tyro.conf.arg(aliases=["--run-dir"])] = None
     """Run directory (default runs/<recipe name>, of train runs/<recipe name>-s<seed>). The same directory again continues."""
     quiet: bool = False
@@ -43,93 +33,69 @@ class FromRecipe(Command):
     dry_run: bool = False
     """Print what the recipe means, and counts of its steps, tokens, forward passes and bytes; no weights, no network."""
 
+    task: ClassVar[str | None] = None  # options of some of the commands, after `recipe`, which has no default
+    out: ClassVar[Path | None] = None
     fork: ClassVar[bool] = False
 
-    def config(self, session: Session, command: str) -> Config:
-        """What the recipe means, --report-to being one more edit. ConfigError where it is one of the other command."""
-        from sage_rlvr.cli.recipes import read_recipe
-
+    def execute(self, session: Session) -> int:
+        """Train, or print the dry run."""
         reported = [("report_to", f"[{', '.join(self.report_to)}]")] if self.report_to else []
-        return read_recipe(self.recipe, [*session.edits, *reported], command)
+        edits = [*session.edits, *reported]
+        if self.dry_run:
+            from sage_rlvr.cli.recipes import recipe_lines
+            from sage_rlvr.config import read_recipe
+            from sage_rlvr.training.counts.dry_run import dry_run_lines
 
-    def say_dry(self, config: Config, session: Session) -> int:
-        """What a dry run says."""
-        from sage_rlvr.cli.recipes import recipe_lines
-        from sage_rlvr.training.counts.dry_run import dry_run_lines
+            config = read_recipe(self.recipe, edits, self.name, self.task)
+            session.say(*recipe_lines(config), "", *dry_run_lines(config))
+            return 0
+        return _ended(self.start(session, edits), session)
 
-        session.say(*recipe_lines(config), "", *dry_run_lines(config))
+    def start(self, session: Session, edits: list[tuple[str, str]]) -> Run:
+        """The run, as far as it came."""
+        from sage_rlvr.api.train import begin
+
+        return begin(
+            self.name,
+            self.recipe,
+            task=self.task,
+            run=self.run,
+            out=self.out,
+            edits=edits,
+            fork=self.fork,
+            quiet=self.quiet,
+            say=session.note,
+        )
+
+
+def _ended(run: Run, session: Session) -> int:
+    """The exit code of a run, with a sentence where its policy is; of several ranks only the first prints."""
+    from sage_rlvr.runs import StopFlag
+
+    if not run.finished:
+        return StopFlag.exit_code()
+    if run.config.engine.name == "trl" and os.environ.get("RANK", "0") != "0":
         return 0
-
-    def work(
-        self, config: Any, session: Session, kind: str, places: tuple[Path, Path], facts: Facts, work: Work
-    ) -> int:
-        """Do the work in its run directory, places[0], and say where the policy, places[1], is. facts: of `RunDir.open`. Of several
-        ranks the first alone writes and speaks."""
-        from sage_rlvr.config import dump
-        from sage_rlvr.progress import Silent, Terminal
-        from sage_rlvr.runs import RunDir, StopFlag
-
-        directory, policy = places
-        if config.engine.name == "trl" and os.environ.get("RANK", "0") != "0":  # torchrun, accelerate launch
-            reached, wanted = work(None, Silent(), _unheard)
-            return 0 if reached == wanted else StopFlag.exit_code()
-        if kind == "train" and not self.quiet:
-            session.note(config.method.describe())
-        progress: Reporter = Silent() if self.quiet else Terminal(directory.name if kind == "train" else kind)
-        with closing(progress), RunDir.open(directory, dump(config), kind=kind, fork=self.fork, data=facts()) as run:
-            reached, wanted = work(run, progress, _unheard if self.quiet else session.note)
-            if reached >= wanted:
-                run.check_judged()
-        if reached < wanted:
-            session.note(f"stopped after step {reached} of {wanted}, saved in {directory}; the same command continues")
-            return StopFlag.exit_code()
-        there, made = f"nothing was left to do: all {wanted} steps were there", f"done: {wanted} steps"
-        session.note(f"{there if progress.first >= wanted else made}, policy in {policy}")
-        return 0
+    there, made = f"nothing was left to do: all {run.total} steps were there", f"done: {run.total} steps"
+    session.note(f"{there if run.before >= run.total else made}, policy in {run.policy}")
+    return 0
 
 
 @dataclass(frozen=True)
 class Train(FromRecipe):
-    """Train a policy by RL from a recipe.
+    """Train a policy by RL: with a method by name, or from a recipe.
 
-    `--a.b value` edits the recipe: --steps 40, --seed 1, --method.beta 0.1. --plugin FILE.py registers parts of your
-    own. Killed at any moment, the same command continues. SIGTERM and Ctrl-C finish the step in hand and save; the
-    exit code is then 143 and 130 (128 + the signal), 2 where something was refused, 70 for a fault of the program."""
+    RECIPE is a method (`sage-rlvr methods` lists them; `sage-rlvr train maxrl`), a shipped recipe, or a file. `--a.b value` edits
+    the recipe: --steps 40, --seed 1, --method.beta 0.1. --plugin FILE.py registers parts of your own. Killed at any moment, the
+    same command continues. SIGTERM and Ctrl-C finish the step in hand and save; the exit code is then 143 and 130 (128 + the
+    signal), 2 for an error in the input, 70 for a fault of the program."""
 
+    name: ClassVar[str] = "train"
+
+    task: str | None = None
+    """Settings for a method by name: countdown (default), words, repair, knights, steps, a recipe, or a file of rows (.jsonl)."""
     fork: bool = False
     """Continue a run although its recipe or the installed versions changed."""
-
-    def execute(self, session: Session) -> int:
-        """Train, or say what a dry run says."""
-        config: Any = self.config(session, "train")
-        if self.dry_run:
-            return self.say_dry(config, session)
-        from sage_rlvr.models.policy import run_facts
-        from sage_rlvr.training.problems import files_of
-
-        directory = self.run or RUNS / f"{self.recipe.stem}-s{config.seed}"
-
-        def facts() -> dict[str, Any]:
-            files = files_of(config)
-            return run_facts(config) | ({"data": files} if files else {})
-
-        def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
-            if config.engine.name == "trl":
-                _require("trl")
-                from sage_rlvr.training.trl import run as trl
-
-                return trl.train(config, run, directory, progress, say), config.steps
-            assert run is not None
-            if config.engine.name == "verl":
-                _require("verl")
-                from sage_rlvr.training.verl import run as verl
-
-                return verl.train(config, run, progress, say), config.steps
-            from sage_rlvr.training import loop
-
-            return loop.train(config, run, progress), config.steps
-
-        return self.work(config, session, "train", (directory, directory / "policy"), facts, work)
 
 
 @dataclass(frozen=True)
@@ -139,80 +105,23 @@ class Sft(FromRecipe):
     The recipe says which: one with `world` makes a small policy from generated solutions; one with `data` is there to
     fine-tune an existing model, `model`, on worked solutions by TRL's SFTTrainer, whole or with LoRA, and needs the trl extra."""
 
+    name: ClassVar[str] = "sft"
+
     out: Path | None = None
     """Where the policy goes (default <run>/policy)."""
-
-    def execute(self, session: Session) -> int:
-        """Train, or say what a dry run says."""
-        config: Any = self.config(session, "sft")
-        if self.dry_run:
-            return self.say_dry(config, session)
-        directory = self.run or RUNS / self.recipe.stem
-        out = self.out or directory / "policy"
-        if not hasattr(config, "data"):  # a small policy from generated solutions
-            from sage_rlvr.training.sft import train_sft
-
-            def from_scratch(run: Any, progress: Reporter, say: Say) -> tuple[int, int]:
-                return train_sft(config, run, out, progress), config.steps
-
-            return self.work(config, session, "sft", (directory, out), lambda: None, from_scratch)
-        _require("trl")
-        from sage_rlvr.training.trl import sft
-
-        def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
-            found = sft.finetune(config, run, directory, out, progress=progress, say=say)
-            return found.step, found.total
-
-        return self.work(config, session, "sft", (directory, out), lambda: sft.run_facts(config), work)
 
 
 @dataclass(frozen=True)
 class Offline(FromRecipe):
     """Train on the samples of stores: SFT, DPO, or a reward model.
 
-    The stores are those of `eval --samples`, first attempts, and of `eval --samples --after`, second attempts with guidance or
-    without. What is paired is printed, and nothing is sampled. A problem is asked without guidance, whoever its winner is."""
+    The stores are those of `eval --samples`, first attempts, and of `eval --samples --retry-failures-of`, second attempts with
+    hints or without. What is paired is printed, and nothing is sampled. A problem is asked without hints, whoever its winner is."""
+
+    name: ClassVar[str] = "offline"
 
     out: Path | None = None
     """Where the policy or the reward model goes (default <run>/policy)."""
     fork: bool = False
     """Continue a run although its recipe or the installed versions changed."""
 
-    def execute(self, session: Session) -> int:
-        """Train, or say what a dry run says."""
-        config: Any = self.config(session, "offline")
-        if self.dry_run:
-            return self.say_dry(config, session)
-        from sage_rlvr.evaluation.pairs import paired, texts_of
-        from sage_rlvr.models.policy import weights_hash
-        from sage_rlvr.plugins import packages_of
-        from sage_rlvr.training.offline import train_offline
-
-        found = paired(config.pairs)
-        session.say(*found.lines())
-        directory = self.run or RUNS / f"{self.recipe.stem}-s{config.seed}"
-        out = self.out or directory / "policy"
-
-        def facts() -> dict[str, Any]:
-            known = {"model_sha256": weights_hash(config.model), "data": found.digests, "counts": found.counts}
-            return known | ({"packages": packages} if (packages := packages_of(config)) else {})
-
-        def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
-            assert run is not None
-            return train_offline(config, run, out, progress, lambda tokens: texts_of(config, found, tokens)), config.steps
-
-        return self.work(config, session, "offline", (directory, out), facts, work)
-
-
-def _unheard(line: object) -> None:
-    """Says nothing."""
-
-
-def _require(engine: str) -> None:
-    from sage_rlvr.training.trl import require_trl
-    from sage_rlvr.training.verl import require_verl
-
-    try:
-        {"trl": require_trl, "verl": require_verl}[engine]()
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"engine.name = {engine!r}: {error}") from error

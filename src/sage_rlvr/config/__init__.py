@@ -13,6 +13,7 @@ Methods, guides and schedules are chosen by name: `method: {name: sage, base: gr
 
 from __future__ import annotations
 
+from sage_rlvr.config.kinds import RunConfig, read_recipe, schema_of
 from sage_rlvr.config.parts import (
     CheckpointConfig,
     DataConfig,
@@ -41,6 +42,7 @@ __all__ = [
     "OptimizerConfig",
     "PairsConfig",
     "RolloutConfig",
+    "RunConfig",
     "SftConfig",
     "TrainConfig",
     "Tree",
@@ -55,6 +57,8 @@ __all__ = [
     "override",
     "parse_scalar",
     "parse_yaml",
+    "read_recipe",
+    "schema_of",
     "task_named",
     "task_of",
     "task_of_data",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sage_rlvr.config.kinds import schema_of
 from sage_rlvr.config.parts import DataConfig, WorldConfig
 from sage_rlvr.config.runs import SftConfig, TrainConfig
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.recipes import load
-from sage_rlvr.schema import load_config
+from sage_rlvr.recipes import Tree, load
+from sage_rlvr.schema import decode
 
 if TYPE_CHECKING:
     from sage_rlvr.tasks.base import Task
@@ -33,7 +34,7 @@ def task_of_data(data: DataConfig) -> Task:
 def task_named(name: str, template: str = "boxed") -> Task:
     """The task of a recipe file, or one by a word of `sage_rlvr.tasks.task_named`."""
     if name.endswith((".yaml", ".yml")):
-        return task_of(load_config(TrainConfig, name))
+        return task_of(_of_rl(name, load(name)))
     from sage_rlvr import tasks
 
     return tasks.task_named(name, template)
@@ -44,7 +45,13 @@ def world_of(name: str) -> WorldConfig:
     from sage_rlvr.tasks.countdown import WORLDS
 
     if name.endswith((".yaml", ".yml")):
-        return load_config(TrainConfig if "method" in load(name) else SftConfig, name).world  # type: ignore[attr-defined]
+        tree = load(name)
+        return _of_rl(name, tree).world if schema_of(tree) is TrainConfig else decode(SftConfig, tree, where=name).world
     if name not in WORLDS:
         raise ConfigError(f"world {name!r}: give a recipe file or one of {', '.join(WORLDS)}")
     return WorldConfig.of(WORLDS[name])
+
+
+def _of_rl(name: str, tree: Tree) -> TrainConfig:
+    """A recipe whose task is read; the base recipe of a task has no method of its own."""
+    return decode(TrainConfig, Tree({"method": "no_kl", **tree}, tree.origins), where=name)

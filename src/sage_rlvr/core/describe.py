@@ -71,7 +71,7 @@ def describe(method: Method) -> str:
         lines.append(f"  expected gradient of the reward term, on-policy{weighed}: {ascends}{held}")
     if ascends := getattr(method.loss_term, "ascends", ""):
         lines.append(f"  expected effect of the loss term, on-policy, is to raise: {ascends}")
-    lines.append(f"  among correct answers of a prompt: {preference(method)}")
+    lines.append(f"  among right answers of a prompt: {preference(method)}")
     anchor = _live(method)
     lines += ["  no KL term"] if anchor is None else [*_q_lines(anchor), _reference_line(anchor), _descended(anchor)]
     if method.buffer is not None:
@@ -108,7 +108,7 @@ def _objective(method: Method) -> tuple[str, str]:
 
 
 def preference(method: Method) -> str:
-    """Which correct answers the reward term prefers, as text."""
+    """Which right answers the reward term prefers, as text."""
     alone = method.buffer is not None and method.buffer.alone
     before = () if getattr(method.advantage, "evens", False) else (method.reward_source, method.reward_transform)
     parts = (method.buffer,) if alone else (*before, method.advantage, method.buffer)
@@ -123,19 +123,19 @@ def _buffer_lines(buffer: Buffer) -> list[str]:
         most = "each training problem" if buffer.base_prompts is None else f"the first {buffer.base_prompts:,} training problems"
         sources.append(f"{buffer.base} samples of {most} from the base model before step 0")
     sources += [f"the file {buffer.file}"] * (buffer.file is not None)
-    sources += ["all correct answers that the task lists (an oracle)"] * buffer.oracle
+    sources += ["all right answers that the task lists (an oracle)"] * buffer.oracle
     some = "all its answers" if buffer.take is None else f"{buffer.take} of its answers"
     which = {"any": "with an answer", "step": "of the step with an answer", "hard": "with an answer, hard ones first"}[buffer.draw]
     earlier = "" if buffer.fresh else " as it was before this step"
     return [
         f"  {show(buffer.weight)} * {buffer.reduction.equation} B/P w(y_i) [ {buffer.equation} ]",
-        f"  over B stored correct answers of P = {buffer.prompts} prompts; {buffer.legend}",
-        f"  stored: distinct correct answers of {' and of '.join(sources)}; at most {buffer.answers} per prompt, the "
+        f"  over B stored right answers of P = {buffer.prompts} prompts; {buffer.legend}",
+        f"  stored: distinct right answers of {' and of '.join(sources)}; at most {buffer.answers} per prompt, the "
         f"{buffer.evict} is evicted",
         f"  an update draws {buffer.prompts} prompts {which}, and {some} of each{earlier}",
         f"  among texts with the same answer the {buffer.representative} is stored",
         f"  expected gradient: {buffer.ascends}",
-        *([f"  among correct answers of a prompt: {buffer.prefers}"] if buffer.alone and buffer.prefers else []),
+        *([f"  among right answers of a prompt: {buffer.prefers}"] if buffer.alone and buffer.prefers else []),
     ]
 
 

@@ -72,7 +72,7 @@ def state_metrics(state: State) -> dict[str, float]:
 
 
 def _owners(names: Mapping[str, Tensor]) -> str:
-    """token_weight Verl (mean, steps)"""
+    """token_weight ERank (mean, steps)"""
     found: dict[str, list[str]] = {}
     for name in names:
         field, kind, tensor = name.split(".", 2)

@@ -57,9 +57,9 @@ class Target:
         """Tokens that a completion may take: those of the run that is evaluated on its own task, else the task's."""
         return base.limit_of(self.asked) if self.limit is None or self.task is None else self.limit
 
-    def problems(self, split: str, seed: int, n: int, draw: str) -> list[Any]:
+    def problems(self, split: str, seed: int, n: int, sampling: str) -> list[Any]:
         """`tasks.base.problems_of` of the task that is evaluated."""
-        return base.problems_of(self.asked, split, seed, n, draw)
+        return base.problems_of(self.asked, split, seed, n, sampling)
 
     def check_listed(self) -> None:
         """ConfigError where the right completions of the task cannot be listed."""
@@ -136,9 +136,8 @@ def own_task(config: Mapping[str, Any]) -> Task | None:
 def demo_world() -> WorldConfig:
     """The frozen world of recipes/countdown."""
     from sage_rlvr.config import TrainConfig, load_config
-    from sage_rlvr.recipes import recipe
 
-    return load_config(TrainConfig, recipe("grpo.yaml")).world
+    return load_config(TrainConfig, "grpo").world
 
 
 def evaluate(
@@ -147,7 +146,7 @@ def evaluate(
     split: str = "test",
     problems: int = 300,
     seed: int = EVALUATION_SEED,
-    draw: str = "law",
+    sampling: str = "iid",
     temperatures: Sequence[float] = (1.0,),
     powers: Sequence[float] = (),
     threads: int = 1,
@@ -170,7 +169,7 @@ def evaluate(
     target.check_listed()
     torch.set_num_threads(threads)
     model, tokens = load_policy(target.model)
-    task, chosen = target.asked, target.problems(split, seed, problems, draw)
+    task, chosen = target.asked, target.problems(split, seed, problems, sampling)
     began = time.perf_counter()
     ids = [p.problem_id for p in chosen]
     once = dict(zip(ids, chosen, strict=True))  # a problem drawn twice is scored once
@@ -189,7 +188,7 @@ def evaluate(
         "world": identity_of(task),
         "split": split,
         "seed": seed,
-        "draw": draw,
+        "sampling": sampling,
         "problem_ids": ids,
         "parameters": sum(p.numel() for p in model.parameters()),
         "versions": versions(),
@@ -203,7 +202,7 @@ def evaluate(
 def guess_floor(target: Target, record: Record, k: int) -> float | None:
     """`tasks.base.guess_floor` on a record's problems, whose right answers it has counted."""
     meta, rows = record.meta, next(iter(record.logps.values()))
-    chosen = target.problems(meta["split"], meta["seed"], record.problems, meta["draw"])
+    chosen = target.problems(meta["split"], meta["seed"], record.problems, meta["sampling"])
     return base.guess_floor(target.asked, chosen, k, list(map(len, rows)))
 
 
@@ -215,7 +214,7 @@ def cross_check(
     Returns the sampled share, its Wilson interval at `level`, the exact mean, and whether the one holds the other (where
     nothing is wrong it fails to with probability 1 - level).
     """
-    chosen = target.problems(record.meta["split"], record.meta["seed"], record.problems, record.meta["draw"])[:problems]
+    chosen = target.problems(record.meta["split"], record.meta["seed"], record.problems, record.meta["sampling"])[:problems]
     policy = load_policy(target.model)
     tokens = target.tokens if max_new_tokens is None else max_new_tokens
     counts = sampled_counts(*policy, target.asked, chosen, n=n, max_new_tokens=tokens, seed=seed)

@@ -35,16 +35,17 @@ def again(chosen: Chosen, attempts: Path, teacher: Teacher, folder: Path) -> Cho
 
     folder: of the new store. ConfigError for attempts of another task, or none that failed.
     """
+    option = f"--retry-failures-of {attempts}"
     if not is_store(attempts):
-        raise ConfigError(f"--after {attempts}: there is no sample store; name the one that `eval --samples` has filled")
+        raise ConfigError(f"{option}: there is no sample store; name the one that `eval --samples` has filled")
     with SampleStore.open(attempts) as store:
         known, digest, failed = store.identity, store.digest(), first_failures(store)
     if known.task != chosen.name:
-        raise ConfigError(f"--after {attempts}: its attempts are of {known.task}, and this is {chosen.name}; give the same task")
+        raise ConfigError(f"{option}: its attempts are of {known.task}, and this is {chosen.name}; give the same task")
     rows = {name: problem for name, problem in chosen.problems.items() if name in failed}
     if not rows:
         raise ConfigError(
-            f"--after {attempts}: none of its wrong attempts is of these {len(chosen.problems)} problems; give the settings "
+            f"{option}: none of its wrong attempts is of these {len(chosen.problems)} problems; give the settings "
             "(--split, --seed, --problems) that the attempts were drawn with"
         )
     by = f"{words_of(teacher)} after {digest[:16]}"

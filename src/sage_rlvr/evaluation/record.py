@@ -20,7 +20,7 @@ FORMAT = 1
 AGAIN = "make it again with:"  # and the command
 ROUNDING = 1e-3  # nats above 0 that sums of float32 log-probs may have
 # What two records must share to be compared problem by problem.
-PAIRED = ("world", "split", "seed", "draw", "problem_ids")
+PAIRED = ("world", "split", "seed", "sampling", "problem_ids")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _read(path: str | Path) -> Record:
 
 
 _META: dict[str, type | tuple[type, ...]] = {
-    "name": str, "model": str, "split": str, "world": dict, "draw": str, "seed": int, "seconds": (int, float), "weights": str,
+    "name": str, "model": str, "split": str, "world": dict, "sampling": str, "seed": int, "seconds": (int, float), "weights": str,
 }  # fmt: skip
 
 

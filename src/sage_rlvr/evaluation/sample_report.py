@@ -211,7 +211,7 @@ def _token_lines(drawn: Drawn) -> list[str]:
         each = mean_interval(drawn.sums([token_entropy([row]) for row in entropies]) / drawn.n)
         lines.append(f"entropy    {cell(each)} nats per token, of the sampler's distribution")
     for name, column, key, option, said in (
-        ("perplexity", "base_logps", SCORED, "--score-base", _tail_lines),
+        ("perplexity", "base_logps", SCORED, "--base-logprobs", _tail_lines),
         ("q         ", "q", GUIDED, "--guide", _q_lines),
     ):
         values, many = drawn[column], len(drawn.of)

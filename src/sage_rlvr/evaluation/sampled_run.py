@@ -66,17 +66,19 @@ class SampleRun(SampleSettings):
 
     def build_task(self) -> Chosen:
         """The task with its problems. ConfigError for an unknown one, or where none is named."""
-        if self.after is None and self.teacher != "nothing":
-            raise ConfigError(f"--teacher {self.teacher}: guides a second attempt; add --after STORE, the store of the first ones")
+        if self.retry_failures_of is None and self.hints != "nothing":
+            raise ConfigError(
+                f"--hints {self.hints}: guides a second attempt; add --retry-failures-of STORE, the store of the first ones"
+            )
         if self.problems is not None and self.problems < 1:
             raise ConfigError(f"--problems {self.problems}: at least one problem is needed")
         if self.own is None and self.task is None:
             raise ConfigError("no task: evaluate a run, or give --task or --world")
         task = task_named(self.task, self.template) if self.own is None else self.own  # type: ignore[arg-type]
-        chosen = choose(task, self.split, self.seed, self.problems, self.draw)
-        if self.after is None:
+        chosen = choose(task, self.split, self.seed, self.problems, self.sampling)
+        if self.retry_failures_of is None:
             return chosen
-        return again(chosen, self.after, teacher_named(self.teacher), self.store)
+        return again(chosen, self.retry_failures_of, teacher_named(self.hints), self.store)
 
     def decoding(self, task: Chosen) -> Decoding:
         """The preset, as this generator has it."""
@@ -119,8 +121,8 @@ class SampleRun(SampleSettings):
         """
         decoding, weights = self.decoding(task), revision_of(self.model)
         found = versions() | {"threads": str(torch.get_num_threads())}
-        if self.score_base is not None:
-            found[SCORED] = f"{self.score_base} {revision_of(self.score_base)}"
+        if self.base_logprobs is not None:
+            found[SCORED] = f"{self.base_logprobs} {revision_of(self.base_logprobs)}"
         if self.guide is not None:
             found[GUIDED] = self.guide
         return Identity(
@@ -169,7 +171,7 @@ def cache_bytes(model: PreTrainedModel) -> int:
 
 
 def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tuple[SampleStore, Chosen]:
-    """Draw what is missing, and score under `score_base` what has no log-probs of it, drawn long ago or now.
+    """Draw what is missing, and score under `base_logprobs` what has no log-probs of it, drawn long ago or now.
 
     counting(total): a context whose value is told of samples that are there. Returns the store, to be read, and the task.
     say: where what is to be known of the problems goes. Every refusal comes before anything is drawn. Where nothing is
@@ -183,11 +185,11 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
     if drawing:
         ready(task.task, say, run.split)
     model, tokens = _policy(run) if drawing else (None, load_tokens(run.model))
-    prompts, template_hash = prompts_of(task, tokens, run.chat)
+    prompts, template_hash = prompts_of(task, tokens, run.chat_template)
     if model is not None:
         check_window(prompts, model, decoding.max_new_tokens)
     guide = None if run.guide is None else guide_of(run.guide)
-    base = run.score_base
+    base = run.base_logprobs
     scorer = None if base is None else Scorer.of(base, *_loaded(base, run.precision), tokens)
     commit = getattr(getattr(model, "config", None), "_commit_hash", None) or commit_of(run.model, run.engine)
     identity = run.identity(task, template_hash, commit, model)
@@ -197,11 +199,11 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
     with _agreeing(run.store, identity, task) as store:
         lacking = len(store.missing(task.problems, run.samples)) * size
         if lacking and drawing:
-            server = {"server": run.server, "served_as": run.served_as}
+            server = {"server": run.server, "served_as": run.server_model}
             together = identity.together > 1
             generator = run.drawer.of(Source(run.model, tokens, decoding, run.precision, model, **server, together=together))
             with counting(lacking) as advance:
-                asking, window = Asking.of(task.task, tokens, run.chat), None if model is None else positions_of(model)
+                asking, window = Asking.of(task.task, tokens, run.chat_template), None if model is None else positions_of(model)
                 found = Evaluation(task, prompts, generator, scorer, guide, asking, window)
                 found.run(store, run.samples, progress=advance)
         if scorer is not None:
@@ -273,10 +275,10 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
     rows = store.samples(problems=list(task.problems), n=1)
     if any(row.token_ids is None for row in rows):
         raise DataError(
-            f"{store.path}: some samples have no token_ids, so their hidden states are unknown; leave --rank out"
+            f"{store.path}: some samples have no token_ids, so their hidden states are unknown; leave --effective-rank out"
         )
     model, tokens = _policy(run, loaded=True)
-    prompts, _ = prompts_of(task, tokens, run.chat)
+    prompts, _ = prompts_of(task, tokens, run.chat_template)
     ranks, counts = [], []
     for row in rows:
         prompt, ids = prompts[row.problem].ids, np.asarray(row.token_ids)
@@ -298,11 +300,11 @@ def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> s
     The model reads the problem as it was trained to, without guidance.
     """
     ranker, tokens = load_reward_model(model)
-    prompts, _ = prompts_of(replace(task, asked=None), tokens, run.chat)
+    prompts, _ = prompts_of(replace(task, asked=None), tokens, run.chat_template)
     n = common_n(store)
     rows = store.lists(("problem", "sample", "token_ids", "verdict", "answer"), problems=list(task.problems), n=n)
     if any(ids is None for ids in rows["token_ids"]):
-        raise DataError(f"{store.path}: some samples have no token_ids, so no reward model can read them; leave --best-of out")
+        raise DataError(f"{store.path}: some samples have no token_ids, so no reward model can read them; leave --rerank-with out")
     drawn = rows["token_ids"]
     right = (np.array(rows["verdict"]) == "right").reshape(-1, n)
     answers = np.array(rows["answer"], dtype=object).reshape(-1, n)

@@ -30,7 +30,6 @@ from sage_rlvr.evaluation.episodes import generate_episodes
 from sage_rlvr.evaluation.judged import Judged
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import own_of, said_of
-from sage_rlvr.models.encodable import encodable
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
@@ -48,6 +47,7 @@ from sage_rlvr.tasks.base import (
     verdicts,
     verifier_hash,
 )
+from sage_rlvr.tasks.chat import encodable
 
 PAUSE_S = 0.5  # between two looks at what other processes have still to commit
 NOTICE_S = 5.0  # without a commit of theirs, after which a warning says who is waited for
@@ -111,13 +111,13 @@ class Chosen:
         return [Judged(v.label, v.reason, answer_key(self.task, *pair)) for v, pair in zip(said, pairs, strict=True)]
 
 
-def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None, draw: str = "law") -> Chosen:
+def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None, sampling: str = "iid") -> Chosen:
     """The problems of an evaluation, by `problems_of`: of a law (`Countdown`) n, default 300; of a list the first n, default all.
 
     One that is there twice is sampled twice, its id counted on.
     """
     law = hasattr(task, "draw")
-    rows = problems_of(task, split, seed, 300 if n is None and law else n, draw)
+    rows = problems_of(task, split, seed, 300 if n is None and law else n, sampling)
     chosen: dict[str, Any] = {}
     for problem in rows:
         name, times = problem.problem_id, 1
@@ -125,7 +125,7 @@ def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None,
             times += 1
             name = f"{problem.problem_id} #{times}"
         chosen[name] = problem
-    drawn = [getattr(task, "identity", task.name), split, seed, draw, list(chosen)]
+    drawn = [getattr(task, "identity", task.name), split, seed, sampling, list(chosen)]
     return Chosen(task, chosen, hash_of(drawn) if law else fingerprint(task, rows))
 
 
@@ -173,7 +173,7 @@ class Scorer:
         """ConfigError unless a token means the same text to both."""
         if base.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise ConfigError(
-                f"--score-base {name}: its tokenizer has another vocabulary than the policy's, so it cannot score the "
+                f"--base-logprobs {name}: its tokenizer has another vocabulary than the policy's, so it cannot score the "
                 "policy's tokens; name the model that the policy was trained from"
             )
         return cls(model.eval())

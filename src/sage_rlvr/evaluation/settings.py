@@ -1,6 +1,6 @@
-"""The settings of an evaluation by samples, declared once: options of `sage-rlvr eval`, what the sampler does, a store's identity.
+"""The settings of an evaluation, declared once: options of `sage-rlvr eval` and of `sage_rlvr.evaluate`, a store's identity.
 
-A command takes them by inheritance (`class Eval(SampleSettings)`), so that a field is an option and its docstring the help.
+A command takes them by inheritance (`class Eval(EvalSettings)`), so that a field is an option and its docstring the help.
 Nothing heavy is imported here.
 """
 
@@ -11,58 +11,88 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from sage_rlvr.errors import ConfigError
+
+Sampling = Literal["iid", "without-replacement"]
 Preset = Literal["untruncated", "paper", "released_code"]
-COMMON = ("problems", "split", "seed", "draw", "task")  # fields that an exact evaluation reads too
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleSettings:
-    """Which problems are asked how, and how completions are drawn, judged and kept."""
+class ProblemSettings:
+    """Which problems are evaluated."""
 
-    problems: int | None = None
-    """Default: 300 of Countdown; of other tasks all rows, else the first so many."""
-    split: Literal["train", "validation", "test"] = "test"
-    """train: the first of the problems that a run trains on, whatever seed and draw; for offline training, and for what it knows
-    by heart."""
-    seed: int = 1
-    """Of the problems, not of training; the same seed means the same problems."""
-    draw: Literal["law", "census"] = "law"
-    """law: independent draws from the world's own law; census: all problems of the split equally likely, none twice."""
-    samples: int = 0
-    """Draw this many completions of each problem instead of evaluating exactly; whole chunks of a store that has others."""
     task: str | None = None
     """A task by name, a recipe's (.yaml), or a .jsonl file with problem and answer (default: a run's own, else Countdown). Exact
     where it lists its solutions."""
+    world: str | None = None
+    """Another world than the run's own: a recipe file, or a named one such as demo-5."""
+    split: Literal["train", "validation", "test"] = "test"
+    """train: the first of the problems that a run trains on, whatever seed and sampling; for offline training, and for what it
+    knows by heart."""
+    problems: int | None = None
+    """Default: 300 of Countdown; of other tasks all rows, else the first so many."""
+    seed: int = 1
+    """Of the problems, not of training; the same seed means the same problems."""
+    sampling: Sampling = "iid"
+    """iid: independent draws of problems from the world's own distribution; without-replacement: all problems of the split equally
+    likely, none twice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactSettings(ProblemSettings):
+    """Options of an exact evaluation only."""
+
+    temperatures: tuple[float, ...] = (1.0,)
+    """Exact: the temperatures at which the policy is read."""
+    frontier: bool = False
+    """Exact: add the fifteen temperatures of the frontier."""
+    power_tempering: bool = False
+    """Exact: also temper the policy over whole completions, pi(y)^power normalized per problem: what it reaches with no reward."""
+    ks: tuple[int, ...] = (1, 8, 64, 256)
+    """Exact: the ks of pass@k that are printed."""
+    cross_check: int = 0
+    """Exact: also draw this many completions at temperature 1 for each of 40 problems and compare them with the exact numbers."""
+    out: Path | None = None
+    """Exact: where the record goes (default <run>/evaluation-<split>.npz, or runs/evaluations/<model>-<split>.npz; of a named
+    world with its name)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSettings(ProblemSettings):
+    """How completions of these problems are drawn, judged and kept."""
+
+    samples: int = 0
+    """Draw this many completions of each problem instead of evaluating exactly; whole chunks of a store that has others."""
+    store: Path | None = None
+    """Of samples: where they are kept (default <run>/samples/<task>-..., or runs/samples/<model>/<task>-...)."""
     preset: Preset = "untruncated"
     """Of samples: untruncated (T 1), paper (T 0.3, min_p 0.01), released_code (T 0.3, top-p 0.95, top-k 50 but on vLLM)."""
     temperature: float | None = None
     """Of samples: another temperature than the preset's, 0 being greedy. Stores of a policy at several are its frontier."""
-    template: Literal["sage", "boxed", "as_is"] = "boxed"
-    """Of samples: how a mathematics problem is asked, and where its answer is read."""
-    chat: Literal["model", "format"] = "model"
-    """Of samples: the chat template of the policy's tokenizer, or the prompt format's own for all arms alike."""
-    after: Path | None = None
-    """Of samples: a store of attempts; the problems whose first wrong one is there are attempted again, guided by --teacher."""
-    teacher: str = "nothing"
-    """Of --after: nothing (the control), rules, patch, {name: policy, model: FOLDER}, FILE.py:FUNCTION, or one of your own."""
-    store: Path | None = None
-    """Of samples: where they are kept (default <run>/samples/<task>-..., or runs/samples/<model>/<task>-...)."""
     max_new_tokens: int | None = None
     """Of samples: default 32 for Countdown, what a run on another task was trained with, else 3072."""
-    score_base: str | None = None
-    """Of samples: also the log-probs of every token under this model, for perplexities."""
-    guide: str | None = None
-    """Of samples: also q of this guide at every token, by its name in `sage-rlvr parts guides`."""
+    template: Literal["sage", "boxed", "as_is"] = "boxed"
+    """Of samples: the prompt format of a mathematics problem, and where its answer is read."""
+    chat_template: Literal["model", "format"] = "model"
+    """Of samples: the chat template of the policy's tokenizer, or the prompt format's own for all arms alike."""
+    sampling_seed: int = 0
+    """Of samples: from it and its address each sample has a seed of its own."""
     generator: str = "auto"
     """Of samples: sampler, transformers, vllm, server or your own; auto is transformers on a GPU, else sampler."""
     server: str | None = None
     """Of samples: address of an OpenAI-compatible server, for --generator server."""
-    served_as: str | None = None
+    server_model: str | None = None
     """Of samples: the policy's name on that server (default: its path)."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of samples: auto is bfloat16 on a GPU, else float32."""
-    sampling_seed: int = 0
-    """Of samples: from it and its address each sample has a seed of its own."""
+    base_logprobs: str | None = None
+    """Of samples: also the log-probs of every token under this model, for perplexities."""
+    guide: str | None = None
+    """Of samples: also q of this guide at every token, by its name in `sage-rlvr parts guides`."""
+    retry_failures_of: Path | None = None
+    """Of samples: a store of attempts; the problems whose first wrong one is there are attempted again, guided by --hints."""
+    hints: str = "nothing"
+    """Of --retry-failures-of: nothing (the control), rules, patch, {name: policy, model: FOLDER}, FILE.py:FUNCTION, or your own."""
 
     @classmethod
     def of(cls, command: Any) -> SampleSettings:
@@ -74,9 +104,40 @@ class SampleSettings:
         law = self.preset if self.temperature is None else f"{self.preset}-T{self.temperature:g}"
         asked = "" if getattr(task, "form", None) is None else f"-{self.template}"
         split = "-train" if self.split == "train" else ""
-        by = re.sub("[^a-z0-9]+", "-", self.teacher.lower()).strip("-")
-        again = "" if self.after is None else f"-after-{self.after.name}-{by}"
+        by = re.sub("[^a-z0-9]+", "-", self.hints.lower()).strip("-")
+        again = "" if self.retry_failures_of is None else f"-after-{self.retry_failures_of.name}-{by}"
         return f"{Path(self.task or task.name).stem}-{law}{asked}{split}{again}"
 
 
-ONLY_SAMPLES = tuple(f.name for f in fields(SampleSettings) if f.name not in (*COMMON, "samples"))
+@dataclass(frozen=True, kw_only=True)
+class AfterSampling:
+    """What is computed from the samples of a store once they are drawn."""
+
+    rejudge: bool = False
+    """Of samples: draw nothing, and judge the samples of the store again by today's verifier."""
+    effective_rank: bool = False
+    """Of samples: also the effective rank of the policy's last hidden states on each problem's first sample."""
+    rerank_with: str | None = None
+    """Of samples: also pass@1 of the sample of each problem that this reward model (of `offline`, loss: reward) ranks first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalSettings(AfterSampling, SampleSettings, ExactSettings):
+    """Every option of an evaluation: which problems, then those of an exact one, then those of samples."""
+
+    def by_samples(self) -> bool:
+        """Whether it is an evaluation by samples. ConfigError where options of the other kind were given."""
+        sampled = bool(self.samples) or self.rejudge
+        others = _own(ExactSettings) if sampled else _own(SampleSettings) | _own(AfterSampling)
+        others -= {"samples"}
+        given = [f for f in fields(self) if f.name in others and getattr(self, f.name) != f.default]
+        if given:
+            names = ", ".join("--" + f.name.replace("_", "-") for f in given)
+            which = "exact evaluation; leave out --samples" if sampled else "evaluation by samples; add --samples N"
+            raise ConfigError(f"{names}: settings of an {which}")
+        return sampled
+
+
+def _own(settings: type) -> set[str]:
+    """The options that a class of settings adds to those of the problems."""
+    return {f.name for f in fields(settings)} - {f.name for f in fields(ProblemSettings)}

@@ -12,11 +12,10 @@ from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target, cross_check
 from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.experiments import plan as plans
 from sage_rlvr.experiments.design import DesignSpec, load_design
-from sage_rlvr.recipes import recipe, shipped
+from sage_rlvr.recipes import recipe, trainable
 from sage_rlvr.stats.tempered import POWERS
 
 DESIGN = "demo.yaml"
-HOME = "countdown/"  # arms are recipes of this family
 
 
 def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> tuple[Path, DesignSpec]:
@@ -24,10 +23,10 @@ def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> t
     path = recipe(DESIGN, "designs")
     spec = load_design(path)
     chosen = list(spec.arms) if arms is None else list(arms)
-    known = [name.removeprefix(HOME) for name in shipped() if name.startswith(HOME)]
+    known = trainable()
     for name in chosen:
         if name not in known:
-            raise ConfigError(f"--arms {name}: no such recipe{choose_from(name, known)}")
+            raise ConfigError(f"--arms {name}: no such method{choose_from(name, known)}")
     for what, given in (("seeds", list(seeds)), ("arms", chosen)):
         if not given:
             raise ConfigError(f"--{what} []: give at least one")

@@ -3,7 +3,7 @@
     title: tier 1                what the summary calls it
     seeds: [0, 1, 2]             every arm is trained with each; paired: a seed means the same prompts and random streams
     base: {steps: 250}           edits of every arm's recipe, {dotted key: value}; or the name of a design whose edits these are
-    arms:                        name -> recipe (stem of recipes/countdown, or a path beside the design), with own edits
+    arms:                        name -> recipe (a method or recipe by name, or a path beside the design), with own edits
       grpo: grpo
       strong: {recipe: sage_branch, edits: {method.guide.ratio: 1.0}}
     control: grpo                the arm that all others are held against
@@ -29,7 +29,7 @@ from sage_rlvr.errors import ConfigError, Told, choose_from, refuse, require, sh
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.controls import KINDS, Arm, Kind, controls_of, free_name, linked, twin_of
 from sage_rlvr.experiments.jobs import Exact, Sampled
-from sage_rlvr.recipes import Tree, dotted, find, place_of, read, use_plugins
+from sage_rlvr.recipes import Recipe, Tree, dotted, find, locate, place_of, read, use_plugins
 from sage_rlvr.results.comparisons import TEMPERED
 from sage_rlvr.results.design import BASE, Question
 from sage_rlvr.results.metric import Metric, known_metrics
@@ -40,8 +40,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSpec:
-    """recipe: a stem of recipes/countdown, or a path from the design's folder. edits: {dotted key: value}, after those of
-    `base`. label: its name in tables and sentences (default: `label_of` an unedited recipe, else the arm's name).
+    """recipe: the name of a method or a shipped recipe, or a path from the design's folder. edits: {dotted key: value}, after those
+    of `base`. label: its name in tables and sentences (default: `label_of` an unedited recipe, else the arm's name).
     kl_matched: arms of another method at several betas, read between them at this arm's raw KL; those of a guided arm are found."""
 
     recipe: str
@@ -69,14 +69,14 @@ class EvaluateSpec:
     """What every policy is evaluated on, exactly, in the world or task that its arm was trained on; by `samples` alone where the
     right completions of that task cannot be listed.
 
-    problems, split, draw, temperatures: as in `sage-rlvr eval` (split train: the first of the arm's own training problems); tables
-    are read at temperature 1. ood: other worlds (named, or a recipe file), with ood_problems and ood_temperatures of their own.
-    samples: null for no stores.
+    problems, split, sampling, temperatures: as in `sage-rlvr eval` (split train: the first of the arm's own training problems);
+    tables are read at temperature 1. ood: other worlds (named, or a recipe file), with ood_problems and ood_temperatures of
+    their own. samples: null for no stores.
     """
 
     problems: int = 300
     split: Literal["train", "validation", "test"] = "test"
-    draw: Literal["law", "census"] = "law"
+    sampling: Literal["iid", "without-replacement"] = "iid"
     temperatures: tuple[float, ...] = FRONTIER
     ood: tuple[str, ...] = ()
     ood_problems: int = 100
@@ -242,12 +242,12 @@ def resolve(
         spec = design.spec(name)
         own = {**({} if policy is None else {"model": policy}), **design.base, **spec.edits}
         try:
-            path = find(spec.recipe, folder=source.parent)
+            recipe = locate(spec.recipe, folder=source.parent)
             changes = [*((key, json.dumps(value)) for key, value in own.items()), *edits]
-            config = load_config(TrainConfig, path, changes)
+            config = load_config(TrainConfig, recipe, changes)
         except ConfigError as error:
             raise ConfigError(_in_design(error, design, name, source, edits)) from error
-        label = spec.label or (None if spec.edits else label_of(path.stem)) or name
+        label = spec.label or (None if spec.edits else label_of(Path(spec.recipe).stem)) or name
         twin = twin_of(arms, config)
         same = f"{source}: arms {twin and twin.name!r} and {name!r} train the same thing; keep one of them"
         refuse((twin is not None, same))
@@ -255,10 +255,10 @@ def resolve(
             Arm(
                 name=name,
                 label=label,
-                recipe=path.name,
+                recipe=recipe.name if recipe.above else recipe.file.name,
                 config=replace(config, seed=0),
                 matched=spec.kl_matched,
-                dropped=_dropped(path, changes),
+                dropped=_dropped(recipe, changes),
             )
         )
     everyones = plugins.loaded()  # a process has the plugins of all arms, also of those behind its own, and its run says so
@@ -293,13 +293,13 @@ def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> N
             refuse((word not in known, f"{source}: questions: {word!r}: no such {noun}{choose_from(word, known)}"))
 
 
-def _dropped(path: Path, changes: Sequence[tuple[str, str]]) -> str:
+def _dropped(recipe: Recipe, changes: Sequence[tuple[str, str]]) -> str:
     """In a sentence, what a recipe says of its method that another method's name among the edits drops; "" where nothing."""
-    was, now = (load(path, some).get("method") for some in ((), changes))
+    was, now = (load(recipe, some).get("method") for some in ((), changes))
     if not isinstance(was, dict) or not isinstance(now, dict) or was.get("name") == now.get("name"):
         return ""
     lost = ", ".join(f"{key} {short(value)}" for key, value in was.items() if key not in now)
-    return f"{lost} of {path.name} is dropped with method {was.get('name')}" if lost else ""
+    return f"{lost} of {recipe.name if recipe.above else recipe.file.name} is dropped with method {was.get('name')}" if lost else ""
 
 
 def _in_design(error: ConfigError, design: DesignSpec, arm: str, source: Path, edits: Sequence[tuple[str, str]]) -> str:
@@ -345,7 +345,7 @@ def suffix_of(world: str) -> str:
 
 def exact_of(spec: EvaluateSpec, task: Any) -> Exact:
     """The main evaluation of an arm of that task."""
-    return Exact(task, spec.problems, spec.split, spec.draw, spec.temperatures)
+    return Exact(task, spec.problems, spec.split, spec.sampling, spec.temperatures)
 
 
 def sampled_of(spec: EvaluateSpec, task: Any) -> Sampled | None:
@@ -353,4 +353,4 @@ def sampled_of(spec: EvaluateSpec, task: Any) -> Sampled | None:
     if (few := spec.samples) is None:
         return None
     named = {"problems": few.problems, "n": few.n, "guide": few.guide, "scored": few.score_base}
-    return Sampled(task=task, split=spec.split, draw=spec.draw, **named)
+    return Sampled(task=task, split=spec.split, sampling=spec.sampling, **named)

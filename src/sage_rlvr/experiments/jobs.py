@@ -279,7 +279,7 @@ class Exact:
     task: Any
     problems: int
     split: str = "test"
-    draw: str = "law"
+    sampling: str = "iid"
     temperatures: tuple[float, ...] = field(default=FRONTIER)
     powers: tuple[float, ...] = ()
 
@@ -291,7 +291,7 @@ class Exact:
                 f"--problems {self.problems}: an evaluation needs at least 1 (verdicts need 6, the demo takes 300)"
             )
         try:
-            chosen = problems_of(self.task, self.split, EVALUATION_SEED, self.problems, self.draw)
+            chosen = problems_of(self.task, self.split, EVALUATION_SEED, self.problems, self.sampling)
         except DataError as error:
             raise ConfigError(f"--problems {self.problems}: {error}") from error
         if not chosen:
@@ -308,7 +308,7 @@ class Exact:
             return False
         wanted = {
             "weights": weights_hash(model), "world": identity_of(self.task), "split": self.split,
-            "seed": EVALUATION_SEED, "draw": self.draw, "problem_ids": self.ids,
+            "seed": EVALUATION_SEED, "sampling": self.sampling, "problem_ids": self.ids,
         }  # fmt: skip
         same = all(record.meta.get(name) == value for name, value in wanted.items())
         return same and set(self.temperatures) <= set(record.logps) and set(self.powers) <= set(record.norms)
@@ -323,14 +323,14 @@ class Sampled:
     problems: int
     n: int
     split: str
-    draw: str
+    sampling: str
     guide: str | None
     scored: bool
 
     @cached_property
     def chosen(self) -> Chosen:
         """The problems."""
-        return choose(self.task, self.split, EVALUATION_SEED, self.problems, self.draw)
+        return choose(self.task, self.split, EVALUATION_SEED, self.problems, self.sampling)
 
     def goes_on(self, store: Path, model: str) -> bool:
         """Whether an evaluation can complete the store: it is of these weights, problems and guide (q is not computed later)."""

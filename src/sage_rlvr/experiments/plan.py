@@ -197,7 +197,7 @@ def _evaluations(design: DesignSpec, folder: Path, arm: Arm) -> dict[str, Exact]
         found[VALIDATION] = replace(found[""], split="validation", problems=design.select.problems)
     for name in spec.ood:
         world = world_named(name, folder)
-        found[suffix_of(name)] = Exact(world.build(), spec.ood_problems, spec.split, spec.draw, spec.ood_temperatures)
+        found[suffix_of(name)] = Exact(world.build(), spec.ood_problems, spec.split, spec.sampling, spec.ood_temperatures)
     return found
 
 
@@ -217,7 +217,7 @@ def _check_sampled(design: DesignSpec, task: Asked) -> None:
         ),
         (bool(design.evaluate.ood), f"{lacks}, and other worlds (ood) are evaluated exactly; leave evaluate.ood out"),
         (
-            not problems_of(task, design.evaluate.split, EVALUATION_SEED, 1, design.evaluate.draw),
+            not problems_of(task, design.evaluate.split, EVALUATION_SEED, 1, design.evaluate.sampling),
             f"evaluate.split = {design.evaluate.split!r}: task {task.name} has no such problems; choose another split",
         ),
     )
@@ -256,9 +256,9 @@ def _exact_tasks(
     found = {}
     for suffix, exact in evaluations.items():
         path = record_path(out, policy.name, suffix)
-        typed = ["eval", policy.what, "--split", exact.split, "--problems", str(exact.problems), "--draw", exact.draw]
+        typed = ["eval", policy.what, "--split", exact.split, "--problems", str(exact.problems), "--sampling", exact.sampling]
         typed += ["--temperatures", *map(str, exact.temperatures), "--out", str(path)]
-        typed += ["--power-frontier"] * bool(exact.powers)
+        typed += ["--power-tempering"] * bool(exact.powers)
         typed += named if suffix in ("", VALIDATION) else ["--world", str(recipe_of(out, f"world-{suffix}"))]
         label, done = f"{policy.name} {suffix or 'evaluation'}", partial(exact.is_kept, path, policy.model)
         found[suffix] = Task(label, tuple(typed), policy.logs / "evaluation.log", done, after=after, place=path)
@@ -275,12 +275,12 @@ def _sample_task(
     form: Any = getattr(getattr(task, "form", None), "name", "as_is")
     store = out / "runs" / policy.name / "samples" / SampleSettings(task=task.name, template=form).store_name(task)
     typed = ["eval", policy.what, "--samples", str(sampled.n), "--problems", str(sampled.problems)]
-    typed += ["--split", sampled.split, "--draw", sampled.draw, "--generator", "sampler"]
+    typed += ["--split", sampled.split, "--sampling", sampled.sampling, "--generator", "sampler"]
     typed += ["--dtype", "float32", "--store", str(store), "--quiet"]
     typed += named
     typed += [] if config.task is None and config.data is None else ["--max-new-tokens", str(config.rollout.max_new_tokens)]
     typed += [] if sampled.guide is None else ["--guide", sampled.guide]
-    typed += ["--score-base", config.model] if sampled.scored else []
+    typed += ["--base-logprobs", config.model] if sampled.scored else []
     return Task(
         f"{policy.name} samples",
         tuple(typed),

@@ -11,7 +11,7 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@METHODS.register(label="BNPO")
+@METHODS.register(label="BNPO", about="a Beta density normalizes rewards", arxiv="2506.02864")
 @anchored(beta=0.0)
 def bnpo(
     *, clip_low: float = 0.2, clip_high: float = 0.28, dual: float | None = 10.0, **anchor: Unpack[AnchorKeys]

@@ -14,7 +14,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@METHODS.register(label="DAPO")
+@METHODS.register(label="DAPO", about="clip-higher, drops uniform groups", arxiv="2503.14476")
 @anchored(beta=0.0)
 def dapo(
     *,

@@ -12,7 +12,7 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@METHODS.register(label="DARS")
+@METHODS.register(label="DARS", about="more samples for hard prompts", arxiv="2508.13755")
 @anchored(beta=0.0)
 def dars(
     *,

@@ -11,7 +11,7 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@METHODS.register(label="Dr. GRPO")
+@METHODS.register(label="Dr. GRPO", about="GRPO without std and length division", arxiv="2503.20783")
 @anchored(beta=0.0)
 def dr_grpo(*, clip_low: float = 0.2, clip_high: float = 0.2, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t [ -min(rho A, clip(rho, 1 - low, 1 + high) A) + beta * k3(pi, pi_ref) ], A = r - mean.

@@ -9,7 +9,7 @@ from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.methods.grpo import grpo
 
 
-@METHODS.register(label="Forward-KL")
+@METHODS.register(label="Forward-KL", about="GRPO with the exact forward KL")
 def forward_kl(
     *,
     beta: float | Schedule = 0.05,

@@ -11,7 +11,7 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@METHODS.register(label="GRPO")
+@METHODS.register(label="GRPO", about="group-normalized rewards, KL in loss", arxiv="2402.03300")
 @anchored(beta=0.05)
 def grpo(*, clip_low: float = 0.2, clip_high: float = 0.2, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/B) sum_i (1/|y_i|) sum_t [ -min(rho A, clip(rho, 1 - low, 1 + high) A) + beta * k3(pi, pi_ref) ].

@@ -11,7 +11,7 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@METHODS.register(label="GRPO token-mean")
+@METHODS.register(label="GRPO token-mean", about="GRPO, one mean over all tokens")
 @anchored(beta=0.05)
 def grpo_token_mean(*, clip_low: float = 0.2, clip_high: float = 0.2, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/sum_i |y_i|) sum_i sum_t [ -min(rho A, clip(rho, 1 - low, 1 + high) A) + beta * k3(pi, pi_ref) ].

@@ -11,7 +11,7 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@METHODS.register(label="RLOO")
+@METHODS.register(label="RLOO", about="leave-one-out baseline, KL in reward", arxiv="2402.14740")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def rloo(*, clip_low: float = 0.2, clip_high: float = 0.2, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A_t, clip(rho, 1 - low, 1 + high) A_t), A_t = (r - beta K_t) - mean_others.

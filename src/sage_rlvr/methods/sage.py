@@ -12,7 +12,7 @@ from sage_rlvr.methods.grpo import grpo
 PAPER_GUIDE = Branch(ratio=0.3, threshold=1.2)
 
 
-@METHODS.register(label="SAGE")
+@METHODS.register(label="SAGE", about="a guide shapes the KL's reference", arxiv="2605.18864")
 def sage(base: Method | None = None, guide: Guide = PAPER_GUIDE) -> Method:
     """`base` with pi_ref replaced by q * pi_ref, log q = guide(signals); everything else stays (Eqs. 6, 7, 38).
 

@@ -22,10 +22,10 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.encodable import encodable
 from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.tasks.base import NO_ANSWER, Said, Turn, replies, turns_of
+from sage_rlvr.tasks.chat import encodable
 
 
 @dataclass(frozen=True)

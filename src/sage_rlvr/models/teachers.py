@@ -60,7 +60,7 @@ def teacher_named(words: str) -> Teacher:
     from sage_rlvr.recipes import parse_yaml
 
     if words.lstrip().startswith("{"):
-        tree: Any = parse_yaml(words, "--teacher")
+        tree: Any = parse_yaml(words, "--hints")
     else:
         tree = {"name": "function", "function": words} if ".py:" in words else words
     made: Teacher = build("teacher", tree)

@@ -74,7 +74,7 @@ def _evaluated(results: Results) -> dict[str, Any]:
     record = next((record for (_, _, task), record in results.records.items() if not task), None)
     if record is None:
         return {"problems": 0, "split": "test"}
-    return {"problems": record.problems, **{name: record.meta.get(name) for name in ("split", "draw")}}
+    return {"problems": record.problems, **{name: record.meta.get(name) for name in ("split", "sampling")}}
 
 
 def _passes(

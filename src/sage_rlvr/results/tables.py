@@ -26,6 +26,15 @@ ROOM = (
 Columns = dict[str, Callable[[Any], str]]
 
 
+def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Rows as a pandas data frame. ModuleNotFoundError where pandas is not installed."""
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("to_frame() needs pandas: pip install pandas. `.rows` has the same as dicts") from error
+    return pandas.DataFrame(list(rows))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """A header and rows of strings. A cell may hold a newline (an interval stands under its number); `notes` explain columns."""

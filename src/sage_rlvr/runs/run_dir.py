@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LOCK, OWNER, CHECKPOINTS = "lock", "lock.owner.json", "checkpoints"
 DEAD_STEPS = 20  # steps without a single living group, after which a run says so
 UNJUDGED_STEPS = 3  # first steps of a run in which no completion could be judged, after which it stops
-UNDECIDED, BY_POLICY = "verifier/undecided_share", "reward/support_mean"
+UNDECIDED, BY_POLICY = "verifier/undecided_frac", "self_reward/mean"
 
 
 _JUDGE = (

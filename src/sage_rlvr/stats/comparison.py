@@ -107,7 +107,7 @@ def paired(
     "better" or "worse" needs both: the interval over problems leaves zero out, and the sign-flip permutation test has
     p < 1 - level. Everything else is "tied"; below 6 problems the test cannot reach 0.05 and nothing can be told. Shares in
     [0, 1] (`shares`; None: where all scores lie there) get the interval of `share_difference` unless `bootstrap_sees` their
-    gaps, all other scores BCa, which covers differences of few discordant problems too rarely (docs/concepts/statistics.md).
+    gaps, all other scores BCa, which covers differences of few discordant problems too rarely (lab/pages/concepts/statistics.md).
     """
     left, right = same_shape(a, b, 1)
     gaps = left - right

@@ -1,6 +1,6 @@
 """Intervals: every number with the uncertainty it holds, and only that one, named in `over`.
 
-Which one is used when, and how often each covers: docs/concepts/statistics.md, made by `python -m lab.stress.interval_coverage`.
+Which one is used when, and how often each covers: lab/pages/concepts/statistics.md (`python -m lab.stress.interval_coverage`).
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def wilson(successes: int, n: int, *, level: float = 0.95, over: str = "problems
 
 
 def share_interval(values: ArrayLike, *, level: float = 0.95, over: str = "problems") -> Interval:
-    """Mean of shares (N,) in [0, 1], one per problem (pass@k, a win): the interval that docs/concepts/statistics.md measures.
+    """Mean of shares (N,) in [0, 1], one per problem (pass@k, a win): the interval that lab/pages/concepts/statistics.md measures.
 
     Wilson where every share is 0 or 1. Else BCa where `bootstrap_sees` both the shares and what they lack, and the
     Beta-Binomial limits of `share_limits` where it does not, as below 300 problems. One problem gives an infinite interval.

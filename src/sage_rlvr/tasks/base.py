@@ -147,14 +147,14 @@ def ready(task: Task, say: Callable[[str], None], split: str) -> None:
         own(say, split)
 
 
-def problems_of(task: Any, split: str, seed: int, n: int | None, draw: str = "law") -> list[Any]:
+def problems_of(task: Any, split: str, seed: int, n: int | None, sampling: str = "iid") -> list[Any]:
     """The problems of an evaluation: n draws of the task's law (None: 300), or the first n of its list (None: all).
 
-    Of the split train always of the list: the problems that a run on this task trains on, whatever seed and law.
+    Of the split train always of the list: the problems that a run on this task trains on, whatever seed and sampling.
     """
     law = getattr(task, "draw", None)
     if law and split != "train":
-        return list(law(split, seed, 300 if n is None else n, draw))
+        return list(law(split, seed, 300 if n is None else n, sampling))
     return list(task.problems(split)[:n])
 
 

@@ -6,6 +6,7 @@ import ctypes
 import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -234,7 +235,7 @@ def check_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Sequence[Message], 
         raise ConfigError(
             f"tokenizer {tokenizer.name_or_path!r}: its chat template leaves out the {dropped['role']}'s message "
             f"({dropped['content']!r:.80}), so the model would not be asked; mend the template, take the prompt format's own "
-            f"(eval --chat format), or rows with prompts that it writes (as_is). The prompt: {text!r:.300}"
+            f"(eval --chat-template format), or rows with prompts that it writes (as_is). The prompt: {text!r:.300}"
         )
     said = "\n".join(message["content"] for message in prompt)
     left = [found for found in PLACEHOLDER.findall(text) if found not in said]
@@ -299,4 +300,53 @@ def unknown_characters(tokenizer: PreTrainedTokenizerBase, text: str, ids: Seque
     return characters or [word for word in dict.fromkeys(" ".join(pieces).split()) if strange(word)] or pieces
 
 
-__all__ = ["Rendered", "check_prompt", "dry_render", "end_of_turn", "fit_tokenizer", "render"]
+# ---- text from outside
+
+
+def encodable(text: str, tokenizer: Any = None) -> str:
+    r"""The text with what a prompt cannot hold as escapes, as in "\xe9", and special tokens broken by a space, as in "< |im_end|>".
+
+    A policy's own program decides what a sandbox reports. Three things in such text must not reach the tokenizer as they are:
+    what has no encoding (lone surrogates, characters outside the vocabulary), which would end the run; control characters; and
+    special tokens spelled out, which the tokenizer would make real, so that a program could end a turn and begin another.
+
+    tokenizer: whose vocabulary and special tokens count; None: control characters and surrogates alone.
+    """
+    kept = {c: _kept(c, tokenizer) for c in set(text)}
+    plain = "".join(c if kept[c] else _escape(c) for c in text)
+    return plain if tokenizer is None else _broken(plain, _specials(tokenizer))
+
+
+def _kept(character: str, tokenizer: Any) -> bool:
+    if character == "\n" or " " <= character <= "~":  # what a tokenizer lacks of these is reported as before, by name
+        return True
+    if unicodedata.category(character) == "Cs" or (unicodedata.category(character) == "Cc" and character != "\t"):
+        return False
+    if tokenizer is None:
+        return True
+    try:
+        ids = tokenizer(character, add_special_tokens=False)["input_ids"]
+    except Exception:  # tokenizers raises plain Exceptions
+        return False
+    return bool(ids) and tokenizer.unk_token_id not in ids
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
+
+
+def _specials(tokenizer: Any) -> list[str]:
+    added = tokenizer.added_tokens_decoder.values()
+    found = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
+    return sorted((one for one in found if one.strip()), key=len, reverse=True)
+
+
+def _broken(text: str, specials: Iterable[str]) -> str:
+    for special in specials:
+        if special in text:
+            text = text.replace(special, f"{special[0]} {special[1:]}" if len(special) > 1 else _escape(special))
+    return text
+
+
+__all__ = ["Rendered", "check_prompt", "dry_render", "encodable", "end_of_turn", "fit_tokenizer", "render"]

@@ -89,7 +89,7 @@ class Loop:
 
 
 def train_step(loop: Loop, step: int) -> dict[str, float]:
-    """One rollout and its updates. Step counts from 0; returns the step's metrics (their names: docs/architecture.md).
+    """One rollout and its updates. Step counts from 0; returns the step's metrics (their names: docs/reference/metrics.md).
 
     Where a rollout plan keeps no group there is no update: weights, moments and the parts' state stay as they are, but for the
     plan's own; and all of them where the step diverges.

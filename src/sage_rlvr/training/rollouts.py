@@ -21,11 +21,11 @@ from torch import Tensor
 from sage_rlvr.core.reward_sources import Paid, rank_metrics
 from sage_rlvr.core.rollout_plans import Staged, is_guided, is_staged, kept_by, learned_by, rows_of_stages
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.encodable import encodable
 from sage_rlvr.models.episodes import said_in, sample_episodes
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.models.substituted import Answered, substituted
 from sage_rlvr.tasks.base import answer_id, answer_key, answer_span, guided, reference, turns_of, verdicts
+from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.training.groups import Drawn, Groups, Rows, rows_of_groups, together, union
 

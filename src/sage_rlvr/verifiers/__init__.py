@@ -8,9 +8,9 @@ check. A verifier returns a verdict for every text, quickly, and never raises.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite  # `math` is a module of this package
 from typing import Any, Literal, TypeVar, get_args
 
 from sage_rlvr.errors import DataError
@@ -53,7 +53,7 @@ class Verdict:
 
 def _is_finite(value: Any) -> bool:
     try:
-        return math.isfinite(value)
+        return isfinite(value)
     except (TypeError, OverflowError):
         return False
 

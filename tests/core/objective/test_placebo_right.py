@@ -162,7 +162,7 @@ def test_the_preference_of_a_reward_transform_is_permuted_away_too(transform, se
 
 
 def test_it_says_what_it_is():
-    said = load_config(TrainConfig, recipes.find("countdown/distinct_placebo")).method.describe()
+    said = load_config(TrainConfig, recipes.locate("countdown/distinct_placebo")).method.describe()
     assert "C(G - 1, 15)] permuted among the right completions of its group" in said
     assert "among right answers of a prompt: advantages permuted: none preferred on average within a group" in said
     assert "with each right completion paid the mean over those of its group" in said
@@ -171,7 +171,7 @@ def test_it_says_what_it_is():
 
 
 def test_the_recipe_is_that_of_distinct_but_for_the_placebo():
-    method, placebo = (load_config(TrainConfig, recipes.find(f"countdown/{name}")) for name in ("distinct", "distinct_placebo"))
+    method, placebo = (load_config(TrainConfig, recipes.locate(f"countdown/{name}")) for name in ("distinct", "distinct_placebo"))
     assert replace(method.method, name="distinct_placebo", advantage=PlaceboRight(method.method.advantage)) == placebo.method
     assert replace(placebo, method=method.method) == method
 

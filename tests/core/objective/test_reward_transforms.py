@@ -88,6 +88,15 @@ def test_unlikeliness_by_hand_and_ties_share_their_ranks():
     assert Unlikeliness()(REWARDS, SEEN)[0].tolist() == pytest.approx([0.84375, 0.84375, 0, 0, 0.9375, 0, 0, 0])
 
 
+def test_unlikeliness_per_token_by_hand():
+    """Sums -4, -3, -8, -2 rank 1, 2, 0, 3; over 4, 1, 16, 1 tokens the means -1, -3, -.5, -2 rank 2, 0, 3, 1."""
+    seen = Seen(torch.tensor([[4, 1, 16, 1]]), torch.tensor([[-4.0, -3, -8, -2]]))
+    right = torch.tensor([[1.0, 1, 1, 0]])
+    assert Unlikeliness()(right, seen).tolist() == [[1 - 0.25 / 4, 1 - 0.5 / 4, 1, 0]]
+    assert Unlikeliness(per_token=True)(right, seen).tolist() == [[1 - 0.5 / 4, 1, 1 - 0.75 / 4, 0]]
+    assert "log pi_old(y) / |y|" in Unlikeliness(per_token=True).equation
+
+
 def test_right_entropy_pays_nothing_on_average():
     """Log-probs of the right -2, -2, -4, mean -8/3."""
     found = RightEntropy(0.3)(REWARDS, SEEN)

@@ -93,8 +93,9 @@ def test_data_that_does_not_fit():
 
 
 TRANSFORMS = (
-    Mara(), RightEntropy(), RightEntropy(0.0), Unlikeliness(), Unlikeliness(0.0), OutcomeCounts(), OutcomeCounts(0.0),
-    OutcomeCounts(bonus_on="correct"), OutcomeCounts(0.0, "correct"), OutcomeRepeats(), OutcomeRepeats(bonus_on="correct"),
+    Mara(), RightEntropy(), RightEntropy(0.0), Unlikeliness(), Unlikeliness(0.0), Unlikeliness(per_token=True),
+    OutcomeCounts(), OutcomeCounts(0.0), OutcomeCounts(bonus_on="correct"), OutcomeCounts(0.0, "correct"), OutcomeRepeats(),
+    OutcomeRepeats(bonus_on="correct"),
     OutcomeRepeats(0.0), OverlongShaping(8, 4), OverlongShaping(8, 4, signed=False), OverlongShaping(8, 4, 0.0),
     OverlongShaping(8, 4, 0.0, signed=False),
 )  # fmt: skip

@@ -193,8 +193,8 @@ def test_chen_tends_to_the_arcsine_of_pass_at_k(k: int, p: float):
 @pytest.mark.parametrize("part", [
     *(kind() for kind in ADVANTAGES.values() if kind is not PlaceboRight), PlaceboRight(DistinctRight()),
     PassAtK(1), PassAtK(3, "sloo"), PassAtK(Linear(4, 1)), DistinctRight(1),
-    DistinctRight(4, 1.0), Filtered(0.0, z="exact"), Signed(1.0, 0.0), Signed(1.0, 0.0, "kept"), Signed(normalize_by="group"),
-    Signed(normalize_by="tokens"), PowerNormalized(0.0), AnalyticPassAtK(2),
+    DistinctRight(4, 1.0), Filtered(0.0, z="exact"), Filtered(form="released"), Signed(1.0, 0.0), Signed(1.0, 0.0, "kept"),
+    Signed(normalize_by="group"), Signed(normalize_by="tokens"), PowerNormalized(0.0), AnalyticPassAtK(2),
 ], ids=str)  # fmt: skip
 def test_the_laws_of_an_advantage_and_what_it_declares_of_groups_with_nothing_to_compare(part):
     check_advantage(part)
@@ -216,6 +216,37 @@ def test_what_is_declared_wrongly_is_found(monkeypatch, wrong, words):
     monkeypatch.setattr(Filtered, "dead", lambda part, size: Dead("compared", 0.0, "compared"))
     with pytest.raises(AssertionError, match="none_right: it refuses"):
         check_advantage(Filtered())
+
+
+def one_right(count: int, gap: float = 0.0) -> tuple[torch.Tensor, Seen]:
+    """A group of `count` with one right completion, whose reference log-prob is `gap` above the policy's."""
+    rewards = torch.zeros(1, count)
+    rewards[0, 0] = 1
+    policy = torch.full((1, count), -3.0)
+    reference = policy.clone()
+    reference[0, 0] += gap
+    return rewards, Seen(torch.full((1, count), 4), policy, reference)
+
+
+def test_alpha_dpg_clips_the_ratio_and_the_released_code_the_reward():
+    """One right of 16, pi_old = pi_ref: u = 16. Scaled: (sqrt 10 - 1) / .5 + 2 = 2 sqrt 10; released: 3 + 1."""
+    rewards, seen = one_right(16)
+    scaled, released = Filtered()(rewards, seen)[0], Filtered(form="released")(rewards, seen)[0]
+    assert float(scaled[0]) == pytest.approx(2 * 10**0.5) and float(released[0]) == pytest.approx(4)
+    # The others: -1 less the mean of 14 times -1 and once the right one's 3.
+    assert released[1:].tolist() == pytest.approx([-1 - (3 - 14) / 15] * 15)
+    # 144 completions: u = 144 and sqrt 144 - 1 = 11, which the bound of 10 cuts; the forward KL (alpha 0) has u - 1, cut at 10.
+    rewards, seen = one_right(144)
+    assert float(Filtered(form="released")(rewards, seen)[0, 0]) == pytest.approx(11)
+    rewards, seen = one_right(16)
+    assert float(Filtered(0.0, form="released")(rewards, seen)[0, 0]) == pytest.approx(11)
+
+
+def test_the_released_alpha_dpg_holds_its_divisor_at_1():
+    """One right of 2, reference 4 times as likely: mean u Z = 2, held at 1, so u = 4 and not 2."""
+    rewards, seen = one_right(2, math.log(4))
+    assert float(Filtered(form="released")(rewards, seen)[0, 0]) == pytest.approx((4**0.5 - 1) + 1)
+    assert float(Filtered()(rewards, seen)[0, 0]) == pytest.approx((2**0.5 - 1) / 0.5 + 2)
 
 
 def test_maxrl_keeps_the_weight_of_a_kl():

@@ -286,7 +286,7 @@ def test_a_file_with_a_wrong_line_is_refused_by_name_and_place(
 def test_the_truth_is_every_answer_that_the_task_lists(
     write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    loop = build(config_of(write_recipe("{name: truth, take: 3, prompts: 5}")))
+    loop = build(config_of(write_recipe("{name: sft_oracle, take: 3, prompts: 5}")))
     assert memory.fill(loop) and "lists (an oracle)" in "".join(capsys.readouterr())
     held = memory.stored(loop)
     wanted = {(i, answer_id(text)) for i, p in enumerate(loop.problems) for text in loop.task.solutions(p)}

@@ -121,7 +121,7 @@ def test_one_update_is_the_textbook_step_over_the_policys_own_tokens(make: Make)
         "{name: grpo, beta: 0.05}",
         "{name: sage, base: {name: dr_grpo, beta: 0.05}, guide: {name: branch, threshold: 0.2}}",
         "{name: gspo}",
-        "{name: verl, stride: 2}",
+        "{name: erank, stride: 2}",
         "{name: dars, beta: 0.05}",
         "{name: adaptive_entropy, target: 0.9}",
     ],

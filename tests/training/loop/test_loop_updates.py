@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.recipes import recipe as shipped
+from sage_rlvr.recipes import locate
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training import scores
 from sage_rlvr.training.loop import train_step
@@ -115,7 +115,7 @@ def test_a_threshold_above_the_vocabulary_stops_a_run_before_its_first_step(writ
     with pytest.raises(ConfigError, match=r"threshold = 10 nats is never exceeded: the policy has 21 logits.*'p80'"):
         run_of(recipe, tmp_path / "run")
     with pytest.raises(ConfigError, match="is never exceeded"):  # as typed for a recipe of the demo
-        make(Path(shipped("sage_branch.yaml")), ("method.guide.threshold", "10"))
+        make(locate("sage_branch"), ("method.guide.threshold", "10"))
 
 
 @pytest.mark.slow

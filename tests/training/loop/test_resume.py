@@ -39,7 +39,7 @@ from stateful import stateful
 Recipe = Callable[..., Path]
 BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch, threshold: 0.2}}"
 EXACT_Z = "{name: alpha_dpg, z: exact}"
-VERL = "{name: verl, stride: 2}"
+ERANK = "{name: erank, stride: 2}"
 RLPR = "{name: rlpr, given: 0.5, ratio: 1.0, max_refills: 1}"  # its filter drops groups from step 10 on
 DARS = "{name: dars, beta: 0.05}"
 PLACEBO = "{name: compose, beta: 0.0, advantage: {name: placebo_right, advantage: differential_smoothing}}"
@@ -133,7 +133,7 @@ def test_a_stop_saves_and_the_next_call_continues(
 @pytest.mark.parametrize(
     "method",
     [
-        BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", VERL,
+        BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", ERANK,
         EXACT_Z, DARS, RLPR, PLACEBO, EPISODES, pytest.param(GUIDED, id="guided"),
     ],
 )  # fmt: skip
@@ -164,7 +164,7 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     if "adaptive" in method:
         rows = [row["loss_term/coefficient"] for row in read_metrics(tmp_path / "whole")]
         assert len(set(rows)) > 1
-    if method == VERL:
+    if method == ERANK:
         assert min(row["token_weight/rank"] for row in read_metrics(tmp_path / "whole")) > 0.1
     if method == RLPR:
         assert load_file(kept)["rollout.StdFilter.steps"] == 12

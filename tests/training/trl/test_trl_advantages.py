@@ -28,7 +28,7 @@ from sage_rlvr.core.advantages import LeaveOneOut
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.rollout_plans import DynamicSampling
 from sage_rlvr.errors import DataError
-from sage_rlvr.methods import bnpo, dapo, dr_grpo, grpo, no_kl, rloo, verl
+from sage_rlvr.methods import bnpo, dapo, dr_grpo, erank, grpo, no_kl, rloo
 from sage_rlvr.training.trl import SageTrainer, dynamic_sampling, grpo_config
 from sage_rlvr.training.trl.batch import group_advantages, predicting, scale_of, seen_states, total_rewards
 from stateful import stateful
@@ -138,7 +138,7 @@ def test_the_loss_has_no_kl_where_it_is_in_the_reward(tiny_policy: Path, tmp_pat
     assert not any(name in trainer.batches[0] for name in ("sage_logps", "sage_entropies"))
 
 
-@pytest.mark.parametrize("method", [REPLAYED["rloo, branch"], verl(stride=2, beta=0.3)], ids=lambda method: method.name)
+@pytest.mark.parametrize("method", [REPLAYED["rloo, branch"], erank(stride=2, beta=0.3)], ids=lambda method: method.name)
 @pytest.mark.parametrize("layout", ["plain", "moves: both"])
 def test_a_scored_rollout_adds_one_forward_where_trl_has_none(layout: str, method: Method, tiny_policy: Path, tmp_path: Path):
     """For the KL in the reward; and for hidden states, which are those of that forward."""
@@ -153,7 +153,7 @@ def test_a_scored_rollout_adds_one_forward_where_trl_has_none(layout: str, metho
 
     rollouts, ranks = {"plain": 3, "moves: both": 0}[layout], list[float]()
     assert forwards(SageTrainer, method=method) == forwards(trl.GRPOTrainer) + rollouts
-    assert all(rank > 0.3 for rank in ranks) and bool(ranks) == (method.name == "verl")
+    assert all(rank > 0.3 for rank in ranks) and bool(ranks) == (method.name == "erank")
 
 
 def test_hidden_states_are_those_that_predict_each_token(tiny_policy: Path, tmp_path: Path):

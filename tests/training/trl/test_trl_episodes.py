@@ -63,7 +63,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         pytest.param({"name": "dapo", "dynamic_sampling": False}, marks=pytest.mark.slow),
         pytest.param({"name": "gspo"}, marks=pytest.mark.slow),
         pytest.param({"name": "steer"}, marks=pytest.mark.slow),
-        pytest.param({"name": "verl"}, marks=pytest.mark.slow),
+        pytest.param({"name": "erank"}, marks=pytest.mark.slow),
         pytest.param({"name": "dr_grpo", "beta": 0.05}, marks=pytest.mark.slow),
     ],
     ids=lambda method: method["name"],

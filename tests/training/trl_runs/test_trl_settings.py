@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from sage_rlvr.config import TrainConfig, decode, load_config
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.recipes import recipe
 from sage_rlvr.training.trl.arguments import OWNED, grpo_arguments, method_of
 
 
@@ -21,7 +20,7 @@ def config(**changes: Any) -> TrainConfig:
 
 
 def test_the_frozen_recipe_by_hand():
-    found = grpo_arguments(load_config(TrainConfig, recipe("sage_branch.yaml"), [("engine.name", "trl")]), "out")
+    found = grpo_arguments(load_config(TrainConfig, "sage_branch", [("engine.name", "trl")]), "out")
     wanted = {
         "output_dir": "out",
         "max_steps": 250,

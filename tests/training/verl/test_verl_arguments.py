@@ -23,7 +23,6 @@ from sage_rlvr.core.guides import Branch, Random
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
 from sage_rlvr.methods import adaptive_entropy, grpo, sage
 from sage_rlvr.models.policy import load_policy
-from sage_rlvr.recipes import recipe
 from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.training.counts.dry_run import dry_run_lines
 from sage_rlvr.training.verl import convert, run, state
@@ -37,7 +36,7 @@ from sage_rlvr.training.verl.problems import ECHO, Named, export, exported
 
 def config_of(*edits: str, name: str = "sage_branch") -> TrainConfig:
     given = ("engine.name=verl", "engine.args.trainer.n_gpus_per_node=2", "world.train_problems=32", *edits)
-    return load_config(TrainConfig, recipe(f"{name}.yaml"), [tuple(edit.split("=", 1)) for edit in given])  # type: ignore[misc]
+    return load_config(TrainConfig, name, [tuple(edit.split("=", 1)) for edit in given])  # type: ignore[misc]
 
 
 def words_of(config: TrainConfig) -> dict[str, str]:

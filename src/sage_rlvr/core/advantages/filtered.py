@@ -15,7 +15,7 @@ from sage_rlvr.errors import ConfigError
 @ADVANTAGES.register
 @dataclass(frozen=True)
 class Filtered:
-    """((min(u, clip)^(1 - alpha)) - 1) / (1 - alpha) minus the others' mean, u = r (pi_ref / pi_old)(y) / Z (arXiv 2512.05962).
+    """A from u = r (pi_ref / pi_old)(y) / Z, minus the others' mean of the same (alpha-DPG, arXiv 2512.05962).
 
     Its target is the reference given that the answer is right; alpha = 0 is the forward KL to it, alpha -> 1 the reverse one.
 
@@ -24,17 +24,24 @@ class Filtered:
     exact  Z is P(right) under the reference itself, where a task lists its right completions: an oracle, unbiased at every G,
            but where u is above `clip`
 
+    scaled    (min(u, clip)^(1 - alpha) - 1) / (1 - alpha): the ratio is clipped, and alpha does not change the step size
+    released  min(u^(1 - alpha) - 1, clip), Z at most 1: the authors' code clips the reward and does not divide by 1 - alpha
+
+    With alpha = .5 and pi_old = the reference a lone right answer among 16 has u = 16. Its A is 6.32 scaled, where u is clipped at
+    10, and 4 as released, where u is clipped at 121.
+
     z: where Z comes from, an estimate from each group or the exact one.
 
     0 in a group without a right answer. needs: "logps", "ref_logps", and for the exact Z "ref_right"; without a KL term name the
     reference by an anchor of beta 0.
 
-    alpha: which divergence, from forward (0) to reverse (toward 1). clip: u above this counts as this.
+    alpha: which divergence, from forward (0) to reverse (toward 1). form: what is clipped. clip: the bound.
     """
 
     alpha: float = 0.5
     clip: float = 10.0
     z: Literal["group", "exact"] = "group"
+    form: Literal["scaled", "released"] = "scaled"
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < 1:
@@ -42,9 +49,11 @@ class Filtered:
                 f"Filtered: alpha = {self.alpha!r}; give 0 <= alpha < 1 (at 1 a wrong answer would weigh -infinity)."
             )
         if not 1 < self.clip < math.inf:
-            raise ConfigError(f"Filtered: clip = {self.clip!r}; give a finite number above 1, the paper's is 10.")
+            raise ConfigError(f"Filtered: clip = {self.clip!r}; give a finite number above 1, 10 by default.")
         if self.z not in ("group", "exact"):
             raise ConfigError(f"Filtered: z = {self.z!r}; give group, an estimate from each group, or exact, the oracle.")
+        if self.form not in ("scaled", "released"):
+            raise ConfigError(f"Filtered: form = {self.form!r}; give scaled, which clips the ratio u, or released, the reward.")
 
     prefers: ClassVar[str] = "those that the policy gives less often than the reference does"
 
@@ -61,13 +70,21 @@ class Filtered:
     def equation(self) -> str:
         power = f"^{1 - self.alpha:g}" if self.alpha else ""
         ratio = "r (pi_ref/pi_old)(y) / " + ("mean_group r pi_ref/pi_old" if self.z == "group" else "P_ref(right)")
+        if self.form == "released":
+            return f"min(u{power} - 1, {self.clip:g}) - mean_others,  u = {ratio}, divisor at most 1"
         return f"(min(u, {self.clip:g}){power} - 1)/{1 - self.alpha:g} - mean_others,  u = {ratio}"
 
     @property
     def ascends(self) -> str:
         when = "for large G and " if self.z == "group" else ""
-        target = f"minus the {self.alpha:g}-divergence between pi and the reference restricted to right answers"
-        return f"{target}, {when}where u stays below {self.clip:g}"
+        scale = f"{1 - self.alpha:g} times " if self.form == "released" and self.alpha else ""
+        target = f"minus {scale}the {self.alpha:g}-divergence between pi and the reference restricted to right answers"
+        return f"{target}, {when}where u stays below {self._largest_ratio:g}"
+
+    @property
+    def _largest_ratio(self) -> float:
+        """The u from which the clip acts."""
+        return self.clip if self.form == "scaled" else (1 + self.clip) ** (1 / (1 - self.alpha))
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
         values = checked(rewards, 2, "Filtered")
@@ -79,6 +96,11 @@ class Filtered:
             total = seen.require("ref_right", "Filtered").double()
         else:
             total = torch.logsumexp(gap, dim=1, keepdim=True) - math.log(values.shape[1])
-        ratio = torch.where(dead, 1.0, (gap - torch.where(dead, 0.0, total)).exp()).clamp(max=self.clip)
-        powered = (ratio ** (1 - self.alpha) - 1) / (1 - self.alpha)
+        if self.form == "released":
+            total = total.clamp(max=0.0)
+        ratio = torch.where(dead, 1.0, (gap - torch.where(dead, 0.0, total)).exp())
+        if self.form == "released":
+            powered = (ratio ** (1 - self.alpha) - 1).clamp(max=self.clip)
+        else:
+            powered = (ratio.clamp(max=self.clip) ** (1 - self.alpha) - 1) / (1 - self.alpha)
         return torch.where(dead, 0.0, leave_one_out(powered)).float()

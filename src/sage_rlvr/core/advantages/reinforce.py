@@ -25,12 +25,13 @@ class Signed:
     divided by right + wrong. What is published as their difference can come only from sampling noise, from clipping, from several
     updates per rollout, or from what one divides by once rows are dropped, which is `normalize_by`:
 
-    all     all rows, those that pay nothing too, as the authors' code does: the reduction as it stands
+    all     all rows, those with A = 0 included: the reduction as it stands, as the authors' code does for W-REINFORCE
     kept    the step's rows of the same sign: A times rows / rows of its sign. For many prompts one factor for all of them,
             1/mean P for PSR and 1/(1 - mean P) for NSR: a step size that goes with the solve rate, and no other objective
     group   the group's rows of the same sign. Another objective: (1 - (1-P)^G)/P grad P for the right, log P truncated at
             order G, and (1 - P^G)/(1 - P) grad P for the wrong, -log(1 - P), which is for prompts that are solved already
-    tokens  the step's tokens of the same sign, with a token mean: as `kept`, longer completions of a sign shrink its factor
+    tokens  the step's tokens of the same sign, with a token mean: as `kept`, longer completions of a sign shrink its factor. The
+            authors' code of PSR and NSR drops the other rows and averages over the tokens that are left, which is this
 
     normalize_by: what each sign's sum is divided by, all or what is kept of the step or of the group, in rows or tokens.
     right, wrong: what a right completion earns and a wrong one pays.
@@ -49,9 +50,7 @@ class Signed:
                 "0 and 1 NSR, 0.1 and 1 the paper's W-REINFORCE."
             )
         if self.normalize_by not in ("all", *COUNTED):
-            raise ConfigError(
-                f"Signed: normalize_by = {self.normalize_by!r}; give all (the paper's), {', '.join(COUNTED)}."
-            )
+            raise ConfigError(f"Signed: normalize_by = {self.normalize_by!r}; give all, {', '.join(COUNTED)}.")
 
     def dead(self, size: int) -> Dead:
         """No baseline: the label's own pay, where a step counts rows or tokens times a factor of the step."""

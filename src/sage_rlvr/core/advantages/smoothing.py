@@ -31,7 +31,8 @@ class DifferentialSmoothing:
     std is the population's, as the paper has it. Right completions gain the rarer they are per token, wrong ones the likelier:
     entropy among the right, against it among the wrong. The terms are added after the division and not centered again, as in
     the authors' code: as l < 0 every right completion gains and every wrong one loses, which pushes P(right) up by the two means
-    of dose * |l| besides. 0 in a group whose rewards are all equal. needs: "logps". DataError for rewards other than 0 and 1.
+    of dose * |l| besides. 0 in a group whose rewards are all equal, where the authors' code still adds the terms.
+    needs: "logps". DataError for rewards other than 0 and 1.
 
     right: nats that a right completion pays per nat of its mean log-prob. wrong: the same, earned by a wrong one.
     """

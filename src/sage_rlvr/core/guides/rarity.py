@@ -24,7 +24,7 @@ class Rarity(Banded):
     Definition 4.1 does (arXiv 2605.18864); the default is eps = 1/256. Without the cap the rarest would be raised most, which
     is tempering, and most of what is rarest is wrong. The default band is 256**0.5 and binds nowhere at power 0.5: surprisal
     sits in a few tokens, and SAGE's 1.4 would cut those few. `reference_power` above 0 sharpens the reference besides, so that
-    what is rare, and a completion at all to the reference, is preferred. Chosen on the exact world, docs/concepts/guides.md.
+    what is rare, and a completion at all to the reference, is preferred. Chosen on the exact world, lab/pages/concepts/guides.md.
 
     power: of the completion's surprisal in q; 0 is no guide. cap: nats of a completion that count. reference_power: of
     pi_ref(y_t) in q.

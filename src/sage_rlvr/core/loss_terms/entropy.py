@@ -32,8 +32,8 @@ class EntropyBonus:
     """- coefficient * H_t, H_t the policy's entropy at the state, over the whole vocabulary at the sampling temperature.
 
     Nats, with gradient: each state is pulled toward uniform, whatever earns a reward there; with rewards alone the optimum of a
-    state is exp(r / coefficient), a temperature without a direction. It divides as the method's reduction does, where TRL's
-    and verl's take a mean over tokens. 0 is no term. The logits of an update stay in memory: (tokens, vocabulary) float32.
+    state is exp(r / coefficient), a temperature without a direction. It divides as the method's reduction does, like
+    verl 0.9.1's; TRL takes a mean over tokens. 0 is no term. The logits of an update stay in memory: (tokens, vocabulary) float32.
     needs: "entropy_gradient".
 
     coefficient: loss per nat of entropy.

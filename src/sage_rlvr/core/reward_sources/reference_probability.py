@@ -27,14 +27,14 @@ class ReferenceProbability:
     form           of p over the tokens of y*: their mean probability, the product, or its geometric mean
     format_weight  w
     clip           the upper bound; p - p is at most 1 by itself
-    repetition     what a completion loses that repeats an n-gram of `ngram` tokens `times` times or more; always, while the
-                   released code spares one that earns 0
+    repetition     what a completion loses that repeats an n-gram of `ngram` tokens `times` times or more; always. The released
+                   code counts n-grams of words, and leaves out completions that earn 0
     given          the share of y*'s first tokens in whose place the completion's own answer tokens stand; 0 is RLPR. Where a
                    completion is all answer (Countdown) z is empty, r is one number per problem, and nothing would be learned.
                    In what is subtracted nothing stands in for them: y*'s end directly behind the prompt.
 
-    Computed in float32; the released code rounds p(y* | x) to bfloat16, in steps of .004. Reasoning that states the answer
-    without deriving it earns most: read `reward/auc` beside the reward.
+    Computed in float32; the released code rounds p(y* | x, z) to bfloat16, in steps of .004 near 1. Reasoning that
+    states the answer without deriving it earns most: read `reward/auc` beside the reward.
     """
 
     form: Literal["mean", "product", "geometric"] = "mean"

@@ -15,13 +15,17 @@ from sage_rlvr.errors import ConfigError
 class Unlikeliness:
     """r = R (1 - weight * rank / G), rank by log pi_old(y) from 0, the least likely of the group (arXiv 2506.02355).
 
+    A long completion is unlikely as a whole, so on completions of unlike lengths this rank mostly follows the length. per_token
+    ranks by log pi_old(y) / |y| instead, as the authors' code does.
     Completions of equal log-probability share the mean of their ranks (the authors' code breaks ties by place in the batch).
     needs: "logps". DataError for rewards other than 0 and 1.
 
-    weight: what the likeliest right completion of its group loses, as a share of its reward.
+    weight: what the likeliest right completion of its group loses, as a share of its reward. per_token: rank by the mean over
+    tokens instead of the sum.
     """
 
     weight: float = 0.25
+    per_token: bool = False
     prefers: ClassVar[str] = "the less likely, by rank"
     needs: ClassVar[frozenset[str]] = frozenset({"logps"})
 
@@ -31,7 +35,8 @@ class Unlikeliness:
 
     @property
     def equation(self) -> str:
-        return f"R (1 - {self.weight:g} rank(log pi_old(y)) / G)"
+        ranked = "log pi_old(y) / |y|" if self.per_token else "log pi_old(y)"
+        return f"R (1 - {self.weight:g} rank({ranked}) / G)"
 
     def dead(self, size: int) -> Dead:
         """Where all are right, still their ranks."""
@@ -39,6 +44,8 @@ class Unlikeliness:
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
         right, logps = right_of(rewards, "Unlikeliness"), seen.policy.float()
+        if self.per_token:
+            logps = logps / seen.lengths.clamp(min=1)
         below = (logps[:, None, :] < logps[:, :, None]).sum(dim=2)
         tied = (logps[:, None, :] == logps[:, :, None]).sum(dim=2) - 1
         return right * (1.0 - self.weight * (below + tied / 2) / right.shape[1])

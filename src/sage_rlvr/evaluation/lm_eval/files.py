@@ -61,7 +61,7 @@ def targets_of(store: SampleStore) -> dict[str, str]:
     known = sidecar(store.path)
     if not known:
         raise DataError(
-            f"{store.path}: was not imported, so it holds no targets; judge it again by the command that filled it, with --reverify"
+            f"{store.path}: was not imported, so it holds no targets; judge it again by the command that filled it, with --rejudge"
         )
     held = dict.fromkeys(store.lists(("problem",))["problem"])
     if lacking := [name for escaped in held if (name := unescape(escaped)) not in known]:

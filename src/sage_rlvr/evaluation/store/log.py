@@ -77,10 +77,10 @@ def _belongs(log: Path, file: Path) -> bool:
 
 def _wal_ids(log: BinaryIO) -> list[int]:
     """The ids of the transactions in a write-ahead log, oldest first: every transaction of ours writes page 1."""
-    header, ids = log.read(_WAL), list[int]()
-    page = int.from_bytes(header[8:12], "big")
+    opening, ids = log.read(_WAL), list[int]()
+    page = int.from_bytes(opening[8:12], "big")
     page = 1 << 16 if page == 1 else page
-    while len(frame := log.read(_FRAME)) == _FRAME and frame[8:16] == header[16:24]:  # other salts: what an older log left
+    while len(frame := log.read(_FRAME)) == _FRAME and frame[8:16] == opening[16:24]:  # other salts: what an older log left
         place = log.tell()
         if frame[:4] == _PAGE_1 and (known := _id_at(log, place)) is not None:
             ids.append(known)
@@ -90,10 +90,10 @@ def _wal_ids(log: BinaryIO) -> list[int]:
 
 def _journal_ids(log: BinaryIO) -> list[int]:
     """The id before the transaction of a rollback journal, and the id that it would have had; [] where it holds no page."""
-    header = log.read(_JOURNAL_HEADER)
-    if len(header) < _JOURNAL_HEADER or not header.startswith(_JOURNAL):  # ended well
+    opening = log.read(_JOURNAL_HEADER)
+    if len(opening) < _JOURNAL_HEADER or not opening.startswith(_JOURNAL):  # ended well
         return []
-    sector, page = (int.from_bytes(header[at : at + 4], "big") for at in (20, 24))
+    sector, page = (int.from_bytes(opening[at : at + 4], "big") for at in (20, 24))
     log.seek(sector)
     while len(number := log.read(4)) == 4:
         place = log.tell()

@@ -12,11 +12,11 @@ from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo, Pacs
-from sage_rlvr.core.token_weights import ClipCov, HighEntropy, ShapedEntropy, Steer, Verl
+from sage_rlvr.core.token_weights import ClipCov, ERank, HighEntropy, ShapedEntropy, Steer
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@METHODS.register(label="PACS")
+@METHODS.register(label="PACS", about="the verdict as a classifier's label", arxiv="2509.02522")
 @anchored(beta=0.0)
 def pacs(
     *,
@@ -36,7 +36,7 @@ def pacs(
     return Method("pacs", Signed(1.0, 0.0), Pacs(scale, reference, balanced, terms), there, FixedBudget(1))
 
 
-@METHODS.register(label="CISPO")
+@METHODS.register(label="CISPO", about="the clipped ratio as a fixed weight", arxiv="2506.13585")
 @anchored(beta=0.0)
 def cispo(*, low: float = 1.0, high: float = 0.28, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/sum |y|) sum_i sum_t [ -sg[clip(rho, 1 - low, 1 + high)] A log pi + beta k3 ], A = GRPO's (arXiv 2506.13585).
@@ -46,7 +46,7 @@ def cispo(*, low: float = 1.0, high: float = 0.28, **anchor: Unpack[AnchorKeys])
     return Method("cispo", GroupNormalized(), Cispo(low, high), anchor_of(**anchor), TokenMean())
 
 
-@METHODS.register(label="GSPO")
+@METHODS.register(label="GSPO", about="one ratio per completion", arxiv="2507.18071")
 @anchored(beta=0.0)
 def gspo(*, low: float = 3e-4, high: float = 4e-4, token: bool = False, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = mean_i [ -min(s A, clip(s, 1 - low, 1 + high) A) + beta k3 ], s = (pi(y)/pi_old(y))^(1/|y|) (arXiv 2507.18071).
@@ -56,7 +56,7 @@ def gspo(*, low: float = 3e-4, high: float = 4e-4, token: bool = False, **anchor
     return Method("gspo", GroupNormalized(), Gspo(low, high, token), anchor_of(**anchor), SequenceMean())
 
 
-@METHODS.register(label="STEER")
+@METHODS.register(label="STEER", about="damps tokens that move entropy most", arxiv="2510.10150")
 @anchored(beta=0.0)
 def steer(
     *, form: Literal["exact", "paper", "released"] = "paper", min_weight: float = 0.7, **anchor: Unpack[AnchorKeys]
@@ -72,7 +72,7 @@ def steer(
     return Method("steer", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), token_weight=weight)
 
 
-@METHODS.register(label="High-entropy tokens")
+@METHODS.register(label="High-entropy tokens", about="trains the most uncertain tokens", arxiv="2506.01939")
 @anchored(beta=0.0)
 def high_entropy(*, share: float = 0.2, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = 1 at high entropy (arXiv 2506.01939).
@@ -84,7 +84,7 @@ def high_entropy(*, share: float = 0.2, **anchor: Unpack[AnchorKeys]) -> Method:
     return Method("high_entropy", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), token_weight=weight)
 
 
-@METHODS.register(label="Clip-Cov")
+@METHODS.register(label="Clip-Cov", about="drops tokens of high covariance", arxiv="2505.22617")
 @anchored(beta=0.0)
 def clip_cov(*, share: float = 2e-4, low: float = 1.0, high: float = 5.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = 0 at a few tokens (arXiv 2505.22617).
@@ -95,7 +95,7 @@ def clip_cov(*, share: float = 2e-4, low: float = 1.0, high: float = 5.0, **anch
     return Method("clip_cov", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), token_weight=weight)
 
 
-@METHODS.register(label="Entropy-shaped advantage")
+@METHODS.register(label="Entropy-shaped advantage", about="entropy added to the advantage", arxiv="2506.14758")
 @anchored(beta=0.0)
 def shaped_entropy(*, entropy_coef: float = 0.4, kappa: float = 2.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/sum |y|) sum_i sum_t [ -min(rho A_t, clip(rho) A_t) + beta k3 ], A_t = A + min(entropy_coef H_t, |A| / kappa).
@@ -106,9 +106,9 @@ def shaped_entropy(*, entropy_coef: float = 0.4, kappa: float = 2.0, **anchor: U
     return Method("shaped_entropy", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), token_weight=weight)
 
 
-@METHODS.register(label="VERL")
+@METHODS.register(label="ERank", about="effective rank of hidden states (VERL)", arxiv="2509.23808")
 @anchored(beta=0.0)
-def verl(
+def erank(
     *,
     scale: float = 1.0,
     kappa: float = 2.0,
@@ -116,32 +116,35 @@ def verl(
     share: float = 0.3,
     stride: int = 40,
     last: int = 512,
+    whole_rank: bool = False,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
-    """L = mean_i mean_t [ -min(rho A', clip(rho) A') + beta k3 ], A' = A + min(scale max(Phi, 0), |A| / kappa) (arXiv 2509.23808).
+    """L = mean_i mean_t [ -min(rho A', clip(rho) A') + beta k3 ], A' = A + min(scale max(Phi, 0), |A| / kappa).
 
-    A = GRPO's. Phi compares the effective rank of a completion's last hidden states, and how it grows, with running means of
-    earlier rollouts, which are part of the checkpoint (`Verl`). scale = 0 is GRPO and only measures: that is what the released
-    script trains, because its bonus is the difference of two rewards that are equal there. stride: tokens a window, 40 as
-    released; a completion with fewer than two windows has no velocity.
+    VERL (arXiv 2509.23808). A = GRPO's. Phi compares the effective rank of a completion's last hidden states, and how it grows,
+    with running means of earlier rollouts, which are part of the checkpoint (`ERank`). scale = 0 is GRPO and only measures: that
+    is what the released script trains, because its bonus is the difference of two rewards that are equal there. stride: tokens a
+    window, 40 as released; a completion with fewer than two windows has no velocity. whole_rank: the rank is over the whole
+    completion, as released, and velocity and acceleration over its last 512 tokens.
     """
-    weight = Verl(scale, kappa, gain, share, stride, last)
-    return Method("verl", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), token_weight=weight)
+    weight = ERank(scale, kappa, gain, share, stride, last, whole_rank)
+    return Method("erank", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), token_weight=weight)
 
 
-@METHODS.register(label="KL-Cov")
+@METHODS.register(label="KL-Cov", about="a KL at tokens of high covariance", arxiv="2505.22617")
 @anchored(beta=0.0)
 def kl_cov(*, share: float = 2e-4, coefficient: float = 1.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/sum |y|) sum_i sum_t [ -rho A + coefficient |log pi - log pi_old| at a few tokens + beta k3 ] (arXiv 2505.22617).
 
-    Those whose log-prob goes most with their advantage; no clip, as in the authors' code. The term is 0 at the first update of a
+    Those whose log-prob goes most with their advantage; no clip, as in the authors' code. share is 2e-4 for the paper's 32B model
+    and 2e-3 for its 7B one. The term is 0 at the first update of a
     rollout: with one update a rollout this is plain policy gradient.
     """
     term = KlCov(share, coefficient)
     return Method("kl_cov", GroupNormalized(), Clip(1.0, math.inf), anchor_of(**anchor), TokenMean(), loss_term=term)
 
 
-@METHODS.register(label="Entropy bonus")
+@METHODS.register(label="Entropy bonus", about="an entropy bonus in the loss")
 @anchored(beta=0.0)
 def entropy_bonus(*, coefficient: float | Schedule = 1e-3, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/sum |y|) sum_i sum_t [ -min(rho A, clip(rho) A) - coefficient H_t + beta k3 ], H_t with its gradient.
@@ -152,7 +155,7 @@ def entropy_bonus(*, coefficient: float | Schedule = 1e-3, **anchor: Unpack[Anch
     return Method("entropy_bonus", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), loss_term=term)
 
 
-@METHODS.register(label="Adaptive entropy")
+@METHODS.register(label="Adaptive entropy", about="entropy bonus, held at a target", arxiv="2505.22312")
 @anchored(beta=0.0)
 def adaptive_entropy(
     *,

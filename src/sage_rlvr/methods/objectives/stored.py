@@ -21,7 +21,7 @@ def _grpo_with(name: str, buffer: Buffer, clip_high: float = 0.2, **anchor: Unpa
     return Method(name, GroupNormalized(), clip, anchor_of(**anchor), SequenceMean(), buffer=buffer)
 
 
-@METHODS.register(label="RFT")
+@METHODS.register(label="RFT", about="SFT on correct samples of the base", arxiv="2308.01825")
 def rft(
     *,
     base: int = 16,
@@ -47,18 +47,18 @@ def rft(
     return _grpo_with("rft", part, beta=0.0)
 
 
-@METHODS.register(label="SFT on truth")
-def truth(*, answers: int = 1024, take: int | None = 16, prompts: int = 16) -> Method:
+@METHODS.register(label="SFT (oracle)", about="SFT on all correct answers (oracle)")
+def sft_oracle(*, answers: int = 1024, take: int | None = 16, prompts: int = 16) -> Method:
     """L = -(1/(P L)) sum_x (1/n) sum_y log pi(y), y drawn from all right answers that the task lists: the ceiling of a world.
 
     Supervised training on what a policy would have to find; an oracle, and no method. take: answers of each prompt in an update,
     drawn anew; as many as a group has completions.
     """
     part = Likelihood(alone=True, policy=False, oracle=True, answers=answers, take=take, prompts=prompts)
-    return _grpo_with("truth", part, beta=0.0)
+    return _grpo_with("sft_oracle", part, beta=0.0)
 
 
-@METHODS.register
+@METHODS.register(about="SFT on correct answers found so far")
 def expert_iteration(
     *,
     base: int = 0,
@@ -81,7 +81,7 @@ def expert_iteration(
     return _grpo_with("expert_iteration", part, beta=0.0)
 
 
-@METHODS.register
+@METHODS.register(about="GRPO, and a replay of correct answers", arxiv="2507.07451")
 @anchored(beta=0.05)
 def replay(
     *,
@@ -100,7 +100,7 @@ def replay(
     return _grpo_with("replay", part, **anchor)
 
 
-@METHODS.register(label="DPH")
+@METHODS.register(label="DPH", about="forward KL on samples of the base", arxiv="2509.07430")
 @anchored(beta=0.0)
 def dph(
     *,

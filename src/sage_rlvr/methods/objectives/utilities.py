@@ -17,18 +17,18 @@ def _rloo_with(name: str, advantage: Advantage, **anchor: Unpack[AnchorKeys]) ->
     return Method(name, advantage, Clip(), anchor_of(**anchor), FixedBudget())
 
 
-@METHODS.register(label="MaxRL")
+@METHODS.register(label="MaxRL", about="log P(correct): divides by the mean", arxiv="2602.02710")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def maxrl(*, q: float = 1.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = (r - mean) / mean^q: log P(right) at q = 1 (arXiv 2602.02710).
 
-    At q = 1 it ascends log P(right) truncated at order G - 1, exactly; q = 0 is Dr. GRPO. The released code divides by the
-    group's std too. Against a KL its force is up to 1/P times RLOO's: compare arms at equal raw KL, never at equal beta.
+    At q = 1 it ascends log P(right) truncated at order G - 1, exactly; q = 0 is Dr. GRPO. The released scripts divide by the
+    mean only, as here. Against a KL its force is up to 1/P times RLOO's: compare arms at equal raw KL, never at equal beta.
     """
     return _rloo_with("maxrl", PowerNormalized(q), **anchor)
 
 
-@METHODS.register(label="RS-GRPO")
+@METHODS.register(label="RS-GRPO", about="risk-seeking: an exponential mean", arxiv="2509.24261")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def rs_grpo(*, b: float = 2.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = (e^(b r) / mean e^(b r) - 1) / b: risk-seeking (arXiv 2509.24261).
@@ -38,7 +38,7 @@ def rs_grpo(*, b: float = 2.0, **anchor: Unpack[AnchorKeys]) -> Method:
     return _rloo_with("rs_grpo", RiskSeeking(b), **anchor)
 
 
-@METHODS.register(label="PKPO")
+@METHODS.register(label="PKPO", about="unbiased gradient of pass@k", arxiv="2505.15201")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def pkpo(*, k: int | Schedule = 4, baseline: Literal["sloo1", "sloo"] = "sloo1", **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the unbiased gradient of pass@k (arXiv 2505.15201).
@@ -49,7 +49,7 @@ def pkpo(*, k: int | Schedule = 4, baseline: Literal["sloo1", "sloo"] = "sloo1",
     return _rloo_with("pkpo", PassAtK(k, baseline), **anchor)
 
 
-@METHODS.register(label="Pass@k training")
+@METHODS.register(label="Pass@k training", about="analytic advantage of pass@k", arxiv="2508.10751")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def passk_training(*, k: int = 4, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the analytic advantage of Chen et al. (arXiv 2508.10751).
@@ -59,7 +59,7 @@ def passk_training(*, k: int = 4, **anchor: Unpack[AnchorKeys]) -> Method:
     return _rloo_with("passk_training", AnalyticPassAtK(k), **anchor)
 
 
-@METHODS.register(label="PSR")
+@METHODS.register(label="PSR", about="correct completions only", arxiv="2506.01347")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def psr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = r: right completions alone (arXiv 2506.01347).
@@ -72,7 +72,7 @@ def psr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
     return _signed("psr", Signed(1.0, 0.0, normalize_by), **anchor)
 
 
-@METHODS.register(label="NSR")
+@METHODS.register(label="NSR", about="wrong completions only", arxiv="2506.01347")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def nsr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = -(1 - r): wrong completions alone (arXiv 2506.01347).
@@ -82,7 +82,7 @@ def nsr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
     return _signed("nsr", Signed(0.0, 1.0, normalize_by), **anchor)
 
 
-@METHODS.register(label="W-REINFORCE")
+@METHODS.register(label="W-REINFORCE", about="wrong ones, and a tenth of correct ones", arxiv="2506.01347")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def w_reinforce(*, right: float = 0.1, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = right * r - (1 - r): both with weights (arXiv 2506.01347).

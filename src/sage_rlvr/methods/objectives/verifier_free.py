@@ -14,7 +14,7 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-@METHODS.register(label="RLPR")
+@METHODS.register(label="RLPR", about="probability of a reference answer", arxiv="2506.18254")
 @anchored(beta=0.0)
 def rlpr(
     *,
@@ -48,7 +48,7 @@ def rlpr(
     )
 
 
-@METHODS.register(label="VeriFree's reward")
+@METHODS.register(label="VeriFree's reward", about="probability of a reference answer", arxiv="2505.21493")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def verifree(*, given: float = 0.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = r - mean_others r, r = prod_m pi(y*_m | x, z, y*_<m).

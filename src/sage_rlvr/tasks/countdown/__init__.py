@@ -36,7 +36,7 @@ from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import canonical, parse, structure
 
 Law = Literal["expression", "uniform"]
-DRAWS = ("law", "census")
+SAMPLINGS = ("iid", "without-replacement")
 COUNTDOWN_CLASSES = (  # of the characters, one per token
     ("end or special", r"<pad>|<eos>"),
     ("digit", r"\d"),
@@ -160,16 +160,16 @@ class Countdown:
         bounds = f"targets {identity['min_target']}..{identity['max_target']}"
         return f"Countdown: {sizes} numbers of 1..{most}, {bounds}, drawn by {identity['targets']}"
 
-    def draw(self, split: str, seed: int, n: int, law: str = "law") -> list[Problem]:
-        """The problems of an evaluation. "law": n independent draws from the world's own distribution, restricted to the split,
-        repeats kept, so that the mean over them estimates the world's mean and an interval over them holds. "census": n problems
-        drawn without replacement from all problems of the split, each equally likely: the many hard ones weigh more.
+    def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Problem]:
+        """The problems of an evaluation. "iid": n independent draws from the world's own distribution, restricted to the split,
+        repeats kept, so that the mean over them estimates the world's mean and an interval over them holds. "without-replacement":
+        n problems drawn without replacement from all problems of the split, each equally likely: the many hard ones weigh more.
         """
-        if law == "law":
+        if sampling == "iid":
             return self.problems(split, seed, n, distinct=False)
-        if law == "census":
+        if sampling == "without-replacement":
             return self.sample_of_census(split, seed, n)
-        raise DataError(f"draw {law!r}: choose one of {', '.join(DRAWS)}")
+        raise DataError(f"sampling {sampling!r}: choose one of {', '.join(SAMPLINGS)}")
 
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:
         """Examples start..start+n-1: problem and correct canonical expression. A pure function of its arguments."""
@@ -253,6 +253,6 @@ WORLDS: Mapping[str, Countdown] = {
 Countdown.worlds = WORLDS
 
 __all__ = [
-    "DRAWS", "SPLITS", "WORLDS", "Countdown", "Problem", "Verdict", "build_tokenizer", "canonical",
+    "SAMPLINGS", "SPLITS", "WORLDS", "Countdown", "Problem", "Verdict", "build_tokenizer", "canonical",
     "parse_prompt", "render", "solutions", "split_of", "structure", "verify",
 ]  # fmt: skip

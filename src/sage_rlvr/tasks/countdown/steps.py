@@ -105,10 +105,10 @@ class CountdownSteps:
         """The first `train_problems` different ones of a split. DataError where the world has fewer."""
         return self._different(split, self.data_seed, self.train_problems)
 
-    def draw(self, split: str, seed: int, n: int, law: str = "law") -> list[Problem]:
+    def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Problem]:
         """The problems of an evaluation: n independent draws, repeats kept."""
-        if law != "law":
-            raise DataError(f"draw {law!r}: {self.name} knows law alone; its problems are not listed")
+        if sampling != "iid":
+            raise DataError(f"sampling {sampling!r}: {self.name} has only iid, because its problems are not listed")
         return [problem for problem, _ in self.examples(split, seed, 0, n)]
 
     def _different(self, split: str, seed: int, n: int) -> list[Problem]:

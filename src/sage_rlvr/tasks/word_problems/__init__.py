@@ -178,10 +178,10 @@ class WordProblems:
         _check_split(split)
         return list(_different(self, split, self.data_seed, self.train_problems))
 
-    def draw(self, split: str, seed: int, n: int, law: str = "law") -> list[Story]:
+    def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Story]:
         """The problems of an evaluation: n independent draws, repeats kept."""
-        if law != "law":
-            raise DataError(f"draw {law!r}: {self.name} knows law alone; its problems are not listed")
+        if sampling != "iid":
+            raise DataError(f"sampling {sampling!r}: {self.name} has only iid, because its problems are not listed")
         return [problem for problem, _ in self.examples(split, seed, 0, n)]
 
     def fingerprint(self, problems: Sequence[Story]) -> str:

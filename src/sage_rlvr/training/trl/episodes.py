@@ -20,10 +20,10 @@ from transformers import PreTrainedTokenizerBase
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import refuse
-from sage_rlvr.models.encodable import encodable
 from sage_rlvr.models.episodes import said_in, sample_episodes
 from sage_rlvr.models.policy import Asking, in_messages, load_tokens
 from sage_rlvr.tasks.base import replies, turns_of, verdicts
+from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.prompts import FORMATS
 from sage_rlvr.training.problems import TaskReward
 from sage_rlvr.training.trl.model_card import truncated

@@ -1,0 +1,338 @@
+"""`compare`, `report`, `sweep` and `demo`: evaluations of the same problems, and what differs."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sage_rlvr.api.tables import Rows, html_table
+from sage_rlvr.api.train import RUNS, to_stderr
+from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
+from sage_rlvr.progress import PlainConsole
+
+if TYPE_CHECKING:
+    from sage_rlvr.render import Page
+    from sage_rlvr.results import Results, Row
+
+Arm = str | PathLike[str] | Sequence[str | PathLike[str]]  # several are training seeds of one method
+Split = Literal["train", "validation", "test"]
+Say = Callable[[str], None]
+SWEPT = ("runs", "evaluations", "summary.json")  # a folder that has one of these is a sweep's or a demo's
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Rows):
+    """What `compare` has found.
+
+    Attributes:
+        results: The evaluations, read once.
+        comparisons: The list of comparisons, corrected in two families.
+        answer: The sentence that answers the question.
+        rows: One dict a comparison: arms, metric, difference with its 95 % interval, p, corrected p, outcome.
+        complete: False where a run of a sweep failed.
+    """
+
+    results: Results
+    comparisons: Sequence[Row]
+    complete: bool = True
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def answer(self) -> str:
+        """The sentence that answers the question."""
+        from sage_rlvr.results import words
+
+        with self.results.believed():
+            return words.answer(self.comparisons, self.results)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """One plain dict a comparison."""
+        with self.results.believed():
+            return [row_of(row) for row in self.comparisons]
+
+    def __repr__(self) -> str:
+        from sage_rlvr.api.printed import print_results
+
+        console = PlainConsole(file=io.StringIO(), width=120, no_color=True)
+        with self.results.believed():
+            print_results(console, self.results, self.comparisons, details=False)
+        return str(console.file.getvalue()).strip()  # type: ignore[attr-defined]
+
+    def _repr_html_(self) -> str:
+        header = ("a", "b", "metric", "task", "difference", "95 % interval", "corrected p", "outcome")
+        cells = [
+            (r["a"], r["b"], r["metric"], r["task"], f"{r['difference']:+.3f}", f"{r['low']:+.3f} to {r['high']:+.3f}",
+             f"{r['adjusted_p']:.3g}", r["outcome"])
+            for r in self.rows
+        ]  # fmt: skip
+        return html_table(("answer",), [(self.answer,)]) + html_table(header, cells)
+
+
+def row_of(row: Row) -> dict[str, Any]:
+    """A comparison as a plain dict."""
+    found = row.comparison
+    return {
+        "a": row.a,
+        "b": row.b,
+        "metric": str(row.metric),
+        "task": row.task,
+        "family": row.family,
+        "mean_a": found.mean_a,
+        "mean_b": found.mean_b,
+        "difference": found.difference.value,
+        "low": found.difference.low,
+        "high": found.difference.high,
+        "over": found.over,
+        "p": found.p,
+        "adjusted_p": row.adjusted,
+        "outcome": found.outcome,
+        "detectable": found.mde,
+    }
+
+
+def compare(
+    arms: Mapping[str, Arm] | Arm | None = None,
+    *more: Arm,
+    split: Split | None = None,
+    k: int | None = None,
+    samples: int | None = None,
+    **named: Arm,
+) -> Comparison:
+    """Compare evaluations of the same problems, as `sage-rlvr compare` does. The first arm is the control of all others.
+
+        compare(base="embedded", maxrl="runs/maxrl")
+        compare({"GRPO": ["runs/grpo-s0", "runs/grpo-s1"], "MaxRL": ["runs/maxrl-s0", "runs/maxrl-s1"]}, k=64)
+        compare("runs/demo")                             a folder of a sweep or demo, by its own design
+
+    Args:
+        arms: {name: arm}, or the first arm. An arm is a run directory, a record (.npz), a sample store, "embedded", or what
+            `train` or `evaluate` returned; a list is training seeds of one method. Each has to be evaluated: see `evaluate`.
+        *more: More arms, called by their paths.
+        split: Which record of a run directory is taken; by default that of the sweep's own problems, else test.
+        k: Of pass@k; by default 256, of sample stores with fewer samples all of them.
+        samples: Of sample stores: the first so many samples of each problem.
+        **named: Arms by name, after the others.
+
+    Returns:
+        The `Comparison`.
+
+    Raises:
+        DataError: Where fewer than two arms are given, an evaluation is missing, or problems differ.
+        ConfigError: Where options do not go together.
+    """
+    given = dict(arms) if isinstance(arms, Mapping) else {}
+    words = [] if arms is None or isinstance(arms, Mapping) else [_word(arms)]
+    words += [_word(arm) for arm in more]
+    words += [f"{name}={_word(arm)}" for name, arm in {**given, **named}.items()]
+    return comparison_of(words, split=split, k=k, samples=samples)
+
+
+def comparison_of(words: Sequence[str], *, split: Split | None, k: int | None, samples: int | None) -> Comparison:
+    """The comparison of arms as the command takes them: PATH, or NAME=PATH[,PATH...]."""
+    from sage_rlvr.results import Results, compare
+
+    if not words:
+        raise DataError(
+            "compare: no arms; name two at least, the first is the control (or one folder of a sweep or demo), for example: "
+            + suggest("compare", "base=embedded", "maxrl=runs/maxrl-s0")
+        )
+    whole = len(words) == 1 and any((Path(words[0]) / name).exists() for name in SWEPT)
+    if len(words) < 2 and not whole:
+        raise DataError(
+            f"compare needs at least two arms, got {list(words)}; the first is the control (or one folder of a sweep or demo)"
+        )
+    if samples is not None and not has_stores(words):
+        raise ConfigError(OF_STORES)
+    results = Results.read(*words, split=split, k=k, apart=not whole, samples=samples)
+    with results.believed():
+        return Comparison(results, compare(results))
+
+
+OF_STORES = (
+    "--samples, --patterns: settings of sample stores; these arms are none, so leave them out (records evaluated with "
+    "eval --frontier have their frontiers compared anyway)"
+)
+
+
+def has_stores(words: Sequence[str]) -> bool:
+    """Whether an arm is a sample store."""
+    from sage_rlvr.results.files import has_store
+
+    return any(has_store(Path(path)) for word in words for path in word.rpartition("=")[2].split(","))
+
+
+def _word(arm: Arm) -> str:
+    """An arm as the command takes it."""
+    if isinstance(arm, (str, PathLike)):
+        return fspath(arm)
+    return ",".join(fspath(path) for path in arm)
+
+
+def report(
+    *runs: str | PathLike[str],
+    out: str | Path | None = None,
+    format: Literal["html", "md"] = "html",
+    png: str | Path | None = None,
+    split: Split | None = None,
+    k: int | None = None,
+    show: int = 16,
+    title: str = "",
+) -> Page:
+    """One page of runs, evaluations and samples, as `sage-rlvr report` writes it. It opens without network.
+
+        page = report("runs/demo", out="demo.html")
+        page                                             shown in a notebook
+
+    Args:
+        *runs: Folders of a demo or sweep, run directories, records, sample stores, or NAME=PATH[,PATH...] of those.
+        out: A file to write, or a folder to put it in; None writes nothing.
+        format: "html", or "md" for the sentences and tables.
+        png: Also write every figure as PNG into this folder.
+        split: Which records are compared; by default those of the sweep's own problems, else test.
+        k: pass@1 and pass@k are compared; by default the largest that all allow, at most 256.
+        show: Samples of each problem and store on the page.
+        title: Above the page.
+
+    Returns:
+        The `Page`: its answer, its rows, `html()` and `markdown()`; `written` are the files.
+
+    Raises:
+        ConfigError: Where nothing is named, or a number is out of range.
+        DataError: For files that cannot be read.
+    """
+    from sage_rlvr.render import Page, page_of
+    from sage_rlvr.results import Results, compare
+    from sage_rlvr.runs import writing
+
+    if not runs or show < 0 or (k is not None and k < 2):
+        raise ConfigError(
+            f"RUNS {[fspath(run) for run in runs]}, --show {show}, --k {k}: name one folder, run, record or store at least; "
+            "show 0 or more samples; k is 2 or more"
+        )
+    results = Results.read(*[fspath(run) for run in runs], split=split, k=k)
+    with results.believed():
+        rows = compare(results)
+        page = Page(page_of(results, rows, title=title, shown=show), rows=[row_of(row) for row in rows])
+    if out is not None:
+        with results.believed(), writing("report", Path(out).parent, 8 << 20):
+            page.write(Path(out), format, None if png is None else Path(png))
+    return page
+
+
+def sweep(
+    design: str | Path, *, out: str | Path | None = None, workers: int | None = None, quiet: bool = False
+) -> Comparison:
+    """Train and evaluate the arms and training seeds of a design file, and compare them, as `sage-rlvr sweep` does.
+
+        sweep("recipes/designs/quick.yaml", workers=4)
+
+    Args:
+        design: A design file, or the name of a shipped one.
+        out: Where everything goes; by default runs/<design name>. The same folder again continues.
+        workers: Processes at a time, one thread each; by default the number of cores.
+        quiet: No progress.
+
+    Returns:
+        The `Comparison`; `complete` is False where a run failed.
+
+    Raises:
+        ConfigError: Where the design means nothing.
+    """
+    from sage_rlvr.experiments.plan import plan
+
+    planned = plan(Path(design), Path(out) if out is not None else RUNS / Path(design).stem)
+    return swept(planned, workers, PlainConsole(file=io.StringIO()) if quiet else None)
+
+
+def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:
+    """Run what a plan lacks, write its summary, and compare."""
+    from sage_rlvr.experiments.sweep import run
+    from sage_rlvr.render import write_summary
+    from sage_rlvr.results import Results, compare
+    from sage_rlvr.verifiers.pool import cores
+
+    try:
+        complete = run(planned, cores() if workers is None else workers, console or PlainConsole(stderr=True))
+    except BaseException:
+        with suppress(SageError, OSError):  # of a folder that cannot be written, the cause is the other error
+            write_summary(planned.out)
+        raise
+    write_summary(planned.out)
+    results = Results.read(planned.out)
+    return Comparison(results, compare(results), complete)
+
+
+def demo(
+    out: str | Path = RUNS / "demo",
+    *,
+    seeds: Sequence[int] = (0,),
+    arms: Sequence[str] | None = None,
+    problems: int = 300,
+    power_tempering: bool = True,
+    workers: int | None = None,
+    edits: Mapping[str, Any] | Sequence[tuple[str, str]] = (),
+) -> Comparison:
+    """Train three methods on this machine, evaluate them exactly and compare them, as `sage-rlvr demo` does.
+
+        demo(edits={"steps": 40})
+
+    Args:
+        out: Where runs, evaluations, pictures and the page go. The same folder again continues.
+        seeds: Training seeds; statements about methods, not checkpoints, need at least three.
+        arms: Methods by name; by default no_kl, grpo and sage_branch.
+        problems: Test problems.
+        power_tempering: Also temper the base over whole completions: what it reaches without any reward.
+        workers: Training runs at a time, one thread each; by default the number of cores.
+        edits: {dotted key: value}, in every arm's recipe.
+
+    Returns:
+        The `Comparison`; `complete` is False where a run failed.
+
+    Raises:
+        ConfigError: Where an arm or an edit means nothing.
+    """
+    from sage_rlvr.api.train import pairs_of
+    from sage_rlvr.experiments import demo as demos
+
+    planned = demos.plan(Path(out), seeds, arms, pairs_of(edits), problems, powers=power_tempering)
+    return demonstrated(planned, workers)
+
+
+def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Say = to_stderr) -> Comparison:
+    """Run a demo's plan, check it by sampling, write its page, and compare. notes: cross_check, and seconds of both parts."""
+    from sage_rlvr.experiments import demo as demos
+    from sage_rlvr.experiments.display import line
+
+    clock = [time.monotonic()]
+    from sage_rlvr.verifiers.pool import cores
+
+    count = cores() if workers is None else workers
+    say(f"training {len(planned.cells)} runs of {planned.arms[0].config.steps} steps, {count} at a time, in {planned.out / 'runs'}")
+    say(line(planned))
+    found = swept(planned, count, console)
+    clock.append(time.monotonic())
+    if not found.complete:
+        return found
+    checked = demos.check_by_sampling(planned)
+    write_page(found.results, planned.out)
+    clock.append(time.monotonic())
+    return Comparison(found.results, found.comparisons, True, {"cross_check": checked, "clock": clock})
+
+
+def write_page(results: Results, folder: Path) -> tuple[Path, Path]:
+    """The page and its pictures in a folder: their places."""
+    from sage_rlvr.render import Page, page_of
+    from sage_rlvr.runs import writing
+
+    page = Page(page_of(results))
+    with writing("report", folder, 8 << 20):
+        folder.mkdir(parents=True, exist_ok=True)
+        page.write(folder / "report.html", png=folder / "figures")
+    return folder / "report.html", folder / "figures"

@@ -1,0 +1,337 @@
+"""`evaluate`: a policy on the problems of a task, exactly or by samples."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from os import fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sage_rlvr.api.tables import Rows, html_table, number
+from sage_rlvr.api.train import RUNS, Run, to_stderr
+from sage_rlvr.errors import ConfigError, choose_from
+from sage_rlvr.evaluation.settings import EvalSettings, SampleSettings
+from sage_rlvr.progress import quiet_libraries
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from sage_rlvr.evaluation.evaluate import Target
+    from sage_rlvr.evaluation.record import Record
+    from sage_rlvr.evaluation.sampled_run import SampleRun
+    from sage_rlvr.evaluation.store import SampleStore
+    from sage_rlvr.stats.intervals import Interval
+    from sage_rlvr.tasks.base import Task
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation(Rows):
+    """What `evaluate` has found; `compare` and `report` take it in place of a path.
+
+    Attributes:
+        path: The record (.npz) of an exact evaluation, or the sample store.
+        lines: What the command prints.
+        rows: One dict for each temperature (or power of whole completions) and k: pass@k with its 95 % interval.
+        record: The exact record; None for an evaluation by samples.
+        cross_check: What `cross_check` completions per problem say of the exact numbers; None where none were drawn.
+    """
+
+    path: Path
+    lines: Sequence[str]
+    rows: list[dict[str, Any]]
+    record: Record | None = None
+    cross_check: Mapping[str, float] | None = None
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
+
+    def _repr_html_(self) -> str:
+        header = list(dict.fromkeys(name for row in self.rows for name in row))
+        return html_table(header, [[number(row.get(name, "")) for name in header] for row in self.rows])
+
+
+def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say: Say | None = None, **options: Any) -> Evaluation:
+    """Evaluate a policy, as `sage-rlvr eval` does: exactly, or with `samples` by samples.
+
+        evaluate("runs/maxrl")                                        exact pass@k on 300 test problems
+        evaluate("runs/maxrl", frontier=True)                         at fifteen temperatures
+        evaluate("my/model", task="gsm8k", samples=8, problems=100)   by samples, in a store that continues
+
+    Args:
+        policy: A run (its directory, or what `train` returned), a model or adapter folder, a Hub id, or "embedded", the shipped
+            base policy.
+        quiet: No progress.
+        say: Where sentences go meanwhile; by default stderr.
+        **options: The options of `sage-rlvr eval` with underscores: task, world, split, problems, seed, sampling; temperatures,
+            frontier, power_tempering, ks, cross_check, out; samples, store, preset, temperature and so on. Those of
+            `evaluation.settings.EvalSettings`.
+
+    Returns:
+        The `Evaluation`: rows with intervals, and the record or store on disk.
+
+    Raises:
+        ConfigError: For an unknown option, or options that do not go together.
+        DataError: For problems or files that cannot be used.
+    """
+    known = [f.name for f in fields(EvalSettings)]
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"evaluate: unknown option {name!r}{choose_from(name, known)}")
+    paths = {name: Path(options[name]) for name in ("out", "store", "retry_failures_of") if options.get(name) is not None}
+    return evaluation_of(fspath(policy), EvalSettings(**options | paths), quiet=quiet, say=say or to_stderr)
+
+
+def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -> Evaluation:
+    """Evaluate and keep. what: see `evaluate`."""
+    quiet_libraries()
+    return _by_samples(what, settings, quiet, say) if settings.by_samples() else _exactly(what, settings, quiet)
+
+
+# ---- exact
+
+
+def _exactly(what: str, settings: EvalSettings, quiet: bool) -> Evaluation:
+    from sage_rlvr.evaluation.evaluate import FRONTIER, cross_check, evaluate, guess_floor
+    from sage_rlvr.evaluation.record import save_record
+    from sage_rlvr.progress import PlainConsole, counting
+    from sage_rlvr.runs import writing
+    from sage_rlvr.stats.tempered import POWERS
+
+    temperatures = _temperatures(settings, FRONTIER)
+    target = target_of(what, settings.world, settings.task)
+    target.check_listed()
+    stem = "evaluation" if target.run else target.name
+    stem += "" if target.task is None or target.named is None else f"-{target.task.name}"
+    if world := settings.world or (settings.task or "").partition(":")[2]:  # of each world a record of its own
+        stem += f"-{Path(world).stem}"
+    path = settings.out or (target.run or RUNS / "evaluations") / f"{stem}-{settings.split}.npz"
+    with writing("record of an evaluation", path, 4 << 20):  # before the work: a folder that cannot be written
+        path.parent.mkdir(parents=True, exist_ok=True)
+    powers = POWERS if settings.power_tempering else ()
+    problems = 300 if settings.problems is None else settings.problems
+    console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
+    with counting(console, target.name, problems * (1 + bool(powers))) as advance:
+        record = evaluate(
+            target,
+            split=settings.split,
+            problems=problems,
+            seed=settings.seed,
+            sampling=settings.sampling,
+            temperatures=temperatures,
+            powers=powers,
+            progress=advance,
+        )
+    lines = eval_lines(record, settings.ks)
+    floors = {k: floor for k in settings.ks if (floor := guess_floor(target, record, k)) is not None}
+    if floors:
+        lines.append(f"  uniform guesses: {', '.join(f'pass@{k} {floor:.3f}' for k, floor in floors.items())}")
+    if hasattr(target.asked, "draw"):
+        lines.append(_problems_line(settings, target.asked))
+    with writing("record of an evaluation", path, 4 << 20):
+        save_record(record, path)
+    lines.append(f"record: {path}")
+    found = None
+    if settings.cross_check:
+        found = cross_check(target, record, n=settings.cross_check, problems=40, seed=settings.seed)
+    return Evaluation(path, lines, eval_rows(record, settings.ks), record, found)
+
+
+def _temperatures(settings: EvalSettings, frontier: Sequence[float]) -> list[float]:
+    """All that are read. ConfigError where a cross-check or powers need temperature 1 and it is not among them."""
+    found = sorted({*settings.temperatures, *(frontier if settings.frontier else ())})
+    there = ", ".join(map(str, found))
+    if settings.cross_check < 0 or (settings.cross_check and 1.0 not in found):
+        raise ConfigError(
+            f"--cross-check {settings.cross_check}: draws that many completions at temperature 1, so it needs a number from 0 and "
+            f"1.0 among --temperatures (here {there})"
+        )
+    if settings.power_tempering and 1.0 not in found:
+        raise ConfigError(
+            f"--power-tempering: tempers the policy as it is at temperature 1; put 1.0 among --temperatures (here {there})"
+        )
+    return found
+
+
+def eval_rows(record: Record, ks: Sequence[int]) -> list[dict[str, Any]]:
+    """One row for each temperature and k, then for each power of whole completions and k whose normalizer is known."""
+    from sage_rlvr.stats.support import reachable, success_probability
+    from sage_rlvr.stats.tempered import tempered
+
+    rows = []
+    for t in sorted(record.logps, reverse=True):
+        distinct = sum(reachable(record.logps[t], 256)) / len(record.logps[t])
+        for k, found in zip(ks, _intervals(success_probability(record.logps[t]), ks), strict=True):
+            rows.append({"temperature": t, "k": k, **_plain(found), "distinct_right_in_256": distinct})
+    for one in tempered(record.logps[1.0], record.norms) if record.norms else ():
+        for k, found in zip(ks, _intervals(one.p, ks), strict=True) if one.known else ():
+            rows.append({"power": one.power, "k": k, **_plain(found), "distinct_right_in_256": one.distinct(256)})
+    return rows
+
+
+def _plain(found: Interval) -> dict[str, float]:
+    return {"pass": float(found.value), "low": float(found.low), "high": float(found.high)}
+
+
+def _intervals(p: ArrayLike, ks: Sequence[int]) -> list[Interval]:
+    from sage_rlvr.stats.intervals import share_interval
+    from sage_rlvr.stats.passk import curve
+
+    return [share_interval(column) for column in curve(p, list(ks)).T]
+
+
+def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
+    """Tables in text, 95 % intervals over problems: one line per temperature, then one per power of whole completions, with the
+    bound that the normalizer leaves."""
+    from sage_rlvr.api.printed import setting_line
+    from sage_rlvr.stats.support import reachable, success_probability
+    from sage_rlvr.stats.tempered import tempered
+
+    meta, head = record.meta, "".join(f"pass@{k:<18}" for k in ks)
+    lines = [
+        f"{meta['name']}: {setting_line(record)}, 95 % intervals over problems",
+        f"  T     {head}distinct right in 256",
+    ]
+    for t in sorted(record.logps, reverse=True):
+        rows = record.logps[t]
+        distinct = sum(reachable(rows, 256)) / len(rows)
+        lines.append(f"  {t:<5g} {_cells(success_probability(rows), ks)}{distinct:.1f}")
+    if record.norms:
+        lines += [
+            f"{meta['name']} tempered over whole completions, pi(y)^power normalized per problem; +-: bound of the normalizer",
+            f"  power {head}+- pass@1  distinct right in 256",
+        ]
+    for one in tempered(record.logps[1.0], record.norms) if record.norms else ():
+        bound, open_ = f"{one.bound.mean():<9.1g}", f"not available: {one.bound.mean():.1g} open"
+        told = f"{_cells(one.p, ks)}{bound}  {one.distinct(256):.1f}" if one.known else open_
+        lines.append(f"  {one.power:<5g} {told}")
+    return lines
+
+
+def _cells(p: ArrayLike, ks: Sequence[int]) -> str:
+    return "".join(f"{f'{c.value:.3f} [{c.low:.3f}, {c.high:.3f}]  ':<23}" for c in _intervals(p, ks))
+
+
+def _problems_line(settings: EvalSettings, task: Task) -> str:
+    """Which problems these were, of a task that draws them."""
+    from sage_rlvr.tasks import described
+
+    law = described(getattr(task, "identity", {"name": task.name}), task)
+    if settings.split == "train":
+        return f"problems: {law}; the first of its training problems"
+    return f"problems: {law}; split {settings.split}, sampling {settings.sampling}, seed {settings.seed}"
+
+
+# ---- by samples
+
+
+def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Evaluation:
+    from sage_rlvr.evaluation.guidance import guidance_line
+    from sage_rlvr.evaluation.sample_report import report_lines
+    from sage_rlvr.evaluation.sampled_run import best_line, rank_line, sample_into_store, verify_again
+    from sage_rlvr.experiments.jobs import ended_like_ctrl_c
+    from sage_rlvr.progress import PlainConsole, counting
+
+    run, lines = _sample_run(what, settings, say), []
+    if settings.rejudge:
+        store, task, judged = verify_again(run)
+        lines.append(f"{judged:,} samples judged again; the older verdicts stay readable in {store.path}")
+    else:
+        console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
+        with ended_like_ctrl_c():
+            store, task = sample_into_store(run, partial(counting, console, run.policy), say)
+    lines += report_lines(store, settings.samples or None, task.floor)
+    if hasattr(task.task, "draw"):
+        lines.append(_problems_line(settings, task.task))
+    if settings.effective_rank:
+        lines.append(rank_line(run, store, task))
+    if settings.retry_failures_of is not None:
+        lines.append(guidance_line(store.path))
+    if settings.rerank_with is not None:
+        lines.append(best_line(run, store, task, settings.rerank_with))
+    lines.append(f"store: {store.path}")
+    return Evaluation(Path(store.path), lines, store_rows(store, settings.samples or None))
+
+
+def store_rows(store: SampleStore, n: int | None = None) -> list[dict[str, Any]]:
+    """pass@k of a store's first n samples of each problem over powers of two, each with its interval."""
+    from sage_rlvr.evaluation.sample_report import common_n
+    from sage_rlvr.stats.intervals import passk_interval
+    from sage_rlvr.stats.passk import powers
+
+    n = common_n(store) if n is None else n
+    counts, law = store.counts(n), store.identity.decoding
+    right = counts.right.astype(int)
+    return [
+        {"temperature": law["temperature"], "k": k, **_plain(passk_interval(n, right, k)), "n": n, "problems": len(counts.problems)}
+        for k in powers(n)
+    ]
+
+
+def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
+    """The policy, and a run's own task or the world it is given; the store's place where none was named."""
+    from sage_rlvr.config import task_named
+    from sage_rlvr.evaluation.sampled_run import SampleRun
+    from sage_rlvr.runs import is_run
+    from sage_rlvr.tasks import with_worlds
+
+    chosen, run, own = SampleSettings.of(settings), Path(what), None
+    if settings.task is None or with_worlds(settings.task) is not None:
+        target = target_of(what, settings.world, settings.task)
+        policy, model, own, of_run = target.name, target.model, target.asked, target.run is not None
+        form = getattr(getattr(own, "form", None), "name", "as_is")
+        limit = settings.max_new_tokens or (None if target.task is None else target.limit)
+        chosen = replace(chosen, task=own.name, template=form, max_new_tokens=limit)  # type: ignore[arg-type]
+    else:
+        of_run = is_run(run)
+        policy = "base" if what == "embedded" else run.name
+        model = str(run / "policy") if of_run else what
+        _say_other_reward(settings, run if of_run else None, say)
+    home = run / "samples" if of_run else RUNS / "samples" / policy
+    asked = task_named(chosen.task) if own is None else own  # type: ignore[arg-type]
+    if own is None and settings.world is not None:
+        raise _either(settings.world, str(settings.task))
+    store = chosen.store or home / chosen.store_name(asked)
+    return SampleRun(**(vars(chosen) | {"store": store}), policy=policy, model=model, own=own)
+
+
+def _say_other_reward(settings: EvalSettings, run: Path | None, say: Say) -> None:
+    """That rows of a file are asked and judged as mathematics, where the run was trained on rows with a reward of its own."""
+    from sage_rlvr.runs import read_record
+    from sage_rlvr.tasks.rows import SUFFIXES
+
+    rows = settings.task is not None and settings.task.endswith(SUFFIXES)
+    own = read_record(run)["config"].get("task") if run is not None and rows else None
+    if reward := (own or {}).get("reward"):
+        say(
+            f"--task {settings.task}: asked in the template {settings.template} and judged as mathematics, and not by the reward "
+            f"{reward} that {run} was trained with. To evaluate on these rows by it, give --task RECIPE.yaml, a recipe whose "
+            f"task has that reward and test_file: {settings.task}"
+        )
+
+
+def _either(world: str, task: str) -> ConfigError:
+    return ConfigError(f"--world {world} with --task {task}: either says what is evaluated; leave one of them out")
+
+
+def target_of(what: str, world: str | None, task: str | None = None) -> Target:
+    """`evaluation.evaluate.resolve`, a world and a task by their words; of a task with worlds the world is one of its own."""
+    from sage_rlvr.config import world_of
+    from sage_rlvr.evaluation.evaluate import resolve
+    from sage_rlvr.tasks import with_worlds
+
+    kind, found = with_worlds(task), None
+    if kind is not None and world in kind.worlds:
+        return resolve(what, None, f"{task}:{world}")
+    if world is not None:
+        found = world_of(world)
+        if task is not None and (kind is None or not isinstance(found.build(), kind)):
+            raise _either(world, task)
+    return resolve(what, found, task if found is None else None)

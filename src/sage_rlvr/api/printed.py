@@ -1,0 +1,160 @@
+"""Comparisons as a terminal prints them: where policies were evaluated, a table, every comparison in a sentence, the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from sage_rlvr.errors import SageError, suggest
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sage_rlvr.evaluation.record import Record
+    from sage_rlvr.results import Results, Row
+    from sage_rlvr.results.tables import Table
+
+ONCE = "Each arm was trained once: this is about these checkpoints, on problems like these. Another seed could reorder the arms."
+
+
+def print_results(
+    console: Console, results: Results, rows: Sequence[Row], *, details: bool = True, support: bool = False
+) -> None:
+    """Where they were evaluated, a table, every comparison in a sentence, what is known beyond, and last the answer."""
+    from sage_rlvr.results import tables, words
+    from sage_rlvr.results.details import detail_lines
+    from sage_rlvr.results.summary import summary_of
+
+    _say(console, *setting_lines(results))
+    if results.records or results.stored:
+        print_table(console, tables.scores(summary_of(results, rows)))
+    _say(console, *_sampled_scores(results))
+    for group in words.groups(row for row in rows if not words.unread(row)):
+        if details or group[0].family == "primary":
+            _say(console, *(f"  {words.sentence(row)}" for row in group))
+        else:
+            _say(console, f"  {words.line(group)}")
+    _say(console, *(f"  {line}" for line in words.unread_lines(rows)))
+    if details and not results.stored:
+        _say(console, *detail_lines(results, rows, support=support), *_excess(results))
+    notes = [*results.notes, words.families(rows), *words.cautions(rows), *caveats(results)]
+    for text in filter(None, notes):
+        console.print(text, style="dim", soft_wrap=True)
+    _say(console, "", words.answer(rows, results))
+
+
+def setting_lines(results: Results) -> list[str]:
+    """World, problems and draw of the exact records."""
+    return [setting_line(record) for record in [*results.records.values()][:1]]
+
+
+def setting_line(record: Record) -> str:
+    """World, problems and draw of a record. DataError names its file where its facts lack one, or its world is damaged."""
+    from sage_rlvr.reading import understood
+    from sage_rlvr.tasks import REMADE, described
+
+    meta, where = record.meta, record.path or record.meta["name"]
+    with understood(where, advice=REMADE):
+        world, split = meta["world"], meta["split"]
+    return f"{described(world, where=where)}; {record.problems} {split} problems (sampling {meta.get('sampling')}), exact"
+
+
+def caveats(results: Results) -> list[str]:
+    """What the numbers do not hold."""
+    if not results.records:
+        return []
+    control = results.design.control or results.design.base or ""
+    if len(results.temperatures(control)) == 1 and not results.several:
+        run = results.runs.get((control, min(results.seeds(control), default=0)))
+        path = None if run is None else run.path
+        what = path or ("BASE" if control == results.design.base == "base" else control)
+        hint = (
+            f"{control} was read at T = {results.temperatures(control)[0]:g} only, so there is no frontier to compare with: "
+            f"{suggest('eval', what, '--frontier')}{'' if path else f' ({what}: its run or model)'}."
+        )
+        return [hint, ONCE]
+    if not results.several:
+        return [ONCE]
+    return ["Intervals over training seeds hold these problems fixed: other problems could give other numbers."]
+
+
+def _sampled_scores(results: Results) -> list[str]:
+    """pass@1 and pass@k of each arm on each task of stores, beside what guessing earns where the task knows it."""
+    lines = []
+    keys = dict.fromkeys((c.store.arm, c.task, c.temperature) for c in results.counts)
+    for arm, task, temperature in keys:
+        scores = results.scores(arm, task, temperature)
+        if scores is not None and scores.n is not None:
+            ks = dict.fromkeys((1, min(results.k, scores.n)))
+            cells = [f"pass@{k} {scores.interval(k)}" for k in ks]
+            law = f" at T = {temperature:g}" if len({t for a, of, t in keys if (a, of) == (arm, task)}) > 1 else ""
+            lines.append(f"{arm}, {task}{law}: {'; '.join(cells)}")
+    for task in dict.fromkeys(task for _, task, _ in keys):
+        floor = _guess_floor(task, results)
+        lines += [floor] if floor else []
+    return lines
+
+
+def _guess_floor(task: str, results: Results) -> str:
+    """What guessing earns at the largest k; "" where the task knows no such law."""
+    from sage_rlvr.tasks import known_task
+    from sage_rlvr.tasks.base import guess_floor
+
+    counts, share, made = next(c for c in results.counts if c.task == task), None, known_task(task)
+    k = min(results.k, counts.n)
+    with suppress(SageError):  # of rows that are not there
+        if getattr(made, "integers", None) is not None:  # the same for every row, wherever the rows lie
+            share = guess_floor(made, [None], k)
+        elif hasattr(made, "choices") and not hasattr(made, "draw") and not hasattr(made, "integers"):
+            rows = {problem.problem_id: problem for problem in made.problems("test")}
+            known = [rows[name] for name in counts.problems if name in rows]
+            share = guess_floor(made, known, k) if known else None
+    return "" if share is None else f"{task}: {k} uniform guesses solve {share:.3f} of these problems"
+
+
+def _excess(results: Results) -> list[str]:
+    """How much heavier the upper tail of perplexities is than the control's, of single stores scored under one base."""
+    from sage_rlvr.evaluation.sample_report import excess_lines
+
+    return [line for pair in _store_pairs(results) for line in excess_lines(*pair, results.samples)]
+
+
+def patterns(results: Results) -> list[str]:
+    """Reasoning patterns of right samples, each arm's store against the control's."""
+    from sage_rlvr.results.details import pattern_lines
+
+    lines = [line for pair in _store_pairs(results) for line in pattern_lines(*pair, results.samples)]
+    return lines or ["--patterns: only arms of one training run have patterns compared."]
+
+
+def _store_pairs(results: Results) -> Iterator[tuple[str, object, str, object]]:
+    """Each arm's store against the control's, where both have one alone of a task and temperature."""
+    alone: dict[tuple[str, float], dict[str, list[object]]] = {}
+    for c in results.counts:
+        alone.setdefault((c.task, c.temperature), {}).setdefault(c.store.arm, []).append(c.store)
+    for arms in alone.values():
+        (base, home), *others = arms.items()
+        for name, stores in others:
+            if len(stores) == len(home) == 1:
+                with stores[0].open() as one, home[0].open() as two:  # type: ignore[attr-defined]
+                    yield name, one, base, two
+
+
+def print_table(console: Console, table: Table) -> None:
+    """As many columns as fit; the page has them all."""
+    import rich.box
+    import rich.table
+
+    shown, left_out = table.fitting(console.width)
+    made = rich.table.Table(*shown.header, box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for row in shown.rows:
+        made.add_row(*row)
+    console.print(made)
+    if left_out:
+        console.print(f"{', '.join(left_out)}: on the page, or in a wider terminal", style="dim")
+
+
+def _say(console: Console, *parts: object) -> None:
+    for part in parts:
+        console.print(part, soft_wrap=True)

@@ -1,0 +1,157 @@
+"""One run of any recipe in its run directory: the library's part of `train`, `sft` and `offline`.
+
+    started(config, "train", Path("runs/grpo-s0"), Path("runs/grpo-s0/policy"))      the same directory again continues
+
+The engines are imported here, when one is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sage_rlvr.config import dump
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.progress import Reporter, Silent, Terminal
+from sage_rlvr.runs import RunDir
+
+if TYPE_CHECKING:
+    from sage_rlvr.config import FinetuneConfig, OfflineConfig, SftConfig, TrainConfig
+
+Say = Callable[[str], None]
+Work = Callable[[RunDir | None, Reporter, Say], tuple[int, int]]  # steps that were done, and steps wanted
+
+
+@dataclass(frozen=True)
+class Started:
+    """How far a start came. steps, total: that were done by now, and that the recipe asks for; first: that were there before."""
+
+    steps: int
+    total: int
+    first: int = 0
+
+
+def start(
+    config: Any, kind: str, directory: Path, policy: Path, *, fork: bool = False, quiet: bool = False, say: Say
+) -> Started:
+    """Run a recipe, or continue its run.
+
+    Args:
+        config: The decoded recipe.
+        kind: "train", "sft" or "offline".
+        directory: The run directory.
+        policy: Where the trained policy goes.
+        fork: Continue although the recipe or the installed versions changed.
+        quiet: No progress and no objective.
+        say: Where sentences go meanwhile. Of several ranks only the first writes and speaks.
+
+    Raises:
+        ConfigError, DataError, CheckpointError, RunLocked, TrainingDiverged: See `errors`.
+    """
+    facts, work = _WORK[kind](config, directory, policy, say)
+    if config.engine.name == "trl" and os.environ.get("RANK", "0") != "0":  # torchrun, accelerate launch
+        return Started(*work(None, Silent(), _unheard))
+    progress: Reporter = Silent() if quiet else Terminal(directory.name if kind == "train" else kind)
+    if kind == "train" and not quiet:
+        say(config.method.describe())
+    with closing(progress), RunDir.open(directory, dump(config), kind=kind, fork=fork, data=facts()) as run:
+        steps, total = work(run, progress, _unheard if quiet else say)
+        if steps >= total:
+            run.check_judged()
+    return Started(steps, total, progress.first)
+
+
+Facts = Callable[[], Mapping[str, Any] | None]
+
+
+def _train(config: TrainConfig, directory: Path, policy: Path, say: Say) -> tuple[Facts, Work]:
+    from sage_rlvr.models.policy import run_facts
+    from sage_rlvr.training.problems import files_of
+
+    def facts() -> dict[str, Any]:
+        files = files_of(config)
+        return run_facts(config) | ({"data": files} if files else {})
+
+    def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
+        if config.engine.name == "trl":
+            _require("trl")
+            from sage_rlvr.training.trl import run as trl
+
+            return trl.train(config, run, directory, progress, say), config.steps
+        assert run is not None
+        if config.engine.name == "verl":
+            _require("verl")
+            from sage_rlvr.training.verl import run as verl
+
+            return verl.train(config, run, progress, say), config.steps
+        from sage_rlvr.training import loop
+
+        return loop.train(config, run, progress), config.steps
+
+    return facts, work
+
+
+def _sft(config: SftConfig | FinetuneConfig, directory: Path, policy: Path, say: Say) -> tuple[Facts, Work]:
+    from sage_rlvr.config import SftConfig
+
+    if isinstance(config, SftConfig):  # a small policy from generated solutions
+        from sage_rlvr.training.sft import train_sft
+
+        scratch = config
+
+        def from_scratch(run: Any, progress: Reporter, say: Say) -> tuple[int, int]:
+            return train_sft(scratch, run, policy, progress), scratch.steps
+
+        return (lambda: None), from_scratch
+    _require("trl")
+    from sage_rlvr.training.trl import sft
+
+    tuned = config
+
+    def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
+        found = sft.finetune(tuned, run, directory, policy, progress=progress, say=say)
+        return found.step, found.total
+
+    return (lambda: sft.run_facts(tuned)), work
+
+
+def _offline(config: OfflineConfig, directory: Path, policy: Path, say: Say) -> tuple[Facts, Work]:
+    from sage_rlvr.evaluation.pairs import paired, texts_of
+    from sage_rlvr.models.policy import weights_hash
+    from sage_rlvr.plugins import packages_of
+    from sage_rlvr.training.offline import train_offline
+
+    found = paired(config.pairs)
+    for line in found.lines():
+        say(line)
+
+    def facts() -> dict[str, Any]:
+        known = {"model_sha256": weights_hash(config.model), "data": found.digests, "counts": found.counts}
+        return known | ({"packages": packages} if (packages := packages_of(config)) else {})
+
+    def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
+        assert run is not None
+        return train_offline(config, run, policy, progress, lambda tokens: texts_of(config, found, tokens)), config.steps
+
+    return facts, work
+
+
+_WORK: dict[str, Callable[[Any, Path, Path, Say], tuple[Facts, Work]]] = {"train": _train, "sft": _sft, "offline": _offline}
+
+
+def _unheard(line: object) -> None:
+    """Says nothing."""
+
+
+def _require(engine: str) -> None:
+    from sage_rlvr.training.trl import require_trl
+    from sage_rlvr.training.verl import require_verl
+
+    try:
+        {"trl": require_trl, "verl": require_verl}[engine]()
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"engine.name = {engine!r}: {error}") from error

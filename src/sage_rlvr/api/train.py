@@ -1,0 +1,248 @@
+"""`train`, `sft` and `offline`: a recipe becomes a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sage_rlvr.api.tables import Rows, html_table, number
+from sage_rlvr.progress import PlainConsole, quiet_libraries
+
+if TYPE_CHECKING:
+    from sage_rlvr.config import RunConfig
+    from sage_rlvr.core.method import Method
+
+RUNS = Path("runs")  # where runs go by default
+SHOWN = ("step", "loss", "reward/mean", "kl/to_reference", "policy/entropy")  # metrics of a run that its table shows
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, repr=False)
+class Run(Rows):
+    """A run on disk, as `train`, `sft` and `offline` return it; `evaluate`, `compare` and `report` take it in place of a path.
+
+    Attributes:
+        path: The run directory.
+        policy: The folder of the trained policy.
+        config: The recipe, resolved.
+        steps: Steps that are done.
+        total: Steps that the recipe asks for.
+        before: Steps that were there when this call began.
+    """
+
+    path: Path
+    policy: Path
+    config: Any
+    steps: int
+    total: int
+    before: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are done; a run that was interrupted continues with the same call."""
+        return self.steps >= self.total
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The metrics, one dict a step, as metrics.jsonl has them."""
+        from sage_rlvr.runs import read_metrics
+
+        return read_metrics(self.path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        newest = next(iter(self.rows[-1:]), {})
+        shown = "  ".join(f"{name} {number(newest[name])}" for name in SHOWN if name in newest)
+        return f"Run {self.path}: {self.steps} of {self.total} steps, policy in {self.policy}\n{shown}".rstrip()
+
+    def _repr_html_(self) -> str:
+        rows = self.rows
+        names = [name for name in SHOWN if any(name in row for row in rows)]
+        shown = rows if len(rows) <= 10 else [*rows[:5], *rows[-5:]]
+        return super()._repr_html_() + html_table(names, [[number(row.get(name, "")) for name in names] for row in shown])
+
+
+def train(
+    recipe: str | Path | Method = "grpo",
+    *,
+    task: str | None = None,
+    run: str | Path | None = None,
+    edits: Mapping[str, Any] | Iterable[tuple[str, str]] = (),
+    fork: bool = False,
+    quiet: bool = False,
+    say: Say | None = None,
+    **settings: Any,
+) -> Run:
+    """Train a policy by RL, as `sage-rlvr train` does.
+
+    The same call again continues a run that was interrupted, and does nothing where all steps are there.
+
+        train("maxrl", task="countdown", steps=40, run="runs/maxrl")
+        train(sage(grpo(beta=0.05), Branch("p80")), steps=40)
+        train("my_recipe.yaml", edits={"method.beta": 0.1}, seed=1)
+
+    Args:
+        recipe: A recipe file, the name of a shipped recipe, the name of a method ("maxrl", "sage_branch"), or a method object.
+        task: Whose settings a method gets: "countdown" (the default), "words", "repair", "knights", "steps", a recipe file, or a
+            file of rows such as "mine.jsonl". A recipe file has its own.
+        run: The run directory; by default runs/<recipe>-s<seed>.
+        edits: {dotted key: value}, as `--a.b value` on the command line.
+        fork: Continue a run although its recipe or the installed versions changed.
+        quiet: No progress and no objective.
+        say: Where sentences go meanwhile; by default stderr.
+        **settings: Keys of a recipe in place of the recipe's: steps=40, seed=1, model="my/model", rollout={"group_size": 8},
+            optimizer=OptimizerConfig(lr=1e-5).
+
+    Returns:
+        The `Run`: its directory, policy and metrics.
+
+    Raises:
+        ConfigError: Where a setting means nothing; the message has its place and the next step.
+        CheckpointError, RunLocked, TrainingDiverged: See `sage_rlvr.errors`.
+    """
+    return begin("train", recipe, task=task, run=run, edits=edits, fork=fork, quiet=quiet, say=say, settings=settings)
+
+
+def sft(
+    recipe: str | Path = "sft",
+    *,
+    run: str | Path | None = None,
+    out: str | Path | None = None,
+    edits: Mapping[str, Any] | Iterable[tuple[str, str]] = (),
+    quiet: bool = False,
+    say: Say | None = None,
+    **settings: Any,
+) -> Run:
+    """Supervised fine-tuning, as `sage-rlvr sft` does: a base policy from scratch, or an existing model on a data set.
+
+        sft("words/sft", out="runs/words-base")
+
+    Args:
+        recipe: A recipe file, or the name of a shipped one ("countdown/sft", "words/sft").
+        run: The run directory; by default runs/<recipe>.
+        out: Where the policy goes; by default <run>/policy.
+        edits: See `train`.
+        quiet: See `train`.
+        say: See `train`.
+        **settings: See `train`.
+
+    Returns:
+        The `Run`.
+
+    Raises:
+        ConfigError: Where a setting means nothing.
+    """
+    return begin("sft", recipe, run=run, out=out, edits=edits, quiet=quiet, say=say, settings=settings)
+
+
+def offline(
+    recipe: str | Path,
+    *,
+    run: str | Path | None = None,
+    out: str | Path | None = None,
+    edits: Mapping[str, Any] | Iterable[tuple[str, str]] = (),
+    fork: bool = False,
+    quiet: bool = False,
+    say: Say | None = None,
+    **settings: Any,
+) -> Run:
+    """Train on the samples of stores, as `sage-rlvr offline` does: SFT, DPO, or a reward model.
+
+        offline("repair/guided_dpo", run="runs/dpo")
+
+    Args:
+        recipe: A recipe file, or the name of a shipped one.
+        run: The run directory; by default runs/<recipe>-s<seed>.
+        out: Where the policy or the reward model goes; by default <run>/policy.
+        edits: See `train`.
+        fork: See `train`.
+        quiet: See `train`.
+        say: See `train`.
+        **settings: See `train`.
+
+    Returns:
+        The `Run`.
+
+    Raises:
+        ConfigError: Where a setting means nothing.
+    """
+    return begin("offline", recipe, run=run, out=out, edits=edits, fork=fork, quiet=quiet, say=say, settings=settings)
+
+
+def read(
+    command: str,
+    recipe: str | Path | Method,
+    task: str | None = None,
+    edits: Mapping[str, Any] | Iterable[tuple[str, str]] = (),
+    settings: Mapping[str, Any] | None = None,
+) -> tuple[str, RunConfig]:
+    """The name of a recipe, of run directories, and what it means with these edits and settings."""
+    from sage_rlvr.config import dump, read_recipe
+    from sage_rlvr.core.method import Method
+    from sage_rlvr.recipes import locate
+
+    given = dict(settings or {})
+    if isinstance(recipe, Method):
+        given["method"], recipe = recipe, "grpo"  # the task's settings with this method
+    found = locate(recipe, task)
+    plain = {name: dump(value) if _is_part(value) else value for name, value in given.items()}
+    name = given["method"].name.replace("+", "_") if isinstance(given.get("method"), Method) else found.name
+    return name, read_recipe(found, pairs_of(edits), command, settings=plain)
+
+
+def pairs_of(edits: Mapping[str, Any] | Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Edits as the command line has them: (dotted key, YAML text)."""
+    return [(key, _as_yaml(value)) for key, value in edits.items()] if isinstance(edits, Mapping) else list(edits)
+
+
+def _is_part(value: Any) -> bool:
+    from sage_rlvr.registry import call_of
+
+    return is_dataclass(value) or call_of(value) is not None
+
+
+def _as_yaml(value: Any) -> str:
+    import json
+
+    from sage_rlvr.config import dump
+
+    return value if isinstance(value, str) else json.dumps(dump(value))
+
+
+def begin(
+    command: str,
+    recipe: str | Path | Method,
+    *,
+    task: str | None = None,
+    run: str | Path | None = None,
+    out: str | Path | None = None,
+    edits: Mapping[str, Any] | Iterable[tuple[str, str]] = (),
+    fork: bool = False,
+    quiet: bool = False,
+    say: Say | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Run:
+    """Start or continue the run of `command` ("train", "sft", "offline"): see these functions."""
+    quiet_libraries()
+    from sage_rlvr.api.start import start
+
+    name, config = read(command, recipe, task, edits, settings)
+    seeded = name if command == "sft" else f"{name}-s{config.seed}"
+    directory = Path(run) if run is not None else RUNS / seeded
+    policy = Path(out) if out is not None else directory / "policy"
+    say = say or to_stderr
+    started = start(config, command, directory, policy, fork=fork, quiet=quiet, say=say)
+    done = Run(directory, policy, config, started.steps, started.total, started.first)
+    if not done.finished:
+        say(f"stopped after step {done.steps} of {done.total}, saved in {directory}; the same command continues")
+    return done
+
+
+def to_stderr(line: str) -> None:
+    """Where sentences go by default."""
+    PlainConsole(stderr=True).print(line, soft_wrap=True)
+

@@ -1,0 +1,75 @@
+"""Which kind of run a recipe describes, and the recipe decoded as that kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.config.runs import FinetuneConfig, OfflineConfig, SftConfig, TrainConfig
+from sage_rlvr.errors import ConfigError, suggest
+from sage_rlvr.recipes import ROWS, Recipe, Tree, load, locate, merge, override
+from sage_rlvr.schema import decode
+
+RunConfig = TrainConfig | FinetuneConfig | SftConfig | OfflineConfig
+
+
+def schema_of(tree: Mapping[str, Any]) -> type[RunConfig]:
+    """The schema of a recipe's tree: a method or a rollout trains by RL, pairs or a loss offline, a data set or TRL fine-tunes a
+    model, else the world makes a base policy."""
+    if {"method", "rollout"} & set(tree):
+        return TrainConfig
+    if {"pairs", "loss"} & set(tree):
+        return OfflineConfig
+    engine = tree.get("engine")
+    tuned = "data" in tree or (isinstance(engine, dict) and engine.get("name") == "trl")
+    return FinetuneConfig if tuned else SftConfig
+
+
+def read_recipe(
+    recipe: str | Path | Recipe,
+    edits: Iterable[tuple[str, str]] = (),
+    command: str = "",
+    task: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """What a recipe means.
+
+    Args:
+        recipe: A file, the name of a shipped recipe or of a method, or what `recipes.locate` has found.
+        edits: Pairs (dotted key, YAML text), as `--a.b value` gives them.
+        command: The command that is to run it ("train", "sft", "offline"); "" accepts every kind.
+        task: Whose settings a method by name gets, see `recipes.locate`.
+        settings: Plain values that go before those of the recipe, merged key by key; a method replaces the recipe's.
+
+    Raises:
+        ConfigError: Where something in it is wrong, or it is plainly a recipe of another command, which the message names.
+    """
+    found = recipe if isinstance(recipe, Recipe) else locate(recipe, task)
+    tree = load(found)
+    if settings:
+        if "method" in settings:
+            tree.pop("method", None)
+        tree = merge(tree, Tree(settings, {(key,): f"{key}=" for key in settings}))
+    for key, text in edits:
+        tree = override(tree, key, text)
+    if found.file.parent.name == ROWS and "model" not in tree:
+        raise ConfigError(
+            f"--task {task}: name the model to train, --model FOLDER or --model HUB_ID; the shipped policy spells Countdown only"
+        )
+    if "arms" in tree:
+        raise ConfigError(f"{recipe}: this is the design of a sweep; run it with: {suggest('sweep', recipe)}")
+    schema = schema_of(tree)
+    kind = command_of(schema)
+    own = {f.name for f in fields(schema)} - {f.name for f in fields(TrainConfig)}
+    if command not in ("", kind) and (kind == "train" or own & set(tree)):
+        what = {"train": "an RL", "sft": "an SFT", "offline": "an offline"}[kind]
+        raise ConfigError(f"{recipe}: this is {what} recipe; run it with: {suggest(kind, recipe)}")
+    # what is left for `train` is a recipe for RL that lacks its method, which decoding says
+    return decode({"train": TrainConfig, "offline": OfflineConfig}.get(command, schema), tree, where=str(found))
+
+
+def command_of(schema: type[RunConfig]) -> str:
+    """The command that runs recipes of a schema."""
+    return {TrainConfig: "train", OfflineConfig: "offline"}.get(schema, "sft")

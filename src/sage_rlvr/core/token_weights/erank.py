@@ -1,0 +1,84 @@
+"""ERank (VERL, arXiv 2509.23808): completions whose hidden states spread more than before earn more, or are punished less."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sage_rlvr.core.ranks import ranks_of
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.state import PartState
+from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, lifted, paid
+from sage_rlvr.errors import ConfigError
+
+INDICATORS = ("rank", "velocity", "acceleration")
+
+
+@TOKEN_WEIGHTS.register
+@dataclass(frozen=True)
+class ERank:
+    """A' = A + min(max(Phi, 0), |A| / kappa), Phi = scale [ g tanh(dev rank) + (1 - g) tanh(dev velocity) ] (arXiv 2509.23808).
+
+    rank, velocity and acceleration are those of the effective rank of the completion's last hidden states (`core.ranks`);
+    dev X = clamp((X - mu) / |mu|, -5, 5), mu the running mean of earlier rollouts, 0 at first; g = sigmoid(gain dev acceleration).
+    At every token, as the paper means it: the released script adds its bonus to the reward that it has switched off, so that
+    the bonus is 0 at every step and it trains plain GRPO, which is scale = 0 here. The rank grows with the length, so Phi does.
+
+    scale: of the bonus, in units of advantage. kappa: the bonus is at most |A| / kappa. stride, last: tokens a window, and
+    the last tokens of a completion that are looked at. whole_rank: the rank is over the whole completion, and `last` cuts velocity
+    and acceleration only, as in the released code. share: of a rollout in the running means.
+
+    scale = 0 weighs nothing and measures: the running means are metrics, of the last rollout alone with share = 1. Cost: the
+    eigenvalues of one matrix of at most min(tokens, width) per window and completion. needs: "hidden".
+    """
+
+    scale: float = 1.0
+    kappa: float = 2.0
+    gain: float = 2.0
+    share: float = 0.3
+    stride: int = 40
+    last: int = 512
+    whole_rank: bool = False
+    needs: ClassVar[frozenset[str]] = frozenset({"advantages", "hidden"})
+    depends_on: ClassVar[str] = "batch"
+    legend: ClassVar[str] = "Phi = g tanh(dev rank) + (1 - g) tanh(dev velocity),  g = sigmoid(gain dev acceleration)"
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.scale < math.inf and math.isfinite(self.gain) and 0 < self.share <= 1 and self.kappa > 1):
+            raise ConfigError(
+                f"ERank: scale = {self.scale!r}, gain = {self.gain!r}, share = {self.share!r}, kappa = {self.kappa!r}; give "
+                "scale >= 0, a finite gain, 0 < share <= 1 and kappa > 1; 1, 2, 0.3 and 2 as released."
+            )
+        if any(isinstance(n, bool) or not isinstance(n, int) or n < 2 for n in (self.stride, self.last)):
+            raise ConfigError(
+                f"ERank: stride = {self.stride!r}, last = {self.last!r} count tokens; give whole numbers >= 2: 40 and 512 as "
+                "released."
+            )
+
+    @property
+    def equation(self) -> str:
+        return f"1 + sign(A) min({self.scale:g} max(Phi, 0) / |A|, {1 / self.kappa:g})"
+
+    def start(self) -> dict[str, Tensor]:
+        """The running means, float64."""
+        return {name: torch.zeros((), dtype=torch.float64) for name in INDICATORS}
+
+    def __call__(self, signals: Signals, state: PartState) -> tuple[PerToken, dict[str, Tensor]]:
+        hidden, length = signals.require("hidden", "ERank"), signals.mask.shape[1]
+        found = ranks_of(hidden, signals.mask, self.stride, self.last)
+        if self.whole_rank and self.last < length:
+            # A stride beyond the longest completion leaves one window, the whole one.
+            found = replace(found, rank=ranks_of(hidden, signals.mask, length + 1, length).rank)
+        dev = {name: _deviation(getattr(found, name), state[name]) for name in INDICATORS}
+        gate = torch.sigmoid(self.gain * dev["acceleration"])
+        phi = self.scale * (gate * dev["rank"].tanh() + (1 - gate) * dev["velocity"].tanh())
+        means = {name: torch.lerp(state[name], getattr(found, name).mean(), self.share) for name in INDICATORS}
+        return lifted(paid(signals), phi.clamp(min=0).float()[:, None], self.kappa), means
+
+
+def _deviation(values: Tensor, mean: Tensor) -> Tensor:
+    return ((values - mean) / (mean.abs() + 1e-8)).clamp(-5, 5)

@@ -1,0 +1,151 @@
+"""A page of values: its Markdown, its HTML, its figures. The values are made by `results.page`; here they are only drawn.
+
+page = Page(page_of(Results.read("runs/demo")))
+page.html()                            one file that opens with the network off
+page.markdown("figures")               the rendered template itself, figures as links
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from sage_rlvr.errors import suggest
+from sage_rlvr.render import figures
+from sage_rlvr.render.markup import as_script, escaped, fenced, plain, tabled, to_html
+from sage_rlvr.render.style import dark_twins, looks, png_of, svg_of
+from sage_rlvr.results import Results
+from sage_rlvr.results.page import page_of
+from sage_rlvr.results.tables import frame_of
+from sage_rlvr.runs import write_json_atomic, write_text_atomic
+from sage_rlvr.text import visible
+
+# No request may leave the page, and no script runs but the one whose hash is named; {script} is 'none' where there is none
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src {script}; base-uri 'none'; form-action 'none'; "
+    "object-src 'none'"
+)
+
+
+class Page:
+    """Values of `page_of`, and how each arm is drawn.
+
+    rows: one dict a comparison on it; written: the files of the last `write`.
+    """
+
+    def __init__(self, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.values, self.looks = values, looks(values["order"])
+        self.rows, self.written = list(rows), list[Path]()
+        self.figures: dict[str, tuple[Figure, str]] = {}
+
+    @property
+    def answer(self) -> str:
+        """The one line that answers the question."""
+        return str(self.values["answer"])
+
+    def to_frame(self) -> Any:
+        """The comparisons on the page as a pandas data frame."""
+        return frame_of(self.rows)
+
+    def __repr__(self) -> str:
+        return "\n".join([f"Page {self.values['title']}", self.answer, *map(str, self.written)])
+
+    def _repr_html_(self) -> str:
+        """The page itself, framed."""
+        return f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="800" style="border:0"></iframe>'
+
+    def markdown(self, pictures: str | None = None) -> str:
+        """GitHub Markdown. pictures: the relative folder of the figures, None where there are none."""
+        return self._render(pictures, browsing=False)
+
+    def html(self) -> str:
+        """One self-contained document: no request leaves it, all text is escaped, at most one script of our own runs."""
+        text = self._render("figures", browsing=True)
+        drawn = {key: Markup(svg_of(figure, key, label)) for key, (figure, label) in self.figures.items()}
+        data = self.values["browser"]
+        script = asset("browser.js") if data else ""
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        body, sections = to_html(text, drawn | {"samples": Markup(asset("browser.html.j2"))})
+        head, mark, rest = body.partition("<h2 ")
+        return template(
+            "page.html.j2", title=self.values["title"], head=Markup(head), rest=Markup(mark + rest), sections=sections,
+            policy=POLICY.format(script=f"'sha256-{digest}'" if data else "'none'"), twins=dark_twins(),
+            data=Markup(as_script(data | {"sets": list(map(self._colored, data["sets"]))})) if data else "", script=Markup(script),
+        )  # fmt: skip
+
+    def write(self, out: Path, form: str = "html", png: Path | None = None) -> list[Path]:
+        """The page as HTML or Markdown in a file or folder, and its figures as PNG where a folder is named: what was written."""
+        if out.is_dir():
+            out = out / ("report.html" if form == "html" else "report.md")
+        folder = None if png is None else Path(os.path.relpath(png, out.parent)).as_posix()
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomic(out, self.html() if form == "html" else self.markdown(folder))
+        self.written = [out, *(self.pictures(png) if png is not None else ())]
+        return self.written
+
+    def pictures(self, folder: Path) -> list[Path]:
+        """Every figure that was drawn so far as PNG, named by its key."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for key, (figure, _) in self.figures.items():
+            (folder / f"{key}.png").write_bytes(png_of(figure))
+        return [folder / f"{key}.png" for key in self.figures]
+
+    def _colored(self, store: Mapping[str, str]) -> dict[str, str]:
+        """A store of the browser in the color of its arm."""
+        return {"name": store["name"], "color": self.looks[store["arm"]].color, "guide": store["guide"]}
+
+    def _render(self, pictures: str | None, *, browsing: bool) -> str:
+        def figure(key: str, label: str, draw: Callable[..., Figure | None], *values: Any, **more: Any) -> Markup:
+            if pictures is None:
+                return Markup("")
+            if key not in self.figures:
+                made = draw(self.looks, *values, **more)
+                if made is None:
+                    return Markup("")
+                self.figures[key] = made, label
+            return Markup(f"![{escaped(label)}]({pictures}/{key}.png)")
+
+        drawing = pictures is not None
+        return template("report.md.j2", figure=figure, draw=figures, drawing=drawing, browsing=browsing, **self.values)
+
+
+def template(name: str, **values: Any) -> str:
+    """A template of this folder with its values; runs of empty lines become one."""
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+        loader=jinja2.FunctionLoader(asset),
+        finalize=escaped if name.endswith(".md.j2") else lambda value: visible(value) if type(value) is str else value,
+    )  # fmt: skip
+    environment.filters |= {"plain": plain, "fenced": fenced, "md": tabled}
+    environment.globals["suggest"] = suggest
+    return re.sub(r"\n{3,}", "\n\n", environment.get_template(name).render(values)).strip() + "\n"
+
+
+def asset(name: str) -> str:
+    """A file of this folder as text."""
+    return resources.files("sage_rlvr.render").joinpath(name).read_text("utf-8")
+
+
+def summary_page(path: Path) -> Page:
+    """Of a folder the sentences and tables of its summary."""
+    return Page(page_of(Results.read(path), brief=True))
+
+
+def write_summary(path: Path) -> dict[str, Any]:
+    """summary.json and summary.md of a folder, in it; returns the former."""
+    page = summary_page(path)
+    found: dict[str, Any] = page.values["summary"]
+    write_json_atomic(path / "summary.json", found)
+    write_text_atomic(path / "summary.md", page.markdown())
+    return found

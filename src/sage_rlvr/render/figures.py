@@ -1,0 +1,364 @@
+"""Figures: values in, a `Figure` out, no global state. Every mean has its interval; `shown` is how each arm is drawn.
+
+A new figure is one function here and one line in report.md.j2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import ArrayLike, NDArray
+
+from sage_rlvr.render.labels import label_points
+from sage_rlvr.render.style import INK, MUTED, RC, Looks, canvas, key_above, saved
+from sage_rlvr.results.page.scores import Band
+from sage_rlvr.results.page.training import TRAINING
+from sage_rlvr.stats.curves import CurveComparison
+from sage_rlvr.stats.frontier import FrontierPoint, GapCurve
+from sage_rlvr.stats.intervals import Interval
+
+Floats = NDArray[np.float64]
+
+SMALL = 0.01  # differences up to here stand on a linear scale
+SCALE = f"The scale is linear up to {SMALL:g} and logarithmic beyond."  # of differences, said under them
+_HEAT = np.array([(0.93, 0.95, 0.99), (0.42, 0.62, 0.85), (0.05, 0.22, 0.46)])  # low to high, alike on a dark page
+_PLAIN = FuncFormatter(lambda x, _: f"{x:g}")
+
+
+def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "") -> Figure:
+    """A score over k on a log2 axis, with bands: pass@k, or what `count` says."""
+    with matplotlib.rc_context(RC):
+        figure, axes = canvas((5.2, 4.1))
+        for name, (ks, mean, low, high) in lines.items():
+            look = shown[name]
+            axes.fill_between(ks, np.asarray(low), np.asarray(high), color=look.color, alpha=0.12, linewidth=0)
+            axes.plot(
+                ks,
+                np.asarray(mean),
+                color=look.color,
+                linestyle=look.dash,
+                marker=look.marker,
+                markersize=4.5,
+                linewidth=1.5,
+            )
+        _k_axis(axes, sorted({k for ks, *_ in lines.values() for k in ks}))
+        axes.set(ylabel=count or "pass@k")
+        low, high = axes.get_ylim()
+        axes.set_ylim(*((0.0, high) if count else (max(0.0, low), min(1.005, high))))
+        key_above(figure, shown, list(lines))
+        return saved(figure)
+
+
+def difference(
+    shown: Looks, pair: tuple[str, str], found: CurveComparison | GapCurve, ylabel: str, limits: tuple[float, float]
+) -> Figure:
+    """The paired difference a - b with its band on a scale that all pairs share: over k, or (`GapCurve`) over the pass@1 that both
+    have along their frontiers, where a dotted rule is b's own at temperature 1."""
+    with matplotlib.rc_context(RC):
+        figure, axes = canvas((4.0, 2.7))
+        color = shown[pair[0]].color
+        x = found.pass1 if isinstance(found, GapCurve) else found.ks
+        axes.axhline(0, color=INK, linewidth=1.0)
+        axes.fill_between(x, found.low, found.high, color=color, alpha=0.2, linewidth=0)
+        axes.plot(x, found.difference, color=color, linewidth=1.5)
+        axes.set(xlabel="pass@1", ylabel=ylabel)
+        axes.set_title(" − ".join(pair), fontsize=11 if len("".join(pair)) < 30 else 9)
+        if not isinstance(found, GapCurve):
+            _k_axis(axes, found.ks)
+        elif found.home is not None and found.pass1[0] <= found.home <= found.pass1[-1]:
+            axes.axvline(found.home, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
+        _linear_near_zero(axes, *limits)
+        return saved(figure)
+
+
+def frontier(
+    shown: Looks,
+    base: str,
+    curves: Mapping[str, Sequence[FrontierPoint]],
+    arms: Mapping[str, tuple[Interval, Interval]],
+    k: int,
+    *,
+    seeds: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    power: Sequence[tuple[float, float]] = (),
+) -> Figure:
+    """pass@1 against pass@k: each policy at all its temperatures (`curves`, the base's bold with temperatures), each arm's point
+    at temperature 1 with both intervals, small open marks for the training seeds, and the base tempered over whole completions."""
+    with matplotlib.rc_context(RC):
+        figure, axes = canvas((5.4, 4.6))
+        for name, points in curves.items():
+            look, home = shown[name], name == base
+            x, y = zip(*(_xy(p) for p in sorted(points, key=lambda p: p.temperature)), strict=True)
+            axes.plot(
+                x, y, color=look.color, linestyle=look.dash, marker=look.marker if home else "", markersize=4,
+                linewidth=1.9 if home else 1.0, alpha=1 if home else 0.6, zorder=2 if home else 1,
+            )  # fmt: skip
+        for name, marks in (seeds or {}).items():
+            look, (x, y) = shown[name], zip(*marks, strict=True)
+            axes.scatter(
+                x, y, s=20, marker=look.marker, facecolors="none", edgecolors=look.color, linewidths=0.9, zorder=3
+            )
+        for name, (one, many) in arms.items():
+            look = shown[name]
+            axes.errorbar(
+                one.value, many.value, xerr=_bars(one), yerr=_bars(many), color=look.color, marker=look.marker,
+                markersize=8, markeredgecolor="white", markeredgewidth=0.8, linewidth=1.3, capsize=2.5, zorder=4,
+            )  # fmt: skip
+        if power:
+            axes.plot(*zip(*power, strict=True), color=INK, linewidth=1.3, linestyle=(0, (4, 2)), zorder=2)
+            middle = sum(axes.get_xlim()) / 2
+            axes.annotate(
+                f"{base} tempered",
+                power[-1],
+                (0, -12),
+                textcoords="offset points",
+                ha="right" if power[-1][0] > middle else "left",
+                color=INK,
+                fontsize=9,
+            )
+        axes.margins(0.08, 0.1)
+        axes.set(xlabel="pass@1", ylabel=f"pass@{k}")
+        axes.set_ylim(top=min(axes.get_ylim()[1], 1.01))
+        key_above(figure, shown, list(dict.fromkeys([*curves, *arms])))
+        saved(figure)
+        home = sorted(curves.get(base, ()), key=lambda p: (p.temperature != 1.0, p.temperature))
+        marks = [(one.value, many.value) for one, many in arms.values()] + [p for of in (seeds or {}).values() for p in of]
+        bars = [xy for pair in arms.values() for xy in _ends(*pair)]
+        lines = [*bars, *map(_xy, chain(*curves.values()))]
+        label_points(axes, [(f"T = {p.temperature:g}", _xy(p)) for p in home], marks, lines, shown[base].color)
+        return figure
+
+
+def training(shown: Looks, runs: Mapping[str, Sequence[Mapping[str, Floats]]], metric: str) -> Figure | None:
+    """One metric over training: thin each seed, bold their mean, both as moving means over a twentieth of the run; where no arm
+    has a second seed the raw steps are the thin lines. runs: arm -> of each seed {"step": (S,), metric: (S,)}. None where no run
+    recorded the metric."""
+    with matplotlib.rc_context(RC):
+        figure, axes = canvas((4.2, 3.2))
+        several, drawn, thin_lines, bold_lines = max(map(len, runs.values())) > 1, [], [], []
+        for name, seeds in runs.items():
+            found = [run for run in seeds if np.isfinite(run.get(metric, np.array([]))).any()]
+            if not found:
+                continue
+            table = _aligned([run[metric] for run in found])
+            steps = max((run["step"] for run in found), key=len)[: table.shape[1]]
+            width = 2 * (table.shape[1] // 40) + 1
+            stride = max(1, width // 3) if several else 1  # a moving mean needs no more points, and the page is smaller
+            for row in table:
+                thin = moving_mean(row, width if several else 1)
+                axes.plot(steps[::stride], thin[::stride], color=shown[name].color, linewidth=0.7, alpha=0.3)
+                thin_lines.append(thin)
+            seen = np.isfinite(table)
+            total, count = np.where(seen, table, 0.0).sum(axis=0), seen.sum(axis=0)
+            mean = np.divide(total, count, out=np.full(table.shape[1], np.nan), where=count > 0)
+            bold_lines.append(moving_mean(mean, width))
+            axes.plot(steps, bold_lines[-1], color=shown[name].color, linestyle=shown[name].dash)
+            drawn.append(name)
+        if not drawn:
+            return None
+        axes.set_ylim(*_limits(np.concatenate(thin_lines), np.concatenate(bold_lines)))
+        title, unit = TRAINING[metric]
+        axes.set(title=title, xlabel="training step", ylabel=unit)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        key_above(figure, shown, drawn, marked=False)
+        return saved(figure)
+
+
+def moving_mean(values: ArrayLike, width: int) -> Floats:
+    """Centered mean over `width` neighbors (S,), shorter at the ends; NaN entries are left out."""
+    raw = np.asarray(values, dtype=float)
+    kernel, seen = np.ones(max(1, min(width, len(raw)))), np.isfinite(raw)
+    total = np.convolve(np.where(seen, raw, 0.0), kernel, "same")[: len(raw)]
+    count = np.convolve(seen.astype(float), kernel, "same")[: len(raw)]
+    return np.divide(total, count, out=np.full(len(raw), np.nan), where=count > 0)
+
+
+def support(shown: Looks, kept: Mapping[str, tuple[float, float, float]], base: float) -> Figure:
+    """Right completions in each arm's support against the base's: arm -> (kept, gained, lost), means over seeds."""
+    with matplotlib.rc_context(RC):
+        figure, axes = canvas((5.2, 0.5 * len(kept) + 1.5))
+        for row, (name, (keep, gain, lose)) in enumerate(kept.items()):
+            color = shown[name].color
+            axes.barh(row, keep, height=0.5, color=color)
+            axes.barh(row, gain, left=keep, height=0.5, facecolor="none", edgecolor=color, hatch="////", linewidth=0.8)
+            axes.barh(row, -lose, height=0.5, facecolor="none", edgecolor=color, linewidth=1.0, linestyle=(0, (2, 1.5)))
+        axes.axvline(base, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+        axes.axvline(0, color=INK, linewidth=0.9)
+        axes.set_yticks(range(len(kept)), list(kept))
+        axes.set_ylim(len(kept) - 0.45, -0.55)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{abs(x):,.0f}"))
+        axes.set_xlabel("right completions:\nlost | kept, then gained", loc="right")
+        axes.grid(axis="y", visible=False)
+        return saved(figure)
+
+
+def tails(shown: Looks, values: Mapping[str, ArrayLike], base: str) -> Figure:
+    """Share of samples with a perplexity under the base above x, both axes logarithmic: arm -> perplexities (M,)."""
+    with matplotlib.rc_context(RC):
+        figure, axes = canvas((5.2, 4.0))
+        for name, given in values.items():
+            found = np.sort(np.asarray(given, dtype=float))
+            found = found[np.isfinite(found)]
+            above = 1 - np.arange(len(found)) / len(found)
+            axes.step(found, above, where="pre", color=shown[name].color, linestyle=shown[name].dash)
+        axes.set(xlabel=f"perplexity under {base}", ylabel="share of samples above it", xscale="log", yscale="log")
+        axes.xaxis.set_major_formatter(_PLAIN)
+        axes.xaxis.set_minor_formatter(FuncFormatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "2358" else ""))
+        axes.yaxis.set_major_formatter(_PLAIN)
+        key_above(figure, shown, list(values), marked=False)
+        return saved(figure)
+
+
+def shares(shown: Looks, found: Mapping[str, Mapping[str, Interval]], xlabel: str) -> Figure:
+    """Shares of classes, one row a class and one mark with its interval an arm: arm -> class -> interval."""
+    with matplotlib.rc_context(RC):
+        classes = list(next(iter(found.values())))
+        figure, axes = canvas((5.2, 0.09 * len(classes) * len(found) + 0.22 * len(classes) + 1.6))
+        height = 0.72 / len(found)
+        for i, (name, mine) in enumerate(found.items()):
+            for row, key in enumerate(classes):
+                axes.errorbar(
+                    mine[key].value, row + (i - (len(found) - 1) / 2) * height, xerr=_bars(mine[key]), linewidth=1.0,
+                    color=shown[name].color, marker=shown[name].marker, markersize=5, markeredgecolor="white",
+                    markeredgewidth=0.5,
+                )  # fmt: skip
+        for row in range(len(classes) - 1):
+            axes.axhline(row + 0.5, color=MUTED, linewidth=0.4, alpha=0.5)
+        axes.set_yticks(range(len(classes)), classes)
+        axes.set_ylim(len(classes) - 0.45, -0.55)
+        axes.set_xlim(left=0)
+        axes.set_xlabel(xlabel)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.0f} %"))
+        axes.grid(axis="y", visible=False)
+        key_above(figure, shown, list(found), lines=False)
+        return saved(figure)
+
+
+def learning(
+    shown: Looks,
+    lines: Mapping[str, Sequence[tuple[int, Interval, Interval, Interval]]],
+    base: tuple[float, float, float],
+    k: int,
+) -> Figure:
+    """Two panels over steps, each line from the base at step 0. lines: name -> (steps, pass@1, best pass@1 at any temperature,
+    pass@k) in the order of the steps; base: its three values."""
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=(6.0, 3.3), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        left.axhline(base[1], color=MUTED, linestyle=":", linewidth=1.4)
+        for name, points in lines.items():
+            look, steps = shown[name], [0, *(point[0] for point in points)]
+            for axes, i, style in ((left, 1, "-"), (left, 2, "--"), (right, 3, "-")):
+                found = [point[i] for point in points]
+                axes.plot(steps, [base[i - 1], *(one.value for one in found)], color=look.color, linestyle=style,
+                    marker=look.marker, markersize=5, linewidth=1.4)  # fmt: skip
+                if style == "-":
+                    low, high = [one.low for one in found], [one.high for one in found]
+                    axes.fill_between(steps[1:], low, high, color=look.color, alpha=0.15, linewidth=0)
+        left.set(xlabel="training steps", ylabel="pass@1")
+        right.set(xlabel="training steps", ylabel=f"pass@{k}")
+        key_above(figure, shown, list(lines), lines=False)
+        return saved(figure)
+
+
+def heat(
+    _: Looks,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: Mapping[tuple[str, str], float],
+    names: tuple[str, str],
+    title: str,
+) -> Figure:
+    """A grid of numbers, each written in its cell; a missing one is hatched and says "not run". cells: (row, column) -> value."""
+    with matplotlib.rc_context(RC):
+        figure, axes = canvas((1.05 * len(columns) + 2.2, 0.62 * len(rows) + 1.6))
+        values = [value for value in cells.values() if math.isfinite(value)]
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        for y, row in enumerate(rows):
+            for x, column in enumerate(columns):
+                _heat_cell(axes, x, y, cells.get((row, column), math.nan), low, high)
+        axes.set(
+            xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xlabel=names[1], ylabel=names[0], title=title
+        )
+        axes.set_xticks(range(len(columns)), columns)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        return saved(figure)
+
+
+def _heat_cell(axes: Axes, x: int, y: int, value: float, low: float, high: float) -> None:
+    place = (x - 0.48, y - 0.48)
+    if not math.isfinite(value):
+        axes.add_patch(Rectangle(place, 0.96, 0.96, facecolor="none", edgecolor=MUTED, hatch="///", linewidth=0.6))
+        axes.text(x, y, "not run", ha="center", va="center", fontsize=9, color=INK)
+        return
+    share = (value - low) / (high - low) if high > low else 0.0
+    face = [float(np.interp(share, (0, 0.5, 1), channel)) for channel in _HEAT.T]
+    axes.add_patch(Rectangle(place, 0.96, 0.96, facecolor=face, linewidth=0))
+    text = "#fffffe" if share > 0.45 else "#101418"
+    axes.text(x, y, f"{value:.3f}", ha="center", va="center", fontsize=9.5, color=text)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# axes
+
+
+def _limits(thin: Floats, bold: Floats) -> tuple[float, float]:
+    """Limits that hold every bold line and all but the rarest points of the thin ones, so that one spike flattens nothing."""
+    low, high = np.nanquantile(np.where(np.isfinite(thin), thin, np.nan), [0.002, 0.998])
+    low, high = min(low, np.nanmin(bold)), max(high, np.nanmax(bold))
+    room = 0.05 * (high - low) or 0.05 * max(abs(high), 1.0)
+    return float(low - room), float(high + room)
+
+
+def _linear_near_zero(axes: Axes, low: float, high: float) -> None:
+    """Linear up to SMALL and logarithmic beyond, on both sides of zero."""
+    ticks = [x for x in (SMALL, 0.1, 1.0) if x < max(-low, high)]
+    axes.set_yscale("symlog", linthresh=SMALL, linscale=1.0)
+    axes.set_yticks([*(-x for x in reversed(ticks)), 0.0, *ticks])
+    axes.set_yticks([], minor=True)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+g}".replace("-", "−") if x else "0"))
+    axes.set_ylim(low, high)
+
+
+def _k_axis(axes: Axes, ks: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    ticks = [k for i, k in enumerate(ks) if len(ks) <= 5 or i % 2 == 0]
+    axes.set_xticks(ticks, [str(k) for k in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("k (samples per problem)")
+
+
+def _aligned(rows: Sequence[Floats]) -> Floats:
+    """(S, longest) with NaN where a run is shorter or has no number."""
+    table = np.full((len(rows), max(map(len, rows))), np.nan)
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = np.where(np.isfinite(row), row, np.nan)
+    return table
+
+
+def _bars(interval: Interval) -> Any:
+    if not np.isfinite(interval.width):
+        return None
+    return [[interval.value - interval.low], [interval.high - interval.value]]
+
+
+def _ends(one: Interval, many: Interval) -> list[tuple[float, float]]:
+    """Places along the bars of a cross."""
+    across = [(x, many.value) for x in np.linspace(one.low, one.high, 9)] if np.isfinite(one.width) else []
+    return across + ([(one.value, y) for y in np.linspace(many.low, many.high, 5)] if np.isfinite(many.width) else [])
+
+
+def _xy(point: FrontierPoint) -> tuple[float, float]:
+    return point.pass1, point.passk

@@ -1,0 +1,103 @@
+"""Methods by name: each former recipe resolves as it did, a task and a file of rows give the settings, wrong names are answered.
+
+`python tests/config/test_named_methods.py` writes recipe_hashes.json anew, where a key of recipes was added or renamed on purpose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from sage_rlvr.config import TrainConfig, dump, read_recipe
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods import METHODS
+from sage_rlvr.recipes import locate, named_methods, tasks_with_base
+
+ROOT = Path(__file__).parents[2]
+HASHES = Path(__file__).with_name("recipe_hashes.json")
+COMMANDS: dict[str, str] = json.loads((ROOT / "lab" / "renames" / "recipes.json").read_text())
+LISTED = {old: shlex.split(now)[1:] for old, now in COMMANDS.items() if now.startswith("sage-rlvr ")}
+
+
+def hash_of(words: list[str]) -> str:
+    """Of the resolved configuration of a command: train NAME [--task TASK], sft NAME, offline NAME."""
+    command, name, *rest = words
+    config = dump(read_recipe(name, command=command, task=rest[1] if rest else None))
+    config.pop("plugins", None)  # those that other tests have loaded
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@pytest.mark.filterwarnings("ignore:Random in the loss is noise only", "ignore:.*what q takes from the batch")
+def test_every_former_recipe_resolves_as_it_did() -> None:
+    """The hashes were taken of the recipe files before they went; the names erank, sft_oracle, nll_correct and
+    dars_marginal_value stand for those they had."""
+    wanted = json.loads(HASHES.read_text())
+    assert len(wanted) == len(LISTED) == 96
+    assert {old: hash_of(words) for old, words in LISTED.items()} == wanted
+
+
+@pytest.mark.parametrize("task", [None, "words"])
+def test_every_method_trains_by_its_name(task: str | None) -> None:
+    """sage, whose guide and base have defaults, too; compose is GRPO of parts."""
+    for name in METHODS:
+        config = read_recipe(name, command="train", task=task)
+        assert isinstance(config, TrainConfig) and config.task == read_recipe("grpo", task=task).task  # type: ignore[union-attr]
+
+
+def test_the_settings_of_a_task_go_before_those_of_all_tasks() -> None:
+    assert dump(read_recipe("branch_ratio1", task="steps"))["method"]["guide"]["q_max"] == 4.0
+    assert dump(read_recipe("branch_ratio1"))["method"]["guide"]["q_max"] != 4.0
+    assert dump(read_recipe("rlpr"))["method"]["given"] == 0.5
+    assert dump(read_recipe("rlpr", task="knights"))["method"]["given"] == 0.0
+    assert read_recipe("sage_branch", task="repair") and "sage_branch" in named_methods("repair")
+    assert locate("maxrl").name == "maxrl"
+    assert locate("maxrl", "words").name == locate("words/maxrl").name == "words-maxrl"
+
+
+def test_a_task_is_named_as_its_family_or_as_eval_names_it() -> None:
+    families = tasks_with_base()
+    assert families["words"] == families["word_problems"] == "words" and families["knights_and_knaves"] == "knights"
+    assert read_recipe("grpo", task="word_problems") == read_recipe("grpo", task="words")
+
+
+def test_a_recipe_of_ones_own_gives_the_settings_and_is_a_base(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("steps: 7\nmethod: {name: grpo, beta: 0.5}\n")
+    config = read_recipe("maxrl", task=str(mine))
+    assert isinstance(config, TrainConfig) and (config.steps, config.method.name) == (7, "maxrl")
+    assert locate("maxrl", str(mine)).name == "mine-maxrl"
+    child = tmp_path / "child.yaml"
+    child.write_text("base: sage_branch\nsteps: 9\n")
+    assert dump(read_recipe(child)) == dump(read_recipe("sage_branch")) | {"steps": 9}
+
+
+def test_a_file_of_rows_is_a_task(tmp_path: Path) -> None:
+    rows = tmp_path / "mine.jsonl"
+    rows.write_text(json.dumps({"problem": "1+1", "answer": "2"}) + "\n")
+    config = dump(read_recipe("maxrl", task=str(rows), edits=[("model", "my/model")]))
+    assert config["task"]["file"] == str(rows) and config["model"] == "my/model" and config["method"]["name"] == "maxrl"
+    with pytest.raises(ConfigError, match="--model"):
+        read_recipe("maxrl", task=str(rows))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "said"),
+    [
+        ("maxlr", None, "did you mean 'maxrl'"),
+        ("maxlr", "words", "no method of that name; did you mean 'maxrl'"),
+        ("grpo", "word", "--task 'word': no settings to train with; did you mean 'words'"),
+        ("mine.yaml", "words", "leave --task out"),
+    ],
+)
+def test_a_wrong_name_is_answered(name: str, task: str | None, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_recipe(name, task=task)
+    assert said in str(caught.value)
+
+
+if __name__ == "__main__":
+    HASHES.write_text(json.dumps({old: hash_of(words) for old, words in LISTED.items()}, indent=1) + "\n")
