@@ -3,7 +3,7 @@
 Read build.py first (`Page` writes the files from the templates), then figures.py (SVG figures), markup.py (tables and
 text) and style.py.
 
-Page(page_of(Results.read("runs/demo"))).write(Path("report.html"))
+    Page(page_of(Results.read("runs/demo"))).write(Path("report.html"))
 """
 
 from __future__ import annotations

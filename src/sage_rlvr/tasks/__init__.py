@@ -4,8 +4,8 @@ Read base.py first (the protocol `Task`), then countdown/ (the built-in task), m
 sets), and jsonl.py (your own rows and reward function). prompts.py and chat.py render prompts; rows.py and datasets.py
 read data. repair/, word_problems/, knights_and_knaves.py and reasoning_gym.py are further tasks; teachers/ has hints.
 
-TASKS["countdown"] (counts={3: 1.0}, max_number=9)      a task of a recipe: task: {name: countdown, counts: {3: 1.0}, ...}
-task_named("math500", template="sage")                 a task of the command line, by one word
+    TASKS["countdown"] (counts={3: 1.0}, max_number=9)      a task of a recipe: task: {name: countdown, counts: {3: 1.0}, ...}
+    task_named("math500", template="sage")                 a task of the command line, by one word
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Token weights: signals of a rollout -> a factor on the advantage of each token.
 
 Read base.py first (the protocol `TokenWeight`). Each other file is the weight of a paper: high_entropy.py,
-clip_cov.py, shaped_entropy.py, steer.py, and the effective-rank weight.
+clip_cov.py, shaped_entropy.py, steer.py, erank.py.
 """
 
 from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, TokenWeight

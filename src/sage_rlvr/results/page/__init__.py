@@ -1,7 +1,7 @@
 """The values of a report page: scores over k, training curves, kinds of answers, samples.
 
 Read values.py first (`page_of` builds the page from `Results`); scores.py, training.py, answers.py and samples.py each
-compute one section. `sage_rlvr.report` draws them.
+compute one section. `sage_rlvr.render` draws them.
 """
 
 from __future__ import annotations
