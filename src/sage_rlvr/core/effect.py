@@ -27,8 +27,8 @@ class Effect:
     descends  reverse, forward, js, alpha: sum over the visited states, their distribution held fixed, of that
               divergence between pi(.|s) and the anchor; sequence: KL(pi || pi_ref) - E_pi sum_t log q_t whole (Eq. 6),
               log q held fixed, and in it E[log q_t | y_<=t] for log q_t where q_t looks at later tokens: return-to-go
-              leaves to the token at t what is paid from t on, and of what q_t owes to a later token that is its mean
-    roles     what a factor of q depends on -> what becomes of it:
+              leaves to the token at t what is rewarded from t on, and of what q_t owes to a later token that is its mean
+    roles     what a factor of q depends on -> the role of it:
               moves    it shapes the anchor of the divergence: target q pi_ref
               scales   it multiplies the divergence to the unshaped pi_ref, by q (by q**alpha under "alpha")
               tilts    it enters the divergence and neither scales it nor drops out of it
@@ -44,7 +44,7 @@ class Effect:
     `Token`, whose weights are scaled within the row; over the batches that hold the state, for a guide of the batch. It is
     the mean of q where q multiplies (forward; of q**alpha under alpha), that of log q where log q is added (reverse,
     sequence), and that of the divergence under js. A guide of the batch is taken to see the drawn token as one of the
-    batch's alone. What q then has of it, the roles of "batch" leave out: O(1/B) of the gradient, B rows per batch, for a mean
+    batch's. What q then has of it, the roles of "batch" leave out: O(1/B) of the gradient, B rows per batch, for a mean
     over the batch such as `Placebo`'s (more slowly for a percentile of few different entropies), and 0 under exact sums.
     """
 

@@ -53,7 +53,7 @@ def anchored(**defaults: Unpack[AnchorKeys]) -> Callable[[Callable[P, Method]], 
 
 
 def anchor_of(**anchor: Unpack[AnchorKeys]) -> Anchor | None:
-    """The `Anchor` of these keywords, None where beta is 0 at every step.
+    """The `Anchor` of these keywords, None if beta is 0 at every step.
 
     What `Anchor` refuses is refused with beta = 0 too, so that a setting without meaning does not wait for a beta.
     """

@@ -33,7 +33,7 @@ def dapo(
     the rest is drawn anew from other prompts, at most `max_refills` times. With `overlong_buffer`,
     r = 2 R - 1 - min(1, max(0, |y| - (max_tokens - buffer)) / buffer), `max_tokens` being the sampling limit. The paper has
     no KL; beta > 0 adds beta * k3(pi, pi_ref) to each token. The dual clip is the recipe's (verl); None leaves it out.
-    ConfigError where only one of `overlong_buffer` and `max_tokens` is given.
+    ConfigError if only one of `overlong_buffer` and `max_tokens` is given.
     """
     return Method(
         "dapo",
@@ -56,7 +56,7 @@ def _shaping(buffer: int | None, max_tokens: int | None) -> OverlongShaping | No
         )
     if buffer is None:
         raise ConfigError(
-            f"dapo: max_tokens = {max_tokens} is read by overlong shaping alone; give overlong_buffer too, the number of "
+            f"dapo: max_tokens = {max_tokens} is read by overlong shaping only; set overlong_buffer too, the number of "
             "last tokens over which the price rises, or leave max_tokens out."
         )
     return OverlongShaping(max_tokens, buffer)

@@ -17,7 +17,7 @@ def sage(base: Method | None = None, guide: Guide = PAPER_GUIDE) -> Method:
     """`base` with pi_ref replaced by q * pi_ref, log q = guide(signals); everything else stays (Eqs. 6, 7, 38).
 
     Defaults: base = grpo() with beta 0.05, guide = Branch(ratio=0.3, threshold=1.2), the paper's main arm. The
-    control of sage(base=b, guide=g) is b itself. ConfigError when `base` has no KL to shape; CancellingGuide when the
+    control of sage(base=b, guide=g) is b itself. ConfigError if `base` has no KL to shape; CancellingGuide if the
     guide would vanish from the expected gradient of the base's estimator.
     """
     base = grpo() if base is None else base

@@ -31,7 +31,7 @@ def is_there(kind: str) -> bool:
 def device_of(name: str | None) -> torch.device:
     """The device that `engine.device` names: cpu (None too), cuda, mps, or auto, the first of cuda, mps and cpu that is there.
 
-    ConfigError where it is not there.
+    ConfigError if it is not there.
     """
     if name == "auto":
         return torch.device(next(kind for kind in OF_AUTO if is_there(kind)))

@@ -5,7 +5,7 @@
 `CpuGenerator` runs a prompt once for all its samples and is a function of the seeds, bit for bit, whatever was drawn before
 (a request, some seeds of one prompt, is the unit that is computed). `TransformersGenerator` is `model.generate` with the same
 draw made inside it, row by row: neighbors and batch size move its rounding, never its seeds. vLLM is in
-`models/vllm.py`. All stop at the model's end tokens alone and read no sampling defaults from a model's files.
+`models/vllm.py`. All stop at the model's end tokens only and read no sampling defaults from a model's files.
 
 What truncated sampling leaves of a next-token distribution, exactly:
 
@@ -148,15 +148,15 @@ class Request:
 
     def __post_init__(self) -> None:
         if not self.prompt:
-            raise DataError("a prompt has no tokens; give it at least one (its BOS, say)")
+            raise DataError("a prompt has no tokens; set it at least one (its BOS, say)")
 
 
 @dataclass(frozen=True, eq=False)
 class Generation:
     """One completion. text: without its end token; one that met the limit carries the mark of `Tokens.decode`.
 
-    token_ids (T,) with the end token, None where a server does not tell; logps (T,) nats, under the sampler; entropies (T,)
-    nats, of the sampler's distribution; None where they are not known. turns: of an episode (who, text, tokens) each; what an
+    token_ids (T,) with the end token, None if a server does not tell; logps (T,) nats, under the sampler; entropies (T,)
+    nats, of the sampler's distribution; None if they are not known. turns: of an episode (who, text, tokens) each; what an
     environment said has the log-prob and entropy 0, as nobody drew it.
     """
 
@@ -218,7 +218,7 @@ def one_by_one(
 
 
 def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
-    """The rows of a rollout. DataError where a log-prob is NaN or infinite."""
+    """The rows of a rollout. DataError if a log-prob is NaN or infinite."""
     lengths, finished = rollout.lengths.tolist(), rollout.finished.tolist()
     texts = tokens.texts(rollout)
     ids, logps = rollout.tokens.cpu().numpy().astype(np.int32), rollout.logps.float().cpu().numpy()

@@ -131,7 +131,7 @@ class Prompt:
 
 @contextmanager
 def spelling(tokenizer: Any, what: str) -> Iterator[None]:
-    """ConfigError where a tokenizer has no token for a character of a task's texts; what: which of them."""
+    """ConfigError if a tokenizer has no token for a character of a task's texts; what: which of them."""
     try:
         yield
     except ConfigError:
@@ -169,7 +169,7 @@ class Asking:
         return cls(task, tokens, form)
 
     def __call__(self, problem: Any) -> Prompt:
-        """ConfigError where the tokenizer has no token for a character, and for what `check_prompt` refuses."""
+        """ConfigError if the tokenizer has no token for a character, and for what `check_prompt` refuses."""
         tokenizer = self.tokens.tokenizer
         plain = self.form is None
         asked: Any = (prompt_text if plain else prompt_messages)(self.task, problem)  # the task's own words, and its own mistakes
@@ -184,7 +184,7 @@ class Asking:
 
     def reply(self, text: str) -> list[int]:
         """The tokens between the end of a turn of the policy and its next: what an environment says, as a user's message of the
-        chat template, or on lines of its own. ConfigError where the tokenizer has no token for a character, or the template does
+        chat template, or on lines of its own. ConfigError if the tokenizer has no token for a character, or the template does
         not put it behind what was said."""
         if self.form is None:
             with spelling(self.tokens.tokenizer, "what the environment says, on lines of its own,"):
@@ -196,7 +196,7 @@ class Asking:
         if not whole.startswith(before) or end < 0:
             raise ConfigError(
                 f"tokenizer {tokenizer.name_or_path!r}: its chat template does not end a turn by {tokenizer.eos_token!r} and go on "
-                "from there, so an episode's replies cannot be put behind it; give it a template that does, as ChatML"
+                "from there, so an episode's replies cannot be put behind it; set it a template that does, as ChatML"
             )
         return self.tokens.encode(whole[end + len(str(tokenizer.eos_token)) :])
 
@@ -236,7 +236,7 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
         raise ConfigError(f"model {model!r}: no config.json in {where.resolve()}; this policy is made first: {make}")
     if local and not whole:
         raise ConfigError(
-            f"model {model!r}: no config.json in {where.resolve()}; give a saved model's folder (of a run that has ended: "
+            f"model {model!r}: no config.json in {where.resolve()}; set a saved model's folder (of a run that has ended: "
             f"its policy/), a Hub id (owner/name) or {EMBEDDED!r}{_meant(model, where)}"
         )
     if whole:

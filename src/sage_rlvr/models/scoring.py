@@ -102,7 +102,7 @@ def _laid(states: Tensor, mask: Tensor) -> Tensor:
 def _hidden_alone(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor, ragged: bool
 ) -> Tensor:
-    """The hidden states by a forward of their own, where the one for the log-probs shows its logits alone."""
+    """The hidden states by a forward of their own, where the one for the log-probs shows only its logits."""
     if not ragged:
         raise DataError(
             f"hidden states of {type(model).__name__} are not read here: its attention is not one that the ragged layout replaces; "
@@ -135,7 +135,7 @@ def _states(model: PreTrainedModel, layout: Ragged) -> Tensor:
 
 
 def _check(prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor) -> None:
-    """What the layouts take for granted: were it not so, the numbers would be wrong without a word."""
+    """What the layouts take for granted: were it not so, the numbers would be wrong silently."""
     if tokens.shape != mask.shape or owners.shape != tokens.shape[:1] or mask.dtype != torch.bool:
         raise DataError(
             f"tokens {tuple(tokens.shape)}, mask {tuple(mask.shape)} {mask.dtype}, owners {tuple(owners.shape)}: give "
@@ -150,7 +150,7 @@ def _check(prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owner
         row = int((mask[:, 1:] & ~mask[:, :-1]).any(1).nonzero()[0])
         raise DataError(f"mask: row {row} has a gap; a completion is counted from its first token on without a hole")
     if any(len(p) == 0 for p in prompts):
-        raise DataError("a prompt has no tokens, so nothing predicts its first; give it at least one (its BOS, say)")
+        raise DataError("a prompt has no tokens, so nothing predicts its first; set it at least one (its BOS, say)")
 
 
 def _ragged_logits(

@@ -73,7 +73,7 @@ class VllmGenerator:
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         """For each request one generation a seed, in order; logps (T,) in nats of the distribution that was sampled from.
 
-        DataError where vLLM gives another number of completions, or ends one otherwise than by "stop" or "length".
+        DataError if vLLM gives another number of completions, or ends one otherwise than by "stop" or "length".
         """
         return one_by_one(requests, self._drawn)
 
@@ -190,7 +190,7 @@ class ServerGenerator:
         """For each request one generation a seed, in order; token_ids and logps (T,) in nats where the server tells them and
         its log-probs are the sampler's (temperature 1, nothing cut), else None.
 
-        ConfigError with the server's words where it refuses a request; DataError where it gives no answer in `attempts`
+        ConfigError with the server's words where it refuses a request; DataError if it gives no answer in `attempts`
         tries, or none that is a completion. Nothing of the call is kept then.
         """
         return one_by_one(requests, self._drawn)

@@ -43,7 +43,7 @@ def check_files(folder: Path) -> None:
 
 
 def _check_layers(folder: Path, names: list[str]) -> None:
-    """ConfigError where config.json asks for more layers than there are tensors: transformers builds all before it looks."""
+    """ConfigError if config.json asks for more layers than there are tensors: transformers builds all before it looks."""
     config = read_json(folder / "config.json", error=ConfigError, advice=AGAIN, strict=False)
     large = {name: value for name, value in _counts(config) if value > FEW}
     tensors = sum(_tensors_in(folder / name) for name in names) if large else 0
@@ -122,7 +122,7 @@ def loading(what: str) -> Iterator[None]:
 
 
 def whole(load: Callable[..., Any], source: str, *args: Any, **kwargs: Any) -> Any:
-    """load(source, ...) from safetensors; ConfigError where tensors are missing (transformers draws them), of another shape, or
+    """load(source, ...) from safetensors; ConfigError if tensors are missing (transformers draws them), of another shape, or
     superfluous (transformers drops them, as of layers beyond num_hidden_layers).
 
     load: `from_pretrained` of a model class, or what hands its keywords on to one.
@@ -141,7 +141,7 @@ def whole(load: Callable[..., Any], source: str, *args: Any, **kwargs: Any) -> A
 
 
 def check_adapter(folder: Path, model: Any) -> None:
-    """ConfigError where an adapter's file has a tensor that the model with this adapter has no place for; PEFT drops it."""
+    """ConfigError if an adapter's file has a tensor that the model with this adapter has no place for; PEFT drops it."""
     from peft import get_peft_model_state_dict
     from safetensors import safe_open
 

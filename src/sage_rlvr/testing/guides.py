@@ -90,7 +90,7 @@ def check_order(guide: Guide, seed: int) -> None:
 
 
 def check_repeats(guide: Guide, seed: int) -> None:
-    """The same arguments give the same answer, whatever happened before: noise comes from the key alone."""
+    """The same arguments give the same answer, whatever happened before: noise comes from the key only."""
     given = signals(seed)
     first = run(guide, given)
     torch.rand(3)

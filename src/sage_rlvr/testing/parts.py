@@ -174,7 +174,7 @@ def check_reward_source(source: RewardSource) -> None:
             "(B,) finite float32"
         )
         assert not whole.requires_grad, "a reward has no gradient"
-        assert torch.allclose(whole[1:2], one), "a completion is paid for itself, whatever the others are"
+        assert torch.allclose(whole[1:2], one), "a completion is rewarded for itself, whatever the others are"
     assert float(paid.support[2]) == 0, "a completion without an answer has no support"
     assert source.baseline in ("initial", "current", "none") and 0 <= source.given < 1 and source.ngram >= 1, (
         "its settings"

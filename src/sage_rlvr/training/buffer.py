@@ -63,7 +63,7 @@ def fill(loop: Loop, say: Say = tell) -> bool:
     """Put into the buffer what base, file and task give, within the bounds; False where the method asks for none of these.
 
     `say` gets a line with the cost of each. A function of the recipe: the completions of a problem depend on (seed, problem,
-    sample) alone.
+    sample) only.
     """
     buffer = loop.method.buffer
     if buffer is None or not (buffer.base or buffer.file or buffer.oracle):

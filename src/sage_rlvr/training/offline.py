@@ -59,7 +59,7 @@ class Data:
 def text_of(asking: Asking, problem: Any, row: Any, own: Sequence[bool] | None = None) -> Text:
     """A stored sample as a `Text`, the problem asked without guidance. own: of an episode, which tokens the policy drew.
 
-    DataError where this policy's tokenizer reads the tokens of a completion as another text: it is of another policy family.
+    DataError if this policy's tokenizer reads the tokens of a completion as another text: it is of another policy family.
     """
     ids = tuple(int(i) for i in row.token_ids)
     if own is not None:
@@ -77,7 +77,7 @@ def text_of(asking: Asking, problem: Any, row: Any, own: Sequence[bool] | None =
 def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, data: Callable[[Tokens], Data]) -> int:
     """Train to `config.steps`, from the newest checkpoint; write the policy, or the reward model, to `out`. Returns the step.
 
-    data: what there is to read, spelled by the policy's tokens. ConfigError where `out` holds what is no policy.
+    data: what there is to read, spelled by the policy's tokens. ConfigError if `out` holds what is no policy.
     """
     check_replaceable(out)
     check_installed(config.report_to)
@@ -155,7 +155,7 @@ def rank(model: PreTrainedModel, optimizer: Optimizer, tokens: Tokens, pairs: Se
 
 
 def stepped(loss: Tensor, optimizer: Optimizer, step: int) -> Metrics:
-    """The update of a loss. TrainingDiverged where it is not finite, the weights as they were."""
+    """The update of a loss. TrainingDiverged if it is not finite, the weights as they were."""
     if not torch.isfinite(loss):
         raise TrainingDiverged(f"loss is {loss.item()} at step {step}; lower optimizer.lr and run the command again")
     loss.backward()

@@ -28,7 +28,7 @@ from sage_rlvr.verifiers.rewards import log_undecided, text_of
 
 
 def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[Any]]:
-    """The task of a recipe and its training problems. ConfigError where they are fewer than a step takes, or the method cannot read
+    """The task of a recipe and its training problems. ConfigError if they are fewer than a step takes, or the method cannot read
     its episodes; DataError for a row without the reference answer that the method reads."""
     task = task_of(config)
     check_turns(config.method, task)
@@ -46,7 +46,7 @@ def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[
 
 
 def check_turns(method: Method, task: Task) -> None:
-    """ConfigError for a part of the method that knows completions of one text alone, where the task has turns."""
+    """ConfigError for a part of the method that knows completions of one text only, where the task has turns."""
     right = method.advantage if "ref_right" in method.needs else None
     parts = (
         (method.buffer, "stores each answer as one text"),

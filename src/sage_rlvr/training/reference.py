@@ -30,9 +30,9 @@ GROUP, REFERENCE_STEP = "reference", "kl/reference_step"  # of a checkpoint; of 
 
 
 def load_reference(config: TrainConfig, policy: PreTrainedModel, tokens: Tokens) -> PreTrainedModel | None:
-    """The reference that a run starts with, without gradient; None where its method reads none.
+    """The reference that a run starts with, without gradient; None if its method reads none.
 
-    Raises ConfigError where there is nothing to load, or where policy and reference do not share a vocabulary.
+    Raises ConfigError if there is nothing to load, or where policy and reference do not share a vocabulary.
     """
     if config.reference is None:
         return None
@@ -134,7 +134,7 @@ def kept_reference(loop: Loop) -> tuple[dict[str, dict[str, Tensor]], dict[str, 
 def restore_reference(loop: Loop, newest: Checkpoint | None) -> None:
     """Inverse of `kept_reference`, for a run that goes on.
 
-    Raises ConfigError where a snapshot is called for at a step that this directory has gone beyond without keeping it.
+    Raises ConfigError if a snapshot is called for at a step that this directory has gone beyond without keeping it.
     """
     anchor = loop.method.anchor
     if newest is None or loop.reference is None or anchor is None or not moves(anchor):
@@ -156,7 +156,7 @@ def copy_of(policy: PreTrainedModel) -> PreTrainedModel:
     """A second model of the policy's class and config with the weights that the policy holds, each in its own dtype.
 
     No deep copy: a forward that another trainer has wrapped may hold on to the policy's own, and a reference that
-    computes with the policy's weights follows it without a word. ConfigError where the class does not hold the weights.
+    computes with the policy's weights follows it silently. ConfigError if the class does not hold the weights.
     """
     from accelerate import init_empty_weights  # of the trl extra
 

@@ -89,7 +89,7 @@ def draw_more(loop: Loop, step: int, groups: Groups, extra: Tensor, size: int) -
 def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[int]]:
     """The prompts of these groups with what the run's teacher says of the first completion of each.
 
-    ConfigError where one leaves no room for a completion in the policy's positions.
+    ConfigError if one leaves no room for a completion in the policy's positions.
     """
     teacher, size, window = loop.config.teacher, groups.rewards.shape[1], loop.policy.config.max_position_embeddings
     assert teacher is not None, "TrainConfig asks for one"

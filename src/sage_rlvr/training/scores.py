@@ -111,7 +111,7 @@ def fixed_scores(loop: Loop, model: PreTrainedModel, groups: Rows, rows: Tensor,
 
 
 def reference_scores(loop: Loop, groups: Rows, rows: Tensor, *, log_probs: bool = False) -> Scores | None:
-    """The reference's log-probs (and entropies where the guide reads them); None where the method has no anchor."""
+    """The reference's log-probs (and entropies where the guide reads them); None if the method has no anchor."""
     if loop.reference is None:
         return None
     wanted = "ref_entropies" in loop.method.needs

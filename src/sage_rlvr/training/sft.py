@@ -85,7 +85,7 @@ def batch_tensors(
 def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     """Train to `config.steps`, resuming from the newest checkpoint of `run`; write the policy to `out`. Returns the step.
 
-    Raises ConfigError, before anything is trained, where `out` holds what is no policy (see `check_replaceable`).
+    Raises ConfigError, before anything is trained, if `out` holds what is no policy (see `check_replaceable`).
     """
     check_replaceable(out)
     check_installed(config.report_to)

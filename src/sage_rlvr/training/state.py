@@ -69,7 +69,7 @@ def _of_a_policy(file: Path) -> bool:
 def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
     """config.json, model.safetensors and the tokenizer, loadable by AutoModelForCausalLM; appears whole or not at all.
 
-    Raises CheckpointError (full disk, read-only folder), ConfigError where `out` holds anything but a former policy.
+    Raises CheckpointError (full disk, read-only folder), ConfigError if `out` holds anything but a former policy.
     """
     check_replaceable(out)
     with writing("policy", out, sum(p.nbytes for p in model.parameters())), replacing_folder(out.absolute()) as partial:
@@ -92,7 +92,7 @@ def checkpoint(
 
 
 def resume(run: RunDir, model: PreTrainedModel, optimizer: Optimizer) -> Checkpoint | None:
-    """Load the newest complete checkpoint, drop the metrics written after it, return it (None where there is none)."""
+    """Load the newest complete checkpoint, drop the metrics written after it, return it (None if there is none)."""
     newest = run.latest()
     run.truncate_metrics(newest.step if newest else 0)
     if newest is not None:
@@ -102,13 +102,13 @@ def resume(run: RunDir, model: PreTrainedModel, optimizer: Optimizer) -> Checkpo
 
 
 def kept_parts(loop: Loop) -> dict[str, dict[str, Tensor]]:
-    """The running state of the method's parts, as a group of tensors; nothing where none has one."""
+    """The running state of the method's parts, as a group of tensors; nothing if none has one."""
     found = tensors_of(loop.method.parts, loop.parts)
     return {PARTS: found} if found else {}
 
 
 def restore_parts(loop: Loop, newest: Checkpoint | None) -> None:
-    """Inverse of `kept_parts`, for a run that goes on. CheckpointError where the checkpoint holds the state of other parts."""
+    """Inverse of `kept_parts`, for a run that goes on. CheckpointError if the checkpoint holds the state of other parts."""
     if newest is None or not loop.method.start():
         return
     tensors = newest.load(PARTS) if (newest.path / f"{PARTS}.safetensors").is_file() else {}

@@ -28,7 +28,7 @@ def check_vocabulary(part: Anchor | Method | None, logits: int | None) -> None:
 
 
 def warned(kind: str, step: int, message: str) -> None:
-    """A UserWarning alone, where there is no run directory to keep it."""
+    """A UserWarning only, where there is no run directory to keep it."""
     warnings.warn(message, UserWarning, stacklevel=4)
 
 
@@ -47,7 +47,7 @@ class GuideWatch:
     said: set[str] = field(default_factory=set)
 
     def see(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The metrics of step `step`, from 0. UserWarning, with the place and the next step, where ten in a row are bad."""
+        """The metrics of step `step`, from 0. UserWarning, with the place and the next step, if ten in a row are bad."""
         if self.anchor is None or is_flat(self.anchor.guide):
             return
         low, high = band_of(self.anchor.guide)

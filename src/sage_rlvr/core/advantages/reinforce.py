@@ -46,11 +46,11 @@ class Signed:
     def __post_init__(self) -> None:
         if self.right < 0 or self.wrong < 0 or not 0 < self.right + self.wrong < float("inf"):
             raise ConfigError(
-                f"Signed: right = {self.right!r}, wrong = {self.wrong!r}; give two numbers >= 0, not both 0: 1 and 0 are PSR, "
+                f"Signed: right = {self.right!r}, wrong = {self.wrong!r}; set two numbers >= 0, not both 0: 1 and 0 are PSR, "
                 "0 and 1 NSR, 0.1 and 1 the paper's W-REINFORCE."
             )
         if self.normalize_by not in ("all", *COUNTED):
-            raise ConfigError(f"Signed: normalize_by = {self.normalize_by!r}; give all, {', '.join(COUNTED)}.")
+            raise ConfigError(f"Signed: normalize_by = {self.normalize_by!r}; set all, {', '.join(COUNTED)}.")
 
     def dead(self, size: int) -> Dead:
         """No baseline: the label's own pay, where a step counts rows or tokens times a factor of the step."""

@@ -1,4 +1,4 @@
-"""DS-GRPO: right answers are smoothed, wrong ones sharpened."""
+"""DS-GRPO: more entropy among right answers, less among wrong answers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DifferentialSmoothing:
     def __post_init__(self) -> None:
         if not (0 <= self.right < math.inf and 0 <= self.wrong < math.inf):
             raise ConfigError(
-                f"DifferentialSmoothing: right = {self.right!r}, wrong = {self.wrong!r}; give two finite numbers >= 0, 0.05 each "
+                f"DifferentialSmoothing: right = {self.right!r}, wrong = {self.wrong!r}; set two finite numbers >= 0, 0.05 each "
                 "in the paper."
             )
 

@@ -33,7 +33,7 @@ class Likelihood(Buffer):
         if self.law != "uniform":
             self.whole_prompts()
         if self.law == "base":
-            self.only("base", "law='base' weighs answers by the base's log-probs, which only its own samples have")
+            self.only("base", "law='base' weights answers by log-probs of the base, which only samples of the base have")
 
     @property
     def legend(self) -> str:  # type: ignore[override]
@@ -52,7 +52,7 @@ class Likelihood(Buffer):
     def prefers(self) -> str:  # type: ignore[override]
         return {
             "uniform": "the stored ones, until all are alike",
-            "policy": "none of the stored is preferred, so the likelier gain most",
+            "policy": "no preference among stored answers, so the likelier gain most",
             "base": "the stored ones, until their shares are the base's",
         }[self.law]
 

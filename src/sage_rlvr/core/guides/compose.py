@@ -125,9 +125,9 @@ class Placebo(Multiplies):
 
     In the loss the default is the control: E[q] is kept. In the reward log q is *paid*, and there the default is none: it
     pays the batch's mean of log q for each token, which is a price on the length, and 1 / B of a row's own sum. With
-    `centered` the mean over the permutations of what any row is paid from any of its tokens on is 0, batch by batch, so
-    that the expected gradient is that of no guide, and noise is all that is left. within="length" alone pays each length
-    what the guide pays it. within="row" alone leaves each completion the sum that the guide gave it, which is all there
+    `centered` the mean over the permutations of what any row is rewarded from any of its tokens on is 0, batch by batch, so
+    that the expected gradient is that of no guide, and noise is all that is left. within="length" by itself gives each length
+    what the guide pays it. within="row" by itself leaves each completion the sum that the guide gave it, which is all there
     is of a guide that pays whole completions, such as `Rarity`; centered, that sum is 0 in every draw.
 
     guide: whose q is permuted.

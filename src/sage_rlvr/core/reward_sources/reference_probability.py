@@ -45,31 +45,31 @@ class ReferenceProbability:
     ngram: int = 10
     times: int = 10
     given: float = 0.0
-    prefers: ClassVar[str] = "those behind whose reasoning the reference answer is likelier"
+    prefers: ClassVar[str] = "those whose reasoning makes the reference answer likelier"
     ascends: ClassVar[str] = (
-        "grad E[r] of each prompt, up to what A divides by, with r held as paid: the policy learns to reason toward y*, and no "
-        "gradient passes through r itself"
+        "grad E[r] of each prompt, up to what A divides by, with r treated as constant: the policy learns to reason "
+        "toward y*, without a gradient through r itself"
     )
 
     def __post_init__(self) -> None:
         for name, known in (("form", ("mean", "product", "geometric")), ("debias", ("initial", "current", "none"))):
             if getattr(self, name) not in known:
-                raise ConfigError(f"ReferenceProbability: {name} = {getattr(self, name)!r}; give one of {', '.join(known)}.")
+                raise ConfigError(f"ReferenceProbability: {name} = {getattr(self, name)!r}; set one of {', '.join(known)}.")
         for name in ("format_weight", "given"):
             if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"ReferenceProbability: {name} = {getattr(self, name)!r} is a share; give 0 <= {name} < 1.")
+                raise ConfigError(f"ReferenceProbability: {name} = {getattr(self, name)!r} is a fraction; set 0 <= {name} < 1.")
         if not 0 < self.clip <= 1:
-            raise ConfigError(f"ReferenceProbability: clip = {self.clip!r} bounds a probability; give 0 < clip <= 1.")
+            raise ConfigError(f"ReferenceProbability: clip = {self.clip!r} bounds a probability; set 0 < clip <= 1.")
         if not 0 <= self.repetition < math.inf:
-            raise ConfigError(f"ReferenceProbability: repetition = {self.repetition!r}; give a finite number >= 0.")
+            raise ConfigError(f"ReferenceProbability: repetition = {self.repetition!r}; set a finite number >= 0.")
         for name in ("ngram", "times"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"ReferenceProbability: {name} = {value!r}; give a whole number >= 1 (RLPR: 10).")
+                raise ConfigError(f"ReferenceProbability: {name} = {value!r}; set a whole number >= 1 (RLPR: 10).")
 
     @property
     def baseline(self) -> Baseline:
-        """Under which weights the reference is scored behind the prompt alone."""
+        """Under which weights the reference is scored directly after the prompt."""
         return self.debias
 
     @property
@@ -86,8 +86,8 @@ class ReferenceProbability:
     @property
     def legend(self) -> str:
         """What the symbols of `equation` mean."""
-        initial = ", pi_0 the policy as the run began with it" if self.debias == "initial" else ""
-        bare = "" if self.debias == "none" else ", and behind the prompt alone to nothing"
+        initial = ", pi_0 the initial policy of the run" if self.debias == "initial" else ""
+        bare = "" if self.debias == "none" else ", and after the prompt only to nothing"
         own = f", whose first {self.given:g} are left to the completion's own answer tokens{bare}" if self.given else ""
         return f"z the completion's text before its answer, y* the reference answer of M tokens{own}{initial}"
 

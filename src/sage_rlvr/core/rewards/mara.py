@@ -31,7 +31,7 @@ class Mara:
 
     def __post_init__(self) -> None:
         if not 0 < self.beta < math.inf:
-            raise ConfigError(f"Mara: beta = {self.beta!r}; give the beta of the method's KL, a positive number.")
+            raise ConfigError(f"Mara: beta = {self.beta!r}; set the beta of the method's KL, a positive number.")
 
     @property
     def equation(self) -> str:

@@ -1,4 +1,4 @@
-"""Unlikeliness: a right answer earns less the likelier it is among its group."""
+"""Unlikeliness reward: a right completion earns less, the likelier it is within its group."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Unlikeliness:
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 1:
-            raise ConfigError(f"Unlikeliness: weight = {self.weight!r}; give 0 to 1, the paper's is 0.25.")
+            raise ConfigError(f"Unlikeliness: weight = {self.weight!r}; set 0 to 1, the paper's is 0.25.")
 
     @property
     def equation(self) -> str:

@@ -1,4 +1,4 @@
-"""Keep the groups whose rewards differ."""
+"""Dynamic sampling: keep the groups whose rewards differ."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class DynamicSampling:
     def __post_init__(self) -> None:
         if isinstance(self.max_refills, bool) or not isinstance(self.max_refills, int) or self.max_refills < 0:
             raise ConfigError(
-                f"DynamicSampling: max_refills = {self.max_refills!r}; it counts how often a step draws new prompts in "
-                "place of dropped ones, so give a whole number >= 0 (0 drops and does not refill)."
+                f"DynamicSampling: max_refills = {self.max_refills!r}; set the number of times a step draws new "
+                "prompts for dropped ones, a whole number >= 0 (0 drops without refilling)."
             )
 
     @property
@@ -46,6 +46,6 @@ class DynamicSampling:
         """(P,) true where the rewards of a group are not all equal."""
         if rewards.dim() != 2:
             raise DataError(
-                f"DynamicSampling: rewards have shape {tuple(rewards.shape)}; give (prompts, completions per prompt)."
+                f"DynamicSampling: rewards have shape {tuple(rewards.shape)}; pass (prompts, completions per prompt)."
             )
         return rewards.amax(dim=1) != rewards.amin(dim=1)

@@ -1,4 +1,4 @@
-"""Clip-Cov: some of the tokens whose log-prob goes with their advantage are left out."""
+"""Clip-Cov: no gradient for some tokens whose log-prob covaries with their advantage."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class ClipCov:
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
             raise ConfigError(
-                f"ClipCov: share = {self.share!r} is a share of tokens; give 0 < share < 1, 2e-4 in the paper."
+                f"ClipCov: share = {self.share!r} is a fraction of tokens; set 0 < share < 1, 2e-4 in the paper."
             )
         if not self.low < self.high:
             raise ConfigError(
-                f"ClipCov: low = {self.low!r}, high = {self.high!r}; give low < high, 1 and 5 in the paper."
+                f"ClipCov: low = {self.low!r}, high = {self.high!r}; set low < high, 1 and 5 in the paper."
             )
 
     @property

@@ -32,7 +32,7 @@ class ERank:
     the last tokens of a completion that are looked at. whole_rank: the rank is over the whole completion, and `last` cuts velocity
     and acceleration only, as in the released code. share: of a rollout in the running means.
 
-    scale = 0 weighs nothing and measures: the running means are metrics, of the last rollout alone with share = 1. Cost: the
+    scale = 0 weighs nothing and measures: the running means are metrics, of the last rollout only with share = 1. Cost: the
     eigenvalues of one matrix of at most min(tokens, width) per window and completion. needs: "hidden".
     """
 
@@ -55,7 +55,7 @@ class ERank:
             )
         if any(isinstance(n, bool) or not isinstance(n, int) or n < 2 for n in (self.stride, self.last)):
             raise ConfigError(
-                f"ERank: stride = {self.stride!r}, last = {self.last!r} count tokens; give whole numbers >= 2: 40 and 512 as "
+                f"ERank: stride = {self.stride!r}, last = {self.last!r} count tokens; set whole numbers >= 2: 40 and 512 as "
                 "released."
             )
 

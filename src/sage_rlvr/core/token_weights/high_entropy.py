@@ -32,7 +32,7 @@ class HighEntropy:
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ConfigError(
-                f"HighEntropy: share = {self.share!r} is a share of tokens; give 0 < share <= 1, 0.2 in the paper."
+                f"HighEntropy: share = {self.share!r} is a fraction of tokens; set 0 < share <= 1, 0.2 in the paper."
             )
 
     @property

@@ -51,7 +51,7 @@ def cispo(*, low: float = 1.0, high: float = 0.28, **anchor: Unpack[AnchorKeys])
 def gspo(*, low: float = 3e-4, high: float = 4e-4, token: bool = False, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = mean_i [ -min(s A, clip(s, 1 - low, 1 + high) A) + beta k3 ], s = (pi(y)/pi_old(y))^(1/|y|) (arXiv 2507.18071).
 
-    One ratio for the completion, which is clipped whole. It differs from GRPO after the first update of a rollout alone.
+    One ratio for the completion, which is clipped whole. It differs from GRPO only after the first update of a rollout.
     """
     return Method("gspo", GroupNormalized(), Gspo(low, high, token), anchor_of(**anchor), SequenceMean())
 
@@ -138,7 +138,7 @@ def kl_cov(*, share: float = 2e-4, coefficient: float = 1.0, **anchor: Unpack[An
 
     Those whose log-prob goes most with their advantage; no clip, as in the authors' code. share is 2e-4 for the paper's 32B model
     and 2e-3 for its 7B one. The term is 0 at the first update of a
-    rollout: with one update a rollout this is plain policy gradient.
+    rollout: with one update per rollout this is plain policy gradient.
     """
     term = KlCov(share, coefficient)
     return Method("kl_cov", GroupNormalized(), Clip(1.0, math.inf), anchor_of(**anchor), TokenMean(), loss_term=term)

@@ -71,7 +71,7 @@ def expert_iteration(
 ) -> Method:
     """L = -(1/(P L)) sum_x (1/n) sum_y log pi(y), y the distinct right answers that rollouts have found so far (ExIt, STaR, ReST).
 
-    Every rollout's right answers are kept and fitted again and again, uniform over those of a prompt; draw="hard" prefers
+    Every rollout's right answers are kept and fitted repeatedly, uniform over those of a prompt; draw="hard" prefers
     prompts that are seldom solved. base: samples of each problem before step 0 beside them. take: answers of each prompt in an
     update, drawn anew; None: all of them.
     """

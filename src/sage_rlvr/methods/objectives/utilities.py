@@ -62,7 +62,7 @@ def passk_training(*, k: int = 4, **anchor: Unpack[AnchorKeys]) -> Method:
 @METHODS.register(label="PSR", about="correct completions only", arxiv="2506.01347")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def psr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
-    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = r: right completions alone (arXiv 2506.01347).
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = r: right completions only (arXiv 2506.01347).
 
     In expectation REINFORCE, as nsr and w_reinforce are: E[grad log pi] = 0. What is published as their difference can come
     only from noise, from clipping, from several updates of a rollout, or from dropping rows and dividing by what is left, which
@@ -75,7 +75,7 @@ def psr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
 @METHODS.register(label="NSR", about="wrong completions only", arxiv="2506.01347")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def nsr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
-    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = -(1 - r): wrong completions alone (arXiv 2506.01347).
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = -(1 - r): wrong completions only (arXiv 2506.01347).
 
     In expectation the same as psr, and as RLOO; normalize_by: as there, where `group` makes it -log(1 - P).
     """

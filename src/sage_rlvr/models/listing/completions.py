@@ -29,7 +29,7 @@ MOST_STATES = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Enumerated:
-    """B completions of one prompt over S expanded prefixes, the states; state 0 is the prompt alone.
+    """B completions of one prompt over S expanded prefixes, the states; state 0 is the prompt only.
 
     tokens (B, T) long and mask (B, T) bool, the end token counted; states (B, T) long, the state in which each token is
     chosen; probs (B,) float64, which sum to 1; finished (B,) bool, ended by an end token; dropped (B,) bool, cut off because
@@ -152,7 +152,7 @@ def enumerate_completions(
 
 def _check(prompt_ids: Sequence[int], max_new_tokens: int, floor: float) -> None:
     if len(prompt_ids) == 0:
-        raise DataError("the prompt has no tokens, so nothing predicts its first; give it at least one (its BOS, say)")
+        raise DataError("the prompt has no tokens, so nothing predicts its first; set it at least one (its BOS, say)")
     if max_new_tokens < 1 or not 0 < floor < 1:
         raise DataError(f"max_new_tokens = {max_new_tokens}, floor = {floor!r}: give at least 1, and a floor in (0, 1)")
 
@@ -181,7 +181,7 @@ def enumerate_to(
 ) -> Enumerated:
     """`enumerate_completions` with the largest floor of 0.1, 0.03, 0.01, ... that leaves at most `remainder`.
 
-    Raises DataError where `most_states` prefixes do not suffice for that.
+    Raises DataError if `most_states` prefixes do not suffice for that.
     """
     try:
         for halves in range(2, 25):

@@ -47,7 +47,7 @@ def solution_logps(
 
 
 def lister(task: Task) -> Callable[[object], list[str]]:
-    """The task's `solutions`. ConfigError where it has none."""
+    """The task's `solutions`. ConfigError if it has none."""
     found: Callable[[object], list[str]] | None = getattr(task, "solutions", None)
     if found is None:
         raise ConfigError(

@@ -118,7 +118,7 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
 
 
 def source_work(config: TrainConfig, prompts: int, completions: int) -> Iterator[str]:
-    """The passes of a reward source, none of them with gradient; nothing where a verifier pays."""
+    """The passes of a reward source, none of them with gradient; nothing if a verifier pays."""
     source = config.method.reward_source
     if source is None:
         return
@@ -244,7 +244,7 @@ def keeps_initial(config: TrainConfig) -> bool:
 
 
 def notes(config: TrainConfig) -> Iterator[str]:
-    """What is likely not meant, as far as the recipe alone shows it."""
+    """What is likely not meant, as far as the recipe only shows it."""
     args, lora = config.engine.args, config.engine.lora
     if lora is not None and config.engine.dtype == "float32":
         yield "float32 base weights under adapters: they are frozen, so engine.dtype: bfloat16 halves their memory without loss"

@@ -42,7 +42,7 @@ class Size:
 
     @classmethod
     def of(cls, model: str) -> Size:
-        """Of a folder, "embedded" or a Hub id, of which config.json alone is fetched. ConfigError where that cannot be had."""
+        """Of a folder, "embedded" or a Hub id, of which config.json only is fetched. ConfigError if that cannot be had."""
         from transformers import AutoConfig
 
         where = _fetched(model)
@@ -211,5 +211,5 @@ def footprint_lines(model: str | None, config: TrainConfig | None, gpus: Sequenc
 
 
 def _fields(config: TrainConfig) -> dict[str, Any]:
-    """Of one process; empty where the engine is not TRL."""
+    """Of one process; empty if the engine is not TRL."""
     return grpo_arguments(config, "<run>/trl", 1) if config.engine.name == "trl" else {}

@@ -60,7 +60,7 @@ def drop(model: Any) -> None:
 
 
 def values_of(model: Any, adapter: str = "") -> dict[str, Tensor]:
-    """Parameters and buffers by name, of an adapter alone where one is named."""
+    """Parameters and buffers by name, of an adapter only where one is named."""
     values = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     return {name: value for name, value in values.items() if not adapter or is_of(adapter, name)}
 

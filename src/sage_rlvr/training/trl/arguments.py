@@ -128,7 +128,7 @@ def shared_arguments(config: TrainConfig | FinetuneConfig, folder: str, updates:
 def micro_batch(given: dict[str, Any], here: int, usual: int, of: str) -> dict[str, int]:
     """The split of the `here` rows of a rank into micro-batches, by the size taken out of `given` or the `usual` one.
 
-    ConfigError where it does not divide them; of: what they are, in words.
+    ConfigError if it does not divide them; of: what they are, in words.
     """
     micro = usual if (asked := given.pop("per_device_train_batch_size", None)) is None else asked
     whole = isinstance(micro, int) and not isinstance(micro, bool) and micro > 0
@@ -143,7 +143,7 @@ def world_size() -> int:
 
 
 def rows_of_rank(batch_size: int, ranks: int) -> int:
-    """Rows that each rank has in one optimizer step of fine-tuning. ConfigError where they do not split evenly."""
+    """Rows that each rank has in one optimizer step of fine-tuning. ConfigError if they do not split evenly."""
     split = (
         f"batch_size = {batch_size} rows an optimizer step cannot be split evenly over {ranks} ranks; take a multiple "
         f"of {ranks}, or launch {batch_size} or fewer"
@@ -177,7 +177,7 @@ def method_of(config: TrainConfig) -> Method:
 
 
 def check_fields(kind: type, given: Mapping[str, Any]) -> None:
-    """ConfigError where engine.args names what `kind` (GRPOConfig, SFTConfig) has no field for, or a value of another type."""
+    """ConfigError if engine.args names what `kind` (GRPOConfig, SFTConfig) has no field for, or a value of another type."""
     fields = {field.name: field for field in dataclass_fields(kind)}
     for name, value in given.items():
         near = get_close_matches(name, fields, 1)
@@ -247,9 +247,9 @@ def grpo_config(method: Method) -> dict[str, Any]:
         token_mean     1/sum_i |y_i| sum_i sum_t loss_type "dapo"       k3_is  use_bias_correction_kl True
         FixedBudget()  1/(B L) sum_i sum_t       loss_type "dr_grpo"    GroupNormalized  scale_rewards "group"
         Clip           low, high, dual           epsilon, epsilon_high, delta   others   scale_rewards "none"
-        Cispo          token_mean alone          loss_type "cispo", epsilon_high 1 + high
-        Gspo           sequence_mean alone       importance_sampling_level "sequence"
-        EntropyBonus   token_mean alone          entropy_coef; TRL takes the mean over each micro-batch's tokens
+        Cispo          token_mean only          loss_type "cispo", epsilon_high 1 + high
+        Gspo           sequence_mean only       importance_sampling_level "sequence"
+        EntropyBonus   token_mean only          entropy_coef; TRL takes the mean over each micro-batch's tokens
 
     token_mean is TRL's "dapo" and not its "bnpo", which divides each micro-batch by its own tokens; it is the token count of
     the update where a generation batch is one update, and that of the average update otherwise. The exact forward KL
@@ -273,7 +273,7 @@ def grpo_config(method: Method) -> dict[str, Any]:
 
 
 def not_on_trl(method: Method) -> Iterator[str]:
-    """Each part of a method that `SageTrainer` cannot express, in words; nothing where it runs the method."""
+    """Each part of a method that `SageTrainer` cannot express, in words; nothing if it runs the method."""
     anchor, live = method.anchor, method.anchor is not None and not method.anchor.is_off
     yield from _term_not_on_trl(method)
     for kind in ("token_weight", "advantage", "reward_transform"):
@@ -341,7 +341,7 @@ def _surrogate_fields(method: Method) -> dict[str, Any]:
 
 
 def _estimated(anchor: Anchor) -> str | None:
-    """The estimator that TRL's loss has for an anchor's: k3, k3_is; None where it has none."""
+    """The estimator that TRL's loss has for an anchor's: k3, k3_is; None if it has none."""
     if anchor.placement == "reward" or (anchor.estimator, anchor.divergence) == ("exact", "forward"):
         return "k3"
     return anchor.estimator if anchor.estimator in ("k3", "k3_is") else None

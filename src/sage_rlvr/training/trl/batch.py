@@ -277,9 +277,9 @@ def group_advantages(
 ) -> Credit:
     """`credit` for rewards (P, G), NaN where a completion is none of its group's: (P * G,) or (P * G, T), 0 there.
 
-    A group that lacks some is a smaller group, and one of fewer than two gets 0. DataError where a group lacks some and the
+    A group that lacks some is a smaller group, and one of fewer than two gets 0. DataError if a group lacks some and the
     advantages of all groups hang together: BNPO's Beta density reads the share of right completions of each, and a running
-    state moves with whole rollouts alone.
+    state moves with whole rollouts only.
     """
     state, scored = method.start() if state is None else state, ~rewards.isnan()
     whole = bool(state) or getattr(method.advantage, "couples_prompts", False)

@@ -37,7 +37,7 @@ class Episodes:
 
     def __init__(self, asking: Asking, prompts: Sequence[Any], problems: Sequence[Any]) -> None:
         """prompts: of the rows, as TRL is given them. ConfigError for one prompt of two problems: TRL names an episode's problem
-        by its prompt alone."""
+        by its prompt only."""
         self.asking, self.known = asking, dict[str, Any]()
         self.drawn = (-1, 0)  # step, draws in it
         for prompt, problem in zip(prompts, problems, strict=True):

@@ -98,12 +98,12 @@ class Reference:
 
     @property
     def model(self) -> Any:
-        """The model that is the reference alone; None where it is the policy, with its adapter disabled or another one."""
+        """The model that is the reference only; None if it is the policy, with its adapter disabled or another one."""
         own = self.trainer.ref_model
         return None if own is None else self.trainer.accelerator.unwrap_model(own)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Its own weights by name: of its model, or of the adapter; nothing where an adapter is disabled."""
+        """Its own weights by name: of its model, or of the adapter; nothing if an adapter is disabled."""
         if self.model is not None:
             return model_tensors(self.model)
         return {name: value.detach().contiguous() for name, value in values_of(self.policy, ADAPTER).items()}
@@ -134,7 +134,7 @@ def from_policy(trainer: Any) -> str:
 def chosen_reference(trainer: Any, given: Mapping[str, Any], base_model: str | None) -> Iterator[None]:
     """While TRL builds `trainer` from the arguments `given` (by name): its reference is that of trainer.anchor.source.
 
-    Sets trainer.reference. ConfigError where a source cannot be had; nothing is trained by then.
+    Sets trainer.reference. ConfigError if a source cannot be had; nothing is trained by then.
     """
     trainer.reference = None
     plain = partial(_of_safetensors, grpo_trainer.create_model_from_path)
@@ -197,7 +197,7 @@ def _loading_by(load: Callable[..., Any]) -> Iterator[None]:
 
 
 def _of_safetensors(plain: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
-    """What TRL's create_model_from_path loads, of safetensors alone and with every tensor."""
+    """What TRL's create_model_from_path loads, of safetensors only and with every tensor."""
     if (Path(path) / "config.json").exists():
         check_files(Path(path))
     return whole(plain, path, *args, **kwargs)
@@ -244,7 +244,7 @@ class _Choice:
         return model
 
     def other(self, kwargs: dict[str, Any]) -> PreTrainedModel:
-        """The model at `place`, without gradient. ConfigError where there is none, or one with another vocabulary."""
+        """The model at `place`, without gradient. ConfigError if there is none, or one with another vocabulary."""
         assert self.place is not None
         self.how = f"loaded from {self.place}"
         try:
@@ -357,7 +357,7 @@ def _check_movable(reference: Reference) -> None:
 
 
 def check_start(trainer: Any, kl: float) -> None:
-    """ConfigError where at step 0 the reference is to be the policy and `kl`, the raw KL in nats, says otherwise."""
+    """ConfigError if at step 0 the reference is to be the policy and `kl`, the raw KL in nats, says otherwise."""
     reference, args = trainer.reference, trainer.args
     if trainer.state.global_step or reference is None or not reference.is_policy:
         return

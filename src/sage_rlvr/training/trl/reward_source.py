@@ -61,7 +61,7 @@ def initial_of(trainer: SageTrainer) -> PreTrainedModel | None:
 
 @torch.no_grad()
 def pay(trainer: SageTrainer, output: Inputs, rows: list[dict[str, Any]], verdicts: Tensor) -> Tensor:
-    """The rewards (P, G) of all ranks in the place of `verdicts` (P, G); what a plan looks at is put into `output`, this rank's."""
+    """The rewards (P, G) of all ranks in place of `verdicts` (P, G); what a plan looks at is put into `output`, this rank's."""
     assert trainer.method is not None and trainer.method.reward_source is not None
     paid = _paid(trainer, trainer.method.reward_source, output, rows)
     output["sage_support"] = paid.support

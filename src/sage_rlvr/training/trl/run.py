@@ -152,7 +152,7 @@ def configured(kind: type, arguments: Mapping[str, Any], given: Mapping[str, Any
 
 
 def longest_prompt(where: str, completion: int) -> int | None:
-    """Tokens that a policy's window leaves for a prompt beside a completion of full length; None where it says none."""
+    """Tokens that a policy's window leaves for a prompt beside a completion of full length; None if it says none."""
     config = AutoConfig.from_pretrained(adapter_base(Path(where).expanduser()) or where)
     window = getattr(config, "max_position_embeddings", None)
     return None if window is None else window - completion

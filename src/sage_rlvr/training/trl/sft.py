@@ -201,7 +201,7 @@ def sft_arguments(config: FinetuneConfig, folder: str, ranks: int = 1) -> dict[s
 
         batch_size = micro-batch x accumulation x ranks
 
-    per_device_train_batch_size in engine.args is the micro-batch, for memory alone (default: all rows of a rank). ConfigError
+    per_device_train_batch_size in engine.args is the micro-batch, for memory only (default: all rows of a rank). ConfigError
     for a key that the recipe owns, naming its place, and for a batch that does not split evenly.
     """
     given, here = not_owned(config.engine.args, OWNED), rows_of_rank(config.batch_size, ranks)
@@ -225,7 +225,7 @@ def select(
     """The rows to learn from as prompt and completion, by the filter of the paper's E.2, and how many fell to what.
 
     Kept: a number as the answer (with numeric_answers), a prompt of at most max_length / 2 tokens, and a demonstration that fits
-    into max_length whole. DataError where none is left.
+    into max_length whole. DataError if none is left.
     """
     # E.2 limits the prompt to half of the length. The released code limits prompt and solution together to that half, which
     # leaves out most long solutions; the paper's words are followed. They would let a demonstration be cut off at

@@ -50,7 +50,7 @@ def _record(file: Path) -> dict[str, Any] | None:
 
 
 def check_objective(trainer: Any, checkpoint: Path) -> None:
-    """ConfigError where the run that wrote `checkpoint` optimized something else; silent where it does not say."""
+    """ConfigError if the run that wrote `checkpoint` optimized something else; silent if it does not say."""
     record, now = _record(checkpoint / OBJECTIVE), objective_words(trainer.method, trainer.anchor)
     if record is None or trainer.objective_may_change or record["objective"] == now:
         return
@@ -62,7 +62,7 @@ def check_objective(trainer: Any, checkpoint: Path) -> None:
 
 
 def restore_parts(trainer: Any, folder: Path) -> None:
-    """The running state of the method's parts as `save_state` kept it; CheckpointError where that of other parts lies there."""
+    """The running state of the method's parts as `save_state` kept it; CheckpointError if that of other parts lies there."""
     if trainer.parts:
         tensors = load_file(folder / PARTS) if (folder / PARTS).is_file() else {}
         trainer.parts = state_from(trainer.method.parts, tensors, str(folder))
@@ -71,7 +71,7 @@ def restore_parts(trainer: Any, folder: Path) -> None:
 def restore_reference(trainer: Any, folder: Path) -> None:
     """The reference as `save_state` kept it in a checkpoint, once TRL has loaded the policy.
 
-    ConfigError where the checkpoint lacks a reference that the run had become, or where its reference was another one.
+    ConfigError if the checkpoint lacks a reference that the run had become, or where its reference was another one.
     """
     reference, kept = trainer.reference, _record(folder / REFERENCE)
     if reference is None:
@@ -109,7 +109,7 @@ def _was(kept: Mapping[str, Any] | None, reference: Reference) -> str:
 
 
 def _fingerprint(reference: Reference) -> str | None:
-    """A digest of the reference's weights, from sums of their bits; None where it has none of its own, or in pieces."""
+    """A digest of the reference's weights, from sums of their bits; None if it has none of its own, or in pieces."""
     tensors = {} if sharded(reference.trainer) else reference.tensors()
     digest = hashlib.sha256()
     for name, value in sorted(tensors.items()):

@@ -80,7 +80,7 @@ class SageTrainer(GRPOTrainer):
     (row, completion text) -> the answer, or None; used by methods that compare answers. Default: the `answer_key` of
     the first reward function that has one (`math_reward` has), else the text itself. `reference_answer`: of the same
     the right answer and (first, behind) of the completion's own, None without one; read by reward sources, whose
-    rewards stand in the place of the reward functions'. Default: that of the first reward function that has one.
+    rewards stand in place of the reward functions'. Default: that of the first reward function that has one.
     """
 
     reference: Reference | None  # None without a KL
@@ -103,7 +103,7 @@ class SageTrainer(GRPOTrainer):
         given = named.get("args")
         if given is None:
             raise ConfigError(
-                "SageTrainer: TRL's default arguments have beta = 0.0; give args=GRPOConfig(..., beta=0.05)."
+                "SageTrainer: TRL's default arguments have beta = 0.0; set args=GRPOConfig(..., beta=0.05)."
             )
         check_engine(type(self), given)
         check_data(method, named.get("train_dataset"))
@@ -152,7 +152,7 @@ class SageTrainer(GRPOTrainer):
     def _draw(self, inputs: Any) -> tuple[Inputs, Tensor]:
         """TRL's generation and scoring: this rank's rows and the rewards of all ranks, (P, G), NaN for None.
 
-        Where TRL scores them with the policy: sage_logps = log pi_old and sage_entropies (None where nobody reads them).
+        Where TRL scores them with the policy: sage_logps = log pi_old and sage_entropies (None if nobody reads them).
         """
         self._records = []
         wanted = "problems" in self._needs  # read before TRL writes into the rows
@@ -215,7 +215,7 @@ class SageTrainer(GRPOTrainer):
         return loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """GRPOTrainer's; RuntimeError where its loss did not pass through here, before the weights move."""
+        """GRPOTrainer's; RuntimeError if its loss did not pass through here, before the weights move."""
         before = self._losses
         loss = super().training_step(*args, **kwargs)
         if self.anchor is not None and self._losses == before:

@@ -93,7 +93,7 @@ def rows_per_gpu(config: TrainConfig, given: Mapping[str, Any]) -> int:
     """Completions of a micro-batch on one GPU, unless engine.args say MICRO: all that an update brings there, or as many of them
     as updates.micro_batch has and the rest divides by. given: `bare_arguments`.
 
-    ConfigError where the completions of an update do not split over the workers.
+    ConfigError if the completions of an update do not split over the workers.
     """
     rollout, updates = config.rollout, config.updates
     ranks = int(given.get("trainer.n_gpus_per_node", 8)) * int(given.get("trainer.nnodes", 1))
@@ -108,7 +108,7 @@ def rows_per_gpu(config: TrainConfig, given: Mapping[str, Any]) -> int:
 
 
 def verl_words(config: TrainConfig, folder: Path, *, template: str | None, longest: int | str) -> list[str]:
-    """The words of a recipe's run in `folder`. template: a chat template in the place of the tokenizer's; longest: tokens of the
+    """The words of a recipe's run in `folder`. template: a chat template in place of the tokenizer's; longest: tokens of the
     longest prompt, or what stands for them.
 
     ConfigError for a key of engine.args that the recipe owns, and for what verl cannot do.

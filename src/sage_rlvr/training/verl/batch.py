@@ -1,4 +1,4 @@
-"""A batch of verl in the order of the core: groups whole and next to each other, padding rows left out. Needs no verl.
+"""A batch of verl in the order of the core: groups whole and next to each other, padding rows left out. Works without verl.
 
 verl's driver holds rows under the keys {uid}_{session}_{output}, in an order that balances its workers. `Order` says where each
 row of the core lies there; a row's number counts the prompts of the batch in the order in which they were asked, so that
@@ -121,7 +121,7 @@ def credited(
 ) -> Credit:
     """`credit` of rewards (N,): advantages (N, T), 0 off the mask and for a completion without another to compare it to.
 
-    DataError where completions came in pieces, and where groups differ in size for a method that looks at all of them at once.
+    DataError if completions came in pieces, and where groups differ in size for a method that looks at all of them at once.
     """
     if order.several:
         raise DataError(

@@ -23,8 +23,8 @@ from sage_rlvr.training.state import check_replaceable, save_policy
 
 
 def save(config: TrainConfig, checkpoint: Path, out: Path) -> None:
-    """The policy of verl's checkpoint (global_step_N), in float32, with the tokenizer that it started with; adapters alone where
-    the recipe trains them. CheckpointError where verl left no weights."""
+    """The policy of verl's checkpoint (global_step_N), in float32, with the tokenizer that it started with; adapters only where
+    the recipe trains them. CheckpointError if verl left no weights."""
     trained = checkpoint / "actor" / "huggingface"
     if not any(trained.glob("*.safetensors")):
         raise CheckpointError(f"{trained}: verl saved no weights there; run the command again with a smaller checkpoint.every")

@@ -1,4 +1,4 @@
-"""A method as fields of verl's configuration, and what verl cannot express. Needs no verl, so that a dry run can print it.
+"""A method as fields of verl's configuration, and what verl cannot express. Works without verl, so that a dry run can print it.
 
     sequence_mean  1/B sum_i 1/|y_i| sum_t   loss_agg_mode seq-mean-token-mean
     token_mean     1/sum_i |y_i| sum_i sum_t loss_agg_mode token-mean
@@ -94,14 +94,14 @@ def is_clamped(anchor: Anchor | None) -> bool:
 
 
 def _estimated(anchor: Anchor) -> str | None:
-    """The estimator that verl's loss has for an anchor's; None where it has none."""
+    """The estimator that verl's loss has for an anchor's; None if it has none."""
     if anchor.placement == "reward" or (anchor.estimator, anchor.divergence) == ("exact", "forward"):
         return "k3"
     return anchor.estimator if anchor.estimator in KL_TYPES else None
 
 
 def not_on_verl(method: Method) -> Iterator[str]:
-    """Each part of a method that verl cannot express, in words; nothing where it runs the method."""
+    """Each part of a method that verl cannot express, in words; nothing if it runs the method."""
     if method.buffer is not None:
         yield f"the replay buffer {type(method.buffer).__name__}, whose answers come from earlier rollouts"
     if method.reward_source is not None:

@@ -1,4 +1,4 @@
-"""One verdict in a worker process of `verifiers.pool`: what the reward manager of verl asks, and a pool can kill. Needs no verl."""
+"""One verdict in a worker process of `verifiers.pool`, for the reward manager of verl. Works without verl."""
 
 from __future__ import annotations
 

@@ -39,12 +39,12 @@ UNPROVEN = {
     "actor_rollout_ref.rollout.name": ("sglang", "trtllm"),
 }
 Read = Callable[[str], Any]
-"""A dotted key of verl's configuration -> its value, None where it is not there."""
+"""A dotted key of verl's configuration -> its value, None if it is not there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SageNode:
-    """The `sage` node. method: a registered method and its arguments; guide: of the KL, alone or beside a method.
+    """The `sage` node. method: a registered method and its arguments; guide: of the KL, with or without a method.
 
     seed: of guides and token weights that draw. objective_may_change: let a resume go on with another objective. task: the folder
     of `sage-rlvr export verl`, for the reward manager.
@@ -71,7 +71,7 @@ class SageNode:
 
 @dataclass(frozen=True)
 class Objective:
-    """A checked objective. method: None where verl's own is shaped; anchor: None without a KL."""
+    """A checked objective. method: None if verl's own is shaped; anchor: None without a KL."""
 
     method: Method | None
     anchor: Anchor | None

@@ -1,4 +1,4 @@
-"""The problems of a task as verl reads them: `sage-rlvr export verl TASK`. Needs no verl.
+"""The problems of a task as verl reads them: `sage-rlvr export verl TASK`. Works without verl.
 
     FOLDER/train.parquet, val.parquet   one row per problem: prompt (messages), data_source, reward_model, extra_info.index
     FOLDER/task.json                    which task it is and what its problems were, for the reward manager (reward.py)
@@ -47,7 +47,7 @@ class Named:
         return cls(word, template)
 
     def task(self) -> Task:
-        """The task itself. ConfigError where it cannot be made here, as of a plugin that is not loaded."""
+        """The task itself. ConfigError if it cannot be made here, as of a plugin that is not loaded."""
         if self.config is not None:
             return task_of(decode(TrainConfig, self.config))
         return task_named(str(self.word), self.template)
@@ -64,7 +64,7 @@ def export(
 ) -> dict[str, int]:
     """Write the problems of a task; rows by split. talks: prompts are the task's messages (else its plain text, one message).
 
-    take: of each split only so many; splits: which. ConfigError where the task has no training problems, or no messages to talk in.
+    take: of each split only so many; splits: which. ConfigError if the task has no training problems, or no messages to talk in.
     """
     task = named.task()
     if talks and not hasattr(task, "messages"):
@@ -102,7 +102,7 @@ def _row(task: Task, split: str, number: int, problem: Any, talks: bool) -> dict
 
 
 def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:
-    """The task of an exported folder and its problems by split. DataError where they are not those that were exported."""
+    """The task of an exported folder and its problems by split. DataError if they are not those that were exported."""
     again = f"export the task again: {suggest('export', 'verl', 'TASK', '--out', folder)}"
     record = read_json(folder / RECORD, error=DataError, advice=again)
     task = Named(record["word"], record["template"], record["config"]).task()

@@ -92,7 +92,7 @@ def steps_done(folder: Path) -> int:
 def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: Any) -> int:
     """Run verl to its end, a row of metrics.jsonl for each of its own. Returns the steps of its newest checkpoint.
 
-    ConfigError with verl's refusal, TrainingDiverged where a gradient was not finite, CheckpointError with the place of its
+    ConfigError with verl's refusal, TrainingDiverged if a gradient was not finite, CheckpointError with the place of its
     output where it failed otherwise.
     """
     rows, said = folder / f"metrics-{begin}.jsonl", folder / f"said-{begin}.txt"
@@ -137,7 +137,7 @@ def take(rows: Path, read: int, run: RunDir, progress: Any) -> int:
 def our_row(found: Mapping[str, Any]) -> dict[str, Any]:
     """A row of verl's file logger, {step, data}, as one of metrics.jsonl: steps from 0, our names beside verl's.
 
-    TrainingDiverged where the gradient was not finite: verl leaves that update out and goes on."""
+    TrainingDiverged if the gradient was not finite: verl leaves that update out and goes on."""
     data = {name: value for name, value in found["data"].items() if isinstance(value, int | float)}
     step = int(found["step"]) - 1
     if found["data"].get("actor/grad_norm", 0.0) is None:  # JSON has no number for one that is not finite
@@ -155,7 +155,7 @@ def failed(said: Path) -> SageError:
             _, found, words = line.partition(f"{kind.__name__}: ")
             if found:
                 return kind(f"on verl: {words}")
-    last = lines[-1] if lines else "without a word"
+    last = lines[-1] if lines else "silently"
     return CheckpointError(f"verl exited with an error; its output is in {said}; last line: {last}")
 
 

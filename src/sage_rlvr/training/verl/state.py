@@ -34,7 +34,7 @@ def save_state(trainer: Any, folder: Path) -> None:
 
 
 def check_objective(objective: Objective, folder: Path) -> None:
-    """ConfigError where the run that wrote the checkpoint optimized something else; silent where it does not say."""
+    """ConfigError if the run that wrote the checkpoint optimized something else; silent if it does not say."""
     file = folder / OBJECTIVE
     if not file.is_file() or objective.may_change:
         return
@@ -49,7 +49,7 @@ def check_objective(objective: Objective, folder: Path) -> None:
 
 
 def restore_parts(trainer: Any, folder: Path) -> None:
-    """The parts' state as `save_state` kept it; CheckpointError where that of other parts lies there."""
+    """The parts' state as `save_state` kept it; CheckpointError if that of other parts lies there."""
     if trainer.sage_parts:
         tensors = load_file(folder / PARTS) if (folder / PARTS).is_file() else {}
         trainer.sage_parts = state_from(trainer.sage_objective.method.parts, tensors, str(folder))

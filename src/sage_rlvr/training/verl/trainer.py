@@ -52,7 +52,7 @@ _now: list[Advantages] = []  # what the estimator computes with while verl asks 
 
 
 def install() -> None:
-    """Put shaped trainers in the place of verl's, under their own names (verl compares a mode's name in six places), and the
+    """Put shaped trainers in place of verl's, under their own names (verl compares a mode's name in six places), and the
     estimator beside its own. In the process of the task runner."""
     for name, base in list(trainer_base.TRAINER_REGISTRY.items()):
         if not getattr(base, "is_sage", False):
@@ -80,7 +80,7 @@ def computing(advantages: Advantages) -> Iterator[None]:
 
 
 def check_layout(base: type) -> None:
-    """ConfigError where a trainer of verl is not laid out as those of 0.9."""
+    """ConfigError if a trainer of verl is not laid out as those of 0.9."""
     found = {name: [*inspect.signature(getattr(base, name)).parameters][1:] for name in SEAMS if hasattr(base, name)}
     other = [name for name, wanted in SEAMS.items() if found.get(name, [None])[: len(wanted)] != wanted]
     which = f"verl {verl.__version__}: {base.__name__}.{', '.join(other)}"
