@@ -51,12 +51,12 @@ def _shaping(buffer: int | None, max_tokens: int | None) -> OverlongShaping | No
         return None
     if max_tokens is None:
         raise ConfigError(
-            f"dapo: overlong_buffer = {buffer} tokens, but before which limit? Give max_tokens too, the limit of sampling "
-            "(rollout.max_new_tokens of a recipe); DAPO has overlong_buffer=4096, max_tokens=20480."
+            f"dapo: overlong_buffer = {buffer} tokens needs max_tokens, the sampling limit (rollout.max_new_tokens of "
+            "a recipe): set both; DAPO has overlong_buffer=4096, max_tokens=20480."
         )
     if buffer is None:
         raise ConfigError(
-            f"dapo: max_tokens = {max_tokens} is read by overlong shaping only; set overlong_buffer too, the number of "
-            "last tokens over which the price rises, or leave max_tokens out."
+            f"dapo: max_tokens = {max_tokens} is only used by overlong shaping; also set overlong_buffer, the number "
+            "of last tokens over which the penalty rises, or remove max_tokens."
         )
     return OverlongShaping(max_tokens, buffer)

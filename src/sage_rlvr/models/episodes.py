@@ -120,7 +120,7 @@ def play(
 
     if episodes and min(map(room, episodes)) < 1:
         longest = max(len(episode.prompt) for episode in episodes)
-        raise ConfigError(f"a prompt has {longest} tokens, which leaves none of the model's {window} positions to an episode")
+        raise ConfigError(f"a prompt has {longest} tokens, which leaves none of the model's {window} positions for an episode")
     living = list(range(len(episodes)))
     for turn in range(turns):
         if not living:

@@ -1,4 +1,4 @@
-"""Where a policy lies: the shipped one, a folder, a LoRA adapter on its base, or a Hub id; and its config.json. No torch."""
+"""Location of a policy (the shipped one, a folder, a LoRA adapter on its base, or a Hub id) and its config.json. No torch."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ def adapter_base(folder: Path) -> str | None:
     whole, adapter = (folder / "config.json").exists(), (folder / ADAPTER).is_file()
     if whole and adapter:
         raise ConfigError(
-            f"{folder}: holds a whole model (config.json) and an adapter ({ADAPTER}), so it is not clear which is meant; move one "
-            "of them to a folder of its own"
+            f"{folder}: contains a whole model (config.json) and an adapter ({ADAPTER}), which is ambiguous; move one "
+            "of them to a separate folder"
         )
     if not adapter:
         return None
     base = _read(folder / ADAPTER, "adapter").get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise ConfigError(
-            f"{folder / ADAPTER}: base_model_name_or_path is {base!r}; write the model that it was trained on"
+            f"{folder / ADAPTER}: base_model_name_or_path is {base!r}; set it to the model that the adapter was "
+            "trained on"
         )
     return base
 

@@ -55,8 +55,8 @@ class Truncation:
     def __post_init__(self) -> None:
         if self.top_k < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p < 1:
             raise ConfigError(
-                f"top_k = {self.top_k}, top_p = {self.top_p}, min_p = {self.min_p}: top_k counts from 1 on (0 is off), "
-                "top_p lies in (0, 1] (1 is off), min_p in [0, 1) (0 is off)"
+                f"top_k = {self.top_k}, top_p = {self.top_p}, min_p = {self.min_p}: top_k must be >= 1 (0 is off), "
+                "top_p in (0, 1] (1 is off), min_p in [0, 1) (0 is off)"
             )
 
     @property
@@ -98,8 +98,8 @@ class Decoding:
     def __post_init__(self) -> None:
         if not self.temperature >= 0 or self.max_new_tokens < 1:
             raise ConfigError(
-                f"temperature = {self.temperature}, max_new_tokens = {self.max_new_tokens}: give a temperature from 0 "
-                "(greedy) on and at least one token"
+                f"temperature = {self.temperature}, max_new_tokens = {self.max_new_tokens}: set a temperature >= 0 (0 "
+                "is greedy) and max_new_tokens >= 1"
             )
         Truncation(self.top_k, self.top_p, self.min_p)
 
@@ -148,7 +148,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if not self.prompt:
-            raise DataError("a prompt has no tokens; set it at least one (its BOS, say)")
+            raise DataError("a prompt has no tokens; add at least one (for example BOS)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,8 +225,8 @@ def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
     entropies = None if rollout.entropies is None else rollout.entropies.float().cpu().numpy()
     if not all(np.isfinite(row[:n]).all() for row, n in zip(logps, lengths, strict=True)):
         raise DataError(
-            "the model's log-probabilities are NaN or infinite, so its weights hold NaN or infinity, or overflow in this "
-            "precision; take other ones, or float32"
+            "the model's log-probabilities are NaN or infinite, so its weights contain NaN or infinity, or overflow "
+            "in this precision; use other weights, or float32"
         )
     rows = []
     for i, (text, n, done) in enumerate(zip(texts, lengths, finished, strict=True)):

@@ -221,13 +221,13 @@ def _check(
 ) -> None:
     if not prompts or any(len(p) == 0 for p in prompts):
         where = next((i for i, p in enumerate(prompts) if len(p) == 0), "all")
-        raise DataError(f"prompt {where} has no tokens; set each prompt at least one token (its BOS, say)")
+        raise DataError(f"prompt {where} has no tokens; add at least one token to each prompt (for example BOS)")
     if not ends:
-        raise DataError("eos_id names no token; set the id that ends a completion, or several")
+        raise DataError("eos_id is empty; pass the token id that ends a completion, or several ids")
     if group_size < 1 or max_new_tokens < 1:
         raise DataError(f"group_size {group_size} and max_new_tokens {max_new_tokens} must be at least 1")
     if not temperature > 0:
-        raise DataError(f"temperature {temperature} must be above 0; for greedy decoding use a small one, e.g. 0.01")
+        raise DataError(f"temperature {temperature} must be above 0; for greedy decoding use a small value, e.g. 0.01")
 
 
 @contextmanager

@@ -108,7 +108,10 @@ def substituted(
     if rows:
         logps[places], mask[places] = _scored(policy, prompts, rows, temperature, at_once)
     if source.baseline == "initial" and initial is None:
-        raise DataError(f"{type(source).__name__} subtracts what the run's first weights say; pass them as initial=.")
+        raise DataError(
+            f"{type(source).__name__} subtracts a probability under the initial weights of the run; pass that model as "
+            "initial=."
+        )
     if rows and before is not None:
         distinct = sorted({(prompt, tuple(whole.scored)) for prompt, whole in rows})  # as a rule one of each prompt
         bare, number = [(prompt, Replaced([], list(own))) for prompt, own in distinct], {key: i for i, key in enumerate(distinct)}

@@ -1,4 +1,4 @@
-"""Methods with another surrogate, or with weights on tokens: GRPO's advantage in another loss."""
+"""Methods with GRPO's advantage and another surrogate, or with token weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods that train on stored right answers: a buffer alone, or beside GRPO."""
+"""Methods that train on stored right answers, with or without GRPO."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def rft(
     place of the base's with base=0. take: answers of each prompt in an update, drawn anew; None: all of them.
     """
     if not base and file is None:  # the buffer would also name what is no option here
-        raise ConfigError("rft: nothing would be stored; set base=16 (samples of the base before step 0) or file=... (.jsonl).")
+        raise ConfigError(
+            "rft: no answer would be stored; set base=16 (samples of the base before step 0) or file=... (.jsonl)."
+        )
     part = Likelihood(
         law=law, alone=True, policy=False, base=base, base_prompts=base_prompts, file=file,
         answers=answers, take=take, prompts=prompts,
@@ -49,10 +51,10 @@ def rft(
 
 @METHODS.register(label="SFT (oracle)", about="SFT on all correct answers (oracle)")
 def sft_oracle(*, answers: int = 1024, take: int | None = 16, prompts: int = 16) -> Method:
-    """L = -(1/(P L)) sum_x (1/n) sum_y log pi(y), y drawn from all right answers that the task lists: the ceiling of a world.
+    """L = -(1/(P L)) sum_x (1/n) sum_y log pi(y), y drawn from all right answers that the task lists: an upper bound.
 
-    Supervised training on what a policy would have to find; an oracle, and no method. take: answers of each prompt in an update,
-    drawn anew; as many as a group has completions.
+    Supervised training on the answers that a policy would have to find: an oracle rather than a method. take: answers
+    of each prompt in an update, drawn anew; as many as a group has completions.
     """
     part = Likelihood(alone=True, policy=False, oracle=True, answers=answers, take=take, prompts=prompts)
     return _grpo_with("sft_oracle", part, beta=0.0)

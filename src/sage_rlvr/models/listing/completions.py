@@ -138,8 +138,9 @@ def enumerate_completions(
             break
         if count + len(row) > most_states:
             raise DataError(
-                f"more than {most_states:,} prefixes of this prompt are above floor = {floor:g}; raise the floor (or the "
-                "remainder), allow more, or take a prompt of which the model is surer (fewer numbers)."
+                f"more than {most_states:,} prefixes of this prompt are above floor = {floor:g}; raise the floor (or "
+                "the remainder), allow more states, or use a prompt on which the model is more certain (fewer "
+                "numbers)."
             )
         cache.batch_select_indices(row)
         places = torch.full((len(row), 1), len(prompt_ids) + depth, device=device)
@@ -152,9 +153,9 @@ def enumerate_completions(
 
 def _check(prompt_ids: Sequence[int], max_new_tokens: int, floor: float) -> None:
     if len(prompt_ids) == 0:
-        raise DataError("the prompt has no tokens, so nothing predicts its first; set it at least one (its BOS, say)")
+        raise DataError("the prompt has no tokens, so nothing predicts its first token; add at least one (for example BOS)")
     if max_new_tokens < 1 or not 0 < floor < 1:
-        raise DataError(f"max_new_tokens = {max_new_tokens}, floor = {floor!r}: give at least 1, and a floor in (0, 1)")
+        raise DataError(f"max_new_tokens = {max_new_tokens}, floor = {floor!r}: set max_new_tokens >= 1, and a floor in (0, 1)")
 
 
 def _joined(prompt: tuple[int, ...], parts: list[tuple[Tensor, ...]], pad_id: int) -> Enumerated:
@@ -191,4 +192,4 @@ def enumerate_to(
                 return found
     except DataError as error:
         raise DataError(f"a remainder of {remainder:g} is out of reach: {error}") from error
-    raise DataError(f"a remainder of {remainder:g} is out of reach for a floor of 1e-12; ask for a larger one.")
+    raise DataError(f"a remainder of {remainder:g} is out of reach for a floor of 1e-12; use a larger remainder.")
