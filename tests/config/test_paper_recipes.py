@@ -175,7 +175,7 @@ def test_the_sft_recipe_has_the_numbers_of_table_7() -> None:
     [
         (["show", str(FOLDER / "sage_branch.yaml")], "pi_ref"),
         (["show", str(FOLDER / "sft.yaml")], "max_length: 2048"),
-        (["train", str(FOLDER / "r1_grpo.yaml"), "--dry-run"], "generated at most"),
+        (["train", str(FOLDER / "r1_grpo.yaml"), "--dry-run"], "generated tokens at most"),
         (["sft", str(FOLDER / "sft.yaml"), "--dry-run"], "optimizer step"),
         (["train", "grpo", "--dry-run"], "250 rollouts of 256 completions"),
         (["sft", str(recipe("sft.yaml")), "--dry-run"], "2,000 optimizer steps"),

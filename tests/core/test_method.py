@@ -225,11 +225,11 @@ def test_entropy_metric_counts_the_mask():
         ),
         (
             dr_grpo(beta=0.1, estimator="k1", placement="reward"),
-            ["- 0.1 * (G-1)/G * (K_t - mean_others K_t)", "mean_group r", "that still count at t, 0 where none does"],
+            ["- 0.1 * (G-1)/G * (K_t - mean_others K_t)", "mean_group r", "that reach t, 0 if none does"],
         ),
         (
             sage(),
-            ["note: each row's force is weighted by 1/|y|", "q > 1 at its prefixes a pull toward shorter answers"],
+            ["note: each row's force is weighted by 1/|y|", "q > 1, this is a pull toward shorter answers"],
         ),
         (replace(rloo(beta=0.1), reduction=TokenMean()), ["note: sum_i |y_i| is no constant", "O(1/B)"]),
         (sage(grpo(), Branch() * Token()), ["each factor clamped to its band, their product in [0.36, 1.96]"]),

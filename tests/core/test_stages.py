@@ -123,7 +123,7 @@ def test_guidance_goes_to_prompts_without_a_right_answer_and_weighs_by_the_ratio
     [
         (lambda: Dars(1), r"max_completions = 1; it counts the completions of a prompt"),
         (lambda: Dars(max_completions=True), "max_completions = True"),
-        (lambda: Dars(target="even"), r"target = 'even'.*write equal or hardness"),
+        (lambda: Dars(target="even"), r"target = 'even'.*set target to equal or hardness"),
         (lambda: UniformStages(form="sd"), r"UniformStages: .*form = 'sd'.*mean or std"),
         (lambda: Dars(baseline="first"), r"baseline = 'first'; write union, stages or second"),
         (lambda: MarginalValue(each=0), "each = 0"),
@@ -250,7 +250,7 @@ def test_what_is_said_of_the_bias_covers_both_baselines():
     said = dars().describe()
     assert "1.6 % at most with the mean of the others" in said and "up to 12 % more for a hard prompt" in said
     assert (
-        "G the size of its own group" in said
+        "G the size of its group" in said
         and "the division by what the step keeps" in dars(baseline="stages").describe()
     )
 
@@ -287,4 +287,4 @@ def test_plans_are_kept_groups_whose_rewards_differ():
         assert plan.max_refills == 0 and "G + e <= 32" in plan.equation
         for name in ("union", "stages", "second"):
             described = replace(rloo(), rollout=replace(plan, baseline=name)).describe()
-            assert "a prompt counts by how many it gets" in described and ("unbiased" in described) == (name == "union")
+            assert "prompts with more completions weigh more" in described and ("unbiased" in described) == (name == "union")

@@ -121,9 +121,9 @@ def test_the_lines_say_it_for_a_recipe_and_for_a_model_alone(small: Path) -> Non
 
 
 def test_without_a_network_it_says_what_to_do(small: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nobody/nothing.*Hub gave none.*put that one file into a folder"):
+    with pytest.raises(ConfigError, match=r"nobody/nothing.*Hub returned none.*put this file into a folder"):
         Size.of("nobody/nothing")
-    with pytest.raises(ConfigError, match=r"no config\.json there"):
+    with pytest.raises(ConfigError, match=r"no config\.json found"):
         Size.of(str(small.parent))
 
 

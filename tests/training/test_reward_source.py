@@ -120,7 +120,7 @@ def test_the_filter_looks_at_the_support_and_moves_where_nothing_is_kept(write_r
 
 def test_a_run_says_that_no_verifier_is_asked(write_recipe: Recipe, tmp_path: Path) -> None:
     config = load_config(TrainConfig, write_recipe(RLPR))
-    with pytest.warns(UserWarning, match="no verifier is asked"), RunDir.open(tmp_path / "run", dump(config)) as run:
+    with pytest.warns(UserWarning, match="the verifier is only used for metrics"), RunDir.open(tmp_path / "run", dump(config)) as run:
         train(config, run, Silent())
     kept = json.loads((tmp_path / "run" / "run.json").read_text())["warnings"]
     assert [one["kind"] for one in kept] == ["reward source"]

@@ -47,8 +47,8 @@ class Anchor:
     `alpha` in (0, 1), default 0.2). `placement` is "loss" (differentiated) or "reward" (detached, return-to-go).
 
     `source` selects pi_ref: "base", the model before any fine-tuning (the run's `base_model`, by default its initial
-    model); "sft", the model the run starts from; "snapshot@N", the run's own policy after N steps (until then the model
-    it starts from); or the path of a checkpoint. `refresh_every` = N replaces the reference by the current policy after
+    model); "sft", the initial model of the run; "snapshot@N", the policy of the run after N steps (until then the
+    initial model); or the path of a checkpoint. `refresh_every` = N replaces the reference by the current policy after
     every N steps.
 
     Invalid combinations raise ConfigError, or CancellingGuide if every factor of the guide would vanish from the

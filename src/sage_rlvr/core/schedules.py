@@ -37,7 +37,7 @@ def _require_finite(owner: str, **values: float) -> None:
 class Constant:
     """The same value at every step.
 
-    value: at every step.
+    value: the value at every step.
     """
 
     value: float
@@ -100,7 +100,7 @@ class CosineCycles:
     `lower` there, tail="released" starts the last cycle over, as the authors' released code does. With fewer than two
     steps per cycle (L = 1) no cycle comes down from its upper value: step 0 warns with the numbers.
 
-    upper: where a cycle begins, before its decay. lower: where it ends.
+    upper: value at the start of a cycle, before its decay. lower: value at its end.
     """
 
     upper: float

@@ -29,10 +29,10 @@ def dapo(
 ) -> Method:
     """L = (1/sum_i |y_i|) sum_i sum_t -max(min(rho A, clip(rho, 1 - low, 1 + high) A), dual min(A, 0)), over kept groups.
 
-    A = (r - mean) / (std + 1e-4) within the group, r = R the verifier's 0 and 1; a group is kept where 0 < #right < G, and
-    the rest is drawn anew from other prompts, at most `max_refills` times. With `overlong_buffer`,
-    r = 2 R - 1 - min(1, max(0, |y| - (max_tokens - buffer)) / buffer), `max_tokens` being the sampling limit. The paper has
-    no KL; beta > 0 adds beta * k3(pi, pi_ref) to each token. The dual clip is the recipe's (verl); None leaves it out.
+    A = (r - mean) / (std + 1e-4) within the group, r = R the verifier's 0 and 1; a group is kept if 0 < #right < G, and
+    the others are replaced by groups of other prompts, at most `max_refills` times. With `overlong_buffer`, r = 2 R - 1
+    - min(1, max(0, |y| - (max_tokens - buffer)) / buffer), `max_tokens` being the sampling limit. The paper has no KL;
+    beta > 0 adds beta * k3(pi, pi_ref) to each token. The dual clip is the recipe's (verl); None leaves it out.
     ConfigError if only one of `overlong_buffer` and `max_tokens` is given.
     """
     return Method(

@@ -129,10 +129,11 @@ class _Again(Exception):
 
 @GENERATORS.register
 class ServerGenerator:
-    """`POST {url}/v1/completions` of vLLM's server or one that speaks alike; one request a sample, `concurrency` at a time.
+    """`POST {url}/v1/completions` of vLLM's server or a compatible one; one request per sample, `concurrency` at a time.
 
-    A request is tried again after a broken connection, 429 and 5xx, at most `attempts` times, waiting 1, 2, 4, ... seconds up
-    to 30; any other refusal ends the evaluation with the server's words. `model` is the name under which it is served.
+    A request is tried again after a broken connection, 429 and 5xx, at most `attempts` times, waiting 1, 2, 4, ...
+    seconds up to 30; any other refusal ends the evaluation with the server's words. `model` is the name of the served
+    model.
     """
 
     name, local = "server", False

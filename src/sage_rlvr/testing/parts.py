@@ -174,7 +174,7 @@ def check_reward_source(source: RewardSource) -> None:
             "(B,) finite float32"
         )
         assert not whole.requires_grad, "a reward must have no gradient"
-        assert torch.allclose(whole[1:2], one), "a completion is rewarded for itself, whatever the others are"
+        assert torch.allclose(whole[1:2], one), "the reward of a completion must not depend on the others"
     assert float(paid.support[2]) == 0, "a completion without an answer must have no support"
     assert source.baseline in ("initial", "current", "none") and 0 <= source.given < 1 and source.ngram >= 1, (
         "its settings"
@@ -203,7 +203,7 @@ def check_rollout_plan(plan: RolloutPlan) -> None:
     if is_staged(plan):
         extra = plan.extra(rewards)
         assert extra.shape == (3,) and extra.dtype == torch.int64, "extra must return (P,) int64"
-        assert bool((extra >= 0).all()) and int(extra.max()) <= plan.max_completions - 3, "`max_completions` bounds both stages together"
+        assert bool((extra >= 0).all()) and int(extra.max()) <= plan.max_completions - 3, "`max_completions` bounds both stages"
         assert torch.equal(extra, plan.extra(rewards)), "an allocation must be a function of the rewards"
     check_recipe("rollout_plan", plan)
 

@@ -51,7 +51,7 @@ def test_a_state_guide_under_an_unbiased_loss_cancels(estimator, guide):
         Anchor(0.05, guide, estimator)
 
 
-@pytest.mark.filterwarnings("ignore:.*what q takes from the batch")
+@pytest.mark.filterwarnings("ignore:.*the part of q that depends on the batch")
 @pytest.mark.parametrize("estimator", UNBIASED)
 @pytest.mark.parametrize(
     "guide", [Token() * Branch(), Branch() * Token(), Branch() * Token() * Branch(threshold="p80")]
@@ -98,7 +98,7 @@ def test_a_percentile_under_an_unbiased_loss_cancels_as_a_threshold_does(estimat
     said = rf"^Branch cancels, up to .*{estimator} in the loss.*Use estimator='k3'.*or placement='reward' with estimator='k1'"
     with pytest.raises(CancellingGuide, match=said) as caught:
         Anchor(0.05, guide, estimator)
-    assert ("O(1/B) of B rows" in str(caught.value)) == (P80 in factors(guide))
+    assert ("O(1/B) for B rows" in str(caught.value)) == (P80 in factors(guide))
 
 
 def test_k3_takes_every_guide_without_a_word_except_random():
@@ -135,17 +135,17 @@ def test_in_the_reward_every_guide_runs():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"estimator": "k1"}, "noise and no pull"),
+        ({"estimator": "k1"}, "noise without a pull"),
         ({"estimator": "k3", "placement": "reward"}, "second order"),
         ({"estimator": "k2", "placement": "reward"}, "no KL"),
         (
             {"estimator": "k3_is", "placement": "reward"},
-            "detached, and what is left of the estimator is k3, second order",
+            "detached, which leaves k3, second order",
         ),
-        ({"estimator": "straight_through", "placement": "reward"}, "detached, and what is left of the estimator is k1"),
+        ({"estimator": "straight_through", "placement": "reward"}, "detached, which leaves exactly k1"),
         (
             {"estimator": "exact", "divergence": "forward", "placement": "reward"},
-            "no force is left at the state itself",
+            "no gradient remains at the state itself",
         ),
         ({"estimator": "k4"}, "choose one of k1"),
         ({"placement": "advantage"}, "'loss' or 'reward'"),
@@ -255,7 +255,7 @@ def test_a_division_by_the_length_of_the_row_gets_a_note(guide, estimator, pulls
     plain, noted = (effective_gradient(anchor, reduction) for reduction in (FixedBudget(), SequenceMean()))
     assert effective_gradient(anchor, TokenMean()) == plain and "1/|y|" not in plain
     assert noted.startswith(plain + "; note: each row's force is weighted by 1/|y|")
-    assert ("with q > 1 at its prefixes a pull toward shorter answers" in noted) == pulls
+    assert ("where q > 1, this is a pull toward shorter answers" in noted) == pulls
 
 
 @pytest.mark.parametrize(
@@ -270,11 +270,11 @@ def test_a_division_by_the_length_of_the_row_gets_a_note(guide, estimator, pulls
             ["E_pi sum_t E[log q_t | y_<=t]]", "bonus for reaching the tokens and states that q favors"],
             ["batch"],
         ),
-        (Random(), ["pays E[log q] for each token", "drift toward shorter answers"], ["bonus"]),
-        (Placebo(Branch()), ["comes from a large batch pays E[log q | s]"], ["bonus", "drift"]),
+        (Random(), ["adds E[log q] per token as reward", "drift toward shorter answers"], ["bonus"]),
+        (Placebo(Branch()), ["depends on a large batch adds the reward E[log q | s]"], ["bonus", "drift"]),
         (
             Placebo(Branch(), centered=True),
-            ["grad KL(pi || pi_ref) over whole sequences", "centered on log q = 0 pays nothing: noise only"],
+            ["grad KL(pi || pi_ref) over whole sequences", "with mean log q = 0 is noise only"],
             ["sum_t", "bonus", "drift", "E["],
         ),
         (

@@ -164,7 +164,7 @@ def test_the_k_of_pkpo_is_that_of_the_step(baseline):
         assert torch.equal(*found) and found[0].any()
     assert "k = Linear(start=5, end=1) at the step" in method.describe() and "pass@k with the k of the step" in method.describe()
     assert (method.advantage.least_group, flat.advantage.least_group) == ((6, 5) if baseline == "sloo" else (5, 4))
-    with pytest.raises(DataError, match=r"call its at\(step, total_steps\)"):
+    with pytest.raises(DataError, match=r"call at\(step, total_steps\)"):
         method.advantage(REWARDS)
 
 

@@ -41,7 +41,7 @@ def test_dpo_is_ln_2_at_its_reference_with_the_gradient_of_half_beta() -> None:
     loss, _ = pair_loss(margins(winner, torch.tensor([-4.5]), torch.tensor([-3.0]), torch.tensor([-4.0]), 0.1))
     assert float(loss.detach()) == pytest.approx(math.log(1 + math.exp(-h)))
     assert float(torch.autograd.grad(loss, winner)[0]) == pytest.approx(-0.1 / (1 + math.exp(h)))
-    with pytest.raises(DataError, match="one number a pair"):
+    with pytest.raises(DataError, match="one number per pair"):
         margins(winner, torch.zeros(2), winner, winner, 0.1)
 
 

@@ -107,7 +107,7 @@ def test_what_is_otherwise_on_verl_is_noted():
 def test_an_adapter_is_no_model_to_start_from(tmp_path: Path):
     """verl's reference is what lies below an adapter; a new adapter on a whole model is verl's own."""
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "embedded"}')
-    with pytest.raises(ConfigError, match="give the merged policy as the model"):
+    with pytest.raises(ConfigError, match="use the merged policy as the model"):
         words_of(config_of(f"model={tmp_path}"))
     found = words_of(config_of("engine.lora={rank: 4, alpha: 6, target_modules: [q_proj]}"))
     parts = {name: found[f"actor_rollout_ref.model.{name}"] for name in ("lora_rank", "lora_alpha", "target_modules")}
@@ -129,7 +129,7 @@ def test_a_checkpoint_with_adapters_becomes_a_policy(tmp_path: Path):
     inner = f"base_model.model.{name}"
     base = {f"{inner}.base_layer.weight": weight.clone()}
     save_file(base, trained / "model.safetensors")
-    with pytest.raises(CheckpointError, match="holds no adapter"):
+    with pytest.raises(CheckpointError, match="contains no adapter"):
         convert.save(config, tmp_path, tmp_path / "policy")
     layers = range(1, load_policy("embedded")[0].config.num_hidden_layers)
     rest = {f"{inner.replace('.0.', f'.{n}.')}.lora_{x}.default.weight": 0 * y for n in layers for x, y in (("A", a), ("B", b))}

@@ -35,7 +35,7 @@ class Filtered:
     0 in a group without a right answer. needs: "logps", "ref_logps", and for the exact Z "ref_right"; without a KL term name the
     reference by an anchor of beta 0.
 
-    alpha: which divergence, from forward (0) to reverse (toward 1). form: what is clipped. clip: the bound.
+    alpha: the divergence, from forward (0) to reverse (toward 1). form: what is clipped. clip: the bound.
     """
 
     alpha: float = 0.5

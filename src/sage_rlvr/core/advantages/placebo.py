@@ -48,7 +48,7 @@ class PlaceboRight:
     Right is what the verifier says, before a reward transform, whose preference is permuted away too. DataError if the verifier
     says neither 0 nor 1.
 
-    advantage: whose values are permuted, one without a running state.
+    advantage: the advantage to permute; must have no running state.
     """
 
     advantage: Advantage

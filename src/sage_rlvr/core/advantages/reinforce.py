@@ -33,10 +33,10 @@ class Signed:
     tokens  the step's tokens of the same sign, with a token mean: as `kept`, longer completions of a sign shrink its factor. The
             authors' code of PSR and NSR drops the other rows and averages over the tokens that are left, which is this
 
-    normalize_by: what each sign's sum is divided by, all or what is kept of the step or of the group, in rows or tokens.
-    right, wrong: what a right completion earns and a wrong one pays.
-    For W-REINFORCE each sign is divided by its own. kept and tokens count the whole rollout. DataError for rewards other than 0
-    and 1; a `Method` refuses `tokens` without a token mean, and `kept` and `group` with one.
+    normalize_by: divisor of the sum over each sign: all rows, or those of that sign in the step or group, in rows or
+    tokens. right, wrong: the reward of a right completion and the penalty of a wrong one. For W-REINFORCE each sign is
+    divided by its own. kept and tokens count the whole rollout. DataError for rewards other than 0 and 1; a `Method`
+    refuses `tokens` without a token mean, and `kept` and `group` with one.
     """
 
     right: float = 0.1

@@ -34,7 +34,7 @@ class DifferentialSmoothing:
     of dose * |l| besides. 0 in a group whose rewards are all equal, where the authors' code still adds the terms.
     needs: "logps". DataError for rewards other than 0 and 1.
 
-    right: nats that a right completion pays per nat of its mean log-prob. wrong: the same, earned by a wrong one.
+    right: weight of the mean log-prob that is subtracted for right completions. wrong: weight that is added for wrong ones.
     """
 
     right: float = 0.05

@@ -91,15 +91,15 @@ class Rows:
 class Buffer(ABC):
     """What is stored, and which of it a step trains on; a part says how.
 
-    weight: of its term beside the method's. alone: no policy gradient; advantage and surrogate of the method are not
-    read. policy: store the right completions of every rollout. base: samples of each training problem by the base
-    before step 0. base_prompts: only of the first so many problems. file: .jsonl with a problem's id and a right
-    completion on each line. oracle: every right completion that the task lists, before step 0 (an oracle). answers:
-    most distinct answers of a prompt. pool: most prompts with answers. representative: the text that stands for an
-    answer (first, newest, shortest, likeliest under the policy that wrote it). evict: which answer of a full prompt is
-    evicted (oldest, newest, commonest). prompts: prompts of an update. take: answers of each, at random; null: all.
-    draw: any prompt with an answer, those of the step, or preferably hard ones, by their failure rate. reduction: of
-    this term only.
+    weight: weight of the buffer's loss term. alone: train without the policy gradient; the method's advantage and
+    surrogate are unused. policy: store the right completions of every rollout. base: number of base-model samples per
+    training problem before step 0. base_prompts: sample only the first N problems. file: .jsonl with a problem's id and
+    a right completion on each line. oracle: every right completion that the task lists, before step 0 (an oracle).
+    answers: maximum number of distinct answers per prompt. pool: maximum number of prompts with answers.
+    representative: the text that stands for an answer (first, newest, shortest, likeliest under the policy that wrote
+    it). evict: which answer of a full prompt is evicted (oldest, newest, commonest). prompts: prompts per update. take:
+    answers per prompt and update, at random; null: all. draw: from which prompts: any with an answer, those of the
+    step, or preferably hard ones, by failure rate. reduction: the reduction of this term.
 
     A part also has `equation`, the loss of a token as one line, and `legend`, `ascends` and `prefers` as an `Advantage` has them.
     """

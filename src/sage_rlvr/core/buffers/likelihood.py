@@ -19,10 +19,10 @@ Law = Literal["uniform", "policy", "base"]
 class Likelihood(Buffer):
     """-sum over stored y of w(y) log pi(y): w uniform over a prompt's distinct answers, the policy's shares, or the base's.
 
-    law: which of these w is. "uniform": rejection-sampling fine-tuning with each answer once (arXiv 2308.01825); iterated on the
-    policy's own answers, expert iteration. "policy": w = pi(y) / pi(stored), without a gradient, which is the gradient of
-    -log pi(stored): the likelihood of the right set. "base": w = base(y) / base(stored): the forward KL from the base restricted to
-    what is stored.
+    law: the choice of w. "uniform": rejection-sampling fine-tuning with each answer once (arXiv 2308.01825); iterated
+    on the policy's own answers, expert iteration. "policy": w = pi(y) / pi(stored), without a gradient, which is the
+    gradient of -log pi(stored): the likelihood of the right set. "base": w = base(y) / base(stored): the forward KL
+    from the base restricted to what is stored.
     """
 
     law: Law = "uniform"

@@ -29,7 +29,7 @@ class Replay(Buffer):
     rollout without a right completion leaves no trace, which is its bias. Replayed are earlier rollouts (RLEP, arXiv 2507.07451;
     ExGRPO, arXiv 2510.02245); the method's KL and token weight are not.
 
-    surrogate: of the stored completions.
+    surrogate: the loss on stored completions.
     """
 
     surrogate: Surrogate = CLIP

@@ -100,7 +100,7 @@ class Multiplies:
 
 
 class Banded(Multiplies):
-    """A guide defined by `raw_q`; this class clamps q to [q_min, q_max], masks it and takes the log.
+    """A guide defined by `raw_q`; q is clamped to the band [q_min, q_max], masked, and its log returned.
 
     A subclass is a frozen dataclass with fields q_min and q_max; 0.6 and 1.4 are those of SAGE (arXiv 2605.18864).
     """

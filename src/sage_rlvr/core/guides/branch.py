@@ -24,7 +24,7 @@ class Branch(Banded):
     same setting works for every vocabulary. `signal` takes H_t from the policy that generated the data or from the
     reference.
 
-    threshold: nats, or a percentile as text. ratio: how much of each nat above the threshold is added to q.
+    threshold: entropy in nats, or a percentile as text. ratio: increase of q per nat above the threshold.
     """
 
     name: ClassVar[str] = "branch"

@@ -65,7 +65,7 @@ class Compose(Multiplies):
 
     Two guides of one kind draw independent noise. The empty product is `Flat`.
 
-    guides: those whose q are multiplied.
+    guides: the factors of the product.
     """
 
     name: ClassVar[str] = "compose"
@@ -130,7 +130,7 @@ class Placebo(Multiplies):
     what the guide pays it. within="row" by itself leaves each completion the sum that the guide gave it, which is all there
     is of a guide that pays whole completions, such as `Rarity`; centered, that sum is 0 in every draw.
 
-    guide: whose q is permuted.
+    guide: the guide whose q is permuted.
     """
 
     name: ClassVar[str] = "placebo"

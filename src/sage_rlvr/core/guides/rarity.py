@@ -26,8 +26,8 @@ class Rarity(Banded):
     sits in a few tokens, and SAGE's 1.4 would cut those few. `reference_power` above 0 sharpens the reference besides, so that
     what is rare, and a completion at all to the reference, is preferred. Chosen on the exact world, lab/pages/concepts/guides.md.
 
-    power: of the completion's surprisal in q; 0 is no guide. cap: nats of a completion that count. reference_power: of
-    pi_ref(y_t) in q.
+    power: exponent of the surprisal in q; 0 is no guide. cap: maximum surprisal of a completion in nats.
+    reference_power: exponent of pi_ref(y_t) in q.
     """
 
     name: ClassVar[str] = "rarity"

@@ -72,7 +72,7 @@ class AdaptiveEntropy:
     TRL's `use_adaptive_entropy` goes by the entropy of the optimizer step before. A target above what the policy ever has
     keeps the bonus on and drives c to `max_coef`: read policy/entropy first. needs: "entropies", "entropy_gradient".
 
-    target: nats below which the bonus is on. delta: by how much a rollout moves c.
+    target: entropy in nats below which the bonus is active. delta: change of c per rollout.
     """
 
     target: float = 0.2

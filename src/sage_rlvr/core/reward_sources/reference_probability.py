@@ -21,13 +21,13 @@ class ReferenceProbability:
     latter's M-th root ("geometric"). Nothing passes through it: r is detached. A completion without an answer to replace, cut off
     or ill-formed, earns 0 and no format credit.
 
-    debias         under which weights p(y* | x) stands: "initial", those the run began with, as in RLPR's released code (the
+    debias         the weights that compute p(y* | x): "initial", those at the start of the run, as in RLPR's released code (the
                    paper does not say); "current", the policy's; "none", nothing is subtracted. Initial ones over-credit once
                    the policy knows answers without reasoning.
     form           of p over the tokens of y*: their mean probability, the product, or its geometric mean
     format_weight  w
     clip           the upper bound; p - p is at most 1 by itself
-    repetition     what a completion loses that repeats an n-gram of `ngram` tokens `times` times or more; always. The released
+    repetition     penalty of a completion that repeats an n-gram of `ngram` tokens `times` times or more; always. The released
                    code counts n-grams of words, and leaves out completions that earn 0
     given          the share of y*'s first tokens in whose place the completion's own answer tokens stand; 0 is RLPR. Where a
                    completion is all answer (Countdown) z is empty, r is one number per problem, and nothing would be learned.

@@ -22,7 +22,7 @@ class Mara:
     right answer that the group shows, so that the KL no longer prefers the reference's likeliest. A group without a right
     answer keeps its zeros. needs: "ref_logps". DataError for rewards other than 0 and 1.
 
-    beta: that of the method's reverse KL.
+    beta: beta of the method's reverse KL.
     """
 
     beta: float = 0.1

@@ -29,7 +29,7 @@ class OutcomeCounts:
     that a rollout plan drops. The counts are the state: of the `memory` pairs of problem and answer that were seen last; one
     that is forgotten is new again. needs: "answers", "problems"; DataError for rewards other than 0 and 1 with "correct".
 
-    bonus: of an answer seen at most once, in units of a right answer's reward.
+    bonus: bonus of an answer seen at most once, in units of a right answer's reward.
     """
 
     bonus: float = 0.2
@@ -80,7 +80,7 @@ class OutcomeRepeats:
     `bonus_on`: "all" answers, as in the paper, or only "correct" ones. A completion without an answer keeps its reward. needs:
     "answers"; DataError for rewards other than 0 and 1 with "correct".
 
-    weight: price of a repeat, in units of a right answer's reward.
+    weight: penalty per repeat, in units of a right answer's reward.
     """
 
     weight: float = 0.2

@@ -20,8 +20,8 @@ class Unlikeliness:
     Completions of equal log-probability share the mean of their ranks (the authors' code breaks ties by place in the batch).
     needs: "logps". DataError for rewards other than 0 and 1.
 
-    weight: what the likeliest right completion of its group loses, as a share of its reward. per_token: rank by the mean over
-    tokens instead of the sum.
+    weight: the fraction of its reward that the likeliest right completion of a group loses. per_token: rank by the mean
+    over tokens instead of the sum.
     """
 
     weight: float = 0.25

@@ -17,8 +17,8 @@ class DynamicSampling:
     """Keep the groups with 0 < #right < G, refill with new prompts (DAPO, arXiv 2503.14476).
 
     A group is kept where its raw rewards are not all equal, so that its advantages are not all 0. After `max_refills`
-    refills an engine goes on with what it has; 9 is verl's 10 generations a step. A group that is all right with
-    different lengths is dropped too, although a price on length would have given it advantages.
+    refills an engine continues with the groups it has; 9 equals verl's 10 generations per step. A group that is all
+    right with different lengths is dropped too, although a price on length would have given it advantages.
 
     A prompt fills the batch in proportion to its chance k of being kept, and a kept group has 1/k of the expected force
     of all its groups (a dropped one has advantages 0): the two cancel, so that against all groups the expected gradient

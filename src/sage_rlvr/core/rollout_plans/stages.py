@@ -167,9 +167,9 @@ class Dars(_Stages):
 
     0 right of 8 does not tell p = 0 from p = .1, which has it 43 % of the time: there `max_completions` decides.
 
-    max_completions: completions of a prompt, both stages together. target: the level that hard prompts are brought to. form:
-    whose |A| is
-    evened out. baseline: "union" takes A over both stages, "stages" within each, "second" trains on the second stage only.
+    max_completions: completions of a prompt, both stages together. target: level to which hard prompts are raised.
+    form: the advantage whose |A| is equalized. baseline: "union" takes A over both stages, "stages" within each,
+    "second" trains on the second stage only.
     """
 
     max_completions: int = 32
@@ -235,8 +235,8 @@ def _shares(rewards: Rewards) -> list[Fraction]:
 class UniformStages(Dars):
     """The control of `Dars`: as many completions as that would draw in this step, spread over all prompts alike.
 
-    What does not split evenly goes to the step's first prompts. max_completions, target, form: those of the `Dars` that it
-    is held against.
+    What does not split evenly goes to the step's first prompts. max_completions, target, form: as in the `Dars` that it
+    controls for.
     """
 
     couples_prompts: ClassVar[bool] = True
@@ -259,12 +259,13 @@ class UniformStages(Dars):
 class GuidedStages(_Stages):
     """A second stage of `each` completions for prompts without a right one, drawn under a prompt with guidance in it.
 
-    The online form that Agent-RLVR (arXiv 2506.11425) suggests and does not run. Guidance g is what the recipe's teacher says of
-    the prompt's first completion; the completions are trained on under the prompt x without it. Drawn from another law, each
-    weighs w = min(pi(y|x) / pi(y|x,g), clip) in the loss, pi as it drew; clip = null leaves w = 1.
+    The online form that Agent-RLVR (arXiv 2506.11425) suggests and does not run. Guidance g is the hint of the recipe's
+    teacher for the prompt's first completion; the completions are trained on under the prompt x without it. Drawn from
+    another law, each weighs w = min(pi(y|x) / pi(y|x,g), clip) in the loss, pi as it drew; clip = null leaves w = 1.
 
-    max_completions: completions of a prompt, both stages together. baseline: "stages" takes A within each stage, "union" over both.
-    guided: false is the control, as many completions of the same prompts, drawn without guidance.
+    max_completions: completions of a prompt, both stages together. baseline: "stages" takes A within each stage,
+    "union" over both. guided: false is the control with as many completions of the same prompts, sampled without
+    guidance.
     """
 
     each: int = 8
@@ -340,9 +341,8 @@ class MarginalValue(_Stages):
     `each` * P largest values of the step are taken; ties go to the lower n, then to the earlier prompt.
 
     each: completions of a second stage, per prompt on average. max_completions: completions of a prompt, both stages
-    together. right, wrong:
-    the Beta law of p before the first stage. baseline: "union" takes A over both stages, "stages" within each, "second" trains on
-    the second stage only.
+    together. right, wrong: parameters of the Beta prior of p before the first stage. baseline: "union" takes A over
+    both stages, "stages" within each, "second" trains on the second stage only.
     """
 
     each: int = 5

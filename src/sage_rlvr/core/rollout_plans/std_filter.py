@@ -26,7 +26,7 @@ class StdFilter:
     The state is m and the number of steps seen; it moves in a step that keeps no group too, or the bar would never come down.
     After `max_refills` refills an engine goes on with what it has.
 
-    ratio: of the running mean of groups' standard deviations, below which a group is dropped.
+    ratio: threshold for dropping a group, as a multiple of the running mean of the groups' standard deviations.
     """
 
     ratio: float = 0.5

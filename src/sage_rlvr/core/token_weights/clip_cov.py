@@ -22,8 +22,7 @@ class ClipCov:
     one is in the window, as in the authors' code, so that in a small batch the share is larger than it says; where the window
     holds fewer than that, all of it. needs: "logps".
 
-    share: of all counted tokens, those whose weight is 0. low, high: between them lies the covariance of a token that may be
-    drawn.
+    share: fraction of counted tokens whose weight is 0. low, high: bounds of the covariance of tokens that may be drawn.
     """
 
     share: float = 2e-4

@@ -28,9 +28,10 @@ class ERank:
     At every token, as the paper means it: the released script adds its bonus to the reward that it has switched off, so that
     the bonus is 0 at every step and it trains plain GRPO, which is scale = 0 here. The rank grows with the length, so Phi does.
 
-    scale: of the bonus, in units of advantage. kappa: the bonus is at most |A| / kappa. stride, last: tokens a window, and
-    the last tokens of a completion that are looked at. whole_rank: the rank is over the whole completion, and `last` cuts velocity
-    and acceleration only, as in the released code. share: of a rollout in the running means.
+    scale: scale of the bonus, in units of advantage. kappa: the bonus is at most |A| / kappa. stride, last: tokens per
+    window, and the number of last tokens of a completion that are used. whole_rank: the rank is over the whole
+    completion, and `last` cuts velocity and acceleration only, as in the released code. share: weight of a rollout in
+    the running means.
 
     scale = 0 weighs nothing and measures: the running means are metrics, of the last rollout only with share = 1. Cost: the
     eigenvalues of one matrix of at most min(tokens, width) per window and completion. needs: "hidden".

@@ -22,7 +22,7 @@ class HighEntropy:
     1/share times this loss. The threshold is one of the whole rollout, not of a micro-batch; tokens at it are all kept. A KL
     in the loss still acts at every token. needs: "entropies".
 
-    share: of the counted tokens, those that train.
+    share: fraction of counted tokens that are trained on.
     """
 
     share: float = 0.2
