@@ -226,7 +226,7 @@ def test_every_supported_annotation(tree: dict[str, Any], value: Odd) -> None:
         ({"maybe": 3}, "expected a mapping with the keys size"),
         ({"mixed": True}, "expected a number or one of auto or a list, got the truth value True"),
         ({"table": {"a": 1}}, "table.a = 1: expected true or false, got the whole number 1; write true"),
-        ({"table": {"a": "no"}}, "set it to false"),
+        ({"table": {"a": "no"}}, "write false"),
         ({"opaque": 3}, "cannot be set from YAML"),
     ],
 )

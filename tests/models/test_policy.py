@@ -182,16 +182,16 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a layer fewer": (
         lambda f: said_in_config(f, num_hidden_layers=json.loads((f / "config.json").read_text())["num_hidden_layers"] - 1),
-        r"config.json has no place for the tensor model\.layers\.\d+\.\S+ and \d+ more of its weight files",
+        r"config.json has no place for the tensor model\.layers\.\d+\.\S+ and \d+ more of the weight files",
     ),
     "a layer more": (
         lambda f: said_in_config(f, num_hidden_layers=json.loads((f / "config.json").read_text())["num_hidden_layers"] + 1),
         "lack the tensor model.layers",
     ),
-    "20,000 layers": (lambda f: said_in_config(f, num_hidden_layers=20_000), r"num_hidden_layers = 20,000, and the weight files"),
+    "20,000 layers": (lambda f: said_in_config(f, num_hidden_layers=20_000), r"num_hidden_layers = 20,000, but the weight files"),
     "20,000 layers below": (
         lambda f: said_in_config(f, text_config={"num_hidden_layers": 20_000}),
-        r"text_config.num_hidden_layers = 20,000, and the weight files hold \d+ tensors",
+        r"text_config.num_hidden_layers = 20,000, but the weight files hold \d+ tensors",
     ),
     "a tensor more": (lambda f: retensored(f, lambda t: t.update({"more": torch.ones(3)})), "no place for the tensor more of"),
     "an index above": (lambda f: indexed(f, "../elsewhere.safetensors"), "'../elsewhere.safetensors' as a file of tensors"),

@@ -125,7 +125,7 @@ def _sequence(effect: Effect) -> str:
     if effect.role("batch") == "bonus":
         text += "; the part of q that depends on a large batch adds the reward E[log q | s] per token"
     if effect.role("nothing") == "drift":
-        text += "; the part of q that depends on nothing adds E[log q] per token as reward: below 0, a drift to shorter answers"
+        text += "; the q that depends on nothing adds E[log q] per token as reward: below 0, a drift toward shorter answers"
     if any(role == "noise" for _, role in effect.roles):
         text += "; the part of q with mean log q = 0 is noise only"
     return text

@@ -51,7 +51,7 @@ def _shaping(buffer: int | None, max_tokens: int | None) -> OverlongShaping | No
         return None
     if max_tokens is None:
         raise ConfigError(
-            f"dapo: overlong_buffer = {buffer} tokens needs max_tokens, the sampling limit (rollout.max_new_tokens of "
+            f"dapo: overlong_buffer = {buffer} needs max_tokens, the sampling limit (rollout.max_new_tokens of "
             "a recipe): set both; DAPO has overlong_buffer=4096, max_tokens=20480."
         )
     if buffer is None:

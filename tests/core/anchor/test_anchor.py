@@ -137,7 +137,7 @@ def test_in_the_reward_every_guide_runs():
     [
         ({"estimator": "k1"}, "noise without a pull"),
         ({"estimator": "k3", "placement": "reward"}, "second order"),
-        ({"estimator": "k2", "placement": "reward"}, "no KL"),
+        ({"estimator": "k2", "placement": "reward"}, "not that of any KL"),
         (
             {"estimator": "k3_is", "placement": "reward"},
             "detached, which leaves k3, second order",
@@ -219,7 +219,7 @@ def test_effective_gradient_says_what_descends(make, words):
         (
             Token() * Branch(),
             "k2",
-            ["KL(pi || q pi_ref)", "log q being E[log q_t | y_<=t]", "looks at the state alone cancels"],
+            ["KL(pi || q pi_ref)", "log q being E[log q_t | y_<=t]", "depends only on the state cancels"],
             ["noise"],
         ),
         (Rarity(), "k2", ["KL(pi || q pi_ref)"], ["y_<=t"]),
@@ -228,7 +228,7 @@ def test_effective_gradient_says_what_descends(make, words):
         (
             Token() * Branch(threshold="p80"),
             "k2",
-            ["KL(pi || q pi_ref)", "comes from a large batch cancels"],
+            ["KL(pi || q pi_ref)", "depends on a large batch cancels"],
             ["noise"],
         ),
         (Token() * Branch(), "k3", ["q(s) * (Zq pi - q pi_ref)", "q(s) scales the pull"], ["noise"]),
@@ -301,12 +301,12 @@ def test_in_the_reward_each_kind_of_factor_has_its_words(guide, words, absent):
             Branch(),
             "alpha",
             "q(s)**0.2 * grad D_alpha(pi, pi_ref), alpha = 0.2, at the visited states; q(s) scales the pull at the states it "
-            "marks and does not move the anchor",
+            "marks, and the minimum stays at pi_ref",
         ),
         (
             Branch(),
             "js",
-            "grad of 2 JS(pi, q pi_ref) at the visited states: q enters it, and neither scales it nor drops out",
+            "grad of 2 JS(pi, q pi_ref) at the visited states: q changes the target, neither as a factor nor as a constant",
         ),
     ],
 )
@@ -324,7 +324,7 @@ def test_noise_in_an_exact_sum_warns_and_under_js_says_that_its_mean_acts(diverg
     with pytest.warns(UserWarning, match="^Random in an exact sum is noise") as caught:
         effect = Anchor(0.05, Random(), "exact", divergence=divergence).effect
     only = divergence != "js"
-    assert ("noise only" in str(caught[0].message)) == only and ("second order" in str(caught[0].message)) != only
+    assert ("noise only" in str(caught[0].message)) == only and ("second-order" in str(caught[0].message)) != only
     assert effect.acts != only and effect.role("nothing") == ("noise" if only else "tilts")
 
 

@@ -214,7 +214,7 @@ def test_what_is_declared_wrongly_is_found(monkeypatch, wrong, words):
     with pytest.raises(AssertionError, match=words):
         check_advantage(GroupNormalized())
     monkeypatch.setattr(Filtered, "dead", lambda part, size: Dead("compared", 0.0, "compared"))
-    with pytest.raises(AssertionError, match="none_right: it refuses"):
+    with pytest.raises(AssertionError, match="none_right: the advantage rejects"):
         check_advantage(Filtered())
 
 

@@ -141,7 +141,7 @@ def test_micro_batches_of_episodes_give_the_same_gradient(make: Make, method: st
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("{name: rft}", "stores answers as as one text"),
+        ("{name: rft}", "stores each answer as one text"),
         ("{name: rlpr}", "needs the probability of a reference answer"),
         ("{name: alpha_dpg, z: exact}", "reads the probability of all correct answers"),
     ],

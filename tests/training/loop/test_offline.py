@@ -55,7 +55,7 @@ def test_tokens_of_an_environment_are_read_and_not_counted() -> None:
     prompts, tokens, mask, owners, counted = laid_out([pair, pair], 0)
     assert prompts == [(1, 2)] * 2 and tokens.tolist() == [[3, 4, 5], [6, 0, 0]] * 2 and owners.tolist() == [0, 0, 1, 1]
     assert mask.sum(1).tolist() == [3, 1] * 2 and counted.tolist() == [[True, False, True], [True, False, False]] * 2
-    with pytest.raises(DataError, match="two prompts"):
+    with pytest.raises(DataError, match="different prompts"):
         laid_out([(pair[0], replace(pair[1], prompt=(9,)))], 0)
 
 

@@ -96,7 +96,7 @@ def test_the_filters_mean_is_in_the_checkpoint(tiny_policy: Path, tmp_path: Path
 
 def test_a_recipe_reads_its_tasks_reference_answers(write_recipe: Callable[..., Path], tmp_path: Path) -> None:
     config = load_config(TrainConfig, write_recipe("{name: rlpr, given: 0.5}"), [("engine.name", "trl")])
-    with pytest.warns(UserWarning, match="the verifier is only used for metrics"), RunDir.open(tmp_path / "run", dump(config)) as run:
+    with pytest.warns(UserWarning, match="only computed for metrics"), RunDir.open(tmp_path / "run", dump(config)) as run:
         assert train(config, run, tmp_path / "run", Silent()) == 2
     rows = read_metrics(tmp_path / "run")
     assert all(0 < row["self_reward/mean"] < row["reward/mean"] < 1 for row in rows)

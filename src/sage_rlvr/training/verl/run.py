@@ -155,7 +155,7 @@ def failed(said: Path) -> SageError:
             _, found, words = line.partition(f"{kind.__name__}: ")
             if found:
                 return kind(f"on verl: {words}")
-    last = lines[-1] if lines else "silently"
+    last = lines[-1] if lines else "(no output)"
     return CheckpointError(f"verl exited with an error; its output is in {said}; last line: {last}")
 
 
