@@ -265,7 +265,7 @@ def test_a_file_is_verified_and_stored(write_recipe: Recipe, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ([("FIRST", "GOOD"), ("FIRST", "1+1")], r"wrong\.jsonl:2: problem '.*' is wrong \(.*\): '1\+1'; remove or correct"),
+        ([("FIRST", "GOOD"), ("FIRST", "1+1")], r"wrong\.jsonl:2: .* is wrong \(.*\): '1\+1'; remove or correct"),
         ([("nobody", "1+1")], r"wrong\.jsonl:1: problem 'nobody' is none of the 60 training problems of countdown"),
         ([("FIRST", 3)], r"wrong\.jsonl:1: give \{\"problem\": id"),
         ([("FIRST", None)], r"wrong\.jsonl:1: give"),
