@@ -20,18 +20,18 @@ VERL_ENV := $(MAKE) VENV=.venv-verl EXTRAS=dev,verl CONSTRAINTS=constraints-verl
 # DeepSpeed compiles a part of itself at its first start on a CPU, by a C++ compiler.
 DEEPSPEED := deepspeed==0.19.8 hjson==3.1.0 py-cpuinfo==9.0.0 msgpack==1.2.4 ninja==1.13.2 einops==0.8.2
 # What is imported names arguments that the oldest TRL does not have; the authors' recipes are of the newest.
-NEWEST := tests/config/test_import_config.py tests/config/test_paper_recipes.py
+NEWEST := lab/tests/test_authors_yaml.py tests/config/test_paper_recipes.py
 # Tests that skip without TRL or without the trackers, in whatever file they stand.
 TRL_TESTS := -m pytest -n 2 tests/training/trl* tests/training/test_trackers.py tests/seams tests/test_examples.py \
   tests/tasks/test_jsonl.py tests/registry/test_extending.py $(NEWEST)
 
 .PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-sharded test-verl test-vllm docs tutorial wheel \
-  bench bench-trl bench-eval bench-parts ways acting battery guided base lint format clean
+  bench bench-trl bench-eval base lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
-	@echo "make reproduce  the paper's experiments on two cores: recipes/designs/tier1.yaml and tier2.yaml, hours, resumable"
-	@echo "make reproduce-quick   MaxRL with a KL against the hull of GRPO and RLOO on the world with room, about 20 minutes"
+	@echo "make reproduce  the paper's Tables 1 and 3 on two cores: recipes/designs/table1.yaml and table3.yaml, hours, resumable"
+	@echo "make reproduce-quick   MaxRL with a KL term against GRPO and RLOO on hard Countdown, about 20 minutes"
 	@echo "make test       the fast tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-all   both"
@@ -46,22 +46,18 @@ help:
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
 	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
 	@echo "make bench-trl  SageTrainer against plain GRPOTrainer: step time, peak memory, forward passes"
-	@echo "make bench-parts  what each method's parts cost a step of the loop: docs/results/parts_speed.md"
-	@echo "make ways       follow one number through the code, from its record to the page: how many files it is in"
-	@echo "make acting     show that each part of each Countdown recipe acts: docs/results/parts.md"
-	@echo "make battery    100 kills, 800 damaged files, 10,000 hostile answers; figures: docs/results/battery.md"
-	@echo "make guided     Agent-RLVR on the repair world, three seeds with controls: hours, resumable"
 	@echo "make base       rebuild the shipped base policy from recipes/countdown/sft.yaml"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     ruff format and its import order, written to the files"
 	@echo "make clean      remove .venv and caches; runs/ stays"
+	@echo "make -C lab     the laboratory: its tests, studies and pages"
 
 demo: $(VENV)/.installed
 	$(BIN)/sage-rlvr demo $(ARGS)
 
 reproduce: $(VENV)/.installed
-	$(BIN)/sage-rlvr sweep recipes/designs/tier1.yaml --out runs/tier1 $(ARGS)
-	$(BIN)/sage-rlvr sweep recipes/designs/tier2.yaml --out runs/tier2 $(ARGS)
+	$(BIN)/sage-rlvr sweep recipes/designs/table1.yaml --out runs/table1 $(ARGS)
+	$(BIN)/sage-rlvr sweep recipes/designs/table3.yaml --out runs/table3 $(ARGS)
 
 reproduce-quick: $(VENV)/.installed
 	$(BIN)/sage-rlvr sweep recipes/designs/quick.yaml --out runs/quick $(ARGS)
@@ -119,21 +115,6 @@ bench-eval: $(VENV)/.installed
 bench-trl:
 	$(TRL_ENV)
 	.venv-trl/bin/python benchmarks/trl_cost.py $(ARGS)
-
-bench-parts: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/parts.py --docs docs/results/parts_speed.md $(ARGS)
-
-ways: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ways.py $(ARGS)
-
-acting: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/sage-rlvr study acting --docs docs $(ARGS)
-
-battery: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m tests.battery all --out docs/results/battery.md $(ARGS)
-
-guided: $(VENV)/.installed
-	SAGE_RLVR=$(BIN)/sage-rlvr bash recipes/repair/guided.sh runs/guided
 
 base: $(VENV)/.installed
 	$(BIN)/sage-rlvr sft recipes/countdown/sft.yaml --run runs/base --out src/sage_rlvr/assets/countdown_base $(ARGS)

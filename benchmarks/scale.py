@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md: what a step costs by model size and number of GPUs, counted by `training.counts.footprint`.
+"""The tables of lab/pages/scale.md: what a step costs by model size and number of GPUs, counted by `training.counts.footprint`.
 
     python benchmarks/scale.py                          # print them
     python benchmarks/scale.py --docs lab/pages/scale.md     # write them between their marks

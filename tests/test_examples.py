@@ -107,3 +107,25 @@ def test_the_same_script_under_torchrun():
     script = [str(EXAMPLES / "trl_lora.py"), "--steps", "1", "--batch", "16", "--processes", "2"]
     said = output(*launch, *script, ACCELERATE_USE_CPU="true", GLOO_SOCKET_IFNAME="lo")
     assert "81920 weights trained, by 2 process(es)" in said
+
+
+def test_the_script_of_the_readme_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With a tiny model in the place of the one that it names; the files are found by the model's name, as on the Hub."""
+    import re
+    import string
+
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    (script,) = [block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "SageTrainer" in block]
+    folder = tmp_path / "HuggingFaceTB" / "SmolLM2-135M-Instruct"
+    characters = Tokenizer(models.WordLevel({c: i for i, c in enumerate(["<eos>", *string.printable])}, unk_token="<eos>"))
+    characters.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    PreTrainedTokenizerFast(tokenizer_object=characters, eos_token="<eos>", pad_token="<eos>").save_pretrained(folder)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=len(string.printable) + 1, eos_token_id=0, pad_token_id=0, **sizes)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(script)
+    assert "'train_loss'" in output(sys.executable, "script.py", PYTHONPATH=str(EXAMPLES.parent / "src"), HF_HUB_OFFLINE="1")

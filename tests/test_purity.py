@@ -1,4 +1,4 @@
-"""The layering is what docs/architecture.md says, and the README's tree is what is there: both are read as text.
+"""The layering is what docs/contributing.md says, and the README's tree is what is there: both are read as text.
 
 Imports are read with ast, those inside functions and under TYPE_CHECKING included: a lazy import is still a dependency.
 """
@@ -130,7 +130,7 @@ def test_the_layers_have_an_order():
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_module_imports_only_what_its_layer_may(path: Path):
     part = part_of(path)
-    assert part in LAYERS, f"{part} has no layer; give it a line in LAYERS and in docs/architecture.md"
+    assert part in LAYERS, f"{part} has no layer; give it a line in LAYERS and in docs/contributing.md"
     forbidden = parts_imported(path) - LAYERS[part] - {part}
     assert not forbidden, f"{path.relative_to(ROOT)} imports {sorted(forbidden)}; {part} may use {sorted(LAYERS[part])}"
     if part in THIRD_PARTY:
@@ -148,6 +148,34 @@ def test_the_reader_of_imports_sees_lazy_and_relative_ones(tmp_path: Path, monke
     assert parts_imported(module) == {"core", "runs"}
     assert third_party(module) == {"scipy"}
     assert part_of(module) == "core"
+
+
+# ---- the laboratory stands outside
+
+LABORATORY = re.compile(r"(?<![\w./])lab/|python -m lab\b")
+
+
+def of_the_laboratory(path: Path) -> list[str]:
+    """Imports of lab, and strings with a path in lab/ or its command; docstrings and comments may name them."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    named = [node.value for node in strings if id(node) not in docs and LABORATORY.search(node.value)]
+    return sorted(name for name in imports_of(path) if name.split(".")[0] == "lab") + named
+
+
+def test_nothing_in_the_package_imports_the_laboratory_or_names_its_files():
+    found = {str(path.relative_to(PACKAGE)): of_the_laboratory(path) for path in MODULES}
+    assert not {name: uses for name, uses in found.items() if uses}
+
+
+def test_what_reaches_for_the_laboratory_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
+    module = tmp_path / "one.py"
+    module.write_text('"""See lab/README.md."""\n\ndef f():\n    from lab.theory import tree\n    return "lab/pages"\n')
+    assert of_the_laboratory(module) == ["lab.theory", "lab/pages"]
+    module.write_text('"""See lab/README.md."""\nx = "runs/lab/one"\ny = 1\n"""As `python -m lab anchor` prints it."""\n')
+    assert of_the_laboratory(module) == []
 
 
 # ---- the page is drawn from values

@@ -1,15 +1,12 @@
-"""The training YAML of SAGE's authors as recipes of this package, and in a line each what it did not mean.
+"""Recipes from the training YAML of SAGE's authors, with one line for each key whose meaning differs here.
 
     imported = import_config("train_config.yaml", sft_run="runs/mine-sft")
     imported.train, imported.sft          YAML text of a train recipe, and of the SFT recipe before it (None without one)
-    imported.findings                     kept: as their code has it; changed: otherwise here; dropped: nothing here reads it
+    imported.findings                     kept: as in their code; changed: different here; dropped: not read here
 
-Their file is that of github.com/tally0818/SAGE at c9b3b69 (TRL 0.23, one process): nested sections, or the flat keys that
-came before. What their code does with a key was read there. The arithmetic is kept wherever it is what somebody would
-want; every departure is a finding, and stands in the head of the recipe too.
-
-Three tables say it all: `keys.KEYS` (what their code reads, and where), `notes.REFUSALS` and `NOTES`. Here a
-file is looked up by the first, asked the other two, and written down.
+Their file is that of github.com/tally0818/SAGE at c9b3b69 (TRL 0.23, one process), with nested sections or the older flat keys.
+Read keys.py (`KEYS`: what their code reads, and where), notes.py (`REFUSALS` and `NOTES`: what is rejected or differs), then
+this file, which looks a file up in those tables and writes the recipes; command.py is `python -m lab authors-yaml`.
 """
 
 from __future__ import annotations

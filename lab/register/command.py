@@ -8,6 +8,7 @@ from pathlib import Path
 from lab.register import designs, questions
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.recipes import shipped
+from sage_rlvr.runs import writing
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
@@ -18,9 +19,11 @@ class Register(Command):
 
     file: Path = EXPERIMENTS / "register.yaml"
     """The register, beside the folders that it names."""
+    docs: Path | None = None
+    """Write results/register.md in this folder of pages (lab/pages) instead of printing."""
 
     def execute(self, session: Session) -> int:
-        session.say(*questions.register_lines(questions.answers(self.file)))
+        _print_or_write(session, questions.page(questions.answers(self.file)), self.docs, "register.md")
         return 0
 
 
@@ -30,10 +33,22 @@ class Designs(Command):
 
     folder: Path = EXPERIMENTS
     """The folder of experiments."""
+    docs: Path | None = None
+    """Write results/designs.md in this folder of pages (lab/pages) instead of printing."""
 
     def execute(self, session: Session) -> int:
-        session.say(designs.page(self.folder, design_files(self.folder)).rstrip())
+        _print_or_write(session, designs.page(self.folder, design_files(self.folder)), self.docs, "designs.md")
         return 0
+
+
+def _print_or_write(session: Session, page: str, docs: Path | None, name: str) -> None:
+    if docs is None:
+        session.say(page.rstrip())
+        return
+    where = docs / "results" / name
+    with writing("page", docs, 1 << 20):
+        where.write_text(page, encoding="utf-8")
+    session.say(f"written: {where}")
 
 
 def design_files(folder: Path) -> dict[str, Path]:

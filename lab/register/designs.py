@@ -1,6 +1,6 @@
 """The designs, counted, and the rivals held against themselves, as one page from the files.
 
-`python -m lab.register.designs docs/results` prints lab/pages/results/designs.md.
+`python -m lab designs` prints lab/pages/results/designs.md.
 """
 
 from __future__ import annotations

@@ -199,6 +199,16 @@ def pooled_seeds(parts: Sequence[Interval]) -> Interval:
     return Interval(value=mean, low=mean - reach, high=mean + reach, level=level, over=parts[0].over, n=n)
 
 
+HEAD = """# Questions that were raised by results
+
+Printed by `python -m lab register` from the summaries in `lab/experiments`; questions: `lab/experiments/register.yaml`."""
+
+
+def page(found: Sequence[Answer]) -> str:
+    """The whole page, Markdown."""
+    return "\n".join([HEAD, "", *register_lines(found)]) + "\n"
+
+
 def register_lines(found: Sequence[Answer]) -> list[str]:
     """The register as a Markdown table, and its rule."""
     return [register_table(found).markdown(), "", RULE]

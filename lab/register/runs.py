@@ -77,8 +77,8 @@ def entries(results: Path, designs: Mapping[str, Path]) -> list[Entry]:
     summaries = {path.parent.name for path in results.glob("*/summary.json")}
     if not summaries:
         raise DataError(
-            f"{results}: holds no folder with a summary.json; name the folder that has one for each sweep, such as docs/results, "
-            f"or make one: {suggest('sweep', 'DESIGN', '--out', results / 'NAME')}"
+            f"{results}: holds no folder with a summary.json; name the folder that has one for each sweep, such as "
+            f"lab/experiments, or make one: {suggest('sweep', 'DESIGN', '--out', results / 'NAME')}"
         )
     if lost := sorted(summaries - {*designs}):
         raise DataError(

@@ -1,6 +1,6 @@
 """What each method's parts cost: a step of the loop against the same step with GRPO's parts, paired, in CPU seconds.
 
-    python benchmarks/parts.py [--repeats 10] [--docs lab/pages/results/parts_speed.md] [--names verl rlpr]
+    python -m lab.stress.parts_speed [--repeats 10] [--names verl rlpr]
 
 A method keeps its KL, rollout plan and reduction on both sides; advantage, reward transform, token weight, surrogate and guide
 become GRPO's on the other, which has no loss term, no buffer, and the verifier's rewards. Both sides take the same step from the
@@ -17,20 +17,17 @@ import statistics
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
 
-from lab.studies.pages import filled
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.guides import Flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods import METHODS
-from sage_rlvr.reading import read_text
 from sage_rlvr.recipes import find
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import Table
@@ -45,12 +42,10 @@ SETTINGS: dict[str, dict[str, Any]] = {"erank": {"stride": 4}}
 
 @dataclass(frozen=True)
 class Options:
-    """repeats: pairs of steps of a method. names: some methods alone, whose
-    rows of the page are made anew. docs: a page between whose marks the table goes."""
+    """repeats: pairs of steps of a method. names: some methods only."""
 
     repeats: int = 10
     names: tuple[str, ...] = ()
-    docs: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -144,18 +139,6 @@ def main(options: Options) -> None:
     which = ", ".join(options.names) or "all methods"
     busy = f"{which}: {options.repeats} pairs of steps per method; {load}."
     print(table(found).markdown(), busy, sep="\n\n")
-    if options.docs is not None:
-        text = read_text(options.docs)
-        old = text.partition("<!-- speed:begin -->")[2].partition("<!-- speed:end -->")[0]
-        shown = merged(old, found, busy) if options.names else f"{table(found).markdown()}\n\n{busy}"
-        options.docs.write_text(filled(text, {"speed": shown}, options.docs), encoding="utf-8")
-
-
-def merged(old: str, found: list[Timed], busy: str) -> str:
-    """The rows and notes of a page with some methods measured anew, each below those of the methods that stay."""
-    rows, notes = old.strip().split("\n\n", 1)
-    stay = [row for row in rows.splitlines() if row.split("|")[1].strip() not in {one.name for one in found}]
-    return "\n".join([*stay, *table(found).markdown().splitlines()[2:]]) + f"\n\n{notes}\n\n{busy}"
 
 
 if __name__ == "__main__":

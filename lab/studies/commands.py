@@ -1,4 +1,4 @@
-"""Commands of the studies: `python -m lab anchor|guides|shared|ablation|map|options`."""
+"""Commands of the studies: `python -m lab anchor|guides|shared|ablation|map`."""
 
 from __future__ import annotations
 
@@ -193,13 +193,12 @@ class Map(Command):
     support: bool = False
     """Also train each on small trees to equal P(right), and count the right answers it kept, gained and lost; some minutes."""
     docs: Path | None = None
-    """Also write results/methods.md, results/map.md and its picture in this folder of pages (lab/pages), of all methods; with
-    --support results/support.md too."""
+    """Also write results/map.md and its picture in this folder of pages (lab/pages), of all methods; with --support
+    results/support.md too."""
 
     def execute(self, session: Session) -> int:
         from lab.studies import supports
-        from lab.studies.method_pages import write_docs
-        from lab.studies.objectives import placed, same, table
+        from lab.studies.objectives import placed, same, table, write_docs
         from sage_rlvr.api.printed import print_table
 
         if self.names and self.docs is not None:

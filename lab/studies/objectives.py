@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
+from lab.studies.pages import remade
 from lab.theory.utility import SHARES, Axes, axes, has_axes, same_objectives
 from sage_rlvr.core.describe import preference
 from sage_rlvr.core.method import Method
@@ -19,6 +20,7 @@ from sage_rlvr.methods import METHODS
 from sage_rlvr.render.style import INK, MUTED, RC, saved
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
+from sage_rlvr.runs import writing
 from sage_rlvr.training.trl.arguments import not_on_trl
 
 GROUP_SIZE = 8
@@ -90,6 +92,16 @@ def tables_of(found: Sequence[Placed]) -> dict[str, str]:
     """What stands between the marks of lab/pages/results/map.md."""
     told = "The same reward term in expectation, whatever stands beside it; (x 2): twice its force, so that beta acts as beta / 2:"
     return {"methods": "\n".join([table(found).markdown(), "", told, "", *(f"- {line}" for line in same(found))])}
+
+
+def write_docs(found: Sequence[Placed], docs: Path) -> list[Path]:
+    """Make the table of results/map.md and images/map.png in a folder of pages again."""
+    page, text = remade(docs, "results/map.md", tables_of(found))
+    image = docs / "images" / "map.png"
+    with writing("page", docs, 1 << 20):
+        page.write_text(text, encoding="utf-8")
+        picture(found, image)
+    return [page, image]
 
 
 def picture(found: Iterable[Placed], path: str | Path | None = None) -> Figure:

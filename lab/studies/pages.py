@@ -1,4 +1,4 @@
-"""Pages of the docs with tables that commands make: between <!-- name:begin --> and <!-- name:end -->."""
+"""Pages with tables that commands make: between <!-- name:begin --> and <!-- name:end -->."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def remade(docs: Path, name: str, made: Mapping[str, str]) -> tuple[Path, str]:
     """The page docs/`name` and its text with the tables in `made` put in. DataError where it is not there, or lacks a mark."""
     where = docs / name
     if not where.is_file():
-        raise DataError(f"{where} is not there; name the folder that holds {name}, as docs/ of the repository does.")
+        raise DataError(f"{where} is not there; name the folder that holds {name}, such as lab/pages.")
     return where, filled(read_text(where), made, where)
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from command import call
+from lab.__main__ import main
 from lab.authors_yaml import Imported, import_config
 from lab.authors_yaml.keys import KEYS
 from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump, load_config, parse_yaml
@@ -377,7 +378,7 @@ def test_every_place_is_looked_up_under_one_name() -> None:
 def test_the_verb_writes_recipes_that_load_and_dry_run(given_file: Any, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "new" / "mine.yaml"
     source = str(given_file(model__instruction_tuned=False))
-    assert call("import-config", source, "-o", str(out)) == 0
+    assert main(["authors-yaml", source, "-o", str(out)]) == 0
     assert "written: " in capsys.readouterr().err
     config = load_config(TrainConfig, out)
     assert config.model == "runs/mine-sft/adapter"
@@ -385,9 +386,9 @@ def test_the_verb_writes_recipes_that_load_and_dry_run(given_file: Any, tmp_path
     load_config(FinetuneConfig, out.with_name("mine-sft.yaml"))
     assert call("train", str(out), "--dry-run") == 0
     assert "max_steps = 100" in capsys.readouterr().out
-    assert call("import-config", source, "-o", str(out)) == 2
+    assert main(["authors-yaml", source, "-o", str(out)]) == 2
     assert "there already" in capsys.readouterr().err
-    assert call("import-config", source) == 0
+    assert main(["authors-yaml", source]) == 0
     shown, err = capsys.readouterr()
     assert shown.count("# From theirs.yaml") == 2
     findings = [str(finding) for finding in import_config(source, sft_run="runs/theirs-sft").findings]

@@ -70,7 +70,7 @@ def small(folder: Path) -> dict[str, Path]:
 
 def test_the_page_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["designs"]) == 0
-    again = "print it again: python -m lab designs > lab/pages/results/designs.md"
+    again = "print it again: make -C lab pages"
     assert capsys.readouterr().out == (PAGES / "designs.md").read_text(encoding="utf-8"), again
 
 
@@ -163,7 +163,7 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path)]) == 2
+    assert main(["designs", "--folder", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert f"{tmp_path}: holds no folder with a summary.json" in error and "sage-rlvr sweep DESIGN --out" in error
     summary(tmp_path, "lost", {"grpo": arm("GRPO", SIX)})

@@ -11,10 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.__main__ import main
 from lab.register.questions import RULE, Answer, answers, pooled_seeds, register_lines
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import Metric
-from sage_rlvr.stats.intervals import seed_interval
+from sage_rlvr.results.stored import row_tree
+from sage_rlvr.stats.comparison import Comparison
+from sage_rlvr.stats.intervals import Interval, seed_interval
 
 RESULTS = Path(__file__).parents[1] / "experiments"
 PAGES = Path(__file__).parents[1] / "pages" / "results"
@@ -53,10 +57,13 @@ def test_beta_over_twelve_seeds_by_hand() -> None:
     )
 
 
-def test_the_page_is_what_the_command_prints() -> None:
-    page = (PAGES / "register.md").read_text(encoding="utf-8")
-    assert page.split("\n\n", 2)[2] == "\n".join(register_lines(answers(RESULTS / "register.yaml"))) + "\n"
-    assert RULE in page
+def test_the_page_is_what_the_command_prints(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    stored = (PAGES / "register.md").read_text(encoding="utf-8")
+    assert main(["register"]) == 0
+    assert capsys.readouterr().out == stored, "print it again: make -C lab pages"
+    (tmp_path / "results").mkdir()
+    assert main(["register", "--docs", str(tmp_path)]) == 0
+    assert (tmp_path / "results" / "register.md").read_text(encoding="utf-8") == stored and RULE in stored
 
 
 QUESTION = {
@@ -65,15 +72,18 @@ QUESTION = {
 }  # fmt: skip
 
 
-def write(folder: Path, value: float, low: float, high: float, *, more: str = "", **changes: str) -> Path:
-    row = {"kind": "control", "a": "A", "b": "B", "metric": "pass@1", "p": 0.04} | changes
+def write(folder: Path, value: float, low: float, high: float, *, more: str = "", b: str = "B") -> Path:
+    """A register with one question, beside the two summaries that it names; both hold A against `b`."""
+    gap = Interval(value=value, low=low, high=high, level=0.95, over="training seeds", n=3)
+    outcome = "better" if low > 0 else "worse" if high < 0 else "tied"
+    comparison = Comparison(difference=gap, p=0.04, outcome=outcome, over="training seeds")
+    row = Row(a="A", b=b, metric=Metric(name="pass", k=1, at="temperature", temperature=1.0), comparison=comparison)
     arms = {key: {"label": key.upper(), "recipe": "", "why": "", "seeds": [0, 1, 2]} for key in "abc"}
-    whole = {"schema": 1, "tier": "t", "notes": "", "control": "b", "seeds": [0, 1, 2], "base": None, "arms": arms, "away": {}}
-    whole |= {"relabelled": {"splits": 0}}
-    gap = {"value": value, "low": low, "high": high, "level": 0.95, "over": "training seeds", "n": 3}
+    whole = {"format": 2, "title": "t", "notes": "", "control": "b", "seeds": [0, 1, 2], "base": None, "arms": arms, "away": {}}
+    whole |= {"ks": [1], "questions": [], "rows": [row_tree(row)]}
     for name in ("old", "new"):
         (folder / name).mkdir(exist_ok=True)
-        (folder / name / "summary.json").write_text(json.dumps(whole | {"comparisons": [row | {"difference": gap}]}))
+        (folder / name / "summary.json").write_text(json.dumps(whole))
     path = folder / "register.yaml"
     path.write_text(f"questions:\n  - {json.dumps(QUESTION)}\n{more}")
     return path
@@ -125,19 +135,20 @@ def test_a_question_of_no_seeds_is_refused(tmp_path: Path) -> None:
 
 def test_how_many_were_set_together() -> None:
     """By the family of the summary; where none was named those of the register; exploratory rows are beside them."""
-    told = answers(RESULTS / "register.yaml")
+    told, sage = answers(RESULTS / "register.yaml"), "2026-11-24_sage_on_hard_countdown"
 
     def of(results: str) -> set[tuple[int, bool, bool]]:
         found = [one for one in told if one.question.asked_of.results == results]
         return {(one.one_of, one.exploratory, math.isfinite(one.adjusted)) for one in found}
 
-    assert of("sage_room") == {(14, False, True), (14, False, False)}  # seven of them cannot be read
-    assert len([one for one in told if one.question.asked_of.results == "sage_room"]) == 14
-    assert of("frontier_500") == {(44, False, True), (44, True, False)}  # eight discarded count; T = 0.3 is beside them
-    assert of("frozen_checks") == {(4, False, True), (4, True, False)}
+    assert of(sage) == {(14, False, True), (14, False, False)}  # seven of them cannot be read
+    assert len([one for one in told if one.question.asked_of.results == sage]) == 14
+    # eight discarded candidates count; comparisons at T = 0.3 are exploratory
+    assert of("2026-11-23_countdown_hard_frontier") == {(44, False, True), (44, True, False)}
+    assert of("2026-11-24_countdown_easy_checks") == {(4, False, True), (4, True, False)}
     assert of("2026-11-21_rarity_rep") == {(3, False, False)}  # asked in words
-    assert of("rarity_centered") == {(1, False, False), (6, False, True)}
-    assert of("steps") == {(4, False, True)}
+    assert of("2026-11-24_rarity_centered_placebo") == {(1, False, False), (6, False, True)}
+    assert of("2026-11-24_long_answers") == {(4, False, True)}
 
 
 def test_how_many_were_announced_of_seeds_that_have_not_been_run(tmp_path: Path) -> None:

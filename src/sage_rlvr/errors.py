@@ -1,4 +1,4 @@
-"""Every refusal of this package. Each message names the value, its place and the next step (docs/architecture.md)."""
+"""Every refusal of this package. Each message names the value, its place and the next step (docs/contributing.md)."""
 
 from __future__ import annotations
 

@@ -136,9 +136,10 @@ def parse_json(
     strict: bool = True,
 ) -> Any:
     """The tree of a JSON text. strict: NaN, Infinity and numbers beyond float64 are refused; else they are floats, as Python
-    reads them. what: names the text in the refusal."""
+    reads them. An object with a key twice is refused, of which Python would keep the last. what: names the text in the refusal."""
     text = decode(text, what, error, advice) if isinstance(text, bytes) else text
     hooks: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite} if strict else {}
+    hooks["object_pairs_hook"] = _object
     try:
         tree = json.loads(text, **hooks)
     except RecursionError as problem:
@@ -148,6 +149,15 @@ def parse_json(
     if kind is not None and not isinstance(tree, kind):
         raise error(f"{what}: {KINDS.get(kind, kind.__name__)} is expected, not {_short(tree)}; {advice}")
     return tree
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r:.60} is there {names.count(twice)} times in one object; keep one of them")
+    return found
 
 
 def _refuse_constant(word: str) -> Any:

@@ -14,7 +14,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 from sage_rlvr.audit import (
-    NAMES,
     Check,
     audit,
     lines_of,
@@ -24,10 +23,11 @@ from sage_rlvr.audit import (
     verify_lines,
     wrong_answers,
 )
-from sage_rlvr.audit.pairs import Pair, read_pairs
+from sage_rlvr.audit.pairs import Pair, audit_file, read_pairs, rows_of
 from sage_rlvr.audit.peers import ENVIRONMENT, lm_eval_verdicts
 from sage_rlvr.cli import app as cli
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks import SETS, TASKS
 from sage_rlvr.verifiers.exact import verify_exact
 from sage_rlvr.verifiers.pool import shared
 
@@ -155,6 +155,31 @@ def test_what_is_refused():
     assert Check("at the bar", 99, 100, bar=True).passed and Check("no bar", 0, 9).passed
 
 
+DAPO = "Solve it. The last line of your response should be of the form Answer: $Answer. {} Remember to put it after \"Answer:\"."
+
+
+def own_prompts(found) -> Check:
+    return next(check for check in found.checks if "rows' own prompts" in check.name)
+
+
+def test_the_rows_own_prompts_are_held_against_the_place_that_is_read(tmp_path: Path):
+    texts = [DAPO.format("What is 1+1?"), r"What is 2+2? Put it within \boxed{}.", "What is 3+3? The answer is an integer."]
+    rows = [{"prompt": [{"role": "user", "content": text}], "answer": str(2 * i)} for i, text in enumerate(texts, 1)]
+    path = write_pairs(tmp_path / "own.jsonl", *rows)
+    check = own_prompts(audit(str(path), "as_is"))
+    assert (check.good, check.total, check.passed, check.note) == (2, 3, False, "1 name no place")
+    assert [(row.problem_id, row.reason) for row in check.rows] == [("0", 'asks for it behind "Answer:"; set answer_in: stated')]
+    assert not any("own prompts" in one.name for one in audit(str(path), "boxed").checks)  # its system message names the place
+    stated = TASKS["jsonl"](str(write_pairs(path, rows[0])), prompt="as_is", answer_in="stated")  # as the recipe says it
+    found = audit(stated)
+    assert found.passed and own_prompts(found).good == 1 and "as_is (stated)" in found.head
+    assert stated.verify(stated.problems()[0], "1+1 is 2.\n\nAnswer: $2$").right
+    with pytest.raises(ConfigError, match=r"'boxed': its answer is read in <A>, which its system message never asks for"):
+        TASKS["jsonl"](str(path), answer_in="tag", tag="A")
+    with pytest.raises(ConfigError, match="answer_in, tag: of mathematics"):
+        TASKS["jsonl"](str(path), reward="exact", answer_in="stated")
+
+
 def test_verdicts_on_a_file(tmp_path: Path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"id": "a", "completion": "\\\\boxed{0.5}", "answer": "1/2"}\n\n{"response": "no", "gold": 3}\n')
@@ -236,6 +261,54 @@ def test_the_audit_of_the_pairs_prints_both_rates_of_the_verifier_and_of_its_pee
         audit("pairs", "boxed")
 
 
+PAIRS_OF_A_FILE = [
+    ("42", r"\boxed{\color{red}42}", True, {"note": "color"}),
+    ("42", r"\boxed{42\text{ halved}}", False, {"note": "operation"}),
+    ("42", "The answer is 42, since 6 * 7 = 42.", True, {"note": "reason", "place": "stated"}),
+    ("42", "<A>43</A>", False, {"note": "tag", "place": "tag", "tag": "A"}),
+    ("12", r"\boxed{\text{twelve}}", True, {"note": "words", "debatable": True}),
+]
+
+
+def write_pairs(path: Path, *rows: dict) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_file_of_pairs_is_judged_beside_math_verify_and_its_kinds_are_named(tmp_path: Path):
+    rows = [{"gold": gold, "answer": answer, "right": right, **more} for gold, answer, right, more in PAIRS_OF_A_FILE]
+    found = audit_file(write_pairs(tmp_path / "pairs.jsonl", *rows))
+    assert found.passed and found.head.startswith("5 pairs, 1 of them debatable")
+    different, equal = named(found, "different, not called right"), named(found, "equal, called right")
+    assert (different.good, different.total, equal.good, equal.total) == (2, 2, 2, 2) and different.bar and equal.bar
+    assert [row.problem_id for row in named(found, "decided").rows] == ["1"]
+    assert (named(found, "equal, called right, debatable").good, named(found, "words").part) == (0, True)
+    assert (named(found, "operation").good, named(found, "operation").note) == (1, "math-verify 0")
+    rows[1]["right"] = True  # as if halved were a unit: the verifier does not say so
+    assert not audit_file(write_pairs(tmp_path / "other.jsonl", *rows)).passed
+
+
+def test_a_pair_that_cannot_be_used_is_named(tmp_path: Path):
+    good = {"gold": "1", "answer": "1", "right": True}
+    for change, message in [
+        ({"gold": None}, r"bad.jsonl:2: no gold; a pair has gold, answer"),
+        ({"right": "perhaps"}, r"bad.jsonl:2, right: 'perhaps'; write true or false"),
+        ({"place": "top"}, r"bad.jsonl:2, place: 'top' is no place"),
+        ({"gold": "\frac12"}, r"bad.jsonl:2, gold: .*control character"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            rows_of(write_pairs(tmp_path / "bad.jsonl", good, good | change))
+
+
+@pytest.mark.slow
+@needs_data
+def test_the_open_pairs():
+    found = audit_file(Path(os.environ["SAGE_RLVR_DATA"]) / "answer_pairs_open.jsonl")
+    for name in ("different, not called right", "different, not called right, debatable"):
+        assert named(found, name).good == named(found, name).total
+    assert named(found, "equal, called right").share > 0.95
+
+
 def test_lm_eval_is_asked_in_an_interpreter_of_its_own(tmp_path: Path, monkeypatch):
     package = tmp_path / "lm_eval" / "tasks"
     for task in ("minerva_math", "hendrycks_math"):
@@ -313,8 +386,7 @@ def test_a_page_on_a_full_disk_is_a_sentence(capsys, rows: Path, tmp_path: Path)
     "name",
     [
         pytest.param(name, marks=pytest.mark.slow) if name == "minerva" else name
-        for name in NAMES
-        if not name.startswith(("knights", "countdown", "pairs"))
+        for name in SETS
     ],
 )
 def test_the_published_tasks_reach_the_bar(name: str):

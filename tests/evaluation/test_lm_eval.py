@@ -62,6 +62,10 @@ def lines(repeats: int = 2, settings: dict | None = None) -> list[dict]:
     return found
 
 
+def imported(path: Path, store: Path, **options: Any) -> SampleStore:
+    return import_lm_eval(path, store, **({"filter": "strict"} | options))
+
+
 def write(folder: Path, rows: list[dict], results: dict | None = RESULTS) -> Path:
     path = folder / f"samples_local_sums_{DATE}.jsonl"
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
@@ -76,7 +80,7 @@ def read(path: Path) -> list[dict]:
 
 def test_the_identity_says_what_the_harness_knew(tmp_path: Path):
     path = write(tmp_path, lines(), RESULTS | {"task_hashes": {"local_sums": TASK_HASH}})
-    identity = import_lm_eval(path, tmp_path / "store").identity  # a warning would say that the hashes differ
+    identity = imported(path, tmp_path / "store").identity  # a warning would say that the hashes differ
     assert (identity.task, identity.task_hash) == ("local_sums", TASK_HASH)
     assert (identity.model, identity.revision, identity.seed, identity.chunk_size) == ("nobody/none", "abc", 1234, 2)
     assert identity.versions == {"lm_eval": "0.4.13", "transformers": "5.23.0"}
@@ -88,20 +92,20 @@ def test_the_identity_says_what_the_harness_knew(tmp_path: Path):
 
 def test_one_repeat_brings_its_verdict(tmp_path: Path):
     path = write(tmp_path, lines(1, GREEDY))
-    store = import_lm_eval(path, tmp_path / "all", filter="all", problem_id="id")
+    store = imported(path, tmp_path / "all", filter="all", problem_id="id")
     assert [(s.problem, s.text, s.answer, s.verdict, s.reason) for s in store.samples()] == [
         ("x1", "lol", "lol", "wrong", "lm_eval exact_match,all"),
         ("x2", "lol", "lol", "right", "lm_eval exact_match,all"),
         ("x3", "lol", "lol", "wrong", "lm_eval exact_match,all"),
     ]
     assert store.identity.greedy and store.counts(1).finish_unknown.tolist() == [1, 1, 1]
-    strict = import_lm_eval(path, tmp_path / "strict")
+    strict = imported(path, tmp_path / "strict")
     assert strict.counts().problems == ("0", "1", "2") and strict.counts().right.sum() == 0
     assert strict.samples()[0].prompt_hash == PROMPT_HASH
 
 
 def test_several_repeats_wait_for_verdicts_of_ours(tmp_path: Path):
-    store = import_lm_eval(write(tmp_path, lines()), tmp_path / "store", problem_id="id")
+    store = imported(write(tmp_path, lines()), tmp_path / "store", problem_id="id")
     with pytest.warns(UserWarning, match="every sample is the same text"):
         assert store.counts().undecided.tolist() == [2, 2, 2]
     gold = {doc["id"]: target for doc, target in DOCS}
@@ -116,23 +120,23 @@ def test_several_repeats_wait_for_verdicts_of_ours(tmp_path: Path):
 
 def test_importing_twice_changes_nothing(tmp_path: Path):
     path = write(tmp_path, lines())
-    first = import_lm_eval(path, tmp_path / "store").digest()
-    assert import_lm_eval(path, tmp_path / "store").digest() == first
+    first = imported(path, tmp_path / "store").digest()
+    assert imported(path, tmp_path / "store").digest() == first
     doubled = write(tmp_path, [*lines(), *lines()])  # a second run that appended the same to the same file
-    assert len(import_lm_eval(doubled, tmp_path / "other").table()) == 6
+    assert len(imported(doubled, tmp_path / "other").table()) == 6
 
 
 def test_the_key_that_names_a_problem_is_part_of_the_store(tmp_path: Path):
     """Else each question would stand twice, and a judge would find no target of the first half."""
     path = write(tmp_path, lines())
-    digest = import_lm_eval(path, tmp_path / "store").digest()
+    digest = imported(path, tmp_path / "store").digest()
     with pytest.raises(DataError, match="store: was imported with --problem-id doc_id; name another store"):
-        import_lm_eval(path, tmp_path / "store", problem_id="id")
-    store = import_lm_eval(path, tmp_path / "store")
+        imported(path, tmp_path / "store", problem_id="id")
+    store = imported(path, tmp_path / "store")
     assert store.digest() == digest and sorted(targets_of(store)) == ["0", "1", "2"]
-    import_lm_eval(path, tmp_path / "named", problem_id="id")
+    imported(path, tmp_path / "named", problem_id="id")
     with pytest.raises(DataError, match="named: was imported with --problem-id id; name another store"):
-        import_lm_eval(path, tmp_path / "named")
+        imported(path, tmp_path / "named")
     sidecar = tmp_path / "named" / "lm_eval.jsonl"  # as an older version left it
     sidecar.write_text("".join(line + "\n" for line in sidecar.read_text().splitlines()[1:]))
     with pytest.raises(DataError, match=r"no target of 1 of its 3 problems \('x1'\)"):
@@ -141,23 +145,23 @@ def test_the_key_that_names_a_problem_is_part_of_the_store(tmp_path: Path):
 
 def test_nothing_is_made_of_a_file_whose_problems_have_no_ids(tmp_path: Path):
     with pytest.raises(DataError, match="its doc has no 'name'"):
-        import_lm_eval(write(tmp_path, lines()), tmp_path / "store", problem_id="name")
+        imported(write(tmp_path, lines()), tmp_path / "store", problem_id="name")
     assert not (tmp_path / "store").exists()
 
 
 def test_an_import_that_nobody_judged_has_no_scores(tmp_path: Path):
-    store = import_lm_eval(write(tmp_path, lines()), tmp_path / "store")
+    store = imported(write(tmp_path, lines()), tmp_path / "store")
     said = "\n".join(report_lines(store))
     assert "no pass@k: none of 6 samples is judged; add --judge boxed (or tag, last_number, whole)" in said
     assert "pass@k  " not in said and "avg@" not in said and "0.000" not in said
     assert "truncated  not recorded" in said
-    judged = "\n".join(report_lines(import_lm_eval(write(tmp_path, lines(1)), tmp_path / "one")))
+    judged = "\n".join(report_lines(imported(write(tmp_path, lines(1)), tmp_path / "one")))
     assert "avg@1" in judged and "no pass@k" not in judged and "(a missing answer counts as one answer)" in judged
 
 
 def test_an_imported_store_goes_back_into_the_same_lines(tmp_path: Path):
     path = write(tmp_path, lines())
-    store = import_lm_eval(path, tmp_path / "store", problem_id="id")
+    store = imported(path, tmp_path / "store", problem_id="id")
     out = export_lm_eval(store, tmp_path / "out", date=DATE)
     assert out.name == path.name
     for before, after in zip(lines(), read(out), strict=False):
@@ -166,7 +170,7 @@ def test_an_imported_store_goes_back_into_the_same_lines(tmp_path: Path):
     first = read(out)[0]
     assert (first["doc_hash"], first["prompt_hash"], first["target_hash"]) == (DOC_HASH, PROMPT_HASH, TARGET_HASH)
     assert first["filter"] == "sage-rlvr" and first["exact_match"] == 0.0 and first["undecided"] == 1.0
-    assert import_lm_eval(out, tmp_path / "again").digest() == store.digest()
+    assert imported(out, tmp_path / "again", filter=None).digest() == store.digest()
 
 
 def test_a_store_of_ours_goes_out_and_comes_back(tmp_path: Path):
@@ -176,7 +180,7 @@ def test_a_store_of_ours_goes_out_and_comes_back(tmp_path: Path):
             export_lm_eval(store, tmp_path / "out")
         path = export_lm_eval(store, tmp_path / "out", docs=docs, date=DATE)
         samples = store.samples()
-    back = import_lm_eval(path, tmp_path / "back")
+    back = imported(path, tmp_path / "back", filter=None)
     assert back.identity == SMALL
     names = ("problem", "sample", "seed", "prompt_hash", "text", "finish", "answer", "verdict", "reason")
     assert [[getattr(s, n) for n in names] for s in back.samples()] == [[getattr(s, n) for n in names] for s in samples]
@@ -206,7 +210,7 @@ def test_the_older_form_of_arguments_is_read(tmp_path: Path):
     for row in rows:
         row["arguments"] = [[row["arguments"]["gen_args_0"]["arg_0"], SAMPLED]]
         del row["filter"], row["metrics"]
-    store = import_lm_eval(write(tmp_path, rows[:3], None), tmp_path / "store", model="m")
+    store = imported(write(tmp_path, rows[:3], None), tmp_path / "store", model="m", filter=None)
     assert store.samples()[0].prompt_hash == PROMPT_HASH and store.identity.model == "m"
 
 
@@ -228,31 +232,44 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path: Path, change: dict, word:
     rows = lines()[:3]
     rows[1] |= change
     with pytest.raises(DataError, match=word):
-        import_lm_eval(write(tmp_path, rows), tmp_path / "store", problem_id="id")
+        imported(write(tmp_path, rows), tmp_path / "store", problem_id="id")
+
+
+def test_of_several_filters_one_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path, store = write(tmp_path, lines(1, GREEDY)), tmp_path / "store"
+    with pytest.raises(DataError, match=r"scores of 2 filters \(strict, all\).*--filter strict"):
+        import_lm_eval(path, store)
+    assert not store.exists()
+    with pytest.raises(SystemExit) as ended:
+        main(["samples", str(store), "--from-lm-eval", str(path), "--filter", "all"])
+    assert not ended.value.code
+    assert "verdicts of exact_match,all (metric, filter)" in capsys.readouterr().err
+    one = write(tmp_path, lines(1, GREEDY)[:3])
+    assert import_lm_eval(one, tmp_path / "one").identity.verifier_hash == "lm_eval exact_match,strict"
 
 
 def test_what_cannot_be_known_is_asked_for(tmp_path: Path):
     with pytest.raises(ConfigError, match="give --model NAME"):
-        import_lm_eval(write(tmp_path, lines(), None), tmp_path / "store")
+        imported(write(tmp_path, lines(), None), tmp_path / "store")
     with pytest.raises(DataError, match=r"no filter 'maj@8'; there are \['strict', 'all'\]"):
-        import_lm_eval(write(tmp_path, lines()), tmp_path / "store", filter="maj@8")
+        imported(write(tmp_path, lines()), tmp_path / "store", filter="maj@8")
     with pytest.raises(DataError, match="no metric 'acc'"):
-        import_lm_eval(write(tmp_path, lines()), tmp_path / "store", metric="acc")
+        imported(write(tmp_path, lines()), tmp_path / "store", metric="acc")
     with pytest.raises(DataError, match="holds no samples"):
-        import_lm_eval(write(tmp_path, []), tmp_path / "store")
+        imported(write(tmp_path, []), tmp_path / "store")
     with pytest.raises(DataError, match="cannot be read"):
-        import_lm_eval(tmp_path / "nothing.jsonl", tmp_path / "store", model="m")
+        imported(tmp_path / "nothing.jsonl", tmp_path / "store", model="m")
 
 
 def test_documents_that_are_not_those_of_the_results_are_noticed(tmp_path: Path):
     path = write(tmp_path, lines()[:-1], RESULTS | {"task_hashes": {"local_sums": TASK_HASH}})
     with pytest.warns(UserWarning, match="is a part of it missing"):
-        import_lm_eval(path, tmp_path / "store")
+        imported(path, tmp_path / "store")
 
 
 def test_repeats_of_greedy_decoding_are_one_sample(tmp_path: Path):
     with pytest.warns(UserWarning, match="2 repeats of greedy decoding are one sample"):
-        store = import_lm_eval(write(tmp_path, lines(2, GREEDY)), tmp_path / "store")
+        store = imported(write(tmp_path, lines(2, GREEDY)), tmp_path / "store")
     assert store.counts(1).n.tolist() == [1, 1, 1]
 
 
@@ -261,7 +278,7 @@ def test_lone_surrogates_survive_the_way_out_and_back(tmp_path: Path):
     with SampleStore.open(tmp_path / "store", replace(IDENTITY, chunk_size=1)) as store:
         store.commit([odd])
         docs = {"a": {"doc": {"q": "\ud801"}, "target": "é", "prompt": "\ud801"}}
-        back = import_lm_eval(export_lm_eval(store, tmp_path / "out", docs=docs, date=DATE), tmp_path / "back")
+        back = imported(export_lm_eval(store, tmp_path / "out", docs=docs, date=DATE), tmp_path / "back", filter=None)
     assert (back.samples()[0].text, back.samples()[0].answer) == (odd.text, odd.answer)
 
 
@@ -275,7 +292,7 @@ def test_lone_surrogates_survive_the_way_out_and_back(tmp_path: Path):
     ],
 )
 def test_settings_mean_what_the_harness_makes_of_them(tmp_path: Path, settings: dict, temperature: float, limit: int):
-    decoding = import_lm_eval(write(tmp_path, lines(1, settings)), tmp_path / "store").identity.decoding
+    decoding = imported(write(tmp_path, lines(1, settings)), tmp_path / "store").identity.decoding
     assert (decoding["temperature"], decoding["max_new_tokens"]) == (temperature, limit)
 
 
@@ -348,7 +365,7 @@ def test_a_malformed_file_is_a_sentence(kind: str, every: bool, tmp_path: Path, 
         text = json.dumps(results | harm).encode() if isinstance(harm, dict) else harm
         (tmp_path / f"results_{DATE}.json").write_bytes(text)
     with pytest.raises(SystemExit) as ended:
-        main(["samples", str(tmp_path / "store"), "--from-lm-eval", str(path)])
+        main(["samples", str(tmp_path / "store"), "--from-lm-eval", str(path), "--filter", "strict"])
     said = capsys.readouterr()
     assert ended.value.code == 2 and "Traceback" not in said.err and str(tmp_path) in said.err, said.err
     assert not (tmp_path / "store" / "store.sqlite").exists()

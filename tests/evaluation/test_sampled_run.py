@@ -182,9 +182,9 @@ def test_after_reverify_the_same_command_tops_up(
     [
         (["1", "np.arcsin(10/13)"], r"1 of 2 golds \(50.0%\).*rows.jsonl:2: 'np.arcsin.*mend or leave out those rows$"),
         (["1", math.nan], "rows.jsonl:2, column answer: the answer is missing"),
-        (["1", "nan"], "rows.jsonl:2, column answer: 'nan' is no answer"),
-        (["1", r"\text{NaN}"], "rows.jsonl:2, column answer: .*NaN}' is no answer"),
-        (["1", math.inf], "rows.jsonl:2, column answer: inf is no answer"),
+        (["1", "nan"], "rows.jsonl:2, column answer: 'nan' is no gold answer"),
+        (["1", r"\text{NaN}"], "rows.jsonl:2, column answer: .*NaN}' is no gold answer"),
+        (["1", math.inf], "rows.jsonl:2, column answer: inf is no gold answer"),
     ],
 )
 def test_golds_that_no_verifier_can_judge_by_stop_an_evaluation(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from sage_rlvr.errors import ConfigError
-from sage_rlvr.tasks import reasoning_gym
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.base import reference
 from sage_rlvr.tasks.reasoning_gym import ReasoningGym
 
+reasoning_gym = importlib.import_module("sage_rlvr.tasks.reasoning_gym")  # in the package a function has that name
 there = importlib.util.find_spec("reasoning_gym") is not None
 
 
@@ -19,6 +23,64 @@ def test_without_the_package_the_message_names_the_extra():
         ReasoningGym("leg_counting").problems()
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         reasoning_gym.nothing  # noqa: B018
+
+
+PACKAGE = '''
+class Puzzle:
+    def __init__(self, name, size, seed):
+        self.name = name
+
+    def __getitem__(self, index):
+        return {"question": f"{self.name} {index}?", "answer": None if self.name == "colors" else "Yes"}
+
+    def score_answer(self, answer, entry):
+        if self.name == "colors":
+            return float(answer in ('{"1": 2}', '{"1": 1}'))
+        return float(int(answer) == 7) if self.name == "strict" else float(answer == entry["answer"])
+
+
+def create_dataset(name, **settings):
+    return Puzzle(name, **settings)
+'''
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package of that name with three tasks: a word, many right answers, and a scorer that fails on what is no number."""
+    (tmp_path / "reasoning_gym").mkdir()
+    (tmp_path / "reasoning_gym" / "__init__.py").write_text(PACKAGE)
+    known = sys.modules.pop("reasoning_gym", None)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    reasoning_gym._dataset.cache_clear()
+    yield
+    reasoning_gym._dataset.cache_clear()
+    sys.modules.pop("reasoning_gym", None)
+    if known is not None:
+        sys.modules["reasoning_gym"] = known
+
+
+def judged(name: str, *completions: str) -> list[str]:
+    task = ReasoningGym(name, count=1)
+    (problem,) = task.problems()
+    with task.pool:
+        return [verdict.label for verdict in task.verify_all([(problem, text) for text in completions])]
+
+
+def test_an_answer_is_scored_without_its_latex(package: None):
+    right = (r"\boxed{Yes}", r"\boxed{\text{Yes}}", r"\boxed{\textbf{Yes}}", r"\boxed{\color{red}\text{Yes},}")
+    assert judged("words", *right) == ["right"] * 4
+    assert judged("words", r"\boxed{\text{No}}", "Yes", r"\boxed{\text{Yes and no}}") == ["wrong"] * 3
+    texts = (r"\boxed{7}", r"\boxed{\text{7}}", r"\boxed{8}", r"\boxed{seven}")
+    assert judged("strict", *texts) == ["right", "right", "wrong", "undecided"]
+
+
+def test_a_task_that_names_no_answer_is_judged_by_its_scorer(package: None):
+    task = ReasoningGym("colors", count=2)
+    assert [problem.answer for problem in task.problems()] == ["", ""]
+    texts = (r'\boxed{{"1": 2}}', r'\boxed{{"1": 1}}', r'\boxed{{"1": 3}}', r"\boxed{None}")
+    assert judged("colors", *texts) == ["right", "right", "wrong", "wrong"]
+    with pytest.raises(DataError, match="no reference answer"):
+        reference(task, task.problems()[0])
 
 
 @pytest.mark.skipif(not there, reason="reasoning-gym (the extra `tasks`) is not installed")

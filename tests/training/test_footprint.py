@@ -145,6 +145,6 @@ def test_the_embedded_policy_is_found() -> None:
 
 @pytest.mark.slow
 def test_the_tables_of_the_page_are_counted() -> None:
-    """docs/scale.md holds what `benchmarks/scale.py` prints."""
-    (found,) = scale.MARK.findall((Path(__file__).parents[2] / "docs" / "scale.md").read_text())
+    """lab/pages/scale.md holds what `benchmarks/scale.py` prints."""
+    (found,) = scale.MARK.findall((Path(__file__).parents[2] / "lab" / "pages" / "scale.md").read_text())
     assert found == scale.tables() and "| 8,192 | 16,384 | 3.00 | 0.50 |" in found

@@ -30,6 +30,15 @@ CASES = [  # completion, published, strict
     ("CONCLUSION:", "no conclusion", "items"),
     ("", "no conclusion", "no conclusion"),
     (f"CONCLUSION:\n(1) Zoey is a knight\nWait. {GOLD}", "identity", "right"),  # the first counts, or the last
+    ("**CONCLUSION:**\n(1) **Zoey** is a **knave**\n(2) **Oliver** is a *knight*", "right", "right"),
+    ("**CONCLUSION:**\n(1) **Zoey** is a **knight**\n(2) **Oliver** is a *knight*", "identity", "identity"),
+    ("CONCLUSION:\n1. Zoey is a knave\n2. Oliver is a knight", "right", "right"),
+    ("CONCLUSION:\n1. Zoey is a knave.\n2. Oliver is a knave.", "identity", "identity"),
+    ("CONCLUSION:\n1) Oliver is a knight\n2) Zoey is a knave", "right", "items"),
+    ("CONCLUSION:\n- **Zoey** is a `knave`\n- Oliver is a knight", "right", "right"),
+    ("CONCLUSION:\n* Oliver is a knight\n* Zoey is a knave", "right", "right"),  # bullets have no order
+    ("CONCLUSION:\n* Oliver is a knave\n* Zoey is a knight", "identity", "identity"),
+    ("CONCLUSION:\n- Zoey is a knave\n- Oliver is a knight\n- Zoey is a knight", "right", "items"),
 ]
 
 

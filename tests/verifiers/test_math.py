@@ -90,7 +90,7 @@ UNDECIDED = [  # answer, gold, reason
     ("AB", "BA", "order of letters"),
     (r"25^\circ\text{C}", r"77^\circ\text{F}", "unit"),
     ("nan", "nan", "gold is not a number"),
-    ("{" * 41 + "1" + "}" * 41, "1", f"brackets nested deeper than {MAX_DEPTH}"),
+    ("(" * 41 + "1" + ")" * 41, "1", f"brackets nested deeper than {MAX_DEPTH}"),
     ("1" * (MAX_ANSWER + 1), "5", f"answer of more than {MAX_ANSWER} characters"),
     ("5", "1" * (MAX_ANSWER + 1), f"gold of more than {MAX_ANSWER} characters"),
     ("1" * MAX_COMPLETION, "5", f"completion of more than {MAX_COMPLETION} characters"),

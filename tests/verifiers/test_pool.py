@@ -93,13 +93,14 @@ FAULTS = [  # an answer in a box and in a tag, and the reasons it may get
     ("x" * 900_000, {"answer of more than 1000 characters"}),
     ("+".join(["1"] * 40_000), {"answer of more than 1000 characters"}),
     ("{" * 5_000 + "1" + "}" * 5_000, {"answer of more than 1000 characters"}),
-    ("{" * 400 + "1" + "}" * 400, {"brackets nested deeper than 40"}),
+    ("(" * 400 + "1" + ")" * 400, {"brackets nested deeper than 40"}),
+    ("{" * 400 + "1" + "}" * 400, {"value"}),
     (r"\sqrt{" * 90 + "2" + "}" * 90, {"brackets nested deeper than 40"}),
     ("1\x00", {"answer cannot be parsed", "value"}),
     ("\ud800\udfff", {"answer cannot be parsed"}),
     ("\u202e5\u200f", {"answer cannot be parsed", "value"}),
     ("__import__('os').system('true')", {"answer cannot be parsed", "value"}),
-    (r"\input{/etc/passwd}", {"answer cannot be parsed", "value"}),
+    (r"\input{/etc/passwd}", {r"unknown command \input"}),
     ("{0.__class__}%s{{7*7}}<script>", {"answer cannot be parsed", "value"}),
 ]
 

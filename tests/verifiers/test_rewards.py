@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import pickle
 import subprocess
 import sys
+from decimal import Decimal
 
 import pytest
 
@@ -69,14 +71,35 @@ def test_what_a_data_set_can_do_wrong():
         math_reward(["x"], target=["1"])
     with pytest.raises(DataError, match="2 entries for 1 completions"):
         math_reward(["x"], answer=["1", "2"])
-    with pytest.raises(DataError, match=r"column answer, row 0: \['1'\]"):
-        math_reward(["x"], answer=[["1"]])
+    with pytest.raises(DataError, match=r"column answer, row 1: the answer is a list of 2: \['1', '2'\]"):
+        math_reward(["x", "y"], answer=["1", ["1", "2"]])
+
+
+def test_a_gold_is_read_as_everywhere_else():
+    golds = ["6*7=42\n#### 42", "6*7 is 42 #### 42", r"so it is $\boxed{42}$.", ["42"], 42, 42.0, Decimal("42"), "42"]
+    assert math_reward([r"\boxed{42}"] * len(golds), answer=golds) == [1.0] * len(golds)
+    assert math_reward([r"\boxed{7}"] * len(golds), answer=golds) == [0.0] * len(golds)
+
+
+def test_a_damaged_gold_names_its_row_and_the_fix():
+    for text, command in (('"\\frac{1}{2}"', "frac"), ('"2\\theta"', "theta"), ('"\\beta"', "beta"), ('"\\right]"', "right]")):
+        damaged = json.loads(text)  # the file had one backslash
+        with pytest.raises(DataError, match=rf'column solution, row 1: .*\\{command}.*must be written .*double its backslashes'):
+            math_reward(["x"] * 2, solution=["1", damaged])
+    assert math_reward([r"\boxed{(1,2)}"], answer=["(1,\n\t2)"]) == [1.0]  # a line end and a tab that stand for themselves
+
+
+def test_what_a_tool_or_a_user_wrote_is_not_paid():
+    assistant = {"role": "assistant", "content": "I ask the tool."}
+    said = [{"role": role, "content": r"\boxed{7}"} for role in ("tool", "user", "system", "assistant")]
+    completions = [[assistant, message] for message in said]
+    assert math_reward(completions, answer=["7"] * 4) == [0.0, 0.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("gold", [float("nan"), float("inf"), "nan", " NaN "])
 def test_a_gold_that_is_no_number_is_refused_with_its_value_its_place_and_what_to_do(gold):
     with pytest.raises(
-        DataError, match=r"column answer, row 1: .*(nan|inf|NaN).* is no gold answer.*Mend the row, or drop it"
+        DataError, match=r"column answer, row 1: .*(nan|inf|NaN).* is no gold answer.*mend or leave out that row"
     ):
         math_reward([r"\boxed{5}", r"\boxed{nan}"], answer=["5", gold])
 

@@ -170,6 +170,38 @@ def test_nothing_of_an_earlier_program_is_in_the_memory_of_a_later_one() -> None
     box.close()
 
 
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _stopped_once(box: Sandbox, seconds: float) -> None:
+    """Stop the program that runs next, and let it go on after so many seconds (0: never)."""
+    while not (found := [program for keeper in _children(box.pid) for program in _children(keeper)]):
+        time.sleep(0.001)
+    os.kill(found[0], signal.SIGSTOP)
+    if seconds:
+        time.sleep(seconds)
+        os.kill(found[0], signal.SIGCONT)
+
+
+COUNTS = "def f(n):\n    k = 0\n    for i in range(n): k += 1\n    return k"
+
+
+@pytest.mark.parametrize(("limit", "still", "label"), [(0.5, 0.8, "right"), (0.2, 0.0, "undecided")])
+def test_a_process_that_stood_still_is_not_wrong(limit: float, still: float, label: str) -> None:
+    box = Sandbox()
+    assert judge("def f(n): return n", "f", [[[1], "1"]], box=box).right  # it runs now
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(_stopped_once, box, still)
+        found = judge(COUNTS, "f", [[[1_500_000], "1500000"]], seconds=limit, box=box)
+    assert found.label == label and (label == "right" or found.reason.startswith("stood still")), found
+    assert judge("import time\n" + body("time.sleep(9)"), "f", TESTS, seconds=0.2, box=box).label == "wrong"  # by its own will
+    box.close()
+
+
 @pytest.mark.slow
 def test_threads_and_forks_that_share_a_sandbox_get_their_own_answers() -> None:
     box = Sandbox()

@@ -1,4 +1,4 @@
-"""vLLM inside TRL on a CPU: what is refused, and by whom. Should one of these fail, docs/scale.md can say more."""
+"""vLLM inside TRL on a CPU: what is refused, and by whom. Should one of these fail, lab/pages/scale.md can say more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures as a page, lab/pages/results/battery.md, and the sentence of it that docs/concepts/reliability.md quotes."""
+"""The figures as a page, lab/pages/results/battery.md, and the sentence of it that lab/pages/concepts/reliability.md quotes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def machine() -> str:
 def text(found: Figures, seconds: Mapping[str, float], seed: int) -> str:
     """The page: one table a battery."""
     words = f"python -m lab.stress.battery {next(iter(found)) if len(found) == 1 else 'all'} --seed {seed}"
-    lines = ["# Batteries of attacks", "", f"Made by `make battery` (`{words}`).", "", quoted(found), ""]
+    lines = ["# Batteries of attacks", "", f"Made by `python -m lab.stress.battery all` (`{words}`).", "", quoted(found), ""]
     lines += [
         "Its rows are those of [Reliability](../concepts/reliability.md); a fault that gets through has exit code 1.",
         "",

@@ -5,8 +5,7 @@ the pictures, and the same measurements on the real Countdown policy. Everything
     <out>/theory.md           the tables
     <out>/theory-*.png        the pictures
 
-`write_docs` puts the same tables between the marks of lab/pages/concepts/anchor.md and the pictures beside it, so that nothing
-there is typed by hand.
+`write_docs` puts the same tables between the marks of lab/pages/concepts/anchor.md, and its pictures into lab/pages/images.
 """
 
 from __future__ import annotations

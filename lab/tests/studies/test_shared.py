@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.__main__ import main
 from lab.studies.pages import filled
 from lab.studies.shared import measure as study
 from lab.studies.shared.command import made, picture, tables_of, write_docs
 from lab.theory.shared import Law, SharedWorld
-from sage_rlvr.cli.app import main
 from sage_rlvr.errors import DataError
 
 DOCS = Path(__file__).resolve().parents[2] / "pages"
@@ -67,9 +67,8 @@ def test_a_run_goes_on_from_stored_worlds_and_refuses_those_of_other_settings(fo
     (tmp_path / "world-1.json").write_text(json.dumps(kept), encoding="utf-8")
     with pytest.raises(DataError, match="measured with other settings"):
         study.find(2, tmp_path)
-    with pytest.raises(SystemExit) as refused:
-        main(["study", "shared", "--worlds", "1"])
-    assert refused.value.code == 2 and "at least 2" in capsys.readouterr().err
+    assert main(["shared", "--worlds", "1"]) == 2
+    assert "at least 2" in capsys.readouterr().err
 
 
 @pytest.mark.slow

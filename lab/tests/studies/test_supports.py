@@ -82,6 +82,6 @@ def test_the_page_is_written_by_its_command(tmp_path):
 def test_rows_of_the_page_are_those_the_command_makes():
     made = table(supported([(name, METHODS[name]()) for name in ("grpo", "distinct", "clip_cov")])).markdown()
     page = rows_of(PAGE.read_text(encoding="utf-8"))
-    assert set(page) == {BASE, *METHODS}, "make it again: sage-rlvr methods --support --docs lab/pages"
+    assert set(page) == {BASE, *METHODS}, "make it again: python -m lab map --support --docs lab/pages"
     lines = made.replace("\\_", "_").splitlines()[2:]  # the page has one column more, for methods that are not there
     assert all(any(row.startswith(line) for row in page.values()) for line in lines)

@@ -116,12 +116,12 @@ METHODS = {
     "right_entropy": right_entropy(gamma=0.4, beta=0.3),
     "unlikeliness": unlikeliness(beta=0.3),
     "outcome_repeats": METHODS_ALL["outcome_repeats"](beta=0.3),
-    "outcome_repeats, right": METHODS_ALL["outcome_repeats"](weight=2.0, paid="right", beta=0.3),
-    "dars": dars(most=5, beta=0.3),
-    "dars, hard": dars(most=5, target="hardness", form="std", beta=0.3),
-    "dars, stages": dars(most=5, baseline="stages", beta=0.3),
-    "dars, second": dars(most=5, baseline="second", beta=0.3),
-    "dars, mean over rows": replace(dars(most=5, beta=0.3), reduction=SequenceMean()),
+    "outcome_repeats, right": METHODS_ALL["outcome_repeats"](weight=2.0, bonus_on="correct", beta=0.3),
+    "dars": dars(max_completions=5, beta=0.3),
+    "dars, hard": dars(max_completions=5, target="hardness", form="std", beta=0.3),
+    "dars, stages": dars(max_completions=5, baseline="stages", beta=0.3),
+    "dars, second": dars(max_completions=5, baseline="second", beta=0.3),
+    "dars, mean over rows": replace(dars(max_completions=5, beta=0.3), reduction=SequenceMean()),
     "ds_grpo": ds_grpo(beta=0.3),
     "ucpo": ucpo(tau=0.8, per_token=False, beta=0.3),
 }
@@ -170,10 +170,10 @@ def test_an_adaptive_bonus_is_the_bonus_of_its_coefficient_while_entropy_is_low(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("paid", ["right", "all"])
-def test_outcome_counts_ascend_the_reward_plus_the_bonus_of_each_answer(paid):
+@pytest.mark.parametrize("bonus_on", ["correct", "all"])
+def test_outcome_counts_ascend_the_reward_plus_the_bonus_of_each_answer(bonus_on):
     """Answers 1 and 2 were given 100 and 4 times: RLOO's gradient of rewards 1 + b/10 or 1 + b, and b/2 or b of wrong ones."""
-    method = METHODS_ALL["outcome_counts"](bonus=0.6, paid=paid, beta=0.3)
+    method = METHODS_ALL["outcome_counts"](bonus=0.6, bonus_on=bonus_on, beta=0.3)
     part, one = method.reward_transform, torch.ones(1, 1)
     seen = [Seen(one, one, None, torch.tensor([[answer]]), torch.ones(1, 1, dtype=torch.int64)) for answer in (1, 2)]
     counts = part.start()
@@ -181,7 +181,7 @@ def test_outcome_counts_ascend_the_reward_plus_the_bonus_of_each_answer(paid):
         _, counts = part(one, answered, counts)
     start, later = method.start(), {"reward_transform": counts}
     (_, quick), (_, slow) = both(method, 3, state=later)
-    wrong = torch.tensor([0.0, 0.3, 0, 0.6]) * (paid == "all")
+    wrong = torch.tensor([0.0, 0.3, 0, 0.6]) * (bonus_on == "all")
     (_, wanted), _ = both(rloo(beta=0.3), 3, rewards=RIGHT + wrong + torch.tensor([0.06, 0, 0.6, 0]))
     assert torch.allclose(quick, slow, atol=2e-6) and torch.allclose(quick, wanted, atol=2e-6)
     assert not torch.allclose(quick, both(method, 3, state=start)[0][1], atol=1e-3)

@@ -1,6 +1,8 @@
 """Claims of the papers and of this project, each with both sides as numbers; `ALL` is the registry, `run_all` runs it.
 
 A claim that does not hold where it should, or holds where it should fail, has `as_expected` False.
+Read claim.py (what a claim is) and lab.py (what they share), then equations.py, support.py with appendix_c.py (Theorems 4.2
+and 4.3), off_target.py (A.4), placements.py (each KL term's gradient), stationary.py (where training ends) and leash.py.
 """
 
 from __future__ import annotations

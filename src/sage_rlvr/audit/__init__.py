@@ -24,7 +24,7 @@ from sage_rlvr.tasks.base import Task, guess_floor, verdicts
 from sage_rlvr.tasks.checks import BAR, Audit, Case, Check, Finding, duplicates, others_floor, uniform_floor
 from sage_rlvr.tasks.math import SETS, MathTask
 from sage_rlvr.tasks.math_audit import wrong_answers
-from sage_rlvr.tasks.prompts import FORMATS
+from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 from sage_rlvr.verifiers.answers import Place
 
 PAIRS = "pairs"
@@ -58,10 +58,17 @@ def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in
     options: dict[str, Any] = {}
     if isinstance(made, MathTask):
         options = {
-            "forms": [form for form in FORMATS.values() if template in (None, form.name)],
+            "forms": _forms(made, template, own=not isinstance(task, str)),
             "answer_in": answer_in,
         }
     return _audited(task if isinstance(task, str) else made.name, made, k, options)
+
+
+def _forms(task: MathTask, template: str | None, own: bool) -> list[PromptFormat]:
+    """The format that was named; of a task that brings its own (a recipe's) that one; else all."""
+    if template is not None:
+        return [FORMATS[template]]
+    return [task.form] if own else list(FORMATS.values())
 
 
 def _audited(name: str, task: Task, k: int, options: dict[str, Any]) -> Audit:

@@ -9,20 +9,29 @@ came last, after a reviewer had found where the verifier so mended still erred; 
 
 Both stand in the notes with Wilson's 95 % interval over the pairs. The peers judge the same pairs; their misses are counted and
 not named.
+
+A file of pairs of one's own has a row a pair: gold, answer (a completion), right (true or false); place (default: boxed) and tag,
+where the answer is read; note, its kind; debatable, where people may differ: such pairs are counted apart.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args
 
 from sage_rlvr.audit.peers import ABSENT, lm_eval_verdicts
+from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.checks import Audit, Check, check_of
+from sage_rlvr.tasks.rows import DataSource, read
 from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.answers import Place
+from sage_rlvr.verifiers.golds import gold_of
 from sage_rlvr.verifiers.pool import Pool, shared
 
 
@@ -74,6 +83,90 @@ def audit_pairs() -> Audit:
     return Audit("pairs", head + ("" if others else f"; lm-eval {ABSENT}"), tuple(checks))
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A pair of a file: a completion, a gold, and where the answer is read."""
+
+    pair_id: str
+    completion: str
+    gold: str
+    right: bool
+    reading: dict[str, Any]
+    kind: str
+    debatable: bool
+
+
+def rows_of(path: Path) -> list[Row]:
+    """The pairs of a file. DataError names the row and the field of what cannot be used."""
+    rows = read(DataSource(path=str(path)))
+    placed = enumerate(zip(rows.rows, rows.places, strict=True))
+    return [_row(row, str(row.get("id", number)), place) for number, (row, place) in placed]
+
+
+def _row(row: Mapping[str, Any], name: str, where: str) -> Row:
+    lacking = [field for field in ("gold", "answer", "right") if row.get(field) is None]
+    if lacking:
+        raise DataError(f"{where}: no {', no '.join(lacking)}; a pair has gold, answer (a completion), right (true or false)")
+    right, place = {"true": True, "false": False}.get(str(row["right"]).lower()), row.get("place") or "boxed"
+    if right is None:
+        raise DataError(f"{where}, right: {row['right']!r:.60}; write true or false")
+    if place not in get_args(Place):
+        raise DataError(f"{where}, place: {place!r:.60} is no place for an answer: {', '.join(get_args(Place))}")
+    try:
+        gold = gold_of(row["gold"])[0]
+    except ValueError as error:
+        raise DataError(f"{where}, gold: {error}") from error
+    reading = {"answer_in": place} | ({"tag": str(row["tag"])} if row.get("tag") else {})
+    kind, debatable = str(row.get("note") or row.get("kind") or ""), str(row.get("debatable") or "").lower() in ("true", "1")
+    return Row(name, str(row["answer"]), gold, right, reading, kind, debatable)
+
+
+def audit_file(path: Path) -> Audit:
+    """Both rates of this verifier and of math-verify on a file of pairs, the kinds with a miss, and the debatable pairs apart."""
+    rows = rows_of(path)
+    futures = [shared().submit(row.completion, row.gold, **row.reading) for row in rows]
+    ours = [future.result() for future in futures]
+    with Pool(function="sage_rlvr.audit.peers:math_verify_alone") as pool:
+        theirs = pool.verify([(row.completion, row.gold) for row in rows])
+    peer = f"math-verify {version('math-verify')} alone"
+    checks: list[Check] = []
+    for debatable in (False, True):
+        some = [i for i, row in enumerate(rows) if row.debatable is debatable]
+        if some:
+            name = ", debatable" if debatable else ""
+            checks += _of_rows(name, rows, ours, some, bar=not debatable)
+            checks += _of_rows(f"{name}: {peer}", rows, theirs, some)
+    checks += _kinds(rows, ours, theirs)
+    settled = sum(not row.debatable for row in rows)
+    head = f"{len(rows)} pairs, {len(rows) - settled} of them debatable and counted apart; answers are read where each row says"
+    return Audit(str(path), head, tuple(checks))
+
+
+def _of_rows(name: str, rows: Sequence[Row], verdicts: Sequence[Verdict], some: Sequence[int], bar: bool = False) -> list[Check]:
+    pairs = [Pair(rows[i].pair_id, "", rows[i].right, rows[i].completion, rows[i].gold) for i in some]
+    said = [verdicts[i] for i in some]
+    undecided = check_of(f"decided{name}", [(pair.pair_id, one) for pair, one in zip(pairs, said, strict=True)], "decided")
+    return [*_rates(name, pairs, said, bar=bar, rows=bar), undecided if bar else replace(undecided, rows=())]
+
+
+def _kinds(rows: Sequence[Row], ours: Sequence[Verdict], theirs: Sequence[Verdict]) -> Iterator[Check]:
+    """The kinds of pairs of which either verifier misses one: what ours gets, and in the note what the other gets."""
+    kinds: dict[str, list[int]] = {}
+    for number, row in enumerate(rows):
+        kinds.setdefault(row.kind, []).append(number)
+    counted = {
+        kind: [sum(said[i].right == rows[i].right for i in some) for said in (ours, theirs)] for kind, some in kinds.items() if kind
+    }
+    missed = [kind for kind, both in counted.items() if min(both) < len(kinds[kind])]
+    if missed:
+        mine, other = (sum(counted[kind][side] for kind in missed) for side in (0, 1))
+        total = sum(len(kinds[kind]) for kind in missed)
+        yield Check("kinds of pairs that either misses", mine, total, note=f"math-verify {other}")
+    for kind in missed:
+        mine, other = counted[kind]
+        yield Check(kind, mine, len(kinds[kind]), note=f"math-verify {other}", part=True)
+
+
 def _judged(pool: Pool, pairs: Sequence[Pair]) -> list[Verdict]:
     return pool.verify([(pair.completion, pair.gold) for pair in pairs])
 
@@ -88,6 +181,8 @@ def _rates(
         (True, f"equal, called right{name}", "false wrong or undecided"),
     ):
         some = [(pair.pair_id, verdict) for pair, verdict in zip(pairs, verdicts, strict=True) if pair.right is right]
+        if not some:
+            continue
         check = check_of(said, some, "right" if right else "not right", bar)
         rate = wilson(check.total - int(check.good), check.total, over="pairs")
         note = f"{miss} {100 * rate.value:.1f} % ({100 * rate.low:.1f} to {100 * rate.high:.1f})"
@@ -95,4 +190,4 @@ def _rates(
     return found
 
 
-__all__ = ["Pair", "audit_pairs", "read_pairs"]
+__all__ = ["Pair", "Row", "audit_file", "audit_pairs", "read_pairs", "rows_of"]

@@ -38,6 +38,8 @@ class Samples(Command):
     """First make the store from this file of lm_eval --log_samples."""
     model: str | None = None
     """Of --from-lm-eval: the policy's name (default: what the results file beside it says)."""
+    filter: str | None = None
+    """Of --from-lm-eval: the filter whose score and answer count, where the file has several."""
     problem_id: str = "doc_id"
     """Of --from-lm-eval: the key of doc that names a problem; a store holds to the one it was imported with."""
     judge: Literal["boxed", "tag", "last_number", "whole"] | None = None
@@ -75,8 +77,13 @@ class Samples(Command):
         if self.docs is not None and self.to_lm_eval is None:
             raise ConfigError(f"--docs {self.docs}: texts for an export; add --to-lm-eval FOLDER")
         if self.from_lm_eval is not None:
-            import_lm_eval(self.from_lm_eval, self.store, model=self.model, problem_id=self.problem_id)
-        elif given := self.changed("model", "problem_id"):
+            made = import_lm_eval(
+                self.from_lm_eval, self.store, model=self.model, filter=self.filter, problem_id=self.problem_id
+            )
+            metric = made.identity.verifier_hash.removeprefix("lm_eval ")
+            session.note(f"imported: {self.from_lm_eval}, verdicts of {metric} (metric, filter)")
+            made.close()
+        elif given := self.changed("model", "filter", "problem_id"):
             raise ConfigError(f"{given}: settings of an import; add --from-lm-eval samples_<task>_<date>.jsonl")
         if self.from_parquet is not None:
             from sage_rlvr.evaluation.store.archive import from_parquet  # pyarrow

@@ -202,7 +202,8 @@ class DataConfig:
     path: a Hub id (owner/name), or a local file (.jsonl, .json, .csv, .parquet) or folder of such. subset: the Hub's
     configuration name. split: likewise. revision: commit of the Hub's data; null is its newest, which may change.
     take: only the first so many rows; null for all. prompt: the prompt format (`sage_rlvr.tasks.prompts.FORMATS`), the same
-    for SFT, RL and evaluation; "as_is" takes the rows' own prompts. problem_column, answer_column: null looks for the
+    for SFT, RL and evaluation; "as_is" takes the rows' own prompts. answer_in, tag: where the answer is read in place of the
+    format's own, as rows with prompts of their own need it. problem_column, answer_column: null looks for the
     usual names. allow_unverifiable: train although more than 1 % of the golds cannot be verified against themselves.
     """
 
@@ -212,6 +213,8 @@ class DataConfig:
     revision: str | None = None
     take: int | None = None
     prompt: Literal["sage", "boxed", "as_is"] = "sage"
+    answer_in: Literal["boxed", "tag", "stated", "last_number"] | None = None
+    tag: str | None = None
     problem_column: str | None = None
     answer_column: str | None = None
     allow_unverifiable: bool = False

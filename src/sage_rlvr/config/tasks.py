@@ -13,6 +13,7 @@ from sage_rlvr.schema import decode
 
 if TYPE_CHECKING:
     from sage_rlvr.tasks.base import Task
+    from sage_rlvr.tasks.prompts import PromptFormat
 
 
 def task_of(config: TrainConfig) -> Task:
@@ -25,10 +26,16 @@ def task_of(config: TrainConfig) -> Task:
 def task_of_data(data: DataConfig) -> Task:
     """Rows of a data set, judged as mathematics."""
     from sage_rlvr.tasks.math import MathTask
-    from sage_rlvr.tasks.prompts import FORMATS
     from sage_rlvr.tasks.rows import DataSource
 
-    return MathTask(DataSource.of(data), FORMATS[data.prompt])
+    return MathTask(DataSource.of(data), format_of(data))
+
+
+def format_of(data: DataConfig) -> PromptFormat:
+    """How the problems of a data set are asked, and where an answer is read."""
+    from sage_rlvr.tasks.prompts import FORMATS
+
+    return FORMATS[data.prompt].read_at(data.answer_in, data.tag)
 
 
 def task_named(name: str, template: str = "boxed") -> Task:

@@ -2,8 +2,8 @@ r"""Rows of a data set as problems with a gold answer: one reader behind train, 
 
     rows (`sage_rlvr.tasks.rows`) -> columns -> problem, gold, id
 
-The problem: problem or question, then prompt. The gold: one of `ANSWERS`, else what a worked solution ends with (its last
-`\boxed{}`); behind GSM8K's "####" stands the answer. What was taken is said: "gold: answer, after ####".
+The problem: problem or question, then prompt. The gold: one of `ANSWERS`, else what a worked solution ends with, read by
+`sage_rlvr.verifiers.golds`. What was taken is said: "gold: answer, after ####".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.prompts import Message
 from sage_rlvr.tasks.rows import DataSource, Row, Rows, read, stamp_of, value_at
-from sage_rlvr.verifiers.answers import last_box, no_number
+from sage_rlvr.verifiers.golds import GSM8K, MARK, gold_of
 
 PROBLEMS = ("problem", "question")  # bare problems
 PROMPTS = ("prompt",)  # problems as some trainer saw them, often wrapped in an instruction
@@ -28,8 +28,6 @@ ANSWERS = ("answer", "gold", "ground_truth", "expected_answer", "reward_model.gr
 SOLUTIONS = ("solution", "generated_solution")
 COMPLETIONS = ("completion", "response")
 IDS = ("id", "unique_id")
-GSM8K = "after ####"
-_GSM8K = re.compile(r"(?:^|\n)####[ \t]*(?P<answer>[^\n]+)\s*\Z")  # a worked solution whose last line is the answer
 
 
 # ---- values
@@ -61,34 +59,11 @@ def _message(message: Any) -> Message:
     return {"role": message["role"], "content": content}
 
 
-def answer_of(value: Any) -> str:
-    """A gold as text; whole floats lose their ".0". ValueError, in words, for None, lists, truth values, empty text, nan."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        value = int(value)
-    if value is None or (isinstance(value, str) and not value.strip()):
-        raise ValueError("the answer is missing")
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"the answer is {type(value).__name__} {value!r:.60}; one text or number is expected")
-    if no_number(value):
-        raise ValueError(f"{value!r:.60} is no answer; mend or leave out that row")
-    return str(value).strip()
-
-
-def gold_of(value: Any, worked: bool) -> tuple[str, str]:
-    r"""(gold, where it stood): `answer_of`, or behind "####", or (`worked`) in the last `\boxed{}` of a solution."""
-    text = answer_of(value)
-    if final := _GSM8K.search(text):
-        return answer_of(final["answer"]), GSM8K
-    if worked and r"\boxed" in text:
-        return answer_of(last_box(text)[0]), r"in the last \boxed{}"
-    return text, ""
-
-
 def worked_of(value: Any) -> str:
     """A worked solution, without the last line that GSM8K gives its answer in."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("the solution is missing" if not value else f"{value!r:.60} is no text")
-    return _GSM8K.sub("", value).strip()
+    return MARK.sub("", value).strip()
 
 
 # ---- columns
@@ -229,7 +204,7 @@ def examples(
         text = faults.read(row, place, problem, lambda value: asked(problem_of(value)))
         gold, stood = "", ""
         if answer and (golds or any(value_at(row, name) is not None for name in answer)):
-            gold, stood = faults.read(row, place, answer, lambda v: gold_of(v, answer[0] in SOLUTIONS), ("", ""))
+            gold, stood = faults.read(row, place, answer, gold_of, ("", ""))
         where[stood] += 1
         made.append(Example(name, text, gold, row, place))
     faults.report(len(made))
@@ -294,7 +269,7 @@ def completions(path: Path) -> tuple[list[tuple[str, str, str]], str]:
     for row, place in zip(rows.rows, rows.places, strict=True):
         name = next((str(row[i]) for i in IDS if row.get(i) is not None), re.split(r":|, row ", place)[-1])
         text = faults.read(row, place, said, _completion)
-        found, stood = faults.read(row, place, gold, lambda v: gold_of(v, gold[0] in SOLUTIONS), ("", ""))
+        found, stood = faults.read(row, place, gold, gold_of, ("", ""))
         where[stood] += 1
         made.append((name, text, found))
     faults.report(len(made))

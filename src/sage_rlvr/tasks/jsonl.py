@@ -27,13 +27,13 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from sage_rlvr.errors import ConfigError, DataError, require, wrong
+from sage_rlvr.errors import ConfigError, DataError, refuse, require, wrong
 from sage_rlvr.plugins import executed, source_sha256
 from sage_rlvr.reading import read_text
 from sage_rlvr.tasks.base import NO_ANSWER, Asked, hash_of
 from sage_rlvr.tasks.datasets import Examples, remembered
 from sage_rlvr.tasks.math import MathTask
-from sage_rlvr.tasks.prompts import FORMATS, Message, PromptFormat
+from sage_rlvr.tasks.prompts import FORMATS, AnswerIn, Message, PromptFormat
 from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of
 from sage_rlvr.verifiers import VERIFIERS, Verdict
 from sage_rlvr.verifiers.pool import Pool
@@ -272,6 +272,8 @@ def jsonl(
     reward: str | None = None,
     test_file: str | None = None,
     prompt: Literal["sage", "boxed", "as_is"] | None = None,
+    answer_in: AnswerIn | None = None,
+    tag: str | None = None,
     problem_column: str | None = None,
     answer_column: str | None = None,
     right_from: float = 1.0,
@@ -280,15 +282,17 @@ def jsonl(
     """Rows of your own: a .jsonl, .json, .csv or .parquet file, a folder of such, or a Hub id.
 
     reward: FILE.py:FUNCTION, or a registered verifier; None is mathematics. test_file: rows to evaluate on; None is `file`.
-    prompt: a prompt format; None is "boxed" of mathematics, and with a reward the rows' own prompts. right_from: the reward
-    from which on a completion counts as right. seconds: that the reward may take for one completion.
+    prompt: a prompt format; None is "boxed" of mathematics, and with a reward the rows' own prompts. answer_in, tag: of
+    mathematics, where the answer is read in place of the format's own, as rows with prompts of their own need it. right_from: the
+    reward from which on a completion counts as right. seconds: that the reward may take for one completion.
     """
     if reward is not None:
+        refuse((answer_in is not None or tag is not None, "answer_in, tag: of mathematics; the reward reads the completion itself"))
         form = None if prompt in (None, "as_is") else FORMATS[prompt]
         return RewardTask(file, reward, test_file, form, problem_column, answer_column, right_from, seconds)
     source = DataSource(path=file, problem_column=problem_column, answer_column=answer_column, key="task")
     held_out = None if test_file is None else replace(source, path=test_file, split="test")
-    return MathTask(source, FORMATS[prompt or "boxed"], test=held_out)
+    return MathTask(source, FORMATS[prompt or "boxed"].read_at(answer_in, tag), test=held_out)
 
 
 __all__ = ["RewardTask", "jsonl", "reward_sha256"]

@@ -18,7 +18,7 @@ from sage_rlvr.tasks.base import Asked, code_hash
 from sage_rlvr.tasks.datasets import remembered
 from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.math_sets import ENVIRONMENT, SETS, Problem, Source, digest, problem_of, published
-from sage_rlvr.tasks.prompts import BOXED, PromptFormat
+from sage_rlvr.tasks.prompts import BOXED, PromptFormat, place_in_words
 from sage_rlvr.tasks.rows import SUFFIXES, DataSource, Rows, Say, facts
 from sage_rlvr.verifiers import MATHEMATICS, Verdict
 from sage_rlvr.verifiers.pool import Pool, shared
@@ -134,7 +134,8 @@ class MathTask(Asked):
         if isinstance(source, DataSource):
             found = remembered(source, self.form.name == "as_is")
             check_golds(found.rows, [one.answer for one in found.examples], say=say)
-            say(f"{found}; prompt format: {self.form.name}")
+            read = place_in_words(self.form.answer_in, self.form.tag)
+            say(f"{found}; prompt format: {self.form.name}; answers are read {read}")
         elif not self.pinned:
             rows, name = self.problems(split), f"{source} of {ENVIRONMENT}={self._folder}"
             say(f"{name}: {len(rows):,} rows, {self.whose}")

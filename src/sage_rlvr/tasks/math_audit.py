@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sage_rlvr.tasks.checks import Case, Check, Finding, Judge, Pairs, duplicates, others_floor, uniform_floor
-from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
+from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, asked_places, place_in_words
 from sage_rlvr.verifiers.answers import Place
 from sage_rlvr.verifiers.exact import normalized, number, parts, verify_exact
 
@@ -43,6 +43,8 @@ def cases(
         yield Case(f"format {form.name!r}: perfect answer", perfect, judge=read)
         name = f"format {form.name!r}: working without an answer earns nothing"
         yield Case(name, [(p, WORKING) for p in problems], "not right", bar=False, judge=read)
+        if task.published is None:
+            yield from _own_prompts(problems, form, answer_in or form.answer_in)
     wrong: dict[str, list[tuple[Problem, str]]] = defaultdict(list)
     for i, p in enumerate(problems):
         for kind, answer in wrong_answers(p.answer, problems[i - 1].answer):
@@ -51,6 +53,28 @@ def cases(
     yield _second_opinion(wrong, {"gold": golds, "worked solution": solved}, whole, algebra)
     yield duplicates("rows that stand once", ((p.problem_id, p.text, p.answer) for p in problems))
     yield from _floors(task.integers, [p.answer for p in problems], k)
+
+
+def _own_prompts(problems: Sequence[Problem], form: PromptFormat, place: str) -> Iterator[Check]:
+    """Whether rows that say where the answer belongs name the place that is read; a system message of the format does so itself."""
+    if form.system or place not in ("boxed", "tag", "stated"):
+        return
+    read, other = place_in_words(place, form.tag), 0
+    rows, silent = [], 0
+    for problem in problems:
+        asked = asked_places(form.plain(problem.asked))
+        same = asked.get(place)
+        if same is not None and (place != "tag" or same == form.tag):
+            continue
+        silent, other = silent + (not asked), other + bool(asked)
+        for wanted, tag in list(asked.items())[:1]:
+            option = f"answer_in: {wanted}" + (f", tag: {tag}" if tag else "")
+            why = f"asks for it {place_in_words(wanted, tag)}; set {option}"
+            rows.append(Finding(problem.problem_id, "not read", why))
+    if other or silent < len(problems):
+        note = f"{silent} name no place" if silent else ""
+        name = f"format {form.name!r}: rows' own prompts ask for the answer {read}"
+        yield Check(name, len(problems) - other, len(problems), tuple(rows), bar=True, note=note)
 
 
 def head(

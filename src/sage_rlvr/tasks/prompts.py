@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError, DataError
 
 Message = dict[str, str]
+AnswerIn = Literal["boxed", "tag", "stated", "last_number"]
 PLACEHOLDER = re.compile(r"\{[A-Za-z]\w*\}")  # a field that nobody filled in, such as {system_prompt}
 _THINK = re.compile(r"</?think>")  # marks of the models that many published solutions were sampled from
 
@@ -48,6 +49,26 @@ _TEMPLATE = r"""
 """
 
 
+# What a prompt says of the place of the answer: "put your final answer within \boxed{}", "of the form Answer: $Answer"
+_ASKED = {
+    "boxed": re.compile(r"\\(?:boxed|fbox)\b|\bboxed\b", re.IGNORECASE),
+    "stated": re.compile(r"####|\banswer\W{0,4}:", re.IGNORECASE),  # "the answer is of the form" is said by many problems
+    "tag": re.compile(r"<(?P<tag>answer|solution|final_answer|result)>", re.IGNORECASE),
+}
+
+
+def asked_places(prompt: str) -> dict[str, str]:
+    """Where a prompt asks for the answer: place -> the tag, or "". Empty where it names no place."""
+    found = {place: pattern.search(prompt) for place, pattern in _ASKED.items()}
+    return {place: one.groupdict().get("tag") or "" for place, one in found.items() if one is not None}
+
+
+def place_in_words(answer_in: str, tag: str) -> str:
+    """A place of answers as messages name it."""
+    words = {"boxed": r"in \boxed{}", "tag": f"in <{tag}>", "stated": 'behind "Answer:"', "last_number": "as the last number"}
+    return words.get(answer_in, answer_in)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PromptFormat:
     r"""A way to ask for an answer and to read it.
@@ -65,16 +86,16 @@ class PromptFormat:
     system: str = ""
     opening: str = ""
     closing: str = ""
-    answer_in: Literal["boxed", "tag"] = "boxed"
+    answer_in: AnswerIn = "boxed"
     tag: str = "SOLUTION"
     closed: bool = True
 
     def __post_init__(self) -> None:
-        asked = f"<{self.tag}>" if self.answer_in == "tag" else r"\boxed"
+        asked = {"boxed": r"\boxed", "tag": f"<{self.tag}>", "stated": "nswer"}.get(self.answer_in, "")
         if self.system and asked not in self.system:
             raise ConfigError(
-                f"prompt format {self.name!r}: its answer is read in {asked}, which its system message never asks for; "
-                "name that place in `system`, or set answer_in and tag to the place that it names"
+                f"prompt format {self.name!r}: its answer is read {place_in_words(self.answer_in, self.tag)}, which its system "
+                "message never asks for; name that place in `system`, or set answer_in and tag to the place that it names"
             )
         left = [found for text in (self.system, self.opening, self.closing) for found in PLACEHOLDER.findall(text)]
         if left:
@@ -86,6 +107,10 @@ class PromptFormat:
     def reading(self) -> dict[str, Any]:
         """The options of `verify_math` and `MathReward` that read this format: MathReward(**form.reading)."""
         return {"answer_in": self.answer_in, "tag": self.tag, "closed": self.closed}
+
+    def read_at(self, answer_in: AnswerIn | None, tag: str | None = None) -> PromptFormat:
+        """This format with its answer read elsewhere; None: where it is."""
+        return replace(self, answer_in=answer_in or self.answer_in, tag=tag or self.tag)
 
     def plain(self, problem: str | Sequence[Mapping[str, Any]]) -> str:
         """The prompt as plain text, for a tokenizer without a chat template: messages, empty lines between, an opening."""
@@ -124,6 +149,8 @@ class PromptFormat:
             working = "\n".join(filter(None, (self.opening, working, self.closing)))
         if self.answer_in == "tag":
             return f"{working}\n<{self.tag}>{answer}</{self.tag}>".lstrip()
+        if self.answer_in in ("stated", "last_number"):
+            return f"{working}\n\nAnswer: {answer}".lstrip()
         if r"\boxed" in working:
             return working
         return f"{working}\n\nThe answer is $\\boxed{{{answer}}}$.".lstrip()
@@ -157,4 +184,4 @@ AS_IS = PromptFormat(name="as_is")
 
 FORMATS: dict[str, PromptFormat] = {form.name: form for form in (SAGE, BOXED, AS_IS)}
 
-__all__ = ["FORMATS", "PLACEHOLDER", "Message", "PromptFormat"]
+__all__ = ["FORMATS", "PLACEHOLDER", "AnswerIn", "Message", "PromptFormat", "asked_places", "place_in_words"]

@@ -1,6 +1,9 @@
-"""Tasks of the reasoning-gym package (the extra `tasks`), each a generator with a scorer of its own.
+r"""Tasks of the reasoning-gym package (the extra `tasks`), each a generator with a scorer of its own.
 
     right iff the package's score of the answer in the completion is 1; partial credit is none
+
+The scorers compare texts, so an answer is scored as it is written and without its LaTeX (\text{Yes}), and the better score counts.
+Tasks with many right answers (graph_color, rubiks_cube, ...) name none of them: their scorer alone decides, and `answer` is "".
 
 An entry is a pure function of (name, seed, size, settings, index), so a worker makes it again instead of being sent it, and
 what the package scores runs under the limits of a `Pool`.
@@ -22,6 +25,8 @@ from sage_rlvr.tasks.prompts import BOXED, PromptFormat
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import extract
 from sage_rlvr.verifiers.pool import Pool
+from sage_rlvr.verifiers.style import undressed
+from sage_rlvr.verifiers.units import plain
 
 
 def _library() -> Any:
@@ -43,8 +48,19 @@ def _dataset(name: str, settings: str) -> Any:
 
 def _judge(answer: str, name: str, settings: str, index: int) -> Verdict:
     dataset = _dataset(name, settings)
-    score = float(dataset.score_answer(answer, dataset[index]))
-    return Verdict("right", "right") if score >= 1 else Verdict("wrong", "value")
+    entry, scores, failed = dataset[index], [], None
+    for text in dict.fromkeys((answer, undressed(answer), plain(undressed(answer)))):
+        try:
+            scores.append(float(dataset.score_answer(text, entry)))
+        except Exception as error:  # of a text that its scorer cannot read; another spelling may be one that it can
+            failed = error
+    if not scores and failed is not None:
+        raise failed
+    return Verdict("right", "right") if max(scores) >= 1 else Verdict("wrong", "value")
+
+
+def _gold(answer: Any) -> str:
+    return "" if answer is None else str(answer)
 
 
 def __getattr__(name: str) -> Any:
@@ -57,7 +73,7 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Entry `index` of a task under a seed: its question and one right answer."""
+    """Entry `index` of a task under a seed: its question and one right answer, "" where the package names none."""
 
     problem_id: str
     asked: str
@@ -93,7 +109,7 @@ class ReasoningGym(Asked):
         dataset = _dataset(self.name, self._settings(seed))
         entries = [(i, dataset[i]) for i in range(self.count)]
         return tuple(
-            Problem(f"{self.name}-{seed}-{i}", str(entry["question"]), str(entry["answer"]), i, seed)
+            Problem(f"{self.name}-{seed}-{i}", str(entry["question"]), _gold(entry["answer"]), i, seed)
             for i, entry in entries
         )
 
@@ -111,7 +127,7 @@ class ReasoningGym(Asked):
     @property
     def verifier_hash(self) -> str:
         """Of the package that scores, and of where an answer is read."""
-        return code_hash(["answers"], reading=self.form.reading, library=importlib.metadata.version("reasoning-gym"))
+        return code_hash(["answers", "style"], reading=self.form.reading, library=importlib.metadata.version("reasoning-gym"))
 
 
 __all__ = ["Problem", "ReasoningGym"]

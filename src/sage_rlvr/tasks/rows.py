@@ -208,6 +208,12 @@ def _csv(file: Path) -> Iterator[tuple[str, Any]]:
     with opened(file) as stream, io.TextIOWrapper(stream, "utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines, strict=True)
         try:
+            names = list(reader.fieldnames or ())
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise DataError(
+                    f"{file}:1: the column {twice[0]!r} is there {names.count(twice[0])} times in the header; rename or drop all "
+                    "but one"
+                )
             for row in reader:
                 if None in row or None in row.values():
                     raise DataError(

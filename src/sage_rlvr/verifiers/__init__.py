@@ -19,7 +19,7 @@ from sage_rlvr.registry import Registry
 F = TypeVar("F", bound=Callable[..., Any])
 Label = Literal["right", "wrong", "undecided"]
 
-MATHEMATICS = ("math", "algebra", "answers", "quantities", "units", "pool")
+MATHEMATICS = ("math", "algebra", "answers", "quantities", "style", "units", "pool")
 """Modules of this package that a verdict on mathematics is made of: their source is hashed on cards and in sample stores."""
 
 

@@ -172,6 +172,9 @@ def brackets(text: str) -> str:
     return "order" if text[:1] in ("(", "[") and text[-1:] in (")", "]") else ""
 
 
+_CLOSED = re.compile(r"\\infty\s*(?:\\right)?\s*\]|\[\s*[-+]?\s*\\infty")
+
+
 def compare(answer: str, gold: str, parsed: Any | None = None, factor: Any = 1) -> Verdict:
     """The verdict of math-verify on factor * answer and gold, corrected. parsed: the answer, if it is parsed already."""
     target = _parsed_gold(gold)
@@ -197,6 +200,8 @@ def compare(answer: str, gold: str, parsed: Any | None = None, factor: Any = 1) 
     if not equal and _names(target) == _names(parsed) and (_has_i(target) or _has_i(parsed)):
         target, parsed = (side.subs(_I, I) if _has_i(side) else side for side in (target, parsed))
         equal = verify(target, parsed, timeout_seconds=None, raise_on_error=True)
+    if equal and (_CLOSED.search(answer) is None) != (_CLOSED.search(gold) is None):
+        return unsure("closed at infinity")  # the parser opens [2, \\infty]
     return right_if(bool(equal) and not _far(target, parsed))
 
 
@@ -277,6 +282,8 @@ def by_measure(answer: str, gold: str, parsed: Any | None) -> Verdict:
     found = WRONG
     for factor in factors:
         found = compare(mine.body, theirs.body, None, factor)
+        if found.right and mine.percent != theirs.percent and factor == factors[0] and _is_share(theirs.body):
+            found = unsure("a percentage or a share")  # 0.5 % of 0.5: the gold may be one or the other
         if found.label != "wrong":
             return unsure("unit") if found.right and _doubtful(mine, theirs) else found
     for factor in _other_factors(mine, theirs):
@@ -294,6 +301,12 @@ def _doubtful(mine: Measured, theirs: Measured) -> bool:
     if mine.side and theirs.side and mine.side != theirs.side:  # meters east and meters west
         return True
     return mine.percent != theirs.percent and bool(mine.noun or theirs.noun)
+
+
+def _is_share(text: str) -> bool:
+    """Whether a number is between -1 and 1."""
+    number = parsed_of(text)
+    return isinstance(number, Expr) and bool(number.is_number) and bool(number.is_real) and bool(abs(N(number)) < 1)
 
 
 def _other_factors(mine: Measured, theirs: Measured) -> list[Any]:

@@ -18,6 +18,7 @@ from typing import Literal, get_args
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.style import halved, undressed
 
 Place = Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"]
 
@@ -27,20 +28,22 @@ MAX_ANSWER = 1_000  # characters of an answer or a gold that are parsed
 RIGHT = Verdict("right", "right")
 NO_ANSWER, CUT_OFF = "no answer", "answer cut off"
 _BRACES = re.compile(
-    r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\boxed\s*(?P<loose>[-+]?\d+(?:[.,/]\d+)*)|\\.|(?P<open>\{)|(?P<close>\})",
+    r"(?P<box>\\+(?:boxed|fbox)\s*\{)|\\+boxed\s*(?P<loose>[-+]?\d+(?:[.,/]\d+)*)|\\.|(?P<open>\{)|(?P<close>\})",
     re.DOTALL,
 )
 # "answer is", "answer:" and the four signs of GSM8K
 _STATED = re.compile(r"####|\banswer\W{0,4}(?:\s(?:is|=)\b\W{0,2}?:?|:\**|=)", re.IGNORECASE)
 _SENTENCE = re.compile(r"[.!?](?:\*\*)?(?:\s|$)")
+_REASON = re.compile(r"(?<=\S)(?:,?\s+(?:since|because)|,\s+as)\s", re.IGNORECASE)  # a reason, and no condition, follows
 # A sign counts where it cannot be a minus between two operands; 1,2 are two numbers and 1,000 is one.
 _NUMBER = re.compile(
     r"(?:(?<![\w)\]}.])[-+\u2212])?"
     r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"
     r"(?:/[0-9]+|\s?\\?%)?"
 )
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # what is no text; JSON makes form feeds of commands
 _DOLLAR = re.compile(r"(?<!\\)\$")
-_SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
+_SCIENTIFIC = re.compile(r"(?<![\w.\\{])([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d{1,9})(?![\w.])")
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 # No space between digits is dropped, and none that parts a list: 2 1/2 is not 21/2, and 1, 234 is not 1,234.
 _LAYOUT = re.compile(
@@ -104,23 +107,30 @@ def last_box(text: str) -> tuple[str | None, str]:
 
 
 def _box_span(text: str) -> Found:
+    boxes, cut = _boxes(text)
+    if cut or not boxes:
+        return None, CUT_OFF if cut else NO_ANSWER
+    return boxes[-1], ""
+
+
+def _boxes(text: str) -> tuple[list[Span], bool]:
+    """What the outermost boxes hold, in their order, and whether the last one is cut off."""
     opened: list[int | None] = []  # for each open brace: where its box's contents start, None when it is no box
-    found = None
+    found: list[Span] = []
     for token in _BRACES.finditer(text):
         if token["box"]:
             opened.append(token.end())
         elif token["loose"] and not opened:
-            found = token.span("loose")
+            found.append(token.span("loose"))
         elif token["open"]:
             opened.append(None)
         elif token["close"] and opened:
             start = opened.pop()
             if start is not None:
-                found = (start, token.start())
-    cut = any(start is not None and (found is None or start > found[1]) for start in opened)
-    if cut or found is None:
-        return None, CUT_OFF if cut else NO_ANSWER
-    return found, ""
+                while found and found[-1][0] > start:
+                    found.pop()  # a box within this one
+                found.append((start, token.start()))
+    return found, any(start is not None and (not found or start > found[-1][1]) for start in opened)
 
 
 def last_tag(text: str, tag: str, closed: bool = True) -> tuple[str | None, str]:
@@ -158,7 +168,10 @@ def _stated_span(text: str) -> Found:
     start, said = len(text) - len(rest), rest.partition("\n")[0].rstrip()
     if not said:
         return None, CUT_OFF
-    sentence = _SENTENCE.split(said, maxsplit=1)[0].rstrip()
+    sentence = _SENTENCE.split(said, maxsplit=1)[0]
+    sentence = _REASON.split(sentence, maxsplit=1)[0].rstrip()
+    if (front := _FRONT_WORDS.match(sentence)) is not None:
+        start, sentence = start + front.end(), sentence[front.end() :]
     answer = sentence.strip("*")
     start += len(sentence) - len(sentence.lstrip("*"))
     return (start, start + len(answer)), ""
@@ -170,8 +183,31 @@ _PLACED = {"boxed": _box_span, "stated": _stated_span, "last_number": _number_sp
 def extract(
     completion: str, answer_in: Place = "boxed", tag: str = "SOLUTION", closed: bool = True
 ) -> tuple[str | None, str]:
-    """The answer of a completion at the place that was asked for, or None and why."""
+    """The answer of a completion at the place that was asked for, or None and why.
+
+    Boxes that are joined, x = \\boxed{-4} and x = \\boxed{9}, are one answer that lists several: "-4, 9".
+    """
+    if answer_in == "boxed" and len(boxes := _listed_boxes(completion)) > 1:
+        return ", ".join(boxes), ""
     return _cut(completion, span_of(completion, answer_in, tag, closed))
+
+
+# what may stand between a box and another of one list
+_BETWEEN = re.compile(
+    r"\}?\s*\$?\s*(?:,|;|,?\s*(?:\\text\s*\{)?\s*(?:and|or)\s*\}?)\s*(?:\\q?quad|\\[ ,;])?\s*\$?"
+    r"\s*(?:[A-Za-z](?:_\{?\w\}?)?\s*=\s*)?\\+(?:boxed|fbox)\s*\{?"
+)
+
+
+def _listed_boxes(text: str) -> list[str]:
+    """The different boxes of the list that ends with the last box; [] where that is cut off."""
+    boxes, cut = _boxes(text)
+    if cut or not boxes:
+        return []
+    first = len(boxes) - 1
+    while first and _BETWEEN.fullmatch(text, boxes[first - 1][1], boxes[first][0]):
+        first -= 1
+    return list(dict.fromkeys(text[start:end] for start, end in boxes[first:]))
 
 
 def span_of(completion: str, answer_in: Place = "boxed", tag: str = "SOLUTION", closed: bool = True) -> Found:
@@ -196,7 +232,7 @@ def bare(text: str) -> str:
     if text.isdigit() and text.isascii():
         return text
     boxed = last_box(text)[0] if "box" in text else None
-    text = _without_dollars(boxed if boxed is not None else text)
+    text = _without_dollars(halved(boxed if boxed is not None else text))
     if not text.isascii():
         text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_POWERS)}}}", text).translate(_ASCII)
     text = " ".join(text.split())
@@ -204,7 +240,7 @@ def bare(text: str) -> str:
         text = marked[2]
     for left, right in ((r"\(", r"\)"), (r"\[", r"\]")):
         text = text.removeprefix(left).removesuffix(right).strip()
-    text = text.rstrip(".").strip() if not text.endswith(r"\right.") else text
+    text = _without_front(undressed(text))
     if (whole := _TEXT.fullmatch(text)) and any(map(str.isdigit, whole[1])):
         text = whole[1].strip()
     if _THOUSANDS.fullmatch(text):
@@ -213,13 +249,35 @@ def bare(text: str) -> str:
         text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
         text = _MIXED.sub(r"\1\\frac{\2}{\3}", text)
     text = _IDLE_POINT.sub("", text)
-    if number := _SCIENTIFIC.fullmatch(text):
-        return rf"{number[1]}\times 10^{{{int(number[2])}}}"
+    if "e" in text or "E" in text:
+        text = _SCIENTIFIC.sub(lambda found: rf"{found[1]}\times 10^{{{int(found[2])}}}", text)
     if not _REWRITTEN.search(text):
         return text
     for pattern, written in _REWRITES:
         text = pattern.sub(written, text)
     return _REPEATING.sub(_as_fraction, text).strip()
+
+
+# Words in front of an answer that say nothing of its value. "half of" and "not" are none of them.
+_FRONT = (
+    r"(?:so |thus |hence |therefore,? )?(?:(?:the )?(?:final |correct |right )?(?:answer|result|value|solution)(?: is|:| =)|it is"
+    r"|this is|which is|(?:is )?equal to|equals|a total of|in total|therefore|thus|hence|so|simply|just)[,:]?"
+)
+_BLOCK = r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{"
+_FRONT_TEXT = re.compile(rf"{_BLOCK}\s*{_FRONT}\s*\}}\s*(?:\\[,;: ]|~|\s)*(?=\S)", re.IGNORECASE)
+_FRONT_WORDS = re.compile(rf"\W{{0,2}}{_FRONT}\s+(?=\S)", re.IGNORECASE)
+_NAMED_TEXT = re.compile(rf"{_BLOCK}\s*([A-Za-z]\s*=)\s*\}}(?=\s*\S)")
+_OPTION = re.compile(rf"(?:{_BLOCK})?\s*(?:option|choice)\s*:?\s*\(?([A-J])\)?\s*[.:]?\s*\}}?", re.IGNORECASE)
+
+
+def _without_front(text: str) -> str:
+    r"""An answer without the words in front of it that say nothing of its value: `\text{a total of } 30` -> 30."""
+    if not text[:1].isalpha() and not text.startswith("\\"):
+        return text
+    text = _NAMED_TEXT.sub(r"\1 ", text, count=1) if _NAMED_TEXT.match(text) else text
+    text = _FRONT_TEXT.sub("", text, count=1) if _FRONT_TEXT.match(text) else text
+    chosen = _OPTION.fullmatch(text)
+    return chosen[1].upper() if chosen else text
 
 
 def _without_dollars(text: str) -> str:
@@ -305,6 +363,8 @@ def prepare(
     for name, text, most in (("completion", completion, MAX_COMPLETION), ("gold", gold, MAX_ANSWER)):
         if len(text) > most:
             return Verdict("undecided", f"{name} of more than {most} characters")
+    if CONTROL.search(gold):
+        return Verdict("undecided", "gold holds a control character")
     wanted = bare(gold)
     if not wanted or no_number(wanted):
         return Verdict("undecided", "gold is not a number" if wanted else "no gold")
@@ -326,6 +386,6 @@ def prepare(
 
 
 __all__ = [
-    "MAX_ANSWER", "MAX_COMPLETION", "Place", "Question", "bare", "by_spelling", "extract", "last_box", "last_number",
-    "last_tag", "marked_span", "no_number", "prepare", "rational", "span_of", "spelling",
+    "CONTROL", "CUT_OFF", "MAX_ANSWER", "MAX_COMPLETION", "Place", "Question", "bare", "by_spelling", "extract", "last_box",
+    "last_number", "last_tag", "marked_span", "no_number", "prepare", "rational", "span_of", "spelling",
 ]  # fmt: skip

@@ -8,7 +8,9 @@
 what follows the first "CONCLUSION:" must contain each person's identity as a phrase, no "if", and no item beyond the
 last person; without that word a text with all the item numbers is read whole. The phrases are searched for anywhere, so an
 answer that calls everybody both is right under it. "strict" asks for exactly one item a person behind the last
-"CONCLUSION:", which no contradiction passes: the rule to train with.
+"CONCLUSION:", which no contradiction passes: the rule to train with. Its items are (1), 1., or a list of bullets.
+
+Both read a text without its Markdown emphasis (**Zoey** is a *knave*); the published code does not take it off.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ MAX_COMPLETION = 1_000_000  # characters that are read
 _NEXT_QUESTION = "### Question"  # a base model goes on with a question of its own
 _ENDS = ("### Reason", "Let's think step by step again", "let's go back and check", "###")
 _ITEM = re.compile(r"\(([0-9]{1,2})\)\s*(\S[^()\n]*?) is a (knight|knave)\b")
+_NUMBERED = re.compile(r"^[ \t]*([0-9]{1,2})[.):][ \t]*(\S[^()\n]*?) is a (knight|knave)\b", re.MULTILINE)
+_BULLET = re.compile(r"^[ \t]*()[-+\u2022\u2013][ \t]*(\S[^()\n]*?) is a (knight|knave)\b", re.MULTILINE)
+_STAR = re.compile(r"^([ \t]*)\*(?=[ \t])", re.MULTILINE)  # a bullet, and no emphasis
+_EMPHASIS = re.compile(r"[*_`]+")
 
 
 def identity(name: str, knight: bool) -> str:
@@ -51,7 +57,7 @@ def judge(names: Sequence[str], solution: Sequence[bool], completion: str, rule:
         return Verdict("undecided", "not a text")
     if len(completion) > MAX_COMPLETION:
         return Verdict("undecided", f"completion of more than {MAX_COMPLETION} characters")
-    completion = completion.split(_NEXT_QUESTION, 1)[0]
+    completion = _EMPHASIS.sub("", _STAR.sub(r"\1-", completion.split(_NEXT_QUESTION, 1)[0]))
     return (_published if rule == "published" else _strict)(names, solution, completion)
 
 
@@ -75,13 +81,18 @@ def _strict(names: Sequence[str], solution: Sequence[bool], text: str) -> Verdic
     _, heading, text = text.rpartition(HEADING)
     if not heading:
         return Verdict("wrong", "no conclusion")
-    items = _ITEM.findall(text)
-    if [(int(i), name) for i, name, _ in items] != list(enumerate(names, start=1)):
+    items = _ITEM.findall(text) or _NUMBERED.findall(text)
+    wanted: list[tuple[int, str]] = list(enumerate(names, start=1))
+    if not items:  # bullets have no numbers, and so no order
+        items = sorted(_BULLET.findall(text), key=lambda item: item[1])
+        wanted = sorted(wanted, key=lambda pair: pair[1])
+        items = [(str(i), *item[1:]) for (i, _), item in zip(wanted, items, strict=False)] if len(items) == len(wanted) else []
+    if [(int(i), name) for i, name, _ in items] != wanted:
         return Verdict("wrong", "items")
     if text.count(" is a kn") != len(names):
         return Verdict("wrong", "items")  # a second identity beside an item
-    told = [kind == "knight" for _, _, kind in items]
-    return Verdict("right", "right") if told == list(solution) else Verdict("wrong", "identity")
+    told = all((kind == "knight") == solution[int(i) - 1] for i, _, kind in items)
+    return Verdict("right", "right") if told else Verdict("wrong", "identity")
 
 
 __all__ = ["HEADING", "Rule", "conclusion", "identity", "judge"]

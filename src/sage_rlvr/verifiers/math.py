@@ -47,6 +47,7 @@ from sage_rlvr.verifiers.answers import (
     rational,
     spelling,
 )
+from sage_rlvr.verifiers.style import unknown
 from sage_rlvr.verifiers.units import has_text, measured, radians, summed
 
 _LEVELS = 3  # how often an answer may be parted into answers
@@ -73,6 +74,7 @@ _BUILDER = re.compile(
     re.DOTALL,
 )
 _ASSIGNED = re.compile(r"([A-Za-z](?:_\{?\w+\}?)?)\s*=\s*([^=]+)")
+_DOTS = re.compile(r"(?:\.\.\.|\\[lc]?dots)\s*\Z")
 _NOTHING = {r"\emptyset", r"\varnothing", r"\{\}"}
 
 
@@ -82,7 +84,11 @@ def _compare(answer: str, gold: str, parsed: Any | None = None) -> Verdict:
         return unsure(f"brackets nested deeper than {MAX_DEPTH}")
     if too_long(answer) or too_long(gold):
         return unsure(f"a number of more than {MAX_DIGITS} digits")
-    return _decide(_rewritten(answer, gold), _rewritten(gold, answer), _LEVELS, parsed)
+    if (_DOTS.search(answer) is None) != (_DOTS.search(gold) is None):
+        return unsure("goes on in dots")
+    found = _decide(_rewritten(answer, gold), _rewritten(gold, answer), _LEVELS, parsed)
+    strange = unknown(answer) or unknown(gold)
+    return unsure(f"unknown command {strange}") if strange and found.label != "undecided" else found
 
 
 def _rewritten(text: str, other: str) -> str:

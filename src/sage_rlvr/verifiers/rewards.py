@@ -13,7 +13,8 @@ from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.answers import Place, bare, extract, no_number, span_of, spelling
+from sage_rlvr.verifiers.answers import Place, bare, extract, span_of, spelling
+from sage_rlvr.verifiers.golds import gold_of
 from sage_rlvr.verifiers.pool import Pool, shared
 
 COLUMNS = ("answer", "solution", "ground_truth")
@@ -21,10 +22,15 @@ REWARD = {"right": 1.0, "wrong": 0.0, "undecided": None}
 
 
 def text_of(completion: Any) -> str:
-    """The text of a completion: a string, or the last message of a conversation, its text parts joined."""
+    """The text of a completion: a string, or the assistant's last message of a conversation, its text parts joined.
+
+    A conversation that ends with a tool's or a user's message has no answer: what they wrote is not the policy's.
+    """
     if isinstance(completion, str):
         return completion
-    content = completion[-1].get("content") if completion else ""
+    if not completion or completion[-1].get("role", "assistant") != "assistant":
+        return ""
+    content = completion[-1].get("content")
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content if part.get("type") == "text")
     return content or ""
@@ -33,7 +39,8 @@ def text_of(completion: Any) -> str:
 def golds_of(columns: dict[str, Any], column: str | None, count: int) -> list[str | None]:
     """The gold of each completion from the data set's columns; None where a row has none.
 
-    `DataError` unless exactly one accepted column is there (or `column` names one) with one string or finite number per row.
+    Golds are read as `sage_rlvr.verifiers.golds` says. `DataError` unless exactly one accepted column is there (or `column` names
+    one) with one gold per row.
     """
     present = [name for name in ((column,) if column else COLUMNS) if columns.get(name) is not None]
     if len(present) != 1:
@@ -45,15 +52,13 @@ def golds_of(columns: dict[str, Any], column: str | None, count: int) -> list[st
     golds = columns[present[0]]
     if isinstance(golds, str) or len(golds) != count:
         raise DataError(f"column {present[0]}: {len(golds)} entries for {count} completions; give one per completion.")
+    found: list[str | None] = []
     for row, gold in enumerate(golds):
-        if isinstance(gold, bool) or not isinstance(gold, str | int | float | None):
-            raise DataError(f"column {present[0]}, row {row}: {gold!r:.80} is neither text nor a number.")
-        if no_number(gold):
-            raise DataError(
-                f"column {present[0]}, row {row}: {gold!r} is no gold answer, and nothing is trained on it. Mend the row, or drop "
-                "it before training; a column that was divided or joined leaves such values where there was none."
-            )
-    return [None if gold is None else str(gold) for gold in golds]
+        try:
+            found.append(None if gold is None else gold_of(gold)[0])
+        except ValueError as error:
+            raise DataError(f"column {present[0]}, row {row}: {error}") from error
+    return found
 
 
 def answered(text: str, reading: Mapping[str, Any]) -> str | None:

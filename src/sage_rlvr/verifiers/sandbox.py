@@ -21,7 +21,7 @@ from typing import Any
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.sandbox_child import LONG, MACHINES
+from sage_rlvr.verifiers.sandbox_child import LONG, MACHINES, STILL
 
 PROGRAMS = "sage_rlvr.verifiers.sandbox:judge"
 """The function of a `Pool` that judges programs: `Pool(function=PROGRAMS)`."""
@@ -39,7 +39,7 @@ class Sandbox:
         self._lock, self._owner = threading.RLock(), os.getpid()
 
     def ask(self, job: dict[str, Any]) -> dict[str, Any]:
-        """{"calls": ...}, {"ended": why it has no answer}, or {"open": why it could not be confined}; see `sandbox_child`."""
+        """{"calls": ...}, {"ended": why it has no answer}, or {"open": why nothing is known of it}; see `sandbox_child`."""
         if self._owner != os.getpid():  # pipes that the parent talks through, and a lock that one of its threads may hold
             self._process, self._lock, self._owner = None, threading.RLock(), os.getpid()
         line = json.dumps(job).encode() + b"\n"
@@ -117,13 +117,14 @@ def judge(
     """Right where `entry(*arguments)` has the wanted repr in every test (arguments, repr); else the first that fails, in words.
 
     seconds, memory_mb: of the whole program. box: the process to fork from, of this process by itself. Undecided where a program
-    could not be confined, and so was not run.
+    could not be confined, and so was not run, or where its process stood still (a stopped or crowded machine).
     """
     inputs = [list(arguments) for arguments, _ in tests]
     job = {"source": source, "entry": entry, "inputs": inputs, "seconds": seconds, "memory_mb": memory_mb}
     found = (box or _OWN).ask(job)
     if "open" in found:
-        return Verdict("undecided", f"not run, no sandbox: {found['open']}")
+        why = str(found["open"])
+        return Verdict("undecided", why if why.startswith(STILL) else f"not run, no sandbox: {why}")
     if "ended" in found:
         return Verdict("wrong", str(found["ended"]))
     return compared(found.get("calls"), entry, tests)

@@ -50,6 +50,8 @@ ALLOW, KILL, REFUSE = 0x7FFF0000, 0x80000000, 0x00050001  # REFUSE: errno 1, EPE
 NO_NEW_PRIVILEGES, SECCOMP, DIE_WITH_PARENT, FILTER = 38, 22, 1, 2
 LANDLOCK = (444, 446)  # create_ruleset, restrict_self: the same numbers on both machines
 CONFINED, OPEN = b"=", b"!"  # the first byte of an answer: the fork was confined, or why it was not
+STILL = "stood still"
+GRACE, TICK = 5, 0.05  # times its limit that a process may stand still, and seconds between two looks
 SAID = 1 << 16  # bytes that a program may say
 LIBC = ctypes.CDLL(None, use_errno=True)
 LONG = 400  # characters of a message that are kept
@@ -156,10 +158,16 @@ def answer(job: dict[str, object]) -> dict[str, object]:
         os.close(source)
         run(job, sink, parent)
     os.close(sink)
-    due, said, late = time.monotonic() + float(job["seconds"]), b"", False  # type: ignore[arg-type]
+    seconds = float(job["seconds"])  # type: ignore[arg-type]
+    due, last = time.monotonic() + seconds, time.monotonic() + GRACE * seconds
+    said, late, still = b"", False, False
     while len(said) <= SAID:
-        left = due - time.monotonic()
-        late = left <= 0 or not select.select([source], [], [], left)[0]
+        # what was said in time is read although this process stood still meanwhile
+        late = not select.select([source], [], [], max(0.0, due - time.monotonic()))[0]
+        still = late and stands_still(child, seconds / 2)
+        if still and time.monotonic() < last:
+            due = time.monotonic() + TICK  # its own time is not over: another program has the core, or somebody stopped it
+            continue
         piece = b"" if late else os.read(source, SAID)
         if not piece:
             break
@@ -167,8 +175,10 @@ def answer(job: dict[str, object]) -> dict[str, object]:
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     os.close(source)
+    if still:
+        return {"open": f"{STILL}: it had less than half of its {seconds:g} s in {GRACE * seconds:g} s"}
     if (late and said) or os.waitstatus_to_exitcode(status) in (-signal.SIGXCPU,):
-        return {"ended": f"took longer than {job['seconds']:g} s"}
+        return {"ended": f"took longer than {seconds:g} s"}
     if len(said) > SAID:
         return {"ended": f"said more than {SAID} bytes"}
     if not said.startswith(CONFINED):
@@ -178,6 +188,18 @@ def answer(job: dict[str, object]) -> dict[str, object]:
     except (ValueError, RecursionError):
         return {"ended": f"the process ended without an answer, status {os.waitstatus_to_exitcode(status)}"}
     return found if readable(found) else {"ended": "said nothing that can be read"}
+
+
+def stands_still(child: int, least: float) -> bool:
+    """Whether a process could not work: it is stopped or waits for a core, and has had less than `least` seconds of one. False for
+    one that waits by its own will, as `time.sleep` does."""
+    try:
+        with open(f"/proc/{child}/stat", encoding="ascii", errors="replace") as file:
+            state, *fields = file.read().rpartition(")")[2].split()
+        used = (int(fields[10]) + int(fields[11])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return False
+    return state not in "SZX" and used < least
 
 
 def readable(found: object) -> bool:

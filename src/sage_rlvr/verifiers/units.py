@@ -124,10 +124,16 @@ _TELLING = _words(
     "not no never none neither nor isn isnt cannot or and but except least most than infinitely if unless else too minus plus "
     "am pm a.m p.m noon midnight mod modulo squared cubed pi sqrt inf sin cos tan log ln exp"
 )
+_COUNTS = _words("one two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty hundred")
 # Words that do so where no noun follows: 3 false alarms are 3, of 3 false nobody knows.
 _ADJECTIVES = _words(
     "non more less fewer greater larger smaller small large low high undefined infinite infinity incorrect impossible unknown "
-    "negative base wrong false true"
+    "negative base wrong false true "
+    # operations on the number, and how it is written
+    "factorial subfactorial multiplied divided halved doubled tripled trebled quadrupled double triple twice thrice raised inverse "
+    "inverted reciprocal reversed negated opposite conjugate conjugated complement transposed rounded truncated floored "
+    "added subtracted increased decreased reduced diminished scaled shifted octal binary ternary hex hexadecimal decimal "
+    "repeating recurring one two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty"
 )
 # Words that may do so: what is right but for them is undecided.
 _DOUBTFUL = _words("is are was were be when where while without maybe perhaps possibly almost above below over under so")
@@ -212,6 +218,14 @@ _RAISING = {"squared": 1, "cubed": 2}  # behind a unit
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}  # in front of one
 
 
+_POWER_OF = re.compile(r"\bto the (?:power|second|third|\w+th|nth)\b")
+
+
+def _participle(word: str) -> bool:
+    """Whether a word may say what was done to the number: "squashed", but not "seed"."""
+    return len(word) > 4 and word.endswith("ed") and not word.endswith("eed")
+
+
 def _noun_follows(words: list[str], at: int) -> bool:
     """Whether the next word that is no adjective is a noun."""
     behind = next((word for word in words[at + 1 :] if word not in _ADJECTIVES), "")
@@ -222,10 +236,12 @@ def _tells(tail: str, words: list[str]) -> bool:
     """Whether the text behind a number says something of the number itself."""
     if re.search(r"\d", re.sub(r"\^\s*\{?\s*-?\d+\s*\}?", "", tail)):
         return True
+    if _POWER_OF.search(" ".join(words)):
+        return True
     pairs = list(pairwise(["", *words]))
     if any(word in _TELLING and not (word in _RAISING and known(before)) for before, word in pairs):
         return True
-    return any(before == "base" and word in BASES for before, word in pairs)
+    return any((before == "base" and word in BASES) or (before == "times" and word in _COUNTS) for before, word in pairs)
 
 
 def _meaning(tail: str, money: bool = False) -> Measured | None:
@@ -249,6 +265,8 @@ def _meaning(tail: str, money: bool = False) -> Measured | None:
         units = [] if done or (low in _STOPS and not first) else known(said)
         if not said.strip() or said in ".·,'":
             continue
+        if said[0] == "^" and at < 0:
+            return None  # a power of the number itself: 9\text{ ^2}
         if said[0] == "^" or (low in _RAISING and raised):
             if raised:
                 found = _multiplied(found, last, sign * (int(piece[1]) - 1 if said[0] == "^" else _RAISING[low]))
@@ -268,9 +286,9 @@ def _meaning(tail: str, money: bool = False) -> Measured | None:
                 doubt = doubt or bool(known(words[at + 1]))  # half-dollars; but third graders are counted
             if low in _POWERS and not done:
                 power = _POWERS[low]
-            elif low in _ADJECTIVES or low in _DOUBTFUL:
+            elif low in _ADJECTIVES or low in _DOUBTFUL or (first and _participle(low)):
                 high = low == "high" and bool(last)
-                doubt = doubt or not (high or (low in _ADJECTIVES and _noun_follows(words, at)))
+                doubt = doubt or not (high or (low not in _DOUBTFUL and _noun_follows(words, at)))
                 (side if last else noun).extend([] if high or low in _DOUBTFUL else [low])
                 done = True
             elif units:
@@ -341,6 +359,8 @@ def _in_tail(tokens: list[re.Match[str]], at: int) -> bool:
     if token.lastgroup == "power":
         return before == "block" or (before == "word" and word_before in _BARE) or _of_fraction(tokens, at - 1)
     if token[0] == "/":
+        if before == "space" and at > 1:
+            before, word_before = tokens[at - 2].lastgroup or "", tokens[at - 2][0]
         unit = before == "block" or (before == "word" and _is_unit_word(word_before, ""))
         return unit or _of_fraction(tokens, at - 1)
     return token[0] in (r"\cdot", ".") and before in ("block", "power") and at + 1 < len(tokens)

@@ -24,6 +24,8 @@ from sage_rlvr.errors import CheckpointError, ConfigError, DataError, TrainingDi
 from sage_rlvr.methods import adaptive_entropy, grpo, sage
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.tasks.base import NO_ANSWER
+from sage_rlvr.tasks.datasets import examples
+from sage_rlvr.tasks.rows import DataSource
 from sage_rlvr.training.counts.dry_run import dry_run_lines
 from sage_rlvr.training.verl import convert, run, state
 from sage_rlvr.training.verl import judge as judging
@@ -172,11 +174,26 @@ def test_exported_problems_are_found_again(folder: Path):
     task, problems = exported(folder)
     rows = pq.read_table(folder / "train.parquet").to_pylist()
     assert [row["prompt"][0]["content"] for row in rows] == [task.prompt(problem) for problem in problems["train"]]
-    assert [row["extra_info"] for row in rows] == [{"index": n, "split": "train"} for n in range(6)]
+    ids = [problem.problem_id for problem in problems["train"]]
+    assert [row["extra_info"] for row in rows] == [{"index": n, "split": "train", "problem": ids[n]} for n in range(6)]
+    golds = [row["reward_model"]["ground_truth"] for row in rows]  # one of the right answers
+    assert all(task.verify(*pair).right for pair in zip(problems["train"], golds, strict=True))
     record = json.loads((folder / "task.json").read_text())
     (folder / "task.json").write_text(json.dumps(record | {"problems": record["problems"] | {"train": "x"}}))
     with pytest.raises(DataError, match="export them again"):
         exported(folder)
+
+
+def test_the_ground_truth_of_an_exported_row_is_its_gold(tmp_path: Path):
+    golds = (4, "6*1=6\n#### 6", "1/3")
+    rows = [{"question": f"{number}?", "answer": gold} for number, gold in enumerate(golds)]
+    (file := tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    export(Named.of(str(file)), tmp_path / "out", talks=True, say=lambda line: None)
+    made = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
+    assert [row["reward_model"]["ground_truth"] for row in made] == ["4", "6", "1/3"]
+    assert [row["extra_info"] for row in made] == [{"index": n, "split": "train", "problem": str(n)} for n in range(3)]
+    read = examples(DataSource(path=str(tmp_path / "out" / "train.parquet"))).examples  # as anybody's verl rows
+    assert [one.answer for one in read] == ["4", "6", "1/3"]
 
 
 @pytest.mark.slow

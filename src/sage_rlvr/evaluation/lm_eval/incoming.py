@@ -127,7 +127,8 @@ def import_lm_eval(
     """Read one samples_<task>_<date>.jsonl into a sample store, which is returned open; twice is as good as once.
 
     store: the folder to make. model, revision: default what the results file says. results: that file, default the one of
-    the same date beside `path`. filter, metric: whose score is the first verdict, default the first in the file.
+    the same date beside `path`. filter, metric: whose score is the first verdict; default the file's filter (of several one must
+    be named) and its first metric.
     problem_id: "doc_id", or the key of `doc` that names the problem as your task does.
     All documents must have the same number of repeats and the same generation settings. DataError names the line that
     cannot be used: multiple choice and log-likelihood requests have no generated text.
@@ -184,6 +185,11 @@ def _read(path: Path, filter: str | None, metric: str | None) -> tuple[list[_Doc
         raise DataError(f"{path}: holds no samples; was lm_eval run with --log_samples and --output_path?")
     if not chosen:
         raise DataError(f"{path}: no filter {filter!r}; there are {list(filters)}")
+    if filter is None and len(filters) > 1:
+        raise DataError(
+            f"{path}: scores of {len(filters)} filters ({', '.join(filters)}), which read answers differently; name the one that "
+            f"counts: --filter {first.filter}"
+        )
     return list(chosen.values()), digest.hexdigest()
 
 

@@ -24,6 +24,7 @@ from trl import GRPOConfig
 from trl import __version__ as TRL
 
 from sage_rlvr.config import DataConfig, LoraConfig, TrainConfig
+from sage_rlvr.config.tasks import format_of
 from sage_rlvr.errors import ConfigError, refuse, suggest
 from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy
 from sage_rlvr.models.policy import in_messages, load_policy, load_tokens
@@ -32,7 +33,7 @@ from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.tasks.chat import dry_render, fit_tokenizer
 from sage_rlvr.tasks.datasets import examples, worked_solutions
 from sage_rlvr.tasks.golds import check_golds
-from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
+from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, place_in_words
 from sage_rlvr.tasks.rows import DataSource, Say, tell
 from sage_rlvr.training.problems import TaskReward, training_problems, unkeyed, unverified
 from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, world_size
@@ -220,7 +221,7 @@ def rows_and_reward(
     as on the loop engine, where a row's problem is its number. Says and checks what the model reads, where it reads messages.
     """
     if config.data is not None:
-        form: PromptFormat | None = FORMATS[config.data.prompt]
+        form: PromptFormat | None = format_of(config.data)
         rows, reward = load(config.data, say=say), MathReward(column="answer", **form.reading)
     else:
         task, problems = training_problems(config, say)
@@ -243,7 +244,7 @@ def load(data: DataConfig, *, solutions: bool = False, say: Say = tell) -> Datas
     worked solutions is refused, and golds are not checked, because no verifier reads them (else: see `check_golds`).
     Raises ConfigError for paths and columns, DataError for rows, all with their places (`sage_rlvr.tasks.datasets`).
     """
-    source, form = DataSource.of(data), FORMATS[data.prompt]
+    source, form = DataSource.of(data), format_of(data)
     found = examples(source, prompts_first=data.prompt == "as_is", asked=form.messages)
     columns = {
         "id": [one.problem_id for one in found.examples],
@@ -254,5 +255,5 @@ def load(data: DataConfig, *, solutions: bool = False, say: Say = tell) -> Datas
         columns["solution"] = list(worked_solutions(source, found))
     else:
         check_golds(found.rows, columns["answer"], allow_unverifiable=data.allow_unverifiable, say=say)
-    say(f"{found}; prompt format: {data.prompt}")
+    say(f"{found}; prompt format: {data.prompt}; answers are read {place_in_words(form.answer_in, form.tag)}")
     return Dataset.from_dict(columns)

@@ -26,13 +26,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState,
 from trl import SFTConfig, SFTTrainer
 
 from sage_rlvr.config import FinetuneConfig
+from sage_rlvr.config.tasks import format_of
 from sage_rlvr.errors import CheckpointError, DataError
 from sage_rlvr.models.policy import load_policy, weights_hash
 from sage_rlvr.plugins import packages_of
 from sage_rlvr.reading import read_json
 from sage_rlvr.runs import RunDir, write_json_atomic
 from sage_rlvr.tasks.chat import dry_render, fit_tokenizer, render
-from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
+from sage_rlvr.tasks.prompts import PromptFormat
 from sage_rlvr.tasks.rows import DataSource, Say, facts, tell
 from sage_rlvr.training.state import save_policy
 from sage_rlvr.training.trl.arguments import DEFAULTS as RL_DEFAULTS
@@ -171,7 +172,7 @@ def run_facts(config: FinetuneConfig) -> dict[str, Any]:
 def build(config: FinetuneConfig, folder: Path, say: Say = tell) -> SFTTrainer:
     """The trainer of a recipe: rows, tokenizer, model and arguments. Says what the model will see; trains nothing."""
     arguments = sft_arguments(config, str(folder), world_size())
-    form = FORMATS[config.data.prompt]
+    form = format_of(config.data)
     rows = load(config.data, solutions=True, say=say)
     set_seed(config.seed)
     model, tokens = load_policy(_absolute(config.model), config.engine.dtype)

@@ -1,10 +1,11 @@
 """The problems of a task as verl reads them: `sage-rlvr export verl TASK`. Works without verl.
 
-    FOLDER/train.parquet, val.parquet   one row per problem: prompt (messages), data_source, reward_model, extra_info.index
+    FOLDER/train.parquet, val.parquet   one row per problem: prompt (messages), data_source, reward_model, extra_info
     FOLDER/task.json                    which task it is and what its problems were, for the reward manager (reward.py)
 
-A row holds its problem's number, not its answer: the verifier that judges a completion is the task's own, with all that it
-knows, and a file cannot disagree with it.
+`reward_model.ground_truth` is the gold, as everywhere in verl (one right answer of a task that has many, "" of one that names
+none), and the number of the problem stands in `extra_info.index`. The reward manager judges by the number: the verifier is the
+task's own, with all that it knows.
 """
 
 from __future__ import annotations
@@ -96,9 +97,15 @@ def _row(task: Task, split: str, number: int, problem: Any, talks: bool) -> dict
         "data_source": task.name,
         "prompt": prompt,
         "ability": task.name,
-        "reward_model": {"style": "rule", "ground_truth": str(problem.problem_id)},
-        "extra_info": {"index": number, "split": split},
+        "reward_model": {"style": "rule", "ground_truth": _gold(task, problem)},
+        "extra_info": {"index": number, "split": split, "problem": str(problem.problem_id)},
     }
+
+
+def _gold(task: Task, problem: Any) -> str:
+    """The gold of a problem, or one right answer; "" for a task that has neither."""
+    own = getattr(task, "reference", None)
+    return str(getattr(problem, "answer", "") or (own(problem) if own else ""))
 
 
 def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:

@@ -1,0 +1,1 @@
+"""Pictures of the docs, drawn from stored summaries: one file each, run as `python -m lab.figures.NAME`."""
