@@ -133,7 +133,7 @@ def test_a_reward_that_pays_for_no_reference_is_said(write_recipe: Recipe, tmp_p
     with said_so, RunDir.open(tmp_path / "run", dump(config)) as run:
         train(config, run, Silent())
     kept = json.loads((tmp_path / "run" / "run.json").read_text())["warnings"]
-    assert [one["kind"] for one in kept] == ["reward source", "unpaid"] and "behind the last" in kept[1]["message"]
+    assert [one["kind"] for one in kept] == ["reward source", "unpaid"] and "after the last" in kept[1]["message"]
     said: list[tuple[str, int, str]] = []
     watch = SourceWatch(config.method.reward_source, 100, lambda *one: said.append(one))
     for step in range(40):

@@ -103,7 +103,7 @@ def test_a_folder_with_other_files_is_refused_before_the_warm_start(
     with RunDir.open(tmp_path / "run", dump(config), kind="sft") as run:
         with pytest.raises(ConfigError, match=r"papers: .*contains thesis\.tex; nothing was changed.*papers/policy"):
             train_sft(config, run, out, Silent())
-        with pytest.raises(ConfigError, match=r"holds checkpoints|holds lock"):
+        with pytest.raises(ConfigError, match=r"contains checkpoints|contains lock"):
             train_sft(config, run, run.path, Silent())  # the run directory itself
     assert untouched(out)
 

@@ -33,7 +33,7 @@ def check_installed(names: Sequence[str]) -> None:
 
 @contextmanager
 def tracking(names: Sequence[str], run: RunDir, config: Any) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
-    """Yields report(step, metrics), which tells all named trackers what `run` has not logged before it was continued."""
+    """Yields report(step, metrics), which logs to all named trackers the steps that were not logged before a resume."""
     check_installed(names)
     opened = [TRACKERS[name](run.path, dump(config)) for name in names]
 

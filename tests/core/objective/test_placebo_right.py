@@ -193,7 +193,7 @@ def test_what_it_refuses():
     with pytest.raises(DataError, match="PlaceboRight reads 'rows'"):
         part(torch.ones(1, 8), replace(seen, rows=None), 0, KEY)
     rewards, signals = batch(0)
-    with pytest.raises(DataError, match="PlaceboRight draws at random; pass key= \(the key of the run\)"):
+    with pytest.raises(DataError, match=r"PlaceboRight draws at random; pass key= \(the key of the run\)"):
         credit(Method("placebo", part, Clip(), None, FixedBudget()), rewards, signals)
     with pytest.raises(ConfigError, match="is not an advantage; pass one"):
         PlaceboRight("grpo")  # type: ignore[arg-type]

@@ -293,7 +293,7 @@ def test_the_truth_is_every_answer_that_the_task_lists(
     assert {(int(p), int(a)) for p, a in zip(held.problem, held.answer, strict=True)} == wanted and len(held) == len(wanted)
     found = train_step(loop, 0)
     assert 5 < found["replay/rows"] <= 15 and found["rollout/tokens"] == 0  # nothing is sampled
-    assert "all right answers that the task stored from the list of countdown (an oracle)" in loop.method.describe()
+    assert "all right answers that the task lists (an oracle)" in loop.method.describe()
     monkeypatch.delattr(Countdown, "solutions")
     with pytest.raises(ConfigError, match=r"method\.buffer\.oracle: countdown lists no right completions .*as a file"):
         memory.fill(loop)

@@ -1,4 +1,4 @@
-"""What happens between the steps of a run on TRL, RL and SFT alike: metrics, progress, a stop when asked, checkpoints sealed.
+"""Callbacks of a run on TRL, for RL and SFT: metrics, progress, stop signals, checkpoint manifests.
 
 TRL's checkpoints get this package's manifest beside their files once all ranks have written theirs, so that a torn one is
 passed over; and the ones before it are deleted only then. Nothing steps on a gradient that is not finite. And how a run
@@ -94,7 +94,7 @@ def diverged(what: str, step: int) -> TrainingDiverged:
 
 
 def any_rank(accelerator: Any, said: bool) -> bool:
-    """Whether it is so on some rank: a signal reaches the ranks at different steps, and they must stop at one."""
+    """True if the condition holds on any rank: signals reach ranks at different steps, but all must stop at the same step."""
     if accelerator.num_processes == 1:
         return said
     return bool(accelerator.reduce(torch.tensor(float(said), device=accelerator.device), reduction="sum") > 0)

@@ -1,4 +1,4 @@
-"""The model card of a run on TRL: what was optimized, against which reference, judged by which verifier.
+"""The model card of a run on TRL: its objective, reference and verifier.
 
 TRL writes a card beside every checkpoint (README.md); this one takes its place. Every value is read from the trainer,
 so that the card always names the objective that was run.
@@ -35,7 +35,7 @@ CUTS = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}  # t
 
 
 def facts(trainer: Any) -> dict[str, Any]:
-    """What the card says, as plain values: for the card, for run records, for comparisons."""
+    """The content of the card as plain values, also for run records and comparisons."""
     anchor, args = trainer.anchor, trainer.args
     return {
         "policy": str(getattr(trainer.model.config, "_name_or_path", "")),

@@ -1,4 +1,4 @@
-"""pi_ref on TRL: which weights it is, when it moves, how it outlives a kill; the anchor's `source` made true.
+"""pi_ref on TRL: its weights according to the KL term's `source`, when they are updated, and how they are checkpointed.
 
     source        full fine-tuning                                   adapters
     sft           the weights that the policy is built with          the adapter disabled where it starts at zero; else a

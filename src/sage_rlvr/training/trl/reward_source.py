@@ -1,4 +1,4 @@
-"""Rewards that the policy computes, on TRL: reward functions give the verifier's verdicts, and these take their place.
+"""Rewards that the policy computes, on TRL; they replace the verdicts returned by the reward functions.
 
     TRL generates and judges  ->  the policy scores reference answers  ->  rewards (P, G) of all ranks
 

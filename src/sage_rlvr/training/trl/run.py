@@ -1,4 +1,4 @@
-"""`sage-rlvr train` on TRL: a recipe to a SageTrainer, in a run directory like that of the loop engine.
+"""`sage-rlvr train` on TRL: runs SageTrainer for a recipe, in a run directory like that of the loop engine.
 
     recipe -> GRPOConfig, rows, reward -> SageTrainer.train() -> metrics.jsonl, trl/checkpoint-N, policy/
 

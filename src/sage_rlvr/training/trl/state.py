@@ -1,5 +1,6 @@
-"""What a checkpoint on TRL keeps beside TRL's own files: the objective in words, the running state of the method's parts,
-and the reference where the run became it."""
+"""Additional files of a checkpoint on TRL: the objective as text, the state of the method's parts, and a reference made
+by the run.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """`python -m sage_rlvr.verl <verl's own hydra arguments> +sage.method=grpo +sage.guide=branch +sage.guide.ratio=0.3`.
 
-The words that begin with `sage.` are read by this package (a part by its name and arguments, as in a recipe), the others by
-verl's hydra. The fields of verl that a method decides are set from it; one that the command names with another value is refused.
+Arguments that begin with `sage.` are parsed by this package (a part by its name and arguments, as in a recipe), all
+others by verl's hydra. The fields of verl that a method decides are set from it; a different value on the command line
+raises ConfigError.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The problems of a task as verl reads them: `sage-rlvr export verl TASK`. Works without verl.
+"""Export of a task's problems in verl's format: `sage-rlvr export verl TASK`. Works without verl.
 
     FOLDER/train.parquet, val.parquet   one row per problem: prompt (messages), data_source, reward_model, extra_info
     FOLDER/task.json                    which task it is and what its problems were, for the reward manager (reward.py)

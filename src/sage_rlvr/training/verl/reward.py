@@ -1,4 +1,4 @@
-"""Our verifiers as a reward manager of verl, in a process pool that cannot hang a worker.
+"""The verifiers of this package as a reward manager of verl, in a process pool with time limits.
 
     reward.reward_manager.source=importlib reward.reward_manager.module.path=pkg://sage_rlvr.training.verl.reward
     reward.reward_manager.name=SageRewardManager +sage.task=FOLDER        (FOLDER: of `sage-rlvr export verl`)

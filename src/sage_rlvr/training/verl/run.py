@@ -1,4 +1,4 @@
-"""`sage-rlvr train` on verl: a recipe to a run of `python -m sage_rlvr.verl`, in a run directory like that of the loop engine.
+"""`sage-rlvr train` on verl: runs `python -m sage_rlvr.verl` for a recipe, in a run directory like that of the loop engine.
 
     recipe -> verl/problems, words -> verl in a process of its own -> metrics.jsonl, verl/checkpoints/global_step_N, policy/
 

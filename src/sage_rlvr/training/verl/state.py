@@ -1,4 +1,4 @@
-"""What a checkpoint of verl keeps beside verl's own files: the objective in words, and the running state of the method's parts."""
+"""Additional files of a checkpoint on verl: the objective as text, and the running state of the method's parts."""
 
 from __future__ import annotations
 
