@@ -164,7 +164,7 @@ def test_the_preference_of_a_reward_transform_is_permuted_away_too(transform, se
 def test_it_says_what_it_is():
     said = load_config(TrainConfig, recipes.locate("countdown/distinct_placebo")).method.describe()
     assert "C(G - 1, 15)] permuted among the right completions of its group" in said
-    assert "among right answers of a prompt: advantages permuted: none preferred on average within a group" in said
+    assert "among right answers of a prompt: advantages permuted: no preference on average within a group" in said
     assert "with each right completion given the mean over those of its group" in said
     both = compose(advantage=PlaceboRight(GroupNormalized()), reward_transform=Unlikeliness())
     assert "by rank" in unlikeliness().describe() and "by rank" not in both.describe()

@@ -55,7 +55,8 @@ class PlaceboRight:
     random: ClassVar[bool] = True
     evens: ClassVar[bool] = True
     prefers: ClassVar[str] = (
-        "advantages permuted: none preferred on average within a group, which still counts by the right answers that it holds"
+        "advantages permuted: no preference on average within a group, although groups still weigh by their right "
+        "answers"
     )
     least_group = _same("least_group", 2)
     couples_prompts = _same("couples_prompts", False)

@@ -91,9 +91,8 @@ class AdaptiveEntropy:
             )
         if not 0 <= self.min_coef <= self.start_at <= self.max_coef < math.inf:
             raise ConfigError(
-                f"AdaptiveEntropy: min_coef = {self.min_coef!r}, start_at = {self.start_at!r}, max_coef = {self.max_coef!r}; "
-                f"give 0 <= min_coef <= "
-                "start_at <= max_coef."
+                f"AdaptiveEntropy: min_coef = {self.min_coef!r}, start_at = {self.start_at!r}, max_coef = "
+                f"{self.max_coef!r}; set 0 <= min_coef <= start_at <= max_coef."
             )
 
     @property

@@ -88,7 +88,7 @@ class ReferenceProbability:
         """What the symbols of `equation` mean."""
         initial = ", pi_0 the initial policy of the run" if self.debias == "initial" else ""
         bare = "" if self.debias == "none" else ", and after the prompt only to nothing"
-        own = f", whose first {self.given:g} are left to the completion's own answer tokens{bare}" if self.given else ""
+        own = f", whose first {self.given:g} are replaced by the completion's own answer tokens{bare}" if self.given else ""
         return f"z the completion's text before its answer, y* the reference answer of M tokens{own}{initial}"
 
     @torch.no_grad()

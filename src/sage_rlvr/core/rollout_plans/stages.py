@@ -42,12 +42,12 @@ _NOTE = {
         "baseline='stages' is unbiased"  # the figures: lab/pages/map.md
     ),
     "stages": (
-        "with LeaveOneOut the expected gradient is mean size * grad E[r] of each prompt, exactly, but for the division by what the "
-        "step keeps: a second stage is drawn anew, whatever decided on its size"
+        "with LeaveOneOut the expected gradient is mean size * grad E[r] of each prompt, exactly, but for the "
+        "division by what the step keeps: a second stage is an independent sample given its size"
     ),
     "second": (
-        "with LeaveOneOut the expected gradient is mean size of the second stage * grad E[r] of each prompt, exactly, but for the "
-        "division by what the step keeps; the first stage decides and is not trained on"
+        "with LeaveOneOut the expected gradient is mean size of the second stage * grad E[r] of each prompt, exactly, "
+        "but for the division by what the step keeps; the first stage sets the size and is not trained on"
     ),
 }
 

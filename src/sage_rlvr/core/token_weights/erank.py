@@ -51,8 +51,8 @@ class ERank:
     def __post_init__(self) -> None:
         if not (0 <= self.scale < math.inf and math.isfinite(self.gain) and 0 < self.share <= 1 and self.kappa > 1):
             raise ConfigError(
-                f"ERank: scale = {self.scale!r}, gain = {self.gain!r}, share = {self.share!r}, kappa = {self.kappa!r}; give "
-                "scale >= 0, a finite gain, 0 < share <= 1 and kappa > 1; 1, 2, 0.3 and 2 as released."
+                f"ERank: scale = {self.scale!r}, gain = {self.gain!r}, share = {self.share!r}, kappa = {self.kappa!r}; "
+                "set scale >= 0, a finite gain, 0 < share <= 1 and kappa > 1; 1, 2, 0.3 and 2 as released."
             )
         if any(isinstance(n, bool) or not isinstance(n, int) or n < 2 for n in (self.stride, self.last)):
             raise ConfigError(

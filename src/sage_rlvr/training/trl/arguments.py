@@ -145,7 +145,7 @@ def world_size() -> int:
 def rows_of_rank(batch_size: int, ranks: int) -> int:
     """Rows that each rank has in one optimizer step of fine-tuning. ConfigError if they do not split evenly."""
     split = (
-        f"batch_size = {batch_size} rows an optimizer step cannot be split evenly over {ranks} ranks; take a multiple "
+        f"batch_size = {batch_size} rows per optimizer step cannot be split evenly over {ranks} ranks; use a multiple "
         f"of {ranks}, or launch {batch_size} or fewer"
     )
     refuse((batch_size % ranks, split))
