@@ -295,7 +295,7 @@ def test_the_truth_is_every_answer_that_the_task_lists(
     assert 5 < found["replay/rows"] <= 15 and found["rollout/tokens"] == 0  # nothing is sampled
     assert "all right answers that the task lists (an oracle)" in loop.method.describe()
     monkeypatch.delattr(Countdown, "solutions")
-    with pytest.raises(ConfigError, match=r"method\.buffer\.oracle: countdown lists no right completions .*as a file"):
+    with pytest.raises(ConfigError, match=r"method\.buffer\.oracle: countdown cannot list its correct completions .*as a file"):
         memory.fill(loop)
 
 
