@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from sage_rlvr.plugins import VARIABLE
 from sage_rlvr.tasks.countdown import build_tokenizer
 
 WORLD = "{counts: {2: 1.0}, max_number: 12, max_target: 144, train_problems: 60}"
@@ -22,6 +23,17 @@ WORLD = "{counts: {2: 1.0}, max_number: 12, max_target: 144, train_problems: 60}
 def one_thread() -> None:
     """Test processes share the machine, and sums over threads may round differently."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def plugins_end_with_their_test() -> Iterator[None]:
+    """The environment names the plugin files that a test loaded, and workers of later tests would look for them in vain."""
+    before = os.environ.get(VARIABLE)
+    yield
+    if before is None:
+        os.environ.pop(VARIABLE, None)
+    else:
+        os.environ[VARIABLE] = before
 
 
 @pytest.fixture(scope="module")
