@@ -132,7 +132,7 @@ def _buffer_lines(buffer: Buffer) -> list[str]:
         f"  over B stored right answers of P = {buffer.prompts} prompts; {buffer.legend}",
         f"  stored: distinct right answers of {' and of '.join(sources)}; at most {buffer.answers} per prompt, the "
         f"{buffer.evict} is evicted",
-        f"  an update draws {buffer.prompts} prompts {which}, and {some} of each{earlier}",
+        f"  an update draws {buffer.prompts} prompts {which}, from each {some}{earlier}",
         f"  among texts with the same answer the {buffer.representative} is stored",
         f"  expected gradient: {buffer.ascends}",
         *([f"  among right answers of a prompt: {buffer.prefers}"] if buffer.alone and buffer.prefers else []),
