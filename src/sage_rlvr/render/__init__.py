@@ -1,4 +1,7 @@
-"""Reports: values of `results.page` in; one offline HTML file, Markdown and figures out. No torch.
+"""Reports: values of `results.page` -> one offline HTML file, Markdown and figures. No torch.
+
+Read build.py first (`Page` writes the files from the templates), then figures.py (SVG figures), markup.py (tables and
+text) and style.py.
 
     Page(page_of(Results.read("runs/demo"))).write(Path("report.html"))
 """

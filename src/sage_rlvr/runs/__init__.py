@@ -1,4 +1,7 @@
-"""A run on disk: what was run, its metrics and checkpoints, and how it is stopped.
+"""Run directories: configuration, metrics, checkpoints, and interruption.
+
+Read run_dir.py first (`RunDir`, what a run reads and writes), then record.py (run.json, and when a restart is the same
+run), checkpoints.py, files.py (atomic writes) and signals.py (stopping after the current step).
 
     run.json               what was run: resolved configuration, versions, git state, platform, warnings
     metrics.jsonl          one strict-JSON line per step; keys under "time/" are exempt from bitwise equality
