@@ -33,7 +33,7 @@ def test_the_reward_of_a_rollout_stands_beside_all_of_its_updates(capsys: pytest
     shown.advance(2, {"loss": 0.75, "reward/mean": 1.0, "kl/to_reference": 0.5, "guide/q_mean": 1.25, "time/step_s": 9.0})
     shown.close()
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "run 0/2, time left not known yet  loss 0.500  reward 0.250"
+    assert lines[0] == "run 0/2, time left unknown  loss 0.500  reward 0.250"
     assert lines[2] == "run 2/2, done  loss 0.750  reward 1.000  KL 0.500  q 1.250"
 
 
@@ -62,7 +62,7 @@ def test_the_time_left_leaves_out_the_first_step_and_checkpoints(clock: Any) -> 
 
 
 def test_words_of_the_time_left() -> None:
-    assert in_words(None) == "time left not known yet"
+    assert in_words(None) == "time left unknown"
     assert in_words(45.4) == "about 45 s left" and in_words(770) == "about 13 min left"
 
 
@@ -82,7 +82,7 @@ def test_a_bar_in_a_terminal_and_lines_elsewhere(terminal: bool) -> None:
     bar = Bar(console, "all", 4, every=0.0)
     bar.update(2, "q 1.000")
     bar.close()
-    assert all(word in console.file.getvalue() for word in ("2/4", "time left not known yet", "q 1.000"))  # type: ignore[attr-defined]
+    assert all(word in console.file.getvalue() for word in ("2/4", "time left unknown", "q 1.000"))  # type: ignore[attr-defined]
 
 
 def test_the_count_comes_first_at_eighty_columns() -> None:

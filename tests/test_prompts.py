@@ -145,7 +145,7 @@ def test_rows_with_messages_of_their_own():
 
 
 def test_a_format_that_cannot_be_read_back_is_refused():
-    with pytest.raises(ConfigError, match="never asks"):
+    with pytest.raises(ConfigError, match="does not request"):
         PromptFormat(name="x", system="Answer briefly.")
     with pytest.raises(ConfigError, match="system_prompt"):
         PromptFormat(name="x", system=r"{system_prompt} \boxed{}")
@@ -169,7 +169,7 @@ def test_the_names_are_those_of_the_configuration():
         ("{{ 'a' * 10**10 }}", "MemoryError"),
         ("{% set n = namespace(x='a') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}", "MemoryError"),
         ("{% for", "unexpected"),
-        ("{{ raise_exception('no system') }}", "no system"),
+        ("{{ raise_exception('support system') }}", "support system"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
     ],
 )
@@ -177,7 +177,7 @@ def test_the_names_are_those_of_the_configuration():
 def test_a_template_that_fails_is_a_sentence_in_bounded_memory(template: str, said: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(chat, "MEMORY", 1 << 27)
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    with pytest.raises(ConfigError, match=rf"its chat template refuses a conversation of .*{said}"):
+    with pytest.raises(ConfigError, match=rf"its chat template raises an error for a conversation of .*{said}"):
         chat.render(byte_tokenizer(template), FORMATS["boxed"].messages("2+2?"))
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
@@ -191,7 +191,7 @@ def test_a_template_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch
     form = FORMATS["boxed"]
 
     def refused() -> None:
-        with pytest.raises(ConfigError, match=r"not done with one conversation after 0\.2 s; look at its loops"):
+        with pytest.raises(ConfigError, match=r"did not finish one conversation within 0\.2 s; check its loops"):
             chat.render(endless, form.messages("2+2?"))
 
     refused()

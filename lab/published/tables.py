@@ -19,7 +19,8 @@ import numpy as np
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.reading import read_json
-from sage_rlvr.stats.comparison import Outcome, detectable_text, holm, outcome_of, p_text, signed
+from sage_rlvr.results.words import told
+from sage_rlvr.stats.comparison import DETECTABLE, Outcome, detectable_text, holm, outcome_of, p_text, signed
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.laws import t_ppf, t_sf
 from sage_rlvr.stats.power import detectable_up_to
@@ -299,9 +300,10 @@ def _sentences(found: PublishedComparison) -> list[str]:
     head = f"a difference in {cells} (Holm)" if cells else f"no difference {where} (smallest Holm's p = {least:.2f})"
     lines = [f"{found.b} vs {found.a}, these checkpoints on these problems: {head}."]
     for metric, w in found.averages.items():
+        word = told(w.outcome, detected=w.detectable <= DETECTABLE)
         hidden = f"; {detectable_text(w.detectable, w.detectable_high)}" if w.outcome == "tied" else ""
         inside = f"{signed(w.difference)}, 95 % interval {signed(w.low)} to {signed(w.high)}, p = {w.p:.3f}{hidden}"
-        lines.append(f"{found.b} vs {found.a}, average {metric}: {w.outcome} for these checkpoints ({inside}).")
+        lines.append(f"{found.b} vs {found.a}, average {metric}: {word} for these checkpoints ({inside}).")
     return lines
 
 

@@ -34,7 +34,7 @@ from sage_rlvr.results import Question as Asked
 from sage_rlvr.results.comparisons import answering
 from sage_rlvr.results.metric import known_metrics
 from sage_rlvr.results.tables import NOT_RUN, Table, table
-from sage_rlvr.results.words import told
+from sage_rlvr.results.words import End
 from sage_rlvr.stats.comparison import p_text, signed
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.laws import t_ppf
@@ -179,7 +179,8 @@ def _answer(question: Question, register: Register, found: Mapping[str, _Set]) -
     in_words = sum(after.row(one).family != "primary" for one in beside)
     return Answer(
         question=question, raised=raised, asked=asked, together=pooled_seeds([raised, asked]) if raised else None,
-        outcome=told(row.comparison.outcome, "training seeds"), one_of=after.announced if primary or named else in_words,
+        outcome=row.comparison.outcome if row.comparison.known else End.CANNOT,
+        one_of=after.announced if primary or named else in_words,
         exploratory=named and not primary, adjusted=row.adjusted if primary else math.nan,
     )  # fmt: skip
 

@@ -170,7 +170,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         answers(write(tmp_path, 0.1, 0.0, 0.2, b="C"))
     path = write(tmp_path, 0.1, 0.0, 0.2)
     (tmp_path / "old" / "summary.json").write_text("{")
-    with pytest.raises(DataError, match=r"summary\.json: cannot be read as JSON: .* make it again with: sage-rlvr sweep"):
+    with pytest.raises(DataError, match=r"summary\.json: cannot be read as JSON: .* create it again with: sage-rlvr sweep"):
         answers(path)
     with pytest.raises(DataError, match="two seeds or more"):
         pooled_seeds([seed_interval([0.1]), seed_interval([0.1, 0.2])])

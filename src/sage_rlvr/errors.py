@@ -1,4 +1,4 @@
-"""Every refusal of this package. Each message names the value, its place and the next step (docs/contributing.md)."""
+"""The errors of this package. Each message contains the value, its place and the next step (docs/contributing.md)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ class Told:
 
 
 class SageError(ValueError):
-    """Base of all refusals, so that a caller can catch exactly what this package refused. told: the problems with their places,
-    where a reader of configurations knows these."""
+    """Base class of all errors of this package. told: the problems of a configuration with their places, if known."""
 
     told: tuple[Told, ...] = ()
 
 
 class ConfigError(SageError):
-    """A configuration that cannot mean what its author wants."""
+    """An invalid configuration."""
 
 
 class CancellingGuide(ConfigError):
@@ -54,7 +53,7 @@ class CheckpointError(SageError):
 
 
 class RunLocked(SageError):
-    """Another live process holds the run directory."""
+    """Another running process has locked the run directory."""
 
 
 class TrainingDiverged(SageError):
@@ -62,8 +61,8 @@ class TrainingDiverged(SageError):
 
 
 def wrong(name: str | tuple[str, ...], value: Any, problem: str) -> ConfigError:
-    """The refusal "name = value: problem" of one argument. Its name (of one within another "a.b", or the keys) is kept apart from
-    the rest (`SageError.told`), so that a reader of configurations puts the place of the part before it."""
+    """The error "name = value: problem" for one argument. `SageError.told` has the name (for a nested argument "a.b", or the keys)
+    separately, so that the configuration reader can prepend the place of the part."""
     told = Told(problem=f" = {short(value)}: {problem}", place=tuple(name.split(".")) if isinstance(name, str) else name)
     refused = ConfigError(str(told))
     refused.told = (told,)
@@ -71,44 +70,43 @@ def wrong(name: str | tuple[str, ...], value: Any, problem: str) -> ConfigError:
 
 
 def require(holds: bool, name: str | tuple[str, ...], value: Any, problem: str) -> None:
-    """The refusal of `wrong` unless it holds."""
+    """Raise the error of `wrong` unless the condition holds."""
     if not holds:
         raise wrong(name, value, problem)
 
 
 def refuse(*rules: tuple[object, str]) -> None:
-    """ConfigError with the message of the first rule (what must not hold, message) whose condition holds."""
+    """Raise ConfigError with the message of the first rule (condition, message) whose condition holds."""
     for holds, message in rules:
         if holds:
             raise ConfigError(message)
 
 
 def short(value: Any, limit: int = 80) -> str:
-    """repr, cut at `limit` characters."""
+    """repr, truncated to `limit` characters."""
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def suggest(*words: object) -> str:
-    """A command of this package as it is pasted into a shell, each word quoted: suggest("eval", path) for a message. Every
-    command that a message suggests is made here, and tests run them."""
+    """A command of this package with shell quoting, for messages: suggest("eval", path). Tests run every suggested command."""
     return shlex.join(["sage-rlvr", *map(str, words)])
 
 
 def nearest(word: Any, options: Iterable[Any], cutoff: float = 0.6) -> str | None:
-    """The option that is spelled most like `word`, None where none is near."""
+    """The option with the most similar spelling, or None."""
     found = difflib.get_close_matches(str(word), [str(option) for option in options], n=3, cutoff=cutoff)
     swapped = [option for option in found if sorted(option) == sorted(str(word))]  # two letters in the wrong order
     return next(iter(swapped or found), None)
 
 
 def neighbors(word: Any, options: Iterable[Any], n: int = 5) -> list[str]:
-    """The options that are spelled most like `word`, at most `n`, the nearest first; of a list too long to print."""
+    """At most `n` options with similar spelling, the nearest first, for lists that are too long to print."""
     return difflib.get_close_matches(str(word), dict.fromkeys(map(str, options)), n=n, cutoff=0.5)
 
 
 def choose_from(word: Any, options: Iterable[Any]) -> str:
-    """What follows after "unknown guide 'brunch'": the neighbor, if any, and all there are."""
+    """The text after "unknown guide 'brunch'": the nearest option, if any, and all options."""
     known = [str(option) for option in options]
     near = nearest(word, known)
     return f"; {'' if near is None else f'did you mean {near!r}? '}choose from: {', '.join(known) or 'none'}"

@@ -1,4 +1,4 @@
-"""The extras of pyproject.toml: which import needs which, and the sentence where an import is missing."""
+"""The extras of pyproject.toml: which imports each installs, and the message for a missing import."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def missing(extra: str) -> list[str]:
 
 
 def advice(error: ImportError) -> str | None:
-    """The command that installs what an import lacks, with the lacking module; None where no extra has it, or where it is
-    installed and fails for another reason."""
+    """The message with the command that installs the missing module. None if no extra has the module, or if the module is installed
+    and fails for another reason."""
     for extra, modules in EXTRAS.items():
         if error.name in modules and not _is_installed(error.name):
             return f"needs {error.name}, which is not installed; run: pip install 'sage-rlvr[{extra}]'"

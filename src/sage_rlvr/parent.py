@@ -1,4 +1,4 @@
-"""A process that ends when the one that started it dies, however that dies."""
+"""Terminate this process when its parent exits."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import signal
 import threading
 
 PARENT = "SAGE_RLVR_ENDS_WITH_STDIN"
-"""Set for a process that a sweep or demo starts: its standard input is a pipe that the parent holds and never writes to."""
+"""Set for a process started by a sweep or demo: its standard input is a pipe that the parent keeps open and never writes to."""
 
 
 def end_with_parent() -> None:
-    """Where `PARENT` is set: SIGTERM to this process when its standard input ends. A run then finishes its step, saves, and leaves
-    its lock to the next call."""
+    """If `PARENT` is set, send SIGTERM to this process when its standard input ends. A run then finishes its step, saves and
+    releases its lock."""
     if os.environ.pop(PARENT, None) is None:
         return
 

@@ -58,8 +58,8 @@ def use(path: str | Path) -> str:
         return _loaded[file]
     twin = next((other for other in _loaded if other.name == file.name), None)
     if twin is not None:
-        raise ConfigError(f"plugin {file}: {twin} is loaded and has the same name, by which runs know it; rename one")
-    read_bytes(file, error=ConfigError, advice=f"give --plugin {path} the path of a Python file")
+        raise ConfigError(f"plugin {file}: {twin} is loaded and has the same file name, which runs record; rename one")
+    read_bytes(file, error=ConfigError, advice=f"pass the path of a Python file as --plugin {path}")
     digest = source_sha256(file)
     _loaded[file] = digest
     known = os.environ.get(VARIABLE, "").split(os.pathsep)
@@ -120,10 +120,10 @@ def load_entry_point(kind: str, entry: metadata.EntryPoint) -> Any:
         raise
     except BaseException as error:  # sys.exit too
         if isinstance(error, SageError):
-            raise type(error)(f"{who} does not load: {error}") from error
+            raise type(error)(f"{who} cannot be loaded: {error}") from error
         place = _place_of(entry.module)
         spot = next((f"{file}:{line}: " for file, line in _frames(error) if place and _is_in(file, place)), "")
-        raise ConfigError(f"{who} does not load: {spot}{_told(error)}") from error
+        raise ConfigError(f"{who} cannot be loaded: {spot}{_told(error)}") from error
     place = _place_of(entry.module)
     if place is not None:
         dist = entry.dist
@@ -209,7 +209,7 @@ def executed(file: Path, name: str) -> ModuleType:
     """A user's file as a module of that name. As a script does, it imports the files beside it."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ConfigError("is no Python file; its name must end in .py")
+        raise ConfigError("is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up there
     if str(file.parent) not in sys.path:
@@ -276,7 +276,7 @@ def blame(error: BaseException) -> str | None:
     return None
 
 
-_ADVICE = "Mend it there: docs/extending.md says what such a part has, and sage_rlvr.testing checks it (check_guide, ...)"
+_ADVICE = "Fix it there: docs/extending.md describes the interface, and sage_rlvr.testing checks it (check_guide, ...)"
 _CALLED = re.compile(r"(\w+(?:\.\w+)*)\(\) (?:takes|missing|got) ")  # how Python begins where arguments do not fit
 
 

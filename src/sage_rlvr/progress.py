@@ -1,7 +1,7 @@
-"""Progress of long work: rich's bars in a terminal, plain lines elsewhere, and an honest time left.
+"""Progress of long tasks: rich's bars in a terminal, plain lines elsewhere, and an estimate of the remaining time.
 
-The time left is the median of the newest intervals times what is left. A median, because some steps hold a checkpoint; without
-the first interval, because it holds what is done once.
+The remaining time is the median of the newest intervals times the number of remaining steps. The median ignores steps with a
+checkpoint; the first interval is left out because it includes one-time work.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ NEWEST = 32  # intervals that count for the time left
 
 
 def quiet_libraries() -> None:
-    """No progress bars of weight loading, which last a moment on a 3 MB model; a setting of the user's own stays."""
+    """Disable the progress bars of weight loading unless the user has set the variable."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class PlainConsole(Console):
-    """Where everything goes out. Text is data: no markup in it counts, and its control characters are shown escaped."""
+    """The console for all output. Text is data: markup is not interpreted and control characters are printed escaped."""
 
     def __init__(self, **options: Any) -> None:
         # not rich's own output for notebooks, which goes to the cell whatever `file` is
@@ -46,16 +46,16 @@ class PlainConsole(Console):
 
 
 class Silent:
-    """What long work tells of itself: `start` once, then `advance` whenever there is something new. This one says nothing, for
-    workers whose parent reads metrics.jsonl; `Terminal` shows it.
+    """Progress reporter interface: `start` once, then `advance` after each update. This class prints nothing, for workers whose
+    parent reads metrics.jsonl; `Terminal` prints.
 
-    first: steps that were there at the start.
+    first: finished steps at the start.
     """
 
     first = 0
 
     def start(self, total: int, done: int) -> None:
-        """Work of `total` steps begins, `done` of them already there (an earlier process made them)."""
+        """Start a task of `total` steps, `done` of which an earlier process has finished."""
         self.first = done
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
@@ -64,7 +64,7 @@ class Silent:
         Of several updates per rollout each may come by itself with the same `done`, and only one of them knows the reward."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """End the report."""
 
 
 Reporter = Silent  # whatever has these three methods
@@ -87,7 +87,7 @@ class Pace:
         self.done, self.at, self.warm = done, now, True
 
     def left(self, steps: int) -> float | None:
-        """Seconds for so many more steps; None before the second interval."""
+        """Seconds for this many more steps; None before the second interval."""
         return statistics.median(self.seconds) * steps if self.seconds else None
 
 
@@ -109,14 +109,14 @@ def seconds_left(runs: Mapping[Any, tuple[int, Sequence[Mapping[str, Any]]]], wo
 
 
 def in_words(seconds: float | None) -> str:
-    """ "about 45 s left", "about 12 min left"; what to say before anything was measured."""
+    """ "about 45 s left", "about 12 min left", or "time left unknown" before a measurement."""
     if seconds is None:
-        return "time left not known yet"
+        return "time left unknown"
     return f"about {seconds:.0f} s left" if seconds < 120 else f"about {seconds / 60:.0f} min left"
 
 
 def noted(metrics: Mapping[str, float]) -> str:
-    """The metrics that a progress line shows, of those that are there."""
+    """The logged metrics of a progress line."""
     return "  ".join(f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics)
 
 
@@ -148,7 +148,7 @@ class Bar:
             self.console.print(line, soft_wrap=True)
 
     def close(self) -> None:
-        """It stays as it is."""
+        """Leave the bar on the screen."""
         self.rich.stop()
 
 
@@ -165,7 +165,7 @@ class Terminal(Silent):
         self.newest: dict[str, float] = {}
 
     def start(self, total: int, done: int) -> None:
-        """The bar, and a line that says where an earlier process ended."""
+        """Show the bar, and a line with the step at which an earlier process ended."""
         super().start(total, done)
         if 0 < done < total:
             self.console.print(f"{self.label}: continued at step {done} of {total}")
@@ -178,7 +178,7 @@ class Terminal(Silent):
         self.bar.update(done, noted(self.newest))
 
     def close(self) -> None:
-        """The bar stays as it is."""
+        """Leave the bar on the screen."""
         if self.bar is not None:
             self.bar.close()
 

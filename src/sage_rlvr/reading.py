@@ -1,8 +1,8 @@
-"""Files that were written elsewhere, read within bounds: the one place where bytes, JSON and arrays come in.
+"""Read external files with size limits: the only place where bytes, JSON and arrays enter the package.
 
-Only regular files are read (a link to /dev/zero, a pipe, a folder are refused before their first byte), and never more bytes than
-the caller says. What cannot be read is one error of the class `error` that names the file, the cause and, by `advice`, the next
-step. Sources: RFC 8259 for JSON; PKWARE's APPNOTE 4.3 and numpy's NEP 1 for .npz.
+Only regular files are read (devices, pipes and folders raise an error before the first byte), up to the caller's limit in bytes. A
+file that cannot be read raises the class `error` with the file, the cause and the next step (`advice`). Sources: RFC 8259 for JSON;
+PKWARE's APPNOTE 4.3 and numpy's NEP 1 for .npz.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LINES = 4096 * MIB  # bytes of a file of lines, of which one at a time is held
 LINE = 16 * MIB
 ARRAYS = 1024 * MIB  # bytes of all arrays of an .npz, or of all rows of a Parquet file, unpacked
 ROW = 200
-AGAIN = "restore it from a copy, or make it again"
+AGAIN = "restore it from a copy, or create it again"
 KINDS: dict[type, str] = {dict: "an object {...}", list: "a list [...]"}
 
 
@@ -39,7 +39,7 @@ KINDS: dict[type, str] = {dict: "an object {...}", list: "a list [...]"}
 def opened(
     path: str | Path, limit: int = LINES, error: type[SageError] = DataError, advice: str = AGAIN
 ) -> Iterator[BinaryIO]:
-    """A regular file of at most `limit` bytes, to read from; errors of the file system in the block are refusals, too."""
+    """Open a regular file of at most `limit` bytes; errors of the file system within the block are raised as `error`."""
     try:
         # NONBLOCK: a pipe without a writer is opened, seen to be one, and refused; it means nothing for a file
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -53,16 +53,16 @@ def opened(
 
 
 class _Unreadable(Exception):
-    """Why a file is not read, without its name."""
+    """The reason why a file is not read, without its name."""
 
 
 def _check(about: os.stat_result, limit: int) -> None:
     if stat.S_ISDIR(about.st_mode):
         raise _Unreadable("it is a folder")
     if not stat.S_ISREG(about.st_mode):
-        raise _Unreadable("no regular file, but a device or a pipe, which may never end")
+        raise _Unreadable("not a regular file but a device or a pipe, which may never end")
     if about.st_size > limit:
-        raise _Unreadable(f"{about.st_size:,} bytes; at most {limit:,} are read")
+        raise _Unreadable(f"{about.st_size:,} bytes; the limit is {limit:,}")
 
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -108,7 +108,7 @@ def read_text(path: str | Path, limit: int = TEXT, error: type[SageError] = Data
 
 
 def decode(data: bytes, what: str, error: type[SageError] = DataError, advice: str = AGAIN) -> str:
-    """Bytes of UTF-8 as text; what: names them in the refusal, a path or "path:line"."""
+    """Decode UTF-8 bytes. what: their name in the error, a path or "path:line"."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -123,7 +123,7 @@ def read_json(
     advice: str = AGAIN,
     strict: bool = True,
 ) -> Any:
-    """The tree of a JSON file. kind: what its top level must be, dict or list; None: anything. strict: see `parse_json`."""
+    """Read a JSON file. kind: required type of the top level, dict or list; None: any. strict: see `parse_json`."""
     return parse_json(read_bytes(path, limit, error, advice), str(path), kind, error, advice, strict)
 
 
@@ -135,8 +135,9 @@ def parse_json(
     advice: str = AGAIN,
     strict: bool = True,
 ) -> Any:
-    """The tree of a JSON text. strict: NaN, Infinity and numbers beyond float64 are refused; else they are floats, as Python
-    reads them. An object with a key twice is refused, of which Python would keep the last. what: names the text in the refusal."""
+    """Parse a JSON text. strict: raise an error for NaN, Infinity and numbers beyond float64; else they become floats, as in
+    Python's json module. A repeated key in an object raises an error; Python would use the last. what: the name of the text in the
+    error."""
     text = decode(text, what, error, advice) if isinstance(text, bytes) else text
     hooks: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite} if strict else {}
     hooks["object_pairs_hook"] = _object
@@ -156,17 +157,17 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r:.60} is there {names.count(twice)} times in one object; keep one of them")
+        raise ValueError(f"the key {twice!r:.60} occurs {names.count(twice)} times in one object; keep one of them")
     return found
 
 
 def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _finite(digits: str) -> float:
     if math.isinf(value := float(digits)):
-        raise ValueError(f"{digits[:40]} is beyond the range of numbers")
+        raise ValueError(f"{digits[:40]} is outside the range of float64")
     return value
 
 
@@ -227,12 +228,12 @@ def read_npz(
             with zipfile.ZipFile(stream) as archive:
                 members = archive.infolist()
                 if (declared := sum(member.file_size for member in members)) > limit:
-                    raise _Unreadable(f"{declared:,} bytes when unpacked; at most {limit:,} are read")
+                    raise _Unreadable(f"{declared:,} bytes when unpacked; the limit is {limit:,}")
                 return {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
         except (_Unreadable, OSError):
             raise
         except Exception as problem:  # headers go through Python's own parser, which raises anything
-            raise _Unreadable(f"no readable .npz ({problem})") from problem
+            raise _Unreadable(f"not a readable .npz ({problem})") from problem
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
@@ -243,7 +244,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         zipfile.ZIP_STORED,
         zipfile.ZIP_DEFLATED,
     ):  # of others, a chunk unpacks without a bound
-        raise ValueError(f"{member.filename}: packed by another method than numpy's")
+        raise ValueError(f"{member.filename}: compressed by a different method than numpy's")
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
         if version not in ((1, 0), (2, 0)):
@@ -252,7 +253,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         shape, fortran, dtype = header(stream)
         size, there = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
         if dtype.hasobject:
-            raise ValueError(f"{member.filename}: holds objects, which would be unpickled")
+            raise ValueError(f"{member.filename}: contains Python objects, which are never unpickled")
         if size != there or min(shape, default=0) < 0:
             raise ValueError(f"{member.filename}: {there:,} bytes for an array of shape {shape} and type {dtype}")
         return np.ndarray(shape, dtype, bytearray(stream.read()), order="F" if fortran else "C")
@@ -263,15 +264,15 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
 
 @contextmanager
 def understood(what: str | Path, error: type[SageError] = DataError, advice: str = AGAIN) -> Iterator[None]:
-    """Round the few lines that take a tree or arrays apart: what is missing there, or of another type, refuses the file `what`."""
+    """Context manager for code that reads a tree or arrays: a missing key or a wrong type raises `error` with the file `what`."""
     try:
         yield
     except SageError:
         raise
     except KeyError as problem:
-        raise error(f"{what}: without {problem}; {advice}") from problem
+        raise error(f"{what}: {problem} is missing; {advice}") from problem
     except (TypeError, ValueError, AttributeError, IndexError, OverflowError) as problem:
-        raise error(f"{what}: not as it was written ({problem}); {advice}") from problem
+        raise error(f"{what}: invalid content ({problem}); {advice}") from problem
 
 
 # ---- tables
@@ -300,7 +301,7 @@ def read_parquet(
                     largest = max((column.total_uncompressed_size for column in columns), default=0)
                     values = max((column.num_values for column in columns), default=0)  # lists in a row count one by one
                     if (declared := max(largest, 8 * values)) > limit:
-                        raise _Unreadable(f"{declared:,} bytes when unpacked; at most {limit:,} are read")
+                        raise _Unreadable(f"{declared:,} bytes when unpacked; the limit is {limit:,}")
                     rows = min(1024, max(1, limit // 2 // max(1, largest)))
                     batches = file.iter_batches(batch_size=rows, row_groups=[number], use_threads=False)
                     while (batch := _next(batches, 2 * min(limit, ARRAYS) + 1024 * MIB)) is not None:
@@ -309,9 +310,9 @@ def read_parquet(
                             raise _Unreadable(f"more than {limit:,} bytes when unpacked")
                         yield batch
         except (MemoryError, pa.ArrowMemoryError) as problem:
-            raise _Unreadable(f"one of its rows is too large when unpacked; at most {limit:,} bytes are read") from problem
+            raise _Unreadable(f"one of its rows is too large when unpacked; the limit is {limit:,} bytes") from problem
         except (pa.ArrowException, OSError, OverflowError) as problem:
-            raise _Unreadable(f"no Parquet file ({str(problem).splitlines()[0]})") from problem
+            raise _Unreadable(f"not a Parquet file ({str(problem).splitlines()[0]})") from problem
 
 
 def _next(batches: Iterator[pa.RecordBatch], more: int) -> pa.RecordBatch | None:

@@ -1,4 +1,4 @@
-"""Recipes: YAML text -> a plain tree that knows where each value was written, and the recipes that the package ships.
+"""Recipes: parse YAML into a plain tree with the source of each value, and find the recipes shipped with the package.
 
     tree = load("maxrl", [("rollout.group_size", "16")])     # a file, the name of a shipped recipe, or of a method
 
@@ -33,7 +33,7 @@ Place = tuple[str, ...]
 
 
 class Tree(dict):  # type: ignore[type-arg]
-    """A plain nested dict that remembers where its values were written.
+    """A plain nested dict that records the source of each value.
 
     `origins` maps a place such as ("rollout", "group_size") to "recipe.yaml:7" or "--rollout.group_size"; error
     messages quote it. Equality is that of dict.
@@ -81,15 +81,15 @@ class _Reader:
         value = self._node(next(self.events), ())
         next(self.events)  # document end
         if not isinstance(next(self.events), yaml.StreamEndEvent):
-            raise ConfigError(f"{self.source}: holds more than one YAML document; keep one recipe a file")
+            raise ConfigError(f"{self.source}: contains more than one YAML document; write one recipe per file")
         return value
 
     def _node(self, event: Any, place: Place) -> Any:
         spot = f"{self.source}:{event.start_mark.line + 1}"
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            raise ConfigError(f"{spot}: anchors and aliases (&a, *a) are refused; write the value out, or use `base:`")
+            raise ConfigError(f"{spot}: anchors and aliases (&a, *a) are not supported; write the value, or use `base:`")
         if event.tag is not None:
-            raise ConfigError(f"{spot}: the tag {event.tag!r} is refused; a recipe holds plain values only")
+            raise ConfigError(f"{spot}: the tag {event.tag!r} is not supported; a recipe contains only plain values")
         if len(place) > MAX_DEPTH:
             raise ConfigError(f"{spot}: nested deeper than {MAX_DEPTH} levels; no recipe needs that")
         self.origins.setdefault(place, spot)
@@ -137,7 +137,7 @@ def _parse(text: str, source: str) -> tuple[Any, dict[Place, str]]:
 
 
 def read(path: Path) -> Tree:
-    """The tree of a file, as it stands there; `load` is for recipes. ConfigError where it cannot be read or is too large."""
+    """Read a YAML file without its `base:`; use `load` for recipes. Raises ConfigError for an unreadable or too large file."""
     return parse_yaml(read_text(path, MAX_BYTES, ConfigError, "is this a recipe?"), str(path))
 
 
@@ -227,7 +227,7 @@ def locate(name: str | Path, task: str | None = None, folder: Path = Path()) -> 
     path, text = folder / name, str(name)
     if task is not None:
         if path.is_file() or Path(name).suffix:
-            raise ConfigError(f"--task {task} with the recipe {name}: the recipe has its task; leave --task out, or name a method")
+            raise ConfigError(f"--task {task} with the recipe {name}: the recipe has a task; omit --task, or pass a method")
         return _method_on(task, text)
     if path.is_file():
         return Recipe(path.stem, path)
@@ -253,7 +253,7 @@ def _method_on(task: str, method: str) -> Recipe:
         family, above, file = ROWS, Tree({"task": {"name": "jsonl", "file": task}}, {("task",): "--task"}), None
     else:
         raise ConfigError(
-            f"--task {task!r}: no settings to train with{choose_from(task, families)}; or give a recipe whose settings are taken "
+            f"--task {task!r}: no settings to train with{choose_from(task, families)}; or pass a recipe whose settings are used "
             f"(.yaml), or a file of rows ({', '.join(ROW_SUFFIXES)})"
         )
     if file is None and (own := _folder(family) / f"{method}.yaml").is_file():
@@ -263,7 +263,7 @@ def _method_on(task: str, method: str) -> Recipe:
         known = [*named_methods(family), *registry_of("method")]
         near = nearest(method, known)
         hint = f"did you mean {near!r}?" if near else f"`{suggest('methods')}` lists all"
-        raise ConfigError(f"{method!r}: no method of that name; {hint}{registry_of('method').own}")
+        raise ConfigError(f"{method!r}: unknown method; {hint}{registry_of('method').own}")
     stem = found.name if file is None and not above else f"{Path(task).stem}-{method}"
     return Recipe(stem, found.file if file is None else file, merge(above, found.above))
 
@@ -305,7 +305,7 @@ def find(name: str | Path, *families: str, folder: Path = Path()) -> Path:
         return path
     if families and (tree := _recipe_named(short_name)):
         command = "train" if "method" in tree else "offline" if "loss" in tree else "sft"
-        raise ConfigError(f"{name}: a recipe, and none of {', '.join(families)}; run it alone with: {suggest(command, short_name)}")
+        raise ConfigError(f"{name}: a recipe, but not one of {', '.join(families)}; run it with: {suggest(command, short_name)}")
     local = {file.stem: file for file in sorted(path.parent.glob("*.y*ml"))}
     named = [] if families else [*named_methods(), *(registry_of("method") if not path.suffix else ())]
     if (near := nearest(path.stem, local)) is not None:
@@ -337,7 +337,7 @@ def recipe(name: str, family: str = "countdown") -> Path:
 
 
 def headline(file: Path) -> str:
-    """What a recipe says of itself in its first comment, up to the first full stop or a command ("#   sage-rlvr ...")."""
+    """The first sentence of a recipe's first comment, up to a full stop or a command ("#   sage-rlvr ...")."""
     lines = read_text(file, MAX_BYTES).splitlines()
     first = next((i for i, x in enumerate(lines) if x[:1] != "#" or x.startswith("#   ")), 0)
     return _first_sentence(" ".join(line.lstrip("# ") for line in lines[:first]))
@@ -348,14 +348,14 @@ def _first_sentence(text: str) -> str:
 
 
 def copy(name: str, to: Path) -> Path:
-    """Write a shipped recipe, or a method by name, to a file; its `base:` then names the shipped one. Returns the file.
+    """Write a shipped recipe, or a method by name, to a file whose `base:` is the shipped recipe. Returns the file.
 
-    ConfigError where `to` is there already.
+    Raises ConfigError if `to` exists.
     """
     found = locate(name)
     to = to / f"{found.name}.yaml" if to.is_dir() else to
     if to.exists():
-        raise ConfigError(f"{to}: there already; give another name, or move it away")
+        raise ConfigError(f"{to}: exists; use another name, or move it away")
     family = found.file.parent.name
     if found.above:
         about = named_methods(family).get(Path(name).name, (None, ""))[1]
@@ -411,7 +411,7 @@ def use_plugins(tree: Tree, path: Path) -> None:
 def _inherit(path: Path, base: Any, tree: Tree) -> Tree:
     spot = tree.origins.get(("base",), str(path))
     if not isinstance(base, str):
-        raise ConfigError(f"{spot}: base = {base!r}: expected the name of a YAML file beside this one")
+        raise ConfigError(f"{spot}: base = {base!r}: expected the name of a YAML file in the same folder")
     found = locate(base, folder=path.parent)
     parent = load(found) if found.above else read(found.file)
     if "base" in parent:
@@ -476,7 +476,7 @@ def _set(node: Any, place: Place, value: Any) -> Any:
     if node is None:
         node = {}
     if not isinstance(node, dict):
-        raise ConfigError(f"{node!r} stands there, which has no part called {place[0]!r}; set the whole value")
+        raise ConfigError(f"the value there is {node!r}, which has no key {place[0]!r}; set the whole value")
     key = next((k for k in node if str(k) == place[0]), place[0])
     if place == ("name",) and node.get("name") != value:
         return {"name": value}

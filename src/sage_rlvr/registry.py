@@ -1,4 +1,4 @@
-"""Registries: a name in a recipe -> the class or function that makes the part. A part is registered once, where it is written.
+"""Registries: map a name in a recipe to the class or function that builds the part. Each part is registered where it is defined.
 
     @GUIDES.register                                   # name: the class attribute `name`, else the name in snake_case
     @dataclass(frozen=True)
@@ -58,7 +58,7 @@ HOMES = {
 
 
 class UnknownPart(ConfigError, KeyError):
-    """A name that no registry entry, entry point or plugin has."""
+    """A name without a registry entry, entry point or plugin."""
 
     __str__ = Exception.__str__  # KeyError would put quotes around it
 
@@ -119,7 +119,7 @@ class Registry(MutableMapping[str, P], Generic[P]):
         there = self._parts.get(name)
         if there is not None and _written(there) != _written(part):
             raise ConfigError(
-                f"{self.kind} {name!r} is there already, as {'.'.join(_written(there))}; give another name="
+                f"{self.kind} {name!r} is already registered as {'.'.join(_written(there))}; use another name="
             )
         if self.remember and not inspect.isclass(part):
             part = _remembering(name, part)
@@ -161,13 +161,13 @@ class Registry(MutableMapping[str, P], Generic[P]):
         return isinstance(name, str) and (name in self._parts or name in list(self))
 
     def unknown(self, name: object) -> str:
-        """What to say of a name that is not here: its neighbor, and all there are."""
+        """The error text for an unknown name: the nearest name and all names."""
         return f"unknown {self.kind.replace('_', ' ')} {name!r}{choose_from(name, self)}{self.own}"
 
     @property
     def own(self) -> str:
         """What messages about an unknown name add where no plugin is loaded."""
-        return "" if plugins.loaded() else ". One of your own needs --plugin FILE.py"
+        return "" if plugins.loaded() else ". A part of your own needs --plugin FILE.py"
 
     def items(self) -> ItemsView[str, P]:
         """The parts by name; one from outside that does not load is left out with a warning."""
@@ -176,7 +176,7 @@ class Registry(MutableMapping[str, P], Generic[P]):
             try:
                 found[name] = self[name]
             except ConfigError as error:
-                warnings.warn(f"left out: {' '.join(str(error).split())}", stacklevel=2)
+                warnings.warn(f"part not loaded: {' '.join(str(error).split())}", stacklevel=2)
         return found.items()
 
     def values(self) -> ValuesView[P]:
@@ -192,11 +192,12 @@ class Registry(MutableMapping[str, P], Generic[P]):
         return {name: first_sentence(part) for name, part in self.items()}
 
     def label(self, name: str) -> str:
-        """How tables and figures call the part."""
+        """The name of the part in tables and figures."""
         return self._labels.get(name, name)
 
     def about(self, name: str) -> tuple[str, str]:
-        """What the part is in a few words, by default the first sentence of its docstring, and its paper's arXiv number or ""."""
+        """A short description of the part, by default the first sentence of its docstring, and the arXiv number of its paper or
+        ""."""
         words, arxiv = self._about.get(name, ("", ""))
         return words or first_sentence(self[name]), arxiv
 
@@ -214,7 +215,7 @@ class Registry(MutableMapping[str, P], Generic[P]):
         if len(entries) > 1:
             listed = " and ".join(sorted(map(plugins.described, entries)))
             raise ConfigError(
-                f"{self.kind} {entry.name!r} is declared by several packages: {listed}; which is meant would depend on their "
+                f"{self.kind} {entry.name!r} is declared by several packages: {listed}; the choice would depend on their "
                 "order. Uninstall all but one of them"
             )
         part = plugins.load_entry_point(self.kind, entry)
@@ -288,7 +289,7 @@ def _own_name(node: ast.AST) -> str | None:
 def registry_of(kind: str) -> Registry[Any]:
     """The registry of a kind of part, a key of `HOMES`."""
     if kind not in HOMES:
-        raise ConfigError(f"no kind of part {kind!r}; there are {', '.join(HOMES)}")
+        raise ConfigError(f"unknown kind of part {kind!r}; choose from: {', '.join(HOMES)}")
     module, _, name = HOMES[kind].partition(":")
     found: Registry[Any] = getattr(importlib.import_module(module), name)
     return found

@@ -1,4 +1,4 @@
-"""A plain tree -> the values it describes, and back: pydantic checks the types, the signature of a part is its schema.
+"""Convert between a plain tree and configuration values: pydantic checks the types, and the signature of a part is its schema.
 
     value = decode(TrainConfig, tree)           # ConfigError with file, line, place and the next step
     decode(TrainConfig, dump(value)) == value   # always
@@ -52,7 +52,7 @@ def decode(schema: type[T], tree: Any, where: str = "") -> T:
         kind = refusals[0].kind if len(refusals) == 1 else ConfigError
         found = [told for refusal in refusals for told in refusal.told()]
         missing = sorted(set(tree.get("plugins") or ()) - set(plugins.loaded())) if isinstance(tree, dict) else []
-        found += [Told(problem=f"made with the plugin {name}, which is not loaded; give it with --plugin") for name in missing]
+        found += [Told(problem=f"created with the plugin {name}, which is not loaded; pass it with --plugin") for name in missing]
         refused = kind("\n".join(dict.fromkeys(map(str, found))))
         refused.told = tuple(dict.fromkeys(found))
         raise refused from error
@@ -202,7 +202,7 @@ def _keys(kind: Any, tree: Any) -> Any:
         if kind in SCALARS and (not isinstance(key, kind) or isinstance(key, bool)):
             raise _at(str(written), value, _refused(f"the key {written!r} must be {SCALARS[kind]}"))
         if key in read:
-            raise _at(str(written), value, _refused(f"the key {key!r} is given twice; keep one of the two"))
+            raise _at(str(written), value, _refused(f"the key {key!r} is defined twice; keep one of the two"))
         read[key] = value
     return read
 
@@ -259,7 +259,7 @@ class _Refusal:
         if kind == "literal":
             return self._shown(self._no_option(context["options"]))
         if kind == "finite_number":
-            return self._shown("must be finite; use null where a limit is to be switched off")
+            return self._shown("must be finite; use null to switch a limit off")
         if kind == "refused":
             return self._shown(context["text"])
         expected = context["words"] if kind == "expected" else EXPECTED.get(kind, self.error["msg"])
@@ -291,7 +291,7 @@ class _Refusal:
         key, below = self.place[-1], self._below()
         near = below.get(key) or nearest(key, keys)
         if near is None and others and nearest(key, below) is None:
-            return f"unknown key; name: {others.replace(', ', ' or ')} takes it. Keys here: {', '.join(keys)}"
+            return f"unknown key; it belongs to name: {others.replace(', ', ' or ')}. Keys here: {', '.join(keys)}"
         if near is None:
             places = {p[-1]: dotted(p) for p in _places(self.schema)}
             near = below.get(nearest(key, below) or "") or places.get(key) or places.get(nearest(key, places) or "")
@@ -367,8 +367,8 @@ def _dump_fields(config: Any) -> dict[str, Any]:
     name = vars(type(config)).get("_registered")
     if name is None and kind_of(type(config)):
         raise ConfigError(
-            f"{type(config).__name__} {getattr(config, 'name', '')!r} was put together in Python, so that no recipe can name "
-            f"it; register a function that makes it: @sage_rlvr.{kind_of(type(config))}"
+            f"{type(config).__name__} {getattr(config, 'name', '')!r} was built in Python, so no recipe can refer to "
+            f"it; register a function that builds it: @sage_rlvr.{kind_of(type(config))}"
         )
     fields = [f for f in dataclasses.fields(config) if f.init]
     plain = {f.name: dump(getattr(config, f.name)) for f in fields}

@@ -1,4 +1,4 @@
-"""The signature of a part is its schema: its parameters with their annotations, and an annotation in words.
+"""Read the parameters and annotations of a part, which are its schema, and print annotations as text.
 
 An annotation that names a kind of part (`Guide`, `Method`, `Schedule`, ...) says where one is chosen by name.
 """

@@ -1,4 +1,4 @@
-"""Text of unknown origin as it may stand on a terminal and in Markdown: shown as it is, steering and linking nothing."""
+"""Escape untrusted text for the terminal and for Markdown."""
 
 from __future__ import annotations
 

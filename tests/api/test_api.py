@@ -115,10 +115,10 @@ def test_errors_are_those_of_the_command(write_recipe: Recipe, capsys: pytest.Ca
         sage_rlvr.evaluate("embedded", sample=3)
     with pytest.raises(ConfigError, match=r"stepz"):
         sage_rlvr.train(recipe, stepz=1)
-    with pytest.raises(DataError, match="compare: no arms; name two at least"):
+    with pytest.raises(DataError, match="compare: no arms; pass at least two"):
         sage_rlvr.compare()
     assert call("compare") == 2 and "compare: no arms" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="name one folder, run, record or store"):
+    with pytest.raises(ConfigError, match="pass at least one folder, run, record or store"):
         sage_rlvr.report()
 
 

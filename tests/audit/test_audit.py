@@ -174,7 +174,7 @@ def test_the_rows_own_prompts_are_held_against_the_place_that_is_read(tmp_path: 
     found = audit(stated)
     assert found.passed and own_prompts(found).good == 1 and "as_is (stated)" in found.head
     assert stated.verify(stated.problems()[0], "1+1 is 2.\n\nAnswer: $2$").right
-    with pytest.raises(ConfigError, match=r"'boxed': its answer is read in <A>, which its system message never asks for"):
+    with pytest.raises(ConfigError, match=r"'boxed': its answer is read in <A>, which its system message does not request"):
         TASKS["jsonl"](str(path), answer_in="tag", tag="A")
     with pytest.raises(ConfigError, match="answer_in, tag: of mathematics"):
         TASKS["jsonl"](str(path), reward="exact", answer_in="stated")
@@ -200,7 +200,7 @@ def test_verdicts_on_a_file(tmp_path: Path):
     assert seen == [2, 1, 1]
     for text, message in [
         ("{", "rows.jsonl:1: cannot be read as JSON"),
-        ("[]", "list and no mapping"),
+        ("[]", "list instead of a mapping"),
         ('{"answer": 1}', "no column for the completion"),
         ('{"completion": "5", "answer": NaN}', ":1, column answer.*: the answer is missing"),
     ]:
@@ -341,7 +341,7 @@ def test_the_verbs(capsys, rows: Path, tmp_path: Path):
     assert run(capsys, "verify", "42", r"17. \boxed{42}", "--answer-in", "boxed")[:2] == (0, "right: right\n")
     assert run(capsys, "verify", "42", "[bold]42")[:2] == (0, "wrong: value\n")
     code, _, error = run(capsys, "verify", "42")
-    assert code == 2 and "give GOLD and ANSWER, or --file" in error
+    assert code == 2 and "pass either GOLD and ANSWER or --file" in error
     code, _, error = run(capsys, "verify", "42", "--file", str(rows))
     assert code == 2 and "not both" in error
     code, out, _ = run(capsys, "audit", str(rows), "--out", str(tmp_path / "page.md"))

@@ -82,7 +82,7 @@ def test_plugins_join_before_the_command_and_parts_are_listed(
     ],
 )
 def test_an_empty_path_is_not_the_current_folder(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert "'': a path is missing" in refused(capsys, *words)
+    assert "'': the path is empty" in refused(capsys, *words)
 
 
 @pytest.mark.slow

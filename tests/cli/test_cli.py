@@ -55,7 +55,7 @@ def test_train_eval_and_compare(write_recipe: Recipe, tmp_path: Path, warm_polic
     said(capsys)
     assert call("compare", "base=base.npz", "runs/free-s0", "GRPO=runs/grpo-s0", "--k", 16, "--out", "page") == 0
     out, _ = said(capsys)
-    assert "free-s0" in out and "GRPO" in out and re.search("better|worse|tied", out)
+    assert "free-s0" in out and "GRPO" in out and re.search("higher|lower|no significant difference|cannot be told", out)
     assert (tmp_path / "page" / "report.html").exists() and (tmp_path / "page" / "summary.json").exists()
 
 
@@ -77,16 +77,16 @@ def test_the_same_command_continues(write_recipe: Recipe, capsys: Capture) -> No
     assert [row["step"] for row in read_metrics("runs/recipe-s0")] == [0, 1, 2]
     assert "done: 3 steps" in said(capsys)[1]
     assert call("train", recipe, "--steps", 3, "--quiet") == 0
-    assert "nothing was left to do: all 3 steps were there" in said(capsys)[1]
+    assert "nothing to do: all 3 steps were done" in said(capsys)[1]
     err = refused(capsys, "train", recipe, "--optimizer.lr", "1e-5", "--steps", 3)
-    assert "holds another run" in err and "optimizer.lr: 0.001 -> 1e-05" in err and "--fork" in err
+    assert "contains another run" in err and "optimizer.lr: 0.001 -> 1e-05" in err and "--fork" in err
     assert call("train", recipe, "--optimizer.lr", "1e-5", "--steps", 3, "--fork", "--quiet") == 0
     said(capsys)
     for more in ((), ("--fork",)):
         err = refused(capsys, "train", recipe, "--optimizer.lr", "1e-5", "--steps", 2, *more)
-        assert "3 steps are there already" in err and "name another directory" in err
+        assert "3 steps are already done" in err and "use another directory" in err
     shutil.copytree("runs/recipe-s0/checkpoints/step-000003", "runs/recipe-s0/checkpoints/step-000099")
-    with pytest.warns(UserWarning, match="its manifest is that of step 3"):
+    with pytest.warns(UserWarning, match="its manifest is of step 3"):
         assert call("train", recipe, "--optimizer.lr", "1e-5", "--steps", 3, "--quiet") == 0
     assert Path("runs/recipe-s0/policy/config.json").exists()
 
@@ -125,7 +125,7 @@ def test_doctor(warm_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "log-probs (float32, of bfloat16 weights) differ from float32's by" in out
     assert call("doctor", "--model", warm_policy, "--recipe", "grpo", "--gpus", "1", "8") == 0
     assert f"model {warm_policy}" in (counted := said(capsys)[0]) and "generated tokens at most" in counted
-    assert "count from 1 on" in refused(capsys, "doctor", "--model", warm_policy, "--gpus", "0")
+    assert "each number must be at least 1" in refused(capsys, "doctor", "--model", warm_policy, "--gpus", "0")
     monkeypatch.setattr(folders, "embedded_policy", lambda: tmp_path / "gone")
     assert call("doctor") == 2
     out, _ = said(capsys)
@@ -198,7 +198,7 @@ def test_other_weights_are_noticed(
 
 def test_a_directory_of_another_kind(write_recipe: Recipe, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "file").write_text("")
-    assert "cannot hold a run" in refused(capsys, "train", write_recipe(), "--run", "file")
+    assert "cannot create a run here" in refused(capsys, "train", write_recipe(), "--run", "file")
 
 
 def test_an_interrupt_before_training_is_no_traceback(
@@ -234,7 +234,7 @@ def test_a_table_fits_its_terminal(width: int) -> None:
         screen = Console(file=io.StringIO(), width=width)
         print_table(screen, table)
         body = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
-        shown = [line for line in body if "in a wider terminal" not in line and "page" not in line]
+        shown = [line for line in body if "use a wider terminal" not in line and "page" not in line]
         assert not any("…" in line for line in body) and max(len(line.rstrip()) for line in shown) <= width
         for row in table.rows:
             for cell in row[1:4]:  # at 60 columns at least the seeds, pass@1 and pass@8

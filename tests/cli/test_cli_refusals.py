@@ -139,11 +139,11 @@ def test_compare_refuses_unequal_problems(write_recipe: Recipe, warm_policy: Pat
     assert "no such evaluation" in refused(capsys, "compare", "a.npz", "z.npz")
     Path("mine").mkdir()
     Path("mine/run.json").write_text("{}", encoding="utf-8")
-    assert "mine/run.json: without config" in refused(capsys, "compare", "a.npz", "mine")
-    assert "two of its records are of the same weights" in refused(capsys, "compare", "x=a.npz", "y=a.npz,a.npz", "z=a.npz")
+    assert "mine/run.json: config is missing" in refused(capsys, "compare", "a.npz", "mine")
+    assert "two of its records have the same weights" in refused(capsys, "compare", "x=a.npz", "y=a.npz,a.npz", "z=a.npz")
     assert "temperature 1" in refused(capsys, "compare", "x=cold.npz", "y=cold.npz")
     assert "has no temperature 1" in refused(capsys, "compare", "x=a.npz", "y=cold.npz")
-    assert "two arms are called 'x'; write NAME=a.npz for" in refused(capsys, "compare", "x=a.npz", "x=a.npz")
+    assert "two arms have the name 'x'; pass NAME=a.npz for" in refused(capsys, "compare", "x=a.npz", "x=a.npz")
     Path("torn.npz").write_bytes(Path("a.npz").read_bytes()[:200])
     assert "torn.npz is damaged" in refused(capsys, "compare", "a.npz", "torn.npz")
 
@@ -183,7 +183,7 @@ def test_the_world_of_an_sft_recipe(tmp_path: Path, warm_policy: Path, capsys: C
 def test_a_world_beside_a_task_without_worlds_is_refused_by_samples_too(warm_policy: Path, capsys: Capture) -> None:
     for more in ((), ("--samples", 2)):
         err = refused(capsys, "eval", warm_policy, "--task", "countdown_steps", "--world", "demo", "--problems", 2, *more)
-        assert "--world demo with --task countdown_steps: either says what is evaluated; leave one of them out" in err
+        assert "--world demo with --task countdown_steps: both define the problems; omit one of them" in err
 
 
 def test_a_cross_check_needs_temperature_one(write_recipe: Recipe, warm_policy: Path, capsys: Capture) -> None:

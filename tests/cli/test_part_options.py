@@ -96,7 +96,7 @@ def test_the_command_prints_a_part_a_kind_or_its_neighbors(capsys: pytest.Captur
     assert code("reward-transforms") == 0
     assert "overlong_shaping" in capsys.readouterr().out
     assert code("filterd") != 0
-    assert "no part and no kind of part 'filterd'" in (said := capsys.readouterr().err) and "filtered" in said
+    assert "unknown part 'filterd'" in (said := capsys.readouterr().err) and "filtered" in said
     assert code("clip") == 0
     assert "surrogate clip" in capsys.readouterr().out
     assert dead_line(Own) == ""

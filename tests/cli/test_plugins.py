@@ -222,8 +222,8 @@ def test_parts_lists_the_options_of_a_factory_that_refuses_its_defaults(
 
 def test_parts_of_an_unknown_name_lists_the_nearest(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("parts", "surprise") == 2
-    assert (err := told(capsys)).startswith("ConfigError: no part and no kind of part 'surprise'; near it: surrogate, ")
-    assert err.endswith("`sage-rlvr parts` lists all. One of your own needs --plugin FILE.py") and len(err) < 250
+    assert (err := told(capsys)).startswith("ConfigError: unknown part 'surprise'; near it: surrogate, ")
+    assert err.endswith("`sage-rlvr parts` lists all. A part of your own needs --plugin FILE.py") and len(err) < 250
 
 
 def test_a_mistyped_override_beside_a_guide_is_the_command_lines(train: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,7 +142,7 @@ def test_a_recipe_is_no_design_of_a_sweep(suggested: list[list[str]], capsys: py
         suggested.clear()
         assert call("sweep", name, "--dry-run") == 2
         [words] = suggested
-        assert words == [command, name] and "a recipe, and none of designs" in capsys.readouterr().err
+        assert words == [command, name] and "a recipe, but not one of designs" in capsys.readouterr().err
         assert locate(words[1]).file.is_file()
     assert call("sweep", "grpoo") == 2
     assert "no such file, nor a shipped recipe" in capsys.readouterr().err

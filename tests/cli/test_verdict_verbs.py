@@ -56,8 +56,8 @@ def policies(lift: float = 0.0, seed: int = 0, n: int = 40) -> dict[float, np.nd
 @pytest.mark.parametrize(
     ("world", "said"),
     [
-        ({"name": "countdown", "counts": {}}, "a.npz: world = {'name': 'countdown', 'counts': {}}: without 'max_number'"),
-        (None, "a.npz: without 'world'"),
+        ({"name": "countdown", "counts": {}}, "a.npz: world = {'name': 'countdown', 'counts': {}}: 'max_number' is missing"),
+        (None, "a.npz: 'world' is missing"),
     ],
 )
 def test_a_record_without_its_whole_world_is_refused(capsys: Capture, world: dict[str, Any] | None, said: str) -> None:
@@ -137,7 +137,7 @@ def test_records_over_k_and_over_temperatures(capsys: Capture) -> None:
     assert "GRPO vs base over k: higher at k = 1 to 16" in out
     assert "P(GRPO > base), a problem's pass@1 (the same at every k): 1.000" in out
     assert "pass@16 at equal pass@1 (mean over all temperatures): GRPO, Branch against base." in out
-    assert "Branch vs GRPO, pass@16 at equal pass@1 (mean over all temperatures): tied for these checkpoints (" in out
+    assert "Branch vs GRPO, pass@16 at equal pass@1 (mean over all temperatures): no significant difference for these checkpoints (" in out
 
 
 def test_records_of_one_temperature_have_no_frontier(capsys: Capture) -> None:
@@ -148,7 +148,7 @@ def test_records_of_one_temperature_have_no_frontier(capsys: Capture) -> None:
     assert "noKL keeps " in out and "rates and intervals: --support" in out and "SRR" not in out
     assert out.split("GRPO 1 of 1")[1].split("noKL")[0].count("–") >= 1  # no best at any T of one T
     code, out, err = run(capsys, "compare", *arms, "--support")
-    assert "GRPO was read at T = 1 only, so there is no frontier to compare with: sage-rlvr eval GRPO --frontier" in out
+    assert "GRPO was evaluated only at T = 1, so there is no frontier to compare with: sage-rlvr eval GRPO --frontier" in out
     assert "at equal pass@1" not in out
     assert "noKL vs GRPO, pass@256" in out and out.count("SRR: preserved / (preserved + shrunk)") == 1
 
@@ -160,7 +160,7 @@ def test_records_over_training_seeds(capsys: Capture) -> None:
     code, out, err = run(capsys, "compare", base, *arms, "--k", 16, "--support")
     assert code == 0, err
     assert "P(A > base), a problem's pass@1 (the same at every k): 1.000" in out
-    assert "A vs base over k: better at k = 1 to 16" in out and "at all 3 values of k at once" in out
+    assert "A vs base over k: higher at k = 1 to 16" in out and "at all 3 values of k at once" in out
     assert "A against base, exact, problems expected to be solved in 16 samples, held fixed: preserved " in out
     assert "pass@16 at equal pass@1 (mean over all temperatures): " in out and "over 3 training seeds" in out
     code, out, err = run(capsys, "plan", "--problems", 60, "--k", 16, "--from", *arms)
@@ -188,15 +188,15 @@ def test_sample_stores(capsys: Capture) -> None:
     hot = replace(IDENTITY, decoding={"preset": "hot", "temperature": 1.2, "max_new_tokens": 32})
     c = store("c", rng.binomial(16, p), hot)
     code, _, err = run(capsys, "compare", a, c, "--k", 8)
-    assert code == 2 and "the budgets are not equal" in err
+    assert code == 2 and "the settings differ" in err
     assert "temperature: 1.0 for a (a), 1.2 for c (c)" in err and "max_new_tokens: 64 for a (a), 32 for c (c)" in err
     d = store("d", rng.binomial(8, p), replace(IDENTITY, seed=9), n=8)
     assert "n: 16 for a (a), 8 for d (d); " in run(capsys, "compare", a, d, "--k", 8)[2]
     assert "n: 16 for a (a), 8 for d (d); " in run(capsys, "plan", "--problems", 60, "--k", 8, "--from", a, d)[2]
     code, out, err = run(capsys, "compare", a, d, "--k", 8, "--samples", 8)
     assert code == 0 and "d vs a, pass@8 on sums: " in out and "d keeps " in out, err
-    assert "settings of sample stores" in run(capsys, "compare", "x.npz", "y.npz", "--samples", 8)[2]
-    assert "two arms are called 'a'" in run(capsys, "compare", "a", "a")[2]  # no two seeds of one arm
+    assert "only for sample stores" in run(capsys, "compare", "x.npz", "y.npz", "--samples", 8)[2]
+    assert "two arms have the name 'a'" in run(capsys, "compare", "a", "a")[2]  # no two seeds of one arm
     SampleStore.open("a").note(wanted={"problems": 13, "n": 16})
     code, _, err = run(capsys, "compare", a, b, "--k", 8)
     assert code == 2 and "a: has samples of 12 of 13 problems" in err
@@ -211,8 +211,8 @@ def test_what_was_kept_found_and_lost(capsys: Capture) -> None:
     assert "SRR" not in out and "McNemar" not in out
     code, out, err = run(capsys, "compare", a, b, "--k", 16, "--support")
     assert code == 0, err
-    assert "what b keeps of a's problems at 16 samples: preserved 2, expanded 2, shrunk 1, outside 1; " in out
-    assert "problems expanded and as many shrunk by chance alone" in out
+    assert "problems of a that b still solves at 16 samples: preserved 2, expanded 2, shrunk 1, outside 1; " in out
+    assert "problems expanded and as many shrunk by chance" in out
     assert out.count("SRR: preserved / (preserved + shrunk)") == 1
     assert "McNemar's p = 1." in out and "SRR 0.667 [" in out and "NDR 0.500 [" in out and "NSCR 0.200 [" in out
     assert "1 new (p3), 1 lost (p2)." in out  # a single hit of 16 (p4) is no discovery
@@ -232,7 +232,7 @@ def test_runs_of_a_sampled_task_compare_by_their_sole_store(capsys: Capture) -> 
     assert code == 0 and "two vs one, pass@16 on sums: " in out and "over 6 problems and their samples" in out, err
     store("two/samples/more", np.array([1, 2, 3, 4, 5, 6]), replace(IDENTITY, model="two", revision="two", seed=5))
     code, _, err = run(capsys, "compare", "one", "two")
-    assert code == 2 and "2 sample stores; name one of them: two/samples/more, two/samples/sums" in err
+    assert code == 2 and "2 sample stores; pass the path of one of them: two/samples/more, two/samples/sums" in err
     Path("bare").mkdir()
     (Path("bare") / "run.json").write_text('{"config": {}}')
     code, _, err = run(capsys, "compare", "one", "bare")
@@ -267,8 +267,8 @@ def test_samples_of_the_harness_get_our_verdicts_and_go_out_again(capsys: Captur
     Path("samples_sums_2026-01-02T03-04-05.6.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     words = ("--from-lm-eval", "samples_sums_2026-01-02T03-04-05.6.jsonl", "--model", "theirs")
     code, out, err = run(capsys, "samples", "s", *words, "--judge", "boxed", "--patterns")
-    assert code == 0 and "12 samples judged by our verifier" in out, err
-    assert out.count("pass^k: all k are; maj@k: the commonest answer of k is; Cover@tau: share of problems") == 1
+    assert code == 0 and "12 samples judged by the verifier of this package" in out, err
+    assert out.count("pass^k: all k are right; maj@k: the most frequent answer of k is right; Cover@tau: share of problems") == 1
     assert "avg@2 0.500 [" in out and "constraint_setup: macro 0.000 [" in out
     code, out, err = run(capsys, "samples", "s", "--to-lm-eval", "out")
     assert code == 0 and "written: out/samples_sums_" in out, err
@@ -276,7 +276,7 @@ def test_samples_of_the_harness_get_our_verdicts_and_go_out_again(capsys: Captur
     assert [line["exact_match"] for line in written] == [0.5] * 6
     assert "add --from-lm-eval" in run(capsys, "samples", "s", "--model", "x")[2]
     assert "add --to-lm-eval" in run(capsys, "samples", "s", "--docs", "aime")[2]
-    assert "there is no sample store" in run(capsys, "samples", "nowhere")[2]
+    assert "no sample store" in run(capsys, "samples", "nowhere")[2]
     ours = store("ours", np.array([3, 4]))
     assert "was not imported" in run(capsys, "samples", ours.split("=")[1], "--judge", "boxed")[2]
     assert "on the command line: --docs" in run(capsys, "samples", "ours", "--to-lm-eval", "o")[2]
@@ -301,25 +301,25 @@ def test_sample_stores_of_several_seeds(capsys: Capture) -> None:
     code, out, err = run(capsys, "compare", paths["a"], paths["b"], "--k", 8)
     assert code == 0, err
     assert (
-        "b vs a, pass@1 on sums: better for these methods" in out
+        "b vs a, pass@1 on sums: higher for these methods" in out
         and "sums: P(b > a), a problem's pass@1" in out
     )
 
 
 def test_plan(capsys: Capture) -> None:
     code, out, _ = run(capsys, "plan", "--problems", 60, "--samples", 256, "--seeds", 3, "--discordant", 0.1)
-    assert code == 0 and "claims about checkpoints: can see a difference of 0.114" in out
+    assert code == 0 and "claims about checkpoints: can detect a difference of 0.114" in out
     assert "about 1,960 problems" in out and "10 runs per arm with Student's t (7 if that SD were known)" in out
-    assert "what to buy next, the best for its cost first: 120 problems (if there are more of them): 0.081 for" in out
+    assert "options for more power, best value for the cost first: 120 problems (if there are more of them): 0.081 for" in out
     assert "3 training seeds of each" in out and "+0.017 in pass@1 and +0.015 in pass@256" in out
     code, out, err = run(capsys, "plan", "--problems", 60, "--samples", 64, "--seeds", 1)
     assert code == 0 and "1 training seed of each of two arms, pass@64; " in out, err
     for words, message in [
         (("--problems", 0), "whole numbers from 1 on"),
         (("--problems", 60, "--k", 512), "--k 512: pass@k needs at least k samples"),
-        (("--problems", 60, "--run-cost", 0), "is above 0"),
+        (("--problems", 60, "--run-cost", 0), "must be above 0"),
         (("--problems", 60, "--discordant", 2), "shares between 0 and 1"),
-        (("--problems", 60, "--from", "a.npz"), "two arms are wanted"),
+        (("--problems", 60, "--from", "a.npz"), "expected two arms"),
         (("--problems", 60, "--from", "a.npz", "b.npz"), "no such evaluation"),
     ]:
         code, _, err = run(capsys, "plan", *words)
@@ -342,13 +342,13 @@ def test_frontiers_of_sample_stores(capsys: Capture) -> None:
     assert "over 30 problems and their samples" in out or "no common range" in out
     assert run(capsys, "compare", *arms, "--k", 8)[1] == out  # several temperatures are a frontier without being told
     assert (
-        "another policy than a's" in run(capsys, "compare", f"a=a-0,{paths['b'][1]}", arms[1], "--k", 8)[2]
+        "a different policy than the other stores of a" in run(capsys, "compare", f"a=a-0,{paths['b'][1]}", arms[1], "--k", 8)[2]
     )
     assert (
-        "is named twice"
+        "was passed twice"
         in run(capsys, "compare", "a=a-0,a-0", "b-0", "--k", 8)[2]
     )
-    assert "settings of sample stores" in run(capsys, "compare", "x.npz", "y.npz")[2]
+    assert "only for sample stores" in run(capsys, "compare", "x.npz", "y.npz")[2]
 
 
 @pytest.mark.slow
@@ -358,12 +358,12 @@ def test_one_policy_twice_is_no_two_training_seeds(capsys: Capture) -> None:
     store("a-1", counts, replace(IDENTITY, seed=9))
     store("b-0", counts, other)
     err = run(capsys, "compare", "a=a-0,b-0", "b=a-0,a-1", "--k", 4)[2]
-    assert "b: a-0 and a-1 hold samples of the same weights (r), so they are no two training seeds" in err
+    assert "b: a-0 and a-1 hold samples of the same weights (r), so they are not two training seeds" in err
     assert run(capsys, "compare", "a=a-0", "b=a-1", "--k", 4)[0] == 0
     again = record("x", policies()).split("=")[1]
     other = record("y", policies(0.1)).split("=")[1]
     err = run(capsys, "compare", f"x={again},{other}", f"y={other},{other}", "--k", 4)[2]
-    assert "y: two of its records are of the same weights" in err
+    assert "y: two of its records have the same weights" in err
 
 
 def test_arms_of_unlike_training_and_a_control_with_a_name(capsys: Capture) -> None:
@@ -380,8 +380,8 @@ def test_arms_of_unlike_training_and_a_control_with_a_name(capsys: Capture) -> N
         arms.append(f"{name}={name}.npz")
     code, out, err = run(capsys, "compare", *arms, "--k", 16, "--support")
     assert code == 0, err
-    assert "Training steps differ (short: 2; long: 5): a difference between these arms is also one of how long" in out
-    drawn = "Drawn per run: short: 0.002 M tokens, 2 optimizer steps; long: 0.005 M tokens, 5 optimizer steps."
+    assert "Training steps differ (short: 2; long: 5): a difference between these arms may come from the number of steps" in out
+    drawn = "Cost per run: short: 0.002 M sampled tokens, 2 optimizer steps; long: 0.005 M sampled tokens, 5 optimizer steps."
     assert drawn in " ".join(out.split())
     assert "long vs short, pass@1, each at its best temperature: " in out and "the base" not in out
     assert (

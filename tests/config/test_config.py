@@ -122,10 +122,10 @@ def test_a_key_of_a_part_is_found_one_level_below(recipe: Path, method: str, key
         ("method.guide", "{name: compose, guides: [flat, tokn]}", "method.guide.guides.1.name = 'tokn': unknown"),
         ("world.counts", "[4]", "expected a mapping such as"),
         ("world.counts", "{four: 1}", "the key 'four' must be a whole number"),
-        ("world.counts", "{4: 1, '4': 1}", "given twice"),
+        ("world.counts", "{4: 1, '4': 1}", "defined twice"),
         ("engine", "{name: ver, args: {}}", "engine.name = 'ver': unknown engine; did you mean 'verl'?"),
         ("engine", "megatron", "engine.name = 'megatron': unknown engine; choose from: loop, trl, verl"),
-        ("engine", "{args: {bf16: true}}", "an entry of the engines trl and verl"),
+        ("engine", "{args: {bf16: true}}", "only for the engines trl and verl"),
         ("engine", "{name: trl, dtype: bfloat16}", "or train adapters (engine.lora)"),
         ("engine", "{name: trl, lora: {target_modules: []}}", "names no layer"),
         ("world.name", "sudoku", "unknown world; choose from: countdown"),
@@ -194,7 +194,7 @@ def test_a_method_records_its_defaults(recipe: Path) -> None:
 
 
 def test_a_method_put_together_by_hand_has_no_recipe() -> None:
-    with pytest.raises(ConfigError, match=r"register a function that makes it: @sage_rlvr\.method"):
+    with pytest.raises(ConfigError, match=r"register a function that builds it: @sage_rlvr\.method"):
         c.dump(dataclasses.replace(grpo(), name="mine"))
 
 
@@ -273,8 +273,8 @@ def test_a_noise_only_guide_warns_once(recipe: Path) -> None:
         ("steps", "0", "steps = 0: must be above 0"),
         ("seed", "-1", "must not be negative"),
         ("seed", "9223372036854775808", "below 2**63"),
-        ("model", "''", "name 'embedded'"),
-        ("base_model", "' '", "name 'embedded'"),
+        ("model", "''", "set 'embedded'"),
+        ("base_model", "' '", "set 'embedded'"),
         ("base_model", "7", "expected text"),
         ("rollout.group_size", "1", "at least 2"),
         ("rollout.temperature", "0", "must be above 0"),

@@ -100,9 +100,9 @@ def test_a_file_of_rows_is_a_task(tmp_path: Path) -> None:
     ("name", "task", "said"),
     [
         ("maxlr", None, "did you mean 'maxrl'"),
-        ("maxlr", "words", "no method of that name; did you mean 'maxrl'"),
+        ("maxlr", "words", "unknown method; did you mean 'maxrl'"),
         ("grpo", "word", "--task 'word': no settings to train with; did you mean 'words'"),
-        ("mine.yaml", "words", "leave --task out"),
+        ("mine.yaml", "words", "omit --task"),
     ],
 )
 def test_a_wrong_name_is_answered(name: str, task: str | None, said: str) -> None:

@@ -243,7 +243,7 @@ def test_a_shipped_recipe_is_loaded_by_its_name() -> None:
     assert s.load("grpo") == s.load("countdown/grpo") == s.load("grpo", task="countdown")
     assert s.load("paper/grpo") == s.load(recipes.recipe("grpo.yaml", "paper")) != s.load("grpo")
     assert recipes.find("table1", "designs") == recipes.find("table1") == recipes.shipped()["designs/table1"]
-    with pytest.raises(ConfigError, match="grpo: a recipe, and none of designs; run it alone with: sage-rlvr train grpo"):
+    with pytest.raises(ConfigError, match="grpo: a recipe, but not one of designs; run it with: sage-rlvr train grpo"):
         recipes.find("grpo", "designs")
 
 
@@ -289,7 +289,7 @@ def test_a_copied_recipe_means_the_same_wherever_it_lies(tmp_path: Path) -> None
     assert recipes.copy("dapo", tmp_path) == tmp_path / "dapo.yaml"
     assert s.load(recipes.copy("paper/grpo", tmp_path / "new" / "my.yaml")) == s.load("paper/grpo")
     assert s.load(tmp_path / "dapo.yaml") == s.load("dapo")
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="exists"):
         recipes.copy("dapo", tmp_path)
 
 

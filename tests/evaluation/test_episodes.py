@@ -146,7 +146,7 @@ def test_generators_that_cannot_play_and_an_evaluation_without_asking_are_refuse
         words = f"together = {together}, and the store's Identity.together = "
         with SampleStore.open(tmp_path / f"calls-{together}", identity) as store, pytest.raises(ConfigError, match=words):
             evaluation(together=together).run(store, 4)
-    with pytest.raises(ConfigError, match="generator 'sampler' does not tell the tokens that it drew"):
+    with pytest.raises(ConfigError, match="generator 'sampler' does not return the sampled tokens"):
         fill(tmp_path / "a", 4, wrap=lambda g: Silent(g, 99))
     with SampleStore.open(tmp_path / "b", IDENTITY) as store, pytest.raises(ConfigError, match="give the Evaluation asking"):
         replace(evaluation(), asking=None).run(store, 4)

@@ -95,12 +95,12 @@ def test_evaluate_records_what_it_did(warm_policy: Path, tmp_path: Path) -> None
     assert all(np.array_equal(a, b) for a, b in zip(record.logps[1.0], again.logps[1.0], strict=True))
     identity = identity_of(WORLD.build())
     assert "train_problems" not in identity and record.meta["world"] == identity
-    with pytest.raises(DataError, match="split 'all': evaluate on 'validation'"):
+    with pytest.raises(DataError, match="split 'all': choose 'validation'"):
         evaluate(Target("warm", str(warm_policy), WORLD), split="all")
     model = tiny_llama()
     torch.nn.init.constant_(model.get_input_embeddings().weight, float("nan"))
     broken = save(model, tmp_path / "broken")
-    with pytest.raises(DataError, match="broken: its log-probabilities are NaN"):
+    with pytest.raises(DataError, match="broken: log-probabilities are NaN"):
         evaluate(Target("broken", str(broken), WORLD), problems=2)
 
 

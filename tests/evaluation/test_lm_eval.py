@@ -130,12 +130,12 @@ def test_the_key_that_names_a_problem_is_part_of_the_store(tmp_path: Path):
     """Else each question would stand twice, and a judge would find no target of the first half."""
     path = write(tmp_path, lines())
     digest = imported(path, tmp_path / "store").digest()
-    with pytest.raises(DataError, match="store: was imported with --problem-id doc_id; name another store"):
+    with pytest.raises(DataError, match="store: was imported with --problem-id doc_id; use another store"):
         imported(path, tmp_path / "store", problem_id="id")
     store = imported(path, tmp_path / "store")
     assert store.digest() == digest and sorted(targets_of(store)) == ["0", "1", "2"]
     imported(path, tmp_path / "named", problem_id="id")
-    with pytest.raises(DataError, match="named: was imported with --problem-id id; name another store"):
+    with pytest.raises(DataError, match="named: was imported with --problem-id id; use another store"):
         imported(path, tmp_path / "named")
     sidecar = tmp_path / "named" / "lm_eval.jsonl"  # as an older version left it
     sidecar.write_text("".join(line + "\n" for line in sidecar.read_text().splitlines()[1:]))
@@ -152,7 +152,7 @@ def test_nothing_is_made_of_a_file_whose_problems_have_no_ids(tmp_path: Path):
 def test_an_import_that_nobody_judged_has_no_scores(tmp_path: Path):
     store = imported(write(tmp_path, lines()), tmp_path / "store")
     said = "\n".join(report_lines(store))
-    assert "no pass@k: none of 6 samples is judged; add --judge boxed (or tag, last_number, whole)" in said
+    assert "no pass@k: none of the 6 samples has a verdict; add --judge boxed (or tag, last_number, whole)" in said
     assert "pass@k  " not in said and "avg@" not in said and "0.000" not in said
     assert "truncated  not recorded" in said
     judged = "\n".join(report_lines(imported(write(tmp_path, lines(1)), tmp_path / "one")))
@@ -222,8 +222,8 @@ def test_the_older_form_of_arguments_is_read(tmp_path: Path):
         ({"resps": None}, "output_type generate_until"),
         ({"arguments": None}, r":2: not a line of lm_eval"),
         ({"resps": [["lol"]]}, "1 repeats under"),
-        ({"arguments": {"gen_args_0": {"arg_0": "text", "arg_1": GREEDY}}}, "a store holds one setting"),
-        ({"doc_id": 0, "resps": [["lol", "lal"]]}, "two runs in one file"),
+        ({"arguments": {"gen_args_0": {"arg_0": "text", "arg_1": GREEDY}}}, "a store has one setting"),
+        ({"doc_id": 0, "resps": [["lol", "lal"]]}, "check whether the file has two runs"),
         ({"doc": DOCS[0][0]}, "two documents have the problem id 'x1'"),
         ({"doc": {}}, "its doc has no 'id'"),
     ],
@@ -249,7 +249,7 @@ def test_of_several_filters_one_must_be_named(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_what_cannot_be_known_is_asked_for(tmp_path: Path):
-    with pytest.raises(ConfigError, match="give --model NAME"):
+    with pytest.raises(ConfigError, match="pass --model NAME"):
         imported(write(tmp_path, lines(), None), tmp_path / "store")
     with pytest.raises(DataError, match=r"no filter 'maj@8'; there are \['strict', 'all'\]"):
         imported(write(tmp_path, lines()), tmp_path / "store", filter="maj@8")
@@ -263,7 +263,7 @@ def test_what_cannot_be_known_is_asked_for(tmp_path: Path):
 
 def test_documents_that_are_not_those_of_the_results_are_noticed(tmp_path: Path):
     path = write(tmp_path, lines()[:-1], RESULTS | {"task_hashes": {"local_sums": TASK_HASH}})
-    with pytest.warns(UserWarning, match="is a part of it missing"):
+    with pytest.warns(UserWarning, match="check whether a part of it is missing"):
         imported(path, tmp_path / "store")
 
 

@@ -56,7 +56,7 @@ def test_a_lower_floor_narrows_and_too_many_prefixes_raise_it(warm_policy: Path)
 def test_a_power_below_one_is_refused(warm_policy: Path) -> None:
     model, tokens = load_policy(str(warm_policy))
     for wrong in (0.9, math.inf, math.nan):
-        with pytest.raises(DataError, match=r"take powers in \[1, inf\)"):
+        with pytest.raises(DataError, match=r"use powers in \[1, inf\)"):
             log_normalizers(model, tokens, WORLD.build(), [], (1.0, wrong), max_new_tokens=8)
 
 
@@ -117,5 +117,5 @@ def test_a_record_that_is_no_whole_evaluation_is_refused(tmp_path: Path, change:
     np.savez(tmp_path / "one.npz", **whole)
     assert load_record(tmp_path / "one.npz").problems == 2
     np.savez(tmp_path / "one.npz", **{name: value for name, value in (whole | change).items() if value is not None})
-    with pytest.raises(DataError, match=r"one\.npz: .*; make it again with: sage-rlvr eval RUN$"):
+    with pytest.raises(DataError, match=r"one\.npz: .*; create it again with: sage-rlvr eval RUN$"):
         load_record(tmp_path / "one.npz")

@@ -146,7 +146,7 @@ def test_what_was_asked_for_is_drawn_and_rounding_up_is_said(
     assert len(few) == 3 * 5 and [row for row in more if row["sample"] < 5] == few
     assert call("eval", warm_policy, *words, "--samples", 7, "--store", "few") == 0
     said = capsys.readouterr()
-    assert "whole chunks, here of 5 samples: 10 of each problem, not 7" in " ".join(said.err.split())
+    assert "complete chunks of 5 samples: 10 per problem instead of 7" in " ".join(said.err.split())
     assert "n = 7" in said.out and SampleStore.open("few").counts().n.tolist() == [10] * 3
 
 
@@ -277,7 +277,7 @@ def test_countdown_texts_that_were_asked_otherwise_are_not_made_up(tmp_path: Pat
         problem="2-3=5", sample=0, text="2+3", verdict="right", reason="right", prompt_hash=prompt_hash("2 3 = 5")
     )
     store.commit([row])
-    with pytest.raises(DataError, match="asked otherwise than '2 3=5:'"):
+    with pytest.raises(DataError, match="had a different prompt than '2 3=5:'"):
         generated_docs(store)
 
 

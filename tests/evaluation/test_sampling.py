@@ -226,8 +226,8 @@ def test_q_and_perplexity_are_of_what_the_rows_say(pieces: Any, tmp_path: Path) 
     with other:
         evaluation(pieces, scorer=scorer, guide=guide_of("token")).run(other, 64)
     said = "\n".join(report_lines(SampleStore.open(tmp_path / "s")))
-    assert "several of --guide (branch; token): none is given" in said and "q          mean" not in said
-    assert "several of --base-logprobs (first 0123; second 0123): none is given" in said
+    assert "several of --guide (branch; token): not printed" in said and "q          mean" not in said
+    assert "several of --base-logprobs (first 0123; second 0123): not printed" in said
     assert "perplexity under first" in "\n".join(report_lines(SampleStore.open(tmp_path / "s"), 32))
 
 
@@ -248,7 +248,7 @@ def test_anatomy_patterns_and_excess_of_a_store(pieces: Any, tmp_path: Path, tin
     tokenizer = pieces[2].tokenizer
     lines = anatomy_lines(store, lambda ids: [tokenizer.decode([i]) for i in ids])
     tokens = sum(len(row.token_ids) for row in store.samples())  # type: ignore[arg-type]
-    assert lines[0].startswith(f"signal anatomy of {tokens:,} tokens") and any("  digit  " in line for line in lines)
+    assert lines[0].startswith(f"signals of {tokens:,} tokens") and any("  digit  " in line for line in lines)
     assert "at the clamp on" in lines[-1]
     assert float(lines[-3].split()[-1]) > 0.2  # at temperature 1 the mean surprisal at a prefix is its entropy
     assert "samples, in" in "\n".join(pattern_lines(store))

@@ -43,7 +43,7 @@ def test_eval_samples_tops_up_compares_and_judges_again(
     rank = capsys.readouterr().out.split("rank       ")[1]
     assert 1 < float(rank.split()[0]) < 9 and "effective rank of the last hidden states" in rank
     assert call("samples", "a", "--token-stats", warm_policy, "--samples", 32) == 0
-    assert "signal anatomy of" in capsys.readouterr().out
+    assert "signals of" in capsys.readouterr().out
     assert call("eval", tiny_policy, *words, "--samples", 64, "--preset", "paper") == 0
     home = Path("runs/samples") / tiny_policy.name / "countdown-paper"
     assert f"store: {home}" in capsys.readouterr().out
@@ -83,7 +83,7 @@ def test_another_policy_or_setting_does_not_continue_a_store(
     words = ("--world", recipe, "--samples", 32, "--store", "a", "--quiet")
     assert call("eval", warm_policy, *words, "--problems", 2) == 0
     for other, hint in (
-        ((tiny_policy, *words, "--problems", 2), "other weights: if the run went on, name another --store"),
+        ((tiny_policy, *words, "--problems", 2), "the weights differ: if the run was continued, use another --store"),
         ((warm_policy, *words, "--problems", 3), "problems: 2 -> 3"),
         ((warm_policy, *words, "--problems", 2, "--preset", "paper"), ""),
         ((warm_policy, *words, "--problems", 2, "--sampling-seed", 1), ""),
@@ -114,7 +114,7 @@ def test_a_sigterm_ends_an_evaluation_as_ctrl_c_does(
         assert call("eval", warm_policy, *words) == 143
     finally:
         signal.signal(signal.SIGTERM, former)
-    assert "interrupted; what was finished is saved" in capsys.readouterr().err
+    assert "interrupted; finished work is saved" in capsys.readouterr().err
 
 
 def test_settings_of_one_kind_are_refused_by_the_other(

@@ -140,7 +140,7 @@ def test_a_row_that_was_changed_is_named(tmp_path: Path):
     evaluate(tmp_path, ["a"], 2, SMALL).close()
     with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as db, db:
         db.execute("UPDATE samples SET text = 'better' WHERE sample = 1")
-    with pytest.raises(DataError, match="problem 'a', sample 1 is not what was written"):
+    with pytest.raises(DataError, match="problem 'a', sample 1 was changed after it was written"):
         SampleStore.open(tmp_path).counts()
     with pytest.raises(DataError, match="problem 'a', sample 1"):
         SampleStore.open(tmp_path, SMALL).claim(["b"], 2)
@@ -327,6 +327,6 @@ def test_a_chunk_twice_is_dropped_when_it_is_the_same_and_refused_when_not(tmp_p
         assert store.commit(later) == []
         assert store.commit([*later, *rows([Chunk("b", 0, 2)], SMALL)]) == [Chunk("b", 0, 2)]
         for change in ({"seed": 5}, {"token_ids": np.asarray(later[0].token_ids) + 1}):
-            with pytest.raises(DataError, match="problem 'a', sample 0 is there already with other tokens"):
+            with pytest.raises(DataError, match="problem 'a', sample 0 already exists with other tokens"):
                 store.commit([replace(later[0], **change), later[1]])
         assert len(store.table()) == 4

@@ -280,7 +280,7 @@ def test_a_lock_that_another_process_holds_is_reported_within_seconds(tmp_path: 
         other.execute("BEGIN IMMEDIATE")
         threading.Timer(0.5, lambda: other.execute("ROLLBACK")).start()
         with pytest.warns(
-            UserWarning, match=r"another process holds its lock; this process waits up to 600 s. Where it has"
+            UserWarning, match=r"another process holds its lock; this process waits up to 600 s. If it is"
         ):
             assert store.claim(["a"], 4)
         other.execute("BEGIN IMMEDIATE")
@@ -298,8 +298,8 @@ def test_a_folder_in_which_another_process_makes_a_store_is_reported(tmp_path: P
     monkeypatch.setattr(database, "PATIENCE_S", 0.2)
     with (
         FileLock(tmp_path / "lock"),
-        pytest.raises(RunLocked, match="makes a store here and has not ended"),
-        pytest.warns(UserWarning, match="another process makes a store here; this process waits up to 0 s"),
+        pytest.raises(RunLocked, match="is creating a store here and has not ended"),
+        pytest.warns(UserWarning, match="another process is creating a store here; this process waits up to 0 s"),
     ):
         SampleStore.open(tmp_path, SMALL)
 

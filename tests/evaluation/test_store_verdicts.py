@@ -219,7 +219,7 @@ def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path, identity: Identi
     with SampleStore.open(tmp_path / "t", replace(identity, verifier_hash="v1")) as back:
         assert back.digest() == digest and back.wanted() == {"problems": 2, "n": 6}
         assert back.missing(PROBLEMS, 6) == []
-    with pytest.raises(ConfigError, match="holds a sample store already"):
+    with pytest.raises(ConfigError, match="already has a sample store"):
         from_parquet(tmp_path / "all.parquet", tmp_path / "t")
     table = pq.read_table(tmp_path / "all.parquet")
     assert table["sample"].to_pylist()[:6] == list(range(6)) and table["rollout_logps"].to_pylist()[1][0] == -np.inf
@@ -228,7 +228,7 @@ def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path, identity: Identi
     with pytest.raises(DataError, match="lacks the identity or a column"):
         from_parquet(tmp_path / "less.parquet", tmp_path / "u")
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match="no Parquet file"):
+    with pytest.raises(DataError, match="not a Parquet file"):
         from_parquet(tmp_path / "torn.parquet", tmp_path / "u")
 
 

@@ -91,10 +91,10 @@ def test_whatever_can_be_refused_is_refused_before_training(tmp_path: Path, warm
             plan(tmp_path / "new", pairs(warm_policy), **more)
         assert not (tmp_path / "new").exists()
 
-    refused(r"--seeds \[\]: give at least one", seeds=())
-    refused(r"--arms \[\]: give at least one", arms=())
-    refused(r"--seeds \[1, 2, 1\]: one stands there twice", seeds=(1, 2, 1))
-    refused(r"--arms \['grpo', 'grpo'\]: one stands there twice", arms=("grpo", "grpo"))
+    refused(r"--seeds \[\]: pass at least one", seeds=())
+    refused(r"--arms \[\]: pass at least one", arms=())
+    refused(r"--seeds \[1, 2, 1\]: a value occurs twice", seeds=(1, 2, 1))
+    refused(r"--arms \['grpo', 'grpo'\]: a value occurs twice", arms=("grpo", "grpo"))
     refused("--problems 0: an evaluation needs at least 1", problems=0)
     refused("--arms gpro: no such method; did you mean 'grpo'.*choose from: .*maxrl", arms=("gpro",))
     assert plan(tmp_path / "new", pairs(warm_policy), arms=("placebo",))[0].label == "Placebo s0"
@@ -151,7 +151,7 @@ def test_it_finishes_and_says_what_differs(
     out = " ".join(capsys.readouterr().out.split())
     for name in ("base", *LABELS, "report.html", "cross-check"):
         assert name in out
-    assert "higher" in out or "lower" in out or "tied" in out
+    assert "higher" in out or "lower" in out or "no significant difference" in out or "cannot be told" in out
     for name in ("report.html", "figures/passk.png", "summary.json"):
         assert (trained / name).stat().st_size > 1000
     page = (trained / "report.html").read_text(encoding="utf-8")

@@ -80,7 +80,7 @@ def test_where_the_kl_is_in_the_reward_the_placebo_is_centered(tmp_path: Path) -
     """A permuted log q that is not centered pays for length there; it counts where it is all there is, and adds none."""
     arms, _ = arms_of(write(tmp_path, "arms: {r: rloo_rarity, rloo: rloo}\ncontrol: rloo\ncontrols: [placebo]\n"))
     assert list(arms) == ["r", "rloo", "r_placebo"] and arms["r"].placebo == "r_placebo"
-    assert arms["r_placebo"].why == "RLOO+Rarity with its q permuted over the tokens, centered so that it pays nothing"
+    assert arms["r_placebo"].why == "RLOO+Rarity with its q permuted over the tokens, centered so that its mean is 0"
     assert same(arms["r_placebo"].config, load_config(TrainConfig, "rloo_rarity_placebo_centered"))
     both = "old: rloo_rarity_placebo, new: rloo_rarity_placebo_centered"
     there, _ = arms_of(write(tmp_path, f"arms: {{r: rloo_rarity, {both}}}\ncontrol: r\ncontrols: none\n"))
@@ -101,7 +101,7 @@ def test_the_same_training_is_known_under_another_name(tmp_path: Path) -> None:
     off = load_config(TrainConfig, "grpo", [("method.beta", "0.0")])
     assert same(no_kl, off) and not same(grpo, no_kl) and same(grpo, replace(grpo, seed=7))
     assert not same(grpo, replace(grpo, steps=10)) and not same(no_kl, load_config(TrainConfig, "dr_grpo"))
-    with pytest.raises(ConfigError, match="'a' and 'b' train the same thing"):
+    with pytest.raises(ConfigError, match="'a' and 'b' have the same configuration"):
         arms_of(write(tmp_path, "arms: {a: no_kl, b: {recipe: grpo, edits: {method.beta: 0.0}}}\ncontrol: a\n"))
 
 
@@ -113,12 +113,12 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nbaselines:\n"
     [
         ("arms: {a: grpo}\ncontrol: b\n", r"design.yaml:4: control = 'b': no such arm; choose from: a$"),
         ("arms: {grpo: grpo}\ncontrol: grop\n", "design.yaml:4: control = 'grop': no such arm; did you mean 'grpo'"),
-        ("arms: {}\ncontrol: a\n", "design.yaml:3: arms = {}: give at least one"),
-        ("arms: {a-s1: grpo}\ncontrol: a-s1\n", "design.yaml:3: arms.a-s1 = 'grpo': a name is letters"),
+        ("arms: {}\ncontrol: a\n", "design.yaml:3: arms = {}: list at least one"),
+        ("arms: {a-s1: grpo}\ncontrol: a-s1\n", "design.yaml:3: arms.a-s1 = 'grpo': must be a folder name of letters"),
         ("arms: {base: grpo}\ncontrol: base\n", "not base"),
         ("arms: {a: grpo}\ncontrol: a\nseedz: [1]\n", "did you mean 'seeds'"),
         ("arms: {a: grpo}\ncontrol: a\ncontrols: [placebos]\n", "did you mean 'placebo'"),
-        ("arms: {a: grpo}\ncontrol: a\nevaluate: {temperatures: [0.5]}\n", "1.0 among them"),
+        ("arms: {a: grpo}\ncontrol: a\nevaluate: {temperatures: [0.5]}\n", "including 1.0"),
         (
             "arms:\n  a: gpro\ncontrol: a\n",
             r"design.yaml:4: arm 'a': .*gpro: no such file, shipped recipe or method; did you mean 'grpo'\?",
@@ -146,19 +146,19 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nbaselines:\n"
             "questions: 'demo-5': no such task",
         ),
         ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: [n]}\n", "select.among.0 = 'n': no such arm"),
-        ("arms:\n  a: grpo\n  base: no_kl\ncontrol: a\n", "design.yaml:5: arms.base = 'no_kl': a name is letters"),
+        ("arms:\n  a: grpo\n  base: no_kl\ncontrol: a\n", "design.yaml:5: arms.base = 'no_kl': must be a folder name of letters"),
         ("arms: {a: grpo}\ncontrol: a\noracle: truth\n", "design.yaml:5: oracle = 'truth': no such arm; choose from: a$"),
         (f"{ENVELOPES}  all:\n  - grop\n", "design.yaml:7: baselines.all.0 = 'grop': no such arm; did you mean 'grpo'"),
-        (f"{ENVELOPES}  all: [grpo]\n  none: []\n", r"design.yaml:7: baselines.none = \[\]: name at least one arm"),
+        (f"{ENVELOPES}  all: [grpo]\n  none: []\n", r"design.yaml:7: baselines.none = \[\]: list at least one arm"),
         (f"{ENVELOPES}  all: [grpo]\n  b: [grpo]\n", r"design.yaml:7: baselines.b = \['grpo'\]: an arm has this name"),
-        (f"{ENVELOPES}  all: [grpo]\ndiscarded:\n- rft\n- b\n", "design.yaml:9: discarded.1 = 'b': is an arm that is run"),
-        ("arms: {a: grpo}\ncontrol: a\ndiscarded: [rft]\n", "design.yaml:5: discarded.0 = 'rft': counts among"),
+        (f"{ENVELOPES}  all: [grpo]\ndiscarded:\n- rft\n- b\n", "design.yaml:9: discarded.1 = 'b': is an arm of this design"),
+        ("arms: {a: grpo}\ncontrol: a\ndiscarded: [rft]\n", "design.yaml:5: discarded.0 = 'rft': counts as a candidate"),
         ("arms: {a: grpo}\ncontrol: a\nreuse_runs:\n- tier1\n- ../x\n", "yaml:7: reuse_runs.1 = '../x': expected the name of a"),
         (
             "arms:\n  a: grpo\n  b:\n    recipe: no_kl\n    kl_matched:\n    - a\n    - c\ncontrol: a\n",
             "design.yaml:9: arms.b.kl_matched.1 = 'c': no other arm; choose from: a, b$",
         ),
-        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: [a]}\n", "among those to choose from"),
+        ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: [a]}\n", "is a candidate of `select`"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -237,7 +237,7 @@ def test_an_arm_names_the_betas_between_which_another_method_is_read(tmp_path: P
     (tmp_path / "mine.yaml").write_text(json.dumps(tree))
     arms, _ = arms_of(tmp_path / "mine.yaml")
     assert arms["is"].matched == ("grpo_0.025", "grpo_0.1") and not arms["grpo_0.1"].matched
-    for wrong, said in ((["gpo", "grpo_0.1"], "no other arm"), (["is", "grpo_0.1"], "no other arm"), (["grpo_0.1"], "name more")):
+    for wrong, said in ((["gpo", "grpo_0.1"], "no other arm"), (["is", "grpo_0.1"], "no other arm"), (["grpo_0.1"], "list more")):
         tree["arms"]["is"] = own | {"kl_matched": wrong}
         (tmp_path / "mine.yaml").write_text(json.dumps(tree))
         with pytest.raises(ConfigError, match=said):
@@ -283,5 +283,5 @@ def test_a_design_has_plugins_as_recipes_have(tmp_path: Path, monkeypatch: pytes
     assert [list(arm.config.plugins) for arm in arms.values()] == [["mine.py"], ["mine.py"]]
     with pytest.raises(ConfigError, match=r"design\.yaml:3: plugins = 'mine\.py': expected a list of Python files"):
         load_design(write(tmp_path, "plugins: mine.py\narms: {a: grpo}\ncontrol: a\n"))
-    with pytest.raises(ConfigError, match=r"key 'control' is missing: .*; write control: and one of a, b$"):
+    with pytest.raises(ConfigError, match=r"key 'control' is missing: .*; set control: to one of a, b$"):
         load_design(write(tmp_path, "arms: {a: grpo, b: rloo}\n"))

@@ -47,7 +47,7 @@ def test_it_makes_what_is_missing_and_only_that(
     runs = [Path(words[words.index("--run") + 1]).name for words in started if words[0] == "train"]
     assert runs == ["grpo-s0", "branch-s0", "grpo-s1", "branch-s1", "grpo_no_kl-s0", "grpo_no_kl-s1"]  # added ones last
     text = capsys.readouterr().out
-    assert "ADDED, GRPO without its KL" in text and "A claim about methods needs 3 training seeds of each arm at least" in text
+    assert "ADDED, GRPO without its KL" in text and "A claim about methods needs at least 3 training seeds per arm" in text
     facts = json.loads((out / "design.json").read_text(encoding="utf-8"))
     assert [cell["status"] for cell in facts["runs"]] == ["evaluated"] * 6 and facts["base_evaluated"] == [""]
     assert {arm["name"]: arm["no_kl"] for arm in facts["arms"]}["branch"] == "grpo_no_kl"
@@ -55,7 +55,7 @@ def test_it_makes_what_is_missing_and_only_that(
     record = load_record(out / "evaluations" / "grpo-s1.npz")
     p = np.array([math.fsum(np.exp(row)) for row in record.logps[1.0]])
     assert found["arms"]["grpo"]["pass_by_seed"]["1"]["8"] == pytest.approx(np.mean(1 - (1 - p) ** 8))
-    assert found["not_run"] == [] and "every run of the design is there" in (out / "summary.md").read_text(encoding="utf-8")
+    assert found["not_run"] == [] and "every run of the design is complete" in (out / "summary.md").read_text(encoding="utf-8")
 
     fewer = dry_lines(plan(design(ACTS, ("evaluate: {problems: 6", "evaluate: {problems: 5")), out))
     assert any(f"REPLACES 7 evaluations in {out} (evaluations/base.npz, " in said for said in fewer)
@@ -70,7 +70,7 @@ def test_it_makes_what_is_missing_and_only_that(
     again = plan(path, out)
     assert states(again)["branch-s0"] == "not run" and states(again)["grpo-s1"] == "trained"
     assert run(again, 1, screen()) and [words[0] for words in started] == ["train", "eval", "eval"]
-    with pytest.raises(ConfigError, match=r"holds a run with other settings(.|\n)*optimizer.lr"):
+    with pytest.raises(ConfigError, match=r"contains a run with other settings(.|\n)*optimizer.lr"):
         plan(design(ACTS, ("steps: 2", "steps: 2\n  optimizer.lr: 0.5")), out)
 
     # another sweep beside it takes over what is finished and of the same configuration, with its evaluations
@@ -88,7 +88,7 @@ def test_it_makes_what_is_missing_and_only_that(
     for part in (out / "runs" / "grpo-s0" / "metrics.jsonl", out / "runs" / "grpo-s0"):
         shutil.move(part, tmp_path / "elsewhere")
         part.symlink_to(tmp_path / "elsewhere")
-        with pytest.raises(ConfigError, match="a link, where a run is to be taken over"):
+        with pytest.raises(ConfigError, match="a link, but reuse_runs needs copies"):
             adoptable(beside)
         part.unlink()
         shutil.move(tmp_path / "elsewhere", part)
@@ -168,12 +168,12 @@ def test_a_folder_that_cannot_be_filled_is_named_as_the_cause(
                 disk.setattr(home, name, refusing(code))
                 main(["sweep", str(design()), "--out", str(tmp_path / f"{name}-{code}"), "--workers", "1"])
             said = " ".join(capsys.readouterr().err.split())
-            assert caught.value.code == 2 and cause in said and "holds no runs" not in said and "is not there" not in said, said
+            assert caught.value.code == 2 and cause in said and "contains no runs" not in said and "is not there" not in said, said
 
 
 def test_what_is_taken_over_lies_in_the_folder_beside(tmp_path: Path, design: Callable[..., Path]) -> None:
     for name in ("../elsewhere", "/elsewhere", "..", "", "a/b"):
-        with pytest.raises(ConfigError, match="expected the name of a folder beside"):
+        with pytest.raises(ConfigError, match="expected the name of a folder next to"):
             plan(design(("title: small", f"title: other\nreuse_runs: [{name!r}]")), tmp_path / "other")
 
 
@@ -181,8 +181,8 @@ def test_a_folder_from_which_nothing_is_taken_over_is_named(tmp_path: Path, desi
     (tmp_path / "former" / "runs" / "grpo-s0").mkdir(parents=True)
     said = dry_lines(plan(design(("title: small", "title: other\nreuse_runs: [formr, former]")), tmp_path / "other"))
     assert [text.strip() for text in said if "reuse_runs" in text] == [
-        f"NOT TAKEN OVER: reuse_runs = 'formr': {tmp_path / 'formr'} holds no runs; did you mean 'former'? choose from: former",
-        "NOT TAKEN OVER: reuse_runs = 'former': no finished run there has settings and weights that lack here",
+        f"NOT REUSED: reuse_runs = 'formr': {tmp_path / 'formr'} contains no runs; did you mean 'former'? choose from: former",
+        "NOT REUSED: reuse_runs = 'former': no finished run there matches a missing run (settings, weights)",
     ]
 
 

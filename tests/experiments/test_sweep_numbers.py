@@ -123,7 +123,7 @@ def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Pa
     assert near["wide", distinct]["value"] == pytest.approx(np.mean(f) / 2, rel=1e-6)  # over two problems
     write_summary(folder)
     text = (folder / "summary.md").read_text(encoding="utf-8")
-    why = "Cannot be told, one of the two has no temperature with the pass@1 that the other has at T = 1: "
+    why = "Cannot be told, no temperature gives one arm the pass@1 of the other at T = 1: "
     assert f"- {why}{passk} and {distinct}: far against control." in text
 
 
@@ -157,7 +157,7 @@ def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
     few = folder_of(tmp_path / "few", {"control": [0.1] * 5})
     assert relabelled(Results.read(few)) == {"splits": 0, "have": 5}
     write_summary(few)
-    why = "not run: the control has 5 evaluated seeds; splitting them in two halves of three needs 6"
+    why = "not run: the control has 5 evaluated seeds; two halves of three seeds need 6"
     assert why in (few / "summary.md").read_text(encoding="utf-8")
 
 
@@ -227,14 +227,14 @@ def test_a_choice_says_whether_its_arms_differ_by_more_than_their_seeds() -> Non
     choice = {"scores": {"a": 1.0, "b": 2.0, "c": 6.0}, "chosen": "c", "by": "pass@1", "problems": 9}
     told = _choice(found | {"choice": choice | {"by_seed": runs}})
     assert told is not None
-    assert "deviation of 2.6458; equal arms would have 0.8660 by their seeds alone (F test: p = 0.097)" in told["spread"]
-    assert told["spread"].endswith("which one leads may be chance.")
+    assert "deviation of their means is 2.6458; for equal arms seed noise would give 0.8660 (F test: p = 0.097)" in told["spread"]
+    assert told["spread"].endswith("the highest mean may be chance.")
     apart = {name: {seed: 10 * sum(pair.values()) + x for seed, x in pair.items()} for name, pair in runs.items()}
     told = _choice(found | {"choice": choice | {"by_seed": apart}})
     assert told is not None and "chance" not in told["spread"] and "F test" in told["spread"]
     lost = {"a": {"0": 1.0, "1": 2.0}, "b": {"0": None, "1": 2.0}}
     told = _choice(found | {"choice": choice | {"by_seed": lost}})
-    assert told is not None and "cannot be told: some runs have no common range" in told["spread"]
+    assert told is not None and "No test of the differences between the candidates: some runs" in told["spread"]
     for none in ({}, {"by_seed": {}}, {"by_seed": {"a": {"0": 1.0}, "b": {"0": 2.0}}}):
         told = _choice(found | {"choice": choice | none})
         assert told is not None and told["spread"] == ""

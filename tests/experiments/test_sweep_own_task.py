@@ -165,7 +165,7 @@ def test_a_task_of_ones_own_without_solutions_is_evaluated_by_samples(
 ) -> None:
     out = tmp_path / "out"
     sweep = plan(own("own_sums", SAMPLED), out)
-    assert any("by samples alone" in said and "4 of each of 100 problems" in said for said in dry_lines(sweep))
+    assert any("by samples (right completions" in said and "4 for each of 100 problems" in said for said in dry_lines(sweep))
     assert run(sweep, 1, screen()) and states(sweep) == {"a-s0": "evaluated", "b-s0": "evaluated"}
     assert [words[0] for words in started] == ["eval", "train", "eval", "train", "eval"]
     assert all("--samples" in words for words in started if words[0] == "eval")
@@ -225,7 +225,7 @@ def test_a_task_of_ones_own_without_solutions_needs_samples(tmp_path: Path, own:
         (SAMPLED, ("controls: none", "controls: none\noracle: a"), "leave oracle out"),
         (SAMPLED, ("controls: none", asked.format("pass@8")), "'pass@8': no such metric.*did you mean 'pass@4'"),
         (SAMPLED, ("controls: none", asked.format("pass@4, task: sums")), "'sums': no such task; did you mean 'own_sums'"),
-        (f"ood: [demo-5], {SAMPLED}", ("", ""), "leave evaluate.ood out"),
+        (f"ood: [demo-5], {SAMPLED}", ("", ""), "omit evaluate.ood"),
         (SAMPLED, ("controls: none", "controls: none\nchoose: {among: [b]}"), "leave choose out"),
     ):
         with pytest.raises(ConfigError, match=wanted):
@@ -243,7 +243,7 @@ def test_a_policy_that_is_no_run_is_evaluated_exactly_on_a_task_that_lists_its_s
     for more, code, wanted in (
         (["--task", "listed_sums", "--out", str(tmp_path / "one.npz")], 0, "listed_sums; 5 test problems"),
         (["--task", str(tmp_path / "listed_sums.yaml"), "--out", str(tmp_path / "two.npz")], 0, "listed_sums; 8 test problems"),
-        (["--task", "own_sums"], 2, f"own_sums cannot be listed; evaluate by sampling: sage-rlvr eval {warm_policy} --task"),
+        (["--task", "own_sums"], 2, f"own_sums cannot be enumerated; evaluate by sampling: sage-rlvr eval {warm_policy} --task"),
         (["--task", "listed_sums", "--world", "demo-5"], 2, "leave one of them out"),
     ):
         with pytest.raises(SystemExit) as caught:
@@ -284,5 +284,5 @@ def test_a_task_from_outside_is_evaluated_as_countdown_is(
 
 def test_arms_on_other_problems_are_refused(tmp_path: Path, own: Callable[..., Path]) -> None:
     other = ("edits: {method.name: rloo}", "edits: {task.most: 3}")
-    with pytest.raises(ConfigError, match=r"the arms differ in task: .*one design has one"):
+    with pytest.raises(ConfigError, match=r"the arms differ in task: .*a design has a single value"):
         plan(own("listed_sums", "problems: 6", other), tmp_path / "out")

@@ -23,12 +23,12 @@ from sage_rlvr.render import write_summary
 def test_what_did_not_run_is_said(tmp_path: Path, design: Callable[..., Path]) -> None:
     sweep = plan(design(), tmp_path / "out")
     assert set(states(sweep).values()) == {"not run"} and not (tmp_path / "out").exists()
-    assert line(sweep).startswith("sweep: 0/12 steps, 0 of 6 runs complete, time left is known after the first steps")
-    assert line(sweep).endswith("evaluation not counted")
+    assert line(sweep).startswith("sweep: 0/12 steps, 0 of 6 runs complete, time left unknown before the first steps")
+    assert line(sweep).endswith("without evaluation")
     dry = dry_lines(sweep)
-    assert dry[-3].startswith("  ADDED: ") and dry[-2].startswith("  to decline ADDED arms: `controls: none` in ")
+    assert dry[-3].startswith("  ADDED: ") and dry[-2].startswith("  to omit ADDED arms: set `controls: none` in ")
     declined = plan(design(("controls: [no_kl]", "controls: none")), tmp_path / "out")
-    assert not any("to decline" in text for text in dry_lines(declined))
+    assert not any("to omit" in text for text in dry_lines(declined))
     console = screen()
     console.print(table(sweep))
     assert said(console).count("not run") == 6
@@ -37,7 +37,7 @@ def test_what_did_not_run_is_said(tmp_path: Path, design: Callable[..., Path]) -
     write_summary(sweep.out)
     page = (sweep.out / "summary.md").read_text(encoding="utf-8")
     assert page.count("| GRPO | 0 of 2 | not run | not run |") == 1 and "\n0 of 6 runs complete.\n" in page
-    assert "- GRPO s0: not run\n- SAGE-Branch s0: not run" in page and "the control has 0 evaluated seeds; splitting" in page
+    assert "- GRPO s0: not run\n- SAGE-Branch s0: not run" in page and "the control has 0 evaluated seeds; two halves" in page
     facts = json.loads((sweep.out / "design.json").read_text(encoding="utf-8"))
     for cell, status in zip(facts["runs"], ("trained", "training", "1/2"), strict=False):
         cell["status"] = status

@@ -28,7 +28,7 @@ LABELS = {
     "sage_branch_placebo": "SAGE-Branch placebo",
 }  # fmt: skip
 WHY = {
-    "grpo_beta0.1": "GRPO at beta 0.1: between such arms the raw KL of SAGE-Branch is met",
+    "grpo_beta0.1": "GRPO at beta 0.1: for interpolation at the raw KL of SAGE-Branch with a guide",
     "sage_branch_placebo": "SAGE-Branch with its q permuted over the tokens",
 }
 LINKS: dict[str, dict[str, Any]] = {

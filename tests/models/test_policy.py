@@ -218,8 +218,8 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
         for what, data in {"nested": b"[" * 100_000, "a list": b"[1]", "cut": b"{", "no text": b"\xff"}.items()
     },
     "an adapter, too": (lambda f: (f / "adapter_config.json").write_text("{}"), "whole model .* and an adapter"),
-    "endless config": (lambda f: endless(f / "config.json"), "no regular file"),
-    "endless template": (lambda f: endless(f / "chat_template.jinja"), "no regular file"),
+    "endless config": (lambda f: endless(f / "config.json"), "not a regular file"),
+    "endless template": (lambda f: endless(f / "chat_template.jinja"), "not a regular file"),
     "a tokenizer that is none": (lambda f: (f / "tokenizer.json").write_text('{"model": 3}'), "tokenizer .* could not be loaded"),
     "nested tokenizer": (lambda f: (f / "tokenizer.json").write_text("[" * 100_000), "tokenizer .* could not be loaded"),
 }

@@ -111,7 +111,7 @@ def test_a_task_and_a_verifier_of_a_plugin_train_and_are_audited(
     plugins._loaded.clear()
     del registry_of(kind)[name]
     assert call("eval", "run") == 2
-    assert re.search(rf"'{name}'.*was trained with my_\w+\.py: give it again, --plugin my_", flat(capsys.readouterr().err))
+    assert re.search(rf"'{name}'.*was trained with my_\w+\.py: pass it again, --plugin my_", flat(capsys.readouterr().err))
 
 
 @pytest.mark.slow
@@ -253,8 +253,8 @@ def test_a_graded_reward_of_the_page_is_right_from_what_the_recipe_says(folder: 
     assert "by the reward" not in flat(capsys.readouterr().err)
     assert call("eval", "runs/graded", "--samples", "8", "--task", "held.jsonl", "--quiet") == 2  # these have no golds
     said = flat(capsys.readouterr().err)
-    assert "--task held.jsonl: asked in the template boxed and judged as mathematics, and not by the reward graded.py:score" in said
-    assert "give --task RECIPE.yaml, a recipe whose task has that reward and test_file: held.jsonl" in said
+    assert "--task held.jsonl: these rows get the template boxed and the mathematics verifier, not the reward" in said
+    assert "pass --task RECIPE.yaml, a recipe whose task has that reward and test_file: held.jsonl" in said
 
 
 def test_the_page_has_every_field_of_the_signals() -> None:

@@ -48,12 +48,12 @@ def test_a_fence_cannot_be_closed_from_within() -> None:
 
 
 def test_folds_chips_cells_figures_and_anchors_become_html() -> None:
-    table = Table(header=("arm", "vs GRPO\npass@1"), rows=(("A|B", "better before correction\n+0.1"),))
-    source = f"## What can be said\n\n![a](figures/k.png) ![b](f/j.png)\n\n{tabled(table, True)}"
+    table = Table(header=("arm", "vs GRPO\npass@1"), rows=(("A|B", "higher before correction\n+0.1"),))
+    source = f"## Results\n\n![a](figures/k.png) ![b](f/j.png)\n\n{tabled(table, True)}"
     shown, sections = to_html(source, {"k": Markup("<svg k>"), "j": Markup("<svg j>")})
-    assert sections == [("what-can-be-said", "What can be said")] and 'id="what-can-be-said"' in shown
+    assert sections == [("results", "Results")] and 'id="results"' in shown
     assert '<div class="figures"><svg k> <svg j></div>' in shown
-    assert '<span class="word better alone">better before correction</span></div><div>+0.1</div>' in shown
+    assert '<span class="word higher before">higher before correction</span></div><div>+0.1</div>' in shown
     assert "<td><div>A|B</div></td>" in shown and "<div>vs GRPO</div><div>pass@1</div></th>" in shown
 
 

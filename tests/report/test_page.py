@@ -121,12 +121,12 @@ def test_every_row_is_on_the_page_as_everywhere(folders: Path) -> None:
 def test_the_sections_of_a_sweep(page: Page) -> None:
     text = page.markdown("figures")
     for name in (
-        "What can be said", "At T = 0.3 beside T = 1", "What sharpening alone reaches", "The numbers", "pass@k", "On away",
-        "Differences over k", "Training", "Support: kept, gained, lost", "Which kinds of right answers survive",
-        "Different right answers", "Samples", "What was run, and what was not", "Run cards",
+        "Results", "T = 0.3 and T = 1", "The base with power tempering", "Scores", "pass@k", "On away",
+        "Differences over k", "Training", "Support: kept, gained, lost", "Kinds of right answers",
+        "Distinct right answers", "Samples", "Runs", "Run cards",
     ):  # fmt: skip
         assert name in sections(text)
-    assert "## Against the base sampled colder\n\n![pass@256 at equal pass@1" in text
+    assert "## Differences at equal pass@1\n\n![pass@256 at equal pass@1" in text
     assert "added: GRPO, beta 0.1 (GRPO at beta 0.1" in text and "no time" in text
     keys = {
         "frontier",
@@ -150,10 +150,10 @@ def test_the_sections_of_a_sweep(page: Page) -> None:
 def test_samples_alone_make_a_page(folders: Path) -> None:
     page = Page(page_of(Results.read(*sorted((folders / "stores").iterdir())), shown=1))
     text = page.markdown("figures")
-    assert "From samples: sums" in text and "no exact evaluation was given" in text
+    assert "From samples: sums" in text and "there is no exact evaluation" in text
     assert {"passk-sums", "differences-sums-1", "distinct-sums"} <= set(page.figures)
     assert "GRPO at T = 0.3" in page.looks and "Reasoning patterns among right samples" in text
-    assert "Of 18 stores the first of each arm and task is shown." in text or "samples are on this page" in text
+    assert "of 18 stores" in text or "This page has" in text
 
 
 @pytest.mark.slow
@@ -161,11 +161,11 @@ def test_a_stored_summary_is_enough() -> None:
     page = Page(page_of(Results.read(ROOT / "lab" / "experiments" / "2026-11-21_table1")))
     text = page.markdown("figures")
     assert {"frontier", "passk", "support"} <= set(page.figures) and "| GRPO | 6 of 6 |" in text
-    assert "No run directory was given, so there are no training curves." in text
-    assert not {"Samples", "Run cards", "Different right answers"} & set(sections(text))  # one list says what is not here
+    assert "there is no run directory, so there are no training curves." in text
+    assert not {"Samples", "Run cards", "Distinct right answers"} & set(sections(text))  # one list says what is not here
     absent = text.split("## Not on this page")[1]
-    assert absent.count("\n- ") == 8 and "only a summary was given, which holds no frontiers of single training seeds" in absent
-    assert "tokens drawn, M" in text and page.answer in page.markdown().replace("\\", "")
+    assert absent.count("\n- ") == 8 and "a summary has no frontiers of single training seeds" in absent
+    assert "sampled tokens, M" in text and page.answer in page.markdown().replace("\\", "")
 
 
 def test_a_stored_summary_of_samples_alone_has_its_base_and_its_picture() -> None:
@@ -266,7 +266,7 @@ def test_the_facts_of_an_arm_say_what_it_cost() -> None:
     updates = {"epochs": 2, "minibatches": 2}
     short = [rows[0], {"step": 1, "rollout/tokens": 2e6}]
     said = _facts([run("DARS", seed, one, updates=updates) for seed, one in enumerate((rows, short))])
-    assert said.startswith("training seeds 0, 1; 3.00 M tokens drawn per seed; 6 optimizer steps per seed")
+    assert said.startswith("training seeds 0, 1; 3.00 M sampled tokens per seed; 6 optimizer steps per seed")
     assert "optimizer" not in _facts([run("base", 0, [])])
 
 
@@ -303,4 +303,4 @@ def test_the_command_writes_what_it_was_asked_for(
     assert (tmp_path / "figures" / "passk.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(SystemExit) as done:
         main(["report", demo, "--k", "1"])
-    assert done.value.code == 2 and "k is 2 or more" in " ".join(capsys.readouterr().err.split())
+    assert done.value.code == 2 and "k >= 2" in " ".join(capsys.readouterr().err.split())

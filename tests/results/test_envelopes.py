@@ -201,7 +201,7 @@ def test_an_envelope_is_read_over_the_seeds_that_all_have(folder: Path) -> None:
 def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:
     write_summary(folder)
     text = (folder / "summary.md").read_text()
-    assert "## Room" in text and RIVALS in text.split("\n")[2]
+    assert "## Headroom" in text and RIVALS in text.split("\n")[2]
     stored = read_summary(folder / "summary.json")
     design = design_of_summary(stored)
     assert design.baselines[0].arms == ("GRPO", "GRPO, beta 0.1") and design.oracle == "no KL"
@@ -214,8 +214,8 @@ def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:
     [
         ({"baselines": {"all": ("grpo", "rloo")}}, "'rloo': no such arm"),
         ({"baselines": {"grpo": ("grpo",)}}, "an arm has this name"),
-        ({"baselines": {"all": ()}}, "name at least one arm"),
-        ({"baselines": {"all": ("grpo", "no_kl")}}, "every arm is a rival"),
+        ({"baselines": {"all": ()}}, "list at least one arm"),
+        ({"baselines": {"all": ("grpo", "no_kl")}}, "every arm is a baseline"),
         ({"baselines": {"all": ("grpo",)}, "oracle": "truth"}, "'truth': no such arm"),
     ],
 )
@@ -243,9 +243,9 @@ def test_discarded_candidates_weaken_the_correction(folder: Path) -> None:
 
 def test_discarded_candidates_are_refused_where_they_could_not_count() -> None:
     plain = {"title": "t", "seeds": (0, 1, 2), "arms": {"a": "grpo", "b": "rloo"}, "control": "a"}
-    with pytest.raises(ConfigError, match="counts among the candidates of baselines"):
+    with pytest.raises(ConfigError, match="counts as a candidate against baselines"):
         DesignSpec(**plain, discarded=("rft",))
-    with pytest.raises(ConfigError, match="is an arm that is run"):
+    with pytest.raises(ConfigError, match="is an arm of this design"):
         DesignSpec(**plain, baselines={"E": ("a",)}, discarded=("b",))
 
 
@@ -253,4 +253,4 @@ def test_what_cannot_be_read_is_said_without_a_number(folder: Path) -> None:
     rows = [row for row in compare(Results.read(str(folder))) if row.family == "primary"]
     blank = unknown(Reason.NO_COMMON_RANGE)
     said = answer([replace(row, comparison=blank) for row in rows])
-    assert "cannot be read for SAGE-Branch (no common range of pass@1)" in said and "nan" not in said
+    assert "has no value for SAGE-Branch (no common range of pass@1)" in said and "nan" not in said

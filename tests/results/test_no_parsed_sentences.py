@@ -11,13 +11,13 @@ import sage_rlvr
 
 PACKAGE = Path(sage_rlvr.__file__).parent
 SENTENCES = re.compile(
-    r"""\.startswith\(\s*["'](cannot|better|worse|tied|no )"""  # a verdict by its first word
+    r"""\.startswith\(\s*["'](cannot|better|worse|higher|lower|tied|no )"""  # a verdict by its first word
     r"""|\.endswith\(\s*["'] (at|near|taken)"""  # a metric by its last
     r"""|\.split\(["'] (\(|at its |vs )"""
     r"""|(verdict|outcome|metric|sentence|label|status|head|variant|state)\w*"""
     r"""\.(startswith|endswith|removesuffix|removeprefix|split|partition)\([^)]"""
     r"""|describe\(\)\.|\.name\.(strip\(\)|startswith\("  )|["']\w+ ["'] in line"""  # what a method, a check, a line says of itself
-    r"""|["'](better|worse|tied|cannot be told)["'] in """
+    r"""|["'](better|worse|higher|lower|tied|no significant difference|cannot be told)["'] in """
     r"""|(match|search|findall|split|sub)\(.*\bstr\((error|self\.own)\)"""  # a refusal
     r"""|\bstr\((error|self\.own)\)\.[a-z]*(with|fix|tition)\("""
 )

@@ -76,7 +76,7 @@ def test_a_record_of_other_completions_has_no_kinds() -> None:
     assert len(WORLDS["demo"].solutions(Problem((1, 2), 3))) == 2 and structure({"base": [other]}, 8) == ([], None)
 
 
-@pytest.mark.parametrize(("change", "said"), [({"counts": None}, "not as it was written"), ({}, "without 'max_number'")])
+@pytest.mark.parametrize(("change", "said"), [({"counts": None}, "invalid content"), ({}, "'max_number' is missing")])
 def test_damaged_words_of_a_world_are_a_refusal(change: dict[str, object], said: str) -> None:
     identity = {key: value for key, value in WORLDS["demo"].identity.items() if change or key != "max_number"}
     advice = "make the record again, with sage-rlvr eval RUN or by the demo or sweep that it is of"

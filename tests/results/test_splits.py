@@ -36,7 +36,7 @@ def test_a_sweep_on_validation_problems_is_read_on_them(folder: Path) -> None:
 
 
 def test_a_k_of_no_samples_is_refused(folder: Path) -> None:
-    with pytest.raises(DataError, match="k = 0: pass@k is of 1 sample at least"):
+    with pytest.raises(DataError, match="k = 0: pass@k needs k >= 1"):
         Results.read(str(folder), k=0)
 
 

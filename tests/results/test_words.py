@@ -11,8 +11,9 @@ import pytest
 from sage_rlvr.results import Design, Metric, Question, Results, Row, words
 from sage_rlvr.results.comparisons import corrected
 from sage_rlvr.results.design import Arm
+from sage_rlvr.results.stored import row_tree
 from sage_rlvr.results.tables import base_row, cell, effects
-from sage_rlvr.stats.comparison import Reason, paired, paired_seeds, unknown
+from sage_rlvr.stats.comparison import DETECTABLE, Reason, paired, paired_seeds, unknown
 from sage_rlvr.stats.intervals import seed_interval
 
 
@@ -33,23 +34,56 @@ def rows(*questions: Question) -> list[Row]:
 def test_holm_runs_once_over_the_primary_family_and_what_it_takes_back_is_said() -> None:
     first, weak, tied, *_, one = rows()
     assert {r.family for r in rows()} == {"primary"} and first.family_size == 11
-    assert first.holds and words.outcome(first) == "better"
+    assert first.holds and words.outcome(first) == "higher"
     assert (
         not weak.holds
-        and words.outcome(weak) == "better before correction"
+        and words.outcome(weak) == "higher before correction"
         and weak.adjusted > 0.05 > weak.comparison.p
     )
-    assert words.outcome(tied) == "tied" and words.outcome(one) == "cannot be told" and math.isnan(one.adjusted)
+    assert words.outcome(tied) == "no significant difference" and words.outcome(one) == "cannot be told"
+    assert math.isnan(one.adjusted)
     text = words.sentence(weak)
-    assert "W vs B, pass@256: better before correction for these methods (difference +0.035" in text
+    assert "W vs B, pass@256: higher before correction for these methods (difference +0.035" in text
     assert f"p = {weak.comparison.p:.3f}, Holm's p = {weak.adjusted:.3f} among 11 primary comparisons" in text
+
+
+def test_a_design_that_could_detect_only_a_large_difference_prints_cannot_be_told_with_that_difference() -> None:
+    """Six problems, pass@4 falls from .333 to 0: not significant, and no difference below .856 could have been detected."""
+    found = Row(a="A", b="B", metric=Metric(k=4), comparison=paired([0.0] * 6, [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]))
+    c = found.comparison
+    assert c.outcome == "tied" and c.difference.value == pytest.approx(-1 / 3) and DETECTABLE < c.mde <= c.mde_limit == 1
+    texts = [words.sentence(found), words.line([found]), words.answer([found]), words.chip(found)]
+    assert all(words.End.CANNOT in text and "0.856" in text for text in texts)
+    assert not any("tied" in text or words.End.NO_DIFFERENCE in text for text in texts)
+    assert "minimum detectable difference 0.856 (80 % power), up to 1.000 at 95 % confidence" in texts[0]
+
+
+def test_the_detectable_difference_of_shares_is_at_most_1_in_rows_from_anywhere() -> None:
+    """Three scattered seeds: the difference of pass@k is capped, that of the raw KL is not."""
+    wide = [1.0, -1.0, 0.9]
+    passes, kl = row(wide), replace(row(wide), metric=Metric(name="raw KL", at="end"))
+    assert passes.comparison.mde > 1
+    first, second = corrected(Results(design=Design(arms=(), control="B")), [passes, kl])
+    assert first.comparison.mde == first.comparison.mde_limit == 1 and second.comparison.mde > 1
+    assert row_tree(first)["mde"] == row_tree(first)["mde_limit"] == 1
+
+
+@pytest.mark.parametrize(
+    ("mde", "word"), [(0.05, "no significant difference"), (0.051, "cannot be told"), (math.inf, "cannot be told")]
+)
+def test_the_bound_of_no_significant_difference(mde: float, word: str) -> None:
+    found = row(NONE)
+    assert words.outcome(replace(found, comparison=replace(found.comparison, mde=mde))) == word
+    kl = replace(found, metric=Metric(name="raw KL", at="end"), comparison=replace(found.comparison, mde=0.01, mean_b=0.1))
+    assert words.outcome(kl) == "cannot be told"  # 5 % of 0.1 is smaller
+    assert words.outcome(replace(kl, comparison=replace(kl.comparison, mean_b=0.2))) == "no significant difference"
 
 
 def test_the_questions_of_the_design_are_the_primary_family() -> None:
     first, weak, *rest = rows(Question(a="w", b="B", metric="pass@256"))
     assert weak.family == "primary" and weak.family_size == 1 and weak.adjusted == weak.comparison.p and weak.holds
     assert first.family == "exploratory" and first.family_size == 10 and all(r.family == "exploratory" for r in rest)
-    assert words.answer([first, weak]).startswith("Against B, pass@256: better: W (difference +0.035, ")
+    assert words.answer([first, weak]).startswith("Against B, pass@256: higher: W (difference +0.035, ")
 
 
 def test_a_question_between_two_arms_that_are_no_controls_is_a_pair() -> None:
@@ -88,8 +122,8 @@ def test_a_question_that_has_no_row_here_is_said_with_the_reason() -> None:
     questions = tuple(Question(a="A", b=b, metric=metric) for b, metric in (("B", "pass@256"), ("C", "pass@1")))
     results = Results(design=Design(arms=(), control="B", questions=questions), k=64)
     text = words.answer(corrected(results, [row(CLEAR, k=64)]), results)
-    why = "A against B, pass@256 (k is 64 here); A against C, pass@1 (there is no such comparison)"
-    assert text.startswith(f"The design asks, and cannot be answered: {why}. Exploratory: Against B, pass@64: better: A (diff")
+    why = "A against B, pass@256 (k is 64 here); A against C, pass@1 (no such comparison exists)"
+    assert text.startswith(f"Questions of the design that cannot be answered: {why}. Exploratory: Against B, pass@64: higher: A")
 
 
 def test_an_answer_is_one_line_and_of_one_seed_it_says_so() -> None:
@@ -97,7 +131,7 @@ def test_an_answer_is_one_line_and_of_one_seed_it_says_so() -> None:
     b = rng.beta(0.5, 2, 300)
     found = Row(a="A", b="B", metric=Metric(k=1), comparison=paired(b + rng.normal(0, 0.05, 300), b), family="primary")
     text = words.answer([found])
-    assert "\n" not in text and "Against B, pass@1: tied: A (difference " in text
+    assert "\n" not in text and "Against B, pass@1: no significant difference: A (difference " in text
     assert "minimum detectable difference 0.0" in text and "(80 % power)" in text and "about these checkpoints" in text
     alone = replace(found, comparison=paired_seeds([0.1], [0.0]))
     assert (
@@ -122,26 +156,26 @@ def test_of_one_run_each_the_answer_starts_with_that_and_calls_nothing_better_or
         assert "better" not in text and "worse" not in text and "\n" not in text
     assert "Against B, pass@256: lower: A (difference −0.095, " in words.answer(made[:1])
     assert "Against B, pass@1: higher before correction: A (+0.105)" in words.lines(made)[1]
-    assert words.answer([replace(made[0], comparison=paired_seeds(CLEAR, [0.0] * 4))]).startswith("Against B, pass@256: better: A")
+    assert words.answer([replace(made[0], comparison=paired_seeds(CLEAR, [0.0] * 4))]).startswith("Against B, pass@256: higher: A")
 
 
 def test_the_answer_names_what_differs_before_what_is_tied_and_counts_the_rest() -> None:
     few = [row(CLEAR, "A", k=8), row(NONE, "A"), row([-gap for gap in CLEAR], "C", k=1), row(NONE, "C"), row(NONE, "D")]
     made = corrected(Results(design=Design(arms=(Arm(name="A", key="a"),), control="B")), few)
     text = words.answer(made)
-    ends = ("better at pass@8: A (+0.103, ", "worse at pass@1: C (−0.103, ", "tied at pass@256: A (")
+    ends = ("higher at pass@8: A (+0.103, ", "lower at pass@1: C (−0.103, ", "no significant difference at pass@256: A (")
     order = [text.index(said) for said in ends]
     assert text.startswith("Against B: ") and order == sorted(order) and "\n" not in text
-    assert text.endswith(" 1 more primary comparison: 1 tied.") and "detectable 0.0" in text
+    assert text.endswith(" 1 more primary comparison: 1 no significant difference.") and "detectable 0.0" in text
     alone = words.answer([one for one in made if one.a == "A"])
-    assert alone.startswith("A against B: better at pass@8 (") and "; tied at pass@256 (" in alone
+    assert alone.startswith("A against B: higher at pass@8 (") and "; no significant difference at pass@256 (" in alone
 
 
 def test_a_p_below_a_half_tenth_beside_an_interval_that_holds_0_is_explained() -> None:
     """Sign flips and joined limits are two procedures: near the edge they disagree, and the sentence says which decides."""
     found = row(NONE)
     odd = replace(found, comparison=replace(found.comparison, p=0.011))
-    assert "tied: the interval, the wider of the two procedures, holds 0 and decides" in words.sentence(odd)
+    assert "not significant: the interval, the wider of the two procedures, includes 0 and decides" in words.sentence(odd)
     assert "procedures" not in words.sentence(found)
 
 
@@ -167,20 +201,20 @@ def test_identical_unknown_and_left_out_are_said() -> None:
         and words.outcome(same) == "identical"
     )
     far = replace(same, comparison=unknown(Reason.NOT_NEAR), metric=Metric(k=256, at="near"), left_out=2)
-    assert "near T = 1: cannot be told: one of the two has no temperature" in words.sentence(far)
-    assert words.sentence(far).endswith("left out: 2 training seeds in which it cannot be read.")
+    assert "near T = 1: cannot be told: no temperature gives one arm" in words.sentence(far)
+    assert words.sentence(far).endswith("left out: 2 training seeds without a value.")
     kl = replace(row(CLEAR), metric=Metric(name="raw KL", at="end"), adjusted=0.01)
     less = replace(kl, comparison=paired_seeds([-gap for gap in CLEAR], [0.0] * 4), adjusted=0.2)
-    assert words.outcome(kl) == "larger" and words.outcome(less) == "smaller before correction"
+    assert words.outcome(kl) == "higher" and words.outcome(less) == "lower before correction"
 
 
 def test_groups_and_the_table_hold_every_row() -> None:
     found = rows()
     lines = [words.line(group) for group in words.groups(found)]
-    assert len(lines) == 1 and "Against B, pass@256: better: A (+0.103); better before correction: W" in lines[0]
+    assert len(lines) == 1 and "Against B, pass@256: higher: A (+0.103); higher before correction: W" in lines[0]
     table = effects(found, ["T", "A"])
     assert [cells[0] for cells in table.rows][:3] == ["T", "A", "W"] and table.header == ("arm", "vs B\npass@256")
-    assert "| A | better<br>+0.103<br>" in table.markdown()
+    assert "| A | higher<br>+0.103<br>" in table.markdown()
 
 
 @pytest.mark.parametrize(

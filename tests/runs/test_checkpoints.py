@@ -127,10 +127,10 @@ DAMAGES = {
     "foreign manifest": (lambda p: (p / "MANIFEST.json").write_text("[]"), "an object {...} is expected"),
     "another format": (lambda p: edit(p / "MANIFEST.json", format=2), "not a manifest of format 1"),
     "no size": (lambda p: edit(p / "MANIFEST.json", files={"state.json": {}}), "not in the manifest"),
-    "no facts": (lambda p: edit(p / "MANIFEST.json", files={name: {} for name in FILES}), "without 'bytes'"),
-    "odd facts": (lambda p: edit(p / "MANIFEST.json", files={name: [1] for name in FILES}), "not as it was written"),
-    "another number": (lambda p: edit(p / "MANIFEST.json", step=6), "its manifest is that of step 6"),
-    "endless": (lambda p: zeros(p / "MANIFEST.json"), "no regular file"),
+    "no facts": (lambda p: edit(p / "MANIFEST.json", files={name: {} for name in FILES}), "'bytes' is missing"),
+    "odd facts": (lambda p: edit(p / "MANIFEST.json", files={name: [1] for name in FILES}), "invalid content"),
+    "another number": (lambda p: edit(p / "MANIFEST.json", step=6), "its manifest is of step 6"),
+    "endless": (lambda p: zeros(p / "MANIFEST.json"), "not a regular file"),
     "nested": (lambda p: (p / "MANIFEST.json").write_text("[" * 100_000), "nested too deeply"),
 }
 
@@ -182,9 +182,9 @@ def full_disk_as_safetensors_says_it(path: Path, group: object) -> None:
 @pytest.mark.parametrize(
     ("inodes", "free", "why", "way"),
     [
-        (5, 7, "the disk is full: .*, 7 are free; ", "Free some space"),
-        (5, 1 << 40, "the disk is full: .*, though 1,099,511,627,776 are free on it; ", "look for a quota"),
-        (0, 1 << 40, "the disk has no inodes left, it holds too many files: ", "Delete some files"),
+        (5, 7, "the disk is full: .*, 7 bytes are free; ", "Free some space"),
+        (5, 1 << 40, "the disk is full: .*, although 1,099,511,627,776 bytes are free; ", "look for a quota"),
+        (0, 1 << 40, "the disk has no inodes left .too many files.: ", "Delete some files"),
     ],
 )
 @pytest.mark.parametrize("writer", [full_disk_as_oserror, full_disk_as_safetensors_says_it])
@@ -282,7 +282,7 @@ def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
     for name in ("pipe", "link"):
-        with pytest.raises(ConfigError, match=f"{name}: a device or a pipe, which a file would replace; name a file"):
+        with pytest.raises(ConfigError, match=f"{name}: a device or a pipe, which a file would replace; pass the path of a file"):
             runs.write_text_atomic(tmp_path / name, "x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"] and (tmp_path / "pipe").is_fifo()
 

@@ -95,7 +95,7 @@ def test_a_resume_keeps_exactly_the_rows_before_the_checkpoint(tmp_path: Path) -
         assert run.truncate_metrics(2) == 3
         assert [row["step"] for row in runs.read_metrics(run.path)] == [0, 1]
         assert run.truncate_metrics(0) == 2  # there is no checkpoint at 0, so by number: all of them
-        with pytest.warns(UserWarning, match="5 rows were there at step 4, 0 are left"):
+        with pytest.warns(UserWarning, match="5 rows existed at step 4, 0 are left"):
             run.truncate_metrics(4)
 
 

@@ -58,7 +58,7 @@ def test_more_steps_alone_are_allowed_and_recorded(tmp_path: Path) -> None:
         assert run.facts["config"]["steps"] == 200
         assert run.facts["changes"][0]["changed"] == {"steps": [100, 200]}
         assert run.facts["changes"][0]["fork"] is False
-    with pytest.raises(ConfigError, match=r"steps: 200 -> 100\n.*more steps, not fewer"):
+    with pytest.raises(ConfigError, match=r"steps: 200 -> 100\n.*more steps but not fewer"):
         opened(tmp_path)
     with pytest.raises(ConfigError, match="seed: 0 -> 1"):
         opened(tmp_path, steps=300, seed=1)
@@ -89,7 +89,7 @@ def test_more_steps_are_refused_where_a_schedule_is_stretched_over_all(tmp_path:
     with pytest.raises(ConfigError, match=re.escape(said)) as caught:
         opened(tmp_path, **tree, steps=200)
     assert "--fork" in str(caught.value) and "another directory" in str(caught.value)
-    with pytest.raises(ConfigError, match="more steps, not fewer"):
+    with pytest.raises(ConfigError, match="more steps but not fewer"):
         opened(tmp_path, **tree, steps=50)
     with RunDir.open(tmp_path / "run", CONFIG | tree | {"steps": 200}, fork=True) as run:
         assert run.facts["changes"][0]["fork"] is True and run.facts["config"]["steps"] == 200
@@ -151,7 +151,7 @@ def test_a_fork_continues_under_new_settings_and_records_it(tmp_path: Path) -> N
     opened(tmp_path, seed=5).close()
     record = (tmp_path / "run/run.json").read_text()
     for steps in (4, 10, 11):  # what is there cannot go, by checkpoint or by row
-        with pytest.raises(ConfigError, match=f"steps: 100 -> {steps}: 12 steps are there already.*another directory"):
+        with pytest.raises(ConfigError, match=f"steps: 100 -> {steps}: 12 steps are already done.*another directory"):
             RunDir.open(tmp_path / "run", CONFIG | {"seed": 5, "steps": steps}, fork=True)
         assert (tmp_path / "run/run.json").read_text() == record
     RunDir.open(tmp_path / "run", CONFIG | {"seed": 5, "steps": 12}, fork=True).close()
@@ -181,15 +181,15 @@ def test_a_lost_or_foreign_record_is_not_written_over(tmp_path: Path) -> None:
             opened(tmp_path)
         assert record.read_text() == held
     record.unlink()
-    with pytest.raises(CheckpointError, match="missing, though the directory holds results"):
+    with pytest.raises(CheckpointError, match="missing, although the directory contains results"):
         opened(tmp_path)
 
 
 def test_a_path_that_cannot_hold_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot hold a run"):
+    with pytest.raises(ConfigError, match="cannot create a run here"):
         RunDir.open(tmp_path / "file", CONFIG)
-    with pytest.raises(ConfigError, match="cannot hold a run"):
+    with pytest.raises(ConfigError, match="cannot create a run here"):
         RunDir.open(tmp_path / "file/run", CONFIG)
 
 
@@ -201,7 +201,7 @@ def test_a_refused_start_claims_no_directory(tmp_path: Path):
         run.log({"step": 0})
     with pytest.raises(ConfigError, match="another thing"), RunDir.open(tmp_path / "run", {"model": "tiny"}):
         raise ConfigError("another thing")
-    with pytest.raises(ConfigError, match="holds another run"):
+    with pytest.raises(ConfigError, match="contains another run"):
         RunDir.open(tmp_path / "run", {"model": "other"})
 
 
@@ -231,7 +231,7 @@ def test_a_refused_start_leaves_nothing(tmp_path: Path) -> None:
         assert place.exists() == there and not (there and list(place.iterdir()))
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "metrics.jsonl").write_text("")
-    with pytest.raises(CheckpointError, match="missing, though"):
+    with pytest.raises(CheckpointError, match="missing, although"):
         RunDir.open(tmp_path / "results", CONFIG)
     assert [p.name for p in (tmp_path / "results").iterdir()] == ["metrics.jsonl"]
     with RunDir.open(tmp_path / "kept", CONFIG):

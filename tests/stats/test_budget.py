@@ -33,11 +33,11 @@ def test_what_belongs_to_the_arm_may_differ():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"n": 64}, "n: 256 for GRPO, 64 for Branch; .*compare the first 64 of each, or top the other up"),
+        ({"n": 64}, "n: 256 for GRPO, 64 for Branch; .*compare the first 64 of each"),
         ({"temperature": 1.0}, "temperature: 0.6 for GRPO, 1.0 for Branch; .*compare their frontiers"),
         ({"max_new_tokens": 2048}, "max_new_tokens: 4096 for GRPO, 2048 for Branch"),
-        ({"template_hash": "t2"}, 'template_hash: "t1" for GRPO, "t2" for Branch; another prompt is another task'),
-        ({"verifier_hash": "v2"}, "verifier_hash: .*judge both again with one verifier"),
+        ({"template_hash": "t2"}, 'template_hash: "t1" for GRPO, "t2" for Branch; a different prompt is a different task'),
+        ({"verifier_hash": "v2"}, "verifier_hash: .*judge both again with the same verifier"),
         ({"top_p": 0.9}, "top_p: 1.0 for GRPO, 0.9 for Branch"),
         ({"task_hash": "a2"}, "task_hash: "),
         ({"stop": "x"}, 'stop: not recorded for GRPO, "x" for Branch; sample both again'),

@@ -112,7 +112,7 @@ def test_seeds_without_scatter_tell_nothing(gap):
     c = paired_seeds(b + gap, b)
     assert c.outcome == "unknown" and c.reason is Reason.NO_SCATTER
     assert math.isnan(c.p) and c.mde == math.inf and not c.known
-    assert "the same in all 3 training seeds" in str(c.difference)
+    assert "identical in all 3 training seeds" in str(c.difference)
     assert paired_seeds(b, b).p == 1.0 and paired_seeds(b, b).outcome == "tied"
 
 

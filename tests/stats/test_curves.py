@@ -84,7 +84,7 @@ def test_the_stretches_in_words():
     other = values + np.array([0.05, 0.0, -0.05]) + rng.normal(0, 0.02, values.shape)
     text = curve_words(paired_curve(other, values, ks), "A", "B")
     assert text.startswith("A vs B over k: higher at k = 1 (largest difference +0.0")
-    assert "tied at k = 8" in text and "lower at k = 64" in text
+    assert "no significant difference at k = 8" in text and "lower at k = 64" in text
     assert text.endswith(
         "the 95 % band holds at all 3 values of k at once (and is wider than an interval at one k), over 400 problems"
     )

@@ -68,7 +68,7 @@ def test_what_to_buy_next():
 def test_five_problems_see_nothing():
     few, enough = (make_plan(Design(problems=n, samples=64, seeds=3), assume(k=16, samples=64)) for n in (5, 6))
     assert few.checkpoints == math.inf > enough.checkpoints
-    assert "claims about checkpoints: can see nothing: fewer than 6 problems" in plan_lines(few)
+    assert "claims about checkpoints: cannot detect any difference: fewer than 6 problems" in plan_lines(few)
 
 
 def test_the_detectable_difference_is_found_four_times_in_five():

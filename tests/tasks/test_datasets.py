@@ -59,7 +59,7 @@ def test_what_may_never_end_is_no_data_set(tmp_path: Path):
     os.mkfifo(tmp_path / "own.jsonl")
     (tmp_path / "own.parquet").symlink_to("/dev/zero")
     for name in ("own.jsonl", "own.parquet"):
-        with pytest.raises(DataError, match=f"{name}: cannot be read: no regular file"):
+        with pytest.raises(DataError, match=f"{name}: cannot be read: not a regular file"):
             examples(DataSource(path=str(tmp_path / name)))
 
 

@@ -85,7 +85,7 @@ def test_a_column_twice_is_refused(tmp_path: Path):
     "text, message",
     [
         ("{\n", r"own.jsonl:1: cannot be read as JSON"),
-        ("[1]\n", r"own.jsonl:1: list and no mapping"),
+        ("[1]\n", r"own.jsonl:1: list instead of a mapping"),
         ('{"answer": "1"}\n', r"no column for the problem \(its columns: answer\); accepted are problem, question, prompt"),
         ('{"problem": " ", "answer": "1"}\n', r"own.jsonl:1, column problem"),
         ('{"problem": "p"}\n', r"no column for the answer"),
@@ -96,7 +96,7 @@ def test_a_column_twice_is_refused(tmp_path: Path):
         ('{"id": 1, "problem": "p", "answer": 1}\n' * 2, r"own.jsonl:2, column id: '1' is there already at .*own.jsonl:1"),
         ('{"problem": "p", "answer": "1", "answer": "2"}\n', r"own.jsonl:1: .*the key 'answer' is there 2 times in one object"),
         ('{"problem": "p", "answer": "1", "x": {"y": 1, "y": 1}}\n', r"own.jsonl:1: .*the key 'y' is there 2 times"),
-        ("", r"holds no rows"),
+        ("", r"has no rows"),
     ],
 )
 def test_rows_that_cannot_be_used(tmp_path: Path, text: str, message: str):

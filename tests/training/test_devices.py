@@ -61,7 +61,7 @@ def test_a_device_that_is_not_there_is_refused_and_auto_takes_what_is(monkeypatc
 
 @pytest.mark.parametrize("engine", ["trl", "verl"])
 def test_the_other_engines_take_the_device_that_they_find(engine: Any) -> None:
-    with pytest.raises(ConfigError, match=f"device = 'cpu': an entry of the loop; {engine} takes the device that it finds"):
+    with pytest.raises(ConfigError, match=f"device = 'cpu': only for the loop; {engine} selects the device itself"):
         EngineConfig(name=engine, device="cpu")
 
 

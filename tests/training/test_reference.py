@@ -225,7 +225,7 @@ def test_a_snapshot_that_a_directory_has_passed_is_refused(config: Config, tmp_p
 
 def test_show_names_what_the_reference_is_loaded_from(config: Config, warm_policy: Path) -> None:
     given = ("base_model", "org/base")
-    assert reference_line(config("base")) == f"reference: {warm_policy} (model, because no base_model is given)"
+    assert reference_line(config("base")) == f"reference: {warm_policy} (model, because base_model is not set)"
     assert reference_line(config("base", None, *given)) == "reference: org/base (base_model)"
     said = reference_line(config("sft", None, *given))
     assert said.startswith(

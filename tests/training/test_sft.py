@@ -180,7 +180,7 @@ def test_a_former_policy_is_replaced_and_comes_back_when_the_last_move_fails(
 
 @pytest.mark.parametrize(("schema", "tree"), [(SftConfig, {}), (TrainConfig, {"method": {"name": "grpo"}})])
 def test_bfloat16_weights_are_refused_for_training(schema: Any, tree: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"bfloat16.*rounds to nothing.*write float32"):
+    with pytest.raises(ConfigError, match=r"bfloat16.*rounds to nothing.*set float32"):
         decode(schema, {"steps": 1, "engine": {"name": "trl", "dtype": "bfloat16"}} | tree)
     decode(schema, {"steps": 1, "engine": {"dtype": "bfloat16"}} | tree)  # the loop keeps float32 copies
 

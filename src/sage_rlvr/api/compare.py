@@ -1,4 +1,4 @@
-"""`compare`, `report`, `sweep` and `demo`: evaluations of the same problems, and what differs."""
+"""`compare`, `report`, `sweep` and `demo`: compare evaluations of the same problems."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SWEPT = ("runs", "evaluations", "summary.json")  # a folder that has one of thes
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Rows):
-    """What `compare` has found.
+    """The result of `compare`.
 
     Attributes:
         results: The evaluations, read once.
         comparisons: The list of comparisons, corrected in two families.
-        answer: The sentence that answers the question.
-        rows: One dict a comparison: arms, metric, difference with its 95 % interval, p, corrected p, outcome.
-        complete: False where a run of a sweep failed.
+        answer: One line that answers the design's questions.
+        rows: One dict per comparison: arms, metric, difference with its 95 % interval, p, corrected p, outcome.
+        complete: False if a run of a sweep failed.
     """
 
     results: Results
@@ -45,7 +45,7 @@ class Comparison(Rows):
 
     @property
     def answer(self) -> str:
-        """The sentence that answers the question."""
+        """One line that answers the design's questions."""
         from sage_rlvr.results import words
 
         with self.results.believed():
@@ -53,7 +53,7 @@ class Comparison(Rows):
 
     @property
     def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """One plain dict a comparison."""
+        """One plain dict per comparison."""
         with self.results.believed():
             return [row_of(row) for row in self.comparisons]
 
@@ -76,7 +76,9 @@ class Comparison(Rows):
 
 
 def row_of(row: Row) -> dict[str, Any]:
-    """A comparison as a plain dict."""
+    """A comparison as a plain dict; `outcome` is the printed word."""
+    from sage_rlvr.results.words import outcome
+
     found = row.comparison
     return {
         "a": row.a,
@@ -92,7 +94,7 @@ def row_of(row: Row) -> dict[str, Any]:
         "over": found.over,
         "p": found.p,
         "adjusted_p": row.adjusted,
-        "outcome": found.outcome,
+        "outcome": str(outcome(row)),
         "detectable": found.mde,
     }
 
@@ -140,7 +142,7 @@ def comparison_of(words: Sequence[str], *, split: Split | None, k: int | None, s
 
     if not words:
         raise DataError(
-            "compare: no arms; name two at least, the first is the control (or one folder of a sweep or demo), for example: "
+            "compare: no arms; pass at least two, the first being the control (or one folder of a sweep or demo), for example: "
             + suggest("compare", "base=embedded", "maxrl=runs/maxrl-s0")
         )
     whole = len(words) == 1 and any((Path(words[0]) / name).exists() for name in SWEPT)
@@ -156,7 +158,7 @@ def comparison_of(words: Sequence[str], *, split: Split | None, k: int | None, s
 
 
 OF_STORES = (
-    "--samples, --patterns: settings of sample stores; these arms are none, so leave them out (records evaluated with "
+    "--samples, --patterns: only for sample stores, and these arms are not; omit these options (records evaluated with "
     "eval --frontier have their frontiers compared anyway)"
 )
 
@@ -213,8 +215,8 @@ def report(
 
     if not runs or show < 0 or (k is not None and k < 2):
         raise ConfigError(
-            f"RUNS {[fspath(run) for run in runs]}, --show {show}, --k {k}: name one folder, run, record or store at least; "
-            "show 0 or more samples; k is 2 or more"
+            f"RUNS {[fspath(run) for run in runs]}, --show {show}, --k {k}: pass at least one folder, run, record or store; "
+            "show must be >= 0 and k >= 2"
         )
     results = Results.read(*[fspath(run) for run in runs], split=split, k=k)
     with results.believed():

@@ -1,4 +1,4 @@
-"""`evaluate`: a policy on the problems of a task, exactly or by samples."""
+"""`evaluate`: evaluate a policy on the problems of a task, exactly or by samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Rows):
-    """What `evaluate` has found; `compare` and `report` take it in place of a path.
+    """The result of `evaluate`; `compare` and `report` accept it instead of a path.
 
     Attributes:
         path: The record (.npz) of an exact evaluation, or the sample store.
@@ -90,7 +90,7 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
 
 
 def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -> Evaluation:
-    """Evaluate and keep. what: see `evaluate`."""
+    """Evaluate and store the result. what: see `evaluate`."""
     quiet_libraries()
     return _by_samples(what, settings, quiet, say) if settings.by_samples() else _exactly(what, settings, quiet)
 
@@ -150,12 +150,12 @@ def _temperatures(settings: EvalSettings, frontier: Sequence[float]) -> list[flo
     there = ", ".join(map(str, found))
     if settings.cross_check < 0 or (settings.cross_check and 1.0 not in found):
         raise ConfigError(
-            f"--cross-check {settings.cross_check}: draws that many completions at temperature 1, so it needs a number from 0 and "
+            f"--cross-check {settings.cross_check}: samples this many completions at temperature 1, so it needs a number >= 0 and "
             f"1.0 among --temperatures (here {there})"
         )
     if settings.power_tempering and 1.0 not in found:
         raise ConfigError(
-            f"--power-tempering: tempers the policy as it is at temperature 1; put 1.0 among --temperatures (here {there})"
+            f"--power-tempering: tempers the policy at temperature 1; include 1.0 in --temperatures (here {there})"
         )
     return found
 
@@ -242,7 +242,7 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
     run, lines = _sample_run(what, settings, say), []
     if settings.rejudge:
         store, task, judged = verify_again(run)
-        lines.append(f"{judged:,} samples judged again; the older verdicts stay readable in {store.path}")
+        lines.append(f"{judged:,} samples judged again; the older verdicts remain in {store.path}")
     else:
         console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
         with ended_like_ctrl_c():
@@ -311,14 +311,14 @@ def _say_other_reward(settings: EvalSettings, run: Path | None, say: Say) -> Non
     own = read_record(run)["config"].get("task") if run is not None and rows else None
     if reward := (own or {}).get("reward"):
         say(
-            f"--task {settings.task}: asked in the template {settings.template} and judged as mathematics, and not by the reward "
-            f"{reward} that {run} was trained with. To evaluate on these rows by it, give --task RECIPE.yaml, a recipe whose "
+            f"--task {settings.task}: these rows get the template {settings.template} and the mathematics verifier, not the reward "
+            f"{reward} of the training run {run}. To evaluate these rows with that reward, pass --task RECIPE.yaml, a recipe whose "
             f"task has that reward and test_file: {settings.task}"
         )
 
 
 def _either(world: str, task: str) -> ConfigError:
-    return ConfigError(f"--world {world} with --task {task}: either says what is evaluated; leave one of them out")
+    return ConfigError(f"--world {world} with --task {task}: both define the problems; omit one of them")
 
 
 def target_of(what: str, world: str | None, task: str | None = None) -> Target:

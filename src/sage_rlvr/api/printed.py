@@ -1,4 +1,4 @@
-"""Comparisons as a terminal prints them: where policies were evaluated, a table, every comparison in a sentence, the answer."""
+"""Print comparisons in a terminal: the evaluation settings, a table, every comparison as a sentence, the answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sage_rlvr.results import Results, Row
     from sage_rlvr.results.tables import Table
 
-ONCE = "Each arm was trained once: this is about these checkpoints, on problems like these. Another seed could reorder the arms."
+ONCE = "Each arm was trained once: the results are about these checkpoints on such problems. Another seed could reorder the arms."
 
 
 def print_results(
@@ -45,7 +45,7 @@ def print_results(
 
 
 def setting_lines(results: Results) -> list[str]:
-    """World, problems and draw of the exact records."""
+    """Task, problems and sampling of the exact records."""
     return [setting_line(record) for record in [*results.records.values()][:1]]
 
 
@@ -61,7 +61,7 @@ def setting_line(record: Record) -> str:
 
 
 def caveats(results: Results) -> list[str]:
-    """What the numbers do not hold."""
+    """Limits of the printed numbers."""
     if not results.records:
         return []
     control = results.design.control or results.design.base or ""
@@ -70,7 +70,7 @@ def caveats(results: Results) -> list[str]:
         path = None if run is None else run.path
         what = path or ("BASE" if control == results.design.base == "base" else control)
         hint = (
-            f"{control} was read at T = {results.temperatures(control)[0]:g} only, so there is no frontier to compare with: "
+            f"{control} was evaluated only at T = {results.temperatures(control)[0]:g}, so there is no frontier to compare with: "
             f"{suggest('eval', what, '--frontier')}{'' if path else f' ({what}: its run or model)'}."
         )
         return [hint, ONCE]
@@ -125,7 +125,7 @@ def patterns(results: Results) -> list[str]:
     from sage_rlvr.results.details import pattern_lines
 
     lines = [line for pair in _store_pairs(results) for line in pattern_lines(*pair, results.samples)]
-    return lines or ["--patterns: only arms of one training run have patterns compared."]
+    return lines or ["--patterns: patterns are compared only between arms with a single training run."]
 
 
 def _store_pairs(results: Results) -> Iterator[tuple[str, object, str, object]]:
@@ -152,7 +152,7 @@ def print_table(console: Console, table: Table) -> None:
         made.add_row(*row)
     console.print(made)
     if left_out:
-        console.print(f"{', '.join(left_out)}: on the page, or in a wider terminal", style="dim")
+        console.print(f"{', '.join(left_out)}: see the page, or use a wider terminal", style="dim")
 
 
 def _say(console: Console, *parts: object) -> None:

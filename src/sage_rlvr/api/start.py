@@ -28,7 +28,7 @@ Work = Callable[[RunDir | None, Reporter, Say], tuple[int, int]]  # steps that w
 
 @dataclass(frozen=True)
 class Started:
-    """How far a start came. steps, total: that were done by now, and that the recipe asks for; first: that were there before."""
+    """The result of a start. steps, total: finished steps and steps of the recipe; first: finished steps before the start."""
 
     steps: int
     total: int

@@ -27,9 +27,9 @@ class Run(Rows):
         path: The run directory.
         policy: The folder of the trained policy.
         config: The recipe, resolved.
-        steps: Steps that are done.
-        total: Steps that the recipe asks for.
-        before: Steps that were there when this call began.
+        steps: Finished steps.
+        total: Steps of the recipe.
+        before: Finished steps at the start of this call.
     """
 
     path: Path
@@ -79,7 +79,7 @@ def train(
 ) -> Run:
     """Train a policy by RL, as `sage-rlvr train` does.
 
-    The same call again continues a run that was interrupted, and does nothing where all steps are there.
+    The same call continues an interrupted run, and does nothing if all steps are done.
 
         train("maxrl", task="countdown", steps=40, run="runs/maxrl")
         train(sage(grpo(beta=0.05), Branch("p80")), steps=40)

@@ -15,7 +15,7 @@ from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import shared
 
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
-NOT_PASSED = "NOT PASSED: a check is below 99 %; mend or leave out the rows that it names"
+NOT_PASSED = "NOT PASSED: a check is below 99 %; fix or remove the listed rows"
 
 
 def lines_of(found: Audit, listed: int = 50) -> list[str]:

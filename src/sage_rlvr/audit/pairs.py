@@ -1,4 +1,4 @@
-"""The verifier of mathematics itself under audit: pairs of answers of which mathematics says whether they are one.
+"""Audit of the mathematics verifier: pairs of answers whose equality is known.
 
 `pairs.tsv` has a pair a line: id, written, verdict, answer, gold; what each of them is was settled before the verifier saw it.
 "first" was written before the verifier was mended with it in view, "second" after that and before it saw any of these. "reported"

@@ -1,4 +1,4 @@
-"""Other people's rules on pairs of answers, to hold this verifier against. Called as they are; none of their code is here.
+"""Other verifiers on pairs of answers, for comparison. They are called unmodified; this package contains none of their code.
 
     math_verify_alone    math-verify as its page shows it: parse the gold, parse the completion, verify
     python peers.py      lm-eval's `is_equiv` of minerva_math and of hendrycks_math, in an interpreter that has lm-eval

@@ -1,4 +1,4 @@
-"""The command line: the table of commands, and what happens round each of them.
+"""The command line: the table of commands, argument parsing, error handling and exit codes.
 
 YAML first; `--a.b value` edits the recipe before it is decoded. A command is one class in one file: options, help and work.
 """
@@ -62,8 +62,8 @@ FAULT = 70  # EX_SOFTWARE of sysexits.h: Python's own 1 is what a pipe without a
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point. Exit codes: 0 done, 130 interrupted by Ctrl-C and saved, 143 by SIGTERM, 1 the reader of a pipe went (`head`), 2
-    refused (the message says what to do), 70 a fault of this program (with Python's traceback)."""
+    """Entry point. Exit codes: 0 done; 130 interrupted by Ctrl-C and saved, 143 by SIGTERM; 1 stdout closed early (broken pipe); 2
+    an error in the input, with the next step in the message; 70 a bug in this program, with Python's traceback."""
     _quiet_libraries()
     end_with_parent()
     session = Session()
@@ -92,7 +92,7 @@ def _answered(words: list[str], session: Session) -> int:
     except KeyboardInterrupt as stop:
         if (said := plugins.blame(stop)) is not None and "raise KeyboardInterrupt" in said:  # no key was pressed
             return _blamed(said, session)
-        session.note("interrupted; what was finished is saved, the same command continues")
+        session.note("interrupted; finished work is saved, and the same command continues")
         return 128 + getattr(stop, "number", signal.SIGINT)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (needs := extras.advice(error)):
@@ -108,7 +108,7 @@ def _answered(words: list[str], session: Session) -> int:
         if (said := plugins.blame(error)) is not None:
             return _blamed(said, session)
         session.note(traceback.format_exc().rstrip())
-        session.note(f"a fault of sage-rlvr, exit code {FAULT}: please report it with the lines above")
+        session.note(f"a bug in sage-rlvr, exit code {FAULT}: please report it with the lines above")
         return FAULT
     except BaseException as error:  # sys.exit of a part from outside, which would end as success; that of --help is not blamed
         if (said := plugins.blame(error)) is None:
@@ -137,7 +137,7 @@ def _is_stdouts(error: Exception) -> bool:
 def _unwritten(error: OSError, session: Session) -> int:
     """The exit code where stdout takes no more, with a sentence."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would be tried again at the end
-    session.note(f"stdout: cannot be written: {error.strerror}; the output is cut off there. Send it elsewhere, or free some space")
+    session.note(f"stdout: cannot be written: {error.strerror}; the output is truncated. Redirect the output, or free some space")
     return 2
 
 
@@ -149,7 +149,7 @@ def _reader_is_gone() -> bool:
 
 
 def run(words: Sequence[str], session: Session) -> int:
-    """Do what the words say. Returns the exit code."""
+    """Run a command line. Returns the exit code."""
     words = plugins.from_words(words)
     if not words or words[0] in ("-h", "--help"):
         session.say(overview())
@@ -170,9 +170,9 @@ def overview() -> str:
         lines += [f"  {name:<13} {_headline(*home.split(':'))}" for name, home in commands.items()]
     lines += ["", "sage-rlvr COMMAND --help lists the options of a command; sage-rlvr --version prints the version."]
     lines += ["--plugin my_parts.py, with any command, registers parts of your own (docs/extending.md)."]
-    lines += ["", "Exit codes: 0 done; 2 an error in the input, and the message says what to do;"]
+    lines += ["", "Exit codes: 0 done; 2 an error in the input, with the next step in the message;"]
     lines += ["130 after Ctrl-C and 143 after SIGTERM, saved: the same command continues;"]
-    lines += ["1 stdout was closed early (broken pipe); 70 a fault of this program."]
+    lines += ["1 stdout was closed early (broken pipe); 70 a bug in this program."]
     return "\n".join(lines)
 
 
@@ -211,7 +211,7 @@ def _refuse_empty_paths(command: type[Command], words: Sequence[str]) -> None:
     for word, following in zip(words, [*words[1:], "-"], strict=False):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") in paths and not (value if equals else following):
-            raise ConfigError(f"{name} '': a path is missing; name a folder or a file")
+            raise ConfigError(f"{name} '': the path is empty; pass a folder or a file")
 
 
 def _instead(words: Sequence[str]) -> str:
@@ -246,8 +246,8 @@ def _edits(name: str, command: Command, unknown: Sequence[str]) -> list[tuple[st
                 f"{key!r}: `sage-rlvr {name}` has no such argument; {near or 'see'} {suggest(*name.split(), '--help')}"
             )
         if near := _nearest(key.replace("_", "-"), options, cutoff=0.8):
-            raise ConfigError(f"{key}: no option and no key of a recipe; {near}")
+            raise ConfigError(f"{key}: neither an option nor a recipe key; {near}")
         if not equals and not rest:
-            raise ConfigError(f"{key}: a value is missing; write {key} VALUE")
+            raise ConfigError(f"{key}: a value is missing; pass {key} VALUE")
         found.append((key[2:].replace("-", "_"), value if equals else rest.pop(0)))
     return found

@@ -1,4 +1,4 @@
-"""`audit` and `verify`: what the verifier says."""
+"""`audit` and `verify`: check the verifier before training."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 class Audit(Command):
     """Audit the verifier on tasks.
 
-    It says what perfect, wrong and guessed answers earn, and where the verifier fails, by id of the row. Exit code 2 if a
-    check with a bar is below 99 %. pairs audits the verifier of mathematics on pairs of answers whose verdict is known, beside
-    math-verify alone and lm-eval; pairs FILE does so on a file of such pairs (gold, answer, right; place, note).
-    SAGE_RLVR_DATA names a folder with the data files; without it they are fetched at pinned commits."""
+    Prints the reward of perfect, wrong and guessed answers, and the ids of rows on which the verifier fails. Exit code 2 if a
+    check with a bar is below 99 %. pairs audits the mathematics verifier on pairs of answers with known verdict, next to
+    math-verify and lm-eval; pairs FILE audits a file of such pairs (gold, answer, right; place, note). The environment variable
+    SAGE_RLVR_DATA sets a folder with the data files; by default they are downloaded at pinned commits."""
 
     tasks: tyro.conf.Positional[tuple[str, ...]]
     """Names of tasks, countdown:WORLD, files of rows with a problem and an answer, recipes with a task of their own, pairs, or
     pairs and files of pairs."""
     template: str | None = None
-    """The prompt format in use: sage, boxed or as_is (default: each of them)."""
+    """The prompt format: sage, boxed or as_is (default: each of them)."""
     answer_in: Literal["boxed", "tag", "stated", "last_number", "anywhere"] | None = None
-    """Read the answer elsewhere than the format asks, to see what such a mistake would cost."""
+    """Read the answer at a different place than the format requests, to measure the cost of that mistake."""
     k: int = 256
-    """Guesses of the guess floors."""
+    """Number of guesses for the guess floors."""
     rows: int = 50
-    """Rows listed a check."""
+    """Number of rows listed per check."""
     out: Path | None = None
     """Also write the audits as a Markdown page."""
 
@@ -46,7 +46,7 @@ class Audit(Command):
         if not self.tasks:
             from sage_rlvr.audit import NAMES
 
-            raise ConfigError(f"audit: name at least one task: {', '.join(NAMES)}, or a .jsonl file")
+            raise ConfigError(f"audit: pass at least one task: {', '.join(NAMES)}, or a .jsonl file")
         found = []
         own_pairs = self.tasks[0] == PAIRS and len(self.tasks) > 1
         for name in self.tasks[1:] if own_pairs else self.tasks:
@@ -81,9 +81,9 @@ class Audit(Command):
 
 @dataclass(frozen=True)
 class Verify(Command):
-    """Say the verdict on one answer, and why.
+    """Print the verdict on one answer with the reason.
 
-    With --file: on every row of a file (.jsonl, .json, .csv, .parquet) with completion and answer."""
+    With --file: the verdict on every row of a file (.jsonl, .json, .csv, .parquet) with completion and answer."""
 
     gold: tyro.conf.Positional[str | None] = None
     """The right answer."""
@@ -92,7 +92,7 @@ class Verify(Command):
     file: Path | None = None
     """Rows to verify instead of one pair."""
     answer_in: Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"] | None = None
-    """Where the answer stands (default: whole for one pair, boxed for a file)."""
+    """Where the answer is in the completion (default: whole for one pair, boxed for a file)."""
     tag: str = "SOLUTION"
 
     def execute(self, session: Session) -> int:
@@ -103,7 +103,7 @@ class Verify(Command):
 
         pair = (self.gold, self.answer)
         if (None in pair) if self.file is None else pair != (None, None):
-            raise ConfigError("verify: give GOLD and ANSWER, or --file ROWS, and not both")
+            raise ConfigError("verify: pass either GOLD and ANSWER or --file ROWS")
         if self.file is not None:
             session.note(f"verify: reading {self.file}")
             told = verify_lines(self.file, self.answer_in or "boxed", self.tag, partial(counting, session.err, "verify"))

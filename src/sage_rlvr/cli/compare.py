@@ -1,4 +1,4 @@
-"""`compare`: evaluations of the same problems, and what differs."""
+"""`compare`: compare evaluations of the same problems."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from sage_rlvr.errors import ConfigError
 class Compare(Command):
     """Compare evaluations of the same problems.
 
-    The first is the control of all others. Each is a record (.npz), a run directory, a sample store, "embedded", or
-    NAME=PATH[,PATH...]; several paths are training seeds of one method, sample stores at several temperatures its frontier.
-    A folder of `sweep` or `demo` compares by its own design."""
+    The first policy is the control of all others. Each is a record (.npz), a run directory, a sample store, "embedded", or
+    NAME=PATH[,PATH...]; several paths are training seeds of one method, or sample stores of one policy at several temperatures.
+    For a folder of `sweep` or `demo`, the design in the folder defines the comparisons."""
 
     arms: tyro.conf.Positional[tuple[str, ...]]
     split: Literal["train", "validation", "test"] | None = None
-    """Which record of a run directory to take (default: that of the sweep's own problems, else test)."""
+    """The split of the evaluations (default: the sweep's split, else test)."""
     k: int | None = None
-    """Of pass@k: default 256, of sample stores with fewer samples all of them."""
+    """k of pass@k (default: 256, or the number of samples of smaller stores)."""
     samples: int | None = None
-    """Of sample stores: the first so many samples of each problem (default: all, which must be equally many)."""
+    """For sample stores: use the first N samples of each problem (default: all, which requires equal numbers)."""
     patterns: bool = False
-    """Of sample stores: also compare the reasoning patterns of right samples."""
+    """For sample stores: also compare the reasoning patterns of right samples."""
     support: bool = False
-    """Also print all cells and rates of what was kept, found and lost (SRR, NDR, SDS, NSCR), with intervals."""
+    """Also print counts and rates of the support kept, gained and lost (SRR, NDR, SDS, NSCR), with intervals."""
     out: Path | None = None
-    """Also write the page and the pictures there."""
+    """Also write the page and the figures into this folder."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.api.compare import OF_STORES, comparison_of, has_stores, write_page
@@ -50,6 +50,6 @@ class Compare(Command):
                 session.say(*patterns(results))
             if self.out is not None:
                 page, pictures = write_page(results, self.out)
-                session.say(f"\npage     {page}\npictures {pictures}/*.png")
+                session.say(f"\npage     {page}\nfigures  {pictures}/*.png")
                 write_json_atomic(self.out / "summary.json", summary_of(results, rows))
         return 0

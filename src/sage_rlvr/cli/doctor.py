@@ -1,4 +1,4 @@
-"""`doctor`: what this machine offers."""
+"""`doctor`: check the installation and this machine."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sage_rlvr.extras import missing
 
 @dataclass(frozen=True)
 class Doctor(Command):
-    """Say what works on this machine, what does not, and why; of a model and an RL recipe, what they cost.
+    """Check which features work on this machine; with --model or --recipe, print the cost of a run.
 
-    --model and --recipe read the model's config.json alone, fetched where it is not here, and count: parameters, bytes by kind of
+    --model and --recipe read only the model's config.json (downloaded if needed) and count: parameters, bytes by kind of
     tensor, tokens to sample, operations of a step for each number of --gpus. Nothing is timed, and no weights are downloaded."""
 
     model: str | None = None
-    """A folder or a Hub id to count, in place of the recipe's."""
+    """A model folder or Hub id, instead of the recipe's model."""
     recipe: Path | None = None
-    """An RL recipe, a file or a name."""
+    """An RL recipe: a file or a name."""
     gpus: tuple[int, ...] = (1, 8, 64, 512)
-    """Numbers of GPUs that a step is divided by."""
+    """Numbers of GPUs for the cost of a step."""
 
     def execute(self, session: Session) -> int:
         """Exit code 0 where all that is installed works, with or without torch, else 2; 0 after counting."""
@@ -54,7 +54,7 @@ class Doctor(Command):
         from sage_rlvr.training.counts.footprint import footprint_lines
 
         if any(number < 1 for number in self.gpus):
-            raise ConfigError(f"--gpus {' '.join(map(str, self.gpus))}: count from 1 on")
+            raise ConfigError(f"--gpus {' '.join(map(str, self.gpus))}: each number must be at least 1")
         config = None if self.recipe is None else read_recipe(self.recipe, [("model", self.model)] if self.model else [], "train")
         assert config is None or isinstance(config, TrainConfig)
         return footprint_lines(self.model, config, self.gpus)
@@ -65,7 +65,7 @@ def _training_facts(facts: dict[str, str]) -> tuple[bool, str]:
     absent = missing("train")
     if "torch" in absent:
         facts["train"] = f"not installed: no {', '.join(absent)}"
-        return True, "compare, report, audit, verify and plan work; to train and to evaluate models: pip install 'sage-rlvr[train]'"
+        return True, "compare, report, audit, verify and plan work; to train and evaluate models: pip install 'sage-rlvr[train]'"
     if absent:
         facts["train"] = f"incomplete: no {', '.join(absent)}"
         return False, "training does not work; run: pip install 'sage-rlvr[train]'"
@@ -73,13 +73,13 @@ def _training_facts(facts: dict[str, str]) -> tuple[bool, str]:
         import torch
         import transformers
     except (ImportError, OSError) as error:  # OSError: a shared library that does not load
-        facts["train"] = f"does not load: {type(error).__name__}: {error}"
-        return False, "training does not work: torch or transformers is installed and cannot be imported; install it again"
-    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: everything runs on the CPU"
+        facts["train"] = f"cannot be imported: {type(error).__name__}: {error}"
+        return False, "training does not work: torch or transformers is installed but cannot be imported; reinstall it"
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: all work runs on the CPU"
     facts |= {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "threads": f"{torch.get_num_threads()} by torch's choice; recipes set engine.threads themselves",
+        "threads": f"{torch.get_num_threads()} (torch's default); recipes set engine.threads",
         "GPU": gpu,
     }
     good = _policy_facts(facts)

@@ -1,4 +1,4 @@
-"""`eval`: evaluate a policy exactly or by samples."""
+"""`eval`: evaluate a policy, exactly or by samples."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Eval(Command, EvalSettings):
     """Evaluate a policy: exactly, or by samples.
 
     WHAT is a run, a model or adapter folder, a Hub id or "embedded". Exact (Countdown, and a task that lists its solutions):
-    pass@k, support, temperature frontier. By samples, on any task: every completion is kept in a store; the same command
-    continues after any interruption, a larger --samples tops up."""
+    pass@k, support, temperature frontier. By samples, on any task: every completion is stored; the same command continues
+    after any interruption, and a larger --samples adds samples."""
 
     what: tyro.conf.Positional[str]
     """A run, a model or adapter folder, a Hub id, or "embedded"."""
     quiet: bool = False
-    """No progress."""
+    """Do not print progress."""
 
     def execute(self, session: Session) -> int:
         """Evaluate, print and keep."""
@@ -42,13 +42,13 @@ class Eval(Command, EvalSettings):
 
 
 def print_cross_check(console: Console, found: Mapping[str, float]) -> None:
-    """What `cross_check` found, in one line; a disagreement is loud, and says what to do."""
+    """Print the result of `cross_check` in one line, with the next step for a disagreement."""
     agree = bool(found["agree"])
     line = (
         f"cross-check of the exact numbers by sampling: sampled {found['sampled']:.4f} ({100 * found['level']:g} % "
         f"interval {found['low']:.4f} to {found['high']:.4f}), exact {found['exact']:.4f}: "
     )
-    advice = "WARNING: THEY DISAGREE, trust neither before `sage-rlvr doctor` has passed; if it does, report this"
+    advice = "WARNING: THEY DISAGREE, do not use either number; run `sage-rlvr doctor`, and if it passes, report this"
     console.print(
         line + ("they agree" if agree else advice), style="" if agree else "bold red", soft_wrap=True
     )

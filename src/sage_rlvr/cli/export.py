@@ -1,4 +1,4 @@
-"""`export verl`: a task's problems for another trainer."""
+"""`export verl`: export the problems of a task for verl."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from sage_rlvr.errors import ConfigError, suggest
 
 @dataclass(frozen=True)
 class ExportVerl(Command):
-    """Write the problems of a task as verl reads them, after an audit of its verifier.
+    """Write the problems of a task in verl's format, after an audit of the verifier.
 
-    FOLDER/train.parquet and val.parquet, and task.json, by which the reward manager of this package judges completions with the
-    task's own verifier. The words that verl needs are printed."""
+    FOLDER/train.parquet and val.parquet, and task.json, from which the reward manager of this package calls the task's
+    verifier. The command also prints the required arguments of verl."""
 
     task: tyro.conf.Positional[str]
     """A task's name, countdown:WORLD, a file of rows with a problem and an answer, or a recipe with a task of its own."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """The folder."""
+    """The output folder."""
     template: str = "boxed"
     """The prompt format of mathematics: sage, boxed or as_is."""
     plain: bool = False
     """Prompts as plain text, for a policy without a chat template."""
     take: int | None = None
-    """Of each split only so many problems."""
+    """Export only the first N problems of each split."""
     unaudited: bool = False
-    """Export although the verifier fails its audit."""
+    """Export even if the verifier fails the audit."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.audit import audit, lines_of
@@ -44,8 +44,8 @@ class ExportVerl(Command):
         session.say(*lines_of(found, 5))
         if not found.passed and not self.unaudited:
             raise ConfigError(
-                f"{self.task}: its verifier fails the audit above, and a policy would be trained to please it; mend the rows, or "
-                f"export all the same: {suggest('export', 'verl', self.task, '--out', self.out, '--unaudited')}"
+                f"{self.task}: its verifier fails the audit above, so training would optimize a wrong reward; fix the rows, or "
+                f"export anyway: {suggest('export', 'verl', self.task, '--out', self.out, '--unaudited')}"
             )
         counts = export(named, self.out, talks=talks, take=self.take, say=session.note)
         session.note(*(f"{count:,} {split} problems: {self.out / SPLITS[split]}" for split, count in counts.items() if count))

@@ -1,4 +1,4 @@
-"""`report`: one page of runs, evaluations and samples."""
+"""`report`: write a page of runs, evaluations and samples."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from sage_rlvr.cli.session import Command, Session
 class Report(Command):
     """Write one page of runs, evaluations and samples.
 
-    It holds outcomes, numbers, figures, a sample browser and run cards, and opens without network. RUNS are folders of
-    `demo` or `sweep`, run directories, records (.npz), sample stores, or NAME=PATH[,PATH...] of those. The page names what
-    was not run or not recorded; nothing is computed for it."""
+    The page has outcomes, numbers, figures, a sample browser and run cards, and opens without network. RUNS are folders of
+    `demo` or `sweep`, run directories, records (.npz), sample stores, or NAME=PATH[,PATH...] of those. The page lists
+    missing runs and metrics; the command only reads stored results."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """The file (default report.html or report.md here), or a folder to put it in."""
+    """The output file or folder (default: report.html or report.md in the current folder)."""
     format: Literal["html", "md"] = "html"
     """html opens without network; md has the sentences and tables."""
     png: Path | None = None
     """Also write every figure as PNG into this folder."""
     split: Literal["train", "validation", "test"] | None = None
-    """Which records are compared (default: those of the sweep's own problems, else test)."""
+    """The split of the evaluations (default: the sweep's split, else test)."""
     k: int | None = None
-    """pass@1 and pass@k are compared (default: the largest that all allow, at most 256)."""
+    """k of pass@k (default: the largest k that all evaluations allow, at most 256)."""
     show: int = 16
-    """Samples of each problem and store on the page."""
+    """Number of samples per problem and store on the page."""
     title: str = ""
-    """Above the page."""
+    """The title of the page."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.api import report

@@ -1,7 +1,7 @@
 """The options of a part: default, what it allows, one line each; `sage-rlvr parts NAME`.
 
-Name, kind and default are those of the signature, the line is the docstring's. What a number may be is asked of the part itself: it
-is made with a number, the other options as they are, and refuses it or does not.
+Name, kind and default are those of the signature, the line is the docstring's. The allowed range of a number is found by
+constructing the part with different numbers and the other options at their defaults.
 """
 
 from __future__ import annotations

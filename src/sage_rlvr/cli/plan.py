@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan(Command):
-    """Say what a design can see before anything is trained, and what to buy next."""
+    """Power analysis before training: the smallest detectable difference of a design, and how to increase power."""
 
     problems: int
     samples: int = 256
@@ -38,7 +38,7 @@ class Plan(Command):
     from_: Annotated[tuple[str, ...], tyro.conf.arg(name="from")] = ()
     """Measure these on a pilot instead: two arms as in compare, A=PATH[,PATH...] B=PATH[,PATH...]."""
     split: Literal["train", "validation", "test"] = "test"
-    """Which record of a run directory to take."""
+    """The split of the evaluations."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.results.read import K
@@ -49,7 +49,7 @@ class Plan(Command):
         if not 1 <= k <= self.samples:
             raise ConfigError(f"--k {k}: pass@k needs at least k samples, the design has --samples {self.samples}")
         if not self.run_cost > 0:
-            raise ConfigError(f"--run-cost {self.run_cost:g}: what a training run costs, in completions, is above 0")
+            raise ConfigError(f"--run-cost {self.run_cost:g}: the cost of a training run in completions must be above 0")
         if self.from_:
             pilot = pilot_of(self.from_, self.split, k, self.run_sd, fewer=self.k is None)
         else:
@@ -72,14 +72,14 @@ def pilot_of(arms: Sequence[str], split: str, k: int, run_sd: float, fewer: bool
     from sage_rlvr.stats.plan import pilot_of_counts, pilot_of_exact
 
     if len(arms) != 2:
-        raise ConfigError(f"--from {' '.join(arms)}: two arms are wanted, A=PATH[,PATH...] B=PATH[,PATH...]")
+        raise ConfigError(f"--from {' '.join(arms)}: expected two arms, A=PATH[,PATH...] B=PATH[,PATH...]")
     results = Results.read(*arms, split=split, apart=True)
     tasks = results.tasks
     if len(tasks) != 1:
-        raise ConfigError(f"--from: evaluations of {', '.join(tasks)}; a plan is for one data set, give those of one")
+        raise ConfigError(f"--from: evaluations of {', '.join(tasks)}; a plan is for one data set, pass evaluations of one")
     a, b = (results.only_scores(name, tasks[0]) for name in results.design.names)
     if {len(a.values), len(b.values)} - {1, max(len(a.values), len(b.values))}:
-        raise DataError(f"--from: {len(a.values)} and {len(b.values)} training seeds; give the same number, or one")
+        raise DataError(f"--from: {len(a.values)} and {len(b.values)} training seeds; pass the same number, or one")
     if a.n is None or b.n is None:
         left, right = np.broadcast_arrays(a.values, b.values)
         return pilot_of_exact(left, right, k, run_sd)
@@ -87,5 +87,5 @@ def pilot_of(arms: Sequence[str], split: str, k: int, run_sd: float, fewer: bool
         raise DataError(f"{a.arm} and {b.arm} have different problems of {a.task}; complete both evaluations first")
     k = min(k, a.n, b.n) if fewer else k
     if min(a.n, b.n) < k or a.n != b.n:
-        raise DataError(f"{a.task}: pass@{k} needs {k} samples, there are {a.n} and {b.n}; give a smaller --k")
+        raise DataError(f"{a.task}: pass@{k} needs {k} samples, but there are {a.n} and {b.n}; set a smaller --k")
     return pilot_of_counts(a.n, a.values.astype(int), b.values.astype(int), k, run_sd)

@@ -1,4 +1,4 @@
-"""`show`, `recipes`, `methods` and `parts`: what a recipe means, and what there is."""
+"""`show`, `recipes`, `methods` and `parts`: print a resolved recipe, and list what is available."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Show(Command):
     edits_recipe: ClassVar[bool] = True
 
     recipe: tyro.conf.Positional[Path]
-    """A recipe file, or the name of a shipped one or of a method."""
+    """A recipe file, a shipped recipe or a method."""
     task: str | None = None
-    """Settings for a method by name, as of `train`."""
+    """Settings for a method by name, as in `train`."""
 
     def execute(self, session: Session) -> int:
         config = read_recipe(self.recipe, session.edits, task=self.task)
@@ -46,11 +46,11 @@ class Show(Command):
 class Recipes(Command):
     """List the recipes that come with the package.
 
-    Their names stand wherever a recipe file may. `sage-rlvr recipes copy NAME FILE` makes one your own. Methods have no files:
+    Commands accept these names instead of recipe files. `sage-rlvr recipes copy NAME FILE` copies a recipe. Methods have no files:
     `sage-rlvr methods` lists them, and `sage-rlvr train maxrl --task words` trains with one."""
 
     words: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Only recipes whose name or sentence holds each of these words."""
+    """List only recipes whose name or description contains all of these words."""
 
     def execute(self, session: Session) -> int:
         listed = [(name, files.headline(file)) for name, file in files.shipped().items() if "/" in name]
@@ -62,11 +62,11 @@ class Recipes(Command):
 class Methods(Command):
     """List the methods: what each does, its paper (arXiv) and the engines that run it.
 
-    Each name trains with `sage-rlvr train NAME`. Behind the published methods stand the combinations and settings of
+    `sage-rlvr train NAME` trains with a method. The second part of the list has the combinations and settings of
     recipes/methods.yaml. `sage-rlvr show NAME` prints the loss that it optimizes."""
 
     words: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Only methods whose line holds each of these words."""
+    """List only methods whose line contains all of these words."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.training.trl.arguments import not_on_trl
@@ -85,9 +85,9 @@ class Methods(Command):
         named = [f"{name:<28} {_cut(about, 51)}" for name, (_, about) in files.named_methods("").items()]
         shown = [[row for row in part if all(word.lower() in row.lower() for word in self.words)] for part in (rows, named)]
         if not any(shown):
-            raise ConfigError(f"methods: none holds {' '.join(self.words)!r}; `sage-rlvr methods` lists all")
+            raise ConfigError(f"methods: none contains {' '.join(self.words)!r}; `sage-rlvr methods` lists all")
         session.say(*([head, *shown[0]] if shown[0] else []))
-        session.say(*(["", "by a name of their own, of recipes/methods.yaml:", *shown[1]] if shown[1] else []))
+        session.say(*(["", "combinations and settings of recipes/methods.yaml:", *shown[1]] if shown[1] else []))
         return 0
 
 
@@ -96,7 +96,7 @@ def _list(session: Session, listed: Sequence[tuple[str, str]], words: Sequence[s
     lines = [f"{name:<29} {text}" for name, text in listed]
     lines = [line for line in lines if all(word.lower() in line.lower() for word in words)]
     if not lines:
-        raise ConfigError(f"{what}s: none holds {' '.join(words)!r}; `sage-rlvr {what}s` lists all")
+        raise ConfigError(f"{what}s: none contains {' '.join(words)!r}; `sage-rlvr {what}s` lists all")
     session.say(*lines)
 
 
@@ -109,7 +109,7 @@ class CopyRecipe(Command):
     """Copy a shipped recipe to a file of your own."""
 
     name: tyro.conf.Positional[str]
-    """Its name, as `sage-rlvr recipes` lists it."""
+    """The name of the recipe, as listed by `sage-rlvr recipes`."""
     to: tyro.conf.Positional[Path]
     """The new file, or a folder."""
 
@@ -120,12 +120,12 @@ class CopyRecipe(Command):
 
 @dataclass(frozen=True)
 class Parts(Command):
-    """List what recipes and commands can name, plugins included; or the options of one part.
+    """List the parts that recipes and commands accept, with plugins; or the options of one part.
 
-    Of an option: its default, what it may be with the others at their defaults, and what the part's docstring says of it."""
+    For each option: default, allowed values (with the other options at their defaults) and description."""
 
     name: tyro.conf.Positional[str | None] = None
-    """One kind alone, for example guides; or a part, for example branch, whose options are listed."""
+    """One kind of part, for example guides; or a part, for example branch, to list its options."""
 
     def execute(self, session: Session) -> int:
         asked = None if self.name is None else self.name.replace("-", "_")
@@ -140,7 +140,7 @@ class Parts(Command):
             near = ", ".join(neighbors(asked, [*HOMES, *(name for kind in HOMES for name in registry_of(kind))]))
             near = f"; near it: {near}" if near else ""
             raise ConfigError(
-                f"no part and no kind of part {self.name!r}{near}; `{suggest('parts')}` lists all{registry_of('guide').own}"
+                f"unknown part {self.name!r}{near}; `{suggest('parts')}` lists all{registry_of('guide').own}"
             )
         for kind in of_name:
             session.say(*about(kind, asked), "")
@@ -148,30 +148,30 @@ class Parts(Command):
 
 
 def world_line(world: WorldConfig) -> str:
-    """What enumeration says of the world's test split; five numbers would take minutes, so that is said instead."""
+    """Facts about the test split from enumeration; for five numbers, which take minutes, a hint instead."""
     if max(world.counts) > 4:
-        return "world: five numbers; Countdown.facts enumerates it in some minutes"
+        return "task: five numbers; Countdown.facts enumerates it in a few minutes"
     facts = world.build().facts("test")
-    law = f", {facts['answers_mean_by_law']:.1f} as its law draws them" if "answers_mean_by_law" in facts else ""
+    law = f", {facts['answers_mean_by_law']:.1f} under its sampling distribution" if "answers_mean_by_law" in facts else ""
     return (
-        f"world: {facts['problems']:.0f} test problems with {facts['answers_mean']:.1f} right answers each on average "
+        f"task: {facts['problems']:.0f} test problems with {facts['answers_mean']:.1f} right answers on average "
         f"(median {facts['answers_median']:.0f}{law}) among {facts['expressions_mean']:,.0f} expressions; "
         f"the longest has {facts['longest']:.0f} characters"
     )
 
 
 def reference_line(config: TrainConfig) -> str:
-    """What pi_ref is loaded from when a run of this recipe starts, and whether `base_model` has a part in it."""
+    """The source of pi_ref in a run of this recipe, and whether `base_model` is used."""
     anchor, unread = config.method.anchor, ""
     if config.base_model is not None and (config.reference is None or anchor is None or anchor.source != "base"):
-        unread = f"; base_model = {config.base_model} is not read: only an anchor of source 'base' reads it"
+        unread = f"; base_model = {config.base_model} is not used: only a KL term with source 'base' reads it"
     if config.reference is None or anchor is None:
-        return "reference: none, this method reads no log-probs of one" + unread
+        return "reference: none, this method has no reference model" + unread
     why = (
-        "the anchor's source" if config.reference == anchor.source else f"model, the anchor's source is {anchor.source}"
+        "the source of the KL term" if config.reference == anchor.source else f"model; the source of the KL term is {anchor.source}"
     )
     if anchor.source == "base":
-        why = "base_model" if config.base_model is not None else "model, because no base_model is given"
+        why = "base_model" if config.base_model is not None else "model, because base_model is not set"
     return f"reference: {config.reference} ({why})" + unread
 
 

@@ -1,4 +1,4 @@
-"""`samples`: a sample store read again, judged, brought in and written out."""
+"""`samples`: report, judge, import and export a sample store."""
 
 from __future__ import annotations
 
@@ -18,42 +18,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Samples(Command):
-    """Read a sample store again, or exchange it with lm-evaluation-harness or as Parquet.
+    """Print the report of a sample store, or convert it from or to lm-evaluation-harness or Parquet.
 
-    It says its report, reasoning patterns and signals by class of token; it brings samples of the harness in, judges them by
-    our verifier, or writes a store out as such samples or as one Parquet file. Nothing is drawn.
+    Prints the report, reasoning patterns and signals by class of token; imports samples of the harness, judges them with the
+    verifier of this package, or exports a store. The command does not sample.
 
-    Where the harness ran one repeat, its own score of 0 or 1 (exact_match) is the sample's verdict until --judge; with several
-    repeats its score is of the document, so no sample is judged until --judge."""
+    With one repeat, the harness's score of 0 or 1 (exact_match) is the sample's verdict until --judge; with several repeats the
+    score is per document, so samples have no verdict until --judge."""
 
     store: tyro.conf.Positional[Path]
     """A sample store."""
     samples: int | None = None
-    """The first so many samples of each problem (default: as many as all have)."""
+    """Use the first N samples of each problem (default: the number that all problems have)."""
     patterns: bool = False
-    """Also how often right samples show the reasoning patterns of arXiv 2605.18864, Eq. (13)."""
+    """Also print how often right samples show the reasoning patterns of arXiv 2605.18864, Eq. (13)."""
     token_stats: str | None = None
-    """Also entropy, surprisal and q by class of token: the policy (folder, Hub id, embedded) whose tokenizer spells them."""
+    """Also print entropy, surprisal and q by class of token; the value is the policy (folder, Hub id, embedded) of the
+    tokenizer."""
     from_lm_eval: Path | None = None
-    """First make the store from this file of lm_eval --log_samples."""
+    """First create the store from this file of lm_eval --log_samples."""
     model: str | None = None
-    """Of --from-lm-eval: the policy's name (default: what the results file beside it says)."""
+    """For --from-lm-eval: the policy's name (default: from the results file in the same folder)."""
     filter: str | None = None
-    """Of --from-lm-eval: the filter whose score and answer count, where the file has several."""
+    """For --from-lm-eval: the filter whose score and answer are used, if the file has several."""
     problem_id: str = "doc_id"
-    """Of --from-lm-eval: the key of doc that names a problem; a store holds to the one it was imported with."""
+    """For --from-lm-eval: the key of doc that is the problem id; later imports into a store must use the same key."""
     judge: Literal["boxed", "tag", "last_number", "whole"] | None = None
-    """Judge imported samples by our mathematics verifier, which reads the answer there, against the harness's targets."""
+    """Judge imported samples with the mathematics verifier of this package, which reads the answer at this place, against the
+    harness's targets."""
     tag: str = "SOLUTION"
-    """Of --judge tag."""
+    """For --judge tag: the tag."""
     to_lm_eval: Path | None = None
     """Write the store into this folder as files of lm_eval --log_samples."""
     docs: str | None = None
-    """Of --to-lm-eval: texts and golds of the problems: a mathematics task or a .jsonl file."""
+    """For --to-lm-eval: the source of problem texts and golds: a mathematics task or a .jsonl file."""
     to_parquet: Path | None = None
     """Write all samples with their newest verdicts into this Parquet file."""
     from_parquet: Path | None = None
-    """First make the store from what --to-parquet wrote."""
+    """First create the store from a file of --to-parquet."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.evaluation.sample_report import anatomy_lines, pattern_lines, report_lines
@@ -62,7 +64,7 @@ class Samples(Command):
         self._bring_in(session)
         with SampleStore.open(self.store) as store:
             if self.judge is not None:
-                session.say(f"{_judge_imported(store, self.judge, self.tag):,} samples judged by our verifier")
+                session.say(f"{_judge_imported(store, self.judge, self.tag):,} samples judged by the verifier of this package")
             self._write_out(store, session)
             session.say(*report_lines(store, self.samples))
             if self.patterns:

@@ -1,4 +1,4 @@
-"""What every command has: its base class, where it speaks, and the edits of its recipe."""
+"""The base class of all commands, the output streams, and the edits of a recipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUNS = Path("runs")  # where runs, evaluations and studies go by default
 
 @dataclass
 class Session:
-    """Where a command speaks, and what was typed beside its own options."""
+    """The output streams of a command, and the recipe edits on its command line."""
 
     out: PlainConsole = field(default_factory=lambda: PlainConsole(width=None if sys.stdout.isatty() else 120))
     err: PlainConsole = field(default_factory=lambda: PlainConsole(stderr=True))
@@ -41,8 +41,8 @@ class Session:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its fields are the options, its docstring the help, `execute` the work. It imports torch in `execute` alone, so
-    that `--help` and a mistyped word answer at once."""
+    """A command: its fields are the options, its docstring the help, `execute` the work. Only `execute` imports torch, so `--help`
+    and input errors are fast."""
 
     edits_recipe: ClassVar[bool] = False
     """Whether `--a.b value` edits its recipe before that is decoded."""
@@ -52,6 +52,6 @@ class Command:
         raise NotImplementedError
 
     def changed(self, *names: str) -> str:
-        """Those of the named options that were given, as they are typed: "--a, --b-c", or ""."""
+        """The changed options among the named ones, as on the command line: "--a, --b-c", or ""."""
         defaults = {f.name: f.default for f in fields(self)}
         return ", ".join("--" + n.replace("_", "-") for n in names if n in defaults and getattr(self, n) != defaults[n])

@@ -1,4 +1,4 @@
-"""`sweep` and `demo`: arms x seeds."""
+"""`sweep` and `demo`: train and compare arms over training seeds."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sage_rlvr.cli.session import RUNS, Command, Session
 class Sweep(Command):
     """Train and evaluate the arms and training seeds of a design file, and compare them.
 
-    Files: recipes/designs. Pairs share a seed. Killed, the same command continues. What the folder holds by configuration
-    and weights is not made again, a demo's included; missing controls are added, and said. Exit code 2 if a run failed."""
+    Files: recipes/designs. Comparisons are paired by seed. After an interruption the same command continues. Existing results with
+    the same configuration and weights are reused; missing controls are added and printed. Exit code 2 if a run failed."""
 
     design: tyro.conf.Positional[Path]
     """A design file."""
     out: Path | None = None
-    """Where everything goes (default runs/<design name>)."""
+    """The output folder (default runs/<design name>)."""
     workers: int | None = None
     """Processes at a time, one thread each (default: the number of cores)."""
     dry_run: bool = False
-    """Print what the design means, what was added, what is there and what is left; nothing is written."""
+    """Print the resolved design, added controls, finished and remaining work; write no files."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.api.compare import swept
@@ -48,23 +48,23 @@ class Sweep(Command):
 
 @dataclass(frozen=True)
 class Demo(Command):
-    """Train three methods on this machine, evaluate them exactly, and say what differs.
+    """Train three methods on this machine, evaluate them exactly, and compare them.
 
-    They are no-KL, GRPO and SAGE-Branch, from the shipped base. Killed, the same command continues.
+    The methods are no-KL, GRPO and SAGE-Branch, from the shipped base. After an interruption the same command continues.
     `--a.b value` edits every arm's recipe, e.g. `--steps 40` for a short look."""
 
     edits_recipe: ClassVar[bool] = True
 
     out: Path = RUNS / "demo"
-    """Where runs, evaluations, pictures and the page go. The same folder again continues."""
+    """The folder of runs, evaluations, figures and the page. The same folder continues."""
     seeds: tuple[int, ...] = (0,)
-    """Training seeds; claims about methods, not checkpoints, need at least three."""
+    """Training seeds; claims about methods need at least three."""
     arms: tuple[str, ...] | None = None
     """Methods to train by name (default: no_kl grpo sage_branch)."""
     problems: int = 300
-    """Test problems."""
+    """Number of test problems."""
     power_tempering: bool = True
-    """Also temper the base over whole completions: what it reaches without any reward."""
+    """Also evaluate the base tempered over whole completions, without any reward."""
     workers: int | None = None
     """Training runs at a time, one thread each (default: the number of cores)."""
 
@@ -78,11 +78,11 @@ class Demo(Command):
         found = demonstrated(planned, self.workers, session.out, session.say)
         if not found.complete:
             return 2
-        session.say(f"\npage     {self.out / 'report.html'}\npictures {self.out / 'figures'}/*.png")
+        session.say(f"\npage     {self.out / 'report.html'}\nfigures  {self.out / 'figures'}/*.png")
         print_cross_check(session.out, found.notes["cross_check"])
         clock = found.notes["clock"]
         parts = zip(("training and evaluation", "report"), (b - a for a, b in pairwise(clock)), strict=True)
         took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in parts)
-        session.say(f"took: {took}, together {clock[-1] - clock[0]:.0f} s")
+        session.say(f"took: {took}, total {clock[-1] - clock[0]:.0f} s")
         print_results(session.out, found.results, found.comparisons, details=False)
         return 0

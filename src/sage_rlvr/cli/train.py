@@ -1,4 +1,4 @@
-"""`train`, `sft` and `offline`: a recipe becomes a policy."""
+"""`train`, `sft` and `offline`: train a policy from a recipe."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FromRecipe(Command):
-    """What all ways of training take."""
+    """Options of all training commands."""
 
     edits_recipe: ClassVar[bool] = True
     name: ClassVar[str]
 
     recipe: tyro.conf.Positional[Path]
-    """A recipe file, or the name of a shipped one."""
+    """A recipe file or the name of a shipped recipe."""
     run: Annotated[Path | None, tyro.conf.arg(aliases=["--run-dir"])] = None
-    """Run directory (default runs/<recipe name>, of train runs/<recipe name>-s<seed>). The same directory again continues."""
+    """Run directory (default runs/<recipe name>, for train runs/<recipe name>-s<seed>). The same directory continues the run."""
     quiet: bool = False
-    """No progress; metrics.jsonl has everything."""
+    """Do not print progress; metrics.jsonl has all metrics."""
     report_to: tuple[str, ...] = ()
-    """Send the metrics to these trackers too: trackio, wandb, tensorboard (the recipe's report_to)."""
+    """Also send the metrics to these trackers: trackio, wandb, tensorboard (the recipe's report_to)."""
     dry_run: bool = False
-    """Print what the recipe means, and counts of its steps, tokens, forward passes and bytes; no weights, no network."""
+    """Print the resolved recipe and counts of steps, tokens, forward passes and bytes; loads no weights, uses no network."""
 
     task: ClassVar[str | None] = None  # options of some of the commands, after `recipe`, which has no default
     out: ClassVar[Path | None] = None
@@ -76,7 +76,7 @@ def _ended(run: Run, session: Session) -> int:
         return StopFlag.exit_code()
     if run.config.engine.name == "trl" and os.environ.get("RANK", "0") != "0":
         return 0
-    there, made = f"nothing was left to do: all {run.total} steps were there", f"done: {run.total} steps"
+    there, made = f"nothing to do: all {run.total} steps were done", f"done: {run.total} steps"
     session.note(f"{there if run.before >= run.total else made}, policy in {run.policy}")
     return 0
 
@@ -86,42 +86,42 @@ class Train(FromRecipe):
     """Train a policy by RL: with a method by name, or from a recipe.
 
     RECIPE is a method (`sage-rlvr methods` lists them; `sage-rlvr train maxrl`), a shipped recipe, or a file. `--a.b value` edits
-    the recipe: --steps 40, --seed 1, --method.beta 0.1. --plugin FILE.py registers parts of your own. Killed at any moment, the
-    same command continues. SIGTERM and Ctrl-C finish the step in hand and save; the exit code is then 143 and 130 (128 + the
-    signal), 2 for an error in the input, 70 for a fault of the program."""
+    the recipe: --steps 40, --seed 1, --method.beta 0.1. --plugin FILE.py registers parts of your own. After a kill at any time
+    the same command continues. SIGTERM and Ctrl-C finish the current step and save, with exit codes 143 and 130 (128 + the
+    signal). Exit code 2: an error in the input; 70: a bug in the program."""
 
     name: ClassVar[str] = "train"
 
     task: str | None = None
     """Settings for a method by name: countdown (default), words, repair, knights, steps, a recipe, or a file of rows (.jsonl)."""
     fork: bool = False
-    """Continue a run although its recipe or the installed versions changed."""
+    """Continue a run even if its recipe or the installed versions have changed."""
 
 
 @dataclass(frozen=True)
 class Sft(FromRecipe):
     """Supervised fine-tuning: a base policy from scratch, or an existing model on a data set.
 
-    The recipe says which: one with `world` makes a small policy from generated solutions; one with `data` is there to
-    fine-tune an existing model, `model`, on worked solutions by TRL's SFTTrainer, whole or with LoRA, and needs the trl extra."""
+    A recipe with `world` trains a small policy from scratch on generated solutions. A recipe with `data` fine-tunes an existing
+    `model` on worked solutions with TRL's SFTTrainer, fully or with LoRA, and needs the trl extra."""
 
     name: ClassVar[str] = "sft"
 
     out: Path | None = None
-    """Where the policy goes (default <run>/policy)."""
+    """The folder of the policy (default <run>/policy)."""
 
 
 @dataclass(frozen=True)
 class Offline(FromRecipe):
     """Train on the samples of stores: SFT, DPO, or a reward model.
 
-    The stores are those of `eval --samples`, first attempts, and of `eval --samples --retry-failures-of`, second attempts with
-    hints or without. What is paired is printed, and nothing is sampled. A problem is asked without hints, whoever its winner is."""
+    The stores come from `eval --samples` (first attempts) and `eval --samples --retry-failures-of` (second attempts, with or
+    without hints). The command prints the number of pairs and does not sample. Training prompts never contain hints."""
 
     name: ClassVar[str] = "offline"
 
     out: Path | None = None
-    """Where the policy or the reward model goes (default <run>/policy)."""
+    """The folder of the policy or the reward model (default <run>/policy)."""
     fork: bool = False
-    """Continue a run although its recipe or the installed versions changed."""
+    """Continue a run even if its recipe or the installed versions have changed."""
 

@@ -5,7 +5,7 @@ rollout, update, optimizer, checkpoints, engine) and tasks.py (tasks by name).
 
 A configuration is a value: these dataclasses are the only schema, YAML is how one is shared.
 
-    config = load_config(TrainConfig, "recipe.yaml", [("rollout.group_size", "16")])   # or an error that teaches
+    config = load_config(TrainConfig, "recipe.yaml", [("rollout.group_size", "16")])   # or a ConfigError with the next step
     decode(TrainConfig, dump(config)) == config                                        # always
 
 Methods, guides and schedules are chosen by name: `method: {name: sage, base: grpo, guide: {name: branch, ratio: 0.3}}`.

@@ -1,4 +1,4 @@
-"""Which kind of run a recipe describes, and the recipe decoded as that kind."""
+"""Determine the kind of run of a recipe, and decode the recipe as that kind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_recipe(
     task: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """What a recipe means.
+    """Decode a recipe.
 
     Args:
         recipe: A file, the name of a shipped recipe or of a method, or what `recipes.locate` has found.
@@ -56,7 +56,8 @@ def read_recipe(
         tree = override(tree, key, text)
     if found.file.parent.name == ROWS and "model" not in tree:
         raise ConfigError(
-            f"--task {task}: name the model to train, --model FOLDER or --model HUB_ID; the shipped policy spells Countdown only"
+            f"--task {task}: set the model to train, --model FOLDER or --model HUB_ID; the shipped policy's vocabulary covers "
+            "only Countdown"
         )
     if "arms" in tree:
         raise ConfigError(f"{recipe}: this is the design of a sweep; run it with: {suggest('sweep', recipe)}")

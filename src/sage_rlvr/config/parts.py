@@ -53,7 +53,7 @@ class WorldConfig:
         return cls(**{field.name: getattr(world, field.name) for field in fields(cls) if field.name != "name"})
 
     def build(self) -> Countdown:
-        """The world itself; raises what it refuses (a size without expressions, an empty range of targets)."""
+        """Build the world; raises ConfigError for invalid settings (a size without expressions, an empty range of targets)."""
         from sage_rlvr.tasks.countdown import Countdown
 
         return Countdown(
@@ -83,13 +83,13 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         positive(self, "prompts_per_step", "max_new_tokens")
         require(
-            self.temperature > 0, "temperature", self.temperature, "must be above 0; 0 (greedy) has nothing to explore"
+            self.temperature > 0, "temperature", self.temperature, "must be above 0; greedy sampling (0) does not explore"
         )
         require(
             self.group_size >= 2,
             "group_size",
             self.group_size,
-            "an advantage compares completions of one prompt, so a group needs at least 2 (the usual is 8)",
+            "an advantage compares completions of one prompt, so a group needs at least 2 (usually 8)",
         )
 
     @property
@@ -103,7 +103,7 @@ class UpdateConfig:
     """How one step's completions are used.
 
     epochs: passes over them. minibatches: optimizer updates a pass; groups stay whole. micro_batch: groups in one
-    forward pass, for memory alone (gradients add up to the same update); null is all groups of a mini-batch.
+    forward pass, only to save memory (gradients add up to the same update); null is all groups of a mini-batch.
     """
 
     epochs: int = 1
@@ -161,7 +161,7 @@ Tracker = Literal["trackio", "wandb", "tensorboard"]
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """every: steps between checkpoints (the last step always has one). keep: how many of the newest stay on disk."""
+    """every: steps between checkpoints (the last step always has one). keep: number of the newest checkpoints on disk."""
 
     every: int = 50
     keep: int = 2
@@ -172,7 +172,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """Low-rank adapters in place of full fine-tuning (engines trl and verl).
+    """Low-rank adapters instead of full fine-tuning (engines trl and verl).
 
     rank: of the update. alpha: its scale is alpha / rank; null is 2 * rank, as in the authors' code. dropout: on the
     adapter's input. target_modules: names of the layers, or "all-linear" for the attention and MLP projections.
@@ -197,11 +197,11 @@ class LoraConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Rows with problems and gold answers, in place of a generated world (TRL engine).
+    """Rows with problems and gold answers, instead of generated problems.
 
     path: a Hub id (owner/name), or a local file (.jsonl, .json, .csv, .parquet) or folder of such. subset: the Hub's
     configuration name. split: likewise. revision: commit of the Hub's data; null is its newest, which may change.
-    take: only the first so many rows; null for all. prompt: the prompt format (`sage_rlvr.tasks.prompts.FORMATS`), the same
+    take: use only the first N rows; null for all. prompt: the prompt format (`sage_rlvr.tasks.prompts.FORMATS`), the same
     for SFT, RL and evaluation; "as_is" takes the rows' own prompts. answer_in, tag: where the answer is read in place of the
     format's own, as rows with prompts of their own need it. problem_column, answer_column: null looks for the
     usual names. allow_unverifiable: train although more than 1 % of the golds cannot be verified against themselves.
@@ -220,20 +220,18 @@ class DataConfig:
     allow_unverifiable: bool = False
 
     def __post_init__(self) -> None:
-        require(bool(self.path.strip()), "path", self.path, "name a Hub id (owner/name), a local file or a folder")
+        require(bool(self.path.strip()), "path", self.path, "set a Hub id (owner/name), a local file or a folder")
         require(self.take is None or self.take > 0, "take", self.take, "must be above 0, or null for all rows")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """What runs the method.
-
-    name: the engine: loop (the readable reference), trl (TRL's GRPOTrainer; the trl extra) or verl (its PPO trainer; the verl
-    extra). threads: CPU threads (null: what torch chooses); bitwise equality holds at equal thread counts. dtype: of the
-    weights. On TRL and verl float32 wherever they are trained: an optimizer without float32 copies loses what is below 1/256 of
-    a bfloat16 weight, and bfloat16 is for the frozen weights under adapters. On the loop bfloat16 keeps such copies, and the
-    log-probs are float32. args: fields of TRL's GRPOConfig (SFTConfig in an SFT recipe), or keys of verl's configuration, passed
-    on untouched. lora: adapters; null is full fine-tuning.
+    """The engine of the run. name: the engine: loop (the readable reference), trl (TRL's GRPOTrainer; the trl extra) or verl (its
+    PPO trainer; the verl extra). threads: CPU threads (null: what torch chooses); bitwise equality holds at equal thread counts.
+    dtype: of the weights. On TRL and verl float32 wherever they are trained: an optimizer without float32 copies loses what is
+    below 1/256 of a bfloat16 weight, and bfloat16 is for the frozen weights under adapters. On the loop bfloat16 keeps such copies,
+    and the log-probs are float32. args: fields of TRL's GRPOConfig (SFTConfig in an SFT recipe), or keys of verl's configuration,
+    passed on untouched. lora: adapters; null is full fine-tuning.
     device: of the loop: cpu (null means that too), cuda, mps, or auto, the first of cuda, mps and cpu that is there. A run is
     bitwise reproducible on a CPU. TRL and verl take what they find.
     """
@@ -254,22 +252,22 @@ class EngineConfig:
             self.threads,
             "must be above 0, or null for torch's own",
         )
-        alone = "an entry of the engines trl and verl; the loop has none: write engine.name trl, or leave it out"
+        alone = "only for the engines trl and verl: set engine.name trl, or omit this key"
         require(self.name != "loop" or not self.args, "args", self.args, alone)
         require(self.name != "loop" or self.lora is None, "lora", self.lora, alone)
         require(
             self.name == "loop" or self.device is None,
             "device",
             self.device,
-            f"an entry of the loop; {self.name} takes the device that it finds: leave it out (on TRL args: {{use_cpu: true}} keeps "
-            "to the CPU)",
+            f"only for the loop; {self.name} selects the device itself: omit this key (on TRL, args: {{use_cpu: true}} selects "
+            "the CPU)",
         )
         require(
             self.dtype == "float32" or self.lora is not None or self.name == "loop",
             "dtype",
             self.dtype,
             "the optimizer would update bfloat16 weights, where a change below 1/256 of a weight rounds to nothing, so "
-            "most of a run would be lost without a word: write float32 (on TRL with args: {bf16: true}, which computes in "
+            "most updates would have no effect: set float32 (on TRL with args: {bf16: true}, which computes in "
             "bfloat16 and keeps float32 weights), or train adapters (engine.lora)",
         )
 
@@ -315,7 +313,7 @@ class PairsConfig:
     share: float = 0.2
 
     def __post_init__(self) -> None:
-        require(bool(self.attempts.strip()), "attempts", self.attempts, "name the folder of a sample store")
+        require(bool(self.attempts.strip()), "attempts", self.attempts, "set the folder of a sample store")
         require(self.max_pairs is None or self.max_pairs > 0, "max_pairs", self.max_pairs, "must be above 0, or null for all")
         not_negative(self, "seed")
         require(0 < self.share <= 1, "share", self.share, "must be above 0 and at most 1")

@@ -73,16 +73,16 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.per_step)
-        named = "name 'embedded', a local folder, or a Hub id"
+        named = "set 'embedded', a local folder, or a Hub id"
         require(bool(self.model.strip()), "model", self.model, named)
         require(self.base_model is None or bool(self.base_model.strip()), "base_model", self.base_model, named)
         prompts, pool = self.rollout.prompts_per_step, self.world.train_problems
         too_many = f"more prompts per step than world.train_problems = {pool}; raise the pool or sample fewer"
         generated = self.data is None and self.task is None
         require(prompts <= pool or not generated, "rollout.prompts_per_step", prompts, too_many)
-        one = "give task or data, not both: either says which problems are trained on"
+        one = "set task or data, not both: each defines the training problems"
         require(self.data is None or self.task is None, "task", getattr(self.task, "name", None), one)
-        alone = "give task or world, not both: either says which problems are trained on"
+        alone = "set task or world, not both: each defines the training problems"
         require(self.task is None or self.world == WorldConfig(), "task", getattr(self.task, "name", None), alone)
         self._check_updates(prompts, self.updates.minibatches, self.updates.micro_batch)
         self._check_method(self.method)
@@ -105,8 +105,8 @@ class TrainConfig:
         """What the method and the run must agree on: the step of a snapshot, the length limit of a reward transform."""
         snapshot = None if method.anchor is None else method.anchor.snapshot_step
         late = (
-            f"the anchor's source snapshot@{snapshot} is the policy after step {snapshot}, which no step of this run "
-            f"would be held to; give more steps than {snapshot}, or an earlier snapshot"
+            f"the anchor's source snapshot@{snapshot} is the policy after step {snapshot}, which is after the last "
+            f"step of this run; set more steps than {snapshot}, or an earlier snapshot"
         )
         require(snapshot is None or snapshot < self.steps, "steps", self.steps, late)
         limit, made_for = self.rollout.max_new_tokens, getattr(method.reward_transform, "max_tokens", None)
@@ -121,10 +121,10 @@ class TrainConfig:
         most = method.rollout.max_completions if hasattr(method.rollout, "extra") else size
         full = f"the first stage of {type(method.rollout).__name__}, which draws at most {most} in all; lower it, or raise most"
         require(size <= most, "rollout.group_size", size, full)
-        taught = "is read by a rollout plan with guidance alone (compose, rollout: guided); leave it out, or take such a method"
+        taught = "is used only by a rollout plan with hints (compose, rollout: guided); omit it, or use such a method"
         is_guided = bool(getattr(method.rollout, "guided", False))
         require(self.teacher is None or is_guided, "teacher", type(self.teacher).__name__, taught)
-        lacking = "the rollout plan draws under guidance, which a teacher writes; give teacher: rules, patch, policy or your own"
+        lacking = "the rollout plan samples with hints, which a teacher writes; set teacher: rules, patch, policy or your own"
         require(self.teacher is not None or not is_guided, "teacher", None, lacking)
 
     def _check_updates(self, prompts: int, parts: int, micro: int | None) -> None:
@@ -133,7 +133,7 @@ class TrainConfig:
             f"try {_divisor_near(prompts, parts)}"
         )
         require(prompts % parts == 0, "updates.minibatches", parts, whole)
-        large = f"a mini-batch has {prompts // parts} groups of {self.rollout.group_size}; write null for all of them"
+        large = f"a mini-batch has {prompts // parts} groups of {self.rollout.group_size}; set null for all of them"
         require(micro is None or micro <= prompts // parts, "updates.micro_batch", micro, large)
 
 
@@ -171,11 +171,11 @@ class SftConfig:
         lacking = (
             "a policy is trained from scratch on examples; give the task examples(split, seed, start, n) and characters. Rows "
             "(jsonl, math) have none: fine-tune an existing model on their worked solutions (data: {path: FILE}, model: a Hub id "
-            "or folder, engine: {name: trl}, in place of task), or train by RL from such a model, or from the small one made by: "
+            "or folder, engine: {name: trl}, instead of task), or train by RL from such a model, or from the small model of: "
             + suggest("sft", "knights/sft", "--out", "runs/knights-base")
         )
         require(taught, "task", getattr(self.task, "name", None), lacking)
-        alone = "give task or world, not both: either says which problems are taught"
+        alone = "set task or world, not both: each defines the training problems"
         require(self.task is None or self.world == WorldConfig(), "task", getattr(self.task, "name", None), alone)
 
 
@@ -209,7 +209,7 @@ class FinetuneConfig:
         positive(self, "epochs", "batch_size", "max_length")
         not_negative(self, "seed")
         require(self.engine.name == "trl", "engine.name", self.engine.name, "fine-tuning a model needs the engine trl")
-        require(bool(self.model.strip()), "model", self.model, "name a local folder, or a Hub id")
+        require(bool(self.model.strip()), "model", self.model, "set a local folder, or a Hub id")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,11 +238,11 @@ class OfflineConfig:
     def __post_init__(self) -> None:
         _check_run(self)
         positive(self, "batch_size", "beta")
-        require(bool(self.model.strip()), "model", self.model, "name 'embedded', a local folder, or a Hub id")
+        require(bool(self.model.strip()), "model", self.model, "set 'embedded', a local folder, or a Hub id")
         require(self.engine.name == "loop", "engine.name", self.engine.name, OFF_TRL)
 
 
 OFF_TRL = (
-    "offline training runs on the loop alone: TRL's DPOTrainer counts every token of a completion, so that what an environment "
-    "wrote between a policy's turns would be learned; write engine.name loop, or leave it out"
+    "offline training supports only the loop: TRL's DPOTrainer trains on every token of a completion, including the text of an "
+    "environment between the policy's turns; set engine.name loop, or omit it"
 )

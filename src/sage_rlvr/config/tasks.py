@@ -1,4 +1,4 @@
-"""A recipe's task, and tasks and worlds by the word that names them."""
+"""The task of a recipe, and tasks and worlds by name."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def task_of_data(data: DataConfig) -> Task:
 
 
 def format_of(data: DataConfig) -> PromptFormat:
-    """How the problems of a data set are asked, and where an answer is read."""
+    """The prompt format of a data set, with the place of the answer."""
     from sage_rlvr.tasks.prompts import FORMATS
 
     return FORMATS[data.prompt].read_at(data.answer_in, data.tag)
 
 
 def task_named(name: str, template: str = "boxed") -> Task:
-    """The task of a recipe file, or one by a word of `sage_rlvr.tasks.task_named`."""
+    """The task of a recipe file, or a task by a name of `sage_rlvr.tasks.task_named`."""
     if name.endswith((".yaml", ".yml")):
         return task_of(_of_rl(name, load(name)))
     from sage_rlvr import tasks
@@ -55,7 +55,7 @@ def world_of(name: str) -> WorldConfig:
         tree = load(name)
         return _of_rl(name, tree).world if schema_of(tree) is TrainConfig else decode(SftConfig, tree, where=name).world
     if name not in WORLDS:
-        raise ConfigError(f"world {name!r}: give a recipe file or one of {', '.join(WORLDS)}")
+        raise ConfigError(f"world {name!r}: pass a recipe file or one of {', '.join(WORLDS)}")
     return WorldConfig.of(WORLDS[name])
 
 

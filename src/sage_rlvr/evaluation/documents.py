@@ -32,7 +32,8 @@ def _countdown_doc(store: SampleStore, name: str, hashed: str) -> dict[str, Any]
     prompt = countdown.render(problem)
     if hashed != prompt_hash(prompt):
         raise DataError(
-            f"{store.path}: problem {name!r} was asked otherwise than {prompt!r}, so its text cannot be made again; give --docs"
+            f"{store.path}: problem {name!r} had a different prompt than {prompt!r}, so its text cannot be reconstructed; pass "
+            "--docs"
         )
     doc = {"id": name, "numbers": list(problem.numbers), "target": problem.target}
     return {"doc": doc, "target": countdown.solutions(problem)[0], "prompt": prompt}
@@ -42,7 +43,7 @@ def _listed_docs(store: SampleStore, task: Any, names: Sequence[str]) -> dict[st
     made = (choose(task, n=limit) for limit in (store.wanted().get("problems"), None))
     chosen = next((chosen for chosen in made if chosen.task_hash == store.identity.task_hash), None)
     if chosen is None:
-        raise DataError(f"{store.path}: holds other problems of {task.name} than this version makes, so give texts with --docs")
+        raise DataError(f"{store.path}: other problems of {task.name} than this version generates; pass their texts with --docs")
     docs = {}
     for name in names:
         problem = chosen.problems[name]

@@ -1,4 +1,4 @@
-"""Episodes of an evaluation: any generator that takes token ids and gives them back plays them (`sage_rlvr.models.episodes`).
+"""Episodes of an evaluation, for any generator with token ids as input and output (`sage_rlvr.models.episodes`).
 
 Turn 0 is drawn as a completion is, by its sample's seed; turn k of the sample from a seed of its own, a function of the sample's
 and k, so that every generator keeps its own law of chance.
@@ -64,8 +64,8 @@ def generate_episodes(
 def _drawn(generator: Generator, one: Generation) -> Drawn:
     if one.token_ids is None:
         raise ConfigError(
-            f"generator {generator.name!r} does not tell the tokens that it drew, and the next turn of an episode is drawn behind "
-            "them; take sampler, transformers or vllm, or a server that returns token ids"
+            f"generator {generator.name!r} does not return the sampled tokens, which the next turn of an episode needs; "
+            "use sampler, transformers or vllm, or a server that returns token ids"
         )
     ids = [int(token) for token in one.token_ids]
     logps = [0.0] * len(ids) if one.logps is None else one.logps.tolist()

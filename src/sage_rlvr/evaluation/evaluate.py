@@ -67,25 +67,26 @@ class Target:
             return
         if self.named is None:
             raise ConfigError(
-                f"{self.run} was trained on {self.task.name}, whose right completions cannot be listed; evaluate it by sampling: "
+                f"{self.run} was trained on {self.task.name}, whose right completions cannot be enumerated; evaluate it by "
+                "sampling: "
                 f"{suggest('eval', self.run, '--samples', 64)}, or on another --task"
             )
         what = self.model if self.run is None else self.run
         raise ConfigError(
-            f"--task {self.named}: the right completions of {self.task.name} cannot be listed; evaluate by sampling: "
+            f"--task {self.named}: the right completions of {self.task.name} cannot be enumerated; evaluate by sampling: "
             f"{suggest('eval', what, '--task', self.named, '--samples', 64)}"
         )
 
 
 def identity_of(task: Any) -> dict[str, Any]:
-    """What a record says of its task: of Countdown what decides the problems (without the size and seed of the training pool), of
-    others the name."""
+    """The task in a record: for Countdown the settings that determine the test problems (without size and seed of the training
+    pool), for other tasks the name."""
     return dict(getattr(task, "identity", None) or {"name": task.name})
 
 
 def resolve(what: str, world: WorldConfig | None = None, named: str | None = None) -> Target:
-    """A run directory, a model folder, a Hub id or "embedded" -> `Target`. A run evaluates in its own world, or on its own task,
-    unless another world is given or a task `named`; the bare name of a task with worlds is a run's own world of it."""
+    """A run directory, a model folder, a Hub id or "embedded" -> `Target`. The default task of a run is its training task; the
+    plain name of a task with variants selects the run's variant."""
     path, task = Path(what), None if named is None else task_named(named)
     if not is_run(path):
         if isinstance(task, Countdown):
@@ -122,7 +123,7 @@ def _task_of_run(path: Path, config: Mapping[str, Any]) -> Task | None:
         if not lacking:
             raise
         raise ConfigError(
-            f"{error}. {path} was trained with {', '.join(lacking)}: give it again, --plugin {lacking[0]}"
+            f"{error}. {path} was trained with {', '.join(lacking)}: pass it again, --plugin {lacking[0]}"
         ) from error
 
 
@@ -157,14 +158,14 @@ def evaluate(
     `tasks.base.problems_of`. Pure in its arguments and the weights.
 
     powers: also the normalizers of the policy tempered over whole completions (`evaluation.tempered`); about a second per problem.
-    progress: told how many problems were scored, and with powers again as many normalized.
+    progress: called with the number of scored problems, and with powers also of normalized problems.
     """
     if split not in SPLITS:
-        raise DataError(f"split {split!r}: evaluate on 'validation' (to choose), 'test' (to report) or 'train' (what it saw)")
+        raise DataError(f"split {split!r}: choose 'validation' (for selection), 'test' (for reporting) or 'train'")
     if problems < 1 or not temperatures or not all(t > 0 for t in temperatures):
         raise DataError(
-            f"problems = {problems}, temperatures = {tuple(temperatures)}: give at least one of each, and every "
-            "temperature above 0 (0.05 is all but greedy)"
+            f"problems = {problems}, temperatures = {tuple(temperatures)}: pass at least one of each, and every "
+            "temperature above 0 (0.05 is nearly greedy)"
         )
     target.check_listed()
     torch.set_num_threads(threads)
@@ -178,7 +179,7 @@ def evaluate(
     scored = solution_logps(model, tokens, task, list(once.values()), tuple(temperatures), progress)
     logps = {t: [rows[place] for place in places] for t, rows in scored.items()}
     if any(np.isnan(row).any() for rows in logps.values() for row in rows):
-        raise DataError(f"{target.model}: its log-probabilities are NaN, so its weights hold NaN or infinity; take other ones")
+        raise DataError(f"{target.model}: log-probabilities are NaN, so the weights contain NaN or infinity; use another model")
     law = partial(log_normalizers, model, tokens, task, list(once.values()), max_new_tokens=target.tokens, progress=progress)
     norms = law(powers) if powers else {}
     norms = {power: rows[places] for power, rows in norms.items()}
@@ -209,7 +210,8 @@ def guess_floor(target: Target, record: Record, k: int) -> float | None:
 def cross_check(
     target: Target, record: Record, *, n: int, problems: int, seed: int, max_new_tokens: int | None = None, level: float = 0.999
 ) -> dict[str, float]:
-    """Sample `n` completions of the first `problems` problems at temperature 1 and hold the share right against the exact p.
+    """Sample `n` completions of the first `problems` problems at temperature 1 and compare the share of right ones with the exact
+    p.
 
     Returns the sampled share, its Wilson interval at `level`, the exact mean, and whether the one holds the other (where
     nothing is wrong it fails to with probability 1 - level).

@@ -1,4 +1,4 @@
-"""Exact evaluation where a task can enumerate its right completions: teacher-force all of them and add up.
+"""Exact evaluation of tasks that enumerate their right completions: sum the probabilities of all of them.
 
 p(problem) = sum over right completions y of pi(y, end | prompt) (`models/listing/solutions.py`): no sampling noise, any
 temperature from the same logits, and every quantity of Definition 4.1 (empirical support) is read off the list. Sampling stays
@@ -45,7 +45,7 @@ def sampled_counts(
     seed: int,
     temperature: float = 1.0,
 ) -> np.ndarray:
-    """(N,) number of right completions among `n` drawn per problem: the cross-check of `solution_logps`."""
+    """(N,) number of right completions among `n` samples per problem: the cross-check of `solution_logps`."""
     counts = np.zeros(len(problems), dtype=np.int64)
     key = Key(seed).fold("evaluation")
     for i, problem in enumerate(problems):
@@ -91,7 +91,7 @@ def log_normalizers(
     wrong = [power for power in powers if not (power >= 1 and math.isfinite(power))]
     if wrong:
         raise DataError(
-            f"power = {wrong[0]!r}: bounds hold from power 1 on (sharper than the policy); take powers in [1, inf)."
+            f"power = {wrong[0]!r}: the bounds hold only for powers >= 1 (sharper than the policy); use powers in [1, inf)."
         )
     rows: dict[float, list[tuple[float, float]]] = {float(power): [] for power in powers}
     for problem in problems:

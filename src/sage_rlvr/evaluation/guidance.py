@@ -1,11 +1,11 @@
-"""Second attempts: the problems that a policy failed, asked again with guidance (Agent-RLVR, arXiv 2506.11425).
+"""Second attempts with hints on the problems that a policy failed (Agent-RLVR, arXiv 2506.11425).
 
     store of attempts -> the first wrong one of each problem -> teacher -> guided prompts -> another store of the same problems
 
-One wrong attempt of a problem is taught on, the first; a problem without one is not attempted again. What a teacher said is kept in
-the folder of the new store, `guidance.jsonl`, and read there when the evaluation goes on, since a teacher may be asked only once.
-The teacher `nothing` makes the control: the same problems, the same chance, no guidance. So a store of it and one of another
-teacher are compared problem by problem (`sage-rlvr compare`), on attempts that neither was chosen by.
+The hint is for the first wrong attempt of a problem; a problem without a wrong attempt is left out. The hints are stored in the
+folder of the new store, `guidance.jsonl`, and read there when the evaluation goes on, since a teacher may be asked only once. The
+teacher `nothing` makes the control: the same problems, the same chance, no guidance. So a store of it and one of another teacher
+are compared problem by problem (`sage-rlvr compare`), on attempts that neither was chosen by.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ KEPT = "guidance.jsonl"
 
 
 def again(chosen: Chosen, attempts: Path, teacher: Teacher, folder: Path) -> Chosen:
-    """The problems of `chosen` that were failed in the store of `attempts`, asked with what the teacher says of the first failure.
+    """The problems of `chosen` with a wrong attempt in the store of `attempts`, with the teacher's hint in the prompt.
 
     folder: of the new store. ConfigError for attempts of another task, or none that failed.
     """
     option = f"--retry-failures-of {attempts}"
     if not is_store(attempts):
-        raise ConfigError(f"{option}: there is no sample store; name the one that `eval --samples` has filled")
+        raise ConfigError(f"{option}: no sample store there; pass the store of an `eval --samples`")
     with SampleStore.open(attempts) as store:
         known, digest, failed = store.identity, store.digest(), first_failures(store)
     if known.task != chosen.name:
-        raise ConfigError(f"{option}: its attempts are of {known.task}, and this is {chosen.name}; give the same task")
+        raise ConfigError(f"{option}: its attempts are on {known.task}, but the task is {chosen.name}; use the same task")
     rows = {name: problem for name, problem in chosen.problems.items() if name in failed}
     if not rows:
         raise ConfigError(
-            f"{option}: none of its wrong attempts is of these {len(chosen.problems)} problems; give the settings "
-            "(--split, --seed, --problems) that the attempts were drawn with"
+            f"{option}: it has no wrong attempts on these {len(chosen.problems)} problems; use the settings "
+            "(--split, --seed, --problems) of the attempts"
         )
     by = f"{words_of(teacher)} after {digest[:16]}"
     hints = _kept(folder / KEPT, by) or _taught(chosen, rows, failed, teacher, by, folder / KEPT)
     if set(hints) != set(rows):
-        raise ConfigError(f"{folder / KEPT}: is of other problems; give the settings that it was written with, or another --store")
+        raise ConfigError(f"{folder / KEPT}: has other problems; use the settings that it was written with, or another --store")
     asked = {name: guided(chosen.task, problem, hints[name]) for name, problem in rows.items()}
     return replace(chosen, problems=rows, task_hash=fingerprint(chosen.task, list(rows.values())), asked=asked, guidance=by)
 
 
 def first_failures(store: SampleStore) -> dict[str, Sample]:
-    """Problem -> its first wrong attempt, of those that have one; an undecided one says nothing that could be taught on."""
+    """Problem -> its first wrong attempt; undecided attempts do not count."""
     found: dict[str, Sample] = {}
     for row in store.samples():
         if row.verdict == "wrong":
@@ -66,7 +66,7 @@ def first_failures(store: SampleStore) -> dict[str, Sample]:
 
 
 def own_words(row: Sample) -> list[str]:
-    """What the policy said in an attempt, a text per turn."""
+    """The policy's texts in an attempt, one per turn."""
     said = (row.said,) if isinstance(row.said, str) else row.said
     return [text.removesuffix(NO_ANSWER) for text in said]
 
@@ -93,21 +93,22 @@ def _kept(file: Path, by: str) -> dict[str, str]:
     """What was said before, {} where nothing was. ConfigError where another teacher said it, or of other attempts."""
     if not file.is_file():
         return {}
-    (_, head), *rows = read_json_lines(file, advice="delete the store and draw it again")
+    (_, head), *rows = read_json_lines(file, advice="delete the store and sample again")
     if head.get("by") != by:
-        raise ConfigError(f"{file}: was written by {head.get('by')}, and now it is {by}; name another --store")
+        raise ConfigError(f"{file}: was written by {head.get('by')}, but now the source is {by}; use another --store")
     if not all(isinstance(row.get("problem"), str) and isinstance(row.get("guidance"), str) for _, row in rows):
-        raise DataError(f"{file}: a line is no guidance of a problem; delete the store and draw it again")
+        raise DataError(f"{file}: a line is not a hint for a problem; delete the store and sample again")
     return {row["problem"]: row["guidance"] for _, row in rows}
 
 
 def guidance_line(folder: Path) -> str:
     """Who guided the attempts of a store, how many problems, and what was dropped because it held the reference answer."""
-    (_, head), *rows = read_json_lines(folder / KEPT, advice="delete the store and draw it again")
+    (_, head), *rows = read_json_lines(folder / KEPT, advice="delete the store and sample again")
     silent = sum(not row["guidance"] for _, row in rows)
     return (
-        f"guidance   {head['by']}: {head['problems']} failed problems attempted again; {head['dropped']} hints held the reference "
-        f"answer and were dropped, {silent} prompts have none; one attempt each was taught on ({folder / KEPT})"
+        f"guidance   {head['by']}: {head['problems']} failed problems attempted again; {head['dropped']} hints contained the "
+        "reference "
+        f"answer and were dropped, {silent} prompts have none; one attempt each got a hint ({folder / KEPT})"
     )
 
 

@@ -1,4 +1,4 @@
-"""Sample stores -> the completions that offline training reads: winners beside losers, and what SFT learns.
+"""Build the data of offline training from sample stores: preference pairs and SFT completions.
 
     losers    wrong first attempts, never guided
     winners   right first attempts, and right second attempts of the failed problems, guided or not
@@ -37,7 +37,7 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """The pairs of stores, what SFT learns, who guided, and the counts behind both: drawn, right, tokens, problems."""
+    """Preference pairs, SFT completions, the source of hints, and counts of samples, right samples, tokens and problems."""
 
     pairs: tuple[Pair, ...]
     learned: tuple[Sample, ...]
@@ -52,9 +52,9 @@ class Paired:
             f"attempts   {c['attempts']:,} of {c['problems']:,} problems, {c['right']:,} right",
             f"retries    {c['retries']:,} of {c['retried_problems']:,} problems, {c['retries_right']:,} right; "
             f"{self.guidance or 'none'}",
-            f"tokens     {c['tokens']:,} drawn for both",
+            f"tokens     {c['tokens']:,} sampled for both",
             f"pairs      {len(self.pairs):,} of {c['paired']:,} problems, {c['pairs_again']:,} with a second attempt as winner, "
-            f"{c['opened']:,} problems by second attempts alone",
+            f"{c['opened']:,} problems only by second attempts",
             f"SFT        {len(self.learned):,} of {c['right']:,} right first attempts",
         ]
 
@@ -64,18 +64,18 @@ def paired(data: PairsConfig) -> Paired:
     first, digest, known = _read(data.attempts)
     second, digest_again, later = _read(data.retries) if data.retries else ({}, "", known)
     if later.task != known.task:
-        raise ConfigError(f"pairs.retries = {data.retries}: holds {later.task}, and the attempts are of {known.task}")
+        raise ConfigError(f"pairs.retries = {data.retries}: is a store of {later.task}, but the attempts are on {known.task}")
     if foreign := sorted(set(second) - set(first)):
         raise ConfigError(
-            f"pairs.retries = {data.retries}: problem {foreign[0]!r} is none of those in {data.attempts}; give the second attempts "
-            "that were drawn after these"
+            f"pairs.retries = {data.retries}: problem {foreign[0]!r} is not in {data.attempts}; pass the second attempts "
+            "for these first attempts"
         )
     found = tuple(pair for name, rows in first.items() for pair in _of_problem(data, name, rows, second.get(name, [])))
     right = [row for rows in first.values() for row in rows if row.verdict == "right"]
     if not found:
-        raise DataError(f"{data.attempts}: no problem has a right and a wrong completion, so there is no pair; draw more samples")
+        raise DataError(f"{data.attempts}: no problem has a right and a wrong completion, so there is no pair; add samples")
     if not right:
-        raise DataError(f"{data.attempts}: no first attempt is right, and SFT learns from those; draw more, or a better policy's")
+        raise DataError(f"{data.attempts}: no first attempt is right, and SFT trains on those; add samples, or use a better policy")
     order = sorted(right, key=lambda row: _chance(data.seed, "sft", row.problem, row.sample))
     digests = {"attempts": digest} | ({"retries": digest_again} if data.retries else {})
     learned = tuple(order[: math.ceil(data.share * len(right))])
@@ -104,11 +104,11 @@ def _read(place: str | None) -> tuple[dict[str, list[Sample]], str, Identity]:
     """Problem -> its samples, the store's digest, and its identity."""
     with SampleStore.open(Path(str(place))) as store:
         if lacking := store.lacking(store.counts(check=False)):
-            raise DataError(f"{place}: has {lacking}, so it is no whole evaluation yet")
+            raise DataError(f"{place}: has {lacking}, so the evaluation is not complete")
         rows: dict[str, list[Sample]] = {}
         for row in store.samples():
             if row.token_ids is None:
-                raise DataError(f"{place}: problem {row.problem!r} has samples without tokens, as imported ones; draw them here")
+                raise DataError(f"{place}: problem {row.problem!r} has samples without tokens (imported); sample again here")
             rows.setdefault(row.problem, []).append(row)
         return rows, store.digest(), store.identity
 
@@ -126,7 +126,7 @@ def _counts(first: dict[str, list[Sample]], second: dict[str, list[Sample]], pai
 
 
 def texts_of(config: OfflineConfig, found: Paired, tokens: Tokens) -> Data:
-    """The pairs and what SFT learns as tokens, each problem asked without guidance.
+    """The pairs and SFT completions as tokens, with prompts without hints.
 
     DataError for a problem that the task's split does not have.
     """
@@ -137,7 +137,7 @@ def texts_of(config: OfflineConfig, found: Paired, tokens: Tokens) -> Data:
         if row.problem not in rows:
             raise DataError(
                 f"problem {row.problem!r} of {config.pairs.attempts} is none of the {len(rows):,} of task {config.task.name}, "
-                f"split {config.pairs.split}; give pairs.split and the task as the samples were drawn"
+                f"split {config.pairs.split}; set pairs.split and the task of the samples"
             )
         return text_of(asking, rows[row.problem], row, None if row.turns is None else own_of(row.turns).tolist())
 

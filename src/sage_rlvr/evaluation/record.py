@@ -17,7 +17,7 @@ from sage_rlvr.runs import is_run
 from sage_rlvr.runs.files import replacing
 
 FORMAT = 1
-AGAIN = "make it again with:"  # and the command
+AGAIN = "create it again with:"  # and the command
 ROUNDING = 1e-3  # nats above 0 that sums of float32 log-probs may have
 # What two records must share to be compared problem by problem.
 PAIRED = ("world", "split", "seed", "sampling", "problem_ids")
@@ -39,11 +39,11 @@ class Record:
 
     @property
     def problems(self) -> int:
-        """How many problems it holds."""
+        """Number of problems."""
         return len(self.meta["problem_ids"])
 
     def only(self, temperatures: Collection[float] | None) -> Record:
-        """The same without temperatures that are not asked for, so that policies are compared at the same ones; None: all."""
+        """The record with only these temperatures, so that policies are compared at the same ones; None: all."""
         return replace(self, logps={t: rows for t, rows in self.logps.items() if temperatures is None or t in temperatures})
 
 
@@ -66,7 +66,7 @@ def save_record(record: Record, path: str | Path) -> Path:
 def load_record(path: str | Path) -> Record:
     """Inverse of `save_record`. `DataError` names the file where it is missing or damaged."""
     if not Path(path).exists():
-        raise DataError(f"{path}: no such evaluation; make it with: {_made_by(path)}")
+        raise DataError(f"{path}: no such evaluation; create it with: {_made_by(path)}")
     try:
         return _read(path)
     except DataError as error:
@@ -80,12 +80,12 @@ def _read(path: str | Path) -> Record:
         if meta.pop("format", None) != FORMAT:
             raise DataError(f"{path}: written in another format than {FORMAT}; {AGAIN}")
         offsets, keys = data["offsets"], data["temperatures"]
-        _check(meta, offsets, data["logps"], f"{path}: no whole evaluation; {AGAIN}")
+        _check(meta, offsets, data["logps"], f"{path}: not a complete evaluation; {AGAIN}")
         logps = {float(t): np.split(row, offsets[1:-1]) for t, row in zip(keys, data["logps"], strict=True)}
         powers = data.get("powers", ())  # older records have none
         norms = dict(zip(map(float, powers), data["norms"], strict=True)) if len(powers) else {}
         if any(norm.shape != (len(offsets) - 1, 2) or norm.dtype != np.float64 for norm in norms.values()):
-            raise DataError(f"{path}: no whole evaluation; {AGAIN}")
+            raise DataError(f"{path}: not a complete evaluation; {AGAIN}")
     return Record(meta, logps, norms, Path(path))
 
 
@@ -107,8 +107,8 @@ def _check(meta: Mapping[str, Any], offsets: np.ndarray, logps: np.ndarray, refu
 
 
 def record_path(out: Path, name: str, suffix: str = "") -> Path:
-    """Where a demo or sweep in the folder `out` keeps the exact evaluation of a policy; name: its run directory's, or "base";
-    suffix: "validation" or the name of another world."""
+    """Path of the exact evaluation of a policy in the folder `out` of a demo or sweep. name: of its run directory, or "base";
+    suffix: "validation" or the name of another task."""
     return out / "evaluations" / f"{name}{'-' if suffix else ''}{suffix}.npz"
 
 
@@ -116,7 +116,7 @@ EMBEDDED = "embedded"  # the name of the shipped base policy
 
 
 def embedded_record(split: str) -> Path:
-    """Where `eval embedded` keeps its record."""
+    """Path of the record of `eval embedded`."""
     return Path("runs") / "evaluations" / f"base-{split}.npz"
 
 
@@ -129,7 +129,7 @@ def _made_by(path: str | Path) -> str:
 
 
 def check_paired(records: Sequence[Record]) -> None:
-    """Refuse records that were not made on the same problems of the same world: their difference would mean nothing."""
+    """Raise DataError for records on different problems or tasks, whose differences are meaningless."""
     first = records[0]
     for other in records[1:]:
         for field in PAIRED:

@@ -1,4 +1,4 @@
-"""What a sample store says, as lines: scores and what qualifies them, reasoning patterns, signals by class of token.
+"""The report of a sample store as lines: scores with their caveats, reasoning patterns, signals by class of token.
 
     k | pass@k | pass^k | maj@k | distinct right answers in k, each [interval] | guess floor
     avg@n, Cover@tau, truncation rate, undecided share, answer and token entropy, q: each with its interval over problems
@@ -42,8 +42,9 @@ from sage_rlvr.tasks import known_task
 SAMPLED_POWERS = (1.5, 2.0, 4.0)  # of whole completions; sharper ones leave too few effective samples
 TAUS = (0.25, 0.5, 0.75, 1.0)
 LEGEND = (
-    "           pass@k: one of k samples is right at least; pass^k: all k are; maj@k: the commonest answer of k is; Cover@tau: "
-    "share of problems with a share tau of right samples at least"
+    "           pass@k: at least one of k samples is right; pass^k: all k are right; maj@k: the most frequent answer of k is "
+    "right; "
+    "Cover@tau: share of problems with at least a share tau of right samples"
 )
 TAIL_QUANTILES = (0.5, 0.95, 0.99)
 MAJORITY_KS, MAJORITY_DRAWS = (8, 64), 400  # and n itself, exactly; the others from that many subsets a problem
@@ -81,7 +82,7 @@ class Drawn:
         return rows if self.own is None else [row[own] for row, own in zip(rows, self.own, strict=True)]
 
     def arrays(self, name: str) -> list[NDArray[Any]] | None:
-        """`of_policy` of a column by name; None where a sample lacks it."""
+        """`of_policy` of a column by name; None if a sample has no value."""
         column = self[name]
         return None if gaps(column) else self.of_policy(column)
 
@@ -96,7 +97,7 @@ class Drawn:
     def solutions(self) -> tuple[list[str], NDArray[np.bool_], list[str]]:
         """Texts, which of them are right, and their problems. DataError where none is right."""
         if not self.right.any():
-            raise DataError(f"{self.store.path}: no sample is right, and patterns are counted among right ones")
+            raise DataError(f"{self.store.path}: no sample is right, and patterns are counted only in right samples")
         return [unescape(text) for text in self["text"]], self.right, self.problems
 
 
@@ -109,7 +110,7 @@ def common_n(store: SampleStore) -> int:
     """The largest n that every problem of the store has. DataError for an empty store."""
     counts = store.counts(check=False)
     if not len(counts.n):
-        raise DataError(f"{store.path}: holds no samples yet; run the evaluation first")
+        raise DataError(f"{store.path}: has no samples yet; run the evaluation first")
     return int(counts.n.min())
 
 
@@ -119,8 +120,8 @@ def report_lines(store: SampleStore, n: int | None = None, floor: Callable[[int]
     counts, drawn, law = store.counts(n), Drawn(store, n), store.identity.decoding
     cuts = [f"{name} {law[name]:g}" for name, off in CUTS.items() if law[name] != off]
     lines = [
-        f"{store.identity.task}: {len(counts.problems)} problems, n = {n} samples of each; preset {law['preset']}: "
-        f"T {law['temperature']:g}, {', '.join(cuts) or 'nothing truncated'}; 95 % intervals over problems and their samples"
+        f"{store.identity.task}: {len(counts.problems)} problems, n = {n} samples each; preset {law['preset']}: "
+        f"T {law['temperature']:g}, {', '.join(cuts) or 'no truncated sampling'}; 95 % intervals over problems and their samples"
     ]
     if store.lacking(counts):
         lines.append(f"INCOMPLETE: {store.lacking(counts)}")
@@ -132,7 +133,7 @@ def report_lines(store: SampleStore, n: int | None = None, floor: Callable[[int]
     )
     if undecided[UNJUDGED] == counts.n.sum():  # an import whose harness gave no verdict per sample
         lines.append(
-            f"no pass@k: none of {counts.n.sum():,} samples is judged; add --judge boxed (or tag, last_number, whole)"
+            f"no pass@k: none of the {counts.n.sum():,} samples has a verdict; add --judge boxed (or tag, last_number, whole)"
         )
         return [*lines, ends, *_token_lines(drawn)]
     c = counts.right
@@ -159,7 +160,7 @@ def _truncated_line(counts: Counts, limit: int) -> str:
         return "truncated  not recorded"
     of = f" of the {known.sum():,} samples whose end was recorded" if counts.finish_unknown.any() else ""
     share = _share(counts.truncated, known)
-    return f"truncated  {share} (over {np.count_nonzero(known)} problems){of} met the limit of {limit} tokens"
+    return f"truncated  {share} (over {np.count_nonzero(known)} problems){of} reached the limit of {limit} tokens"
 
 
 def _table(drawn: Drawn, c: NDArray[Any], n: int, floor: Callable[[int], float] | None) -> list[str]:
@@ -196,7 +197,7 @@ def _tempered_lines(drawn: Drawn) -> list[str]:
     cells = []
     for power in SAMPLED_POWERS:
         one = reweighted(*parts, power)
-        said = one.reason if one.pass1 is None else f"{cell(one.pass1)}, +- {one.unseen:.1%} for what was not drawn"
+        said = one.reason if one.pass1 is None else f"{cell(one.pass1)}, +- {one.unseen:.1%} for unsampled completions"
         cells.append(f"power {one.power:g}: {said}")
     return [f"tempered   pass@1 over whole completions, pi(y)^power, by importance weights: {'; '.join(cells)}"]
 
@@ -206,10 +207,10 @@ def _token_lines(drawn: Drawn) -> list[str]:
     lines = []
     if (ids := drawn.arrays("token_ids")) is not None:
         lengths = drawn.sums([len(row) for row in ids]) / drawn.n
-        lines.append(f"tokens     {cell(mean_interval(lengths), 1)} per sample, with its end")
+        lines.append(f"tokens     {cell(mean_interval(lengths), 1)} per sample, with the end token")
     if (entropies := drawn.arrays("entropies")) is not None:
         each = mean_interval(drawn.sums([token_entropy([row]) for row in entropies]) / drawn.n)
-        lines.append(f"entropy    {cell(each)} nats per token, of the sampler's distribution")
+        lines.append(f"entropy    {cell(each)} nats per token, of the sampling distribution")
     for name, column, key, option, said in (
         ("perplexity", "base_logps", SCORED, "--base-logprobs", _tail_lines),
         ("q         ", "q", GUIDED, "--guide", _q_lines),
@@ -218,16 +219,16 @@ def _token_lines(drawn: Drawn) -> list[str]:
         lacking = gaps(values)
         several = made_under({"versions": drawn["versions"]}, key)
         if 0 < lacking < many:
-            lines.append(f"{name} {lacking:,} of {many:,} samples were drawn without {option}: none is given")
+            lines.append(f"{name} {lacking:,} of {many:,} samples have no {option}: not printed")
         elif len(several) > 1:
-            lines.append(f"{name} samples were drawn under several of {option} ({'; '.join(several)}): none is given")
+            lines.append(f"{name} samples have several values of {option} ({'; '.join(several)}): not printed")
         elif not lacking:
             lines += said(drawn, drawn.of_policy(values), *several)
     return lines
 
 
 def made_under(rows: Any, key: str) -> list[str]:
-    """What the rows themselves say of `key` in their versions, each once: the store's own versions are the last writer's."""
+    """The distinct values of `key` in the versions of the rows; the store's versions are those of the last writer."""
     said = [parse_json(str(text), "versions of a sample").get(key) for text in dict.fromkeys(rows["versions"])]
     return sorted({word for word in said if word is not None})
 
@@ -236,7 +237,7 @@ def _q_lines(drawn: Drawn, q: list[NDArray[Any]], guide: str = "the guide") -> l
     totals = drawn.sums([len(row) for row in q])
     mean = ratio_interval(drawn.sums([row.sum(dtype=float) for row in q]), totals)
     moved = _share(drawn.sums([np.sum(np.abs(row - 1) > 1e-6) for row in q]), totals)
-    return [f"q          mean {cell(mean)}, of {guide}; differs from 1 on {moved} of the tokens"]
+    return [f"q          mean {cell(mean)}, of {guide}; differs from 1 on {moved} of tokens"]
 
 
 def _tail_lines(drawn: Drawn, logps: list[NDArray[Any]], base: str = "the base") -> list[str]:
@@ -284,13 +285,13 @@ def excess_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: in
 
 
 def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[str]], n: int | None = None) -> list[str]:
-    """Section 4.2 by class of token. text_of: token ids -> their texts. DataError where a sample lacks tokens or signals."""
+    """Section 4.2 by class of token. text_of: token ids -> their texts. Raises DataError for samples without tokens or signals."""
     drawn, flat = Drawn(store, n), {}
     for name in ("token_ids", "rollout_logps", "entropies", "q"):
         column = drawn[name]
         if gaps(column) and name != "q":
             raise DataError(
-                f"{store.path}: {gaps(column):,} of {len(column):,} samples have no {name}; the anatomy needs every "
+                f"{store.path}: {gaps(column):,} of {len(column):,} samples have no {name}; token statistics need every "
                 "token with its log-prob and entropy: sample with --generator sampler or transformers"
             )
         flat[name] = None if gaps(column) else np.concatenate(drawn.of_policy(column))
@@ -308,7 +309,7 @@ def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[st
     law = f"T {store.identity.decoding['temperature']:g}{', truncated' if store.identity.truncated_sampling else ''}"
     heads = [head for head, name, _ in COLUMNS if getattr(found.classes[0], name) is not None]
     lines = [
-        f"signal anatomy of {found.tokens:,} tokens, of the distribution that they were drawn from ({law}); top: share of the "
+        f"signals of {found.tokens:,} tokens by class, of the sampling distribution ({law}); top: share of the "
         f"{found.top:.0%} of tokens with the highest signal; below each number its 95 % interval over problems",
         f"  {'class':<26}" + "".join(f"{head:>16}" for head in heads),
         *(line for row in found.classes for line in _class_lines(row)),

@@ -1,8 +1,9 @@
-"""`sage-rlvr eval --samples N`: from the words of the command line to a filled sample store, and verdicts given again.
+"""`sage-rlvr eval --samples N`: fill a sample store, and judge stored samples again.
 
-    settings and policy -> task, generator -> store of that identity -> missing samples drawn -> store
+    settings and policy -> task, generator -> store of that identity -> generate missing samples -> store
 
-The same settings again continue; another N tops up; `verify_again` needs neither policy nor network, but for the task's rows.
+The same settings continue an evaluation and a larger N adds samples; `verify_again` needs no policy, and no network except for the
+task's rows.
 """
 
 from __future__ import annotations
@@ -68,12 +69,12 @@ class SampleRun(SampleSettings):
         """The task with its problems. ConfigError for an unknown one, or where none is named."""
         if self.retry_failures_of is None and self.hints != "nothing":
             raise ConfigError(
-                f"--hints {self.hints}: guides a second attempt; add --retry-failures-of STORE, the store of the first ones"
+                f"--hints {self.hints}: is for second attempts; add --retry-failures-of STORE, the store of the first attempts"
             )
         if self.problems is not None and self.problems < 1:
             raise ConfigError(f"--problems {self.problems}: at least one problem is needed")
         if self.own is None and self.task is None:
-            raise ConfigError("no task: evaluate a run, or give --task or --world")
+            raise ConfigError("no task: evaluate a run, or pass --task or --world")
         task = task_named(self.task, self.template) if self.own is None else self.own  # type: ignore[arg-type]
         chosen = choose(task, self.split, self.seed, self.problems, self.sampling)
         if self.retry_failures_of is None:
@@ -91,7 +92,7 @@ class SampleRun(SampleSettings):
         """The generator's name, "auto" settled."""
         if (self.generator == "server") != (self.server is not None):
             raise ConfigError(
-                f"--generator {self.generator} with --server {self.server}: a server needs both, --generator server and "
+                f"--generator {self.generator} with --server {self.server}: set both, --generator server and "
                 "--server http://HOST:PORT"
             )
         local = "transformers" if torch.cuda.is_available() else "sampler"
@@ -104,7 +105,7 @@ class SampleRun(SampleSettings):
 
     @property
     def precision(self) -> str:
-        """The dtype, "auto" settled. ConfigError for a word that names no floating-point type."""
+        """The dtype with "auto" resolved. Raises ConfigError for other names than floating-point types."""
         if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
             raise ConfigError(f"--dtype {self.dtype}: choose auto, float32, bfloat16 or float16")
         usual = "bfloat16" if torch.cuda.is_available() or not self.drawer.local else "float32"
@@ -113,7 +114,7 @@ class SampleRun(SampleSettings):
     def identity(
         self, task: Chosen, template_hash: str, commit: str | None = None, model: PreTrainedModel | None = None
     ) -> Identity:
-        """What a store of this evaluation holds to: the settings that decide its numbers, and hashes of the rest.
+        """The identity of the store of this evaluation: the settings that determine its numbers, and hashes.
 
         The base that scores and the guide of q stand with the versions: another one is noted, in each row too, and no other
         evaluation. commit: of the Hub that the weights were loaded at, since a model there may move. model: the policy, loaded;
@@ -171,11 +172,11 @@ def cache_bytes(model: PreTrainedModel) -> int:
 
 
 def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tuple[SampleStore, Chosen]:
-    """Draw what is missing, and score under `base_logprobs` what has no log-probs of it, drawn long ago or now.
+    """Generate the missing samples, and compute missing log-probs under `base_logprobs`.
 
-    counting(total): a context whose value is told of samples that are there. Returns the store, to be read, and the task.
-    say: where what is to be known of the problems goes. Every refusal comes before anything is drawn. Where nothing is
-    missing, the policy's weights are not loaded.
+    counting(total): a context manager whose value receives the number of new samples. say: receives messages about the problems.
+    Returns the store and the task. All errors are raised before sampling. Without missing samples the policy's weights are not
+    loaded.
     """
     if run.samples < 1:
         raise ConfigError(f"--samples {run.samples}: at least one sample per problem is needed")
@@ -195,7 +196,7 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
     identity = run.identity(task, template_hash, commit, model)
     size = identity.chunk_size or 1
     if drawing and (over := -run.samples % size):
-        say(f"a store holds whole chunks, here of {size} samples: {run.samples + over} of each problem, not {run.samples}")
+        say(f"a store has complete chunks of {size} samples: {run.samples + over} per problem instead of {run.samples}")
     with _agreeing(run.store, identity, task) as store:
         lacking = len(store.missing(task.problems, run.samples)) * size
         if lacking and drawing:
@@ -222,7 +223,7 @@ def _agreeing(folder: Path, identity: Identity, task: Chosen) -> SampleStore:
     if known.identity.task_hash != identity.task_hash and had not in (None, many):
         said += f"\nproblems: {had} -> {many}"
     if known.identity.revision != identity.revision:
-        said += "\nother weights: if the run went on, name another --store"
+        said += "\nthe weights differ: if the run was continued, use another --store"
     raise ConfigError(said)
 
 
@@ -257,14 +258,14 @@ def commit_of(model: str, engine: str) -> str:
 
 
 def verify_again(run: SampleRun) -> tuple[SampleStore, Chosen, int]:
-    """Judge every sample of the store by today's verifier, offline. Returns how many were judged anew."""
+    """Judge every sample of the store with the current verifier, offline. Returns the number of new verdicts."""
     task = run.build_task()
     with SampleStore.open(run.store) as store:
         known = store.identity
         if (known.task, known.task_hash, known.prompt) != (task.name, task.task_hash, task.prompt):
             raise DataError(
-                f"{run.store}: holds samples of {known.task!r} asked as {known.prompt!r}, and these settings are "
-                f"{task.name!r} asked as {task.prompt!r}, or other problems of it; give the settings of the evaluation"
+                f"{run.store}: has samples of {known.task!r} with the prompt {known.prompt!r}, but these settings are "
+                f"{task.name!r} with the prompt {task.prompt!r}, or other problems; use the settings of the evaluation"
             )
         return store, task, store.reverify(task.verdicts, task.verifier_hash)
 
@@ -275,7 +276,7 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
     rows = store.samples(problems=list(task.problems), n=1)
     if any(row.token_ids is None for row in rows):
         raise DataError(
-            f"{store.path}: some samples have no token_ids, so their hidden states are unknown; leave --effective-rank out"
+            f"{store.path}: some samples have no token_ids, so their hidden states are unknown; omit --effective-rank"
         )
     model, tokens = _policy(run, loaded=True)
     prompts, _ = prompts_of(task, tokens, run.chat_template)
@@ -289,22 +290,21 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
         counts.append(int(own.sum()))
     return (
         f"rank       {cell(mean_interval(ranks), 2)} effective rank of the last hidden states, first sample of each problem, "
-        f"{sum(counts) / len(counts):.1f} tokens on average: it grows with the length"
+        f"{sum(counts) / len(counts):.1f} tokens on average; the rank grows with the length"
     )
 
 
 @torch.no_grad()
 def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> str:
-    """pass@1 of the sample of each problem that a reward model ranks first, beside pass@1, the majority and pass@n of all n.
-
-    The model reads the problem as it was trained to, without guidance.
+    """pass@1 of the sample that a reward model ranks first, next to pass@1, maj@n and pass@n of all n samples. The reward model
+    gets the problem without hints.
     """
     ranker, tokens = load_reward_model(model)
     prompts, _ = prompts_of(replace(task, asked=None), tokens, run.chat_template)
     n = common_n(store)
     rows = store.lists(("problem", "sample", "token_ids", "verdict", "answer"), problems=list(task.problems), n=n)
     if any(ids is None for ids in rows["token_ids"]):
-        raise DataError(f"{store.path}: some samples have no token_ids, so no reward model can read them; leave --rerank-with out")
+        raise DataError(f"{store.path}: some samples have no token_ids, so a reward model cannot score them; omit --rerank-with")
     drawn = rows["token_ids"]
     right = (np.array(rows["verdict"]) == "right").reshape(-1, n)
     answers = np.array(rows["answer"], dtype=object).reshape(-1, n)

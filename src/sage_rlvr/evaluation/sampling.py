@@ -1,4 +1,4 @@
-"""An evaluation by samples: missing chunks of a store -> completions -> verdicts -> committed, until nothing is missing.
+"""Evaluation by samples: generate, judge and commit the missing chunks of a store until the store is complete.
 
     task -> chosen problems -> prompts (`sage_rlvr.models.policy.Asking`) -> completions -> verdicts, answers
     while missing: claim the chunks of a few problems; generate, a chunk's seeds of one prompt a request; verify; commit
@@ -61,8 +61,8 @@ NOTICE_S = 5.0  # without a commit of theirs, after which a warning says who is 
 class Chosen:
     """A task with the problems of an evaluation chosen, by id.
 
-    task_hash: of these problems; verifier_hash: of what judges them. Both are what a sample store holds to. asked: the problems as
-    they are put to the policy, where guidance is in their prompts; guidance: by whom, after which attempts.
+    task_hash: of these problems; verifier_hash: of what judges them. A sample store is bound to both. asked: the problems with
+    hints in their prompts; guidance: the source of the hints and the attempts.
     """
 
     task: Task
@@ -88,7 +88,7 @@ class Chosen:
 
     @property
     def max_new_tokens(self) -> int:
-        """What a completion may take unless somebody says otherwise."""
+        """The default length limit of a completion."""
         return limit_of(self.task)
 
     @property
@@ -103,9 +103,9 @@ class Chosen:
         return turns_of(self.task)
 
     def verdicts(self, ids: Sequence[str], texts: Sequence[Said]) -> list[Judged]:
-        """One verdict per completion, or per the policy's turns of an episode; the shape that `SampleStore.reverify` asks for."""
+        """One verdict per completion, or per list of the policy's turns in an episode, as `SampleStore.reverify` expects."""
         if unknown := sorted(set(ids) - set(self.problems)):
-            raise ConfigError(f"{self.name}: problem {unknown[0]!r} is not among these; give the settings of the store")
+            raise ConfigError(f"{self.name}: problem {unknown[0]!r} is not among these; use the settings of the store")
         pairs = [(self.problems[i], text) for i, text in zip(ids, texts, strict=True)]
         said = verdicts(self.task, pairs)
         return [Judged(v.label, v.reason, answer_key(self.task, *pair)) for v, pair in zip(said, pairs, strict=True)]
@@ -136,7 +136,7 @@ def prompts_of(chosen: Chosen, tokens: Tokens, chat: Chat = "model") -> tuple[di
     found = {name: asking(problem) for name, problem in asked.items()}
     unknown = tokens.tokenizer.unk_token_id
     if name := next((name for name, prompt in found.items() if unknown is not None and unknown in prompt.ids), None):
-        warnings.warn(f"problem {name!r}: its prompt holds what the tokenizer does not know (its unknown token)")
+        warnings.warn(f"problem {name!r}: its prompt has text outside the tokenizer's vocabulary (its unknown token)")
     return found, hash_of(asking.written)
 
 
@@ -154,7 +154,7 @@ def check_window(prompts: Mapping[str, Prompt], model: PreTrainedModel, max_new_
     if window is not None and longest + max_new_tokens > window:
         raise ConfigError(
             f"problem {name!r}: its prompt has {longest} tokens, and with max_new_tokens = {max_new_tokens} it does not fit "
-            f"into the model's {window}; give --max-new-tokens {max(1, window - longest)} or less, to all arms alike"
+            f"into the model's {window}; set --max-new-tokens {max(1, window - longest)} or less, the same for all arms"
         )
 
 
@@ -173,8 +173,8 @@ class Scorer:
         """ConfigError unless a token means the same text to both."""
         if base.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise ConfigError(
-                f"--base-logprobs {name}: its tokenizer has another vocabulary than the policy's, so it cannot score the "
-                "policy's tokens; name the model that the policy was trained from"
+                f"--base-logprobs {name}: its tokenizer has a different vocabulary than the policy, so it cannot score the "
+                "policy's tokens; pass the model that the policy was trained from"
             )
         return cls(model.eval())
 
@@ -209,7 +209,7 @@ def guide_of(name: str) -> Guide:
         raise ConfigError(f"--guide {name}: choose one of {', '.join(alone)}")
     found: Guide = GUIDES[name]()
     if found.depends_on == "batch" or not found.needs <= {"entropies"}:
-        raise ConfigError(f"--guide {name}: its q depends on more than a sample's own log-probs and entropies")
+        raise ConfigError(f"--guide {name}: its q depends on more than the sample's log-probs and entropies")
     return found
 
 
@@ -232,27 +232,28 @@ def q_of(guide: Guide, rows: Sequence[Generation], numbers: Sequence[int], seed:
 
 
 class _Waits:
-    """A warning where other processes hold what lacks and commit nothing, once until they do."""
+    """Warns once if other processes have claimed the missing chunks and commit nothing."""
 
     def __init__(self, store: SampleStore) -> None:
         self.store, self.left, self.since, self.warned = store, -1, 0.0, False
 
     def see(self, left: int) -> None:
-        """`left` chunks lack, none of which is free."""
+        """Warn that all `left` missing chunks are claimed."""
         if left != self.left:
             self.left, self.since, self.warned = left, time.monotonic(), False
         elif not self.warned and time.monotonic() - self.since >= NOTICE_S:
             self.warned = True
             warnings.warn(
-                f"{self.store.path}: waiting for {left} chunks that {self.store.claimants()} works on, as long as that process "
-                "lives. If it stands still, let it go on (kill -CONT PID) or end it (kill PID): its chunks are then drawn here",
+                f"{self.store.path}: waiting for {left} chunks that {self.store.claimants()} is sampling, as long as that process "
+                "is running. If it is stopped, continue it (kill -CONT PID) or end it (kill PID): this process then samples its "
+                "chunks",
                 stacklevel=3,
             )
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What draws and judges: `run` fills a store with it."""
+    """Generation and verification; `run` fills a store."""
 
     task: Chosen
     prompts: Mapping[str, Prompt]
@@ -267,7 +268,8 @@ class Evaluation:
     def run(
         self, store: SampleStore, n: int, *, progress: Callable[[int], None] = lambda n: None, pause: float = PAUSE_S
     ) -> None:
-        """Until every problem has n samples (whole chunks). progress(m): m more are there, drawn here or elsewhere."""
+        """Sample until every problem has n samples (complete chunks). progress(m): m more samples exist, from this or another
+        process."""
         ids, size, together = list(self.task.problems), store.identity.chunk_size or 1, store.identity.together
         self._check_calls(together)
         at_a_time = max(1, self.generator.at_once // together)
@@ -340,7 +342,7 @@ class Evaluation:
         return [ids[number * together : (number + 1) * together] for number in numbers]
 
     def samples(self, identity: Identity, chunks: Sequence[Chunk]) -> list[Sample]:
-        """Chunks as rows: drawn, scored, judged."""
+        """Sample, score and judge chunks; returns rows."""
         chunks = sorted(chunks, key=lambda chunk: (chunk.problem, chunk.first))
         began = time.perf_counter()
         found = self._drawn(identity, chunks)

@@ -59,7 +59,7 @@ class ExactSettings(ProblemSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSettings(ProblemSettings):
-    """How completions of these problems are drawn, judged and kept."""
+    """Settings for sampling, judging and storing completions."""
 
     samples: int = 0
     """Draw this many completions of each problem instead of evaluating exactly; whole chunks of a store that has others."""
@@ -111,7 +111,7 @@ class SampleSettings(ProblemSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class AfterSampling:
-    """What is computed from the samples of a store once they are drawn."""
+    """Quantities computed from the samples of a complete store."""
 
     rejudge: bool = False
     """Of samples: draw nothing, and judge the samples of the store again by today's verifier."""
@@ -126,14 +126,14 @@ class EvalSettings(AfterSampling, SampleSettings, ExactSettings):
     """Every option of an evaluation: which problems, then those of an exact one, then those of samples."""
 
     def by_samples(self) -> bool:
-        """Whether it is an evaluation by samples. ConfigError where options of the other kind were given."""
+        """Whether the evaluation is by samples. Raises ConfigError for options of the other kind."""
         sampled = bool(self.samples) or self.rejudge
         others = _own(ExactSettings) if sampled else _own(SampleSettings) | _own(AfterSampling)
         others -= {"samples"}
         given = [f for f in fields(self) if f.name in others and getattr(self, f.name) != f.default]
         if given:
             names = ", ".join("--" + f.name.replace("_", "-") for f in given)
-            which = "exact evaluation; leave out --samples" if sampled else "evaluation by samples; add --samples N"
+            which = "exact evaluation; omit --samples" if sampled else "evaluation by samples; add --samples N"
             raise ConfigError(f"{names}: settings of an {which}")
         return sampled
 

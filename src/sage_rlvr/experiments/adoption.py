@@ -1,4 +1,4 @@
-"""Finished runs of other sweeps that are taken over, and evaluations that are not."""
+"""Reuse finished runs of other sweeps (`reuse_runs`)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ FILES = (RECORD, METRICS)  # of a run that is taken over, beside its policy
 
 
 def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
-    """Runs that have not begun, and a finished run of the same configuration and weights in a folder of `reuse_runs`.
-
-    ConfigError where it is a link, or holds one: what is taken over lies in that folder.
+    """Runs without a start, each with a finished run of the same configuration and weights in a folder of `reuse_runs`. Raises
+    ConfigError for links: reused runs must be in that folder.
     """
     out = []
     for cell in sweep.cells:
@@ -32,22 +31,22 @@ def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
             runs = (run for folder in beside for run in sorted(folder.glob(f"*-s{cell.job.seed}")))
             found = next((run for run in runs if _is_of(cell.job, run)), None)
             if found is not None and (link := next(filter(Path.is_symlink, _parts(found)), None)) is not None:
-                raise ConfigError(f"{link}: a link, where a run is to be taken over (reuse_runs); copy what it names to that place")
+                raise ConfigError(f"{link}: a link, but reuse_runs needs copies; replace it by a copy of its target")
             out += [] if found is None else [(cell, found)]
     return out
 
 
 def adoption_lines(sweep: Sweep, taken: Sequence[tuple[Cell, Path]]) -> list[str]:
-    """What is taken over, and the folders of `reuse_runs` that give nothing to the runs that have not begun."""
-    lines = [f"taken over: {found} for {cell.job.label}" for cell, found in taken]
+    """Lines about reused runs, and about folders of `reuse_runs` without a matching run."""
+    lines = [f"reused: {found} for {cell.job.label}" for cell, found in taken]
     begun = all(is_run(cell.job.directory) for cell in sweep.cells)
     for name in () if begun else sweep.design.reuse_runs:
         folder = sweep.out.absolute().parent / name
         if not (folder / "runs").is_dir():
             beside = [path.parent.name for path in folder.parent.glob("*/runs")]
-            lines.append(f"NOT TAKEN OVER: reuse_runs = {name!r}: {folder} holds no runs{choose_from(name, beside)}")
+            lines.append(f"NOT REUSED: reuse_runs = {name!r}: {folder} contains no runs{choose_from(name, beside)}")
         elif not any(found.parents[1] == folder for _, found in taken):
-            lines.append(f"NOT TAKEN OVER: reuse_runs = {name!r}: no finished run there has settings and weights that lack here")
+            lines.append(f"NOT REUSED: reuse_runs = {name!r}: no finished run there matches a missing run (settings, weights)")
     return lines
 
 
@@ -97,19 +96,19 @@ def _stale(sweep: Sweep) -> list[Path]:
 
 
 def replaced(sweep: Sweep) -> list[str]:
-    """What is said where evaluations lie in the folder that are made anew."""
+    """Lines about evaluations in the folder that will be replaced."""
     names = [str(place.relative_to(sweep.out)) for place in _stale(sweep)]
     if not names:
         return []
     shown = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
     return [
-        f"REPLACES {len(names)} evaluations in {sweep.out} ({shown}), damaged or made of other problems, "
-        "temperatures, weights or guide than this design asks for, and the summary of them; give --out ANOTHER_FOLDER to keep them"
+        f"REPLACES {len(names)} evaluations in {sweep.out} ({shown}), which are damaged or have other problems, "
+        "temperatures, weights or guide than this design, and their summary; use --out ANOTHER_FOLDER to keep them"
     ]
 
 
 def clear(sweep: Sweep) -> None:
-    """Remove the sample stores that are replaced: `eval`, which writes over a record, would refuse them."""
+    """Remove the sample stores that are replaced; `eval` overwrites records but not stores."""
     for store in filter(is_store, _stale(sweep)):
         with writing("sample store", store, 0):
             for file in store.glob(f"{FILE}*"):  # with SQLite's log

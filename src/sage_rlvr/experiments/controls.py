@@ -1,4 +1,4 @@
-"""The arms of a design and their controls: which an arm has a use for, which are there, and those to be added.
+"""The arms of a design and their controls: required, present and missing ones.
 
 An arm is a control by what it is and not by its name: two methods are the same where all their parts are equal.
 """
@@ -75,9 +75,9 @@ def _placebo_of(arm: Arm) -> tuple[Kind, TrainConfig | None, str, str, str]:
     method, label = arm.config.method, arm.label
     assert method.anchor is not None
     if all(part.depends_on == "nothing" for part in factors(method.anchor.guide)):
-        why = f"no placebo of {label}: its q looks at nothing, so a permutation of it is the same arm"
+        why = f"no placebo of {label}: its q does not depend on the tokens, so its permutation is the same arm"
         return "placebo", None, "", "", why
-    why = f"{label} with its q permuted over the tokens{', centered so that it pays nothing' if _paid(method) else ''}"
+    why = f"{label} with its q permuted over the tokens{', centered so that its mean is 0' if _paid(method) else ''}"
     return "placebo", _placebo(arm.config), f"{arm.name}_placebo", f"{label} placebo", why
 
 
@@ -86,12 +86,12 @@ def _matched_of(
 ) -> Iterator[tuple[Kind, TrainConfig | None, str, str, str]]:
     beta = _beta(plain)
     if beta is None:
-        why = f"no matched beta for {arm.label}: its beta is a schedule, which has no half and no double"
+        why = f"no matched beta for {arm.label}: its beta is a schedule and cannot be scaled"
         yield "matched", None, "", "", why
         return
     stem, label = _named(plain, arms, arm)
     for b in (beta * scale for scale in MATCHED):
-        why = f"{label} at beta {b:g}: between such arms the raw KL of {label} with a guide is met"
+        why = f"{label} at beta {b:g}: for interpolation at the raw KL of {label} with a guide"
         yield "matched", _with_beta(plain, b), f"{stem}_beta{b:g}", f"{label}, beta {b:g}", why
 
 

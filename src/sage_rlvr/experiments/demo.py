@@ -1,5 +1,5 @@
-"""`sage-rlvr demo`: the sweep of recipes/designs/demo.yaml with other seeds, arms, problems or edits. Nothing is precomputed;
-only the base policy is shipped."""
+"""`sage-rlvr demo`: the sweep of recipes/designs/demo.yaml with other seeds, arms, problems or edits. Only the base policy is
+shipped; all results are computed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DESIGN = "demo.yaml"
 
 
 def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> tuple[Path, DesignSpec]:
-    """The design file and what it says with these settings; `ConfigError` refuses what no demo can be made of."""
+    """The design file and its tree with these settings; raises `ConfigError` for invalid settings."""
     path = recipe(DESIGN, "designs")
     spec = load_design(path)
     chosen = list(spec.arms) if arms is None else list(arms)
@@ -29,9 +29,9 @@ def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> t
             raise ConfigError(f"--arms {name}: no such method{choose_from(name, known)}")
     for what, given in (("seeds", list(seeds)), ("arms", chosen)):
         if not given:
-            raise ConfigError(f"--{what} []: give at least one")
+            raise ConfigError(f"--{what} []: pass at least one")
         if len(set(given)) < len(given):
-            raise ConfigError(f"--{what} {given}: one stands there twice; the same run twice is no second witness")
+            raise ConfigError(f"--{what} {given}: a value occurs twice; the same run twice adds no evidence")
     if problems < 1:
         raise ConfigError(
             f"--problems {problems}: an evaluation needs at least 1 (verdicts need 6, the demo takes 300)"
@@ -60,14 +60,14 @@ def plan(
         if not any(name.startswith("method.") for name, _ in edits):
             raise
         raise ConfigError(
-            f"{error}. Note: the demo makes every edit in each arm, and the arms differ in `method`; in an arm that shapes an "
-            "anchor the KL weight is method.base.beta. Name with --arms those that have the key, or edit a copy of the recipe "
+            f"{error}. Note: the demo makes every edit in each arm, and the arms differ in `method`; in an arm with a "
+            "guide the KL weight is method.base.beta. Select the arms that have the key with --arms, or edit a copy of the recipe "
             "and use: sage-rlvr train"
         ) from error
 
 
 def check_by_sampling(planned: plans.Sweep, n: int = 128, problems: int = 40) -> dict[str, float]:
-    """Hold the sampled share of right completions of the base against the exact one: see `cross_check`."""
+    """Compare the sampled share of right completions of the base with the exact one, see `cross_check`."""
     config, record = planned.arms[0].config, load_record(record_path(planned.out, "base"))
     target = Target("base", config.model, config.world)
     tokens = config.rollout.max_new_tokens

@@ -1,4 +1,4 @@
-"""A design of experiments: arms x training seeds x evaluation, from strict YAML to checked arms, missing controls added.
+"""A design of experiments: arms x training seeds x evaluation, from strict YAML to checked arms; missing controls are added.
 
     title: tier 1                what the summary calls it
     seeds: [0, 1, 2]             every arm is trained with each; paired: a seed means the same prompts and random streams
@@ -52,7 +52,7 @@ class ArmSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSpec:
-    """A small store of samples of every policy. problems, n: how many problems, and samples of each. score_base: also
+    """A small store of samples of every policy. problems, n: number of problems, and samples per problem. score_base: also
     log-probs under the base policy, for perplexities. guide: also this guide's q at every token; null for none."""
 
     problems: int = 40
@@ -66,8 +66,8 @@ class SampleSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSpec:
-    """What every policy is evaluated on, exactly, in the world or task that its arm was trained on; by `samples` alone where the
-    right completions of that task cannot be listed.
+    """The evaluation of every policy: exact, on the training task of its arm; only by `samples` for a task that cannot enumerate
+    its right completions.
 
     problems, split, sampling, temperatures: as in `sage-rlvr eval` (split train: the first of the arm's own training problems);
     tables are read at temperature 1. ood: other worlds (named, or a recipe file), with ood_problems and ood_temperatures of
@@ -88,12 +88,12 @@ class EvaluateSpec:
         for name in ("temperatures", "ood_temperatures"):
             given = getattr(self, name)
             good = 1.0 in given and all(t > 0 for t in given) and len(set(given)) == len(given)
-            require(good, name, list(given), "each above 0, none twice, and 1.0 among them, where tables are read")
+            require(good, name, list(given), "all above 0, none twice, and including 1.0, the temperature of the tables")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChooseSpec:
-    """One of several arms is chosen on validation problems, and that one alone is evaluated on the design's split.
+    """Selection of one of several arms on validation problems; only the selected arm is evaluated on the design's split.
 
     among: the arms. by: the mean over seeds of pass@1, of pass@256, or of the gap in pass@256 at equal pass@1 to the base's
     temperature frontier.
@@ -134,41 +134,41 @@ class DesignSpec:
     discarded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require(bool(self.seeds), "seeds", [], "give at least one training seed")
-        require(bool(self.arms), "arms", {}, "give at least one arm")
-        require(len(set(self.seeds)) == len(self.seeds), "seeds", list(self.seeds), "one stands there twice")
+        require(bool(self.seeds), "seeds", [], "list at least one training seed")
+        require(bool(self.arms), "arms", {}, "list at least one arm")
+        require(len(set(self.seeds)) == len(self.seeds), "seeds", list(self.seeds), "a value occurs twice")
         for name, recipe in self.arms.items():
             plain = _NAME.fullmatch(name) and name not in ("base", "sft")
-            require(bool(plain), ("arms", name), recipe, "a name is letters, digits, _ and . (not base, not sft): it names folders")
+            require(bool(plain), ("arms", name), recipe, "must be a folder name of letters, digits, _ and . (not base, not sft)")
         require(self.control in self.arms, "control", self.control, f"no such arm{choose_from(self.control, self.arms)}")
         for name, arms_of in self.baselines.items():
-            require(bool(arms_of), ("baselines", name), [], "name at least one arm of it")
+            require(bool(arms_of), ("baselines", name), [], "list at least one arm")
             free = name not in (*self.arms, BASE)
-            require(free, ("baselines", name), list(arms_of), "an arm has this name; give it one of its own")
+            require(free, ("baselines", name), list(arms_of), "an arm has this name; use another name")
             self._require_arms(arms_of, "baselines", name)
         if self.oracle:
             require(self.oracle in self.arms, "oracle", self.oracle, f"no such arm{choose_from(self.oracle, self.arms)}")
         rivals = {name for arms_of in self.baselines.values() for name in arms_of}
         idle = bool(self.baselines) and not {*self.arms} - rivals - {self.oracle}
-        refuse((idle, "baselines: every arm is a rival or the ceiling; add the arms that are held against them"))
+        refuse((idle, "baselines: every arm is a baseline or the oracle; add the arms to compare with them"))
         for name in self.arms:
             own = self.spec(name).kl_matched
             place = ("arms", name, "kl_matched")
             for i, other in enumerate(own):
                 known = other in self.arms and other != name
                 require(known, (*place, str(i)), other, f"no other arm{choose_from(other, self.arms)}")
-            require(len(own) != 1, place, list(own), "a raw KL lies between two arms at least; name more")
+            require(len(own) != 1, place, list(own), "interpolation in the raw KL needs at least two arms; list more")
         for i, name in enumerate(self.discarded):
             place = ("discarded", str(i))
-            require(bool(self.baselines), place, name, "counts among the candidates of baselines, and there are none")
-            require(name not in self.arms, place, name, "is an arm that is run; leave it out of one of them")
+            require(bool(self.baselines), place, name, "counts as a candidate against baselines, but the design has no baselines")
+            require(name not in self.arms, place, name, "is an arm of this design; remove it from `arms` or from `discarded`")
         for i, name in enumerate(self.reuse_runs):
             beside = Path(name).name == name and name not in ("", "..") and "\\" not in name
-            require(beside, ("reuse_runs", str(i)), name, "expected the name of a folder beside this sweep's, not a path")
+            require(beside, ("reuse_runs", str(i)), name, "expected the name of a folder next to this sweep's folder, not a path")
         if self.select is not None:
             self._require_arms(self.select.among, "select", "among")
         chosen = self.select is not None and self.control in self.select.among
-        require(not chosen, "control", self.control, "it is among those to choose from, and would then not be evaluated")
+        require(not chosen, "control", self.control, "is a candidate of `select`, and would not be evaluated unless selected")
 
     def _require_arms(self, names: Sequence[str], *place: str) -> None:
         """Refuse a name in the list at `place` that is no arm, at the line of that name."""
@@ -198,7 +198,7 @@ def _written(path: Path) -> Tree:
     arms = tree.get("arms")
     if "control" not in tree and isinstance(arms, dict):
         raise ConfigError(
-            f"{path}: the key 'control' is missing: the arm that all others are held against; write control: and one of "
+            f"{path}: the key 'control' is missing: the arm that all others are compared with; set control: to one of "
             f"{', '.join(map(str, arms))}"
         )
     if not isinstance(other := tree.get("base"), str):
@@ -210,7 +210,7 @@ def _written(path: Path) -> Tree:
     except ConfigError as error:
         raise ConfigError(f"{spot}: base: {error}") from error
     if not isinstance(edits := theirs.get("base"), dict):
-        raise ConfigError(f"{spot}: base = {other!r}: that design has no edits of its own to take; name the one that has them")
+        raise ConfigError(f"{spot}: base = {other!r}: that design has no edits; use the design that has them")
     lines = {place: line for place, line in theirs.origins.items() if place[:1] == ("base",) and place[1:]}
     return Tree({**tree, "base": edits}, {**tree.origins, **lines})
 
@@ -232,7 +232,7 @@ def label_of(stem: str) -> str | None:
 def resolve(
     design: DesignSpec, source: Path, policy: str | None = None, edits: Sequence[tuple[str, str]] = ()
 ) -> tuple[list[Arm], list[str]]:
-    """The arms with every control that is missing, and what had to be left out, as sentences.
+    """The arms with all missing controls, and sentences about controls that do not exist.
 
     source: the design's file, beside which paths of recipes start and which errors name. policy: the model of every arm, where
     the design makes its own. edits: (a.b, value) of the command line, in every arm.
@@ -249,7 +249,7 @@ def resolve(
             raise ConfigError(_in_design(error, design, name, source, edits)) from error
         label = spec.label or (None if spec.edits else label_of(Path(spec.recipe).stem)) or name
         twin = twin_of(arms, config)
-        same = f"{source}: arms {twin and twin.name!r} and {name!r} train the same thing; keep one of them"
+        same = f"{source}: arms {twin and twin.name!r} and {name!r} have the same configuration; keep one of them"
         refuse((twin is not None, same))
         arms.append(
             Arm(

@@ -1,4 +1,4 @@
-"""What a sweep shows: how far it is, in a table and a line, and with --dry-run what it means."""
+"""Display of a sweep: progress as a table and a line, and the resolved design for --dry-run."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
     runs = {c: (0 if c in taken else c.job.config.steps - c.job.done, found[-NEWEST:]) for c, found in rows.items()}
     training = seconds_left(runs, sweep.workers) if any(steps for steps, _ in runs.values()) else 0.0
     if training is None:
-        return "time left is known after the first steps, evaluation not counted"
+        return "time left unknown before the first steps, without evaluation"
     training *= _by_the_clock(sweep, rows)
     behind = [(cell, task) for cell in sweep.cells for task in sweep.wanted(cell) if task is not cell.train]
     seconds = 0.0
@@ -94,7 +94,7 @@ def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
         left = sum(task not in sweep.over for _, task in of_kind)
         made = [sweep.took[task] for _, task in of_kind if task in sweep.took] or ([] if kind else _recorded(sweep))
         if left and not made:
-            return in_words(training) + ", evaluation not counted" if training else "no training left"
+            return in_words(training) + ", without evaluation" if training else "no training left"
         seconds += left * statistics.median(made[-3:]) if left else 0.0
     seconds = training + seconds / sweep.workers
     return in_words(seconds) if seconds else "nothing left to do"
@@ -118,7 +118,7 @@ def _recorded(sweep: Sweep) -> list[float]:
 
 
 def running_words(sweep: Sweep) -> str:
-    """What the newest step of each unfinished run says: reward, KL, q."""
+    """Reward, KL and q at the newest step of each unfinished run."""
     half = [cell.job for cell in sweep.cells if 0 < cell.job.done < cell.job.config.steps]
     return "".join(
         f"\n  {job.label} {job.done}/{job.config.steps}  {noted(read_metrics(job.directory)[-1])}" for job in half
@@ -137,10 +137,10 @@ def dry_lines(sweep: Sweep) -> list[str]:
     if sweep.base:
         lines += ["  ADDED: the base at every temperature of the evaluation, and tempered over whole completions"]
     elif samples is not None:
-        lines += [f"  by samples alone, as right completions cannot be listed: {samples.n} of each of {samples.problems} problems"]
+        lines += [f"  by samples (right completions cannot be enumerated): {samples.n} for each of {samples.problems} problems"]
     if any(arm.why for arm in sweep.arms):
         lines.append(
-            f"  to decline ADDED arms: `controls: none` in {sweep.source}, or a list of the wanted kinds, such as "
+            f"  to omit ADDED arms: set `controls: none` in {sweep.source}, or list the required kinds, such as "
             f"`controls: [{', '.join(KINDS[:2])}]` (of {', '.join(KINDS)})"
         )
     lines += [f"  {said}" for said in replaced(sweep)]

@@ -1,7 +1,7 @@
-"""Work in processes of one thread: training runs with a directory each, and exact evaluations that are made only once.
+"""Jobs in single-threaded processes: training runs with one directory each, and exact evaluations.
 
-What is complete is told from the files alone (a run's policy and configuration, a record's weights and problems), so an
-interrupted demo or sweep is continued by the same command.
+The state of a job is determined only by its files (a run's policy and configuration, a record's weights and problems), so the same
+command continues an interrupted demo or sweep.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NICE = 5  # of the processes: whoever sits at the machine comes first
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One training run; a key by identity, since its configuration holds mappings. arm: its name in tables."""
+    """One training run; hashed by identity, because its configuration contains mappings. arm: its printed name."""
 
     arm: str
     recipe: Path
@@ -73,7 +73,7 @@ class Job:
         return min(self.config.steps, steps_logged(self.directory))
 
     def facts(self) -> dict[str, Any]:
-        """What its run.json says; `ConfigError` where that file is damaged."""
+        """The contents of run.json; raises `ConfigError` for a damaged file."""
         return read_record(self.directory, ("config", "data"), ConfigError, self.elsewhere())
 
     def _other_settings(self) -> dict[str, tuple[Any, Any]]:
@@ -87,7 +87,7 @@ class Job:
         return found | data
 
     def check_same_run(self) -> None:
-        """Refuse a folder whose run had other settings; more steps are the one change that continues it."""
+        """Raise ConfigError for a folder whose run has other settings; only a larger number of steps continues a run."""
         if not is_run(self.directory):
             return
         found = self._other_settings()
@@ -97,11 +97,11 @@ class Job:
             lines = "".join(
                 f"\n  {place}: {json.dumps(old)} -> {json.dumps(new)}" for place, (old, new) in found.items()
             )
-            raise ConfigError(f"{self.directory} holds a run with other settings:{lines}\n{self.elsewhere()}")
+            raise ConfigError(f"{self.directory} contains a run with other settings:{lines}\n{self.elsewhere()}")
 
     def elsewhere(self) -> str:
         """What helps where this run cannot go on."""
-        return f"choose another --out, or delete {self.directory} to train this arm anew"
+        return f"choose another --out, or delete {self.directory} to train this arm again"
 
     def words(self) -> list[str]:
         """The command and its arguments, as after `sage-rlvr`."""
@@ -115,18 +115,18 @@ class Job:
             log=self.directory / "output.log",
             done=lambda: self.finished,
             threads=self.config.engine.threads or 1,
-            advice=f"The same command continues it; where it was refused, {self.elsewhere()}.",
+            advice=f"The same command continues it; after an error about settings, {self.elsewhere()}.",
             after=after,
         )
 
 
 def steps_logged(run: Path) -> int:
-    """Whole lines of a run's metrics, one per step: what a display may ask for twice a second."""
+    """Complete lines of a run's metrics, one per step."""
     return count_lines(run / METRICS)
 
 
 def as_read_back(tree: Any) -> Any:
-    """The tree as JSON gives it back: text keys, lists."""
+    """The tree after a JSON round trip: text keys, lists."""
     return json.loads(json.dumps(tree))
 
 
@@ -136,7 +136,7 @@ def as_read_back(tree: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One `sage-rlvr WORDS...` in a process of its own.
+    """One `sage-rlvr` command in a separate process.
 
     log: where its output is appended. done: whether its result is there and whole. advice: what helps when it failed.
     after: tasks whose results it reads; it waits for them, and is left out where one of them failed. place: its result; goes_on:
@@ -166,8 +166,8 @@ def run_tasks(
     over: set[Task] | None = None,
     took: dict[Task, float] | None = None,
 ) -> None:
-    """Run what is not done, in the given order, `workers` at a time. Ctrl-C, SIGTERM or a closed terminal ask every process
-    to save, and end.
+    """Run unfinished tasks in this order, `workers` at a time. Ctrl-C, SIGTERM or a closed terminal make every process save and
+    exit.
 
     failed: told of a task that ended without its result, and why; the others go on. None: the first failure stops all and
     is raised as SageError. over: filled with the tasks whose result is there, for a display; took: with the seconds that each

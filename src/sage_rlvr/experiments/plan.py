@@ -1,4 +1,4 @@
-"""Everything that a design asks for, as runs and tasks, what of it is there, and its record in design.json."""
+"""The runs and tasks of a design, their state, and the record in design.json."""
 
 from __future__ import annotations
 
@@ -175,13 +175,13 @@ def _check_alike(arms: Sequence[Arm], steps_differ: bool) -> None:
         values = {json.dumps(dump(arm.config).get(name), default=str) for arm in arms}
         if len(values) > 1:
             raise ConfigError(
-                f"the arms differ in {name}: {', '.join(sorted(values))}; one design has one, set it in `base`"
+                f"the arms differ in {name}: {', '.join(sorted(values))}; a design has a single value, set it in `base`"
             )
     steps = {arm.config.steps for arm in arms}
     if len(steps) > 1 and not steps_differ:
         raise ConfigError(
-            f"the arms differ in steps: {sorted(steps)}; one design has one number, set it in `base`, or say "
-            "`steps_differ: true` where the length is what is compared"
+            f"the arms differ in steps: {sorted(steps)}; a design has a single number, set it in `base`, or set "
+            "`steps_differ: true` to compare training lengths"
         )
 
 
@@ -203,19 +203,19 @@ def _evaluations(design: DesignSpec, folder: Path, arm: Arm) -> dict[str, Exact]
 
 def _check_sampled(design: DesignSpec, task: Asked) -> None:
     """ConfigError unless a task without listed right completions is evaluated by samples, and nothing exact is asked for."""
-    lacks = f"task {task.name}: its right completions cannot be listed ({type(task).__name__} has no solutions)"
+    lacks = f"task {task.name}: its right completions cannot be enumerated ({type(task).__name__} has no solutions)"
     refuse(
         (
             design.evaluate.samples is None,
             f"{lacks}, so its arms cannot be evaluated exactly; evaluate them by samples, with the line `evaluate: {{samples: "
-            "{problems: 100, n: 64, guide: null}}` in the design, or give the task solutions(problem)",
+            "{problems: 100, n: 64, guide: null}}` in the design, or implement solutions(problem) in the task",
         ),
-        (design.select is not None, f"{lacks}, and `select` reads exact evaluations; leave select out"),
+        (design.select is not None, f"{lacks}, and `select` needs exact evaluations; omit select"),
         *(
-            (bool(getattr(design, name)), f"{lacks}, and `{name}` is read off exact evaluations; leave {name} out")
+            (bool(getattr(design, name)), f"{lacks}, and `{name}` needs exact evaluations; omit {name}")
             for name in ("baselines", "oracle")
         ),
-        (bool(design.evaluate.ood), f"{lacks}, and other worlds (ood) are evaluated exactly; leave evaluate.ood out"),
+        (bool(design.evaluate.ood), f"{lacks}, and other tasks (ood) are evaluated exactly; omit evaluate.ood"),
         (
             not problems_of(task, design.evaluate.split, EVALUATION_SEED, 1, design.evaluate.sampling),
             f"evaluate.split = {design.evaluate.split!r}: task {task.name} has no such problems; choose another split",

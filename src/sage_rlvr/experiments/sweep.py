@@ -1,4 +1,4 @@
-"""`sage-rlvr sweep DESIGN.yaml`: train, evaluate and sample every run of a design, in processes, resumable at any point.
+"""`sage-rlvr sweep DESIGN.yaml`: train, evaluate and sample every run of a design in separate processes; resumable at any time.
 
     OUT/design.json                    what was resolved: arms, controls that were added and why, state of every run
     OUT/recipes/<arm>.yaml             the whole recipe of an arm, as its runs are given it

@@ -87,7 +87,7 @@
     const known = own(row, row.e || []).filter((value) => value !== null);
     if (known.length) said.push("mean entropy " + digits(known.reduce((a, b) => a + b, 0) / known.length));
     if (row.u) said.push(Math.ceil(row.u.length / 2) + " turns");
-    if (row.l) said.push(row.u ? "unfinished" : "met the length limit");
+    if (row.l) said.push(row.u ? "unfinished" : "reached the length limit");
     if (row.x) said.push(row.x.toLocaleString("en") + " more characters are in the store");
     return said.join(" · ");
   }

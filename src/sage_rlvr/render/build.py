@@ -1,8 +1,8 @@
-"""A page of values: its Markdown, its HTML, its figures. The values are made by `results.page`; here they are only drawn.
+"""Render a page as Markdown, HTML and figures from the values of `results.page`.
 
 page = Page(page_of(Results.read("runs/demo")))
 page.html()                            one file that opens with the network off
-page.markdown("figures")               the rendered template itself, figures as links
+page.markdown("figures")               the rendered template, figures as links
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sage_rlvr.results.tables import frame_of
 from sage_rlvr.runs import write_json_atomic, write_text_atomic
 from sage_rlvr.text import visible
 
-# No request may leave the page, and no script runs but the one whose hash is named; {script} is 'none' where there is none
+# The page sends no requests and runs only the script with this hash; {script} is 'none' without a script
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src {script}; base-uri 'none'; form-action 'none'; "
     "object-src 'none'"
@@ -39,9 +39,9 @@ POLICY = (
 
 
 class Page:
-    """Values of `page_of`, and how each arm is drawn.
+    """Values of `page_of` with the look of each arm.
 
-    rows: one dict a comparison on it; written: the files of the last `write`.
+    rows: one dict per comparison. written: the files of the last `write`.
     """
 
     def __init__(self, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -51,7 +51,7 @@ class Page:
 
     @property
     def answer(self) -> str:
-        """The one line that answers the question."""
+        """One line that answers the design's questions."""
         return str(self.values["answer"])
 
     def to_frame(self) -> Any:
@@ -62,15 +62,15 @@ class Page:
         return "\n".join([f"Page {self.values['title']}", self.answer, *map(str, self.written)])
 
     def _repr_html_(self) -> str:
-        """The page itself, framed."""
+        """The page in an iframe."""
         return f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="800" style="border:0"></iframe>'
 
     def markdown(self, pictures: str | None = None) -> str:
-        """GitHub Markdown. pictures: the relative folder of the figures, None where there are none."""
+        """GitHub Markdown. pictures: the relative folder of the figures, or None."""
         return self._render(pictures, browsing=False)
 
     def html(self) -> str:
-        """One self-contained document: no request leaves it, all text is escaped, at most one script of our own runs."""
+        """A self-contained document: no requests, all text escaped, at most one script of this package."""
         text = self._render("figures", browsing=True)
         drawn = {key: Markup(svg_of(figure, key, label)) for key, (figure, label) in self.figures.items()}
         data = self.values["browser"]
@@ -85,7 +85,7 @@ class Page:
         )  # fmt: skip
 
     def write(self, out: Path, form: str = "html", png: Path | None = None) -> list[Path]:
-        """The page as HTML or Markdown in a file or folder, and its figures as PNG where a folder is named: what was written."""
+        """Write the page as HTML or Markdown to a file or folder, and its figures as PNG to `png`. Returns the written files."""
         if out.is_dir():
             out = out / ("report.html" if form == "html" else "report.md")
         folder = None if png is None else Path(os.path.relpath(png, out.parent)).as_posix()
@@ -95,14 +95,14 @@ class Page:
         return self.written
 
     def pictures(self, folder: Path) -> list[Path]:
-        """Every figure that was drawn so far as PNG, named by its key."""
+        """Write every figure drawn so far as PNG, named by its key."""
         folder.mkdir(parents=True, exist_ok=True)
         for key, (figure, _) in self.figures.items():
             (folder / f"{key}.png").write_bytes(png_of(figure))
         return [folder / f"{key}.png" for key in self.figures]
 
     def _colored(self, store: Mapping[str, str]) -> dict[str, str]:
-        """A store of the browser in the color of its arm."""
+        """A store of the sample browser in the color of its arm."""
         return {"name": store["name"], "color": self.looks[store["arm"]].color, "guide": store["guide"]}
 
     def _render(self, pictures: str | None, *, browsing: bool) -> str:
@@ -121,7 +121,7 @@ class Page:
 
 
 def template(name: str, **values: Any) -> str:
-    """A template of this folder with its values; runs of empty lines become one."""
+    """Render a template of this folder; several empty lines become one."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(asset),
@@ -138,12 +138,12 @@ def asset(name: str) -> str:
 
 
 def summary_page(path: Path) -> Page:
-    """Of a folder the sentences and tables of its summary."""
+    """The page with the sentences and tables of a folder's summary."""
     return Page(page_of(Results.read(path), brief=True))
 
 
 def write_summary(path: Path) -> dict[str, Any]:
-    """summary.json and summary.md of a folder, in it; returns the former."""
+    """Write summary.json and summary.md into a folder; returns the summary."""
     page = summary_page(path)
     found: dict[str, Any] = page.values["summary"]
     write_json_atomic(path / "summary.json", found)

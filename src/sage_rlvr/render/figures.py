@@ -1,6 +1,6 @@
-"""Figures: values in, a `Figure` out, no global state. Every mean has its interval; `shown` is how each arm is drawn.
+"""Figures: functions from values to a `Figure`, without global state. Every mean has an interval; `shown` has the look of each arm.
 
-A new figure is one function here and one line in report.md.j2.
+A new figure needs one function here and one line in report.md.j2.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from sage_rlvr.stats.intervals import Interval
 Floats = NDArray[np.float64]
 
 SMALL = 0.01  # differences up to here stand on a linear scale
-SCALE = f"The scale is linear up to {SMALL:g} and logarithmic beyond."  # of differences, said under them
+SCALE = f"The scale is linear up to {SMALL:g} and logarithmic above."  # of differences, said under them
 _HEAT = np.array([(0.93, 0.95, 0.99), (0.42, 0.62, 0.85), (0.05, 0.22, 0.46)])  # low to high, alike on a dark page
 _PLAIN = FuncFormatter(lambda x, _: f"{x:g}")
 
 
 def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "") -> Figure:
-    """A score over k on a log2 axis, with bands: pass@k, or what `count` says."""
+    """A score over k on a log2 axis with bands: pass@k, or the score named `count`."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((5.2, 4.1))
         for name, (ks, mean, low, high) in lines.items():
@@ -61,8 +61,8 @@ def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "") -> Figure:
 def difference(
     shown: Looks, pair: tuple[str, str], found: CurveComparison | GapCurve, ylabel: str, limits: tuple[float, float]
 ) -> Figure:
-    """The paired difference a - b with its band on a scale that all pairs share: over k, or (`GapCurve`) over the pass@1 that both
-    have along their frontiers, where a dotted rule is b's own at temperature 1."""
+    """The paired difference a - b with its band on a common scale of all pairs: over k, or (`GapCurve`) over the common pass@1
+    along the frontiers, with a dotted line at pass@1 of b at temperature 1."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((4.0, 2.7))
         color = shown[pair[0]].color
@@ -138,9 +138,9 @@ def frontier(
 
 
 def training(shown: Looks, runs: Mapping[str, Sequence[Mapping[str, Floats]]], metric: str) -> Figure | None:
-    """One metric over training: thin each seed, bold their mean, both as moving means over a twentieth of the run; where no arm
-    has a second seed the raw steps are the thin lines. runs: arm -> of each seed {"step": (S,), metric: (S,)}. None where no run
-    recorded the metric."""
+    """One metric over training: thin lines for seeds, bold for their mean, both as moving means over a twentieth of the run. If no
+    arm has a second seed, the thin lines are the raw steps. runs: arm -> one {"step": (S,), metric: (S,)} per seed. None if no run
+    logged the metric."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((4.2, 3.2))
         several, drawn, thin_lines, bold_lines = max(map(len, runs.values())) > 1, [], [], []
@@ -182,7 +182,7 @@ def moving_mean(values: ArrayLike, width: int) -> Floats:
 
 
 def support(shown: Looks, kept: Mapping[str, tuple[float, float, float]], base: float) -> Figure:
-    """Right completions in each arm's support against the base's: arm -> (kept, gained, lost), means over seeds."""
+    """Right completions in each arm's support relative to the base: arm -> (kept, gained, lost), means over seeds."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((5.2, 0.5 * len(kept) + 1.5))
         for row, (name, (keep, gain, lose)) in enumerate(kept.items()):
@@ -219,7 +219,7 @@ def tails(shown: Looks, values: Mapping[str, ArrayLike], base: str) -> Figure:
 
 
 def shares(shown: Looks, found: Mapping[str, Mapping[str, Interval]], xlabel: str) -> Figure:
-    """Shares of classes, one row a class and one mark with its interval an arm: arm -> class -> interval."""
+    """Shares of classes, one row per class and one mark with interval per arm: arm -> class -> interval."""
     with matplotlib.rc_context(RC):
         classes = list(next(iter(found.values())))
         figure, axes = canvas((5.2, 0.09 * len(classes) * len(found) + 0.22 * len(classes) + 1.6))
@@ -278,7 +278,7 @@ def heat(
     names: tuple[str, str],
     title: str,
 ) -> Figure:
-    """A grid of numbers, each written in its cell; a missing one is hatched and says "not run". cells: (row, column) -> value."""
+    """A grid of numbers with text in each cell; missing cells are hatched and labeled "not run". cells: (row, column) -> value."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((1.05 * len(columns) + 2.2, 0.62 * len(rows) + 1.6))
         values = [value for value in cells.values() if math.isfinite(value)]
@@ -315,7 +315,8 @@ def _heat_cell(axes: Axes, x: int, y: int, value: float, low: float, high: float
 
 
 def _limits(thin: Floats, bold: Floats) -> tuple[float, float]:
-    """Limits that hold every bold line and all but the rarest points of the thin ones, so that one spike flattens nothing."""
+    """Limits that include every bold line and all but the most extreme points of thin lines, so that one spike does not
+    dominate."""
     low, high = np.nanquantile(np.where(np.isfinite(thin), thin, np.nan), [0.002, 0.998])
     low, high = min(low, np.nanmin(bold)), max(high, np.nanmax(bold))
     room = 0.05 * (high - low) or 0.05 * max(abs(high), 1.0)

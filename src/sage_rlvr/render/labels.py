@@ -1,4 +1,4 @@
-"""Labels of points of a figure whose layout is settled: each at its point, on free ground, a thin line between them."""
+"""Label points of a figure with final layout, at free positions with a thin connecting line."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Point = tuple[float, float]
 def label_points(
     axes: Axes, points: Sequence[tuple[str, Point]], marks: Sequence[Point], lines: Sequence[Point], color: str
 ) -> None:
-    """Label points in this order; one for which there is no room has no label, but for the first. points: (text, place); a label
-    lies on none of them, on no mark, on no text that is there and on no other label, and avoids places of lines."""
+    """Label points in this order; a label without free space is left out, except the first. points: (text, position). A label
+    overlaps no point, mark, text or other label, and avoids lines."""
     figure = axes.figure
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     inside, places = axes.get_window_extent(renderer), _pixels(axes, [*(at for _, at in points), *marks])

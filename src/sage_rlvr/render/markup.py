@@ -1,7 +1,7 @@
-"""Values as Markdown, and a page's Markdown as HTML by markdown-it-py. No text of unknown origin becomes markup.
+"""Convert values to Markdown and a page's Markdown to HTML with markdown-it-py. Untrusted text never becomes markup.
 
-Every value is escaped for Markdown unless it is `Markup`; raw HTML of the Markdown stays text, but for our own folds and line
-breaks in cells. Images become the figures of the page, so the HTML loads nothing.
+Every value is escaped for Markdown unless it is `Markup`. Raw HTML stays text, except the folds and line breaks of this package.
+Images become the figures of the page, so the HTML loads no files.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from sage_rlvr.text import escaped as in_markdown
 from sage_rlvr.text import visible
 
 CHIPS: dict[str, str] = {end: f"word {end.name.lower().replace('_', ' ')}" for end in End}
-"""What the page draws as a chip where it stands in bold, and its classes."""
+"""Outcome -> CSS classes; an outcome in bold is displayed as a chip."""
 _OPEN = re.compile(r"<details><summary>(.*)</summary>")
 
 
 def escaped(value: Any) -> Markup:
-    """One line of Markdown that shows the value as it is; `Markup` stays."""
+    """One line of Markdown that displays the value literally; `Markup` is returned unchanged."""
     return value if isinstance(value, Markup) else Markup(in_markdown(value))
 
 
 def tabled(table: Table, chips: bool = False) -> Markup:
-    """A table with its notes; what stands beneath the first line of a cell is small."""
+    """A table with its notes; further lines of a cell are small."""
     return Markup(table.markdown(chips))
 
 
 def plain(value: Any) -> Markup:
-    """A line inside a tag, where no Markdown is read."""
+    """A line inside an HTML tag, without Markdown."""
     return Markup(html.escape(" ".join(visible(str(value)).split()), quote=False))
 
 
 def fenced(text: str) -> Markup:
-    """A block of code that nothing in it can close."""
+    """A code block whose content cannot close it."""
     fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return Markup(f"{fence}text\n{visible(text)}\n{fence}")
 
 
 def as_script(data: Any) -> str:
-    """JSON in ASCII that may stand in a script element: no "<", ">" or "&" is left, so nothing closes the element."""
+    """ASCII JSON for a script element, without "<", ">" and "&", so that no text closes the element."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.translate({ord(character): f"\\u{ord(character):04x}" for character in "<>&"})
 
 
 def to_html(text: str, figures: Mapping[str, Markup]) -> tuple[Markup, list[tuple[str, str]]]:
-    """The HTML of a page's Markdown, and (anchor, title) of its sections. figures: key, an image's file name without its
-    ending -> what stands in its place."""
+    """The HTML of a page's Markdown, and (anchor, title) of its sections. figures: key (an image's file name without suffix) -> the
+    replacement of the image."""
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     alternatives = {"alt": ["paragraph", "reference", "blockquote", "list"]}
     reader.block.ruler.before("fence", "fold", _fold, alternatives)
@@ -99,7 +99,7 @@ def _break(state: StateInline, silent: bool) -> bool:
 
 
 def _page(state: StateCore) -> None:
-    """Anchors of headings, chips, and paragraphs of figures alone."""
+    """Add anchors to headings and classes to chips and to paragraphs with only figures."""
     for before, token, after in _threes(state.tokens):
         if token.type != "inline":
             continue

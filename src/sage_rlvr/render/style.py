@@ -1,4 +1,4 @@
-"""The look of every figure: color, marker and dash of an arm by its place in the design; figures as SVG and PNG."""
+"""The style of all figures: color, marker and dash of an arm by its index in the design; export as SVG and PNG."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RC = {
 
 @dataclass(frozen=True)
 class Look:
-    """How an arm is drawn wherever it appears; color is never the only difference."""
+    """The color, marker and dash of an arm in all figures; color is never the only difference."""
 
     color: str
     marker: str
@@ -55,7 +55,7 @@ Looks = Mapping[str, Look]
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """The look of each arm by its place, the base first; more arms than colors keep markers that differ."""
+    """The look of each arm by index, the base first; arms beyond the number of colors still have different markers."""
     colors = list(PALETTE)
     out = {}
     for i, name in enumerate(dict.fromkeys(names)):
@@ -66,7 +66,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def dark_twins() -> dict[str, str]:
-    """Every color a figure may hold -> its twin on a dark page; the page turns them into CSS variables."""
+    """Every figure color -> its counterpart on a dark page; the page uses CSS variables."""
     return {**PALETTE, INK: "#e6e8eb", MUTED: "#9aa3ad", GRID: "#343a42"}
 
 
@@ -78,7 +78,8 @@ def canvas(size: tuple[float, float]) -> tuple[Figure, Axes]:
 
 
 def key_above(figure: Figure, shown: Looks, names: Sequence[str], *, marked: bool = True, lines: bool = True) -> None:
-    """A key over the panels; call before `saved`. The figure grows by each row beyond two, so that the panels keep their height."""
+    """A legend above the panels; call before `saved`. The figure grows with each row beyond two, so that the panel height is
+    constant."""
     handles = [
         Line2D(
             [], [], color=shown[name].color, marker=shown[name].marker if marked else "", markersize=6.5,
@@ -94,7 +95,7 @@ def key_above(figure: Figure, shown: Looks, names: Sequence[str], *, marked: boo
 
 
 def saved(figure: Figure, path: str | Path | None = None) -> Figure:
-    """The figure with its layout settled, so that every later drawing of it is the same; saved when `path` is given."""
+    """Fix the layout of a figure, so that every later drawing is identical; with `path`, save the figure."""
     figure.draw_without_rendering()  # type: ignore[no-untyped-call]
     figure.set_layout_engine("none")
     if path is not None:

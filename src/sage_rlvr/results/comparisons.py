@@ -1,9 +1,9 @@
-"""THE list of comparisons: pairs from the design, each metric once, corrected by Holm once in at most two families.
+"""The list of all comparisons: each pair of the design and each metric once, Holm-corrected in at most two families.
 
-primary       what the design asks under `questions:`; where it has baselines every candidate against them and against the tempered
-              base, pass@8 and pass@k at equal pass@1; else every arm against its controls at pass@1 and pass@k on the main task,
-              at the reference temperature
-exploratory   everything else: other temperatures, frontiers, equal pass@1, equal raw KL, other worlds, the base
+primary       the design's `questions:`; in a design with baselines, every candidate against them and against the tempered base,
+              pass@8 and pass@k at equal pass@1; else every arm against its controls, pass@1 and pass@k on the main task at the
+              reference temperature
+exploratory   all other comparisons: other temperatures, frontiers, equal pass@1, equal raw KL, other tasks, the base
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ TEMPERED = "base tempered over whole completions"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """a minus b on a metric and a task ("": the main one). adjusted: Holm's p among the `family_size` tests of its family, NaN if
-    no test was made. left_out: training seeds in which it could not be read; covers: the pass@1 over which a mean goes."""
+    """The difference a minus b in a metric on a task ("": the main task).
+
+    adjusted: Holm's p among the `family_size` tests of the family, NaN without a test. left_out: number of training seeds without
+    a value. covers: the range of pass@1 that a mean is taken over."""
 
     a: str
     b: str
@@ -51,13 +53,13 @@ class Row:
 
     @property
     def holds(self) -> bool:
-        """Whether a difference outlasts the correction of its family."""
+        """Whether the difference is significant after the correction of its family."""
         level = self.comparison.difference.level
         return self.comparison.outcome in ("better", "worse") and self.adjusted < 1 - level
 
 
 def compare(results: Results) -> list[Row]:
-    """Every comparison of these results, corrected; of a stored summary those that it holds."""
+    """Every comparison of these results, corrected. A stored summary has only the comparisons that it contains."""
     if results.stored is not None and not results.records:
         from sage_rlvr.results.stored import rows_of_summary
 
@@ -68,8 +70,11 @@ def compare(results: Results) -> list[Row]:
 
 
 def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
-    """The rows in their families, with Holm's p over the tests of each. A discarded candidate is in the primary family with as many
-    tests as one of those that were run has at most, each with p = 1."""
+    """The rows with their family and Holm's p.
+
+    A candidate that the design discarded counts in the primary family with p = 1, with as many tests as a candidate that was
+    run."""
+    made = [replace(row, comparison=row.comparison.of_shares()) if row.metric.name == "pass" else row for row in made]
     primary, design = _primary(results, made), results.design
     rows = [replace(row, family="primary" if row in primary else "exploratory") for row in made]
     for family in ("primary", "exploratory"):
@@ -83,8 +88,8 @@ def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
 
 
 def answering(design: Design, rows: Sequence[Row]) -> list[tuple[Question, list[Row]]]:
-    """The design's questions, each with its rows of either sign. A row at the same raw KL is of each of the arms that it is read
-    between, and answers to the name of any."""
+    """The design's questions, each with its rows of either sign. A row at equal raw KL answers questions about each of the arms
+    that it interpolates between."""
     tasks = {row.task for row in rows}
     main = tasks.pop() if len(tasks) == 1 else ""  # of samples alone every row carries its task's name
 
@@ -150,7 +155,7 @@ def _exact(results: Results) -> Iterator[Row]:
 
 
 def shared(results: Results, a: str, b: str, task: str = "") -> list[int]:
-    """Training seeds that both arms were evaluated with; the base stands for all."""
+    """Training seeds with an evaluation of both arms. The base counts for every seed."""
     one, two = set(results.seeds(a, task)), set(results.seeds(b, task))
     base = results.design.base
     return sorted(one if b == base and two else two if a == base and one else one & two)
@@ -161,9 +166,11 @@ def _row(pair: Pair) -> partial[Row]:
 
 
 def sides(results: Results, a: str, b: str, task: str = "", temperature: float = REFERENCE) -> tuple[Scores, Scores] | None:
-    """Scores of both at the training seeds that both have; from samples of arms that were named one by one, or of the base, as they
-    are. None where one was not evaluated there, or one is exact and the other of samples; and, with a note in the results, where
-    a training seed that both have lacks the temperature."""
+    """Scores of both arms at their common training seeds. Samples of the base, and of arms that were passed as separate paths, are
+    used unpaired.
+
+    None if an arm has no evaluation there, or if only one of the two is exact. None with a note in the results if a common training
+    seed has no evaluation at this temperature."""
     one, two = (results.scores(name, task, temperature) for name in (a, b))
     if one is None or two is None or (one.n is None) != (two.n is None):
         return None
@@ -174,7 +181,7 @@ def sides(results: Results, a: str, b: str, task: str = "", temperature: float =
     for name, missing in lacking.items():
         on, which = f" on {task}" if task else "", ", ".join(map(str, sorted(missing)))
         note = f"{a} and {b} are not compared at T = {temperature:g}{on}: {name} has no evaluation there of training seed {which}."
-        if missing and note not in results.notes:  # every list and table asks
+        if missing and note not in results.notes:  # called for every list and table
             results.notes.append(note)
     return (one.only(seeds), two.only(seeds)) if seeds and not any(lacking.values()) else None
 
@@ -193,8 +200,7 @@ def _paired(results: Results, left: Floats, right: Floats) -> Comparison:
 
 
 def _of_gaps(pair: Pair, metric: Metric, gaps: Sequence[float | None], reason: Reason) -> Row:
-    """One gap per training seed against zero; unknown where some seed has none: those are the ones in which the two lie farthest
-    apart."""
+    """One gap per training seed against zero. "unknown" if a seed has no gap: such seeds are those with the largest differences."""
     known = [gap for gap in gaps if gap is not None]
     if known and len(known) == len(gaps):
         found = paired_seeds(known, np.zeros(len(known)))
@@ -204,13 +210,13 @@ def _of_gaps(pair: Pair, metric: Metric, gaps: Sequence[float | None], reason: R
 
 
 def _both(results: Results, pair: Pair) -> list[tuple[Exact, Exact]]:
-    """The records of both at every shared seed; none where one was read at a single temperature."""
+    """The records of both arms at every shared seed; empty if a record has a single temperature."""
     both = [(results.exact(pair[0], seed), results.exact(pair[1], seed)) for seed in shared(results, *pair[:2])]
     return both if all(len(one.record.logps) > 1 for two in both for one in two) else []
 
 
 def _frontiers(results: Results, pair: Pair) -> Iterator[Row]:
-    """pass@k at equal pass@1: the mean over all that both cover."""
+    """pass@k at equal pass@1: the mean over the pass@1 that both arms cover."""
     both, metric = _both(results, pair), Metric(k=results.k, at="equal")
     if both and not results.several:
         one, two = both[0]
@@ -228,8 +234,8 @@ def _of_frontier(pair: Pair, metric: Metric, gap: frontiers.FrontierGap, task: s
 
 
 def _near(results: Results, pair: Pair) -> Iterator[Row]:
-    """pass@k and distinct right answers at equal pass@1 near the reference temperature: one place on the frontiers instead of their
-    mean, which their coldest ends drown."""
+    """pass@k and distinct right answers at equal pass@1 near the reference temperature: one point of the frontiers instead of their
+    mean, which the coldest temperatures dominate."""
     both = _both(results, pair) if results.several else []
     for metric in (Metric(k=results.k, at="near"), Metric(name="distinct", k=results.k, at="near")) if both else ():
         gaps = [frontiers.gap_near(*(side.line(metric.name, results.k) for side in two)) for two in both]
@@ -237,8 +243,8 @@ def _near(results: Results, pair: Pair) -> Iterator[Row]:
 
 
 def _at_best(results: Results, pair: Pair) -> Iterator[Row]:
-    """pass@1 of an arm against the base, or of two that were named one by one, each at the temperature of its best; of one training
-    seed also the arm as it is against the base's best, and at the temperature that gives the base the arm's pass@1."""
+    """pass@1 of an arm and the base, or of two arms passed as separate paths, each at its best temperature. For a single training
+    seed also: the arm at T = 1 against the base's best, and the base at the temperature that gives the arm's pass@1."""
     a, b, _ = pair
     asked = b == results.home or results.design.every
     both = [(results.exact(a, seed), results.exact(b, seed)) for seed in shared(results, a, b)] if asked else []
@@ -260,19 +266,19 @@ ABOVE = tuple(
     for t in (REFERENCE, PAPER)
     for name, k in (("pass", FEW), ("pass", 0), ("distinct", 0))
 )
-"""What is read against an envelope; k = 0 stands for the largest."""
+"""The metrics compared with a set of baselines; k = 0 stands for the largest k."""
 
 
 def above(results: Results, name: str, envelope: Envelope, metric: Metric) -> AboveHull | None:
-    """One arm against the hull of an envelope at the arm's own pass@1, over the seeds that all of them have; None where there is
-    none, or the arm was not read at the metric's temperature."""
+    """One arm against the convex hull of a set of baselines at the arm's pass@1, over their common seeds. None without a common
+    seed or without an evaluation of the arm at the metric's temperature."""
     seeds = sorted(set(results.seeds(name)).intersection(*(results.seeds(rival) for rival in envelope.arms)))
     lines = [[results.exact(one, s).line(metric.name, metric.k or 0) for s in seeds] for one in (name, *envelope.arms)]
     return above_hull(lines[0], lines[1:], metric.temperature)
 
 
 def _envelopes(results: Results) -> Iterator[Row]:
-    """Every candidate against what several arms reach with its pass@1."""
+    """Every candidate against the convex hull of each set of baselines."""
     for envelope in results.design.baselines:
         for name in results.design.candidates:
             for metric in (replace(metric, k=metric.k or results.k) for metric in ABOVE):
@@ -303,15 +309,15 @@ def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
 
 
 def _at_home(points: Sequence[frontiers.FrontierPoint], line: Sequence[frontiers.FrontierPoint]) -> float | None:
-    """pass@k of the policy at the reference temperature minus that of the line at its pass@1; None outside."""
+    """pass@k of the policy at the reference temperature minus pass@k of the line at the same pass@1; None outside the line."""
     home = frontiers.at_temperature(points, REFERENCE)
     there = None if home is None else frontiers.passk_at(home.pass1, line)
     return None if home is None or there is None else home.passk - there[0]
 
 
 def _matched(results: Results, arm: Arm, temperature: float) -> Iterator[Row]:
-    """An arm against another method at the beta whose realized raw KL is the arm's own, read between betas: a guided one against
-    itself without its guide."""
+    """An arm against another method at equal raw KL, interpolated between that method's betas: for a guided arm, the same method
+    without the guide."""
     names = (arm.name, *arm.matched)
     if not arm.matched or not all(results.seeds(name) for name in arm.matched):
         return
@@ -335,8 +341,8 @@ def _matched(results: Results, arm: Arm, temperature: float) -> Iterator[Row]:
 
 
 def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
-    """Scores (K,) at raw KL `kl` of a method that was trained at several betas: kls (B,) and scores (B, K), linear in log KL
-    between neighbors. None outside, where nothing was trained, and where one is 0 or not finite, which has no logarithm."""
+    """Scores (K,) at raw KL `kl` of a method trained at several betas with kls (B,) and scores (B, K): linear interpolation in
+    log KL. None outside the trained range, and if a KL is 0 or not finite and thus has no logarithm."""
     if not all(0 < one < math.inf for one in (kl, *kls)):
         return None
     order = np.argsort(kls)
@@ -347,7 +353,7 @@ def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
 
 
 def _raw_kl(results: Results, pair: Pair) -> Iterator[Row]:
-    """Raw KL at the end of training, nats per token. It is no score: larger or smaller, never better."""
+    """Raw KL at the end of training, nats per token."""
     runs = [[results.runs.get((name, seed)) for name in pair[:2]] for seed in shared(results, *pair[:2])]
     kls = [[None if run is None else run.raw_kl for run in two] for two in runs]
     if results.several and kls and not any(None in two for two in kls):
@@ -356,8 +362,7 @@ def _raw_kl(results: Results, pair: Pair) -> Iterator[Row]:
 
 
 def _added(results: Results) -> list[Pair]:
-    """Added controls but placebos against the control, near the reference temperature alone: their beta is what a guide has to
-    beat."""
+    """Added controls, except placebos, against the control, only near the reference temperature."""
     arms, control = results.design.arms, results.design.control or ""
     added = [arm.name for arm in arms if control and arm.why and results.seeds(arm.name)]
     return [(name, control, "control") for name in added if name not in {control, *(arm.placebo for arm in arms)}]
@@ -368,8 +373,8 @@ def _added(results: Results) -> list[Pair]:
 
 
 def _sampled(results: Results) -> Iterator[Row]:
-    """Every arm against the control on each task, from samples, in a sweep the base and each pair of its design; where both have
-    exact records these say more, and stand alone."""
+    """Every arm against the control on each task, from samples; in a sweep also the base and each pair of the design. Pairs with
+    exact records of both arms are left out, because the exact comparison is more precise."""
     for task in dict.fromkeys(c.task for c in results.counts):
         arms = list(dict.fromkeys(c.store.arm for c in results.counts if c.task == task))
         control = next((name for name in (BASE, results.design.control) if name in arms), arms[0])

@@ -1,4 +1,4 @@
-"""Who is compared with whom: arms with their controls, and the questions that were asked before anything ran."""
+"""Which arms are compared: arms with their controls, and the questions that the design fixed before any run."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 BASE = "base"
 Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power", "envelope"]
-"""Why a pair is compared: the design's control; the arm without its guide; with its q permuted; without a KL; the policy that all
-start from; another named arm; the unguided method at the same raw KL; the base tempered over whole completions; the best of
-several arms at the arm's own pass@1."""
+"""Why a pair is compared. The second arm is: the design's control; the arm without its guide; with q permuted; without the KL
+term; the base; another named arm; the unguided method at equal raw KL; the base tempered over whole completions; the convex hull
+of several arms at equal pass@1."""
 CONTROLS: tuple[Why, ...] = ("control", "plain", "placebo", "no_kl")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One arm. name: in tables and sentences; key: of its folders (`runs/<key>-s<seed>`). why: of a control that was added, what
-    for. plain, placebo, no_kl, matched: names of its controls, found by structure (`experiments.controls`)."""
+    """One arm. name: as printed; key: as in folder names (`runs/<key>-s<seed>`). why: the purpose of an added control. plain,
+    placebo, no_kl, matched: names of its controls, found by structure (`experiments.controls`)."""
 
     name: str
     key: str
@@ -34,8 +34,8 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A comparison that the design names as primary: a minus b (arms by name or key) on a metric as it is printed ("pass@256",
-    "pass@1 at T = 0.3"), on the main task unless another is named."""
+    """A primary comparison of the design: a minus b (arms by name or key) in a metric as printed ("pass@256", "pass@1 at T = 0.3"),
+    by default on the main task."""
 
     a: str
     b: str
@@ -45,8 +45,8 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """Rivals taken together, a method at several betas for one: the convex hull of these arms in pass@1 and pass@k. name: in tables
-    and sentences; arms: by name."""
+    """A set of baselines, such as one method at several betas: the convex hull of these arms in pass@1 and pass@k. name: as
+    printed; arms: by name."""
 
     name: str
     arms: tuple[str, ...]
@@ -54,11 +54,11 @@ class Envelope:
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """arms in order, without the base. base: the policy that all start from, None where none was evaluated. control: the arm that
-    others are held against. every: whether all pairs of arms are compared (they were named one by one). beside: names of arms that
-    it does not ask for, named together with its folder. baselines: rivals of every candidate; oracle: the arm that says how much
-    room there is, trained on right answers it was given. discarded: candidates that were not run, which count in the correction
-    of the primary family. facts: the rest of what a sweep wrote down (design.json)."""
+    """arms: in order, without the base. base: the initial policy of all arms, None without an evaluation. control: the arm that
+    others are compared with. every: whether all pairs of arms are compared (arms passed as separate paths). beside: further arms,
+    passed together with the folder. baselines: sets of baselines for every candidate; oracle: the arm trained on right answers, for
+    the headroom. discarded: candidates that were not run; they count in the correction of the primary family. facts: the other
+    contents of design.json."""
 
     arms: tuple[Arm, ...]
     base: str | None = None
@@ -76,12 +76,12 @@ class Design:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the arms, in order."""
+        """Names of the arms in order."""
         return tuple(arm.name for arm in self.arms)
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The arms that are held against the baselines: all that are in none, but for the ceiling and added controls."""
+        """The arms compared with the baselines: all arms except baselines, the oracle and added controls."""
         rivals = {name for envelope in self.baselines for name in envelope.arms} | {self.oracle}
         return tuple(arm.name for arm in self.arms if arm.name not in rivals and not arm.why and arm.name != self.base)
 
@@ -90,13 +90,13 @@ class Design:
         return next((arm for arm in self.arms if name in (arm.name, arm.key)), None)
 
     def called(self, name: str) -> str:
-        """The name in tables of an arm that is given by name or key; anything else as it is."""
+        """The printed name of an arm that is given by name or key; other strings are returned unchanged."""
         found = self.arm(name)
         return found.name if found else name
 
     def pairs(self) -> list[tuple[str, str, Why]]:
-        """(arm, what it is held against, why), each pair once, those of the questions among them. Controls that were added are
-        held against alone: more comparisons of them would only weaken the correction for the others."""
+        """(arm, comparator, reason), each pair once, with those of the questions. Added controls are only comparators: further
+        comparisons of them would only weaken the correction for the others."""
         found: dict[tuple[str, str], Why] = {}
         for i, arm in enumerate(self.arms):
             rivals: list[tuple[str | None, Why]] = [(self.control, "control"), (arm.plain, "plain"), (arm.placebo, "placebo")]

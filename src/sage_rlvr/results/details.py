@@ -1,6 +1,6 @@
-"""What `compare` says of a pair beyond the rows of the list: the curve over k, how often one is better, what was kept and found.
+"""Details that `compare` prints for a pair: the curve over k, the probability of improvement, and problems kept, gained and lost.
 
-Each has its own interval and no correction: they describe a difference, and decide none.
+Each has its own interval without correction: these lines describe a difference and are not tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sage_rlvr.results.comparisons import Row, sides
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.words import End, told
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
+from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, signed
 from sage_rlvr.stats.curves import CurveComparison, Improvement, probability_of_improvement
 from sage_rlvr.stats.intervals import Interval, all_one, seed_interval
 from sage_rlvr.stats.leash import (
@@ -38,16 +38,16 @@ from sage_rlvr.stats.support import exact_cells, success_probability
 
 EPS = 1 / 256  # "in support" is more likely than this (Definition 4.1)
 LEGEND = (
-    "SRR: preserved / (preserved + shrunk), the share kept of what the control had; NDR: expanded / (preserved + expanded), "
-    "the share that is new of what the arm has; SDS: the harmonic mean of these two; NSCR: (expanded - shrunk) / (preserved + "
-    "expanded + shrunk), above 0 where more was found than lost."
+    "SRR: preserved / (preserved + shrunk), the share of the control's support that was kept; NDR: expanded / (preserved + "
+    "expanded), the share of the arm's support that is new; SDS: the harmonic mean of SRR and NDR; NSCR: (expanded - shrunk) / "
+    "(preserved + expanded + shrunk), above 0 if more was gained than lost."
 )
 WORDS = {"preserved": "preserved", "expanded": "expanded", "shrunk": "shrunk", "outside": "out of support"}
 
 
 def detail_lines(results: Results, rows: Sequence[Row], *, support: bool = False) -> list[str]:
-    """Of every compared pair and task, in order: band, chance of an improvement, kept and found; what each arm cost; steps where
-    they differ. support: of kept and found all cells and rates, with their intervals."""
+    """Lines for every compared pair and task: band over k, probability of improvement, support kept and gained; then the cost of
+    each arm, and training steps if they differ. support: print all cells and rates of the support with intervals."""
     at_home = (row for row in rows if row.metric.at == "temperature" and not row.metric.matched)
     pairs = dict.fromkeys((row.a, row.b, row.task, row.metric.temperature) for row in at_home)
     both = [sides(results, *pair) for pair in pairs if pair[3] == 1.0 or pair[2]]
@@ -57,9 +57,9 @@ def detail_lines(results: Results, rows: Sequence[Row], *, support: bool = False
 
 
 def pair_lines(results: Results, a: Scores, b: Scores, *, support: bool = False) -> Iterator[str]:
-    """All that is said of one pair on one task."""
+    """The lines for one pair on one task."""
     on = f"{a.task}: " if a.task else ""
-    held = f"; {b.arm}'s samples, drawn once, are held fixed" if b.n and len(b.values) == 1 < len(a.values) else ""
+    held = f"; the samples of {b.arm} are held fixed" if b.n and len(b.values) == 1 < len(a.values) else ""
     found = a.band(b, results.k, several=results.several)
     if found is not None:
         yield on + curve_words(found, a.arm, b.arm) + "."
@@ -76,7 +76,7 @@ def pair_lines(results: Results, a: Scores, b: Scores, *, support: bool = False)
 
 
 def improvement(a: Scores, b: Scores, several: bool) -> Improvement | None:
-    """The chance that a run of a is better than one of b on a problem; None below three of several training seeds."""
+    """The probability that a run of a scores higher than a run of b on a problem; None for two training seeds."""
     if not several:
         return probability_of_improvement(a.values[0], b.values[0])
     left, right = np.broadcast_arrays(a.values, b.values)
@@ -84,7 +84,7 @@ def improvement(a: Scores, b: Scores, several: bool) -> Improvement | None:
 
 
 def curve_words(found: CurveComparison, a: str, b: str) -> str:
-    """Where the curves differ: the stretches of k with one outcome, each with its largest difference."""
+    """Where the curves differ: ranges of k with one outcome, each with its largest difference."""
     parts = []
     for outcome, group in groupby(range(len(found.ks)), key=found.outcomes.__getitem__):
         places = list(group)
@@ -92,7 +92,8 @@ def curve_words(found: CurveComparison, a: str, b: str) -> str:
         top = max(places, key=lambda i: abs(found.difference[i]))
         where = f"at k = {first}" + (f" to {last}" if first != last else "")
         size = f" (largest difference {signed(float(found.difference[top]))} at k = {found.ks[top]})"
-        parts.append(f"{told(outcome, found.over)} {where}{size * (outcome != 'unknown')}")
+        within = all(max(abs(found.low[i]), abs(found.high[i])) <= DETECTABLE for i in places)
+        parts.append(f"{told(outcome, detected=within)} {where}{size * (outcome != 'unknown')}")
     many = f"all {len(found.ks)} values of k at once (and is wider than an interval at one k)"
     at = many if len(found.ks) > 1 else "this k"
     return f"{a} vs {b} over k: {'; '.join(parts)}; the {100 * found.level:g} % band holds at {at}, over {found.n} {found.over}"
@@ -102,7 +103,7 @@ def chance_words(found: Improvement, a: str, b: str, what: str) -> str:
     """P(a > b) with its interval."""
     i = found.interval
     words = {"better": "above 1/2", "worse": "below 1/2", "unknown": f"{End.CANNOT}: {i.n} {i.over} are too few"}
-    word = words.get(found.outcome, "tied")
+    word = words.get(found.outcome, "interval includes 1/2")
     ends = f"{100 * i.level:g} % interval {i.low:.3f} to {i.high:.3f} over {i.n} {i.over}: " * math.isfinite(i.width)
     return f"P({a} > {b}), {what}: {i.value:.3f} ({ends}{word})"
 
@@ -114,7 +115,7 @@ def pattern_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: i
 
 
 def pattern_words(found: PatternComparison) -> str:
-    """Both counts and what they support."""
+    """Both counts, Fisher's p and the paired difference."""
     a, b = (
         f"{one.hits} of {one.solutions}" + f" ({_ends(one.micro, '.3f')})" * math.isfinite(one.micro.width)
         for one in (found.a, found.b)
@@ -123,9 +124,9 @@ def pattern_words(found: PatternComparison) -> str:
     if math.isfinite(found.micro.width):
         head += f"; clustered by problem the shares differ by {_ends(found.micro, '+.3f')}"
     if (paired := found.by_problem) is None:
-        return f"{head}; no problem was solved by both, so no paired comparison"
+        return f"{head}; no paired comparison, because no problem was solved by both"
     gap, few = paired.difference, f"; a pattern in fewer than {SPARSE} problems supports no claim" * (not paired.known)
-    word = told(paired.outcome, paired.over)
+    word = told(paired.outcome, detected=paired.detects())
     return f"{head}; {word} over the {gap.n} problems solved by both (difference {gap.value:+.3f}){few}"
 
 
@@ -138,7 +139,7 @@ def _ends(i: Interval, form: str) -> str:
 
 
 def _kept_in_words(results: Results, a: Scores, b: Scores) -> str:
-    """What is kept, found and lost in one sentence, means over training seeds."""
+    """Support kept, gained and lost in one sentence, means over training seeds."""
     many = " (means over training seeds)" * (len(a.values) > 1)
     if a.n is None:
         pairs = _both_logps(results, a, b)
@@ -174,7 +175,7 @@ def _kept_exactly(results: Results, a: Scores, b: Scores) -> Iterator[str]:
     ]
     what = (
         f"right completions with probability above 1/{1 / EPS:.0f} (Definition 4.1)",
-        f"problems with one of them at least, of {len(b.problems)}",
+        f"problems with at least one of them, of {len(b.problems)}",
         f"problems expected to be solved in {results.k} samples",
     )
     for said, *tables in zip(what, *cells, strict=True):
@@ -189,8 +190,8 @@ def _kept_exactly(results: Results, a: Scores, b: Scores) -> Iterator[str]:
 
 
 def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
-    """The same at k of the samples, beside what chance alone would show."""
-    n, head = a.n or 0, f"{a.task}: what {a.arm} keeps of {b.arm}'s problems at {k} samples"
+    """The same at k samples, with the counts that chance would produce."""
+    n, head = a.n or 0, f"{a.task}: problems of {b.arm} that {a.arm} still solves at {k} samples"
     left, right = np.broadcast_arrays(a.values.astype(int), b.values.astype(int))
     if len(left) > 1:
         both = f" and {b.arm}'s samples" if len(b.values) == 1 else ""
@@ -209,10 +210,10 @@ def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
         k == n
     )
     yield (
-        f"{head}: {', '.join(cells)}; two runs of one policy would show {chance} problems expanded and as many shrunk by chance "
-        f"alone{whole}."
+        f"{head}: {', '.join(cells)}; two runs of the same policy would show {chance} problems expanded and as many shrunk by "
+        f"chance{whole}."
     )
-    none = "no problem is solved by either, so nothing is kept, found or lost"
+    none = "neither solves a problem, so no rate is defined"
     yield f"{a.task}: {_rates(leash_intervals(*counts, k), len(b.problems), none)}."
     found, apart = leash_discoveries(*counts), []
     for word, hits in (("new", found.new), ("lost", found.lost)):
@@ -220,7 +221,7 @@ def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
         some = f" ({', '.join(names[:5])}{', ...' * (len(names) > 5)})" * bool(names)
         apart.append(f"{len(names)} {word}{some}")
     yield (
-        f"{a.task}: problems that only one of the two solves, beyond luck (two-sided, at most 5 % chance of even one by luck, all "
+        f"{a.task}: problems that only one of the two solves, significantly (two-sided, family-wise error at most 5 %, all "
         f"{n} samples): {', '.join(apart)}."
     )
 
@@ -231,7 +232,7 @@ def _rates(rates: Mapping[str, Interval], problems: int, none: str) -> str:
 
 
 def _over_seeds(rows: Sequence[LeashCounts], head: str) -> Iterator[str]:
-    """P, E, S, O and the rates: means with Student's intervals over training seeds; nothing below three."""
+    """P, E, S, O and the rates: means with Student's intervals over at least three training seeds."""
     if len(rows) < FEWEST_SEEDS:
         return
     cells = [(word, [getattr(row, name) for row in rows], 0.0, math.inf) for name, word in WORDS.items()]
@@ -249,19 +250,19 @@ def _count(x: float) -> str:
 
 
 def cost_lines(results: Results) -> list[str]:
-    """A line of the tokens that each arm's runs drew and of their optimizer steps, means over training seeds; [] below two arms."""
+    """One line with the sampled tokens and optimizer steps of each arm, means over training seeds; [] for fewer than two arms."""
     told: dict[str, str] = {}
     for arm in dict.fromkeys(arm for arm, _ in results.runs):
         mine = [run for (name, _), run in results.runs.items() if name == arm]
         tokens = [n for run in mine if (n := run.total("rollout/tokens")) is not None]
         steps = [n for run in mine if (n := run.optimizer_steps)]
         if tokens and steps:
-            told[arm] = f"{np.mean(tokens) / 1e6:,.3f} M tokens, {np.mean(steps):,.0f} optimizer steps"
-    return ["Drawn per run: " + "; ".join(f"{name}: {text}" for name, text in told.items()) + "."] if len(told) > 1 else []
+            told[arm] = f"{np.mean(tokens) / 1e6:,.3f} M sampled tokens, {np.mean(steps):,.0f} optimizer steps"
+    return ["Cost per run: " + "; ".join(f"{name}: {text}" for name, text in told.items()) + "."] if len(told) > 1 else []
 
 
 def steps_lines(results: Results) -> list[str]:
-    """A line where arms were trained for different numbers of steps; [] where not, or where nothing is known of it."""
+    """One line if the arms were trained for different numbers of steps; else, or if unknown, []."""
     told: dict[str, str] = {}
     for arm in dict.fromkeys(arm for arm, _ in results.runs):
         steps = sorted({run.steps for (name, _), run in results.runs.items() if name == arm and run.steps})
@@ -270,5 +271,5 @@ def steps_lines(results: Results) -> list[str]:
         return []
     said = "; ".join(f"{name}: {text}" for name, text in told.items())
     return [
-        f"Training steps differ ({said}): a difference between these arms is also one of how long they were trained."
+        f"Training steps differ ({said}): a difference between these arms may come from the number of steps."
     ]

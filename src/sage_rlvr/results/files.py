@@ -1,4 +1,4 @@
-"""The files of result folders, one reader each: design.json, run.json, a run's own record; and what to say of any other file."""
+"""Readers for the files of result folders: design.json, run.json and the record of a run; error texts for other files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sage_rlvr.results.read import Run, State
 from sage_rlvr.runs import RECORD, file_sha256, is_run, read_metrics, read_record
 
 TAKES = (
-    "Results are folders of `sage-rlvr demo` or `sweep` (with runs/ and evaluations/), run directories (run.json), records "
-    "(.npz), sample stores (store.sqlite) and folders with a summary.json; NAME=PATH[,PATH...] names them."
+    "Valid paths are folders of `sage-rlvr demo` or `sweep` (with runs/ and evaluations/), run directories (run.json), records "
+    "(.npz), sample stores (store.sqlite) and folders with a summary.json; NAME=PATH[,PATH...] sets the name of an arm."
 )
 PARTS = ("runs", "evaluations", RECORD, "store.sqlite", "summary.json")
 SHOWN = 6
@@ -27,7 +27,7 @@ SEEDED = re.compile(r"(.+)-s(\d+)")
 
 
 def read_design(path: Path) -> dict[str, Any]:
-    """design.json of a sweep's folder; {} where there is none."""
+    """design.json of a sweep's folder; {} without that file."""
     file = path / "design.json"
     if not file.exists():
         return {}
@@ -37,9 +37,9 @@ def read_design(path: Path) -> dict[str, Any]:
         evaluate = facts.get("evaluate", {})
         parts = [facts.get("left_out", []), facts.get("base_evaluated", []), *map(evaluate.get, ("ood", "temperatures"), ([], []))]
         if not all(isinstance(part, list) for part in parts) or not all(map(_is_run, facts.get("runs", []))):
-            raise TypeError("a list, or a run of it, is of another kind")
+            raise TypeError("`arms` or `runs` has an entry of the wrong type")
         if not all(isinstance(arm.get("recipe", ""), str) for arm in facts.get("arms", ())):
-            raise TypeError("the recipe of an arm is no file's name")
+            raise TypeError("the recipe of an arm is not a file name")
     return facts
 
 
@@ -49,7 +49,7 @@ def _is_run(asked: Mapping[str, Any]) -> bool:
 
 
 def design_of(facts: Mapping[str, Any]) -> Design:
-    """The design that a design.json holds."""
+    """The design in a design.json."""
     written = facts.get("arms", ())
     labels = {str(arm["name"]): str(arm.get("label") or arm["name"]) for arm in written}
 
@@ -76,8 +76,8 @@ def design_of(facts: Mapping[str, Any]) -> Design:
 
 
 def read_run(path: Path, arm: str, seed: int) -> Run:
-    """A run directory: run.json and metrics.jsonl; a DataError says why it cannot be read."""
-    facts = read_record(path, advice="leave this run out, or train it anew")
+    """Read run.json and metrics.jsonl of a run directory. Raises DataError with the reason if that fails."""
+    facts = read_record(path, advice="leave this run out, or train it again")
     config = facts["config"]
     rows, steps = read_metrics(path), config.get("steps", 0)
     whole = (path / "policy" / "config.json").is_file() and len(rows) >= steps
@@ -89,28 +89,30 @@ def read_run(path: Path, arm: str, seed: int) -> Run:
 
 
 def record_of(run: Path, split: str) -> Record:
-    """The record of a run directory, refused where the run has other weights by now than those that were evaluated."""
+    """The record of a run directory. Raises DataError if the run's weights have changed since the evaluation."""
     own, beside = _places(run, split)
     swept = not own.exists() and beside.exists()  # by a sweep or a demo
     record = load_record(beside if swept else own)
     if other_weights(record, run):
         raise DataError(
-            f"{run}: {beside if swept else own.name} is of other weights than its policy/ (the run went on, or is not finished); "
+            f"{run}: {beside if swept else own.name} was made with other weights than policy/ (the run was continued, or is not "
+            "finished); "
             f"evaluate it again: {suggest('eval', run)}"
         )
     return record
 
 
 def store_of(run: Path) -> Path:
-    """The sole sample store of a run directory without an exact record; of none or several, what to give or do instead."""
+    """The only sample store of a run directory without an exact record. Raises DataError for none or several, with the next
+    step."""
     found = stores_of(run)
     if len(found) == 1:
         return found[0]
     if found:
         names = ", ".join(map(str, found[:SHOWN])) + ", ..." * (len(found) > SHOWN)
-        raise DataError(f"{run}: no exact record, and {len(found)} sample stores; name one of them: {names}")
-    ways = f"{suggest('eval', run)} (where all right completions are listed), else {suggest('eval', run, '--samples', '64')}"
-    raise DataError(f"{run}: no such evaluation, neither a record nor samples; make one with: {ways}")
+        raise DataError(f"{run}: no exact record and {len(found)} sample stores; pass the path of one of them: {names}")
+    ways = f"{suggest('eval', run)} (if the task lists all right completions), else {suggest('eval', run, '--samples', '64')}"
+    raise DataError(f"{run}: no evaluation found, neither a record nor samples; create one with: {ways}")
 
 
 def stores_of(run: Path) -> list[Path]:
@@ -124,7 +126,7 @@ def has_store(path: Path) -> bool:
 
 
 def has_record(run: Path, split: str) -> bool:
-    """Whether a run directory has an exact record, its own or one of the sweep that it lies in."""
+    """Whether a run directory has an exact record, in itself or in its sweep."""
     return any(file.exists() for file in _places(run, split))
 
 
@@ -133,31 +135,31 @@ def _places(run: Path, split: str) -> tuple[Path, Path]:
 
 
 def other_weights(record: Record, run: Path) -> bool:
-    """Whether the weight files of the run are not those that the record is of (of an adapter, its own files alone count)."""
+    """Whether the run's weight files differ from those that the record was made with (for an adapter, only the adapter's files)."""
     own = [file_sha256(file) for file in sorted((run / "policy").glob("*.safetensors"))]
     return bool(own) and not str(record.meta.get("weights")).startswith(" ".join(own))
 
 
 def label_of(run: Path, index: int) -> tuple[str, int]:
-    """Arm and training seed of a run directory, in the words of the sweep that it lies in."""
+    """Arm and training seed of a run directory as its sweep names them."""
     stem, seed = address(run, index)
     return design_of(read_design(run.parent.parent)).called(stem), seed
 
 
 def address(path: Path, index: int) -> tuple[str, int]:
-    """Arm and training seed of "grpo-s3"; of other names the place in the list is the seed."""
+    """Arm and training seed of "grpo-s3"; for other names the seed is the index in the list."""
     stem = path.name.removesuffix(".npz")
     match = SEEDED.fullmatch(stem)
     return (match[1], int(match[2])) if match else (stem, index)
 
 
 def is_base(record: Record) -> bool:
-    """Whether a record is of the policy that all start from."""
+    """Whether a record is of the base policy."""
     return record.meta.get("name") == BASE or record.meta.get("model") == "embedded"
 
 
 def state_of(asked: Mapping[str, Any]) -> State:
-    """The state of a run of a design.json; older ones hold "1/2" of one that is training."""
+    """The state of a run in a design.json; older files have "1/2" for a run in training."""
     found: State = asked.get("status", "not run")
     return found if found in get_args(State) else "training"
 
@@ -167,42 +169,43 @@ def state_of(asked: Mapping[str, Any]) -> State:
 
 
 def check_record(path: Path) -> None:
-    """Refuse a file that is no .npz archive with what to give instead; a missing one is left to `load_record`."""
+    """Raise DataError for a file that is not an .npz archive; `load_record` handles a missing file."""
     if not path.is_file() or zipfile.is_zipfile(path):
         return
     if path.suffix == ".npz":
-        raise DataError(f"{path} is damaged, no .npz archive; make it again with: {suggest('eval', 'RUN')}")
-    raise DataError(f"{path} is no record of an evaluation{_instead(path)}. {TAKES}")
+        raise DataError(f"{path} is damaged (not an .npz archive); create it again with: {suggest('eval', 'RUN')}")
+    raise DataError(f"{path} is not a record of an evaluation{_instead(path)}. {TAKES}")
 
 
 def _instead(path: Path) -> str:
-    """What to do with a file that holds no results: sweep a design, train a recipe, name the folder of its parts."""
+    """The next step for a file without results: sweep a design, train a recipe, pass the folder."""
     if path.name in (RECORD, "design.json", "summary.json", "store.sqlite"):
-        return f"; give its folder: {path.parent}"
+        return f"; pass its folder: {path.parent}"
     if path.suffix not in (".yaml", ".yml"):
         return ""
     keys = set(re.findall(r"^(\w+):", read_text(path), re.MULTILINE))
     kinds = {
-        "arms": ("sweep", "a design", "the folder that it fills"), "method": ("train", "a recipe", "its run directory"),
+        "arms": ("sweep", "a design", "the folder that it creates"), "method": ("train", "a recipe", "its run directory"),
         "steps": ("sft", "a recipe", "its run directory"),
     }  # fmt: skip
     for key, (command, what, then) in kinds.items():
         if key in keys:
-            return f", but {what}: `{suggest(command, path)}` runs it first, then give {then}"
+            return f", but {what}: `{suggest(command, path)}` runs it first, then pass {then}"
     return ""
 
 
 def nothing_in(folder: Path) -> str:
-    """Why a folder gives nothing, with the next step: compare's page, folders inside it, or the commands that fill one."""
-    page, head = folder / "report.html", f"{folder} holds no runs, evaluations or samples"
+    """The error text for a folder without results: a page of compare, folders with results inside, or the commands that create
+    one."""
+    page, head = folder / "report.html", f"{folder} contains no runs, evaluations or samples"
     if page.is_file():
-        return f"{head}; a page is already there: {page}. {TAKES}"
+        return f"{head}; it contains a page: {page}. {TAKES}"
     if records := len(list(folder.glob("*.npz"))):
         whole = (folder.parent / "runs").is_dir()
-        what = f"give the one above, {folder.parent}" if whole else f"name them: {folder}/*.npz"
+        what = f"pass its parent, {folder.parent}" if whole else f"pass the files: {folder}/*.npz"
         return f"{folder} is a folder of {records} record{'s' * (records > 1)}; {what}"
     inside = [str(p) for p in sorted(folder.iterdir()) if any((p / name).exists() for name in PARTS)]
     if inside:
         more = ", ..." * (len(inside) > SHOWN)
-        return f"{head} itself, but folders of such; name one of them: {', '.join(inside[:SHOWN])}{more}"
-    return f"{head}. {TAKES} `sage-rlvr demo` and `{suggest('sweep', 'DESIGN')}` make such folders."
+        return f"{head} itself, but folders inside it do; pass one of them: {', '.join(inside[:SHOWN])}{more}"
+    return f"{head}. {TAKES} `sage-rlvr demo` and `{suggest('sweep', 'DESIGN')}` create such folders."

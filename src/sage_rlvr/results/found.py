@@ -1,4 +1,4 @@
-"""What `Results.read` is given, sorted by arm and training seed."""
+"""Sort the paths passed to `Results.read` by arm and training seed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sage_rlvr.results.read import Results, Run, Store
 from sage_rlvr.results.stored import design_of_summary, read_summary
 from sage_rlvr.runs import RECORD, is_run, read_metrics
 
-TEST = "test"  # what is read where neither a caller nor a sweep says which problems
+TEST = "test"  # the split if neither the caller nor a sweep sets one
 
 
 def gather(items: Sequence[str], *, split: str | None, apart: bool) -> Results:
-    """Everything that was named. DataError names what is none of folder, run, record, store and summary."""
+    """Read all paths. Raises DataError for a path that is not a folder, run, record, store or summary."""
     found = _Found(split, apart)
     given: set[str] = set()
     for item in items:
         name, _, paths = item.rpartition("=")
         called = name or Path(item).name
         if apart and called in given:
-            raise DataError(f"two arms are called {called!r}; write NAME={item.rpartition('=')[2]} for one of them")
+            raise DataError(f"two arms have the name {called!r}; pass NAME={item.rpartition('=')[2]} for one of them")
         given.add(called)
         if Path(item).exists() or item == EMBEDDED or ("=" not in item and item.endswith(".npz")):
             found.add(Path(item), "", 0)
@@ -40,7 +40,7 @@ def gather(items: Sequence[str], *, split: str | None, apart: bool) -> Results:
 
 
 class _Found:
-    """`Results` while they are gathered. `order` holds the arms as they were met, with their keys."""
+    """`Results` under construction. `order`: the arms in order of appearance, with their keys."""
 
     def __init__(self, split: str | None, apart: bool) -> None:
         self.asked, self.split, self.apart = split, split or TEST, apart
@@ -50,26 +50,25 @@ class _Found:
         self.weights: dict[tuple[str, str], set[str]] = {}
 
     def finished(self, items: Sequence[str]) -> Results:
-        """With its design, and checked."""
+        """The checked results with their design."""
         results = self.results
         results.sources, results.design = list(items), self._design()
         counts = [len(results.seeds(name)) for name in self.order if results.seeds(name)]
         if self.apart and counts and (len(set(counts[1:])) > 1 or counts[0] not in (1, *counts[1:])):
-            raise DataError("arms differ in their number of training seeds; give each the same number of records")
+            raise DataError("the arms have different numbers of training seeds; pass the same number of records for each")
         for task in {of for *_, of in results.records}:
             check_paired([record for (*_, of), record in results.records.items() if of == task])
         if not self.apart and results.records and BASE not in self.order:
             results.notes.append(
-                f"No evaluation of the base was given; {results.design.control} takes its place as the control."
+                f"No evaluation of the base was passed; {results.design.control} is the control instead."
             )
         if results.design.discarded:
             names = ", ".join(results.design.discarded)
-            results.notes.append(f"Candidates that validation left behind count in the correction, with p = 1: {names}.")
+            results.notes.append(f"Candidates that validation discarded count in the correction with p = 1: {names}.")
         return results
 
     def _design(self) -> Design:
-        """The one of a folder, with the arms that were named beside it; else of what was named one by one, the first of which is
-        the control of all others."""
+        """The folder's design with the arms of further paths. For separate paths, the first is the control of all others."""
         base, loose = BASE if BASE in self.order else None, [name for name in self.order if name != BASE]
         known = {arm.name: arm for design in reversed(self.designs) for arm in design.arms}
         beside = tuple(name for name in loose if name not in known)
@@ -87,7 +86,7 @@ class _Found:
     # ---- one path
 
     def add(self, path: Path, name: str, index: int) -> None:
-        """A path of whichever kind."""
+        """Add a path of any kind."""
         for design in self.designs:
             name = design.called(name)
         if str(path) == EMBEDDED:
@@ -100,14 +99,14 @@ class _Found:
             self._run(path, name, index)
         elif (path / "runs").is_dir() or (path / "evaluations").is_dir():
             if name:
-                raise DataError(f"{name}={path}: a whole folder names its arms itself; give {path} alone")
+                raise DataError(f"{name}={path}: a result folder has its own arm names; pass {path} without NAME=")
             self._folder(path)
         elif (path / "summary.json").is_file():
             self.results.stored, self.results.stored_in = read_summary(path / "summary.json"), path / "summary.json"
             self.designs.append(design_of_summary(self.results.stored))
             self.order |= {arm.name: arm.key for arm in self.designs[-1].arms} | {BASE: BASE}
         else:
-            raise DataError(files.nothing_in(path) if path.is_dir() else f"{path} is not there. {files.TAKES}")
+            raise DataError(files.nothing_in(path) if path.is_dir() else f"{path} does not exist. {files.TAKES}")
 
     def _file(self, path: Path, name: str, index: int) -> None:
         files.check_record(path)
@@ -120,18 +119,18 @@ class _Found:
         if 1.0 not in record.logps:
             raise DataError(f"{own}: its record has no temperature 1; evaluate it with --temperatures 1.0")
         self._record(record, own, index)
-        if is_run(run):  # it says how long it was trained
+        if is_run(run):  # run.json has the number of training steps
             self.results.runs[own, index] = Run(arm=own, seed=index, path=run, metrics=read_metrics(run))
 
     def _record(self, record: Record, arm: str, seed: int, task: str = "") -> None:
         if not self.apart and record.meta.get("split") != self.split and task == "":
             self.results.notes.append(
-                f"{arm}: a record of the {record.meta.get('split')} problems is left out; these are {self.split} problems."
+                f"{arm}: the record on the {record.meta.get('split')} split is left out; the others are on the {self.split} split."
             )
             return
         weights, seen = str(record.meta.get("weights") or ""), self.weights.setdefault((arm, task), set())
         if self.apart and weights and weights in seen:
-            raise DataError(f"{arm}: two of its records are of the same weights, so they are no two training seeds")
+            raise DataError(f"{arm}: two of its records have the same weights, so they are not two training seeds")
         seen.add(weights)
         self.order.setdefault(arm, arm)
         seed = 0 if arm == BASE and not self.apart else seed
@@ -151,7 +150,7 @@ class _Found:
         arm = name or (path.name if self.apart else arm)
         self.order.setdefault(arm, arm)
         if self.apart and any(store.path == path and store.arm == arm for store in stores):
-            raise DataError(f"{arm}: {path} is named twice; a training seed or temperature takes a store of its own")
+            raise DataError(f"{arm}: {path} was passed twice; each training seed or temperature needs its own store")
         if self.apart or all(store.path != path for store in stores):
             is_known = run is not None or bool(name and index)
             stores.append(Store(arm=arm, path=path, seed=seed if is_known else None))
@@ -179,10 +178,10 @@ class _Found:
             self._store(store, run.arm, seed)
 
     def _checked(self, record: Record, run: Path, arm: str, seed: int, task: str = "") -> None:
-        """A record, unless the run has other weights by now."""
+        """Add a record unless the run's weights have changed since."""
         if files.other_weights(record, run):
             self.results.notes.append(
-                f"{arm}, seed {seed}: its record is of other weights than the run has now; evaluate it again."
+                f"{arm}, seed {seed}: its record was made with other weights than the run has now; evaluate it again."
             )
         else:
             self._record(record, arm, seed, task)

@@ -1,4 +1,4 @@
-"""What is compared, as a small value: which score, at which k, and where on the temperatures it is read."""
+"""A metric: which score, at which k, and at which temperatures."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from itertools import product
 from typing import Literal
 
 REFERENCE = 1.0
-"""The temperature at which tables and curves are read."""
+"""The sampling temperature of tables and curves."""
 PAPER = 0.3
-"""What the paper samples with (its Appendix B; `sage-rlvr eval --preset paper` and `released_code`)."""
+"""The paper's sampling temperature (its Appendix B; `sage-rlvr eval --preset paper` and `released_code`)."""
 
 FEW = 8
-"""The small k that a design with an envelope asks for beside the largest."""
+"""The small k of a design with baselines; the other k is the largest."""
 
 Name = Literal["pass", "distinct", "raw KL"]
 At = Literal["temperature", "best", "b best", "equal", "a equal", "hull", "near", "end"]
-"""temperature: both at one; best: each where its pass@1 is best; b best: a at the reference temperature, b at its best;
-equal: mean over the pass@1 that both cover; a equal: b where it has the pass@1 that a has at `temperature`; hull: there too, b
-the convex hull of several arms and temperatures; near: equal pass@1 near the reference temperature; end: end of training."""
+"""temperature: both arms at the same temperature; best: each arm at its best pass@1; b best: a at the reference temperature, b at
+its best; equal: mean over the pass@1 that both cover; a equal: b at the temperature with the pass@1 of a at `temperature`; hull:
+the same, b being the convex hull of several arms and temperatures; near: equal pass@1 near the reference temperature; end: end of
+training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """`name` at `k` samples, read `at` a place. temperature: of "temperature", "a equal" and "hull".
-    matched: b is read at a's raw KL, between betas."""
+    """`name` at `k` samples. temperature: for "temperature", "a equal" and "hull". matched: b is interpolated between its betas at
+    the raw KL of a."""
 
     name: Name = "pass"
     k: int | None = None
@@ -34,7 +35,7 @@ class Metric:
 
     @property
     def bare(self) -> str:
-        """Without its place: "pass@256", "distinct in 256", "raw KL"."""
+        """The score without `place`: "pass@256", "distinct in 256", "raw KL"."""
         return {"pass": f"pass@{self.k}", "distinct": f"distinct in {self.k}", "raw KL": "raw KL"}[self.name]
 
     @property
@@ -59,7 +60,7 @@ class Metric:
 
 
 def known_metrics(k: int = 256) -> list[Metric]:
-    """Every metric of the list of comparisons, with the largest k."""
+    """Every metric in the list of comparisons; k is the largest k."""
     plain = [Metric(k=n, temperature=t, matched=m) for m in (False, True) for t in (REFERENCE, PAPER) for n in (1, k)]
     places = [Metric(k=k, at="equal"), Metric(k=1, at="best"), Metric(k=1, at="b best"), Metric(k=k, at="a equal")]
     near = [Metric(name="pass", k=k, at="near"), Metric(name="distinct", k=k, at="near")]

@@ -1,7 +1,7 @@
-"""The only code that opens result folders: `Results.read(*paths)`. No torch.
+"""`Results.read(*paths)`: the only code that opens result folders. Does not import torch.
 
-A path is the folder of a sweep or demo, a run directory, a record (.npz), a sample store, or a folder with a summary.json alone;
-NAME=PATH[,PATH...] names an arm and gives its training seeds.
+A path is the folder of a sweep or demo, a run directory, a record (.npz), a sample store, or a folder with only a summary.json.
+NAME=PATH[,PATH...] sets the name of an arm and lists its training seeds.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from sage_rlvr.stats.support import reachable, success_probability
 
 K = 256
 State = Literal["not run", "training", "trained", "validation only", "evaluated", "failed"]
-"""How far a run is; of a sweep evaluated: all that its design asks for is there."""
+"""The state of a run. In a sweep, "evaluated" means that all evaluations of the design exist."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """One training run, finished or not. metrics: the rows of its metrics.jsonl; warnings: what it warned of, the first of each
-    kind (kind, step, message)."""
+    """One training run, finished or not. metrics: the rows of metrics.jsonl; warnings: the first warning of each kind (kind, step,
+    message)."""
 
     arm: str
     seed: int
@@ -48,26 +48,26 @@ class Run:
     warnings: Sequence[Mapping[str, Any]] = ()
 
     def total(self, name: str) -> float | None:
-        """The sum of a metric over all steps, None where one lacks it."""
+        """The sum of a metric over all steps; None if a step lacks it."""
         whole = bool(self.metrics) and all(name in row for row in self.metrics)
         return float(sum(float(row[name]) for row in self.metrics)) if whole else None
 
     @property
     def steps(self) -> int:
-        """Steps that were done."""
+        """Number of finished steps."""
         return max((int(row["step"]) + 1 for row in self.metrics), default=0)
 
     @property
     def optimizer_steps(self) -> int:
-        """Updates of all steps that had one; of a step that a rollout plan left short, as many as it asks for."""
+        """Number of optimizer updates over all steps; a step with missing groups counts with its requested number of updates."""
         updates = self.config.get("updates") or {}
         each = int(updates.get("epochs", 1)) * int(updates.get("minibatches", 1))
         return each * sum("loss" in row for row in self.metrics)
 
     @property
     def raw_kl(self) -> float | None:
-        """Raw KL at the end, nats per token: its mean over the last tenth of the steps that logged it; None where none did, or
-        it is not finite ("nan", "inf")."""
+        """Raw KL at the end of training, nats per token: the mean over the last tenth of the steps that logged it. None if no step
+        logged it or if the mean is not finite."""
         values = [float(row["kl/to_reference"]) for row in self.metrics if "kl/to_reference" in row]
         found = float(np.mean(values[-max(1, len(values) // 10) :])) if values else math.nan
         return found if math.isfinite(found) else None
@@ -75,20 +75,20 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """A sample store and whose it is. seed: None where it is not known."""
+    """A sample store with its arm. seed: None if unknown."""
 
     arm: str
     path: Path
     seed: int | None = None
 
     def open(self) -> SampleStore:
-        """The store itself; close it."""
+        """Open the store; the caller closes it."""
         return SampleStore.open(self.path)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Counts:
-    """Right ones among n samples of each problem of one store."""
+    """Number of right samples among n for each problem of one store."""
 
     store: Store
     task: str
@@ -100,30 +100,30 @@ class Counts:
 
     @property
     def policy(self) -> tuple[str, str, float]:
-        """Arm, task and temperature, which training seeds share."""
+        """Arm, task and temperature, the same for all training seeds."""
         return self.store.arm, self.task, self.temperature
 
 
 @dataclass(frozen=True, eq=False)
 class Exact:
-    """An exact record with what is read off it at `k` samples, made when it is asked for."""
+    """An exact record and quantities derived from it at `k` samples, computed on first use."""
 
     record: Record
     k: int
 
     @cached_property
     def p(self) -> Mapping[float, Floats]:
-        """Temperature -> probability of being right, (N,)."""
+        """Temperature -> probability of a right completion, (N,)."""
         return {t: success_probability(rows) for t, rows in self.record.logps.items()}
 
     @cached_property
     def points(self) -> tuple[FrontierPoint, ...]:
-        """Its temperature frontier."""
+        """The temperature frontier."""
         return frontier(self.p, self.k)
 
     @cached_property
     def distinct(self) -> Mapping[float, float]:
-        """Temperature -> `reach` at its own k."""
+        """Temperature -> `reach` at the record's k."""
         return {t: self.reach(self.k, t) for t in self.record.logps}
 
     def reach(self, k: int, temperature: float = 1.0) -> float:
@@ -131,19 +131,21 @@ class Exact:
         return float(np.mean(reachable(self.record.logps[temperature], k)))
 
     def line(self, name: str, k: int) -> tuple[FrontierPoint, ...]:
-        """The frontier of a metric: "distinct" at its own k, or pass@k at any."""
+        """The frontier of a metric: "distinct" at the record's k, or pass@k at any k."""
         return self.distinct_frontier if name == "distinct" else self.points if k == self.k else frontier(self.p, k)
 
     @cached_property
     def distinct_frontier(self) -> tuple[FrontierPoint, ...]:
-        """The frontier with distinct right completions in the place of pass@k."""
+        """The frontier with distinct right completions instead of pass@k."""
         return distinct_frontier(self.points, self.distinct)
 
 
 @dataclass(eq=False)
 class Results:
-    """Everything that was named, by arm. records: (arm, training seed, task) -> exact record, the main task being "", the base's
-    seed 0; runs: (arm, seed); stored: the summary.json of a folder that holds nothing else; notes: what was left out and why."""
+    """All results of the paths, by arm.
+
+    records: (arm, training seed, task) -> exact record; the main task is "", the base has seed 0. runs: by (arm, seed). stored: the
+    summary.json of a folder without other results. notes: what was left out and why."""
 
     design: Design
     records: dict[tuple[str, int, str], Record] = field(default_factory=dict)
@@ -162,37 +164,38 @@ class Results:
     def read(
         cls, *paths: str | Path, split: str | None = None, k: int | None = None, apart: bool = False, samples: int | None = None
     ) -> Results:
-        """Everything of these paths. split: null is that of the sweep, else test. apart: every path is an arm of its own and the
-        first one the control (`compare`). samples: the first so many of every problem of a store."""
+        """Read all paths. split: by default the sweep's split, else test. apart: every path is a separate arm and the first is the
+        control (`compare`). samples: use only the first this many samples of each problem of a store."""
         from sage_rlvr.results.found import gather
 
         if k is not None and k < 1:
-            raise DataError(f"k = {k}: pass@k is of 1 sample at least; give another k, or none for the largest")
+            raise DataError(f"k = {k}: pass@k needs k >= 1; set another k, or omit k for the largest")
         found = gather(list(map(str, paths)), split=split, apart=apart)
         found.samples = samples
         if found.stored is not None and not found.records:
             with found.believed():
-                found.k = max(found.stored["ks"])  # it has no others to be read at
+                found.k = max(found.stored["ks"])  # a summary has no other k
                 if k not in (None, found.k):
                     kept = ", ".join(map(str, found.stored["ks"]))
                     raise DataError(
-                        f"k = {k}: {found.stored_in} keeps scores at k = {kept} and comparisons up to {found.k}, and no samples to "
-                        "compute others from; leave k out, or compare the runs' own evaluations"
+                        f"k = {k}: {found.stored_in} has only scores at k = {kept} and comparisons up to {found.k}, and no "
+                        "samples to "
+                        "compute other k from; omit k, or compare the evaluations of the runs"
                     )
         else:
             found.k = k or min([K, *(c.n for c in found.counts)] if not found.records else [K])
         return found
 
     def believed(self) -> AbstractContextManager[None]:
-        """Round what is made of a stored summary, whose numbers nobody has computed here: what is missing there or of another
-        type refuses that file. Of anything else nothing is caught."""
+        """Context manager for code that reads a stored summary: a missing key or a wrong type in that file raises DataError with
+        its path. Without a stored summary nothing is caught."""
         return nullcontext() if self.stored_in is None or self.records else understood(self.stored_in)
 
     # ---- what there is
 
     @property
     def home(self) -> str | None:
-        """The base, where it has an exact record of the main task."""
+        """The base, if it has an exact record of the main task."""
         return self.design.base if self.design.base and self.seeds(self.design.base) else None
 
     def seeds(self, arm: str, task: str = "") -> tuple[int, ...]:
@@ -201,12 +204,12 @@ class Results:
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:
-        """Tasks with exact records, the main one "" first, then tasks of stores."""
+        """Tasks with exact records, the main task "" first, then tasks of stores."""
         return tuple(dict.fromkeys([*sorted({of for *_, of in self.records}), *(c.task for c in self.counts)]))
 
     @property
     def several(self) -> bool:
-        """Whether some arm has several training seeds, so that comparisons are about methods."""
+        """Whether an arm has several training seeds; comparisons are then about methods."""
         exact = any(len(self.seeds(arm, task)) > 1 for arm, _, task in self.records)
         return exact or any(len(found) > 1 for found in self._by_policy.values())
 
@@ -215,20 +218,20 @@ class Results:
         return (arm, seed, "") in self.records or any((c.store.arm, c.store.seed) == (arm, seed) for c in self.counts)
 
     def exact(self, arm: str, seed: int = 0, task: str = "") -> Exact:
-        """The exact record of an arm (the base has one for all seeds), with what is read off it."""
+        """The exact record of an arm; the base has one record for all seeds."""
         key = (arm, 0 if arm == self.design.base else seed, task)
         if key not in self._exact:
             self._exact[key] = Exact(self.records[key], self.k)
         return self._exact[key]
 
     def temperatures(self, arm: str, task: str = "") -> tuple[float, ...]:
-        """At which all seeds of the arm were evaluated, coldest first."""
+        """Temperatures at which all seeds of the arm were evaluated, coldest first."""
         found = [set(self.records[arm, seed, task].logps) for seed in self.seeds(arm, task)]
         found += [{t for name, of, t in self._by_policy if (name, of) == (arm, task)}] * (not found)
         return tuple(sorted(set.intersection(*found)))
 
     def scores(self, arm: str, task: str = "", temperature: float = 1.0) -> Scores | None:
-        """Every seed of an arm on a task at a temperature; None where it was not evaluated there."""
+        """Scores of every seed of an arm on a task at a temperature; None without an evaluation there."""
         named: dict[str, Any] = {"arm": arm, "task": task, "temperature": temperature}
         seeds = tuple(s for s in self.seeds(arm, task) if temperature in self.records[arm, s, task].logps)
         if seeds:
@@ -243,7 +246,7 @@ class Results:
         return Scores(**named, seeds=seeds, problems=found[0].problems, values=rows, n=found[0].n)
 
     def only_scores(self, arm: str, task: str) -> Scores:
-        """The scores of an arm that was evaluated at the reference temperature, or at one alone; DataError elsewhere."""
+        """Scores of an arm at the reference temperature or at its only temperature; DataError otherwise."""
         known = self.temperatures(arm, task)
         found = self.scores(arm, task, 1.0 if 1.0 in known or len(known) != 1 else known[0])
         if found is None:
@@ -252,7 +255,7 @@ class Results:
 
     @cached_property
     def counts(self) -> tuple[Counts, ...]:
-        """Counts of every whole store; what is not whole is noted."""
+        """Counts of every complete store; incomplete stores are noted."""
         return tuple(_read_counts(self))
 
     @cached_property
@@ -266,8 +269,8 @@ class Results:
 
 
 def _read_counts(results: Results) -> Iterator[Counts]:
-    """Right ones among n of every store. `strict` results (of arms that were named to be compared) refuse unfinished stores and
-    unequal budgets; others read all stores of a task to the fewest samples that one has, and note it."""
+    """Right samples among n for every store. `strict` results (arms passed for a comparison) raise DataError for unfinished stores
+    and unequal numbers of samples; other results use the smallest number of samples of all stores of a task, with a note."""
     found = [one for store in results.stores if (one := _counts(results, store, results.samples)) is not None]
     if results.strict:
         _check_stores(found)
@@ -276,7 +279,7 @@ def _read_counts(results: Results) -> Iterator[Counts]:
         cut = c if c.n == fewest else _counts(results, c.store, fewest)
         if cut is not None and cut.n < c.n:
             results.notes.append(
-                f"{c.task}: the first {cut.n} samples of each problem are read, the most that all stores have "
+                f"{c.task}: only the first {cut.n} samples of each problem are used, the number that all stores have "
                 f"({c.store.arm} has {c.n})."
             )
         if cut is not None:
@@ -289,10 +292,10 @@ def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
         counts, identity = opened.counts(n, check=results.strict), opened.identity.tree()
         many, lacking, judges = sorted(set(counts.n.tolist())), opened.lacking(counts), opened.verifiers()
     if results.strict and lacking:
-        raise DataError(f"{path}: has {lacking}, so it is no whole evaluation yet")
+        raise DataError(f"{path}: has {lacking}, so the evaluation is not complete")
     if results.strict and len(many) != 1:
         few, most = (many[0], many[-1]) if many else (0, 0)
-        hint = f", or give --samples {few}" if few else ""
+        hint = f", or pass --samples {few}" if few else ""
         raise DataError(f"{path}: its problems have {few} to {most} samples; finish the evaluation first{hint}")
     if lacking or not many:
         what = f"has {lacking}" if many else "holds no samples yet"
@@ -307,8 +310,8 @@ def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
 
 
 def _check_stores(found: Sequence[Counts]) -> None:
-    """Refuse unequal budgets on a task (temperatures of frontiers may differ), a frontier whose stores are of several policies, and
-    two stores of the same weights in one arm."""
+    """Raise DataError for unequal budgets on a task (temperatures of frontiers may differ), for a frontier with stores of several
+    policies, and for two stores of the same weights in one arm."""
     for task in dict.fromkeys(c.task for c in found):
         here = [c for c in found if c.task == task]
         wide = all(len({d.temperature for d in here if d.store.arm == c.store.arm}) > 1 for c in here)
@@ -318,7 +321,8 @@ def _check_stores(found: Sequence[Counts]) -> None:
             policy = str(c.identity["model"]), str(c.identity["revision"])
             if policies.setdefault(c.store.arm, policy) != policy:
                 raise DataError(
-                    f"{c.store.path}: another policy than {c.store.arm}'s other stores of {task}; a frontier is of one policy"
+                    f"{c.store.path}: a different policy than the other stores of {c.store.arm} on {task}; a frontier needs one "
+                    "policy"
                 )
     seen: dict[tuple[object, str], Path] = {}
     for c in found:
@@ -326,6 +330,6 @@ def _check_stores(found: Sequence[Counts]) -> None:
         first = seen.setdefault((c.policy, revision), c.store.path)
         if first != c.store.path and "unknown" not in revision:
             raise DataError(
-                f"{c.store.arm}: {first} and {c.store.path} hold samples of the same weights ({revision[:12]}), so they are no "
-                "two training seeds; give one of them, with more samples if more are wanted (eval --samples)"
+                f"{c.store.arm}: {first} and {c.store.path} hold samples of the same weights ({revision[:12]}), so they are not "
+                "two training seeds; pass one of them; `eval --samples` adds samples to a store"
             )

@@ -1,7 +1,7 @@
-"""Scores of one arm on one task at one temperature, exact or from samples, behind one accessor.
+"""Scores of one arm on one task at one temperature, exact or from samples.
 
-Arrays per (arm, task, temperature) instead of a long table: pass@k at every k follows from the exact probability of a problem, or
-from its counts, so that a table over k would hold each number many times; and no library of tables is needed.
+The scores are arrays per (arm, task, temperature) instead of a long table over k, because pass@k at every k follows from the exact
+probability or the counts of a problem.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
-    """values (S, N): a row per training seed, a column per problem; probabilities of being right (`n` None), or right ones among n
-    samples."""
+    """values (S, N): one row per training seed, one column per problem; probabilities of a right completion (`n` None) or the
+    number of right samples among n."""
 
     arm: str
     task: str
@@ -35,14 +35,14 @@ class Scores:
     n: int | None = None
 
     def passes(self, ks: Sequence[int]) -> Floats:
-        """pass@k of each seed and problem, (S, N, K); of samples the unbiased estimate."""
+        """pass@k of each seed and problem, (S, N, K); the unbiased estimate for samples."""
         if self.n is None:
             return np.stack([curve(row, list(ks)) for row in self.values])
         return np.stack([np.atleast_2d(pass_at_k(self.n, self.values.astype(int), k)) for k in ks], axis=2)
 
     def interval(self, k: int, *, several: bool = False) -> Interval:
-        """Mean pass@k: over training seeds where there are several (or `several`, of one policy among such), else over problems
-        and, of samples, their samples."""
+        """Mean pass@k with an interval over training seeds if there are several (or with `several`), else over problems and, for
+        samples, their samples."""
         values = self.passes([k])[..., 0]
         if len(values) == 1 and not several:
             return (
@@ -54,28 +54,28 @@ class Scores:
         return replace(found, low=max(0.0, found.low), high=min(1.0, found.high)) if len(values) > 2 else found
 
     def only(self, seeds: Sequence[int]) -> Scores:
-        """These seeds, in this order; one row that stands for all seeds (the base) stays as it is."""
+        """Only these seeds, in this order; a single row for all seeds (the base) is returned unchanged."""
         if len(self.values) == 1:
             return self
         rows = [self.seeds.index(seed) for seed in seeds]
         return replace(self, seeds=tuple(seeds), values=self.values[rows])
 
     def check_alike(self, other: Scores) -> None:
-        """Refuse arms that were not evaluated on the same problems with equally many samples and training seeds."""
+        """Raise DataError unless both arms have the same problems and the same numbers of samples and training seeds."""
         if self.problems != other.problems:
             raise DataError(f"{self.arm} and {other.arm} have different problems of {self.task}; complete both evaluations first")
         if self.n != other.n:
             least = min(self.n or 0, other.n or 0)
             raise DataError(
                 f"{self.task}: n = {self.n} for {self.arm}, {other.n} for {other.arm}; compare the first {least} samples of each, "
-                "or top the other up"
+                "or add samples to the other"
             )
         if len(other.values) not in (1, len(self.values)):
-            raise DataError(f"{self.arm} and {other.arm}: different numbers of training seeds on {self.task}; give each the same")
+            raise DataError(f"{self.arm} and {other.arm}: unequal numbers of training seeds on {self.task}; pass equally many")
 
     def band(self, other: Scores, k: int, *, several: bool, ks: Sequence[int] = ()) -> CurveComparison | None:
-        """This minus the other over k with a band that holds at all k at once; None below three of several training seeds. ks: of
-        exact scores, powers of two where none are given, of several seeds powers of four."""
+        """This minus the other over k with a simultaneous band; None for two training seeds. ks: for exact scores; by default
+        powers of two, for several seeds powers of four."""
         if not several and self.n is not None:
             return paired_count_curve(self.n, self.values[0].astype(int), other.values[0].astype(int))
         if not several:

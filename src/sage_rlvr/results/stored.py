@@ -1,4 +1,4 @@
-"""summary.json: rows and their design as strict JSON and back.
+"""summary.json: write and read rows and their design as strict JSON.
 
 format    2
 rows      the list of comparisons: a, b, metric {name, k, at, temperature, matched}, task, why, family, difference, p, adjusted,
@@ -28,8 +28,8 @@ FORMAT = 2
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """A summary.json. DataError names a file that cannot be read, or holds no comparisons as they were written."""
-    again = f"make it again with: {suggest('sweep', 'DESIGN')}"
+    """Read a summary.json. Raises DataError with the path for a file that cannot be read or has invalid comparisons."""
+    again = f"create it again with: {suggest('sweep', 'DESIGN')}"
     found: dict[str, Any] = read_json(path, advice=again)
     if (known := found.get("format")) != FORMAT:
         raise DataError(f"{path}: format {known!r}; this version reads {FORMAT}, use the version that wrote it")
@@ -40,7 +40,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def design_of_summary(found: Mapping[str, Any]) -> Design:
-    """The design of a stored summary: arms, control and questions; controls by structure are in its rows."""
+    """The design of a stored summary: arms, control and questions. The rows contain the controls that were found by structure."""
     arms = tuple(
         Arm(
             name=row["label"], key=key, recipe=row["recipe"], why=row["why"], guided="dose" in row,
@@ -49,7 +49,7 @@ def design_of_summary(found: Mapping[str, Any]) -> Design:
         for key, row in found["arms"].items()
     )
     control = found["arms"].get(found["control"], {}).get("label", found["control"] or None)
-    # where right answers cannot be listed the base has samples alone
+    # a task that cannot list its right answers has only samples of the base
     base = found["base"] or any(row["policy"] == BASE for row in found.get("sampled") or ())
     return Design(
         arms=arms, base=BASE if base else None, control=control,
@@ -61,7 +61,7 @@ def design_of_summary(found: Mapping[str, Any]) -> Design:
 
 
 def rows_of_summary(found: Mapping[str, Any]) -> list[Row]:
-    """Its comparisons, not yet corrected."""
+    """The comparisons of a summary before correction."""
     return [_row(row) for row in found["rows"]]
 
 
@@ -70,7 +70,7 @@ _OF_ROW = ("a", "b", "task", "why", "family", "adjusted", "family_size", "left_o
 
 
 def row_tree(row: Row) -> dict[str, Any]:
-    """A row as strict JSON can hold it."""
+    """A row as strict JSON."""
     tree = {name: getattr(row, name) for name in _OF_ROW} | {name: getattr(row.comparison, name) for name in _OF_COMPARISON}
     tree |= {"metric": asdict(row.metric), "difference": asdict(row.comparison.difference)}
     return dict(plain(tree))
@@ -89,7 +89,7 @@ def _row(tree: Mapping[str, Any]) -> Row:
 
 
 def interval(tree: Mapping[str, Any]) -> Interval:
-    """An interval of JSON; null ends are infinite."""
+    """An interval from JSON; null ends are infinite."""
     low, high = _number(tree["low"], -math.inf), _number(tree["high"], math.inf)
     return Interval(
         value=_number(tree["value"]), low=low, high=high, level=tree["level"], over=tree["over"], n=tree["n"]
@@ -101,7 +101,7 @@ def _number(x: float | None, otherwise: float = math.nan) -> float:
 
 
 def plain(value: Any) -> Any:
-    """The value as strict JSON can hold it: numpy becomes lists and numbers, NaN and infinities None."""
+    """The value as strict JSON: numpy arrays become lists and numbers, NaN and infinities None."""
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):

@@ -1,6 +1,6 @@
-"""A folder in numbers, as strict JSON can hold it: what summary.json keeps beside its rows, and what all tables print.
+"""The numbers of a folder as strict JSON, for summary.json and for all tables.
 
-Every arm has its mean over training seeds with Student's interval, of one seed over problems (`share_interval`).
+Every arm has its mean over training seeds with Student's interval; for one seed the interval is over problems (`share_interval`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PAPER_GAINS = {1: 0.017, 256: 0.015}
 
 
 def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
-    """Everything of a folder; of a stored summary what it holds, its rows corrected anew."""
+    """All numbers of a folder. A stored summary is returned with its rows corrected again."""
     if results.stored is not None and not results.records:
         return {**results.stored, "rows": [row_tree(row) for row in rows]}
     design, base = results.design, results.home
@@ -66,7 +66,7 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def shown_ks(results: Results) -> list[int]:
-    """The ks of tables: those of `KS` up to the largest, which is among them."""
+    """The k of the tables: `KS` up to the largest k, which is included."""
     return [*(k for k in KS if k < results.k), results.k]
 
 
@@ -80,13 +80,13 @@ def _evaluated(results: Results) -> dict[str, Any]:
 def _passes(
     results: Results, name: str, task: str = "", temperature: float = REFERENCE, ks: Sequence[int] = ()
 ) -> dict[str, Interval]:
-    """k -> mean with its interval: over training seeds, of one seed over problems."""
+    """k -> mean with its interval over training seeds; for one seed over problems."""
     found = results.scores(name, task, temperature)
     return {} if found is None else {str(k): found.interval(k, several=results.several) for k in ks or shown_ks(results)}
 
 
 def _curves(results: Results) -> dict[str, Any]:
-    """Of every policy pass@k and the expected number of distinct right completions, over powers of two."""
+    """pass@k and expected number of distinct right completions of every policy, over powers of two."""
     found, ks = {}, powers(results.k)
     for name in (results.home, *results.design.names):
         if name and (passes := _passes(results, name, ks=ks)) and (seeds := results.seeds(name)):
@@ -116,7 +116,7 @@ def _base(results: Results, name: str, task: str = "") -> dict[str, Any]:
 
 
 def _scored(results: Results, name: str, task: str = "") -> dict[str, Any]:
-    """Seeds, pass@k and best pass@1 of an arm that has some."""
+    """Seeds, pass@k and best pass@1 of an evaluated arm."""
     seeds = results.seeds(name, task)
     best = seed_interval([best_pass1(results.exact(name, seed, task).points).pass1 for seed in seeds])
     return {"seeds": list(seeds), "pass": _trees(_passes(results, name, task)), "best_pass1": asdict(best)}
@@ -126,7 +126,7 @@ def _arm(results: Results, arm: Arm) -> dict[str, Any]:
     seeds, found = results.seeds(arm.name), results.scores(arm.name)
     row: dict[str, Any] = {"label": arm.name, "why": arm.why, "recipe": arm.recipe, "seeds": list(seeds)}
     row |= {"matched": list(arm.matched)} if arm.matched else {}
-    if not seeds or found is None:  # of samples alone there is what its runs logged
+    if not seeds or found is None:  # without an exact record there are only the metrics of its runs
         return row | training_of([run for (name, _), run in results.runs.items() if name == arm.name and run.metrics], arm.guided)
     row |= _scored(results, arm.name)
     ones = {str(seed): results.exact(arm.name, seed) for seed in seeds}
@@ -151,7 +151,7 @@ def _arm(results: Results, arm: Arm) -> dict[str, Any]:
 
 
 def _sampled(results: Results) -> list[dict[str, Any]]:
-    """Of every policy with samples of a task pass@k over powers of two. An arm that was sampled at several temperatures is as many
+    """pass@k over powers of two for every policy with samples of a task. An arm sampled at several temperatures counts as several
     policies."""
     out, policies = [], sorted(dict.fromkeys(c.policy for c in results.counts), key=lambda policy: policy[0] != BASE)
     for name, task, temperature in policies:
@@ -184,11 +184,11 @@ PARTS = {
     "reward": ("reward/mean", ("first", "last")),
     "dead": ("reward/zero_variance_frac", ("first", "last")),
 }
-"""What is averaged over parts of the training: its name in metrics.jsonl, and which parts."""
+"""Metrics that are averaged over parts of the training: name in metrics.jsonl, and the parts."""
 
 
 def training_of(runs: Sequence[Run], guided: bool) -> dict[str, Any]:
-    """Raw KL, tokens, seconds and strength of q from the metrics of these runs; what was not logged is left out."""
+    """Raw KL, tokens, seconds and strength of q from the metrics of these runs; metrics that were not logged are left out."""
     if not runs:
         return {}
     logs = [run.metrics for run in runs]
@@ -208,7 +208,7 @@ def training_of(runs: Sequence[Run], guided: bool) -> dict[str, Any]:
 
 
 def _raw_kl(runs: Sequence[Run]) -> dict[str, Any]:
-    """Raw KL at the end of these runs; {} where one did not log it."""
+    """Raw KL at the end of these runs; {} if a run did not log it."""
     kls = [kl for run in runs if (kl := run.raw_kl) is not None]
     if len(kls) < len(runs):
         return {}
@@ -216,9 +216,8 @@ def _raw_kl(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def strength(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | None:
-    """Share of tokens where q is not 1, mean q, and, where it was logged, the sum of log q per completion, in the first and last
-    tenth of training; means over seeds. Tenths of the steps with an update: one of which a rollout plan kept nothing has no q. None
-    where there is none."""
+    """Share of tokens with q other than 1, mean q and, if logged, the sum of log q per completion in the first and last tenth of
+    training, means over seeds. Only steps with an update count, because other steps have no q. None without any q."""
     updated = [[row for row in log if "guide/q_mean" in row] for log in logs]
     if not all(updated):
         return None
@@ -240,7 +239,7 @@ def _away(results: Results, task: str) -> dict[str, Any]:
 
 
 def _cold(results: Results) -> dict[str, Any] | None:
-    """Scores of the base and the arms at the paper's temperature; None where some arm has none there."""
+    """Scores of the base and the arms at the paper's temperature; None if an arm has no evaluation there."""
     arms, base = [arm for arm in results.design.arms if results.seeds(arm.name)], results.home
     if not arms or any(PAPER not in results.temperatures(arm.name) for arm in arms):
         return None
@@ -254,7 +253,7 @@ def _cold(results: Results) -> dict[str, Any] | None:
 
 
 def _power(results: Results) -> dict[str, Any] | None:
-    """The power frontier of the base: what it reaches tempered over whole completions, without any reward."""
+    """The power-tempering frontier of the base: pi(y)^power over whole completions, without any reward."""
     record, k = results.exact(results.home).record if results.home else None, results.k
     if record is None or not record.norms:
         return None
@@ -267,9 +266,9 @@ def _power(results: Results) -> dict[str, Any] | None:
 
 
 def _room(results: Results) -> list[dict[str, Any]]:
-    """Per candidate, envelope and metric, at the candidate's own pass@1 at the reference temperature: its score, that of
-    the rivals' hull, of the base tempered over whole completions and of the ceiling, means over seeds; the gain as a share of the
-    way from rivals to ceiling, and in log odds. None where something is not there, or has no odds."""
+    """Headroom, per candidate, set of baselines and metric at the candidate's pass@1 at the reference temperature: scores of the
+    candidate, the baselines' hull, the tempered base and the oracle, means over seeds; the gain as a share of the distance from the
+    baselines to the oracle, and in log odds. None for missing values."""
     design, out = results.design, []
     metrics = [replace(metric, k=metric.k or results.k) for metric in ABOVE if metric.temperature == REFERENCE]
     for name, envelope, metric in itertools.product(design.candidates, design.baselines, metrics):
@@ -296,7 +295,7 @@ def _mixed(envelope: Envelope, best: Sequence[Share]) -> str:
 
 
 def _at(results: Results, name: str | None, metric: Metric, pass1: float) -> float | None:
-    """The hull of one arm over its temperatures there, as a mean over its own seeds; None where it is not there."""
+    """The hull of one arm over its temperatures at this pass@1, mean over seeds; None outside."""
     lines = [results.exact(name, seed).line(metric.name, metric.k or 0) for seed in results.seeds(name)] if name else []
     found = on_hull(pass1, [lines])
     return None if found is None else found.height
@@ -311,8 +310,8 @@ def _of_power(results: Results, metric: Metric, pass1: float) -> float | None:
 
 
 def _gains(results: Results) -> list[dict[str, Any]] | None:
-    """Per metric and temperature: the paper's gain, the interval of the first arm that is GRPO with Branch minus the same without
-    its guide, and whether it leaves the gain out. None where the folder has no such two arms."""
+    """Per metric and temperature: the paper's gain, the interval of GRPO with Branch minus GRPO (the first such arms), and whether
+    the interval excludes the gain. None without such arms."""
     arm = next((arm for arm in results.design.arms if arm.plain and not arm.why and _is_the_papers(arm)), None)
     if arm is None or arm.plain is None or not results.several:
         return None
@@ -332,16 +331,16 @@ def _gains(results: Results) -> list[dict[str, Any]] | None:
 
 
 def _is_the_papers(arm: Arm) -> bool:
-    """Whether its method is GRPO whose anchor Branch shapes."""
+    """Whether the method is GRPO with the guide Branch."""
     method = arm.config.get("method") or {}
     parts = [method.get(part) or {} for part in ("guide", "base")]
     return method.get("name") == "sage" and [part.get("name") for part in parts] == ["branch", "grpo"]
 
 
 def relabelled(results: Results) -> dict[str, Any]:
-    """The control's seeds in two halves called A and B, in every way: how many come out tied, as two names of one arm must.
+    """A/A check: the control's seeds in two halves A and B, in every split; counts of splits without a significant difference.
 
-    Paired in order of seed; each comparison for itself at level 0.95, so that one split in twenty may differ by chance."""
+    Paired in order of seed; each comparison has level 0.95 without correction, so 5 % of the splits may differ by chance."""
     control = results.design.control or ""
     have, found = results.seeds(control), results.scores(control)
     if len(have) < 2 * FEWEST_SEEDS or found is None:
@@ -359,8 +358,8 @@ def relabelled(results: Results) -> dict[str, Any]:
 
 
 def choose(results: Results, among: Sequence[str], by: str, task: str = "") -> dict[str, list[float]]:
-    """Arm -> what is chosen by, of each seed: pass@1, pass@256 or the gap to the base's frontier (minus infinity where there is
-    none). The best has the largest mean."""
+    """Arm -> the selection score of each seed: pass@1, pass@256 or the gap to the base's frontier (minus infinity without a gap).
+    The arm with the largest mean is selected."""
     out = {}
     for key in among:
         name = results.design.called(key)

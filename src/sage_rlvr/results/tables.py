@@ -1,4 +1,4 @@
-"""Tables of strings, for a terminal, Markdown and HTML alike: the one helper, and scores, effects and training as tables."""
+"""Tables of strings for the terminal, Markdown and HTML: scores, effects and training."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.text import escaped
 
 NOT_RUN, SAMPLED = "not run", "sampled"
-SAMPLES = "sampled: evaluated by samples alone, whose numbers stand under \"From samples\"."
+SAMPLES = "sampled: evaluated only by samples; see \"From samples\"."
 NONE = "–"
-CHIPS = f"A cell: the outcome for the arm of the row, the difference, its 95 % interval. {NONE}: not compared."
+CHIPS = (
+    f"Each cell: outcome for the arm of the row, difference, 95 % interval and, if not significant, the detectable difference. "
+    f"{NONE}: not compared."
+)
 ROOM = (
-    "Read at the pass@1 that the arm itself has at temperature 1, means over training seeds. Rivals: their convex hull there, over "
-    "arms and temperatures, where a coin per problem may decide which of two answers; beyond their highest pass@1, their highest "
-    "pass@k. Share of the way: from the rivals to the ceiling, which was given right answers. Log odds: the gain over the rivals.",
+    "Scores at the pass@1 of the arm at temperature 1, means over training seeds. Baselines: their convex hull over arms and "
+    "temperatures, in which a random choice per problem mixes two policies; beyond their highest pass@1, their highest pass@k. "
+    "Share of headroom: the gain relative to the distance from the baselines to the oracle, which was trained on right answers. "
+    "Log odds: the gain over the baselines.",
 )
 Columns = dict[str, Callable[[Any], str]]
 
@@ -37,7 +41,7 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A header and rows of strings. A cell may hold a newline (an interval stands under its number); `notes` explain columns."""
+    """A header and rows of strings. A cell may contain newlines (number, then interval); `notes` explain the columns."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -55,7 +59,7 @@ class Table:
         return "\n\n".join(["\n".join(lines), *map(escaped, self.notes)])
 
     def fitting(self, width: int) -> tuple[Table, tuple[str, ...]]:
-        """The columns that a terminal of this width has room for, and the headers of the others."""
+        """The columns that fit into a terminal of this width, and the headers of the other columns."""
         columns = list(zip(self.header, *self.rows, strict=True))
         widths = [max(len(line) for cell in column for line in cell.split("\n")) + 3 for column in columns]
         kept = sum(sum(widths[: i + 1]) <= width for i in range(len(columns)))
@@ -76,13 +80,13 @@ def _cell(text: str, bold: bool) -> str:
 
 
 def table(columns: Mapping[str, Callable[[Any], str]], things: Iterable[Any], *notes: str) -> Table:
-    """One row per thing: header -> the cell of a thing."""
+    """A table with one row per item; `columns`: header -> function from an item to its cell."""
     rows = tuple(tuple(cell(thing) for cell in columns.values()) for thing in things)
     return Table(header=tuple(columns), rows=rows, notes=notes)
 
 
 def effects(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
-    """Rows: arms in this order; columns: rival and metric. A cell: outcome, difference, interval."""
+    """Rows: arms in this order; columns: second arm and metric. Each cell: outcome, difference, interval."""
     cells: dict[tuple[str, Metric, str], dict[str, list[str]]] = {}
     for row in rows:
         key = ("its placebo" if row.why == "placebo" else row.b, row.metric, row.task)
@@ -95,8 +99,8 @@ def effects(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
 
 
 def cell(found: Interval | Mapping[str, Any] | float | None, digits: int = 3) -> str:
-    """A value with its interval beneath it, but for one over two training seeds, which holds what cannot be. An interval of JSON
-    is a mapping."""
+    """A value with its interval on the next line. An interval over two training seeds is left out because it covers impossible
+    values. An interval from JSON is a mapping."""
     if found is None or isinstance(found, (int, float)):
         return NONE if found is None else f"{found:,.{digits}f}"
     tree = found if isinstance(found, Mapping) else vars(found)
@@ -111,8 +115,8 @@ def cell(found: Interval | Mapping[str, Any] | float | None, digits: int = 3) ->
 
 
 def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
-    """Arm, seeds, pass@k with intervals, distinct right completions, best pass@1 at any temperature, raw KL. world: the scores on
-    another one, without the distinct ones and the raw KL."""
+    """Arm, seeds, pass@k with intervals, distinct right completions, best pass@1 at any temperature, raw KL. world: scores on
+    another task, without distinct completions and raw KL."""
     here, wanted = found if world is None else found["away"][world], len(found["seeds"])
     sampled = {} if world else {row["policy"]: len(row["seeds"]) for row in found.get("sampled", ())}
     columns: Columns = {"arm": lambda row: row["label"]}
@@ -125,7 +129,7 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
         )
     if world is None:
         columns[f"distinct in {found['ks'][-1]}"] = lambda row: cell(row.get("distinct"), 1)
-    shared = () if here["base"] is None else here["base"]["frontier"]  # other worlds keep the frontier of the base alone
+    shared = () if here["base"] is None else here["base"]["frontier"]  # other tasks have only the frontier of the base
     columns["best pass@1\nat any T"] = lambda row: cell(row.get("best_pass1") if len(row.get("frontier", shared)) > 1 else None)
     if world is None:
         columns["raw KL"] = lambda row: cell(row.get("kl_raw"))
@@ -145,26 +149,26 @@ def samples(sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[st
         )
         for k in dict.fromkeys((1, min(row["n"] for row in rows))):
             columns[f"pass@{k}"] = lambda row, k=k: cell(row["pass"].get(str(k)))  # type: ignore[misc]
-        over = "over training seeds where an arm has several, else " * any(len(row["seeds"]) > 1 for row in rows)
-        note = f"From samples; beneath each number its 95 % interval {over}over problems and their samples."
+        over = "over training seeds for arms with several, else " * any(len(row["seeds"]) > 1 for row in rows)
+        note = f"From samples; below each number its 95 % interval {over}over problems and their samples."
         out.append((f"From samples: {task}", table(columns, rows, note)))
     return out
 
 
 def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
-    """The base among the arms; a trained run in its place has intervals and a raw KL."""
+    """The row of the base. A trained run that replaces the base has intervals and a raw KL."""
     shared = {name: base[name] for name in ("pass", "distinct", "frontier")} | (base.get("trained") or {})
     return shared | {"label": base.get("label", "base"), "seeds": [0], "best_pass1": base["best"]["pass1"]}
 
 
 def room(found: Mapping[str, Any]) -> Table | None:
-    """Each candidate between the rivals of an envelope and the ceiling, at its own pass@1; None without an envelope."""
+    """Headroom: each candidate between a set of baselines and the oracle at equal pass@1; None without baselines."""
     rows = found.get("room") or ()
     columns: Columns = {
         "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"],
-        "its own": lambda r: cell(r["own"]), "rivals": lambda r: f"{cell(r['best'])}\n{r['rival']}",
+        "score": lambda r: cell(r["own"]), "baselines": lambda r: f"{cell(r['best'])}\n{r['rival']}",
         "tempered base": lambda r: cell(r["power"]), "oracle": lambda r: cell(r["oracle"]),
-        "share of the way": lambda r: "–" if r["share"] is None else f"{r['share']:+.0%}",
+        "share of headroom": lambda r: "–" if r["share"] is None else f"{r['share']:+.0%}",
         "log odds": lambda r: "–" if r["log_odds"] is None else f"{r['log_odds']:+.2f}",
     }  # fmt: skip
     return table(columns, rows, *ROOM) if rows else None
@@ -176,19 +180,20 @@ def _first_and_last(row: Mapping[str, Any], what: str, form: str) -> str:
 
 
 def costs(found: Mapping[str, Any]) -> Table:
-    """Support against the base, tokens, seconds, and how much the guide did."""
+    """Support relative to the base, tokens, seconds and strength of the guide."""
     columns: Columns = {"arm": lambda row: row["label"]}
     for head, what in (("support kept", "preserved"), ("gained", "gained"), ("lost", "lost")):
         columns[head] = lambda row, what=what: f"{row['support'][what]['value']:,.0f}" if "support" in row else ""  # type: ignore[misc]
-    columns["tokens drawn, M"] = lambda row: f"{row['tokens'] / 1e6:.2f}" if "tokens" in row else ""
+    columns["sampled tokens, M"] = lambda row: f"{row['tokens'] / 1e6:.2f}" if "tokens" in row else ""
     columns["training, s"] = lambda row: f"{row['train_seconds']:.0f}" if "train_seconds" in row else ""
     columns["q not 1 on\n(first, last tenth)"] = lambda row: _first_and_last(row, "active", ".1%")
     columns["mean q\n(first, last tenth)"] = lambda row: _first_and_last(row, "q", ".4f")
     rows = [row for row in found["arms"].values() if row["seeds"] or "steps" in row]
-    if any("log_q_sum_first" in (row.get("dose") or {}) for row in rows):  # runs of before did not log it
+    if any("log_q_sum_first" in (row.get("dose") or {}) for row in rows):  # not logged by older versions
         columns["sum of log q per completion\n(first, last tenth)"] = lambda row: _first_and_last(row, "log_q_sum", ".2f")
     note = (
-        "Support: right completions with probability above 1/256, over all problems, against the base. Tokens and seconds (by the "
+        "Support: right completions with probability above 1/256, over all problems, relative to the base. Tokens and seconds "
+        "(wall "
         "clock, one thread per run) are means per run."
     )
     return table(columns, rows, note)
@@ -202,14 +207,16 @@ TRAINED = {
 
 
 def training(found: Mapping[str, Any]) -> Table:
-    """Training reward beside the test score, gradient norms in thirds of the run, zero-variance groups; no row where not logged."""
+    """Training reward, test score, gradient norms in thirds of the run, zero-variance groups; runs without these metrics have no
+    row."""
     columns: Columns = {"arm": lambda row: row["label"]}
     for head, place in TRAINED.items():
         head = head.format(split=found["evaluate"].get("split") or "test")
         columns[head] = lambda row, place=place: cell(row[place[0]][place[1]]) if place[0] in row else ""  # type: ignore[misc]
     note = (
-        "Training reward: mean of the samples that were drawn, each tenth of the steps on the problems that it drew. Gradient "
-        "norms are those before clipping. Zero-variance groups: the share of the groups drawn in which all rewards are equal, so "
-        "that no advantage is left."
+        "Training reward: mean over the sampled completions; the first and last tenth of the steps have different problems. "
+        "Gradient "
+        "norms are before clipping. Zero-variance groups: the share of sampled groups in which all rewards are equal, so that "
+        "every advantage is 0."
     )
     return table(columns, [row for row in found["arms"].values() if "reward" in row or "grad_norm" in row], note)

@@ -1,9 +1,9 @@
-"""Rows in words: one function a form. Sentences are made here, at the last moment, and nothing reads them back.
+"""Print rows as text, one function per form. No code parses these texts.
 
-sentence(row)   the whole comparison           line(rows)   a group of one rival and metric
-lines(rows)     all groups, what cannot be read collapsed           chip(row)  the cell of a table
-answer(rows)    the one line that answers a folder's question       nothing(results)  in its place, where there are no rows
-cautions(rows)  what holds of many rows, said once
+sentence(row)   the full comparison                         line(rows)  a group with one second arm and metric
+lines(rows)     all groups, rows without a value merged     chip(row)   the cell of a table
+answer(rows)    one line that answers the design's questions   nothing(results)  the same for no rows
+cautions(rows)  remarks that apply to many rows
 """
 
 from __future__ import annotations
@@ -18,63 +18,67 @@ from sage_rlvr.evaluation.record import EMBEDDED
 from sage_rlvr.results.comparisons import Row, answering
 from sage_rlvr.results.metric import Metric, known_metrics
 from sage_rlvr.results.read import Results, Run
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Outcome, Reason, detectable_text, p_text, signed
+from sage_rlvr.stats.comparison import (
+    DETECTABLE,
+    FEWEST_SEEDS,
+    Comparison,
+    Outcome,
+    Reason,
+    detectable_text,
+    p_text,
+    signed,
+)
 
 REASONS = {
     Reason.ONE_SEED: "one training seed",
     Reason.TWO_SEEDS: "two training seeds",
-    Reason.NO_SCATTER: "the same difference in every training seed: are they different runs?",
+    Reason.NO_SCATTER: "the same difference in every training seed; check that the runs differ",
     Reason.FEW_PROBLEMS: "too few problems",
     Reason.NO_COMMON_RANGE: "no common range of pass@1",
     Reason.RESAMPLES: "too many resamples have no common range of pass@1",
     Reason.FRONTIER_END: "too close to the end of the other's frontier for an interval",
     Reason.BEYOND: "its pass@1 lies beyond the other's frontier",
     Reason.BELOW: "its pass@1 lies below the other's frontier",
-    Reason.NOT_NEAR: "one of the two has no temperature with the pass@1 that the other has at T = 1",
+    Reason.NOT_NEAR: "no temperature gives one arm the pass@1 of the other at T = 1",
 }
 TWO_PROCEDURES = {
-    True: "the interval, the wider of the two procedures, holds 0 and decides",
-    False: "the interval leaves 0 out, but p, the stricter of the two procedures, decides",
+    True: "the interval, the wider of the two procedures, includes 0 and decides",
+    False: "the interval excludes 0, but p, the stricter of the two procedures, decides",
 }
 BEFORE = "before correction"
 
 
 class End(StrEnum):
-    """How a comparison ends, in words: six that hold, the same before correction alone, three in which neither arm is ahead.
-    Larger and smaller are of what is no score; higher and lower of one training run each, whose intervals are over problems alone:
-    better and worse would be read as of methods."""
+    """The printed outcome of a comparison: the only words for outcomes in the terminal, in Markdown and on the page."""
 
-    BETTER = "better"
     HIGHER = "higher"
-    LARGER = "larger"
-    SMALLER = "smaller"
     LOWER = "lower"
-    WORSE = "worse"
-    BETTER_ALONE = f"better {BEFORE}"
-    HIGHER_ALONE = f"higher {BEFORE}"
-    LARGER_ALONE = f"larger {BEFORE}"
-    SMALLER_ALONE = f"smaller {BEFORE}"
-    LOWER_ALONE = f"lower {BEFORE}"
-    WORSE_ALONE = f"worse {BEFORE}"
+    HIGHER_BEFORE = f"higher {BEFORE}"
+    LOWER_BEFORE = f"lower {BEFORE}"
+    NO_DIFFERENCE = "no significant difference"
     CANNOT = "cannot be told"
     IDENTICAL = "identical"
-    TIED = "tied"
 
 
 RANK = {end: i for i, end in enumerate(End)}
+MEANING = (
+    f"No significant difference: the design could have detected a difference of {DETECTABLE:g} with 80 % power (for metrics other "
+    f"than pass@k, {DETECTABLE:.0%} of the second arm's mean). Cannot be told: only a larger difference could have been detected."
+)
 ONE_RUN = "One run of each: about these checkpoints, not about methods. "
 MOST = 4  # comparisons in the answer
 TOO_FEW = (Reason.ONE_SEED, Reason.TWO_SEEDS)
-CLAIM = f"A claim about methods needs {FEWEST_SEEDS} training seeds of each arm at least; of fewer, differences alone are given."
+CLAIM = f"A claim about methods needs at least {FEWEST_SEEDS} training seeds per arm; with fewer, only differences are printed."
 OPEN_ENDED = (
-    "Where the upper end of an interval on a convex hull is the arm's own score, nothing bounds the gap: the hull may end before "
+    "If the upper end of an interval on a convex hull equals the arm's score, the gap has no upper bound: the hull may end below "
     "the arm's pass@1."
 )
 
 
 def answer(rows: Sequence[Row], results: Results | None = None) -> str:
-    """ONE line on the questions of the design: what is not tied, then what is, `MOST` comparisons at most; how the others end.
-    results: where the rows are from, which says what questions have none; where no row is primary, exploratory ones answer."""
+    """One line on the questions of the design: at most `MOST` comparisons, significant ones first, and counts of the others.
+
+    results: the source of the rows, for questions without a row. Without primary rows, exploratory rows answer."""
     if not rows:
         return "Nothing is compared: fewer than two policies were evaluated on the same problems."
     primary = [row for row in rows if row.family == "primary"]
@@ -83,19 +87,19 @@ def answer(rows: Sequence[Row], results: Results | None = None) -> str:
 
 
 def _unanswered(rows: Sequence[Row], results: Results) -> str:
-    """The questions of the design that have no row here, and why; "" where each has one."""
+    """The questions of the design without a row, with the reason; "" if every question has a row."""
     design, known = results.design, set(map(str, known_metrics(results.k)))
     lost: dict[str, list[str]] = {}
     for q, found in answering(design, rows):
         if not found:
-            why = "there is no such comparison" if q.metric in known else f"k is {results.k} here"
+            why = "no such comparison exists" if q.metric in known else f"k is {results.k} here"
             lost.setdefault(why, []).append(f"{design.called(q.a)} against {design.called(q.b)}, {q.metric}")
     told = (f"{'; '.join(some[:MOST])}{f'; {len(some) - MOST} more' * (len(some) > MOST)} ({why})" for why, some in lost.items())
-    return f"The design asks, and cannot be answered: {'; '.join(told)}. " if lost else ""
+    return f"Questions of the design that cannot be answered: {'; '.join(told)}. " if lost else ""
 
 
 def _answered(rows: Sequence[Row]) -> str:
-    """Of rows of one family."""
+    """The answer from rows of one family."""
     if not any(row.comparison.known for row in rows):
         return _no_claim(rows)
     shown = _first(rows)
@@ -106,12 +110,12 @@ def _answered(rows: Sequence[Row]) -> str:
 
 
 def _no_claim(primary: Sequence[Row]) -> str:
-    """The answer where nothing can be told: the differences all the same, at the largest k."""
+    """The answer without any test: only differences, at the largest k."""
     top = max(row.metric.k or 0 for row in primary)
     first = groups([row for row in primary if (row.metric.k or 0) == top])[0]
     why = ", ".join(dict.fromkeys(REASONS[row.comparison.reason] for row in first))
     if not any(map(_read, first)):
-        return f"No claim about methods: {first[0].metric} cannot be read for {'; '.join(row.a for row in first)} ({why})."
+        return f"No claim about methods: {first[0].metric} has no value for {'; '.join(row.a for row in first)} ({why})."
     read = [row for row in first if _read(row)]
     gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in read[:MOST])
     more = f"; {len(read) - MOST} more" * (len(read) > MOST)
@@ -119,8 +123,8 @@ def _no_claim(primary: Sequence[Row]) -> str:
 
 
 def _first(primary: Sequence[Row]) -> list[Row]:
-    """What the answer names: what outlasts correction, what does not, then what is tied, which keeps a place; of each the first
-    rival's, at the largest k."""
+    """The rows in the answer: significant after correction, significant before correction, then not significant (at least one
+    place); among equals the first second arm and the largest k."""
     rivals = list(dict.fromkeys(row.b for row in primary))
     ranked = sorted(primary, key=lambda r: (_firmness(r), rivals.index(r.b), -(r.metric.k or 0)))
     ends = [row for row in ranked if row.comparison.outcome in ("better", "worse")]
@@ -130,7 +134,7 @@ def _first(primary: Sequence[Row]) -> list[Row]:
 
 
 def _told(rows: Sequence[Row]) -> str:
-    """Rows in their order as sentences of one line, a rival each; arm, metric and place are said once where all share them."""
+    """Rows in order as one line, one sentence per second arm; a common arm, metric and place are printed once."""
     numbers = _numbers if len(rows) < 3 else _brief
     whole = len({(row.b, row.metric, row.task) for row in rows}) == 1
     if whole:
@@ -155,7 +159,7 @@ def _read(row: Row) -> bool:
 
 
 def nothing(results: Results) -> str:
-    """The line in the place of `answer` where there are no rows: what to evaluate, and what to name beside it."""
+    """The line instead of `answer` for no rows: what to evaluate next, or which path to add."""
     said = ["Nothing is compared: fewer than two policies were evaluated on the same problems."]
 
     def on_task(run: Run) -> bool:
@@ -163,24 +167,24 @@ def nothing(results: Results) -> str:
 
     scored = {arm for arm, *_ in results.records} | {counts.store.arm for counts in results.counts}
     bare = [run for run in results.runs.values() if run.arm not in scored]
-    if results.design.facts or results.stored is not None:  # a folder's own command evaluates what it trains
-        return f"{said[0]} The command that made the folder continues it."
+    if results.design.facts or results.stored is not None:  # sweep and demo evaluate what they train
+        return f"{said[0]} Run the command that created the folder again to continue."
     if bare and bare[0].path is not None:
         many = f"{len(bare)} runs have" if len(bare) > 1 else "The run has"
-        given = ["--samples", 64] if on_task(bare[0]) else []  # a run knows no more of a plugin than its name
+        given = ["--samples", 64] if on_task(bare[0]) else []  # a run stores only the name of a plugin
         given += [word for name in bare[0].config.get("plugins") or () if given for word in ("--plugin", name)]
         said.append(f"{many} no evaluation yet: `{suggest('eval', bare[0].path, *given)}`.")
     if len(scored | {run.arm for run in bare}) < 2:
         runs = list(results.runs.values())
         base = {run.config.get("model") for run in runs} == {EMBEDDED} and not any(map(on_task, runs))
-        said.append(f"Name another policy beside it: `{suggest('report', *results.sources, EMBEDDED if base else 'RUN')}`.")
+        said.append(f"Add another policy: `{suggest('report', *results.sources, EMBEDDED if base else 'RUN')}`.")
     elif not bare:
         said.append("Evaluate both with the same --task, --split, --seed and --problems.")
     return " ".join(said)
 
 
 def sentence(row: Row) -> str:
-    """The whole comparison in plain English."""
+    """The full comparison as one sentence."""
     c, gap = row.comparison, row.comparison.difference
     head = f"{row.a} vs {row.b}, {row.metric}{_on(row)}: "
     if not c.known:
@@ -195,52 +199,55 @@ def sentence(row: Row) -> str:
         ps += f", Holm's {p_text(row.adjusted)} among {row.family_size} {row.family} comparisons"
     hidden = f"; {detectable_text(c.mde, c.mde_limit)}" if c.outcome == "tied" else ""
     if c.outcome == "tied" and math.isfinite(c.p) and (c.p < 1 - gap.level) == gap.contains(0.0):
-        hidden = f"; tied: {TWO_PROCEDURES[gap.contains(0.0)]}{hidden}"
-    covers = f"; mean over pass@1 {row.covers[0]:.3f} to {row.covers[1]:.3f}, which both cover" if row.covers else ""
+        hidden = f"; not significant: {TWO_PROCEDURES[gap.contains(0.0)]}{hidden}"
+    covers = f"; mean over pass@1 {row.covers[0]:.3f} to {row.covers[1]:.3f}, the common range" if row.covers else ""
     return (
         f"{head}{outcome(row)} for {about} ({span(c)} over {gap.n} {gap.over}{on}{ps}{hidden}{covers}{_left_out(row)})."
     )
 
 
 def outcome(row: Row) -> End:
-    """The word for a row."""
+    """The printed outcome of a row, after correction."""
     c = row.comparison
     if c.outcome == "tied" and c.difference.width == 0 and c.difference.value == 0:
         return End.IDENTICAL
-    word = told(c.outcome, c.over)
-    if c.outcome in ("tied", "unknown"):
-        return word
-    if row.metric.name == "raw KL":
-        word = End.LARGER if c.outcome == "better" else End.SMALLER
-    return word if row.holds else End(f"{word} {BEFORE}")
+    word = told(c.outcome, detected=c.detects(stated(row)))
+    return word if c.outcome in ("tied", "unknown") or row.holds else End(f"{word} {BEFORE}")
+
+
+def stated(row: Row) -> float:
+    """The difference that a design must be able to detect before its non-significant result is printed as "no significant
+    difference": `DETECTABLE` for pass@k, that share of the second arm's mean for counts and the raw KL."""
+    return DETECTABLE if row.metric.name == "pass" else DETECTABLE * abs(row.comparison.mean_b)
+
+
+def told(outcome: Outcome, *, detected: bool) -> End:
+    """The printed word for an uncorrected outcome. detected: whether the design could have detected the stated difference."""
+    if outcome == "tied":
+        return End.NO_DIFFERENCE if detected else End.CANNOT
+    return {"better": End.HIGHER, "worse": End.LOWER, "unknown": End.CANNOT}[outcome]
 
 
 def _firmness(row: Row) -> int:
-    """0 for what outlasts correction, 1 for what does not, 2 for what is tied or cannot be told."""
+    """0: significant after correction; 1: only before; 2: not significant or not tested."""
     return 2 if row.comparison.outcome in ("tied", "unknown") else int(not row.holds)
 
 
-def told(outcome: Outcome, over: str) -> End:
-    """The word for an outcome that nothing corrects. over: what its interval is over; "problems" is of one training run each."""
-    if outcome == "unknown":
-        return End.CANNOT
-    if over == "problems" and outcome != "tied":
-        return End.HIGHER if outcome == "better" else End.LOWER
-    return End(outcome)
-
-
 def chip(row: Row) -> str:
-    """The cell of a table: outcome, difference, interval, on a line each."""
+    """The cell of a table, on a line each: outcome, difference, interval and, if not significant, the detectable difference."""
     gap = row.comparison.difference
     lines = [outcome(row)] + [signed(gap.value)] * math.isfinite(gap.value)
     if math.isfinite(gap.width) and gap.width > 0:
         lines.append(f"{signed(gap.low)} to\u00a0{signed(gap.high)}")
+    if seen := _seen(row.comparison, "detectable"):
+        lines.append(seen.removeprefix("; "))
     return "\n".join(lines)
 
 
 def line(rows: Sequence[Row], numbers: Callable[[Row], str] | None = None) -> str:
-    """Rows of one rival and metric in one sentence: "Against GRPO, pass@256: worse: C (...); tied: A (...), B (...).", what
-    outlasts correction first. numbers: what stands in the brackets; the difference and, of a tie, what could have been seen."""
+    """Rows with one second arm and metric in one sentence, significant ones first: "Against GRPO, pass@256: lower: C (...); cannot
+    be told: A (...), B (...).". numbers: the text in brackets; by default the difference and, if not significant, the detectable
+    one."""
     first, several = rows[0], len({row.b for row in rows}) > 1
     who = "Each against its own placebo" if several else f"Against {first.b}"
     words: dict[tuple[str, str], list[str]] = {}
@@ -253,7 +260,7 @@ def line(rows: Sequence[Row], numbers: Callable[[Row], str] | None = None) -> st
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
-    """Every group in a line; rows of which nothing can be read stand together, a line for each reason."""
+    """One line per group; rows without a value are merged into one line per reason."""
     return [*map(line, groups(row for row in rows if not unread(row))), *unread_lines(rows)]
 
 
@@ -263,8 +270,8 @@ def unread(row: Row) -> bool:
 
 
 def unread_lines(rows: Sequence[Row]) -> list[str]:
-    """The rows of which nothing can be read, each reason said once: "Cannot be told, no common range of pass@1: pass@256 at
-    equal pass@1 (mean over all temperatures): A, B against GRPO; A against base."."""
+    """Rows without a value, one line per reason: "Cannot be told, no common range of pass@1: pass@256 at equal pass@1 (mean over
+    all temperatures): A, B against GRPO; A against base."."""
     found: dict[str, list[Row]] = {}
     for row in filter(unread, rows):
         found.setdefault(REASONS[row.comparison.reason], []).append(row)
@@ -282,7 +289,7 @@ def unread_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def cautions(rows: Sequence[Row]) -> list[str]:
-    """What holds of many rows, said once: too few seeds for a claim; intervals that end at the arm's own score."""
+    """Remarks that apply to many rows: too few seeds for a claim; intervals that end at the arm's score."""
     few = any(row.comparison.reason in TOO_FEW for row in rows)
     c = [row.comparison for row in rows if row.metric.at == "hull" and row.comparison.known]
     ends = any(math.isclose(one.difference.high, one.mean_a, rel_tol=1e-9) for one in c)
@@ -299,20 +306,19 @@ def groups(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def families(rows: Sequence[Row]) -> str:
-    """How many tests each family holds, in a sentence; "" where nothing was tested."""
+    """The number of tests in each family and the meaning of the outcomes; "" without a test."""
     sizes = {row.family: row.family_size for row in sorted(rows, key=lambda row: row.family != "primary") if row.family_size}
     if not sizes:
         return ""
-    ahead, behind = (told(end, next(row.comparison.over for row in rows if row.family_size)) for end in ("better", "worse"))
     parts = " and once over ".join(f"{n} {name} comparison{'s' * (n != 1)}" for name, n in sizes.items())
     return (
-        f"Holm's correction runs once over {parts}. {ahead.capitalize()} or {behind}: the interval leaves 0 out and Holm's p is "
-        f"below 0.05; {BEFORE}: the interval alone."
+        f"Holm's correction runs once over {parts}. Higher or lower: the interval excludes 0 and Holm's p is below 0.05; {BEFORE}: "
+        f"only the interval excludes 0. {MEANING}"
     )
 
 
 def state(run: Run, evaluated: bool = False) -> str:
-    """How far a run is. evaluated: whether its evaluation is there, whatever a sweep wrote down of it."""
+    """The state of a run. evaluated: whether an evaluation exists, even if the sweep's design.json lacks it."""
     if run.state in ("trained", "evaluated"):
         return "evaluated" if evaluated or run.state == "evaluated" else "trained, not evaluated"
     total = f" of {run.config['steps']}" if "steps" in run.config else ""
@@ -331,13 +337,13 @@ def _gap(c: Comparison, before: str = "") -> str:
 
 
 def _numbers(row: Row) -> str:
-    """In the answer: reason, or difference and what could have been seen."""
+    """In the answer: the reason, or the difference and the detectable difference."""
     c = row.comparison
     return f"difference {_gap(c)}{_seen(c, 'minimum detectable difference', ' (80 % power)')}" if c.known else _short(row)
 
 
 def _brief(row: Row) -> str:
-    """In the answer on several arms."""
+    """In an answer on several arms."""
     c = row.comparison
     return f"{_gap(c)}{_seen(c, 'detectable')}" if c.known else _short(row)
 
@@ -361,5 +367,5 @@ def _on(row: Row) -> str:
 def _left_out(row: Row) -> str:
     if not row.left_out:
         return ""
-    what = "whose raw KL lies outside what these betas reach" if row.metric.matched else "in which it cannot be read"
+    what = "with a raw KL outside the range of these betas" if row.metric.matched else "without a value"
     return f"; left out: {row.left_out} training seed{'s' * (row.left_out > 1)} {what}"

@@ -1,6 +1,6 @@
 """Checkpoints of tensors and plain state: safetensors and JSON, with a manifest (sizes and SHA-256) written last.
 
-Each is written beside its place, synced to the disk and renamed. No pickle is written or read.
+Each is written to a temporary folder, synced to the disk and renamed. Pickle is never used.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Checkpoint:
         """
         if Path(group).suffix in (".pt", ".pth", ".bin", ".pkl", ".ckpt"):
             raise CheckpointError(
-                f"{self.path / group}: a pickle file can run code when it is read, so it is never read here; "
-                f"convert it once with safetensors.torch.save_file where you trust it"
+                f"{self.path / group}: a pickle file can run code when it is loaded, so it is never loaded; "
+                f"if you trust the file, convert it once with safetensors.torch.save_file"
             )
         path = self.path / f"{group}.safetensors"
         if not path.is_file():
@@ -75,7 +75,7 @@ def verify_checkpoint(path: str | Path) -> None:
         raise CheckpointError(f"{path / MANIFEST}: not a manifest of format {FORMAT}")
     if (number := _NUMBER.search(path.name)) and manifest.get("step") != int(number[1]):
         raise CheckpointError(
-            f"{path}: its manifest is that of step {manifest.get('step')}, so this is a copy or was renamed; move it away"
+            f"{path}: its manifest is of step {manifest.get('step')}, so this folder is a copy or was renamed; move it away"
         )
     with understood(path / MANIFEST, CheckpointError):
         _compare(path, manifest["files"])
@@ -92,10 +92,10 @@ def _compare(path: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
             raise CheckpointError(f"{file}: missing")
         if file.stat().st_size != facts["bytes"]:
             raise CheckpointError(
-                f"{file}: {file.stat().st_size} bytes, the manifest says {facts['bytes']} (truncated?)"
+                f"{file}: {file.stat().st_size} bytes, the manifest has {facts['bytes']} (truncated?)"
             )
         if file_sha256(file) != facts["sha256"]:
-            raise CheckpointError(f"{file}: its SHA-256 is not the manifest's, so the content was changed or damaged")
+            raise CheckpointError(f"{file}: its SHA-256 differs from the manifest, so the content was changed or damaged")
 
 
 def newest_complete(found: Sequence[Path], in_place: bool = False) -> Path | None:
@@ -121,7 +121,7 @@ def newest_complete(found: Sequence[Path], in_place: bool = False) -> Path | Non
 
 
 def seal(folder: Path, **facts: int) -> None:
-    """Write the manifest of a folder's files, synced to the disk, which `verify_checkpoint` later holds them against."""
+    """Write the manifest of a folder's files, synced to the disk, for `verify_checkpoint`."""
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST):
         sync_file(path)
@@ -162,7 +162,8 @@ def save_checkpoint(
     keep: int,
     metrics_rows: int = 0,
 ) -> Path:
-    """Write one whole and verify it; only then all older ones but the newest `keep` - 1 go. CheckpointError where it fails."""
+    """Write a checkpoint and verify it; then remove all older ones except the newest `keep` - 1. Raises CheckpointError on
+    failure."""
     groups = {name: _own_storage(group) for name, group in tensors.items()}
     text = to_json(state, f"checkpoint state at step {step}")
     needed = len(text) + sum(t.nbytes + 128 for group in groups.values() for t in group.values())

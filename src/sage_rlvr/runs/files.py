@@ -1,7 +1,6 @@
-"""Files that are there whole or not at all, strict JSON, and what a full or read-only disk says.
-
-`replacing` is the one atomic writer of the house: written beside its place, synced to the disk, renamed. And the rows of
-metrics.jsonl, one strict-JSON line per step; keys under "time/" are exempt from bitwise equality.
+"""Atomic file writes, strict JSON, and error texts for a full or read-only disk. `replacing` is the only atomic writer of the
+package: write to a temporary file in the same folder, sync, rename. Also the rows of metrics.jsonl, one strict-JSON line per step;
+keys under "time/" are exempt from bitwise equality.
 """
 
 from __future__ import annotations
@@ -36,14 +35,13 @@ def file_sha256(path: str | Path) -> str:
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A path beside `path` to write a file to; it takes the place of `path` when the block ends well.
-
-    A reader, or a kill at any instant, finds the old file or the new one. What a killed writer of this file has left beside it
-    goes. The folder is made where it is missing. ConfigError where a device or a pipe is there, which would be lost.
+    """A temporary path in the folder of `path`; the file replaces `path` if the block succeeds. A reader, or a kill at any time,
+    finds the old or the new file. Temporary files of killed writers are removed. A missing folder is created. Raises ConfigError if
+    `path` is a device or a pipe.
     """
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise ConfigError(f"{path}: a device or a pipe, which a file would replace; name a file")
+        raise ConfigError(f"{path}: a device or a pipe, which a file would replace; pass the path of a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".tmp-{'[0-9a-f]' * 8}-{glob.escape(path.name)}"):
         _remove_dead(left)
@@ -87,9 +85,8 @@ def _remove_dead(temporary: Path) -> None:
 
 @contextlib.contextmanager
 def replacing_folder(place: Path) -> Iterator[Path]:
-    """An empty folder beside `place` to fill; it takes the place of `place`, whole, when the block ends well.
-
-    Killed in between, `sweep` brings the former one back.
+    """An empty temporary folder that replaces `place` if the block succeeds. After a kill in between, `sweep` restores the former
+    folder.
     """
     partial, former = place.with_name(f".tmp-{place.name}"), place.with_name(f".old-{place.name}")
     shutil.rmtree(partial, ignore_errors=True)
@@ -142,15 +139,15 @@ def write_json_atomic(path: str | Path, value: Any) -> None:
 
 
 def to_json(value: Any, what: str, indent: int | None = None) -> str:
-    """Strict JSON of a plain tree; DataError names `what` where it holds anything else."""
+    """Strict JSON of a plain tree; raises DataError with `what` for other values."""
     try:
         return json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{what}: {error}; JSON holds finite numbers, text, lists and mappings only") from error
+        raise DataError(f"{what}: {error}; JSON supports only finite numbers, text, lists and mappings") from error
 
 
 def jsonable(value: Any) -> Any:
-    """A value as strict JSON can hold it: NaN and infinities become the texts "nan", "inf", "-inf"."""
+    """A value as strict JSON: NaN and infinities become the texts "nan", "inf", "-inf"."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, Mapping):
@@ -204,10 +201,10 @@ def disk_problem(error: Exception, what: str, path: Path, needed: int = 0) -> Ch
     kept = "; the checkpoints before it are untouched" if what == "checkpoint" else ""
     if code not in (errno.ENOSPC, errno.EDQUOT):
         does = f"cannot write a {what}" if what else "cannot be read or written"
-        return CheckpointError(f"{path}: {does}: {os.strerror(code)}{kept}. Mend that, then run again")
+        return CheckpointError(f"{path}: {does}: {os.strerror(code)}{kept}. Fix this, then run again")
     wants = f": this {what} needs about {needed:,} bytes" if needed else f", so this {what or 'file'} was not written"
     why, way = _full(next(folder for folder in (path, *path.absolute().parents) if folder.is_dir()), code, needed)
-    return CheckpointError(f"{path}: {why[0]}{wants}{why[1]}{kept}. {way}, then give the same command again to continue")
+    return CheckpointError(f"{path}: {why[0]}{wants}{why[1]}{kept}. {way}, then run the same command again to continue")
 
 
 def _full(folder: Path, code: int, needed: int) -> tuple[tuple[str, str], str]:
@@ -215,16 +212,16 @@ def _full(folder: Path, code: int, needed: int) -> tuple[tuple[str, str], str]:
     if code == errno.EDQUOT:
         return ("the quota of this user is used up", ""), "Free some of it"
     if hasattr(os, "statvfs") and (system := os.statvfs(folder)).f_files and not system.f_favail:
-        return ("the disk has no inodes left, it holds too many files", ""), "Delete some files"
+        return ("the disk has no inodes left (too many files)", ""), "Delete some files"
     free = shutil.disk_usage(folder).free
     if free > max(2 * needed, 1 << 26):  # not that; a quota, a reserve, a limit of the system
-        return ("the disk is full", f", though {free:,} are free on it"), "Free some space, or look for a quota or another limit"
-    return ("the disk is full", f", {free:,} are free"), "Free some space (or lower checkpoint.keep)"
+        return ("the disk is full", f", although {free:,} bytes are free"), "Free some space, or look for a quota or another limit"
+    return ("the disk is full", f", {free:,} bytes are free"), "Free some space (or lower checkpoint.keep)"
 
 
 # ---- metrics.jsonl
 
-LOST = "delete that line to go on without its numbers"
+LOST = "delete that line to continue without its numbers"
 
 def comparable(row: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a metrics row that two equal runs share bit for bit: everything but the timings under "time/"."""
@@ -248,7 +245,7 @@ def read_metrics(path: str | Path, resumed: int | None = None) -> list[dict[str,
     """The rows of a metrics.jsonl (or of the run directory that holds it); a last line without its end is left out.
 
     Non-finite numbers come as the texts "nan", "inf", "-inf". resumed: the step that a run goes on from; damaged lines behind the
-    rows of the steps before it are left out, because those rows are made again. Raises DataError that names a damaged line.
+    rows of the steps before it are left out, because those rows are computed again. Raises DataError with the damaged line.
     """
     path = Path(path)
     path = path / METRICS if path.is_dir() else path
@@ -258,9 +255,9 @@ def read_metrics(path: str | Path, resumed: int | None = None) -> list[dict[str,
         try:
             row = parse_json(line, f"{path}:{number}: damaged line", advice=LOST) if whole else None
             if row is not None and (type(row.get("step")) is not int or row["step"] < 0):
-                raise DataError(f"{path}:{number}: damaged line, without the number of its step; {LOST}")
+                raise DataError(f"{path}:{number}: damaged line without a step number; {LOST}")
             if odd := next((name for name in row or () if "/" in name and not _is_number(row[name])), None):
-                raise DataError(f"{path}:{number}: damaged line, {odd} is no number; {LOST}")
+                raise DataError(f"{path}:{number}: damaged line, {odd} is not a number; {LOST}")
         except DataError:
             if resumed is None or newest < resumed - 1:
                 raise

@@ -1,4 +1,4 @@
-"""What was run: run.json, and whether another start in the same directory is the same run."""
+"""run.json: the record of a run, and the check that another start in the same directory is the same run."""
 
 from __future__ import annotations
 
@@ -98,28 +98,28 @@ def agree(path: Path, new: dict[str, Any], fork: bool) -> dict[str, Any]:
     if not file.exists():
         if any((path / "checkpoints").glob("step-*")) or (path / METRICS).exists():
             raise CheckpointError(
-                f"{file}: missing, though the directory holds results; restore it or name another folder"
+                f"{file}: missing, although the directory contains results; restore the file or use another directory"
             )
         write_json_atomic(file, new)
         return new
     old = read_record(path, _SHAPE, CheckpointError)
     if old.get("format") != FORMAT:
-        raise CheckpointError(f"{file}: not a run record of format {FORMAT}; name another directory")
+        raise CheckpointError(f"{file}: not a run record of format {FORMAT}; use another directory")
     found, code = _binding_differences(old, new), _code_differences(old, new)
     before, wanted = found.get("steps", (None, None))
     more = set(found) == {"steps"} and isinstance(before, int) and wanted > before
     longer = more and not _stretched(old["config"])
     if (fork or set(found) == {"steps"}) and isinstance(wanted, int) and wanted < (there := _steps_there(path)):
         raise ConfigError(
-            f"{path}: steps: {found['steps'][0]} -> {wanted}: {there} steps are there already by its checkpoints and "
-            "metrics.jsonl, and a run cannot lose steps, with --fork neither; name another directory (--run) for a shorter one"
+            f"{path}: steps: {found['steps'][0]} -> {wanted}: {there} steps are already done according to its checkpoints and "
+            "metrics.jsonl, and a run cannot get shorter, not even with --fork; use another directory (--run) for a shorter run"
         )
     if found and not (longer or fork):
         raise ConfigError(_explain(path, found, _stretched(old["config"]) if more else []))
     if code:
         listed = ", ".join(f"{place} {before} -> {now}" for place, (before, now) in code.items())
         warnings.warn(
-            f"{path}: continued by another sage-rlvr ({listed}); its numbers may differ from one code's alone"
+            f"{path}: continued with another version of sage-rlvr ({listed}); its numbers may differ from those of a single version"
         )
     if not (found or code):
         return old
@@ -145,7 +145,7 @@ def is_run(path: Path) -> bool:
 
 
 def read_record(
-    run: Path, needs: Iterable[str] = ("config",), error: type[SageError] = DataError, advice: str = "name another directory"
+    run: Path, needs: Iterable[str] = ("config",), error: type[SageError] = DataError, advice: str = "use another directory"
 ) -> dict[str, Any]:
     """The run.json of a run directory. needs: what must be there; whatever is there is of its type.
 
@@ -159,13 +159,13 @@ def read_record(
 
 
 def _faults(facts: Mapping[str, Any], needs: Iterable[str]) -> Iterator[str]:
-    yield from (f"without {name}" for name in needs if name not in facts and name not in _OPTIONAL)
+    yield from (f"{name} is missing" for name in needs if name not in facts and name not in _OPTIONAL)
     for name, kinds in _SHAPE.items():
         if name in facts and not isinstance(facts[name], kinds):
-            yield f"{name} is not what a run record has there"
+            yield f"{name} has an unexpected type for a run record"
     for number, one in enumerate(facts.get("warnings", ())):
         if not _is_warning(one):
-            yield f"warnings.{number} is not what a run record has there"
+            yield f"warnings.{number} has an unexpected type for a run record"
     for name in ("steps", "seed"):
         if type(facts.get("config", {}).get(name, 0)) is not int:
             yield f"config.{name} is not a whole number"
@@ -231,12 +231,12 @@ def _schedules(tree: Any, place: str) -> list[str]:
 
 def _explain(path: Path, found: Mapping[str, tuple[Any, Any]], stretched: list[str]) -> str:
     lines = "".join(f"\n  {place}: {json.dumps(old)} -> {json.dumps(new)}" for place, (old, new) in found.items())
-    advice = "Give the recipe it was started with, or name another directory (more steps alone would be allowed)"
+    advice = "Use the recipe of the existing run, or another directory (only more steps would be allowed)"
     if stretched:
         advice = (
-            f"More steps would change what the first ones did, because {', '.join(stretched)} is stretched over all of "
-            "them; name another directory for a longer run"
+            f"More steps would change the existing ones, because {', '.join(stretched)} depends on the total number of "
+            "steps; use another directory for a longer run"
         )
     elif set(found) == {"steps"}:
-        advice = "A run can be given more steps, not fewer; name another directory for a shorter one"
-    return f"{path}: this directory holds another run:{lines}\n{advice}; --fork continues it under the new settings."
+        advice = "A run can get more steps but not fewer; use another directory for a shorter run"
+    return f"{path}: this directory contains another run:{lines}\n{advice}; --fork continues it under the new settings."

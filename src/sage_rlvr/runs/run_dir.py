@@ -41,12 +41,12 @@ UNDECIDED, BY_POLICY = "verifier/undecided_frac", "self_reward/mean"
 
 _JUDGE = (
     "The reward function or verifier returns None or undecided, takes longer than its limit (task.seconds), or ends its process. "
-    "Try it on one completion (sage-rlvr verify), and mend it or raise the limit"
+    "Test it on one completion (sage-rlvr verify), then fix it or raise the limit"
 )
 
 
 class RunDir:
-    """One run's directory, held by one process. Open it with `RunDir.open`, best in a `with` statement."""
+    """The directory of one run, locked by one process. Open with `RunDir.open`, preferably in a `with` statement."""
 
     def __init__(
         self, path: Path, lock: FileLock, facts: dict[str, Any], keep: int, fresh: bool = False, made: bool = False
@@ -73,9 +73,9 @@ class RunDir:
         config: the resolved configuration as a plain tree (`config.dump`). kind: "train", "sft", "eval". data: further
         facts a resume must agree on, such as hashes of the model and the problems. fork: continue under a changed
         configuration, which run.json then records.
-        Raises RunLocked when a live process holds the directory, ConfigError with every difference when it holds
-        another run (more `steps` alone is allowed where nothing in the recipe is stretched over all of them),
-        CheckpointError when run.json is unreadable.
+        Raises RunLocked if a running process has locked the directory, ConfigError with every difference if it contains another run
+        (more `steps` alone is allowed where nothing in the recipe is stretched over all of them), CheckpointError when run.json is
+        unreadable.
         """
         path = Path(path)
         made, fresh, locked = not path.exists(), not (path / RECORD).exists(), (path / LOCK).exists()
@@ -167,7 +167,7 @@ class RunDir:
                 handle.write(line)
         except OSError as error:
             raise CheckpointError(
-                f"{self.metrics_path}: cannot append a row: {error.strerror}. Mend that, then give the same command "
+                f"{self.metrics_path}: cannot append a row: {error.strerror}. Fix this, then run the same command "
                 f"again to continue from the last checkpoint"
             ) from error
         self._warn_of_zero_variance(row)
@@ -191,7 +191,7 @@ class RunDir:
         rows = read_metrics(self.path)
         shares = [row[UNDECIDED] for row in rows if UNDECIDED in row and BY_POLICY not in row]
         if shares and all(share == 1 for share in shares):
-            raise DataError(f"{self.path}: not one completion of this run could be judged, so none was learned from. {_JUDGE}")
+            raise DataError(f"{self.path}: no completion of this run could be judged, so there was no training signal. {_JUDGE}")
 
     def _warn_of_zero_variance(self, row: Mapping[str, Any]) -> None:
         """Say it once whenever DEAD_STEPS steps in a row had no group with both right and wrong completions."""
@@ -201,13 +201,14 @@ class RunDir:
             self.warn(
                 "zero-variance groups",
                 row["step"],
-                f"step {row['step']}: in the last {DEAD_STEPS} steps no group had two different rewards{rewards}, so no "
-                "advantage moved the policy, only the KL. Likely causes: problems far too hard or too easy, an answer format "
-                "that the verifier does not read (sage-rlvr verify, sage-rlvr audit), or completions cut at the length limit",
+                f"step {row['step']}: in the last {DEAD_STEPS} steps no group had two different rewards{rewards}, so every "
+                "advantage was 0 and only the KL term acted. Likely causes: problems that are too hard or too easy, an answer "
+                "format "
+                "that the verifier cannot parse (sage-rlvr verify, sage-rlvr audit), or completions truncated at the length limit",
             )
 
     def warn(self, kind: str, step: int, message: str) -> None:
-        """A UserWarning of step `step`; the first of its kind is kept in run.json, so that a report can say it."""
+        """A UserWarning of step `step`; the first of each kind is stored in run.json for reports."""
         warnings.warn(message, UserWarning, stacklevel=4)
         kept = self.facts.get("warnings", [])
         if kind not in {one["kind"] for one in kept}:
@@ -219,11 +220,10 @@ class RunDir:
             write_json_atomic(self.path / RECORD, self.facts)
 
     def truncate_metrics(self, step: int) -> int:
-        """Before going on from `step`: drop the rows that will be made again, and a last line without its end.
+        """Before continuing from `step`: drop the rows that will be computed again, and an incomplete last line.
 
-        Kept are the rows of steps below `step`, as many as were there when its checkpoint was written (where its manifest says
-        how many). One that was lost since is told in a warning and stands as {"step": n}, without numbers. Returns how many
-        rows were dropped. The file is replaced atomically.
+        Keeps the rows of steps below `step`, as many as its checkpoint recorded in the manifest. A row that was lost since then
+        becomes {"step": n} with a warning. Returns the number of dropped rows. The file is replaced atomically.
         """
         self._keep_warnings([one for one in self.facts.get("warnings", []) if one["step"] < step])
         there, rows = self.metrics_path.exists(), read_metrics(self.path, step)
@@ -242,10 +242,10 @@ class RunDir:
             return kept
         gone = sorted(set(range(step)) - {row["step"] for row in kept})
         lost = gone if count is None or len(gone) == count - len(kept) else []  # else there was not one row per step
-        known = "" if count is None else f"{count} rows were there at step {step}, {len(kept)} are left; "
+        known = "" if count is None else f"{count} rows existed at step {step}, {len(kept)} are left; "
         which = ", ".join(map(str, lost[:5])) + ", ..." * (len(lost) > 5)
         said = f"the numbers of step {which} are lost" if lost else "the others are lost"
-        warnings.warn(f"{self.metrics_path}: {known}{said}; restore the file from a copy if there is one", stacklevel=3)
+        warnings.warn(f"{self.metrics_path}: {known}{said}; restore the file from a copy if possible", stacklevel=3)
         return sorted([*kept, *({"step": number} for number in lost)], key=lambda row: row["step"])
 
 
@@ -255,8 +255,8 @@ def _take_lock(path: Path) -> FileLock:
         lock.acquire()
     except Timeout:
         raise RunLocked(
-            f"{path}: {_owner(path)} is writing to this run directory. Wait for it, stop it, or name another "
-            f"directory; the lock goes by itself when that process ends"
+            f"{path}: {_owner(path)} is writing to this run directory. Wait for it, stop it, or use another "
+            f"directory; the lock is released when that process ends"
         ) from None
     except (OSError, NotImplementedError) as error:
         raise RunLocked(f"{path}: cannot take a lock here ({error}); put the run directory on a local disk") from error
@@ -270,7 +270,7 @@ def _take_lock(path: Path) -> FileLock:
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{path}: cannot hold a run: {error.strerror}; name a folder that can be written")
+    return ConfigError(f"{path}: cannot create a run here: {error.strerror}; use a writable folder")
 
 
 def _owner(path: Path) -> str:

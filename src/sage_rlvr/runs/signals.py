@@ -1,7 +1,7 @@
-"""A stop that is asked for by a signal, and answered after the step in hand.
+"""Stop a run after the current step on SIGINT or SIGTERM.
 
-A process that was stopped ends with 128 + the signal's number, as a shell says it of one that the signal killed: 143 after SIGTERM,
-130 after Ctrl-C. Batch systems know these for a stop from outside, and a failure of the program has other codes.
+A stopped process exits with 128 + the signal's number, as shells report a killed process: 143 after SIGTERM, 130 after Ctrl-C.
+Batch systems recognize these codes as a stop from outside; failures of the program have other codes.
 """
 
 from __future__ import annotations
@@ -73,4 +73,4 @@ class StopFlag:
             raise SystemExit(128 + number)
         self.received = StopFlag.newest = signal.Signals(number)
         # os.write: print is not safe inside a handler
-        os.write(2, f"\n{self.received.name}: finishing the step and saving; again to exit at once\n".encode())
+        os.write(2, f"\n{self.received.name}: finishing the step and saving; send it again to exit at once\n".encode())

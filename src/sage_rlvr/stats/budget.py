@@ -1,4 +1,4 @@
-"""Equal budgets: two evaluations may be compared only where everything but the policy is the same."""
+"""Check that two evaluations have the same settings; a comparison is valid only if the policy is the only difference."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ OF_THE_ARM = frozenset(
 )
 # What an unequal value does to the scores, and how to make it equal.
 NEXT_STEP = {
-    "n": "more samples have less noise and reach further; compare the first {least} of each, or top the other up "
-    "(compare --samples {least})",
-    "temperature": "it decides the trade of pass@1 against pass@k; sample both at one, or compare their frontiers",
-    "top_p": "truncated sampling lifts pass@1 and lowers pass@k; sample both with one value",
-    "top_k": "truncated sampling lifts pass@1 and lowers pass@k; sample both with one value",
-    "min_p": "truncated sampling lifts pass@1 and lowers pass@k; sample both with one value",
-    "max_new_tokens": "the shorter one is cut off more often; sample both with one length",
-    "template": "another prompt is another task; sample both with one template",
-    "template_hash": "another prompt is another task; sample both with one template",
-    "prompt": "another prompt is another task; sample both with one template",
-    "verifier": "another judge gives other scores; judge both again with one verifier",
-    "verifier_hash": "another judge gives other scores; judge both again with one verifier (reverify)",
-    "task": "other problems; evaluate both on one task",
-    "task_hash": "other problems or another version of them; evaluate both on one copy",
+    "n": "more samples have less noise and a higher pass@k; compare the first {least} of each (compare --samples {least}), or add "
+    "samples to the other",
+    "temperature": "temperature trades pass@1 against pass@k; sample both at the same temperature, or compare their frontiers",
+    "top_p": "truncated sampling raises pass@1 and lowers pass@k; sample both with the same value",
+    "top_k": "truncated sampling raises pass@1 and lowers pass@k; sample both with the same value",
+    "min_p": "truncated sampling raises pass@1 and lowers pass@k; sample both with the same value",
+    "max_new_tokens": "the shorter limit truncates more completions; sample both with the same limit",
+    "template": "a different prompt is a different task; sample both with the same template",
+    "template_hash": "a different prompt is a different task; sample both with the same template",
+    "prompt": "a different prompt is a different task; sample both with the same template",
+    "verifier": "a different verifier returns different scores; judge both again with the same verifier",
+    "verifier_hash": "a different verifier returns different scores; judge both again with the same verifier (reverify)",
+    "task": "the problems differ; evaluate both on the same task",
+    "task_hash": "the problems or their versions differ; evaluate both on the same copy",
 }
-OTHERWISE = "sample both again with one value"
+OTHERWISE = "sample both again with the same value"
 _MISSING = object()
 
 
@@ -67,7 +67,7 @@ def check_budget(identities: Mapping[str, Mapping[str, Any]], ignore: Collection
             lines.append(f"{field}: {_short(one)} for {first}, {_short(two)} for {name}; {step}")
     if lines:
         raise DataError(
-            "the budgets are not equal, so a difference would not be the policy's.\n  " + "\n  ".join(lines)
+            "the settings differ, so a difference could not be attributed to the policy.\n  " + "\n  ".join(lines)
         )
 
 

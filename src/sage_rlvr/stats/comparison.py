@@ -35,13 +35,15 @@ from sage_rlvr.stats.power import (
 )
 
 FEWEST_SEEDS = 3
+DETECTABLE = 0.05
+"""A non-significant result is printed as "no significant difference" only if the minimum detectable difference is at most this."""
 FLIPS = 9999
 Outcome = Literal["better", "worse", "tied", "unknown"]
 Level = Literal["problems", "training seeds"]
 
 
 class Reason(StrEnum):
-    """Why an outcome is "unknown"; `results.words` says it in words."""
+    """The reason for the outcome "unknown"; `results.words` has the printed text."""
 
     NONE = ""
     ONE_SEED = "one seed"
@@ -62,8 +64,9 @@ class Comparison:
 
     `difference` holds the uncertainty over problems (about these checkpoints) or over training seeds (about these methods,
     `problems` of them held fixed); `p` is two-sided and raw, NaN where no test is made. `outcome` is from a's side and before
-    any correction. `mde`, the minimum detectable difference: the smallest true one that this very rule, before correction, finds
-    with 80 % power, if the units scatter as these did. What a comparison rules out is told by its interval alone (`excludes`).
+    any correction; "tied" means not significant. `mde`, the minimum detectable difference: the smallest true difference that this
+    rule finds with 80 % power before correction, if the units scatter as these did. `largest`: the largest possible difference, 1
+    for shares; it caps a finite `mde`. Only the interval rules values out (`excludes`).
     """
 
     difference: Interval
@@ -75,20 +78,30 @@ class Comparison:
     mean_a: float = math.nan
     mean_b: float = math.nan
     problems: int | None = None
+    largest: float = math.inf
 
     @property
     def mde_limit(self) -> float:
-        """Upper 95 % limit of `mde`: the scatter of few units is itself a guess (`detectable_up_to`)."""
-        return detectable_up_to(self.mde, self.difference.n)
+        """Upper 95 % limit of `mde`, because the scatter of few units is itself an estimate (`detectable_up_to`)."""
+        limit = detectable_up_to(self.mde, self.difference.n)
+        return min(limit, self.largest) if math.isfinite(limit) else limit
 
     @property
     def known(self) -> bool:
-        """Whether there is a verdict at all."""
+        """Whether a test was made."""
         return self.outcome != "unknown"
+
+    def of_shares(self) -> Comparison:
+        """The same comparison with its detectable difference capped at 1, the largest difference of two shares."""
+        return replace(self, largest=1.0, mde=min(self.mde, 1.0) if math.isfinite(self.mde) else self.mde)
+
+    def detects(self, bound: float = DETECTABLE) -> bool:
+        """Whether the design finds a true difference of `bound` with 80 % power."""
+        return self.mde <= bound
 
 
 def unknown(reason: Reason, *, value: float = math.nan, n: int = 0, over: Level = "problems", level: float = 0.95) -> Comparison:
-    """A comparison that could not be made, and why."""
+    """A comparison without a test, with the reason."""
     gap = Interval(value=value, low=-math.inf, high=math.inf, level=level, over=over, n=n)
     return Comparison(difference=gap, outcome="unknown", reason=reason, over=over)
 
@@ -104,10 +117,10 @@ def paired(
 ) -> Comparison:
     """Compare two checkpoints on the same problems: a, b (N,), one score per problem, same order.
 
-    "better" or "worse" needs both: the interval over problems leaves zero out, and the sign-flip permutation test has
-    p < 1 - level. Everything else is "tied"; below 6 problems the test cannot reach 0.05 and nothing can be told. Shares in
-    [0, 1] (`shares`; None: where all scores lie there) get the interval of `share_difference` unless `bootstrap_sees` their
-    gaps, all other scores BCa, which covers differences of few discordant problems too rarely (lab/pages/concepts/statistics.md).
+    "better" or "worse" needs both an interval over problems that excludes zero and a sign-flip permutation test with p < 1 - level.
+    Other outcomes are "tied"; with fewer than 6 problems the test cannot reach 0.05 and the outcome is "unknown". Shares in [0, 1]
+    (`shares`; None: where all scores lie there) get the interval of `share_difference` unless `bootstrap_sees` their gaps, all
+    other scores BCa, which covers differences of few discordant problems too rarely (lab/pages/concepts/statistics.md).
     """
     left, right = same_shape(a, b, 1)
     gaps = left - right
@@ -120,7 +133,7 @@ def paired(
     p = sign_flip_p(gaps, seed=seed)
     few = len(gaps) < fewest_units(1 - level)
     outcome: Outcome = "unknown" if few else outcome_of(interval, p, level)
-    return Comparison(
+    compared = Comparison(
         difference=interval,
         p=p,
         outcome=outcome,
@@ -129,6 +142,7 @@ def paired(
         mean_a=float(left.mean()),
         mean_b=float(right.mean()),
     )
+    return compared.of_shares() if shares is not False and are_shares(left, right) else compared
 
 
 def paired_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: float = 0.95, seed: int = SEED) -> Comparison:
@@ -146,9 +160,9 @@ def paired_seeds(
     """Compare two methods: a, b (S, N) or (S,), row s being training seed s of both, the same problems in each.
 
     Each seed gives one mean difference; Student's t with S - 1 degrees of freedom over seeds, the problems held fixed.
-    With fewer than three seeds the outcome is "unknown", and so it is where all differ by one number that is not 0: seeds
-    without scatter say nothing of the next one. shared: a standard error that all seeds' differences have in common; least: no
-    half-width is below it (both 0 for exact scores; `paired_seed_counts` has them).
+    With fewer than three seeds the outcome is "unknown", and also if all differences are equal and not 0, because identical seeds
+    give no estimate of the variance. shared: a standard error that all seeds' differences have in common; least: no half-width is
+    below it (both 0 for exact scores; `paired_seed_counts` has them).
     """
     left, right = same_shape(a, b, np.ndim(a))
     gaps = (left - right).reshape(len(left), -1).mean(axis=1)
@@ -182,7 +196,7 @@ def paired_seed_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: flo
     least = least_seen(left.size, level=level) if are_shares(left, right) else 0.0
     found = paired_seeds(left, right, level=level, shared=control_error(n, b, k) if once else 0.0, least=least)
     over = "training seeds and the control's samples" if once else "training seeds"
-    return replace(found, difference=replace(found.difference, over=over))
+    return replace(found.of_shares(), difference=replace(found.difference, over=over))
 
 
 def halves(seeds: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -192,8 +206,8 @@ def halves(seeds: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def against_itself(scores: Mapping[int, ArrayLike], *, level: float = 0.95) -> list[Comparison]:
-    """One arm under two names, in each of the `halves` of its seeds: seed -> (N,) or one number, paired in order of seed. A share
-    `level` of them should be tied. [] where a half has fewer than three seeds."""
+    """A/A check: one arm in each of the `halves` of its seeds; seed -> (N,) or one number, paired in order of seed. A share `level`
+    of them should not be significant. [] for halves with fewer than three seeds."""
     if len(scores) < 2 * FEWEST_SEEDS:
         return []
     values = {seed: np.asarray(score, dtype=float) for seed, score in scores.items()}
@@ -202,7 +216,7 @@ def against_itself(scores: Mapping[int, ArrayLike], *, level: float = 0.95) -> l
 
 
 def seeds_reason(seeds: int) -> Reason:
-    """Why so many training seeds carry no claim about methods."""
+    """The reason why this number of training seeds supports no claim about methods."""
     return {1: Reason.ONE_SEED, 2: Reason.TWO_SEEDS}.get(seeds, Reason.NONE)
 
 
@@ -218,7 +232,7 @@ def control_error(n: int, c: ArrayLike, k: int) -> float:
 def holm(ps: ArrayLike) -> Floats:
     """Holm's (1979) adjusted p values (M,) of ps (M,): p_(i) times the number of those not yet passed, kept rising, <= 1.
 
-    The chance of even one false "different" among them stays below alpha, however they depend on each other.
+    The probability of at least one false rejection is at most alpha under any dependence.
     """
     values = np.asarray(ps, dtype=float)
     order = np.argsort(values, kind="stable")
@@ -250,10 +264,8 @@ def sign_flip_p(gaps: ArrayLike, *, flips: int = FLIPS, seed: int = SEED) -> flo
 
 
 def excludes(comparison: Comparison, value: float) -> bool:
-    """Whether the comparison rules a difference of `value` (a minus b) out: it lies outside the interval.
-
-    Where there is no interval nothing is ruled out. The minimum detectable difference does not say it: that a gain "would have
-    been seen" holds for the scatter that a few units happened to show, the interval holds for what was seen.
+    """Whether the interval excludes a difference of `value` (a minus b). Without an interval no value is excluded. The minimum
+    detectable difference does not replace the interval, because it depends on the estimated variance of few units.
     """
     return not comparison.difference.contains(value)
 
@@ -267,7 +279,7 @@ def signed(x: float, digits: int = 3) -> str:
 
 
 def detectable_text(mde: float, limit: float) -> str:
-    """ "minimum detectable difference 0.012 (80 % power), up to 0.053 at 95 % confidence"; the limit only where it says more."""
+    """ "minimum detectable difference 0.012 (80 % power), up to 0.053 at 95 % confidence"; the limit only if it differs."""
     if not math.isfinite(mde):
         return "no difference could have been detected"
     few, most = (f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}" for x in (mde, limit))
@@ -300,12 +312,12 @@ def same_shape(a: ArrayLike, b: ArrayLike, dims: int) -> tuple[Floats, Floats]:
 
 
 def outcome_of(interval: Interval, p: float, level: float) -> Outcome:
-    """Better or worse where the interval leaves 0 out and p is below 1 - level; else tied."""
+    """"better" or "worse" if the interval excludes 0 and p is below 1 - level; else "tied"."""
     return side(interval.low, interval.high) if p < 1 - level else "tied"
 
 
 def side(low: float, high: float) -> Outcome:
-    """Better or worse where an interval leaves 0 out; else tied."""
+    """"better" or "worse" if the interval excludes 0; else "tied"."""
     return "better" if low > 0 else "worse" if high < 0 else "tied"
 
 
@@ -328,5 +340,5 @@ def _by_student(mean: float, error: float, seeds: int, level: float) -> tuple[In
 
 def _finite(mean: float) -> float:
     if not math.isfinite(mean):
-        raise DataError("a score is not finite; drop or mend that unit of both arms first.")
+        raise DataError("a score is not finite; remove or fix that unit in both arms first.")
     return mean

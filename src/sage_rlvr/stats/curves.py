@@ -1,4 +1,4 @@
-"""Difference curves over k with a band that holds at all k at once, and the probability of improvement."""
+"""Difference curves over k with a simultaneous band, and the probability of improvement."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from sage_rlvr.stats.power import fewest_units
 
 @dataclass(frozen=True, kw_only=True)
 class CurveComparison:
-    """a - b at every k, with a band that holds for all k at once; `outcomes` read the band, so k was not picked. reason: why they
-    are "unknown"."""
+    """a - b at every k with a simultaneous band; `outcomes` use the band, so there is no selection of k. reason: of "unknown"."""
 
     ks: tuple[int, ...]
     difference: Floats
@@ -157,7 +156,7 @@ def probability_of_improvement(
     if over != "training seeds":
         raise DataError(f"over = {over!r}: choose 'problems' or 'training seeds'.")
     if len(left) != len(right):
-        raise DataError(f"{len(left)} and {len(right)} training seeds cannot be paired; give the same seeds of both.")
+        raise DataError(f"{len(left)} and {len(right)} training seeds cannot be paired; pass the same seeds for both.")
     interval = _jackknife(wins.mean(axis=2), level, least_seen(left.size, level=level))
     return Improvement(interval=interval, outcome=_against_half(interval, FEWEST_SEEDS))
 

@@ -1,4 +1,4 @@
-"""The temperature frontier: what the base policy reaches by nothing but sampling colder or hotter."""
+"""The temperature frontier: pass@1 and pass@k of the base policy at different sampling temperatures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class AtFrontier:
-    """A difference in pass@k at equal pass@1 with its interval, read off frontiers that are made again in every resample.
+    """A difference in pass@k at equal pass@1 with its interval, from frontiers that are recomputed in every resample.
 
     `difference` is None where `reason` says why. `mde`: the true difference that leaves the interval clear of zero with 80 %
     power, in the harder direction.
@@ -125,7 +125,7 @@ def frontier(ps: Mapping[float, ArrayLike], k: int = 256) -> tuple[FrontierPoint
 def best_pass1(points: Sequence[FrontierPoint]) -> FrontierPoint:
     """The point of highest pass@1; among equals the one with the higher pass@k."""
     if not points:
-        raise DataError("an empty frontier has no best point; evaluate the base at one temperature at least.")
+        raise DataError("an empty frontier has no best point; evaluate the base at at least one temperature.")
     return max(points, key=lambda point: (point.pass1, point.passk))
 
 
@@ -137,7 +137,7 @@ def at_temperature(points: Sequence[FrontierPoint], temperature: float = 1.0) ->
 def passk_at(pass1: float, points: Sequence[FrontierPoint]) -> tuple[float, float] | None:
     """(pass@k, temperature) of the frontier at the given pass@1 by linear interpolation between neighbors in T.
 
-    Where several stretches of the frontier have this pass@1 the best pass@k counts: the base may choose. None outside.
+    If several parts of the frontier have this pass@1, the best pass@k counts. None outside the frontier.
     """
     ordered = sorted(points, key=lambda point: point.temperature)
     found = [(p.passk, p.temperature) for p in ordered if p.pass1 == pass1]
@@ -196,7 +196,7 @@ def gap_curve(
     point by itself, the problems held fixed. A frontier seen at a single temperature covers one point and gives None.
     """
     if not a or len(a) != len(b):
-        raise DataError(f"{len(a)} and {len(b)} frontiers: gap_curve pairs them, one a training seed in each.")
+        raise DataError(f"{len(a)} and {len(b)} frontiers: gap_curve needs one frontier per training seed in each.")
     columns = [[_columns(points) for points in side] for side in (a, b)]
     ends = [(one.min(), one.max()) for side in columns for one, _ in side]
     low, high = max(end[0] for end in ends), min(end[1] for end in ends)

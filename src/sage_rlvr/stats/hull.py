@@ -1,4 +1,4 @@
-"""Rivals taken together: the convex hull of several arms at all their temperatures, and how far a candidate lies above it."""
+"""The convex hull of several arms at all their temperatures, and the difference between a candidate and the hull."""
 
 from __future__ import annotations
 

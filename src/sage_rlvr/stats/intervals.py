@@ -51,7 +51,7 @@ class Interval:
 
     def __str__(self) -> str:
         if not math.isfinite(self.width):
-            why = "one of the {} says nothing about the next" if self.n == 1 else "the same in all {1} {0}: no scatter"
+            why = "n = 1 of {} has no variance" if self.n == 1 else "identical in all {1} {0}: no variance"
             return f"{self.value:.3f} (no interval: {why.format(self.over, self.n)})"
         band = f"{100 * self.level:g} % interval {self.low:.3f} to {self.high:.3f}"
         return f"{self.value:.3f} ({band} over {self.n} {self.over})"
@@ -356,5 +356,5 @@ def _values(values: ArrayLike) -> Floats:
     if array.ndim != 1 or array.size == 0:
         raise DataError(f"values of shape {array.shape}: pass one number a unit, shape (N,) with N >= 1.")
     if not np.all(np.isfinite(array)):
-        raise DataError(f"values[{int(np.argmin(np.isfinite(array)))}] is not finite; drop or mend that unit first.")
+        raise DataError(f"values[{int(np.argmin(np.isfinite(array)))}] is not finite; remove or fix that unit first.")
     return array

@@ -1,4 +1,4 @@
-"""Quantiles and tails of the laws that intervals stand on, by scipy.special.
+"""Quantiles and tail probabilities of the distributions that intervals use, from scipy.special.
 
 `scipy.stats` has the same functions under the names in the comments, and takes a second to import, which every `compare` would pay.
 """

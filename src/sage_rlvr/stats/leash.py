@@ -1,4 +1,4 @@
-"""What training kept, found and lost of the problems the base can solve (Invisible Leash, arXiv 2507.14843).
+"""Problems of the base that training kept, gained and lost (Invisible Leash, arXiv 2507.14843).
 
 With h = "at least one right answer among k samples" of each problem, for base and policy:
     P preserved: both     E expansion: policy only     S shrinkage: base only     O out of support: neither

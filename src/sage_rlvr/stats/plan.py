@@ -1,4 +1,4 @@
-"""Power before compute: what a design can see, and what to buy next.
+"""Power analysis: the smallest difference that a design can detect, and the most useful extension.
 
 Checkpoints, one run each, paired over N problems (f of an 80 % power two-sided test at 5 %, z quantiles):
 
@@ -147,8 +147,8 @@ def assume(
     if not 0 < discordant <= 1 or not 0 <= noise_share <= 1:
         raise ConfigError(f"discordant = {discordant}, noise share = {noise_share}: shares between 0 and 1.")
     said = (
-        f"assumed: the two differ on {100 * discordant:g} % of the problems, {100 * noise_share:g} % of that by chance of the "
-        f"samples; training runs scatter by SD {run_sd:g}. A pilot measures these: --from A=... B=..."
+        f"assumed: the two differ on {100 * discordant:g} % of the problems, {100 * noise_share:g} % of that by sampling "
+        f"noise; the SD between training runs is {run_sd:g}. A pilot measures these: --from A=... B=..."
     )
     return Pilot(
         true=discordant * (1 - noise_share), noise=discordant * noise_share * samples, run_sd=run_sd, k=k, said=said
@@ -164,7 +164,7 @@ def pilot_of_exact(a: ArrayLike, b: ArrayLike, k: int, run_sd: float = SEED_SD) 
     left, right = (np.atleast_2d(np.asarray(x, dtype=float)) for x in (a, b))
     if left.shape != right.shape or left.shape[1] < 2:
         raise DataError(
-            f"a pilot of shapes {left.shape} and {right.shape}: the same problems (two at least) and seeds."
+            f"pilot of shapes {left.shape} and {right.shape}: both need the same problems (at least two) and seeds."
         )
     gaps = np.asarray(exact_pass_at_k(left, k)) - np.asarray(exact_pass_at_k(right, k))
     noise = k * float(np.mean(sampling_variance(left, k, k) + sampling_variance(right, k, k)))
@@ -190,7 +190,7 @@ def pilot_of_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, run_sd: float = 
     """
     left, right = np.broadcast_arrays(np.atleast_2d(np.asarray(a)), np.atleast_2d(np.asarray(b)))
     if left.shape[1] < 2:
-        raise DataError(f"a pilot of {left.shape[1]} problem: two at least are needed to see how problems scatter.")
+        raise DataError(f"a pilot of {left.shape[1]} problem: at least two are needed to estimate the variance over problems.")
     gaps = np.asarray(pass_at_k(n, left, k)) - np.asarray(pass_at_k(n, right, k))
     own = float(np.mean(sampling_variance(left / n, n, k) + sampling_variance(right / n, n, k)))
     total = float(gaps.var(axis=1, ddof=1).mean())
@@ -235,9 +235,10 @@ def plan_lines(plan: Plan, *, run_cost: float = RUN_COST) -> list[str]:
     ]
     q = p.true + p.noise / d.samples
     lines.append(  # the sizes at stake in the paper: its Branch against GRPO, mean over data sets
-        f"to see +0.02 of checkpoints: about {_three(problems_needed(0.02, q))} problems at this variance; to see +0.015 of "
+        f"to detect +0.02 between checkpoints: about {_three(problems_needed(0.02, q))} problems at this variance; to detect "
+        "+0.015 between "
         f"methods at SD {p.run_sd:.3g} per run: {runs_needed(0.015, p.run_sd)} runs per arm with Student's t "
-        f"({runs_needed(0.015, p.run_sd, known=True)} if that SD were known); these are about the sizes "
+        f"({runs_needed(0.015, p.run_sd, known=True)} if that SD were known); these are about the gains "
         "of Branch over GRPO in arXiv 2605.18864, on average +0.017 in pass@1 and +0.015 in pass@256"
     )
     return lines
@@ -272,9 +273,9 @@ def _next_lines(steps: Sequence[Step], now: float) -> list[str]:
     words = []
     for step in steps:
         to = "still nothing" if math.isinf(step.detectable) else f"{step.detectable:.3f}"
-        words.append(f"{step.what}: {to} for {step.cost:,.0f} completions more")
+        words.append(f"{step.what}: {to} for {step.cost:,.0f} more completions")
     best = "" if steps[0].gain > 0 else " (none helps)"
-    return [f"  what to buy next{best}, the best for its cost first: " + "; ".join(words)]
+    return [f"  options for more power{best}, best value for the cost first: " + "; ".join(words)]
 
 
 def _seeds(n: int) -> str:
@@ -282,7 +283,7 @@ def _seeds(n: int) -> str:
 
 
 def _see(x: float, why_not: str) -> str:
-    return f"can see nothing: {why_not}" if math.isinf(x) else f"can see a difference of {x:.3f}"
+    return f"cannot detect any difference: {why_not}" if math.isinf(x) else f"can detect a difference of {x:.3f}"
 
 
 def _z(power: float, alpha: float) -> float:
@@ -291,7 +292,7 @@ def _z(power: float, alpha: float) -> float:
 
 def _positive(difference: float) -> None:
     if not difference > 0:
-        raise ConfigError(f"difference = {difference}: the size to be seen is a number above 0.")
+        raise ConfigError(f"difference = {difference}: the difference to detect must be above 0.")
 
 
 def _three(n: int) -> str:

@@ -1,4 +1,4 @@
-"""Power: the smallest difference that a design could have seen, and whether arms differ by more than their seeds."""
+"""Power: the smallest difference that a design could have detected, and whether arms differ by more than seed noise."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ EXACT_UP_TO = 12  # units whose 2^n sign patterns are all tried
 def detectable(sd: float, n: int, *, power: float = 0.8, alpha: float = 0.05) -> float:
     """Smallest true mean difference that a two-sided paired t test on n units finds with probability `power`.
 
-    sd: standard deviation of the paired differences (same unit as the answer). Solves the noncentral t power
-    function, in which a rejection on the wrong side (below 1e-4 here) is left out. n < 2 gives infinity (nothing can
-    be seen), sd = 0 gives 0.
+    sd: standard deviation of the paired differences (same unit as the answer). Solves the noncentral t power function without
+    rejections on the wrong side (below 1e-4). Infinite for n < 2, 0 for sd = 0.
     """
     if sd < 0 or math.isnan(sd) or not 0 < alpha < power < 1:
         raise DataError(f"sd = {sd}, alpha = {alpha}, power = {power}: needs sd >= 0 and 0 < alpha < power < 1.")
@@ -48,7 +47,7 @@ def detectable(sd: float, n: int, *, power: float = 0.8, alpha: float = 0.05) ->
 def detectable_up_to(found: float, units: float, *, confidence: float = 0.95) -> float:
     """Upper confidence limit of a minimum detectable difference `found` that rests on the scatter of `units` units.
 
-    It is a multiple of their standard deviation, an estimate with units - 1 degrees of freedom: times
+    The difference is a multiple of their standard deviation, an estimate with units - 1 degrees of freedom: times
     sqrt((units - 1) / chi2_{1 - confidence, units - 1}), which is 4.4 for 3 units, 2.1 for 6, 1.07 for 300 (normal scatter).
     Infinite for fewer than two units.
     """
@@ -165,8 +164,8 @@ def _shift_for_flips(drawn: Floats, alpha: float) -> Floats:
 
 @dataclass(frozen=True)
 class Spread:
-    """arms: standard deviation of the arms' means, in the scores' unit. seeds: the one that equal arms would have, by their seeds
-    alone. p: the chance that equal arms differ as much (F test)."""
+    """arms: standard deviation of the arms' means, in the scores' unit. seeds: the value for equal arms, from seed noise only. p:
+    the probability of such a difference between equal arms (F test)."""
 
     arms: float
     seeds: float
@@ -174,15 +173,15 @@ class Spread:
 
 
 def spread(scores: ArrayLike) -> Spread:
-    """Whether a choice among arms had anything to choose by: how far their means differ, beside what seeds alone would make of it.
+    """Whether the arms of a selection differ: the spread of their means compared with seed noise.
 
-    The best of several means is above its own true mean, the more so the more alike the arms are (the winner's curse), and where
-    they are alike the choice is a draw. scores: (arms, seeds), paired by seed (the same prompts), in any unit. DataError for fewer
-    than two of either, NaN or infinity. Source: Fisher's analysis of variance in randomized blocks, arms by seeds.
+    The best of several means overestimates its true mean, more so for similar arms (the winner's curse). scores: (arms, seeds),
+    paired by seed (the same prompts), in any unit. DataError for fewer than two of either, NaN or infinity. Source: Fisher's
+    analysis of variance in randomized blocks, arms by seeds.
     """
     found = np.asarray(scores, dtype=float)
     if found.ndim != 2 or min(found.shape) < 2 or not np.isfinite(found).all():
-        raise DataError(f"scores of shape {found.shape}: give finite ones of at least 2 arms (rows) and 2 seeds (columns)")
+        raise DataError(f"scores of shape {found.shape}: pass finite scores of at least 2 arms (rows) and 2 seeds (columns)")
     arms, seeds = found.shape
     means = found.mean(axis=1, keepdims=True)
     rest = found - means - found.mean(axis=0, keepdims=True) + found.mean()

@@ -1,4 +1,4 @@
-"""Exact support (Definition 4.1 of the SAGE paper): which correct completions a policy can be expected to ever show."""
+"""Exact support (Definition 4.1 of the SAGE paper): the correct completions with probability above a threshold."""
 
 from __future__ import annotations
 

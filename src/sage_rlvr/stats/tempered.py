@@ -1,4 +1,4 @@
-"""The power frontier: what the untrained base reaches when it is tempered over whole completions, without any reward.
+"""The power frontier: scores of the untrained base tempered over whole completions, without any reward.
 
     pi_power(y | x) = pi(y | x)^power / Z(x, power),   Z(x, power) = sum over all completions y of pi(y | x)^power
 
@@ -147,11 +147,11 @@ def reweighted(
     ess, unseen = float(np.mean(sizes)), float(np.mean(missing))
     reason = ""
     if ess < LEAST_ESS:
-        reason = f"not available: {ess:.1f} effective samples per problem, {LEAST_ESS:g} at least are needed; draw more"
+        reason = f"not available: {ess:.1f} effective samples per problem, at least {LEAST_ESS:g} are needed; add samples"
     elif unseen > MOST_UNSEEN:
         reason = (
-            f"not available: completions that were not drawn may hold {unseen:.0%} of it, {MOST_UNSEEN:.0%} at most is "
-            "allowed; draw more"
+            f"not available: unsampled completions may have {unseen:.0%} of the mass, at most {MOST_UNSEEN:.0%} is "
+            "allowed; add samples"
         )
     found = None if reason else mean_interval(values, level=level, over="problems and their samples")
     return Reweighted(power=power, pass1=found, ess=ess, unseen=unseen, reason=reason)

@@ -40,7 +40,7 @@ def fit_tokenizer(
     said = []
     if tokenizer.eos_token is None:
         raise ConfigError(
-            f"tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token; set `eos_token` on it and save it again"
+            f"tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token; set `eos_token` on it and save it"
         )
     if tokenizer.chat_template is None:
         tokenizer.chat_template = form.chat_template
@@ -54,13 +54,13 @@ def fit_tokenizer(
         return said
     if end is not None and tokenizer.convert_tokens_to_ids(end) in set(ends):
         said.append(
-            f"its chat template ends a turn with {end!r}: that is its end token now, not {tokenizer.eos_token!r}"
+            f"its chat template ends a turn with {end!r}: the end token is now that token, not {tokenizer.eos_token!r}"
         )
         tokenizer.eos_token = end
     else:
         tokenizer.chat_template = form.chat_template
         said.append(
-            f"the tokenizer's chat template ends a turn with {end or 'no special token'}, with which this model does not end "
+            f"the tokenizer's chat template ends a turn with {end or 'no special token'}, which is not an end token of this model "
             f"a text; that of the format {form.name!r}, which ends with {tokenizer.eos_token!r}, takes its place"
         )
     return said
@@ -86,22 +86,23 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], open
     if isinstance(template, str) and len(template) > LONGEST:
         raise ConfigError(
             f"tokenizer {tokenizer.name_or_path!r}: its chat template has {len(template):,} characters, more than the {LONGEST:,} "
-            "that are read (published ones have below 50,000); give the tokenizer another template (chat_template)"
+            "limit (published templates have fewer than 50,000); set another template (chat_template)"
         )
     try:
         with deadline(SECONDS), bounded_memory(MEMORY):
             return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened))
     except OutOfTime as error:
         raise ConfigError(
-            f"tokenizer {tokenizer.name_or_path!r}: its chat template was not done with one conversation after {SECONDS:g} s; "
-            "look at its loops, or give the tokenizer another template (chat_template)"
+            f"tokenizer {tokenizer.name_or_path!r}: its chat template did not finish one conversation within {SECONDS:g} s; "
+            "check its loops, or set another template (chat_template)"
         ) from error
     except Exception as error:  # a program of others raises anything: TemplateError, OverflowError, RecursionError, MemoryError
         said = str(error) or type(error).__name__
         roles = ", ".join(message["role"] for message in messages)
         raise ConfigError(
-            f"tokenizer {tokenizer.name_or_path!r}: its chat template refuses a conversation of {roles} ({said}); where it "
-            "knows no system message take rows with prompts of their own (data.prompt as_is)"
+            f"tokenizer {tokenizer.name_or_path!r}: its chat template raises an error for a conversation of {roles} ({said}); if "
+            "the template "
+            "does not support system messages, use rows with complete prompts (data.prompt as_is)"
         ) from error
 
 
@@ -208,8 +209,8 @@ def dry_render(
         raise ConfigError(warned["prefix"])
     if found.too_long and len(found.too_long) == len(prompts):
         raise ConfigError(
-            f"every prompt is longer than the {max_prompt} tokens that are left for it (the shortest has "
-            f"{min(found.lengths)}); give more room"
+            f"every prompt is longer than the {max_prompt} available tokens (the shortest has "
+            f"{min(found.lengths)}); raise the limit"
         )
     return found
 
@@ -219,11 +220,11 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, form: PromptFormat) -> 
     if lacking:
         raise ConfigError(
             f"tokenizer {tokenizer.name_or_path!r} has no {', no '.join(lacking)}; fit_tokenizer(tokenizer, "
-            f"FORMATS[{form.name!r}]) gives it what it lacks, and so does the fine-tuning stage (sage-rlvr sft)"
+            f"FORMATS[{form.name!r}]) adds it, and so does the fine-tuning stage (sage-rlvr sft)"
         )
     if tokenizer.padding_side != "left":
         raise ConfigError(
-            f"tokenizer.padding_side = {tokenizer.padding_side!r}: a completion would start behind padding; set 'left'"
+            f"tokenizer.padding_side = {tokenizer.padding_side!r}: a completion would follow padding; set 'left'"
         )
 
 
@@ -234,20 +235,20 @@ def check_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Sequence[Message], 
     if dropped := next((said for said in prompt if " ".join(said["content"].split()) not in whole), None):
         raise ConfigError(
             f"tokenizer {tokenizer.name_or_path!r}: its chat template leaves out the {dropped['role']}'s message "
-            f"({dropped['content']!r:.80}), so the model would not be asked; mend the template, take the prompt format's own "
-            f"(eval --chat-template format), or rows with prompts that it writes (as_is). The prompt: {text!r:.300}"
+            f"({dropped['content']!r:.80}), so the model would not see it; fix the template, use that of the prompt format "
+            f"(eval --chat-template format), or use rows with complete prompts (as_is). The prompt: {text!r:.300}"
         )
     said = "\n".join(message["content"] for message in prompt)
     left = [found for found in PLACEHOLDER.findall(text) if found not in said]
     if left:
         raise ConfigError(
-            f"tokenizer {tokenizer.name_or_path!r}: its chat template leaves {left[0]} in the prompt, a placeholder that "
-            f"nothing filled in; mend the template. The prompt: {text!r:.300}"
+            f"tokenizer {tokenizer.name_or_path!r}: its chat template leaves {left[0]} in the prompt, an unfilled "
+            f"placeholder; fix the template. The prompt: {text!r:.300}"
         )
     start = tokenizer.bos_token_id
     if start is not None and ids[:2] == [start, start]:
         raise ConfigError(
-            f"a prompt starts with {tokenizer.bos_token!r} twice; take it out of the chat template or of the prompts. "
+            f"a prompt starts with {tokenizer.bos_token!r} twice; remove it from the chat template or from the prompts. "
             f"The prompt: {text!r:.200}"
         )
 
@@ -262,23 +263,23 @@ def _doubts(
         if not whole.startswith(text) or tokenizer(whole, add_special_tokens=False)["input_ids"][: len(ids)] != ids:
             kept = next((i for i, (a, b) in enumerate(zip(whole, text, strict=False)) if a != b), len(text))
             found["prefix"] = (
-                f"tokenizer {tokenizer.name_or_path!r}: a demonstration does not start as a generation starts: the prompt "
+                f"tokenizer {tokenizer.name_or_path!r}: a demonstration starts differently than a generation: the prompt "
                 f"ends with {text[max(0, kept - 20) :]!r}, where a demonstration has {whole[max(0, kept - 20) : kept + 40]!r}"
             )
         if strange := unknown_characters(tokenizer, text, ids):
             named = ", ".join(map(repr, strange[:20])) + (f" and {len(strange) - 20} more" if strange[20:] else "")
             found["unknown"] = (
-                f"the prompt holds characters that the tokenizer does not know: {named}, in {text!r:.200}"
+                f"the prompt has characters outside the tokenizer's vocabulary: {named}, in {text!r:.200}"
             )
     if (end := end_of_turn(tokenizer, form)) is None:
         found["end"] = (
             f"the chat template ends an assistant's turn with no special token, the tokenizer's end token is "
-            f"{tokenizer.eos_token!r}: a model that learned such turns does not stop; end them with {tokenizer.eos_token!r}"
+            f"{tokenizer.eos_token!r}: a model trained on such turns does not stop; end them with {tokenizer.eos_token!r}"
         )
     elif end != tokenizer.eos_token:
         found["end"] = (
             f"the chat template ends an assistant's turn with {end!r}, the tokenizer's end token is {tokenizer.eos_token!r}: a "
-            "model that learned the former does not stop unless its generation_config names it too"
+            "model trained on such turns does not stop unless its generation_config also has that token"
         )
     return found
 

@@ -42,7 +42,7 @@ _TEMPLATE = r"""
   {%- elif message['role'] == 'user' -%}
     {{- message['content'] + '\n\n' -}}
   {%- else -%}
-    {{- raise_exception('this chat template knows the roles system, user and assistant only') -}}
+    {{- raise_exception('this chat template supports only the roles system, user and assistant') -}}
   {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- header -}}{%- endif -%}
@@ -95,12 +95,12 @@ class PromptFormat:
         if self.system and asked not in self.system:
             raise ConfigError(
                 f"prompt format {self.name!r}: its answer is read {place_in_words(self.answer_in, self.tag)}, which its system "
-                "message never asks for; name that place in `system`, or set answer_in and tag to the place that it names"
+                "message does not request; request that place in `system`, or set answer_in and tag to the requested place"
             )
         left = [found for text in (self.system, self.opening, self.closing) for found in PLACEHOLDER.findall(text)]
         if left:
             raise ConfigError(
-                f"prompt format {self.name!r}: holds {left[0]}, a placeholder that nothing fills in; write the text"
+                f"prompt format {self.name!r}: contains {left[0]}, an unfilled placeholder; write the text"
             )
 
     @property
@@ -130,12 +130,12 @@ class PromptFormat:
         roles = [message["role"] for message in said]
         if not roles or roles[-1] != "user":
             raise DataError(
-                f"a prompt of the roles {roles}: the last message must be the user's, for it gets the answer"
+                f"a prompt of the roles {roles}: the last message must be the user's"
             )
         if self.system and roles != ["user"]:
             raise DataError(
-                f"a prompt of the roles {roles} under the format {self.name!r}, which writes a system message of its own; "
-                "name a column with the bare problem (data.problem_column), or take the rows' prompts: data.prompt as_is"
+                f"a prompt of the roles {roles} under the format {self.name!r}, which adds a system message; "
+                "set a column with only the problem (data.problem_column), or use the rows' prompts: data.prompt as_is"
             )
         return [{"role": "system", "content": self.system}, *said] if self.system else said
 

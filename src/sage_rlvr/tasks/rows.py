@@ -113,7 +113,7 @@ def read(data: DataSource) -> Rows:
         near = get_close_matches(local.name, [p.name for p in local.parent.glob("*")], 1)
         hint = f"; did you mean {local.parent / near[0]}?" if near else ""
         raise ConfigError(
-            f"{data.option('path')} = {data.path!r}: no such file or folder{hint}; give a local {', '.join(SUFFIXES)} file, "
+            f"{data.option('path')} = {data.path!r}: no such file or folder{hint}; pass a local {', '.join(SUFFIXES)} file, "
             "a folder of such, or a Hub id (owner/name)"
         )
     if local.is_dir() and ((local / "state.json").is_file() or (local / "dataset_dict.json").is_file()):
@@ -121,7 +121,7 @@ def read(data: DataSource) -> Rows:
     placed = ((place, row) for file in local_files(data) for place, row in _rows_of(file))
     taken = list(islice(placed, data.take))
     if not taken:
-        raise DataError(f"{data.path}: holds no rows")
+        raise DataError(f"{data.path}: has no rows")
     return Rows(str(data.path), [row for _, row in taken], [place for place, _ in taken])
 
 
@@ -136,8 +136,8 @@ def local_files(data: DataSource) -> list[Path]:
     if local.exists() and not local.is_dir():
         if local.suffix not in SUFFIXES:
             raise ConfigError(
-                f"{path} = {data.path!r}: files of the kind {local.suffix or '(none)'} are not read (archives are never "
-                f"unpacked); give one of {', '.join(SUFFIXES)}"
+                f"{path} = {data.path!r}: files of the kind {local.suffix or '(none)'} are not supported (archives are not "
+                f"unpacked); use one of {', '.join(SUFFIXES)}"
             )
         return [local]
     folder = local / data.subset if data.subset else local
@@ -149,7 +149,7 @@ def local_files(data: DataSource) -> list[Path]:
     if not chosen or len({p.suffix for p in chosen}) > 1:
         listed = ", ".join(str(p.relative_to(folder)) for p in (chosen or found)[:8]) or "none"
         raise ConfigError(
-            f"{path} = {data.path!r}: no one kind of file there is the split {data.split!r} (files: {listed}); name a file, "
+            f"{path} = {data.path!r}: no single kind of file there is the split {data.split!r} (files: {listed}); pass a file, "
             f"or set {data.option('split')} ({data.option('subset')} for a folder inside); read are {', '.join(SUFFIXES)}"
         )
     return chosen
@@ -178,20 +178,20 @@ def _rows_of(file: Path) -> Iterator[tuple[str, Row]]:
     try:
         for place, row in readers[file.suffix](file):
             if not isinstance(row, dict):
-                raise DataError(f"{place}: {type(row).__name__} and no mapping of column to value")
+                raise DataError(f"{place}: {type(row).__name__} instead of a mapping of column to value")
             yield place, row
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read: {error}") from error
 
 
 def _jsonl(file: Path) -> Iterator[tuple[str, Any]]:
-    for number, row in read_json_lines(file, kind=None, advice="mend or delete that line", strict=False):
+    for number, row in read_json_lines(file, kind=None, advice="fix or delete that line", strict=False):
         yield f"{file}:{number}", row
 
 
 def _json(file: Path) -> Iterator[tuple[str, Any]]:
     try:
-        whole = read_json(file, kind=None, limit=WHOLE, advice="mend it, or give one object a line (.jsonl)", strict=False)
+        whole = read_json(file, kind=None, limit=WHOLE, advice="fix it, or write one object per line (.jsonl)", strict=False)
     except DataError as error:
         if getattr(error.__cause__, "msg", "") != "Extra data":  # one object a line is often named .json
             raise
@@ -199,7 +199,7 @@ def _json(file: Path) -> Iterator[tuple[str, Any]]:
         return
     rows = whole["data"] if isinstance(whole, dict) and isinstance(whole.get("data"), list) else whole
     if not isinstance(rows, list):
-        raise DataError(f"{file}: a list of rows is expected at the top; give that, or one object a line (.jsonl)")
+        raise DataError(f"{file}: expected a list of rows at the top level, or one object per line (.jsonl)")
     yield from ((f"{file}, row {number}", row) for number, row in enumerate(rows))
 
 
@@ -211,14 +211,14 @@ def _csv(file: Path) -> Iterator[tuple[str, Any]]:
             names = list(reader.fieldnames or ())
             if twice := sorted({name for name in names if names.count(name) > 1}):
                 raise DataError(
-                    f"{file}:1: the column {twice[0]!r} is there {names.count(twice[0])} times in the header; rename or drop all "
+                    f"{file}:1: the column {twice[0]!r} occurs {names.count(twice[0])} times in the header; rename or drop all "
                     "but one"
                 )
             for row in reader:
                 if None in row or None in row.values():
                     raise DataError(
-                        f"{file}:{reader.line_num}: not as many fields as the header's {len(reader.fieldnames or ())}; is a "
-                        "comma unquoted?"
+                        f"{file}:{reader.line_num}: the number of fields differs from the header's "
+                        f"{len(reader.fieldnames or ())}; check for an unquoted comma"
                     )
                 yield f"{file}:{reader.line_num}", row
         except csv.Error as error:
@@ -226,7 +226,7 @@ def _csv(file: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _parquet(file: Path) -> Iterator[tuple[str, Any]]:
-    batches = read_parquet(file, advice="is its download complete? Of a larger set give some rows (data.take)")
+    batches = read_parquet(file, advice="check that the download is complete; for a larger set limit the rows (data.take)")
     rows = (row for batch in batches for row in batch.to_pylist())
     yield from ((f"{file}, row {number}", row) for number, row in enumerate(rows))
 
@@ -236,8 +236,8 @@ def _library() -> Any:
         return importlib.import_module("datasets")
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f'data sets of the Hub are read by the library datasets ({error}): pip install "sage-rlvr[trl]", or download the '
-            "files and give their folder"
+            f'data sets of the Hub need the library datasets ({error}): pip install "sage-rlvr[trl]", or download the '
+            "files and pass their folder"
         ) from error
 
 
@@ -256,14 +256,14 @@ def _hub(data: DataSource) -> Rows:
     library = _library()
     if data.revision is None:
         revision = data.option("revision")
-        tell(f"{data.path}: no {revision}, so this is what the Hub has today; a commit there would pin it")
+        tell(f"{data.path}: no {revision}, so the newest version on the Hub is used; set a commit to pin it")
     try:
         found = library.load_dataset(data.path, data.subset, split=data.split, revision=data.revision)
     except (OSError, ValueError, KeyError, RuntimeError) as error:  # unknown id, subset or split; a script; no network
         raise ConfigError(
             f"{data.option('path')} = {data.path!r} (subset {data.subset!r}, split {data.split!r}, revision "
-            f"{data.revision!r}): the Hub did not give it: {type(error).__name__}: {str(error).strip()[:400]}. Check the "
-            "names, or download the files and give their folder; data sets that need code of their own are not run"
+            f"{data.revision!r}): cannot be loaded from the Hub: {type(error).__name__}: {str(error).strip()[:400]}. Check the "
+            "names, or download the files and pass their folder; data sets that run their own code are not supported"
         ) from error
     return _taken(found, data)
 
@@ -273,5 +273,5 @@ def _taken(found: Dataset, data: DataSource) -> Rows:
         found = found.select(range(min(data.take, len(found))))
     rows = list(found)
     if not rows:
-        raise DataError(f"{data.path}, split {data.split}: holds no rows")
+        raise DataError(f"{data.path}, split {data.split}: has no rows")
     return Rows(data.path, rows, [f"{data.path} ({data.split}), row {i}" for i in range(len(rows))])

@@ -133,7 +133,7 @@ def test_refusals(tmp_path: Path):
         "a: {match: [{regex: x}], matc: []}": "a needs says and match",
         "a: {match: [{regex: '('}]}": "no regex",
         "a: {match: [x]}": "no regex",
-        "[]": "names no pattern",
+        "[]": "defines no pattern",
         "a: [": "cannot be read",
     }
     for i, (text, words) in enumerate(cases.items()):

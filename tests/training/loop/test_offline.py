@@ -165,7 +165,7 @@ def test_what_an_offline_recipe_refuses(tiny_policy: Path) -> None:
     for wrong in ({"beta": 0.0}, {"batch_size": 0}, {"model": " "}):
         with pytest.raises(ConfigError):
             config(tiny_policy, "dpo", **wrong)
-    with pytest.raises(ConfigError, match="DPOTrainer counts every token"):
+    with pytest.raises(ConfigError, match="DPOTrainer trains on every token"):
         config(tiny_policy, "dpo", engine=replace(config(tiny_policy, "dpo").engine, name="trl"))
     for wrong in ({"attempts": ""}, {"attempts": "x", "share": 0.0}, {"attempts": "x", "max_pairs": 0}):
         with pytest.raises(ConfigError):

@@ -330,9 +330,9 @@ def test_a_teacher_that_says_nothing_is_the_control_bit_for_bit(make: Make) -> N
 
 
 def test_guidance_without_a_teacher_or_beyond_the_window_is_refused(make: Make) -> None:
-    with pytest.raises(ConfigError, match=r"teacher = None: .*give teacher: rules, patch"):
+    with pytest.raises(ConfigError, match=r"teacher = None: .*set teacher: rules, patch"):
         make(COMPOSED % "")
-    with pytest.raises(ConfigError, match=r"teacher = 'Rules': is read by a rollout plan with guidance alone"):
+    with pytest.raises(ConfigError, match=r"teacher = 'Rules': is used only by a rollout plan with hints"):
         make("{name: grpo}", "teacher", "rules")
     loop = taught(make)
     loop.policy.config.max_position_embeddings = 10

@@ -80,7 +80,7 @@ def test_a_checkpoint_without_the_reference_is_refused(tiny_policy: Path, tmp_pa
     checkpoint = tmp_path / "out" / "checkpoint-3"
     kept = (checkpoint / "trainer_state.json").rename(tmp_path / "kept")
     (checkpoint / "trainer_state.json").symlink_to("/dev/zero")
-    with pytest.raises(CheckpointError, match=r"trainer_state.json: cannot be read: no regular file"):
+    with pytest.raises(CheckpointError, match=r"trainer_state.json: cannot be read: not a regular file"):
         moving("full", "snapshot", tiny_policy, tmp_path / "endless").train(resume_from_checkpoint=str(checkpoint))
     (checkpoint / "trainer_state.json").unlink()
     kept.rename(checkpoint / "trainer_state.json")

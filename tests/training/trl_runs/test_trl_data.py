@@ -276,14 +276,14 @@ def test_two_columns_that_agree_are_one(write: Any):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("rows.zip", "PK", r"\.zip are not read \(archives are never unpacked\)"),
-        ("rows.jsonl", "", "holds no rows"),
-        ("rows.jsonl", "[1, 2]\n", r"rows\.jsonl:1: list and no mapping"),
-        ("rows.json", '{"a": 1}', "a list of rows is expected"),
+        ("rows.zip", "PK", r"\.zip are not supported \(archives are not unpacked\)"),
+        ("rows.jsonl", "", "has no rows"),
+        ("rows.jsonl", "[1, 2]\n", r"rows\.jsonl:1: list instead of a mapping"),
+        ("rows.json", '{"a": 1}', "expected a list of rows"),
         ("rows.json", '[{"a": }]', r"rows\.json: cannot be read as JSON"),
-        ("rows.csv", "problem,answer\na,b,1\n", "not as many fields"),
-        ("rows.csv", "problem,answer\na\n", "not as many fields"),
-        ("rows.parquet", "PAR1 torn", "no Parquet file"),
+        ("rows.csv", "problem,answer\na,b,1\n", "the number of fields differs"),
+        ("rows.csv", "problem,answer\na\n", "the number of fields differs"),
+        ("rows.parquet", "PAR1 torn", "not a Parquet file"),
     ],
 )
 def test_files_that_cannot_be_read(name: str, content: str, message: str, tmp_path: Path):

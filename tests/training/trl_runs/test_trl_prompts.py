@@ -49,12 +49,12 @@ def test_the_dry_render_shows_texts_and_counts_tokens_as_they_will_be():
         ({"padding_side": "right"}, CHATML, "padding_side = 'right'"),
         ({}, "{{ '{system_prompt}' }}" + CHATML, r"leaves \{system_prompt\} in the prompt"),
         ({}, CHATML.replace("in messages", "in messages[1:]"), r"leaves out the system's message \('Solve the problem"),
-        ({}, "{{ messages[0]['content'] }}", r"leaves out the user's message \('1\+1\?'\), so the model would not be asked"),
+        ({}, "{{ messages[0]['content'] }}", r"leaves out the user's message \('1\+1\?'\), so the model would not see it"),
         ({}, "{{ bos_token + bos_token }}" + CHATML, "starts with '<s>' twice"),
         (
             {},
             "{{ raise_exception('no system role') }}",
-            "refuses a conversation of system, user.*no system role.*as_is",
+            "raises an error for a conversation of system, user.*no system role.*as_is",
         ),
     ],
 )
@@ -75,9 +75,9 @@ def test_doubts_are_said_and_a_changed_prefix_is_refused_where_it_is_learned_fro
     changed = CHATML.replace("assistant\\n'", "assistant\\n<think>\\n'")
     tokenizer = byte_tokenizer(changed, padding_side="left")
     found = dry_render(tokenizer, prompts("1+1?"), FORMATS["sage"], say=quiet)
-    assert any("does not start as a generation starts" in w and "<think>" in w for w in found.warnings)
+    assert any("starts differently than a generation starts" in w and "<think>" in w for w in found.warnings)
     assert any("ends an assistant's turn with '<|im_end|>'" in w and "'</s>'" in w for w in found.warnings)
-    with pytest.raises(ConfigError, match="does not start as a generation"):
+    with pytest.raises(ConfigError, match="starts differently than a generation"):
         dry_render(tokenizer, prompts("1+1?"), FORMATS["sage"], strict=True, say=quiet)
 
 
@@ -93,10 +93,10 @@ def test_an_unknown_token_that_the_template_writes_is_no_unknown_character():
 
     def said(problem: str) -> list[str]:
         found = dry_render(tokenizer, prompts(problem, form="as_is"), FORMATS["as_is"], say=quiet)
-        return [warning for warning in found.warnings if "does not know" in warning]
+        return [warning for warning in found.warnings if "outside the tokenizer's vocabulary" in warning]
 
     assert said("1+1=?") == []
-    assert len(said("1+\u00e9=z?")) == 1 and "does not know: '\u00e9', 'z', in" in said("1+\u00e9=z?")[0]
+    assert len(said("1+\u00e9=z?")) == 1 and "outside the tokenizer's vocabulary: '\u00e9', 'z', in" in said("1+\u00e9=z?")[0]
 
 
 def test_a_turn_without_an_end_is_said_in_words():

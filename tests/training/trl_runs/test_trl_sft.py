@@ -331,7 +331,7 @@ def test_a_template_that_a_base_model_was_not_trained_with_is_replaced(template:
 def test_a_template_under_which_a_generation_starts_otherwise_is_refused(rows: Path, tmp_path: Path):
     base = save_base(tmp_path / "base", CHATML.replace("assistant\\n'", "assistant\\n<think>\\n'"))
     GenerationConfig(eos_token_id=[1, 3]).save_pretrained(base)
-    with pytest.raises(ConfigError, match="does not start as a generation"):
+    with pytest.raises(ConfigError, match="starts differently than a generation"):
         build(recipe(base, rows), tmp_path / "run", quiet)
 
 
@@ -394,7 +394,7 @@ def test_rows_that_changed_are_another_run(base: Path, rows: Path, tmp_path: Pat
     config = recipe(base, own)
     run(config, tmp_path / "run")
     own.write_text(rows.read_text().replace("5+5", "5 + 5"))
-    with pytest.raises(ConfigError, match="holds another run"):
+    with pytest.raises(ConfigError, match="contains another run"):
         run(config, tmp_path / "run")
 
 

@@ -51,17 +51,17 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 
 def is_imported(store: SampleStore) -> bool:
-    """Whether a store came from samples of the harness, and so holds their documents."""
+    """Whether a store was imported from the harness and thus has documents."""
     return (store.path / SIDECAR).exists()
 
 
 def targets_of(store: SampleStore) -> dict[str, str]:
-    """Problem id -> the harness's target (gold) of an imported store. DataError where it was not imported, or holds problems
-    that the import did not bring."""
+    """Problem id -> the harness's target (gold) of an imported store. Raises DataError for other stores and for problems without a
+    target."""
     known = sidecar(store.path)
     if not known:
         raise DataError(
-            f"{store.path}: was not imported, so it holds no targets; judge it again by the command that filled it, with --rejudge"
+            f"{store.path}: was not imported, so it has no targets; judge it again with the command that created it and --rejudge"
         )
     held = dict.fromkeys(store.lists(("problem",))["problem"])
     if lacking := [name for escaped in held if (name := unescape(escaped)) not in known]:

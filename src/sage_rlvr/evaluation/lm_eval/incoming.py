@@ -53,12 +53,12 @@ class _Document:
         kept = {"doc_id": row["doc_id"], "doc": row["doc"], "target": str(row["target"])}
         arguments, resps = _arguments(row["arguments"]), row["resps"]
         if isinstance(kept["doc_id"], bool) or not isinstance(kept["doc_id"], int | str):
-            raise TypeError(f"doc_id {kept['doc_id']!r:.60} is no number and no text")
+            raise TypeError(f"doc_id {kept['doc_id']!r:.60} is neither a number nor text")
         one = len(arguments) == 1 and len(arguments[0]) > 1 and isinstance(arguments[0][1], Mapping)
         if not one or not _texts(resps):
             raise DataError(
                 f"{where}: not one generated text a repeat (multiple choice, log-likelihood or several requests); only tasks "
-                "with output_type generate_until can be brought here"
+                "with output_type generate_until can be imported"
             )
         prompt, settings = arguments[0][:2]
         kept |= {"prompt": prompt if isinstance(prompt, str) else json.dumps(prompt), "settings": settings}
@@ -124,7 +124,7 @@ def import_lm_eval(
     metric: str | None = None,
     problem_id: str = "doc_id",
 ) -> SampleStore:
-    """Read one samples_<task>_<date>.jsonl into a sample store, which is returned open; twice is as good as once.
+    """Import one samples_<task>_<date>.jsonl into a sample store, which is returned open. Repeated imports change nothing.
 
     store: the folder to make. model, revision: default what the results file says. results: that file, default the one of
     the same date beside `path`. filter, metric: whose score is the first verdict; default the file's filter (of several one must
@@ -143,13 +143,13 @@ def import_lm_eval(
     for document in documents:
         problem = document.problem(problem_id)
         if problem in kept:
-            raise DataError(f"{path}: two documents have the problem id {problem!r}; choose another --problem-id")
+            raise DataError(f"{path}: two documents have the problem id {problem!r}; use another --problem-id")
         kept[problem] = {"problem": problem, **document.kept}
     opened = SampleStore.open(store, identity)
     kept = _agreed(opened.path, kept)
     repeats = 1 if identity.greedy else logged
     if repeats < logged:
-        warnings.warn(f"{path}: {logged} repeats of greedy decoding are one sample; the first of each is kept")
+        warnings.warn(f"{path}: {logged} repeats of greedy decoding are one sample; only the first of each is imported")
     # Before any sample, so that no sample stands there whose document is unknown.
     write_text_atomic(opened.path / SIDECAR, "".join(json.dumps(row) + "\n" for row in kept.values()))
     at_once = -(-_BATCH // repeats)
@@ -173,18 +173,18 @@ def _read(path: Path, filter: str | None, metric: str | None) -> tuple[list[_Doc
         if len(document.texts) != len(first.texts) or settings != first.kept["settings"]:
             raise DataError(
                 f"{path}: document {name} has {len(document.texts)} repeats under {settings}, the first one "
-                f"{len(first.texts)} under {first.kept['settings']}; a store holds one setting: split the file"
+                f"{len(first.texts)} under {first.kept['settings']}; a store has one setting: split the file"
             )
         if seen.setdefault(name, document.texts) != document.texts:
-            raise DataError(f"{path}: document {name} stands there twice with different responses: two runs in one file?")
+            raise DataError(f"{path}: document {name} occurs twice with different responses; check whether the file has two runs")
         filters[document.filter] = None
         if document.filter == (first.filter if filter is None else filter):
             chosen.setdefault(name, document)
         digest.update(document.hashes.encode())
     if first is None:
-        raise DataError(f"{path}: holds no samples; was lm_eval run with --log_samples and --output_path?")
+        raise DataError(f"{path}: has no samples; run lm_eval with --log_samples and --output_path")
     if not chosen:
-        raise DataError(f"{path}: no filter {filter!r}; there are {list(filters)}")
+        raise DataError(f"{path}: no filter {filter!r}; choose from {list(filters)}")
     if filter is None and len(filters) > 1:
         raise DataError(
             f"{path}: scores of {len(filters)} filters ({', '.join(filters)}), which read answers differently; name the one that "
@@ -223,7 +223,7 @@ def _agreed(store: Path, kept: dict[str, dict[str, Any]]) -> dict[str, dict[str,
         keys = ["doc_id", *next(iter(known.values()))["doc"]]
         key = next((key for key in keys if all(_id_of(row, key) == name for name, row in known.items())), None)
         said = f"with --problem-id {key}" if key else f"under other problem ids ({', '.join(list(known)[:3])}, ...)"
-        raise DataError(f"{store}: was imported {said}; name another store")
+        raise DataError(f"{store}: was imported {said}; use another store")
     return known | kept
 
 
@@ -264,7 +264,7 @@ def _results(path: Path, given: str | Path | None) -> dict[str, Any]:
     if not files:
         return {}
     (file,) = files
-    found: dict[str, Any] = read_json(file, advice="name lm_eval's results file with --results", strict=False)
+    found: dict[str, Any] = read_json(file, advice="pass lm_eval's results file with --results", strict=False)
     return found
 
 
@@ -275,7 +275,7 @@ def _identity(
     task = name["task"] if name else path.stem
     if results.get("task_hashes", {}).get(task, task_hash) != task_hash:
         warnings.warn(
-            f"{path}: its documents are not those of the results file (task_hashes); is a part of it missing?"
+            f"{path}: its documents differ from those of the results file (task_hashes); check whether a part of it is missing"
         )
     if "sage_rlvr" in results:
         ours = Identity.of(results["sage_rlvr"]["identity"])
@@ -283,7 +283,7 @@ def _identity(
     config = results.get("config", {})
     model = model or results.get("model_name")
     if not model:
-        raise ConfigError(f"{path}: no results file beside it says which model this was; give --model NAME")
+        raise ConfigError(f"{path}: no results file in its folder names the model; pass --model NAME")
     versions = {key: results[f"{key}_version"] for key in ("lm_eval", "transformers") if results.get(f"{key}_version")}
     decoding = _decoding(first.kept["settings"])
     return Identity(

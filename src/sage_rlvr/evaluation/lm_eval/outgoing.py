@@ -41,20 +41,20 @@ def export_lm_eval(
     judges = set(store.lists(("verifier",), n=n, verifier=verifier)["verifier"])
     if len(judges) != 1:
         raise DataError(
-            f"{store.path}: verdicts of {sorted(judges) or 'nobody'}; one verifier's are wanted: run reverify"
+            f"{store.path}: verdicts of {sorted(judges) or 'no verifier'}; expected one verifier: run reverify"
         )
     by_problem: dict[str, list[Sample]] = {}
     for sample in store.samples(n=n, verifier=verifier):
         by_problem.setdefault(sample.problem, []).append(sample)
     if unknown := [problem for problem in by_problem if problem not in known]:
         raise DataError(
-            f"{store.path}: a store keeps no problem texts, and {len(unknown)} problems ({unknown[0]!r}, ...) are not in "
+            f"{store.path}: a store has no problem texts, and {len(unknown)} problems ({unknown[0]!r}, ...) are not in "
             "docs; pass docs={problem: {'doc': {...}, 'target': ..., 'prompt': ...}} (on the command line: --docs TASK or a "
             ".jsonl file with id, problem and answer)"
         )
     if len(repeats := {len(samples) for samples in by_problem.values()}) > 1:
         raise DataError(
-            f"{store.path}: problems have {sorted(repeats)} samples; choose n, the first n of each are written"
+            f"{store.path}: problems have {sorted(repeats)} samples; set n to write the first n of each"
         )
     lines = [
         _line(number, known[problem], rows, store.identity) for number, (problem, rows) in enumerate(by_problem.items())

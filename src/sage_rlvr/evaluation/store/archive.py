@@ -62,7 +62,7 @@ def _believed(where: Path) -> Iterator[None]:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, pa.ArrowException) as error:
         raise DataError(
-            f"{where}: its rows or facts are not those of a sample store ({error!r:.200}); restore it from a copy"
+            f"{where}: its rows or metadata are not those of a sample store ({error!r:.200}); restore it from a copy"
         ) from error
 
 
@@ -70,7 +70,7 @@ def _believed(where: Path) -> Iterator[None]:
 def _made(folder: Path, identity: Mapping[str, Any]) -> Iterator[SampleStore]:
     """A new store to write to, which takes its place in the folder when the block ends well."""
     if (folder / FILE).exists():
-        raise ConfigError(f"{folder}: holds a sample store already ({FILE}); name another folder")
+        raise ConfigError(f"{folder}: already has a sample store ({FILE}); use another folder")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as name:
         with SampleStore.open(name, Identity.of(identity)) as store:

@@ -1,4 +1,4 @@
-"""Stored rows as Arrow tables, and back: what Parquet files hold. This module alone of the store needs pyarrow (extra `train`)."""
+"""Stored rows as Arrow tables, and back: what Parquet files hold. In the store, only this module needs pyarrow (extra `train`)."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Database:
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """Those that stand in the table of samples, in the order of a row's hash."""
+        """The columns of the table of samples, in the order of a row's hash."""
         return tuple(name for name in self.columns if name not in JUDGED)
 
     @contextlib.contextmanager
@@ -139,9 +139,9 @@ class Database:
                 raise _damaged(self.path, f"the {odd[0]} {odd[1]!r} is none of a sample store's")
             rows = db.execute("SELECT sha, key, value FROM meta").fetchall()
         if lost := [name for name in _FACTS if name not in {key for _, key, _ in rows}]:
-            raise _damaged(self.path, f"its fact {lost[0]!r} is lost from the table meta")
+            raise _damaged(self.path, f"the entry {lost[0]!r} is missing in the table meta")
         if any(sha != seal(row) for sha, *row in rows):
-            raise _damaged(self.path, "its facts are not those that were written")
+            raise _damaged(self.path, "its metadata were changed")
         return {key: parse_json(str(value), f"{self.path / FILE}, {key}", None) for _, key, value in rows}
 
     def note(self, **facts: Any) -> None:
@@ -176,7 +176,7 @@ class Database:
 
 
 def create(path: Path, identity: Mapping[str, Any]) -> None:
-    """A store without samples, made beside its place and moved there whole, unless another process was first."""
+    """Create an empty store in a temporary place and move it into place, unless another process was first."""
     with said(path):
         path.mkdir(parents=True, exist_ok=True)
         with _only_maker(path):
@@ -197,7 +197,7 @@ def create(path: Path, identity: Mapping[str, Any]) -> None:
 @contextlib.contextmanager
 def _only_maker(path: Path) -> Iterator[None]:
     """The lock under which a store is made in a folder."""
-    lock, held = FileLock(path / "lock"), f"{path / 'lock'}: another process makes a store here"
+    lock, held = FileLock(path / "lock"), f"{path / 'lock'}: another process is creating a store here"
     try:
         try:
             lock.acquire(timeout=NOTICE_S)
@@ -205,7 +205,7 @@ def _only_maker(path: Path) -> Iterator[None]:
             warnings.warn(f"{held}; this process waits up to {PATIENCE_S:.0f} s. {_FREE}", stacklevel=5)
             lock.acquire(timeout=PATIENCE_S)
     except Timeout:
-        raise RunLocked(f"{held} and has not ended in {PATIENCE_S:.0f} s. {_FREE}, then give the same command again") from None
+        raise RunLocked(f"{held} and has not ended in {PATIENCE_S:.0f} s. {_FREE}, then run the same command again") from None
     try:
         yield
     finally:
@@ -249,7 +249,7 @@ def _log_ahead(path: Path, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA journal_mode = DELETE")
         warnings.warn(
             f"{path}: no write-ahead log on this file system ({mode}), so one process at a time reads or writes, and "
-            "slower; where several hosts share it, give each a store of its own"
+            "slower; if several hosts share it, use a separate store on each"
         )
 
 
@@ -265,7 +265,7 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def said(path: Path) -> Iterator[None]:
-    """Errors of SQLite and of the file system as errors that say what is safe and what to do."""
+    """Convert errors of SQLite and of the file system to errors with the state of the data and the next step."""
     try:
         yield
     except sqlite3.Error as error:
@@ -274,7 +274,7 @@ def said(path: Path) -> Iterator[None]:
             raise _damaged(path, str(error)) from error
         if _is_busy(error):
             raise RunLocked(
-                f"{path / FILE}: another process has held its lock for {PATIENCE_S:.0f} s{_writers(path)}. {_FREE}, then give the "
+                f"{path / FILE}: another process has held its lock for {PATIENCE_S:.0f} s{_writers(path)}. {_FREE}, then run the "
                 "same command again"
             ) from error
         raise _unwritable(path, f"{error} ({kind})", kind.startswith("FULL") or _is_full(path)) from error
@@ -282,7 +282,7 @@ def said(path: Path) -> Iterator[None]:
         raise _unwritable(path, error.strerror or str(error), error.errno in (errno.ENOSPC, errno.EDQUOT)) from error
 
 
-_FREE = "Where it has stopped, let it go on (kill -CONT PID) or end it"
+_FREE = "If it is stopped, continue it (kill -CONT PID) or end it"
 
 
 def _is_busy(error: sqlite3.Error) -> bool:
@@ -307,8 +307,8 @@ def _writers(path: Path) -> str:
 
 def _unwritable(path: Path, trouble: str, full: bool) -> DataError:
     return DataError(
-        f"{path}: cannot be read or written: {trouble}; every chunk that was committed is untouched. "
-        f"{'Free some space' if full else 'Mend that'}, then give the same command again to continue"
+        f"{path}: cannot be read or written: {trouble}; every committed chunk is unchanged. "
+        f"{'Free some space' if full else 'Fix this'}, then run the same command again to continue"
     )
 
 
@@ -328,7 +328,7 @@ def _changed_sample(db: sqlite3.Connection, stored: Sequence[str]) -> Harm | Non
     at = stored.index("problem"), stored.index("sample")
     for sha, *row in db.execute(f"SELECT sha, {', '.join(stored)} FROM samples"):
         if sha != seal(row):
-            return f"problem {row[at[0]]!r}, sample {row[at[1]]} is not what was written", row[at[0]], row[at[1]]
+            return f"problem {row[at[0]]!r}, sample {row[at[1]]} was changed after it was written", row[at[0]], row[at[1]]
     return None
 
 
@@ -336,7 +336,7 @@ def _changed_verdict(db: sqlite3.Connection) -> Harm | None:
     for sha, *row in db.execute(f"SELECT sha, id, pass, {', '.join(JUDGED)} FROM verdicts"):
         if sha != seal(row):
             place = db.execute("SELECT problem, sample FROM samples WHERE id = ?", row[:1]).fetchone() or (None, 0)
-            return f"a verdict of {row[2]!r} is not what was written", *place
+            return f"a verdict of {row[2]!r} was changed after it was written", *place
     return None
 
 
@@ -345,7 +345,7 @@ def _lost_row(db: sqlite3.Connection, size: int) -> Harm | None:
     sql = "SELECT problem, sample / ? * ?, count(*) FROM samples GROUP BY 1, 2 HAVING count(*) != ?"
     if found := db.execute(sql, (size, size, size)).fetchone():
         problem, first, there = found
-        return f"problem {problem!r}: of samples {first} to {first + size - 1} only {there} of {size} are there", problem, first
+        return f"problem {problem!r}: of samples {first} to {first + size - 1} only {there} of {size} exist", problem, first
     sql = "SELECT problem, sample FROM samples s WHERE NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.id = s.id AND v.pass = 0)"
     if found := db.execute(sql).fetchone():
         return f"problem {found[0]!r}, sample {found[1]} has lost its verdict", *found
@@ -360,7 +360,7 @@ def _drawn_again(path: Path, problem: str | None, sample: int, size: int) -> str
     if problem is not None:
         quoted, first = problem.replace("'", "''"), sample - sample % size
         sql = f"DELETE FROM samples WHERE problem = '{quoted}' AND sample BETWEEN {first} AND {first + size - 1}; {sql}"
-        what = f"these {size} samples, which the same eval command then draws again"
+        what = f"these {size} samples, which the same eval command then samples again"
     return f"Or remove {what}: {shlex.join(['sqlite3', str(path / FILE), sql])}"
 
 

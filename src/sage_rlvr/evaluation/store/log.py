@@ -1,4 +1,4 @@
-"""Whether the log beside a store's file belongs to that file. SQLite itself does not check.
+"""Check that the log next to a store's file belongs to that file; SQLite does not check.
 
 A killed writer leaves `store.sqlite-wal` (or `store.sqlite-journal` where the file system has no shared memory), and SQLite
 applies the log to whatever `store.sqlite` lies there at the next opening, also to a copy that somebody has restored: its pages
@@ -26,7 +26,7 @@ _LOOKS, _PAUSE_S = 20, 0.05
 
 
 def first_id(db: sqlite3.Connection) -> None:
-    """Give a new store its id."""
+    """Write the id of a new store."""
     _set_id(db, int.from_bytes(secrets.token_bytes(4), "big", signed=True))
 
 
@@ -45,7 +45,7 @@ def _after(known: int) -> int:
 
 
 def check_log(file: Path) -> None:
-    """DataError where a log lies beside the file that was not written for it.
+    """Raise DataError for a log that was not written for the file next to it.
 
     Another process may write both meanwhile, so a log that does not fit is looked at again.
     """
@@ -59,7 +59,7 @@ def check_log(file: Path) -> None:
     raise DataError(
         f"{foreign[0]}: this log was not written for the {name} beside it, and reading the two together would overwrite {name}. "
         f"Nothing was changed. If {name} was restored from a copy, move {foreign[0].name} and {name}-shm out of {file.parent} and "
-        f"give the command again; if {name} or the log came here by mistake, put back the files that belong together"
+        f"run the command again; if {name} or the log was put here by mistake, restore the files that belong together"
     )
 
 

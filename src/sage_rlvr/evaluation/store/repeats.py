@@ -1,4 +1,4 @@
-"""Samples that are no samples: one seed used twice, or completions that independent draws would not have in common.
+"""Detect duplicated samples: one seed used twice, or completions that independent draws would not have in common.
 
     P(two independent draws of one problem give the same y, and p(y) <= e) = sum over p(y) <= e of p(y)^2 <= e
 
@@ -94,7 +94,7 @@ def _all_the_same(db: sqlite3.Connection, chosen: str, n: int) -> Repeat | None:
     if several < 3 or most > 1:
         return None
     return Repeat(
-        f"on all {several} problems every sample is the same text although the temperature is above 0: greedy "
-        "decoding or one seed for all repeats? If the policy has not collapsed, n is 1 and not more",
+        f"on all {several} problems every sample is the same text although the temperature is above 0: probably greedy "
+        "decoding or one seed for all repeats. Unless the policy has collapsed, n is effectively 1",
         certain=False,
     )

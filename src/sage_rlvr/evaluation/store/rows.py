@@ -1,5 +1,5 @@
-"""The rows of a sample store: which samples lack and who works on which of them; committed by whole chunks, read as a table, as
-samples, as counts.
+"""The rows of a sample store: missing samples, claims of writers, commits of complete chunks, and reading as a table, samples or
+counts.
 
     writer-*.lock  held by a live writer; the operating system drops it with the process, SIGKILL included
 
@@ -81,7 +81,7 @@ class Rows(Database):
         self.identity = Identity.of(self.facts()["identity"])
 
     def close(self) -> None:
-        """Give claimed chunks back and close the file; a second call does nothing. Reading opens it again."""
+        """Release claimed chunks and close the file; a second call does nothing. Reading reopens the file."""
         if self._writer is not None:
             self.release()
             _dropped(self._writer)
@@ -94,7 +94,7 @@ class Rows(Database):
     # ---- what lacks, and who works on it
 
     def missing(self, problem_ids: Iterable[str], n: int) -> list[Chunk]:
-        """The chunks that still lack until every problem has n samples, all first chunks before any second one.
+        """The missing chunks for n samples of every problem, all first chunks before any second chunk.
 
         n is rounded up to whole chunks. ConfigError for n > 1 under greedy decoding, whose samples are all the same.
         """
@@ -116,12 +116,12 @@ class Rows(Database):
         problems = list(problem_ids)
         if len(set(problems)) < len(problems):
             twice = sorted(name for name, many in Counter(problems).items() if many > 1)
-            raise DataError(f"problem ids {twice[:5]} stand twice in the list; each problem is sampled once")
+            raise DataError(f"problem ids {twice[:5]} occur twice in the list; each problem is sampled once")
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ConfigError(f"n = {n!r}: the number of samples per problem is a whole number from 1 on")
+            raise ConfigError(f"n = {n!r}: the number of samples per problem must be a whole number >= 1")
         if self.identity.greedy and n > 1:
             raise ConfigError(
-                f"n = {n} at temperature 0: greedy decoding gives one completion {n} times; ask for n = 1, or sample at "
+                f"n = {n} at temperature 0: greedy decoding gives one completion {n} times; use n = 1, or sample at "
                 "a temperature above 0"
             )
         return [Chunk(problem, first, self._size) for first in range(0, n, self._size) for problem in problems]
@@ -143,7 +143,7 @@ class Rows(Database):
         return free
 
     def claimants(self) -> str:
-        """The processes that hold claims, this one left out, as a message names them."""
+        """The other processes with claims, as text for a message."""
         own = None if self._writer is None else Path(self._writer.lock_file).name
         with self.transaction() as db:
             names = {name for (name,) in db.execute("SELECT writer FROM claims")} - {own}
@@ -151,7 +151,7 @@ class Rows(Database):
         return f"process {', '.join(map(_with_state, found))}" if found else "another process"
 
     def release(self) -> None:
-        """Give all claimed chunks back without committing them."""
+        """Release all claimed chunks without committing them."""
         if self._writer is not None:
             with self.transaction(write=True) as db:
                 db.execute("DELETE FROM claims WHERE writer = ?", (self._signed_in(),))
@@ -209,9 +209,9 @@ class Rows(Database):
         known = tokens is not None and new["token_ids"] is not None
         if seed != new["seed"] or (tokens != new["token_ids"] if known else text != new["text_hash"]):
             raise DataError(
-                f"{self.path}: problem {unescape(new['problem'])!r}, sample {new['sample']} is there already with "
+                f"{self.path}: problem {unescape(new['problem'])!r}, sample {new['sample']} already exists with "
                 "other tokens or another seed: this sampler is not a function of the seed, or two evaluations share "
-                "this folder. What is there stays; claim chunks before sampling them, or name another folder"
+                "this folder. The existing sample is kept; claim chunks before sampling them, or use another folder"
             )
 
     # ---- read
@@ -232,9 +232,9 @@ class Rows(Database):
             names = sorted(names, key=natural) if problems is None else list(problems)
             if lacking := self.missing(names, 1 if n is None else n):
                 raise DataError(
-                    f"{self.path}: {len(lacking)} chunks lack until every problem has n = {n or self._size} samples, first of "
-                    f"them problem {lacking[0].problem!r} from sample {lacking[0].first} on; continue the evaluation, or ask "
-                    "for a smaller n"
+                    f"{self.path}: {len(lacking)} chunks are missing for n = {n or self._size} samples of every problem, the first "
+                    f"being problem {lacking[0].problem!r} from sample {lacking[0].first}; continue the evaluation, or use "
+                    "a smaller n"
                 )
             db.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (place INTEGER PRIMARY KEY, problem TEXT NOT NULL)")
             db.execute("DELETE FROM temp.chosen")
@@ -331,13 +331,13 @@ class Rows(Database):
         )
 
     def repeats(self, *, problems: Sequence[str] | None = None, n: int | None = None) -> list[Repeat]:
-        """Signs that samples are not independent draws; [] is the good answer. See `evaluation/store/repeats.py`."""
+        """Signs that samples are not independent; [] if there are none. See `evaluation/store/repeats.py`."""
         with self.transaction() as db:
             self._choose(problems, n)
             return repeats.found(db, CHOSEN, ALL if n is None else n, self.identity)
 
     def digest(self, *, problems: Sequence[str] | None = None, n: int | None = None) -> str:
-        """SHA-256 of what `table` says, but for `latency_s`: two stores with one digest give the same report."""
+        """SHA-256 of `table` without `latency_s`: two stores with the same digest have the same report."""
         digest = hashlib.sha256()
         with self.transaction():
             self._choose(problems, n)

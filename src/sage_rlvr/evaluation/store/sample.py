@@ -89,7 +89,7 @@ def seed_of(base_seed: int, task: str, problem: str, sample: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What decides the numbers of a store besides the address of a sample.
+    """The settings that determine the samples of a store, in addition to the address of a sample.
 
     task, task_hash   the problems: their name and a hash of their contents
     model, revision   the policy: its name or path, and the revision or a hash of its weights
@@ -127,18 +127,18 @@ class Identity:
         object.__setattr__(self, "chunk_size", size)
         for name in ("task", "task_hash", "model", "revision", "prompt", "template_hash", "verifier_hash"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise ConfigError(f"Identity.{name} = {getattr(self, name)!r}: a text that is not empty is wanted here")
+                raise ConfigError(f"Identity.{name} = {getattr(self, name)!r}: must be a non-empty text")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"Identity.seed = {self.seed!r}: the base seed is a whole number")
         if isinstance(size, bool) or not isinstance(size, int) or size < 1 or (self.greedy and size > 1):
             raise ConfigError(
-                f"Identity.chunk_size = {size!r} at temperature {self.decoding['temperature']}: a whole number from 1 on "
-                "is wanted, and 1 for greedy decoding, whose samples are all the same"
+                f"Identity.chunk_size = {size!r} at temperature {self.decoding['temperature']}: must be a whole number >= 1, "
+                "and 1 for greedy decoding, whose samples are all identical"
             )
         if isinstance(self.together, bool) or not isinstance(self.together, int) or self.together < 1:
-            raise ConfigError(f"Identity.together = {self.together!r}: problems a call, a whole number from 1 on")
+            raise ConfigError(f"Identity.together = {self.together!r}: problems per call, a whole number >= 1")
         if isinstance(self.turns, bool) or not isinstance(self.turns, int) or self.turns < 1:
-            raise ConfigError(f"Identity.turns = {self.turns!r}: turns of an episode, a whole number from 1 on")
+            raise ConfigError(f"Identity.turns = {self.turns!r}: turns of an episode, a whole number >= 1")
 
     @property
     def greedy(self) -> bool:
@@ -172,12 +172,12 @@ def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
     """Decoding settings with one spelling for each value, so that 1 and 1.0, or top_k -1 and 0, are no difference."""
     settings = dict(given)
     if not isinstance(settings.get("preset"), str):
-        raise ConfigError("decoding.preset is missing: name the decoding settings, for example preset='paper'")
+        raise ConfigError("decoding.preset is missing: set the decoding settings, for example preset='paper'")
     for name, (spelled, off, fine) in _NUMBERS.items():
         value = off if settings.get(name) is None else settings[name]
         number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         if not number or not fine(value):
-            raise ConfigError(f"decoding.{name} = {value!r}: a finite number in its range is wanted here")
+            raise ConfigError(f"decoding.{name} = {value!r}: must be a finite number in its range")
         settings[name] = spelled(value)
     try:
         return dict(json.loads(json.dumps(settings, allow_nan=False, sort_keys=True)))
@@ -210,7 +210,7 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One completion, and what was said of it.
+    """One completion with its verdict.
 
     problem, sample    its address: the problem's id, and its number from 0
     seed               what it was drawn with, `seed_of`; None where nobody knows (imported samples)

@@ -33,7 +33,7 @@ from sage_rlvr.runs.record import now
 
 
 def is_store(path: str | Path) -> bool:
-    """Whether a folder holds a sample store."""
+    """Whether a folder is a sample store."""
     return (Path(path) / FILE).is_file()
 
 
@@ -42,7 +42,7 @@ class SampleStore(Rows):
 
     @classmethod
     def open(cls, path: str | Path, identity: Identity | None = None) -> SampleStore:
-        """Create a store, or reopen one to read it, to continue it, or to top it up.
+        """Create a store, or open an existing one for reading, continuing or adding samples.
 
         identity: None opens what is there, for reading or re-verifying. Nothing is locked between calls, so several
         processes may have the store open and write to it. ConfigError with every difference when the folder holds
@@ -52,7 +52,7 @@ class SampleStore(Rows):
         path = Path(path)
         if not (path / FILE).is_file():
             if identity is None:
-                raise DataError(f"{path}: there is no sample store ({FILE} is missing); name the folder that has one")
+                raise DataError(f"{path}: no sample store ({FILE} is missing); pass the folder of a store")
             create(path, identity.tree())
         store = cls(path)
         if identity is not None:
@@ -75,26 +75,27 @@ class SampleStore(Rows):
         changed = [f"{place} {old} -> {new}" for place, (old, new) in noted.items() if place not in {"verifier_hash", *first}]
         if changed:
             warnings.warn(
-                f"{self.path}: continued under other versions ({', '.join(changed)}); samples may differ from one version's alone"
+                f"{self.path}: continued under other versions ({', '.join(changed)}); samples may differ from those of a single "
+                "version"
             )
         change = {"at": now(), "changed": {place: list(pair) for place, pair in noted.items()}}
         self.note(identity=identity.tree(), changes=[*self.facts()["changes"], change])
 
     def want(self, problem_ids: Sequence[str], n: int) -> None:
-        """Note what an evaluation is going to fill, so that a store that it did not finish can be told from a whole one."""
+        """Record the requested size of an evaluation, so that an unfinished store can be recognized."""
         with self.transaction(write=True):
             known = self.wanted()
             asked = {"problems": len(problem_ids), "n": n}
             self.note(wanted={key: max(value, known.get(key, 0)) for key, value in asked.items()})
 
     def wanted(self) -> dict[str, int]:
-        """What the largest evaluation asked for, as `want` noted it: problems, n; {} where nobody did."""
+        """The requested size of the largest evaluation as recorded by `want`: problems, n; {} without a record."""
         return dict(self.facts()["wanted"])
 
     def lacking(self, counts: Counts) -> str:
-        """Which problems an evaluation asked for and `counts` has no samples of, in words; "" where none lacks."""
+        """A text about requested problems without samples in `counts`; "" if there are none."""
         wanted, have = self.wanted().get("problems", 0), len(counts.problems)
-        return f"samples of {have} of {wanted} problems; give the same eval command again" if have < wanted else ""
+        return f"samples of {have} of {wanted} problems; run the same eval command again" if have < wanted else ""
 
     def verifiers(self) -> list[dict[str, Any]]:
         """Who judged: verifier_hash, by, at, rows of every pass, oldest first; first those of the evaluation itself, of which
@@ -130,7 +131,7 @@ class SampleStore(Rows):
         (`table(verifier=...)`).
         """
         if not verifier_hash:
-            raise ConfigError("reverify: verifier_hash is empty; name the verifier and its limits by a hash")
+            raise ConfigError("reverify: verifier_hash is empty; set a hash of the verifier and its limits")
         said_by = TURNS if TURNS in self.columns else "text"
         rows = self._read(("problem", "sample", said_by, "verifier"), None, None)
         others = [row[:3] for row in rows if row[3] != verifier_hash]

@@ -1,4 +1,4 @@
-"""What right answers look like: their structure, how many different ones, and how unlikely the base finds the samples."""
+"""Right answers: their structure, the number of distinct ones, and the perplexity of samples under the base."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from sage_rlvr.tasks import known_task
 MOST_CLASSES = 10  # in a figure; the table has all
 TAIL_QUANTILES = (0.5, 0.9, 0.99)
 Rows = Mapping[str, Sequence[Record]]
-"""The exact records of each policy, one a training seed, the base first."""
+"""The exact records of each policy, one per training seed, the base first."""
 
 
 def answers_of(results: Results, found: Mapping[str, Any], samples: Sequence[SampleSet]) -> dict[str, Any]:
-    """What the template's sections on answers take, by its names."""
+    """The values of the template's sections on answers."""
     names = dict.fromkeys(filter(None, (results.design.base, *results.design.names)))
     records = {name: [results.records[name, seed, ""] for seed in seeds] for name in names if (seeds := results.seeds(name))}
     shown, kinds = structure(records, results.k)
@@ -41,8 +41,8 @@ def answers_of(results: Results, found: Mapping[str, Any], samples: Sequence[Sam
 
 
 def structure(rows: Rows, k: int) -> tuple[list[dict[str, Any]], Table | None]:
-    """The kinds of all right answers, a figure and a table for each way in which the task tells them apart, and the number of
-    kinds; [], None where it tells none."""
+    """The kinds of all right answers: a figure and a table for each classification of the task, and the number of kinds; [], None
+    for a task without classifications."""
     if not rows:
         return [], None
     base, out = next(iter(rows)), []
@@ -63,18 +63,18 @@ def structure(rows: Rows, k: int) -> tuple[list[dict[str, Any]], Table | None]:
     header = ("arm", *(text for kind in labels for text in (f"effective {kind}", f"{kind} in {k} samples")))
     note = (
         "effective: the exponential of the entropy of the kinds among the right answers of a problem, mean over problems; in "
-        f"{k} samples: expected number of different kinds among the right ones."
+        f"{k} samples: expected number of distinct kinds among the right samples."
     )
     return out, Table(header=header, rows=tuple(map(tuple, kinds.values())), notes=(note,))
 
 
 def _labels(task: Any, record: Record) -> dict[str, list[list[str]]] | None:
-    """Name of a way of telling answers apart -> of each problem the kind of each right completion, in the order of the record;
-    None where the task has no such way."""
+    """Name of a classification -> for each problem the kind of each right completion, in the order of the record; None for a task
+    without classifications."""
     if not hasattr(task, "kinds"):
         return None
     ids = list(map(str, record.meta["problem_ids"]))
-    problems = {name: task.problem_of(name) for name in ids}  # one that was drawn twice is asked once
+    problems = {name: task.problem_of(name) for name in ids}  # each distinct problem once
     once = {name: [task.kinds_of(problem, text) for text in task.solutions(problem)] for name, problem in problems.items()}
     if [len(once[name]) for name in ids] != list(map(len, record.logps[1.0])):
         return None  # the record lists other completions than this version enumerates
@@ -82,14 +82,14 @@ def _labels(task: Any, record: Record) -> dict[str, list[list[str]]] | None:
 
 
 def _over(table: np.ndarray) -> Interval:
-    """Of (S, N): over seeds where there are several, else over the problems that have a number."""
+    """Mean of (S, N) with an interval over seeds if there are several, else over the problems with a number."""
     if len(table) > 1:
         return drawn(seed_interval(np.nanmean(table, axis=1).tolist()))
     return mean_interval(table[0][np.isfinite(table[0])])
 
 
 def _structure(kind: str, spelling: str, classes: Mapping[str, Sequence[Mapping[str, ClassOfAnswers]]]) -> dict[str, Any]:
-    """spelling: what the task says of the way its kinds are written."""
+    """spelling: the task's explanation of how kinds are written."""
     base = next(iter(classes.values()))[0]
     order = sorted(base, key=lambda name: -base[name].share.value)
     shares = {
@@ -101,8 +101,8 @@ def _structure(kind: str, spelling: str, classes: Mapping[str, Sequence[Mapping[
         (key, *(_class_cell([one[key] for one in seeds]) for seeds in classes.values())) for key in order
     )
     note = (
-        "Share of the right answers given, exactly; beneath it the completions of this kind in the support: the base's, and of "
-        "each arm those kept, gained and lost (means over training seeds where there are several)."
+        "Exact share of the right answers; below it the number of completions of this kind in the support: for the base all, for "
+        "each arm those kept, gained and lost (means over training seeds if there are several)."
     )
     table = Table(header=(kind, *classes), rows=rows, notes=(f"{note} {spelling}".strip(),))
     return {"kind": kind, "shares": shares, "rest": max(0, len(order) - MOST_CLASSES), "table": table}
@@ -126,18 +126,18 @@ def patterns(samples: Sequence[SampleSet]) -> Table | None:
         (s.name, s.task, *(cell(s.patterns[n].macro) if n in s.patterns else "–" for n in names)) for s in sets
     )
     cautions = [f"{s.name}, {s.task}, {name}: {p.caution}" for s in sets for name, p in s.patterns.items() if p.caution]
-    note = "Share of a problem's right samples that show the pattern, mean over problems (Eq. 13), 95 % intervals over problems."
+    note = "Share of a problem's right samples with the pattern, mean over problems (Eq. 13), 95 % intervals over problems."
     return Table(header=("samples", "task", *names), rows=rows, notes=(note, *cautions[:6]))
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# how many different ones
+# number of distinct answers
 
 
 def distinct(found: Mapping[str, Any], samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
-    """Expected number of different right answers over k: exactly, else from samples, task by task."""
+    """Expected number of distinct right answers over k: exact, else from samples, task by task."""
     if curves := found.get("curves"):
-        about = "Expected number of different right completions among k samples of a problem, exactly, mean over problems."
+        about = "Expected number of distinct right completions among k samples of a problem, exact, mean over problems."
         many = max((len(row["seeds"]) for row in found["arms"].values()), default=1)
         about += " Bands: 95 % intervals over training seeds." * (many > 2)
         return [{"slug": "", "lines": {name: band(curve["distinct"]) for name, curve in curves.items()}, "about": about}]
@@ -146,13 +146,13 @@ def distinct(found: Mapping[str, Any], samples: Sequence[SampleSet]) -> list[dic
         ones = {s.arm: (powers(s.n), s.distinct.T) for s in first_of_each(sets) if s.distinct is not None}
         lines = {arm: band(dict(zip(ks, map(mean_interval, columns), strict=True))) for arm, (ks, columns) in ones.items()}
         if lines:
-            about = f"{task}: expected number of different right answers among k samples; 95 % intervals over problems."
+            about = f"{task}: expected number of distinct right answers among k samples; 95 % intervals over problems."
             out.append({"slug": f"-{slug(task)}", "lines": lines, "about": about})
     return out
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# how unlikely under the base
+# perplexity under the base
 
 
 def perplexity(samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
@@ -191,6 +191,6 @@ def _tail_table(sets: Sequence[SampleSet]) -> Table:
                 cells = [f"{found.samples:,}", *(cell(found.quantiles[q], 2) for q in TAIL_QUANTILES)]
                 cautions |= dict.fromkeys(filter(None, [found.caution]))
             rows.append((f"{s.name}, {name}", *cells))
-    header = ("samples", "number", *(f"{q:.0%} lie below" for q in TAIL_QUANTILES))
-    note = "Quantiles of the perplexity under the base; beneath each its 95 % interval over problems. Training seeds together."
+    header = ("samples", "number", *(f"{q:.0%} quantile" for q in TAIL_QUANTILES))
+    note = "Quantiles of the perplexity under the base, each with its 95 % interval over problems. Training seeds are pooled."
     return Table(header=header, rows=tuple(rows), notes=(note, *cautions))

@@ -1,4 +1,4 @@
-"""Sample stores as the page shows them: counts, signals, and the first samples of each problem with their texts, for its script."""
+"""Sample stores on the page: counts, signals and the first samples of each problem with their texts."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ VERDICTS = ("right", "wrong", "undecided")
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSet:
-    """One sample store. policy: whose it is; arm: the same, with the temperature where there are several. n: samples of each
-    problem; shown: those on the page, each with the texts of its tokens where known; perplexities (M,) under `scored` with the
-    problem and verdict of each, where recorded; distinct: (N, K) expected distinct right answers over `powers(n)`."""
+    """One sample store. policy: name of the policy; arm: the same, with the temperature if there are several. n: samples per
+    problem; shown: the samples on the page, with the texts of their tokens if known; perplexities (M,) under `scored` with the
+    problem and verdict of each, if recorded; distinct: (N, K) expected distinct right answers over `powers(n)`."""
 
     arm: str
     policy: str
@@ -59,13 +59,13 @@ class SampleSet:
 
     @property
     def name(self) -> str:
-        """The arm, and its training seed where it has one."""
+        """The arm with its training seed, if known."""
         return self.arm if self.seed is None else f"{self.arm}, seed {self.seed}"
 
 
 def sample_sets(results: Results, shown: int) -> tuple[SampleSet, ...]:
-    """Every whole store with its first `shown` samples of each problem, MOST_SAMPLES in all. An arm that was sampled at several
-    temperatures is as many policies, and no two training seeds."""
+    """Every complete store with its first `shown` samples of each problem, at most MOST_SAMPLES. An arm sampled at several
+    temperatures counts as several policies, not as several training seeds."""
     out, left = [], MOST_SAMPLES
     for c in sorted(results.counts, key=lambda counts: counts.store.arm != BASE):
         with c.store.open() as store:
@@ -76,7 +76,7 @@ def sample_sets(results: Results, shown: int) -> tuple[SampleSet, ...]:
 
 
 def grouped(sets: Iterable[SampleSet], by: Literal["arm", "task"]) -> dict[str, list[SampleSet]]:
-    """The stores of each arm, one a training seed, or of each task."""
+    """The stores of each arm, one per training seed, or of each task."""
     out: dict[str, list[SampleSet]] = {}
     for s in sets:
         out.setdefault(getattr(s, by), []).append(s)
@@ -89,7 +89,7 @@ def first_of_each(sets: Iterable[SampleSet]) -> list[SampleSet]:
 
 
 def browsed(sets: Sequence[SampleSet]) -> list[SampleSet]:
-    """The stores whose samples are on the page: all, or the first of each arm and task where these are many."""
+    """The stores with samples on the page: all, or the first of each arm and task if there are many."""
     shown = [s for s in sets if s.shown]
     if len(shown) <= MOST_COLUMNS:
         return shown
@@ -97,13 +97,13 @@ def browsed(sets: Sequence[SampleSet]) -> list[SampleSet]:
 
 
 def about(sets: Sequence[SampleSet], browsed: Sequence[SampleSet]) -> dict[str, Any] | None:
-    """How many samples are on the page, and what each store is; None where none are."""
+    """The number of samples on the page and a description of each store; None without samples."""
     if not browsed:
         return None
     count, every = sum(len(s.shown) for s in browsed), sum(bool(s.shown) for s in sets)
-    few = f" Of {every} stores the first of each arm and task is shown." if len(browsed) < every else ""
+    few = f" The page has the first store of each arm and task, of {every} stores." if len(browsed) < every else ""
     laws = dict.fromkeys(f"{s.name}: {s.task}, {s.law}" for s in browsed)
-    said = f"{count:,} samples are on this page: the first of every problem of every store; the stores keep all.{few}"
+    said = f"This page has {count:,} samples, the first of every problem of every store; the stores have all.{few}"
     return {"count": f"{count:,}", "about": f"{said} {'; '.join(laws)}."}
 
 
@@ -123,7 +123,7 @@ def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
     worded = right.any() and not hasattr(known_task(task), "token_classes")
     return SampleSet(
         arm=arm, policy=arm, seed=counted.store.seed, task=task, n=n,
-        law=f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} of each problem"
+        law=f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} per problem"
         + (f", q of {', '.join(guides)}" if guides else ""),
         shown=tuple(_shown(store, min(shown, n))) if shown else (),
         scored=scored[0].split()[0] if known else None,
@@ -135,7 +135,7 @@ def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
 
 
 def _of_policy(rows: Any) -> list[NDArray[Any]]:
-    """Log-probs under the base of each sample, at the tokens that the policy drew."""
+    """Log-probs of each sample under the base, at the sampled tokens of the policy."""
     logps = rows["base_logps"]
     if TURNS not in rows:
         return logps
@@ -154,7 +154,7 @@ def _shown(store: SampleStore, n: int) -> list[tuple[Sample, tuple[str, ...] | N
 
 
 def _spellings(store: SampleStore, rows: Sequence[Sample]) -> dict[int, str] | None:
-    """Token id -> its text, from the tokenizer of the store's policy; None where none is there or it spells other texts."""
+    """Token id -> its text, from the tokenizer of the store's policy; None without a tokenizer, or if it decodes to other texts."""
     tokens = [(np.asarray(row.token_ids).tolist(), _parts(row)) for row in rows if row.token_ids is not None]
     if not tokens:
         return None
@@ -163,7 +163,7 @@ def _spellings(store: SampleStore, rows: Sequence[Sample]) -> dict[int, str] | N
     except ModuleNotFoundError as error:  # the base install
         if (needs := advice(error)) is None:
             raise
-        warnings.warn(f"the page shows each sample as one text and not token by token, which {needs}", stacklevel=2)
+        warnings.warn(f"the page shows each sample as plain text, because the view by token {needs}", stacklevel=2)
         return None
     known = {i for ids, _ in tokens for i in ids}
     runs = [str(parent / "policy") for parent in list(store.path.parents)[:3] if (parent / "policy").is_dir()]
@@ -180,7 +180,7 @@ def _spellings(store: SampleStore, rows: Sequence[Sample]) -> dict[int, str] | N
 
 
 def _parts(row: Sample) -> list[str]:
-    """The texts that the sample's tokens spell: its own, or those of its turns."""
+    """The texts that the sample's tokens decode to: the sample's text, or the texts of its turns."""
     return [row.text] if row.turns is None else [text.removesuffix(NO_ANSWER) for _, text, _ in row.turns]
 
 
@@ -229,7 +229,7 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
 
 
 def _names(sets: Sequence[SampleSet]) -> list[str]:
-    """A title of each store: arm and seed, task and temperature where these differ, the place where even so two are alike."""
+    """A title for each store: arm and seed, with task, temperature and index if needed to distinguish stores."""
     tasks, laws = len({one.task for one in sets}) > 1, len({one.temperature for one in sets}) > 1
     names = []
     for one in sets:
@@ -243,5 +243,5 @@ def _numbers(values: Any) -> list[float | None] | None:
 
 
 def _number(value: float) -> float | None:
-    """Three digits; None for what JSON has no number for."""
+    """Rounded to three digits; None for NaN and infinities."""
     return round(float(value), 3) if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Curves, frontiers and differences of scores, exact, stored or from samples, as the template takes them."""
+"""Curves, frontiers and differences of scores for the template: exact, stored or from samples."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Band = tuple[Sequence[int], ArrayLike, ArrayLike, ArrayLike]
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """passes: k -> mean with its interval. frontiers: training seed -> its temperature frontier; `frontier` their mean. support:
-    (kept, gained, lost) of right completions, means over seeds."""
+    """passes: k -> mean with its interval. frontiers: training seed -> temperature frontier; `frontier`: their mean. support: right
+    completions (kept, gained, lost), means over seeds."""
 
     name: str
     passes: Mapping[int, Interval]
@@ -67,7 +67,7 @@ def _points(rows: Sequence[Mapping[str, float]]) -> tuple[FrontierPoint, ...]:
 
 
 def drawn(found: Mapping[str, Any] | Interval | float) -> Interval:
-    """An interval that can be drawn: without width where it has none, and below three training seeds."""
+    """An interval for drawing: zero width without an interval, and for fewer than three training seeds."""
     if isinstance(found, float):
         return Interval(value=found, low=found, high=found, level=0.95, over="problems", n=1)
     i = stored.interval(found) if isinstance(found, Mapping) else found
@@ -80,13 +80,13 @@ def drawn(found: Mapping[str, Any] | Interval | float) -> Interval:
 
 
 def band(found: Mapping[Any, Interval | Mapping[str, Any]]) -> Band:
-    """k -> interval as a figure takes them."""
+    """Arrays for a figure from k -> interval."""
     shown = list(map(drawn, found.values()))
     return list(map(int, found)), [i.value for i in shown], [i.low for i in shown], [i.high for i in shown]
 
 
 def passk_lines(found: Mapping[str, Any], them: Mapping[str, Policy]) -> dict[str, Band]:
-    """pass@k of every policy with its band: at powers of two, of an older summary at the k that it has."""
+    """pass@k of every policy with its band at powers of two, or at the k of a stored summary."""
     curves = found.get("curves") or {}
     return {name: band(curves[name]["pass"] if name in curves else p.passes) for name, p in them.items()}
 
@@ -94,7 +94,7 @@ def passk_lines(found: Mapping[str, Any], them: Mapping[str, Policy]) -> dict[st
 def frontier_of(
     them: Mapping[str, Policy], base: str, k: int, power: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
-    """What the frontier's figure takes; None where the base has one temperature alone."""
+    """The values of the frontier figure; None if the base has a single temperature."""
     curves = {name: p.frontier for name, p in them.items() if len(p.frontier) > 1}
     if base not in curves:
         return None
@@ -109,8 +109,8 @@ def frontier_of(
 
 
 def differences(results: Results, base: str, sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Paired differences over k with bands that hold at all k at once: of exact records, else of samples, task by task.
-    sampled: the policies of each task."""
+    """Paired differences over k with simultaneous bands: from exact records, else from samples, task by task. sampled: the policies
+    of each task."""
     pairs = dict.fromkeys([(a, b) for a, b, _ in results.design.pairs()])
     pairs |= dict.fromkeys((a, base) for a in results.design.names if a != base)
     exact = {pair: two for pair in pairs if (two := sides(results, *pair)) and two[0].n is None}
@@ -118,7 +118,7 @@ def differences(results: Results, base: str, sampled: Mapping[str, Sequence[Mapp
     bands = {pair: a.band(b, results.k, several=results.several, ks=ks) for pair, (a, b) in exact.items()}
     if found := {pair: curve for pair, curve in bands.items() if curve}:
         who = "training seeds" if results.several else "problems"
-        about = f"Paired differences. The band holds at all k at once (95 %, over {who}): where it leaves zero, the two differ."
+        about = f"Paired differences, simultaneous 95 % band over {who}; a band that excludes zero is a significant difference."
         return [_differences("", about, found)]
     out = []
     for task, (first, *others) in sampled.items():
@@ -127,7 +127,7 @@ def differences(results: Results, base: str, sampled: Mapping[str, Sequence[Mapp
         alike = {a: (one, two) for a, (one, two) in both.items() if one and two and (one.problems, one.n) == (two.problems, two.n)}
         bands = {(a, first["label"]): one.band(two, results.k, several=False) for a, (one, two) in alike.items()}
         if found := {pair: curve for pair, curve in bands.items() if curve}:  # of several training seeds the first of each
-            about = f"{task}: the band holds at all k at once (95 %, over problems and their samples)."
+            about = f"{task}: simultaneous 95 % band over problems and their samples."
             out.append(_differences(f"-{slug(task)}", about, found))
     return out
 
@@ -145,7 +145,7 @@ def _band_cell(c: CurveComparison, i: int) -> str:
 
 
 def limits_of(found: Sequence[CurveComparison | GapCurve]) -> tuple[float, float]:
-    """One scale for all differences, zero in it."""
+    """A common scale for all differences that includes zero."""
     edges = np.concatenate([np.concatenate([c.low, c.high, c.difference]) for c in found])
     known = edges[np.isfinite(edges)]
     low, high = min(0.0, float(known.min(initial=0.0))), max(0.0, float(known.max(initial=0.0)))
@@ -154,7 +154,8 @@ def limits_of(found: Sequence[CurveComparison | GapCurve]) -> tuple[float, float
 
 
 def gaps(results: Results, them: Mapping[str, Policy], base: str) -> dict[str, Any] | None:
-    """Every arm along its control's frontier and the control along the base's, over three training seeds or more."""
+    """Every arm along the frontier of its control, and the control along the frontier of the base, for at least three training
+    seeds."""
     control = results.design.control or next((n for n in them if n != base), "")
     pairs = [(name, control) for name in them if name not in (base, control)] + [(control, base)]
     found = {}
@@ -169,23 +170,23 @@ def gaps(results: Results, them: Mapping[str, Policy], base: str) -> dict[str, A
 
 
 def no_gaps(results: Results, them: Mapping[str, Policy]) -> str:
-    """Why there are no curves of gaps between frontiers."""
+    """The reason for missing curves of gaps between frontiers."""
     if not any(len(p.frontier) > 1 for p in them.values()):
         return (
-            f"the base was evaluated at one temperature alone, so there is no frontier. {_colder(results)}"
-            if them else "no exact evaluation was given, so no policy was read at other temperatures than its own."
+            f"the base was evaluated at a single temperature, so it has no frontier. {_colder(results)}"
+            if them else "there is no exact evaluation, so each policy has a single temperature."
         )
     if max(len(p.seeds) for p in them.values()) < FEWEST_SEEDS:
         return f"curves of gaps between frontiers need {FEWEST_SEEDS} training seeds."
     if results.stored is not None and not any(len(p.frontiers) > 1 for p in them.values()):
-        return "only a summary was given, which holds no frontiers of single training seeds."
-    return "no two of these policies share a stretch of pass@1 in all training seeds."
+        return "a summary has no frontiers of single training seeds."
+    return "no two of these policies have a common range of pass@1 in all training seeds."
 
 
 def _colder(results: Results) -> str:
-    """How the base is evaluated at more temperatures."""
+    """The next step for evaluating the base at more temperatures."""
     if results.home is None or results.design.facts:
-        return "Leave evaluate.temperatures out of the design, or name more of them, and run the same command again."
+        return "Remove evaluate.temperatures from the design, or list more temperatures, and run the same command again."
     return f"Evaluate it at more with: {suggest('eval', results.exact(results.home).record.meta['model'], '--frontier')}"
 
 
@@ -200,5 +201,5 @@ def sampled_curves(sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[d
 
 
 def slug(text: str) -> str:
-    """A name as part of a file's."""
+    """A name as part of a file name."""
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in text)[:40].strip("-") or "task"

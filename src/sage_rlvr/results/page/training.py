@@ -1,4 +1,4 @@
-"""Training as the page shows it: curves, what guides did, tables, learning curves, grids of recipes, states and cards."""
+"""Training on the page: curves, activity of guides, tables, learning curves, grids of recipes, states and cards."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TRAINING = {  # names of metrics.jsonl -> (title, unit of the axis)
     "kl/to_anchor": ("KL to the shaped reference", "nats per token"),
     "policy/entropy": ("Policy entropy", "nats per token"),
     "guide/q_mean": ("Mean of q", "mean over tokens"),
-    "guide/active_frac": ("Where q is not 1", "share of tokens"),
+    "guide/active_frac": ("Tokens with q other than 1", "share of tokens"),
     "reward/zero_variance_frac": ("Zero-variance groups", "share of groups"),
     "optimizer/grad_norm": ("Gradient norm", "before clipping"),
 }
 STRENGTH = ("guide/active_frac", "guide/q_mean")
 Config = Mapping[str, Any]
 Trained = Mapping[str, Sequence[Run]]
-"""The runs of each arm, one a training seed."""
+"""The runs of each arm, one per training seed."""
 
 
 def by_arm(results: Results) -> dict[str, list[Run]]:
@@ -39,7 +39,7 @@ def by_arm(results: Results) -> dict[str, list[Run]]:
 
 
 def curves(runs: Trained) -> dict[str, Any] | None:
-    """What the training figures take, and what is to be said with them; None where nothing was logged."""
+    """The values of the training figures with notes; None without logged metrics."""
     logged = {arm: [run for run in mine if run.metrics] for arm, mine in runs.items()}
     found = {arm: list(map(_columns, mine)) for arm, mine in logged.items() if mine}
     if not found:
@@ -48,9 +48,9 @@ def curves(runs: Trained) -> dict[str, Any] | None:
     idle = not any(np.nanmax(run[STRENGTH[0]], initial=0) > 0 for mine in found.values() for run in mine if STRENGTH[0] in run)
     metrics = [m for m in TRAINING if m in seen and not (idle and m in STRENGTH)]
     most = max(map(len, found.values()))
-    notes = ["q was 1 on every token of every run: no arm here has a guide that acts."] * idle
+    notes = ["q was 1 on every token of every run: no arm has an active guide."] * idle
     uneven = [f"{arm} {len(mine)} of {most}" for arm, mine in found.items() if len(mine) < most]
-    notes += [f"Fewer seeds: {', '.join(uneven)}."] * bool(uneven)
+    notes += [f"Missing seeds: {', '.join(uneven)}."] * bool(uneven)
     absent = [TRAINING[m][0] for m in TRAINING if m not in seen and m not in STRENGTH]
     notes += [f"Not recorded in any run: {', '.join(absent)}."] * bool(absent)
     return {"runs": found, "metrics": metrics, "most": most, "notes": notes}
@@ -63,11 +63,11 @@ def _columns(run: Run) -> dict[str, np.ndarray]:
 
 
 def warnings(found: Mapping[str, Any]) -> list[str]:
-    """A guide that never acted, beside its results: a tie of such an arm says nothing about guides."""
+    """Warnings about inactive guides: the results of such an arm are no evidence about guides."""
     strengths = {row["label"]: row["dose"] for row in found["arms"].values() if row.get("dose")}
     return [
         f"{name}: q differed from 1 on {q['active_first']:.1%} of the tokens in the first tenth of training and "
-        f"{q['active_last']:.1%} in the last, so this run trained like one without a guide."
+        f"{q['active_last']:.1%} in the last, so this run trained as if it had no guide."
         for name, q in strengths.items()
         if max(q["active_first"], q["active_last"]) < 0.001
     ]
@@ -96,7 +96,7 @@ def flat(tree: Config, before: str = "") -> dict[str, Any]:
 def learning(
     configs: Mapping[str, Config], them: Mapping[str, Policy], base: str | None, k: int
 ) -> dict[str, Any] | None:
-    """pass@1 and pass@k after so many steps, of arms that differ in their number of steps alone; over training seeds only."""
+    """pass@1 and pass@k over training steps, for arms that differ only in their number of steps; only over training seeds."""
     families: dict[str, list[tuple[int, str]]] = {}
     for arm, row in configs.items():
         if isinstance(row.get("steps"), int) and arm in them and len(them[arm].seeds) > 1:
@@ -114,7 +114,7 @@ def learning(
 
 
 def grids(configs: Mapping[str, Config], them: Mapping[str, Policy], k: int) -> list[dict[str, Any]]:
-    """The largest sets of arms that differ in exactly two keys of their recipe, four arms and two values of each at least."""
+    """The largest sets of arms that differ in exactly two recipe keys: at least four arms and two values of each key."""
     keys = sorted({key for row in configs.values() for key in row})
     varying = [key for key in keys if len({str(row.get(key)) for row in configs.values()}) > 1]
     found = [grid for a, b in combinations(varying, 2) for grid in _grids(configs, a, b)]
@@ -158,7 +158,7 @@ def _by_value(text: str) -> tuple[float, str]:
 
 
 def states(results: Results, runs: Trained) -> Table | None:
-    """How far every run is, and of which kind it warned."""
+    """The state of every run and the kinds of its warnings."""
     if not runs:
         return None
     seeds = sorted({run.seed for mine in runs.values() for run in mine})
@@ -175,17 +175,17 @@ def _state(results: Results, arm: str, seed: int) -> str:
 
 
 def warned(found: Mapping[str, Any]) -> list[str]:
-    """What runs warned of while they trained, the first of each kind."""
+    """Warnings during training, the first of each kind."""
     return ["{arm}, seed {seed}, warned at step {step} ({kind}): {message}".format(**one) for one in found.get("warnings", ())]
 
 
 def cards(results: Results, runs: Trained) -> list[dict[str, str]]:
-    """Of every arm its facts, objective and configuration."""
+    """Facts, objective and configuration of every arm."""
     out = []
     for arm, mine in runs.items():
         if mine[0].config:
             entry = results.design.arm(arm)
-            why = f"\n\nWhy it is here: {entry.why}" if entry is not None and entry.why else ""
+            why = f"\n\nReason for this arm: {entry.why}" if entry is not None and entry.why else ""
             equation = (entry.equation if entry else "") or _equation(mine[0].config)
             config = json.dumps(mine[0].config, indent=2, ensure_ascii=False, default=str)
             out.append({"name": arm, "facts": _facts(mine), "equation": equation + why, "config": config})
@@ -194,7 +194,7 @@ def cards(results: Results, runs: Trained) -> list[dict[str, str]]:
 
 def _facts(mine: Sequence[Run]) -> str:
     facts = [f"training seed{'s' * (len(mine) > 1)} {', '.join(str(run.seed) for run in mine)}"]
-    units = {"time/step_s": ("{:,.0f} s of training per seed", 1.0), "rollout/tokens": ("{:,.2f} M tokens drawn per seed", 1e6)}
+    units = {"time/step_s": ("{:,.0f} s of training per seed", 1.0), "rollout/tokens": ("{:,.2f} M sampled tokens per seed", 1e6)}
     for name, (form, unit) in units.items():
         totals = [v for run in mine if (v := run.total(name)) is not None]
         if totals:
@@ -204,12 +204,12 @@ def _facts(mine: Sequence[Run]) -> str:
     commits = dict.fromkeys(run.commit[:12] for run in mine if run.commit)
     facts += [f"code {', '.join(commits)}"] * bool(commits)
     if any({**run.config, "seed": None} != {**mine[0].config, "seed": None} for run in mine):
-        facts.append("its seeds differ in more than the seed; the first one's configuration is shown")
+        facts.append("the configurations of its runs differ in more than the seed; the first is shown")
     return "; ".join(facts)
 
 
 def _equation(config: Config) -> str:
-    """The objective of a run in words; "" for one that this version cannot read."""
+    """The objective of a run as text; "" for a configuration that this version cannot read."""
     from sage_rlvr.config import TrainConfig, decode
     from sage_rlvr.errors import SageError
 
@@ -220,8 +220,8 @@ def _equation(config: Config) -> str:
 
 
 def versions(runs: Trained) -> list[tuple[str, str]]:
-    """Of the first run; and how many other sets there are."""
+    """The versions of the first run, and the number of other sets of versions."""
     every = [dict(run.versions) for mine in runs.values() for run in mine if run.versions]
     different = len({json.dumps(v, sort_keys=True) for v in every})
-    more = [("runs", f"were made under {different} different sets of versions; those of the first are listed")]
+    more = [("runs", f"used {different} different sets of versions; those of the first run are listed")]
     return [*(every[0].items() if every else ()), *(more if different > 1 else [])]

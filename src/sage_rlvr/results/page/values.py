@@ -1,4 +1,4 @@
-"""The values of a page, made once: what report.md.j2 and its figures draw, and what summary.json keeps."""
+"""Compute the values of a page: for report.md.j2, its figures and summary.json."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
 from sage_rlvr.stats.power import spread
 
 HELD_FIXED = (
-    "Intervals over training seeds hold these problems fixed: they say what another training run of the same methods would give on "
-    "these problems, not what other problems would."
+    "Intervals over training seeds hold these problems fixed: they cover new training runs of the same methods on these problems, "
+    "not new problems."
 )
 ONE_SEED = (
-    "Each arm was trained once: every sentence is about these checkpoints, on problems like these. Another seed could reorder the "
-    "arms, so whether one method beats another cannot be told from this page; that takes three training seeds of each."
+    "Each arm was trained once: every result is about these checkpoints, on problems like these. Another seed could reorder the "
+    "arms. A claim about methods needs at least three training seeds of each."
 )
 SAME_KL = (
-    "at the same raw KL: an unguided arm at several betas, its scores read in between (linear in the logarithm of the raw KL of "
-    "the last tenth of training) at the raw KL that the guided arm of the same seed realized; nothing is read outside."
+    "at the same raw KL: the scores of an unguided arm at several betas, interpolated (linear in the logarithm of the raw KL of "
+    "the "
+    "last tenth of training) at the raw KL of the guided arm of the same seed; there is no extrapolation."
 )
-CHOSEN_HERE = "The best temperature of each policy was chosen on these same problems, which flatters each a little."
+CHOSEN_HERE = "The best temperature of each policy was selected on these problems, so each best pass@1 has a small upward bias."
 
 
 def page_of(
@@ -41,11 +42,11 @@ def page_of(
     shown: int = 16,
     brief: bool = False,
 ) -> dict[str, Any]:
-    """Everything that a page of these results shows, by the names of report.md.j2; besides `order`, in which the arms get their
-    looks, `browser`, the data of the page's script, and `summary`, which summary.json keeps.
+    """The values of report.md.j2 by name, with `order` (of the arms' colors), `browser` (data of the page's script) and `summary`
+    (for summary.json).
 
-    rows: their comparisons, made here where none are given. shown: samples of each problem and store on it.
-    brief: sentences and tables of a summary alone."""
+    rows: the comparisons; by default computed here. shown: samples per problem and store on the page. brief: only the sentences and
+    tables of a summary."""
     rows = compare(results) if rows is None else rows
     found = summary_of(results, rows)
     design, them, trained = results.design, scores.policies(found), training.by_arm(results)
@@ -71,9 +72,9 @@ def page_of(
 
 
 def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], sampled: Sequence[str]) -> str:
-    """What was evaluated, on what, and what an interval is over."""
+    """What was evaluated, on which problems, and what the intervals are over."""
     if not them:
-        return f"Sampled on {', '.join(sampled) or 'nothing'}; no exact evaluation was given."
+        return f"Sampled on {', '.join(sampled) or 'no task'}; without an exact evaluation."
     seeds, spec = max(len(p.seeds) for p in them.values()), found["evaluate"]
     trained = f"{seeds} training seeds each, paired; " if seeds > 1 else ""
     over = "training seeds (Student's t)" if seeds > 1 else "problems"
@@ -88,7 +89,7 @@ def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], sampled: Sequenc
 
 
 def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
-    """The answer, and the rows by section: primary, exploratory, at T = 0.3, against the tempered base."""
+    """The answer and the rows by section: primary, exploratory, at T = 0.3, against the tempered base."""
     cold = [row for row in rows if row.metric.temperature == PAPER and not row.task]
     power = [row for row in rows if row.why == "power" and row.family != "primary"]
     main = [row for row in rows if row not in cold and row not in power]
@@ -107,24 +108,24 @@ def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order
 
 
 def _rows(rows: Sequence[Row], order: Sequence[str]) -> dict[str, Any] | None:
-    """Rows as lines of groups, as a table of arms and groups, and each in full; None where there are none."""
+    """Rows as lines of groups, as a table of arms and groups, and as full sentences; None without rows."""
     if not rows:
         return None
     return {"lines": words.lines(rows), "table": tables.effects(rows, order), "sentences": [words.sentence(row) for row in rows]}
 
 
 def _gain(row: Mapping[str, Any]) -> str:
-    """Whether the interval of Branch against GRPO leaves the paper's gain out."""
+    """Whether the interval of Branch minus GRPO excludes the paper's gain."""
     gap, word = row["difference"], "excluded" if row["excluded"] else "not excluded"
     if gap["low"] is None:
-        return f"{row['metric']}: {signed(row['gain'])} cannot be judged: too few training seeds."
+        return f"{row['metric']}: {signed(row['gain'])} cannot be tested: too few training seeds."
     inside = f"{signed(gap['value'])}, {100 * gap['level']:g} % interval {signed(gap['low'])} to {signed(gap['high'])}"
     pair = f"{row['a']} minus {row['b']}"
     return f"{row['metric']}: {signed(row['gain'])} is {word} ({pair} here {inside} over {gap['n']} {gap['over']})."
 
 
 def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The control's seeds in two halves, as two names of one arm: how many splits come out tied; None without a control."""
+    """A/A check of the control: counts of splits without a significant difference; None without a control."""
     if not found["control"]:
         return None
     label = found["arms"].get(found["control"], {}).get("label", found["control"])
@@ -151,7 +152,7 @@ def _scores(results: Results, found: Mapping[str, Any], them: Mapping[str, Polic
 
 
 def _cold_table(found: Mapping[str, Any], k: int) -> Table:
-    """pass@1 and pass@k at T = 0.3 beside T = 1."""
+    """pass@1 and pass@k at T = 0.3 and T = 1."""
     cold = found["cold"]
     both = [("base", cold["base"], found["base"])] if cold["base"] else []
     both += [(row["label"], row, found["arms"][key]) for key, row in cold["arms"].items()]
@@ -160,7 +161,7 @@ def _cold_table(found: Mapping[str, Any], k: int) -> Table:
 
 
 def _power_table(points: Sequence[Mapping[str, Any]], k: int) -> Table:
-    """Power, pass@1 and pass@k, each with what the normalizer leaves open."""
+    """Power, pass@1 and pass@k, each with the bound of the error of the normalizer."""
 
     def known(p: Mapping[str, Any], value: str, bound: str) -> str:
         return f"{p[value]:.3f}\n± {p[bound]:.1g}" if p["known"] else "not available"
@@ -170,7 +171,7 @@ def _power_table(points: Sequence[Mapping[str, Any]], k: int) -> Table:
 
 
 def _support(them: Mapping[str, Policy], found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Right completions kept, gained and lost against the base (Definition 4.1)."""
+    """Right completions kept, gained and lost relative to the base (Definition 4.1)."""
     rows = [row for row in found["arms"].values() if "support" in row]
     if not rows or found["base"] is None:
         return None
@@ -210,7 +211,7 @@ def _training(
 
 
 def _choice(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What was chosen on validation problems, and by what."""
+    """The arm selected on validation problems and the selection score."""
     choice = found.get("choice")
     if not choice:
         return None
@@ -226,16 +227,16 @@ def _choice(found: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _spread(choice: Mapping[str, Any]) -> str:
-    """Whether the arms that were chosen among differ by more than their seeds; "" where that cannot be told."""
+    """Whether the candidates of a selection differ by more than seed noise; "" if that cannot be tested."""
     by_seed = choice.get("by_seed") or {}
     if len(by_seed) < 2 or any(len(scores) < 2 for scores in by_seed.values()):
         return ""
     runs = [list(scores.values()) for scores in by_seed.values()]
     if any(x is None for scores in runs for x in scores):
-        return "Whether they differ by more than their seeds cannot be told: some runs have no common range with the base."
+        return "No test of the differences between the candidates: some runs have no common range with the base."
     found = spread(runs)
     said = (
-        f"Their means have a standard deviation of {found.arms:.4f}; equal arms would have {found.seeds:.4f} by their seeds alone "
+        f"The standard deviation of their means is {found.arms:.4f}; for equal arms seed noise would give {found.seeds:.4f} "
         f"(F test: p = {found.p:.3f})."
     )
-    return said if found.p < 0.05 else f"{said} The arms are not told apart: which one leads may be chance."
+    return said if found.p < 0.05 else f"{said} The arms do not differ significantly: the highest mean may be chance."

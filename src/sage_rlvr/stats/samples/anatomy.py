@@ -1,4 +1,4 @@
-"""Which tokens the signals of SAGE look at (arXiv 2605.18864, section 4.2): entropy, surprisal and q by token class.
+"""Entropy, surprisal and q by token class: the tokens that SAGE's signals select (arXiv 2605.18864, section 4.2).
 
     H_t = -sum_v pi(v | x, y_<t) log pi(v | x, y_<t)      entropy at the prefix (Eq. 12), nats
     s_t = -log pi(y_t | x, y_<t)                          surprisal of the token that was drawn, nats

@@ -1,4 +1,4 @@
-"""maj@k: how often the commonest answer of k samples is right (self-consistency, Wang et al., arXiv 2203.11171).
+"""maj@k: probability that the most frequent answer of k samples is right (self-consistency, Wang et al., arXiv 2203.11171).
 
     maj@k = E over the k-subsets of n samples of [ sum over winners a of r_a / number of winners ]
 

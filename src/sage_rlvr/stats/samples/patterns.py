@@ -82,7 +82,7 @@ class PatternFrequency:
         if not self.sparse:
             return ""
         seen = f"{self.hits} of {self.solutions} correct solutions, in {self.problems_with} of {self.problems} problems"
-        return f"{seen}: a handful of problems decides this number; read the solutions before believing a change of it."
+        return f"{seen}: few problems determine this number; read the solutions before interpreting a change."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ def load_patterns(path: Path = RULES, *, paper_only: bool = False) -> dict[str, 
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(tree, Mapping) or not tree:
-        raise ConfigError(f"{path} names no pattern; it maps names to says, match, unless, hits, false_hits.")
+        raise ConfigError(f"{path} defines no pattern; expected a mapping of names to says, match, unless, hits, false_hits.")
     return {str(name): _pattern(str(name), entry, path, paper_only) for name, entry in tree.items()}
 
 

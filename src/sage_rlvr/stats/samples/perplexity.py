@@ -46,7 +46,7 @@ class Tails:
         """What to say beside intervals made from very few problems; empty from 10 problems on."""
         if self.problems >= FEW_PROBLEMS:
             return ""
-        return f"{self.samples} samples, but of {self.problems} problems: the intervals are rough, the next problem may differ."
+        return f"{self.samples} samples, but only {self.problems} problems: the intervals are rough."
 
 
 def perplexities(logps: Sequence[ArrayLike]) -> Floats:

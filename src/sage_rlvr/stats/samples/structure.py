@@ -1,4 +1,4 @@
-"""Which kinds of right answers survive training: exact, from the probabilities of all right completions.
+"""Kinds of right answers before and after training, exact from the probabilities of all right completions.
 
 Every right completion y of a problem x has a class c(y), its operators, its tree or both. With P(c | x) = sum of pi(y | x)
 over the right y of class c:
