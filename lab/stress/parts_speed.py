@@ -22,13 +22,12 @@ from typing import Any
 import torch
 import tyro
 
-from sage_rlvr.config import TrainConfig, load_config
+from sage_rlvr.config import TrainConfig, read_recipe
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.guides import Flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods import METHODS
-from sage_rlvr.recipes import find
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import Table
 from sage_rlvr.stats.intervals import Interval, seed_interval
@@ -110,7 +109,7 @@ def timed(name: str, method: Method, loop: Loop, repeats: int) -> Timed:
 def config(name: str) -> TrainConfig:
     """The recipe of GRPO with a learning rate that moves nothing, and the reference that every method may ask for."""
     small = [("rollout.prompts_per_step", "8"), ("world.train_problems", "400")]
-    return load_config(TrainConfig, find(name), [("optimizer.lr", "1e-30"), *small])
+    return read_recipe(name, [("optimizer.lr", "1e-30"), *small], command="train")
 
 
 def table(found: Iterable[Timed]) -> Table:
@@ -127,7 +126,7 @@ def table(found: Iterable[Timed]) -> Table:
 
 def main(options: Options) -> None:
     torch.set_num_threads(1)
-    loop, found = build(config("countdown/grpo")), []
+    loop, found = build(config("grpo")), []
     for name in options.names or METHODS:
         method = METHODS[name](**SETTINGS.get(name, {}))
         if not own_parts(method, neutral(method)):

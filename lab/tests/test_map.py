@@ -35,6 +35,6 @@ def test_engines_are_named_with_the_reason():
     engines = {one.name: one.engines for one in placed(["grpo", "pacs", "alpha_dpg", "dars"])}
     assert engines["grpo"] == "loop, TRL"
     assert "second stage of Dars (a generation batch of TRL has as many rows for every prompt)" in engines["dars"]
-    with pytest.raises(ConfigError, match=r"dars on TRL: the second stage of Dars.*the loop engine runs it"):
+    with pytest.raises(ConfigError, match=r"dars on TRL: the second stage of Dars.*use the loop engine"):
         grpo_config(METHODS["dars"]())
     assert "surrogate Pacs" in engines["pacs"] and "reads a reference without a KL" in engines["alpha_dpg"]

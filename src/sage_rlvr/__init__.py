@@ -1,11 +1,14 @@
-"""sage-rlvr: exploration in RLVR, from objectives to honest comparisons.
+"""sage-rlvr: exploration in RLVR, from objectives to honest comparisons, on plain torch, TRL and verl.
 
     import sage_rlvr
-    run = sage_rlvr.train("maxrl", steps=40)             the jobs: train, sft, offline, evaluate, compare, report, sweep, demo
+    run = sage_rlvr.train("maxrl", steps=40)             also: sft, offline, evaluate, compare, report, sweep, demo
     sage_rlvr.evaluate(run)
-    sage_rlvr.sage(sage_rlvr.grpo(beta=0.05), sage_rlvr.Branch("p80"))      methods and guides, and @sage_rlvr.guide for your own
+    sage_rlvr.sage(sage_rlvr.grpo(beta=0.05), sage_rlvr.Branch("p80"))      methods, guides, and @sage_rlvr.guide for your own
 
-Names are imported when they are first used: importing the package loads no torch.
+Read core/ first (the arithmetic of a method), then methods/ (published methods), training/ (three engines), evaluation/
+(stored samples and exact scores), stats/ and results/ (comparisons), render/ (reports) and experiments/ (sweeps). api/
+has the functions above; config/, runs/ and cli/ hold recipes, run directories and the command line. Names are imported
+at their first use: importing the package loads no torch.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ __all__ = sorted([*_HOME, *HOMES, "__version__"])  # @sage_rlvr.guide registers 
 
 
 def __getattr__(name: str) -> Any:
-    """Load a noun when it is first asked for: importing the package costs nothing, torch comes with the first noun."""
+    """Load a name at its first use: importing the package is cheap, and torch is imported with the first name."""
     import importlib
 
     if name == "__version__":

@@ -74,7 +74,7 @@ def test_a_missing_model(write_recipe: Recipe, tmp_path: Path, capsys: Capture) 
     err = refused(capsys, "eval", "nobody/no-such-model", "--world", recipe)
     assert "nobody/no-such-model" in err and "could not be loaded" in err
     for words in (("train", "repair/grpo", "--quiet"), ("eval", "runs/repair-base", "--task", "repair", "--samples", "2")):
-        assert "is made first: sage-rlvr sft repair/sft --out runs/repair-base" in refused(capsys, *words)
+        assert "train this policy first: sage-rlvr sft repair/sft --out runs/repair-base" in refused(capsys, *words)
 
 
 def test_a_damaged_model(write_recipe: Recipe, tmp_path: Path, warm_policy: Path, capsys: Capture) -> None:

@@ -86,9 +86,9 @@ LULL = ("--method.guide", "lull")
         ("    q_min: float = 0.6\n    q_max: float = 1.4\n", "", "guide 'lull': Lull lacks q_min, q_max; declare q_min: float"),
         ('    equation: ClassVar[str] = "1 + H"\n', "", "Lull lacks equation; declare equation: ClassVar[str]"),
         ("def raw_q", "def raw", "Lull lacks raw_q"),
-        ('"state"', '"prefix"', "depends_on = 'prefix': say what q looks at: nothing, state (the text so far)"),
+        ('"state"', '"prefix"', "depends_on = 'prefix': declare what q depends on: nothing, state (the text so far)"),
         ('"state"', '"tokens"', "did you mean 'token'?"),
-        ('{"entropies"}', '{"entropy"}', "guide 'lull': needs 'entropy', which is no signal; did you mean 'entropies'?"),
+        ('{"entropies"}', '{"entropy"}', "guide 'lull': needs 'entropy', which is not a signal; did you mean 'entropies'?"),
         ('frozenset({"entropies"})', '"entropies"', "needs = 'entropies': a set of names is expected"),
     ],
 )
@@ -247,7 +247,7 @@ def test_rows_without_a_policy_that_spells_them_or_examples_are_told_the_ways(
     (tmp_path / "sft.yaml").write_text("steps: 1\ntask: {name: jsonl, file: rows.jsonl, reward: exact}\n")
     assert call("train", "rl.yaml", "--quiet") == 2
     made = "sage-rlvr sft knights/sft --out runs/knights-base"
-    assert "cannot spell the prompts" in (err := told(capsys)) and "OWNER/NAME of the Hub" in err and made in err
+    assert "cannot encode the prompts" in (err := told(capsys)) and "OWNER/NAME of the Hub" in err and made in err
     assert call("sft", "sft.yaml") == 2
     assert "Rows (jsonl, math) have none: fine-tune an existing model" in (err := told(capsys)) and made in err
     assert call(*made.split()[1:], "--dry-run") == 0  # what is suggested is there

@@ -203,7 +203,7 @@ def test_a_guide_beside_a_method_without_one_shapes_it(recipe: Path) -> None:
     assert config.method == sage(grpo(beta=0.1), Token())
     assert c.dump(config)["method"]["name"] == "sage"
     said = refusal(recipe, ("method", "no_kl"), ("method.guide", "token"))
-    assert "no KL term to shape; use base=grpo(beta=0.05)" in said
+    assert "no KL term; use base=grpo(beta=0.05)" in said
 
 
 def test_every_registered_name_decodes_with_its_defaults_or_says_what_is_missing(recipe: Path) -> None:

@@ -135,7 +135,7 @@ def test_an_arm_is_a_command_of_verl(name: str) -> None:
     merged = (("model", "runs/paper-sft/policy"),) if arm(name).model == "runs/paper-sft/adapter" else ()
     config = arm(name, ("engine", engine), ("optimizer.schedule", "constant"), *merged)
     if name == "reverse_kl.yaml":
-        with pytest.raises(ConfigError, match="estimator k3_is; the loop engine runs it"):
+        with pytest.raises(ConfigError, match="estimator k3_is; use the loop engine"):
             dry_run_lines(config)
         return
     with warnings.catch_warnings():
@@ -166,7 +166,7 @@ def test_the_sft_recipe_has_the_numbers_of_table_7() -> None:
         "cot",
         True,
     )
-    assert "2 epochs of rows that are not here" in "\n".join(dry_run_lines(config))
+    assert "2 epochs over rows that are not on this machine" in "\n".join(dry_run_lines(config))
     assert config.data.prompt == arm("grpo.yaml").data.prompt  # type: ignore[union-attr]
 
 
@@ -175,7 +175,7 @@ def test_the_sft_recipe_has_the_numbers_of_table_7() -> None:
     [
         (["show", str(FOLDER / "sage_branch.yaml")], "pi_ref"),
         (["show", str(FOLDER / "sft.yaml")], "max_length: 2048"),
-        (["train", str(FOLDER / "r1_grpo.yaml"), "--dry-run"], "generated at most"),
+        (["train", str(FOLDER / "r1_grpo.yaml"), "--dry-run"], "generated tokens at most"),
         (["sft", str(FOLDER / "sft.yaml"), "--dry-run"], "optimizer step"),
         (["train", "grpo", "--dry-run"], "250 rollouts of 256 completions"),
         (["sft", str(recipe("sft.yaml")), "--dry-run"], "2,000 optimizer steps"),

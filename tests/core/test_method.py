@@ -133,7 +133,7 @@ def test_reward_transform_and_token_weight_take_their_places():
     signals = Signals(torch.zeros(2, 2), None, MASK, torch.arange(2))
     found = advantages_of(method, torch.tensor([[1.0, 1.0]]), signals)
     assert found.flatten().tolist() == pytest.approx([-0.05, 0.0, 0.05, 0.0])
-    with pytest.raises(DataError, match="the reward transform or the advantage looks at the tokens"):
+    with pytest.raises(DataError, match="the reward transform or the advantage works per token"):
         advantages_of(method, torch.tensor([[1.0, 1.0]]))
 
 
@@ -225,13 +225,13 @@ def test_entropy_metric_counts_the_mask():
         ),
         (
             dr_grpo(beta=0.1, estimator="k1", placement="reward"),
-            ["- 0.1 * (G-1)/G * (K_t - mean_others K_t)", "mean_group r", "that still count at t, 0 where none does"],
+            ["- 0.1 * (G-1)/G * (K_t - mean_others K_t)", "mean_group r", "that reach t, 0 if none does"],
         ),
         (
             sage(),
-            ["note: each row's force is weighted by 1/|y|", "q > 1 at its prefixes a pull toward shorter answers"],
+            ["note: each row's force is weighted by 1/|y|", "q > 1, this is a pull toward shorter answers"],
         ),
-        (replace(rloo(beta=0.1), reduction=TokenMean()), ["note: sum_i |y_i| is no constant", "O(1/B)"]),
+        (replace(rloo(beta=0.1), reduction=TokenMean()), ["note: sum_i |y_i| varies from batch to batch", "O(1/B)"]),
         (sage(grpo(), Branch() * Token()), ["each factor clamped to its band, their product in [0.36, 1.96]"]),
         (grpo(beta=Linear(0.1, 0.0)), ["Linear(start=0.1, end=0.0) * k3"]),
     ],
@@ -247,7 +247,7 @@ def test_describe_prints_the_equation_with_its_values(method, words):
     [
         (dr_grpo(beta=0.05), "note: Random: noise only"),
         (dr_grpo(beta=0.05, estimator="exact", divergence="forward"), "note: Random: noise only"),
-        (dr_grpo(beta=0.05, estimator="exact", divergence="js"), "note: Random: noise, and a change of second order"),
+        (dr_grpo(beta=0.05, estimator="exact", divergence="js"), "note: Random: noise, and a second-order change"),
         (rloo(beta=0.05), "note: Random: E[log q] < 0, a drift toward shorter answers"),
     ],
 )
@@ -257,7 +257,7 @@ def test_describe_says_what_is_left_of_noise(base, note):
 
 def test_a_constant_divisor_gets_no_note_about_lengths():
     for method in (sage(dr_grpo(beta=0.05)), rloo(beta=0.1)):
-        assert "1/|y|" not in method.describe() and "no constant" not in method.describe()
+        assert "1/|y|" not in method.describe() and "varies from batch" not in method.describe()
 
 
 class Overlong:
@@ -295,7 +295,7 @@ def test_a_part_says_what_it_needs():
     assert replace(grpo(), token_weight=Uncertain()).needs == {"ref_logps", "ref_entropies"}
     assert replace(grpo(), anchor=Anchor(0.0), token_weight=Uncertain()).needs == {"ref_logps", "ref_entropies"}
     assert replace(no_kl(), token_weight=third_of_the_tokens).needs == frozenset()
-    with pytest.raises(ConfigError, match=r"reads the reference.*Anchor\(0\.0"):
+    with pytest.raises(ConfigError, match=r"needs the reference.*Anchor\(0\.0"):
         replace(no_kl(), token_weight=Uncertain())
 
 

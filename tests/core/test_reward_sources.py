@@ -65,21 +65,21 @@ def test_no_gradient_passes_and_a_part_that_lets_one_pass_is_caught() -> None:
             paid = super().__call__(seen)
             return type(paid)(paid.rewards + seen.logps.nansum() * 0, paid.support)
 
-    with pytest.raises(AssertionError, match="a reward has no gradient"):
+    with pytest.raises(AssertionError, match="a reward must have no gradient"):
         check_reward_source(Leaks())
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"form": "median"}, "form = 'median'; give one of mean, product, geometric"),
-        ({"debias": "base"}, "debias = 'base'; give one of initial, current, none"),
-        ({"format_weight": 1.0}, "format_weight = 1.0 is a share"),
-        ({"given": -0.1}, "given = -0.1 is a share"),
+        ({"form": "median"}, "form = 'median'; set one of mean, product, geometric"),
+        ({"debias": "base"}, "debias = 'base'; set one of initial, current, none"),
+        ({"format_weight": 1.0}, "format_weight = 1.0 is a fraction"),
+        ({"given": -0.1}, "given = -0.1 is a fraction"),
         ({"clip": 0.0}, "clip = 0.0 bounds a probability"),
         ({"repetition": math.inf}, "repetition = inf"),
-        ({"ngram": 0}, "ngram = 0; give a whole number"),
-        ({"times": True}, "times = True; give a whole number"),
+        ({"ngram": 0}, "ngram = 0; set a whole number"),
+        ({"times": True}, "times = True; set a whole number"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(change: dict[str, Any], words: str) -> None:
@@ -89,13 +89,13 @@ def test_settings_that_mean_nothing_are_refused(change: dict[str, Any], words: s
 
 def test_a_row_that_is_formed_counts_tokens_and_no_other_does() -> None:
     given = said([[0.9, 0.4], []])
-    with pytest.raises(DataError, match="row 0 counts 2 reference tokens and formed says False"):
+    with pytest.raises(DataError, match="row 0 counts 2 reference tokens, but formed is False"):
         Substituted(given.logps, given.mask, None, ~given.formed, given.repeated)
 
 
 def test_what_cannot_go_together_is_refused() -> None:
     source = ReferenceProbability()
-    with pytest.raises(ConfigError, match="Likelihood stores right answers, which a verifier names"):
+    with pytest.raises(ConfigError, match="Likelihood stores right answers, which needs a verifier"):
         compose(buffer=build("buffer", "likelihood"), reward_source=source)
     with pytest.raises(ConfigError, match="no reward_transform, reward_source"):
         compose(surrogate=build("surrogate", "pacs"), advantage=build("advantage", "signed"), reward_source=source)
@@ -178,7 +178,7 @@ def test_a_filter_that_means_nothing_is_refused(change: dict[str, Any], words: s
 @pytest.mark.parametrize("name", ["rlpr", "verifree"])
 def test_a_description_says_that_no_verifier_is_asked(name: str) -> None:
     text = METHODS[name]().describe()
-    assert "no verifier is asked" in text and "no gradient passes through r" in text and "y* the reference answer" in text
+    assert "only used for metrics" in text and "without a gradient through r" in text and "y* the reference answer" in text
     assert "r = " in text and "verifier's" not in text.split("no verifier")[0]
 
 
@@ -186,5 +186,5 @@ def test_arguments_reach_their_parts() -> None:
     found = rlpr(debias="current", format_weight=0.2, repetition=0.5, given=0.25, ratio=0.9, max_refills=2)
     assert found.reward_source == ReferenceProbability("mean", "current", 0.2, repetition=0.5, given=0.25)
     assert found.rollout == StdFilter(0.9, max_refills=2) and rlpr(std_filter=False).rollout is None
-    assert "own answer tokens, and behind the prompt alone to nothing" in found.describe()
+    assert "own answer tokens, and after the prompt only to nothing" in found.describe()
     assert "to nothing" not in METHODS["verifree"](given=0.5).describe() + METHODS["rlpr"]().describe()

@@ -49,7 +49,7 @@ def test_a_missing_signal_says_who_wants_it():
 
 def test_a_signal_that_is_none_is_answered_with_its_neighbor():
     known = Signals(torch.zeros(1, 1), None, torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
-    with pytest.raises(DataError, match=r"Mine reads Signals\.entropie, which there is not; did you mean 'entropies'\?"):
+    with pytest.raises(DataError, match=r"Mine reads Signals\.entropie, which does not exist; did you mean 'entropies'\?"):
         known.require("entropie", "Mine")
 
 

@@ -121,29 +121,29 @@ def test_guidance_goes_to_prompts_without_a_right_answer_and_weighs_by_the_ratio
 @pytest.mark.parametrize(
     "make, said",
     [
-        (lambda: Dars(1), r"max_completions = 1; it counts the completions of a prompt"),
+        (lambda: Dars(1), r"max_completions = 1; set the completions of a prompt"),
         (lambda: Dars(max_completions=True), "max_completions = True"),
-        (lambda: Dars(target="even"), r"target = 'even'.*write equal or hardness"),
+        (lambda: Dars(target="even"), r"target = 'even'.*set target to equal or hardness"),
         (lambda: UniformStages(form="sd"), r"UniformStages: .*form = 'sd'.*mean or std"),
-        (lambda: Dars(baseline="first"), r"baseline = 'first'; write union, stages or second"),
+        (lambda: Dars(baseline="first"), r"baseline = 'first'; set union, stages or second"),
         (lambda: MarginalValue(each=0), "each = 0"),
         (lambda: MarginalValue(wrong=0.0), r"wrong = 0\.0.*both > 0"),
-        (lambda: Dars(4).extra(groups(8)), r"max_completions = 4 completions.*has 8 already \(rollout\.group_size\)"),
+        (lambda: Dars(4).extra(groups(8)), r"max_completions = 4 completions.*already has 8 \(rollout\.group_size\)"),
         (lambda: dars(baseline="stages").rollout.extra(torch.tensor([[2.0, 1.0]])), "mean reward of prompt 0 is 1.5"),
         (
             lambda: replace(METHODS["bnpo"](), rollout=Dars()),
             r"bnpo: Dars makes groups of unequal size, and BetaNormalized",
         ),
-        (lambda: replace(METHODS["outcome_counts"](), rollout=Dars()), "OutcomeCounts looks at all"),
+        (lambda: replace(METHODS["outcome_counts"](), rollout=Dars()), "OutcomeCounts uses all"),
         (lambda: replace(pacs(), rollout=UniformStages()), "UniformStages makes groups of unequal size, and Pacs"),
         (
             lambda: replace(dars(baseline="stages"), advantage=PassAtK(4)),
-            r"needs groups of 4 at least.*baseline='union'",
+            r"needs groups of at least 4.*baseline='union'",
         ),
-        (lambda: GuidedStages(each=1), "each = 1; give the completions of a second stage"),
-        (lambda: GuidedStages(clip=0.0), r"clip = 0\.0; give the largest weight"),
+        (lambda: GuidedStages(each=1), "each = 1; set the completions of a second stage"),
+        (lambda: GuidedStages(clip=0.0), r"clip = 0\.0; set the largest weight"),
         (lambda: GuidedStages(baseline="second"), "a prompt with a right answer has none"),
-        (lambda: GuidedStages(max_completions=4).extra(groups(8)), r"max_completions = 4 completions.*has 8 already"),
+        (lambda: GuidedStages(max_completions=4).extra(groups(8)), r"max_completions = 4 completions.*already has 8"),
         (lambda: averages(replace(rloo(), rollout=GuidedStages()), CLASSES, 4), "or draws under guidance"),
         (lambda: averages(dars(spread="uniform"), CLASSES, 4), "looks at more than the rewards of one prompt"),
     ],
@@ -250,7 +250,7 @@ def test_what_is_said_of_the_bias_covers_both_baselines():
     said = dars().describe()
     assert "1.6 % at most with the mean of the others" in said and "up to 12 % more for a hard prompt" in said
     assert (
-        "G the size of its own group" in said
+        "G the size of its group" in said
         and "the division by what the step keeps" in dars(baseline="stages").describe()
     )
 
@@ -287,4 +287,4 @@ def test_plans_are_kept_groups_whose_rewards_differ():
         assert plan.max_refills == 0 and "G + e <= 32" in plan.equation
         for name in ("union", "stages", "second"):
             described = replace(rloo(), rollout=replace(plan, baseline=name)).describe()
-            assert "a prompt counts by how many it gets" in described and ("unbiased" in described) == (name == "union")
+            assert "prompts with more completions weigh more" in described and ("unbiased" in described) == (name == "union")

@@ -73,9 +73,9 @@ def test_tensors_of_a_checkpoint_say_whose_they_are() -> None:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (grpo(), r"holds the running state of no part, and this method needs that of advantage Remembered \(mean, steps\)"),
-        (replace(grpo(), advantage=Remembered()), r"of advantage Remembered \(mean, steps\), and this method needs .* Tiring"),
-        (replace(grpo(), reward_transform=Tiring()), r"of reward_transform Tiring \(unlikely, seen\), and"),
+        (grpo(), r"has the running state of no part, but this method needs that of advantage Remembered \(mean, steps\)"),
+        (replace(grpo(), advantage=Remembered()), r"of advantage Remembered \(mean, steps\), but this method needs .* Tiring"),
+        (replace(grpo(), reward_transform=Tiring()), r"of reward_transform Tiring \(unlikely, seen\), but"),
     ],
 )
 def test_the_state_of_other_parts_is_refused_by_name(other: Method, words: str) -> None:

@@ -193,7 +193,7 @@ def test_pairs_are_a_function_of_stores_and_seed(stores: Path) -> None:
     assert len(drawn) > 1
     assert {p.problem for p in pairs_of(stores, retries=guided, max_pairs=1).pairs} == {"1", "2"}
     assert len(pairs_of(stores, retries=guided, max_pairs=1).pairs) == 2
-    assert len(pairs_of(stores, retries=guided, distinct=True).pairs) == 2, "one text each"
+    assert len(pairs_of(stores, retries=guided, distinct=True).pairs) == 2, "as one text"
 
 
 def config(stores: Path, **changes: Any) -> OfflineConfig:

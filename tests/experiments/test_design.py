@@ -18,7 +18,7 @@ from sage_rlvr.methods import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 DESIGNS, EXPERIMENTS = ROOT / "recipes" / "designs", ROOT / "lab" / "experiments"
-pytestmark = pytest.mark.filterwarnings("ignore:Random in the loss", "ignore:.*what q takes from the batch")
+pytestmark = pytest.mark.filterwarnings("ignore:Random in the loss", "ignore:.*the part of q that depends on the batch")
 
 
 def write(folder: Path, text: str) -> Path:

@@ -121,6 +121,6 @@ class ByColumn(Banded):
 
 
 def test_a_broken_law_says_the_remedy() -> None:
-    said = r"left padding matters; read signals only where signals\.mask is true; signals\.positions numbers"
+    said = r"left padding changes q; read signals only where signals\.mask is true; signals\.positions numbers"
     with pytest.raises(AssertionError, match=said):
         check_guide(ByColumn())

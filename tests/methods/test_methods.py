@@ -76,7 +76,7 @@ def test_the_keywords_of_the_anchor_are_the_same_everywhere(name):
         Linear(0.1, 0.0), estimator="k2"
     )
     assert factory(beta=0.0, source="sft").anchor is None
-    with pytest.raises(ConfigError, match="read by divergence='alpha' alone"):  # with beta = 0 too
+    with pytest.raises(ConfigError, match="used with divergence='alpha'"):  # with beta = 0 too
         factory(beta=0.0, placement="loss", estimator="exact", divergence="js", alpha=0.3)
 
 
@@ -109,7 +109,7 @@ def test_sage_changes_one_field():
     [
         (dr_grpo(), r"dr_grpo\(beta=0.05\)"),
         (no_kl(), r"grpo\(beta=0.05\)"),
-        (dapo(), r"base=dapo\(beta=0.05\), whose control is dapo\(beta=0.05\) and not dapo\(\)"),
+        (dapo(), r"base=dapo\(beta=0.05\), whose control is dapo\(beta=0.05\) instead of dapo\(\)"),
         (bnpo(), r"bnpo\(beta=0.05\)"),
         (forward_kl(beta=0.0), r"forward_kl\(beta=0.05\)"),
     ],
@@ -134,7 +134,7 @@ def test_sage_over_the_exact_forward_kl():
     shaped = sage(base=forward_kl(), guide=Branch())
     assert shaped.name == "forward_kl+branch" and shaped.anchor.effect.role("state") == "scales"
     assert shaped.needs == {"ref_logps", "entropies", "distributions"}
-    with pytest.raises(ConfigError, match=r"Token with estimator='exact'.*every token that was not sampled"):
+    with pytest.raises(ConfigError, match=r"Token with estimator='exact'.*every token of the vocabulary"):
         sage(base=forward_kl(), guide=Token())
 
 
@@ -149,9 +149,9 @@ def test_grpo_in_the_reward_is_refused(factory):
     [
         (
             {"overlong_buffer": 4},
-            r"overlong_buffer = 4 tokens, but before which limit\? Give max_tokens.*max_new_tokens",
+            r"overlong_buffer = 4 needs max_tokens.*max_new_tokens",
         ),
-        ({"max_tokens": 24}, "max_tokens = 24 is read by overlong shaping alone; give overlong_buffer"),
+        ({"max_tokens": 24}, "max_tokens = 24 is only used by overlong shaping; also set overlong_buffer"),
         ({"overlong_buffer": 30, "max_tokens": 24}, "buffer = 30 is longer than max_tokens = 24"),
         ({"max_refills": -1}, "max_refills = -1"),
         ({"dual": 0.9}, "dual = 0.9"),
@@ -178,7 +178,7 @@ def test_factories_are_documented_and_annotated(name):
         (bnpo(beta=0.1, estimator="k1", placement="reward"), ["- 0.1 * (G-1)/G * (K_t"]),
         (dapo(), ["(1/sum_i |y_i|)", "clip(rho, 0.8, 1.28)", "rollout: keep groups", "at most 9 times", "no KL term"]),
         (dapo(overlong_buffer=4, max_tokens=24), ["r = 2 R - 1 - min(1, max(0, |y| - 20) / 4), of the verifier's"]),
-        (dapo(beta=0.05), ["note: a group that is not kept has no KL either"]),
+        (dapo(beta=0.05), ["note: dropped groups have no KL term either"]),
         (forward_kl(), ["0.05 * exact_forward(pi, pi_ref)", "*forward* KL"]),
         (sage(forward_kl()), ["exact_forward(pi, q pi_ref)", "q(s) * grad KL(pi_ref || pi)"]),
         (grpo_token_mean(), ["(1/sum_i |y_i|) sum_i sum_t", "0.05 * k3"]),
@@ -191,7 +191,7 @@ def test_describe_says_what_is_optimized(method, words):
 
 
 def test_the_notes_stand_only_where_they_hold():
-    assert "not kept" not in dapo(beta=0.05, dynamic_sampling=False).describe()
+    assert "dropped groups" not in dapo(beta=0.05, dynamic_sampling=False).describe()
     assert "f_N" not in grpo().describe() and "beta acts as" not in bnpo().describe()
 
 
@@ -241,7 +241,7 @@ def test_the_keywords_of_the_anchor_decode(name):
         ({"name": "grpo", "estimator": "exact"}, "choose one of reverse, forward, js, alpha"),
         ({"name": "forward_kl", "estimator": "k3"}, "estimator = 'k3': unknown key"),
         ({"name": "dapo", "dynamic_sampling": 1}, "expected true or false"),
-        ({"name": "dapo", "overlong_buffer": 4}, "method: dapo: overlong_buffer = 4.*Give max_tokens"),
+        ({"name": "dapo", "overlong_buffer": 4}, "method: dapo: overlong_buffer = 4.*needs max_tokens"),
         ({"name": "bnpo", "dual": 1.0}, "method: Clip: dual = 1.0"),
         ({"name": "dapo", "overlong_bufer": 4}, "did you mean 'overlong_buffer'"),
     ],

@@ -47,7 +47,7 @@ def test_a_recipe_is_the_method_of_its_name(name):
     assert built(name) == WANTED[name]
 
 
-@pytest.mark.filterwarnings("ignore:Random in the loss is noise only", "ignore:.*what q takes from the batch")
+@pytest.mark.filterwarnings("ignore:Random in the loss is noise only", "ignore:.*the part of q that depends on the batch")
 @pytest.mark.parametrize("name", ARMS)
 def test_an_arm_is_the_base_recipe_and_a_method(name):
     """Nothing else differs, so that arms are comparable: world, model, steps, rollout and optimizer are shared.

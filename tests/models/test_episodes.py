@@ -162,7 +162,7 @@ def test_a_reply_is_a_message_of_the_chat_template() -> None:
     tokenizer.chat_template = "{{ messages | length }}"
     with pytest.raises(ConfigError, match="does not end a turn by"):
         asking.reply("f(1) gave 2")
-    with pytest.raises(ConfigError, match="cannot spell what the environment says, on lines of its own,"):
+    with pytest.raises(ConfigError, match="cannot encode the environment's reply, on separate lines,"):
         Asking.of(Digits(), Tokens.of(build_tokenizer("0123456789<>"))).reply("<")
 
 

@@ -105,7 +105,7 @@ def test_weights_that_hold_nan_draw_nothing(kind: type[CpuGenerator | Transforme
     with torch.no_grad():
         model.model.norm.weight.fill_(math.nan)
     generator = kind(model, Tokens.of(tokenizer), Decoding(max_new_tokens=4))
-    with pytest.raises(DataError, match=r"log-probabilities are NaN or infinite, so its weights hold NaN"):
+    with pytest.raises(DataError, match=r"log-probabilities are NaN or infinite, so its weights contain NaN"):
         generator.generate([request(1, 0)])
 
 

@@ -197,7 +197,7 @@ def test_a_server_is_asked_again_a_few_times_and_no_more() -> None:
 def test_a_server_that_does_not_answer_is_reported_once() -> None:
     with serving(lambda body, n: (503, {"error": "loading"}) if n < 4 else completion(body, n)) as (url, _):
         patient = ServerGenerator(url, "policy", TOKENS, LAW, sleep=lambda s: None)
-        with pytest.warns(UserWarning, match=r"503.*asked again up to 6 times, each for at most 600 s") as caught:
+        with pytest.warns(UserWarning, match=r"503.*retrying up to 6 times, each for at most 600 s") as caught:
             patient.generate([Request((5,), (3,))])
     assert len(caught) == 1
 
@@ -262,7 +262,7 @@ def test_an_adapter_folder_says_what_it_lacks(
     with pytest.raises(ConfigError, match="base_model_name_or_path"):
         load_policy(str(tmp_path))
     config.write_text(json.dumps({"base_model_name_or_path": str(tmp_path)}))
-    with pytest.raises(ConfigError, match="adapter itself"):
+    with pytest.raises(ConfigError, match="is an adapter too"):
         load_policy(str(tmp_path))
     config.write_text(json.dumps({"base_model_name_or_path": str(tiny_policy)}))
     (tmp_path / "adapter_model.bin").write_bytes(b"a pickle")

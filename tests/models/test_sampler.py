@@ -213,7 +213,7 @@ def test_any_of_several_ends_ends_a_completion(make: Callable[[], PreTrainedMode
     [
         ([[2], []], {}, "prompt 1 has no tokens"),
         ([], {}, "no tokens"),
-        ([[2]], {"eos_id": ()}, "eos_id names no token"),
+        ([[2]], {"eos_id": ()}, "eos_id is empty"),
         ([[2]], {"group_size": 0}, "group_size 0"),
         ([[2]], {"max_new_tokens": 0}, "max_new_tokens 0"),
         ([[2]], {"temperature": 0.0}, "temperature 0.0 must be above 0"),

@@ -301,6 +301,6 @@ def test_a_term_that_the_layouts_do_not_compute_is_refused(term: str) -> None:
     """Gemma 2 passes softcap, gpt-oss s_aux: left out, the numbers would be those of another model."""
     module, x = torch.nn.Module(), torch.zeros(1, 1, 1, 2)
     for attend, own in ((scoring._attend_ragged, "ragged"), (shared_prefix._attend, "shared_prefix")):
-        with pytest.raises(DataError, match=f"wants {term} in its attention"):
+        with pytest.raises(DataError, match=f"passes {term} to its attention"):
             attend(module, x, x, x, None, **{own: object(), term: 30.0})
     shared_prefix.refuse_unknown_terms(module, {term: None, "position_bias": 1})

@@ -119,7 +119,7 @@ def test_each_row_is_one_plain_forward(baseline: Any, given: float, at_once: int
 
 
 def test_the_first_weights_are_asked_for_by_name() -> None:
-    with pytest.raises(DataError, match="pass them as initial="):
+    with pytest.raises(DataError, match="pass that model as initial="):
         substituted(ReferenceProbability(), tiny_llama(), None, DIGITS, PROMPTS, [Answered([3], "1", (0, 1), 0, "4*3")])
 
 

@@ -40,10 +40,11 @@ def test_docstrings_do_not_count() -> None:
 
 
 def test_a_rise_and_a_new_package_are_named() -> None:
-    stored = {"packages": {"core": {"nodes": 10, "density": 2.0, "lookups": 1}}, "doubles": 3}
+    stored = {"packages": {"core": {"nodes": 10, "density": 2.0, "lookups": 1}}, "doubles": 3, "walls": 2}
     found = {
         "packages": {"core": {"nodes": 11, "density": 2.0, "lookups": 0}, "new": {"nodes": 1, "density": 1.0, "lookups": 0}},
         "doubles": 3,
+        "walls": 2,
     }
     rose = measure.risen(stored, found)
     assert "core nodes: 11, stored 10" in rose and len(rose) == 4  # and the three figures of the new package
@@ -52,3 +53,8 @@ def test_a_rise_and_a_new_package_are_named() -> None:
 def test_double_names_are_those_of_classes_and_aliases() -> None:
     tree = ast.parse("class Row: ...\nPair = tuple[int, int]\nLIMIT = 3\nname = dict[str, int]\nBoth = int | str\n")
     assert measure.defined(tree) == ["Row", "Pair", "Both"]
+
+
+def test_walls_are_imports_of_other_packages() -> None:
+    source = "import sage_rlvr.core.kl\nfrom sage_rlvr import errors\ndef f():\n    from sage_rlvr.stats.passk import pass_at_k\n"
+    assert measure.imported(ast.parse(source)) == {"core", "modules", "stats"}

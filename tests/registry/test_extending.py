@@ -131,7 +131,7 @@ def test_an_environment_of_a_plugin_makes_a_base_trains_and_is_evaluated(
     assert replies and {text for _, text in replies} <= {"+", "-", "?"}
     assert {row.verdict for row in rows} == {"right", "wrong"}
     assert call("train", "guess.yaml", "--run", "other", "--model", str(warm_policy)) == 2
-    assert "cannot spell the prompts of this task" in flat(capsys.readouterr().err)
+    assert "cannot encode the prompts of this task" in flat(capsys.readouterr().err)
 
 
 def test_the_teachers_of_the_page_teach(folder: Path) -> None:

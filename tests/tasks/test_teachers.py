@@ -186,6 +186,6 @@ def test_a_policy_says_where_it_would_act_the_same_each_time(tiny_policy: Path) 
     again: Sequence[str] = [teacher.teach(task, problem, ["other"], WRONG) for _ in range(2)]
     assert hint.endswith("signs") and list(again) == [hint] * 2 and whole and whole != hint
     tokens = load_policy(str(tiny_policy))[1]
-    with pytest.raises(ConfigError, match="cannot spell the prompts"):
+    with pytest.raises(ConfigError, match="cannot encode the prompts"):
         Asking.of(task, tokens)(Guided(problem, "words"))
     assert len(teacher.sha256) == 64

@@ -148,7 +148,7 @@ def test_another_vocabulary_is_refused_with_both_names_and_sizes(
     file.write_text(
         text.replace(plus, plus.replace("+", "@")).replace(minus, minus.replace("-", "+")).replace("@", "-")
     )
-    with pytest.raises(ConfigError, match=r"21 logits \(token '[+-]' is \d+ in the one and \d+ in the other\)"):
+    with pytest.raises(ConfigError, match=r"21 logits \(token '[+-]' is \d+ in the policy and \d+ in the reference\)"):
         build(config(swapped))
 
 

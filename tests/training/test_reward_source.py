@@ -120,7 +120,7 @@ def test_the_filter_looks_at_the_support_and_moves_where_nothing_is_kept(write_r
 
 def test_a_run_says_that_no_verifier_is_asked(write_recipe: Recipe, tmp_path: Path) -> None:
     config = load_config(TrainConfig, write_recipe(RLPR))
-    with pytest.warns(UserWarning, match="no verifier is asked"), RunDir.open(tmp_path / "run", dump(config)) as run:
+    with pytest.warns(UserWarning, match="only computed for metrics"), RunDir.open(tmp_path / "run", dump(config)) as run:
         train(config, run, Silent())
     kept = json.loads((tmp_path / "run" / "run.json").read_text())["warnings"]
     assert [one["kind"] for one in kept] == ["reward source"]
@@ -129,11 +129,11 @@ def test_a_run_says_that_no_verifier_is_asked(write_recipe: Recipe, tmp_path: Pa
 def test_a_reward_that_pays_for_no_reference_is_said(write_recipe: Recipe, tmp_path: Path) -> None:
     """All completions are cut off behind their first token, so that none has an answer; one step that pays ends the count."""
     config = load_config(TrainConfig, write_recipe(RLPR), [("rollout.max_new_tokens", "1")])
-    said_so = pytest.warns(UserWarning, match=r"ReferenceProbability has paid for no reference.*self_reward/mean = 0")
+    said_so = pytest.warns(UserWarning, match=r"ReferenceProbability assigned no reward to a reference.*self_reward/mean = 0")
     with said_so, RunDir.open(tmp_path / "run", dump(config)) as run:
         train(config, run, Silent())
     kept = json.loads((tmp_path / "run" / "run.json").read_text())["warnings"]
-    assert [one["kind"] for one in kept] == ["reward source", "unpaid"] and "behind the last" in kept[1]["message"]
+    assert [one["kind"] for one in kept] == ["reward source", "unpaid"] and "after the last" in kept[1]["message"]
     said: list[tuple[str, int, str]] = []
     watch = SourceWatch(config.method.reward_source, 100, lambda *one: said.append(one))
     for step in range(40):

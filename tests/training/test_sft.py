@@ -101,9 +101,9 @@ def test_a_folder_with_other_files_is_refused_before_the_warm_start(
     monkeypatch.setattr(sft, "sft_step", never)
     monkeypatch.setattr(sft, "build_model", never)
     with RunDir.open(tmp_path / "run", dump(config), kind="sft") as run:
-        with pytest.raises(ConfigError, match=r"papers: .*holds thesis\.tex; nothing was touched.*papers/policy"):
+        with pytest.raises(ConfigError, match=r"papers: .*contains thesis\.tex; nothing was changed.*papers/policy"):
             train_sft(config, run, out, Silent())
-        with pytest.raises(ConfigError, match=r"holds checkpoints|holds lock"):
+        with pytest.raises(ConfigError, match=r"contains checkpoints|contains lock"):
             train_sft(config, run, run.path, Silent())  # the run directory itself
     assert untouched(out)
 
@@ -115,7 +115,7 @@ def test_the_policy_folder_of_a_run_is_looked_at_before_training(
     monkeypatch.setattr(loop, "build", never)
     with RunDir.open(tmp_path / "run", dump(config)) as run:
         out = thesis(run.path / "policy")
-        with pytest.raises(ConfigError, match=r"policy: .*holds thesis\.tex"):
+        with pytest.raises(ConfigError, match=r"policy: .*contains thesis\.tex"):
             loop.train(config, run, Silent())
     assert untouched(out)
 
@@ -147,7 +147,7 @@ def test_what_is_no_former_policy(tmp_path: Path, tiny_policy: Path) -> None:
     (tmp_path / "many").mkdir()
     for n in range(7):
         (tmp_path / "many" / f"{n}.txt").write_text("")
-    with pytest.raises(ConfigError, match=r"holds model\.safetensors"):
+    with pytest.raises(ConfigError, match=r"contains model\.safetensors"):
         check_replaceable(tmp_path / "deep")
     with pytest.raises(ConfigError, match="and 2 more"):
         check_replaceable(tmp_path / "many")

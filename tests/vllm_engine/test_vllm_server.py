@@ -38,7 +38,7 @@ def test_a_server_is_sampled_killed_and_gone_on_with(serve: Callable[..., Any], 
     with pytest.raises(ConfigError, match="refused a request: 404"):
         asking(name="nobody").generate([Request(prompt, (0,))])
     kill(process)
-    with pytest.raises(DataError, match=r"no answer in 2 attempts.*goes on once the server is back"):
+    with pytest.raises(DataError, match=r"no answer in 2 attempts.*continues once the server is back"):
         asking(sleep=lambda seconds: None).generate([Request(prompt, tuple(range(2000, 2016)))])
     address, process = serve(free_of(address))
     (more,) = asking().generate([Request(prompt, tuple(range(1900, 2100)))])

@@ -97,5 +97,5 @@ def test_what_cannot_be_listed_is_refused(tiny: Any) -> None:
     with pytest.raises(DataError, match="no tokens"):
         enumerate_completions(model, tokens, [], 6)
     for limit, floor in ((0, 1e-3), (3, 0.0), (3, 1.0)):
-        with pytest.raises(DataError, match="at least 1, and a floor"):
+        with pytest.raises(DataError, match="max_new_tokens >= 1, and a floor"):
             enumerate_completions(model, tokens, prompt, limit, floor=floor)

@@ -342,7 +342,7 @@ def test_an_advantage_across_prompts_takes_their_rewards():
 # ---- what has no expectation here
 
 
-@pytest.mark.filterwarnings("ignore:.*what q takes from the batch")
+@pytest.mark.filterwarnings("ignore:.*the part of q that depends on the batch")
 @pytest.mark.parametrize("guide", [Placebo(Branch()), Branch(threshold="p50"), Token() * Branch(threshold="p50")])
 def test_a_guide_of_the_batch_is_refused_and_brute_force_takes_it(guide):
     method = sage(grpo(), guide)

@@ -1,4 +1,7 @@
-r"""Audit a verifier on a task before training: the rewards of perfect and of wrong answers.
+r"""Audits of a verifier on a task before training: the rewards of known-correct and known-wrong answers.
+
+The audit is in this file, for every task. pairs.py audits the mathematics verifier on pairs of answers (pairs.tsv),
+peers.py compares other libraries' rules on them, and pages.py prints audits.
 
     ceiling       share of problems on which a perfect answer is right: the most that any policy can score
     false accepts share of answers that are wrong by construction and are called right: what a policy can get for nothing

@@ -1,4 +1,9 @@
-"""The command line: `app` lists the commands, one file has the work of each."""
+"""The command line, one file per group of commands.
+
+Read app.py first (the table of commands and error handling), then session.py (the base class of all commands, output
+and recipe edits). train.py, evaluate.py, compare.py, sweep.py and page.py are the main jobs; part_options.py prints the
+options of a part. Commands are thin: they parse options, call `sage_rlvr.api` and print.
+"""
 
 from __future__ import annotations
 

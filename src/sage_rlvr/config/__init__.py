@@ -1,4 +1,7 @@
-"""The schemas of a run: keyword-only frozen dataclasses, made of YAML by `recipes.py` and `schema.py`.
+"""The schemas of recipes: keyword-only frozen dataclasses, parsed from YAML by `recipes.py` and `schema.py`.
+
+Read runs.py first (the recipes of training, SFT and offline runs), then parts.py (the sections that recipes share:
+rollout, update, optimizer, checkpoints, engine) and tasks.py (tasks by name).
 
 A configuration is a value: these dataclasses are the only schema, YAML is how one is shared.
 

@@ -1,4 +1,13 @@
-"""The arithmetic of RLVR methods on tensors: parts, the methods made of them, and nothing that trains or samples."""
+"""The arithmetic of RLVR methods on tensors. Nothing here samples, trains or reads a file.
+
+Read in this order:
+    kl.py, anchor.py      KL estimators, and the KL term of a method (reference, guide, estimator, placement, beta)
+    guides/               the factor q by which SAGE multiplies the reference
+    advantages/, surrogates/, reductions.py   rewards to advantages, the per-token loss, and its sum over tokens
+    method.py             a `Method` names one part of each kind and computes the loss; `describe.py` prints the result
+    effect.py             the expected gradient of a KL term
+Optional parts of a method: rewards/, reward_sources/, token_weights/, loss_terms/, rollout_plans/, buffers/.
+"""
 
 from sage_rlvr.core.advantages import (
     ADVANTAGES,

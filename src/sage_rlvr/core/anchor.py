@@ -1,4 +1,4 @@
-"""The anchor: which reference, shaped by which guide, measured by which estimator, put where, how strongly."""
+"""The KL term of a method, `Anchor`: its reference, guide, estimator, placement and weight beta."""
 
 from __future__ import annotations
 
@@ -42,19 +42,18 @@ SNAPSHOT = re.compile(r"snapshot@(\d+)")
 class Anchor:
     """beta * KL-like force toward q * pi_ref.
 
-    `beta` is a number or a schedule, >= 0. `guide` gives q. `estimator` is k1, k2, k3, k3_is or straight_through, on
-    sampled log-probs, or exact: the sum over the vocabulary of `divergence` (reverse, forward, js, or alpha with its
-    `alpha` in (0, 1), 0.2 where None). `placement` puts it in the loss (differentiated) or in the reward (detached,
-    return-to-go).
+    `beta` is a number or a schedule, >= 0. `guide` defines q. `estimator` is k1, k2, k3, k3_is or straight_through, on
+    sampled log-probs, or exact: the sum over the vocabulary of `divergence` (reverse, forward, js, or alpha with
+    `alpha` in (0, 1), default 0.2). `placement` is "loss" (differentiated) or "reward" (detached, return-to-go).
 
-    `source` says which policy is pi_ref: "base", the model before any fine-tuning (the run's `base_model`; where the
-    run names none, the model it starts from); "sft", the model the run starts from; "snapshot@N", the run's own policy
-    after N steps (until then the model it starts from); or the path of a checkpoint. `refresh_every` = N replaces the
-    reference by the current policy after every N steps.
+    `source` selects pi_ref: "base", the model before any fine-tuning (the run's `base_model`, by default its initial
+    model); "sft", the initial model of the run; "snapshot@N", the policy of the run after N steps (until then the
+    initial model); or the path of a checkpoint. `refresh_every` = N replaces the reference by the current policy after
+    every N steps.
 
-    Combinations without meaning are refused here: ConfigError, or CancellingGuide when every factor of the guide would
-    vanish from the expected gradient, be its threshold a number or a percentile. A factor that is there to be noise (one
-    that looks at nothing, a placebo), or that cancels beside others that do not, is named by a UserWarning.
+    Invalid combinations raise ConfigError, or CancellingGuide if every factor of the guide would vanish from the
+    expected gradient, whether its threshold is a number or a percentile. A UserWarning names a factor that is noise by
+    design (one that depends on nothing, a placebo), or that cancels while other factors act.
     """
 
     beta: float | Schedule
@@ -77,13 +76,13 @@ class Anchor:
     def _check_values(self) -> None:
         schedule = as_schedule(self.beta)
         if isinstance(schedule, Constant) and schedule.value < 0:
-            raise ConfigError(f"Anchor: beta = {self.beta!r} would push away from the reference; give beta >= 0.")
+            raise ConfigError(f"Anchor: beta = {self.beta!r} would push away from the reference; set beta >= 0.")
         if self.estimator not in ESTIMATORS:
             raise ConfigError(f"Anchor: estimator = {self.estimator!r}; choose one of {', '.join(ESTIMATORS)}.")
         if self.placement not in ("loss", "reward"):
             raise ConfigError(f"Anchor: placement = {self.placement!r}; choose 'loss' or 'reward'.")
         if not isinstance(self.guide, Guide):
-            raise ConfigError(f"Anchor: guide = {self.guide!r} is not a guide; give one, for example Branch().")
+            raise ConfigError(f"Anchor: guide = {self.guide!r} is not a guide; pass a guide object, for example Branch().")
         for part in factors(self.guide):
             check_declared(type(part).__name__, part)
 
@@ -91,25 +90,25 @@ class Anchor:
         if self.estimator == "exact":
             if self.divergence not in DIVERGENCES:
                 raise ConfigError(
-                    f"Anchor: estimator='exact' sums a divergence over the vocabulary, and divergence = "
+                    "Anchor: estimator='exact' sums a divergence over the vocabulary, but divergence = "
                     f"{self.divergence!r}; choose one of {', '.join(DIVERGENCES)}."
                 )
         elif self.divergence is not None:
             raise ConfigError(
-                f"Anchor: divergence = {self.divergence!r} is read by estimator='exact' alone; {self.estimator} on sampled "
-                "log-probs decides its own: write estimator='exact', or leave the divergence out."
+                f"Anchor: divergence = {self.divergence!r} is only used with estimator='exact'; {self.estimator} on "
+                "sampled log-probs implies its own divergence: set estimator='exact', or remove divergence."
             )
         if self.alpha is not None and self.divergence != "alpha":
-            raise ConfigError(f"Anchor: alpha = {self.alpha!r} is read by divergence='alpha' alone; leave it out.")
+            raise ConfigError(f"Anchor: alpha = {self.alpha!r} is only used with divergence='alpha'; remove alpha.")
         if self.alpha is not None and not 0 < self.alpha < 1:
             raise ConfigError(
-                f"Anchor: alpha = {self.alpha!r}; give 0 < alpha < 1 (1 would be divergence='forward', 0 'reverse')."
+                f"Anchor: alpha = {self.alpha!r}; set 0 < alpha < 1 (1 would be divergence='forward', 0 'reverse')."
             )
 
     def _check_source(self) -> None:
         if not isinstance(self.source, str) or not self.source.strip():
             raise ConfigError(
-                f"Anchor: source = {self.source!r}; name base, sft, snapshot@N or the path of a checkpoint."
+                f"Anchor: source = {self.source!r}; set base, sft, snapshot@N or the path of a checkpoint."
             )
         if self.source.startswith("snapshot") and (self.snapshot_step or 0) < 1:
             raise ConfigError(
@@ -120,12 +119,12 @@ class Anchor:
             return
         if isinstance(self.refresh_every, bool) or not isinstance(self.refresh_every, int) or self.refresh_every < 1:
             raise ConfigError(
-                f"Anchor: refresh_every = {self.refresh_every!r}; give a whole number of steps >= 1, or None."
+                f"Anchor: refresh_every = {self.refresh_every!r}; set a whole number of steps >= 1, or None."
             )
         if self.snapshot_step is not None:
             raise ConfigError(
-                f"Anchor: source = {self.source!r} fixes the reference at one step and refresh_every = "
-                f"{self.refresh_every} replaces it again and again; keep one of the two."
+                f"Anchor: source = {self.source!r} fixes the reference at one step, and refresh_every = "
+                f"{self.refresh_every} replaces it repeatedly; set only one of them."
             )
 
     @property
@@ -136,7 +135,7 @@ class Anchor:
 
     @property
     def effect(self) -> Effect:
-        """What the expected gradient of the KL term descends, and what becomes of each factor of the guide."""
+        """The divergence that the KL term minimizes in expectation, and the role of each factor of the guide."""
         parts = factors(self.guide)
         paid = {part.depends_on for part in parts if not pays_nothing(part)}
         alpha = (0.2 if self.alpha is None else self.alpha) if self.divergence == "alpha" else None
@@ -161,8 +160,8 @@ class Anchor:
         name = type(self.guide).__name__
         if is_zero(self.beta):
             raise ConfigError(
-                f"a guide needs beta > 0: {name} shapes the reference of a KL term of weight beta = 0 and would "
-                "never act; give the anchor a weight, for example beta=0.05."
+                f"a guide needs beta > 0: {name} multiplies the reference of a KL term whose weight is beta = 0, so it "
+                "would never act; set a weight, for example beta=0.05."
             )
         if self.estimator == "exact":
             _check_exact(factors(self.guide), self.divergence)
@@ -170,10 +169,10 @@ class Anchor:
             _check_cancellation(factors(self.guide), self.estimator)
 
     def beta_at(self, step: int, total_steps: int) -> float:
-        """beta at an optimizer step; ConfigError when a schedule goes below 0 there."""
+        """beta at an optimizer step; ConfigError if a schedule is negative there."""
         value = as_schedule(self.beta)(step, total_steps)
         if not 0 <= value < math.inf:
-            raise ConfigError(f"Anchor: beta is {value} at step {step} of {total_steps}; keep its schedule at >= 0.")
+            raise ConfigError(f"Anchor: beta is {value} at step {step} of {total_steps}; use a schedule that stays >= 0.")
         return value
 
     @property
@@ -185,22 +184,22 @@ class Anchor:
 def _check_placement(estimator: str, placement: str) -> None:
     if placement == "loss" and estimator == "k1":
         raise ConfigError(
-            "Anchor: k1 in the loss has expected gradient E[grad log pi] = 0, so it is noise and no pull; use "
-            "estimator='k3' (forward KL), 'k3_is' (reverse KL), or placement='reward'."
+            "Anchor: k1 in the loss has expected gradient E[grad log pi] = 0, so it is noise without a pull toward "
+            "the reference; use estimator='k3' (forward KL), 'k3_is' (reverse KL), or placement='reward'."
         )
     if placement == "reward" and estimator != "k1":
         reason = {
             "k3": "its force is grad KL(pi||ref) - grad KL(ref||pi), second order near the reference",
-            "k3_is": "the reward is detached, and what is left of the estimator is k3, second order near the reference",
-            "k2": "it is the gradient of no KL and second order near the reference",
-            "straight_through": "the reward is detached, and what is left of the estimator is k1, which has a name",
+            "k3_is": "the reward is detached, which leaves k3, second order near the reference",
+            "k2": "its gradient is not that of any KL, and it is second order near the reference",
+            "straight_through": "the reward is detached, which leaves exactly k1",
         }.get(
             estimator,
-            "the sum is the same for every next token of a state, so that no force is left at the state itself",
+            "the sum is the same for every next token of a state, so no gradient remains at the state itself",
         )
         raise ConfigError(
-            f"Anchor: {estimator} in the reward is refused: {reason}; use estimator='k1' there, whose gradient is that "
-            "of KL(pi||ref), or placement='loss'."
+            f"Anchor: {estimator} in the reward is not supported: {reason}; use estimator='k1' there, whose gradient "
+            "is that of KL(pi||ref), or placement='loss'."
         )
 
 
@@ -209,20 +208,20 @@ def _check_exact(parts: tuple[Guide, ...], divergence: str | None) -> None:
     names = ", ".join(dict.fromkeys(type(part).__name__ for part in parts))
     if any(part.depends_on == "token" for part in parts):
         raise ConfigError(
-            f"Anchor: {names} with estimator='exact': its q looks at the sampled token, and an exact sum needs q of "
-            "every token that was not sampled; use estimator='k3' (forward) or 'k3_is' (reverse), where it acts."
+            f"Anchor: {names} with estimator='exact': its q depends on the sampled token, but an exact sum needs q for "
+            "every token of the vocabulary; use estimator='k3' (forward) or 'k3_is' (reverse), where it acts."
         )
     if divergence == "reverse":
         raise CancellingGuide(
-            f"{names} cancels: its q is one number at each position, and -log q times sum_v grad pi_v = 0; use "
+            f"{names} cancels: its q is a single number per position, and -log q times sum_v grad pi_v = 0; use "
             "divergence='forward', where q scales the pull, or placement='reward' with estimator='k1', where log q is "
             "a bonus for reaching the state."
         )
     if noise := _named(parts, "nothing"):
-        left = " and, JS not being linear in q, a change of second order in its mean" if divergence == "js" else " only"
+        left = " plus a second-order change of its mean, because JS is not linear in q" if divergence == "js" else " only"
         _warn(
-            f"{noise} in an exact sum is noise{left}: its q does not look at the sequence, so it scatters the strength of "
-            "the KL; use it as a control."
+            f"{noise} in an exact sum is noise{left}: its q does not depend on the sequence, so it only randomizes the "
+            "strength of the KL; use it as a control."
         )
 
 
@@ -239,29 +238,29 @@ def _check_cancellation(parts: tuple[Guide, ...], estimator: str) -> None:
         names = _named(lost, "state", "batch")
         sees = "the same for every next token of a state"
         if _named(lost, "batch"):
-            sees += ", but for the drawn token's share in a statistic of the whole batch, O(1/B) of B rows"
+            sees += ", up to the effect of the sampled token on a statistic of the whole batch, O(1/B) for B rows"
         raise CancellingGuide(
-            f"{names} cancels, up to a 1/|y| artifact under sequence_mean: its q is {sees}, and {estimator} in the loss has "
-            "the expected gradient E[(log pi - log ref - log q) grad log pi], in which a constant of the state multiplies "
-            "E[grad log pi] = 0. Use estimator='k3', where q scales the pull, or placement='reward' with estimator='k1', "
-            "where log q is a bonus for reaching the state."
+            f"{names} cancels, up to a 1/|y| artifact under sequence_mean: its q is {sees}, and {estimator} in the "
+            "loss has the expected gradient E[(log pi - log ref - log q) grad log pi], in which a per-state constant "
+            "multiplies E[grad log pi] = 0. Use estimator='k3', where q scales the pull, or placement='reward' with "
+            "estimator='k1', where log q is a bonus for reaching the state."
         )
     if noise:
         _warn(
-            f"{noise} in the loss is noise only: its q does not look at the sequence, so the expected gradient is "
-            "that of the anchor without it (times E[q] under k3); use it as a control."
+            f"{noise} in the loss is noise only: its q does not depend on the sequence, so the expected gradient is "
+            "that of the KL term without it (times E[q] under k3); use it as a control."
         )
     if unbiased and state:
         _warn(
             f"{state} under {estimator} in the loss cancels in the expected gradient, up to a 1/|y| artifact under "
             "sequence_mean, and only the other factors of the product act; use estimator='k3' or placement='reward', "
-            "or leave it out."
+            "or remove this factor."
         )
     if unbiased and batch:
         _warn(
-            f"{batch} under {estimator} in the loss: what q takes from the batch, and not from the sampled token, "
-            "cancels in the expected gradient of large batches, up to a 1/|y| artifact under sequence_mean; use "
-            "estimator='k3' or placement='reward' if it should act."
+            f"{batch} under {estimator} in the loss: the part of q that depends on the batch rather than on the "
+            "sampled token cancels in the expected gradient of large batches, up to a 1/|y| artifact under "
+            "sequence_mean; use estimator='k3' or placement='reward' if this part should act."
         )
 
 
@@ -286,17 +285,17 @@ def anchor_logps(ref_logps: PerToken, log_q: PerToken | None) -> PerToken:
 
 
 def effective_gradient(anchor: Anchor, reduction: Reduction) -> str:
-    """In words, the expected gradient of the KL term at on-policy samples: `anchor.effect.text` and the length's share.
+    """The expected gradient of the KL term at on-policy samples, as text: `anchor.effect.text` and the effect of the length.
 
-    The text holds as it stands where a token's weight does not depend on its row; for a `reduction` that divides each
-    row by its length, `length_note` follows it.
+    The text is exact if the weight of a token does not depend on its row; for a `reduction` that divides each row by
+    its length, `length_note` is appended.
     """
     note = length_note(anchor, reduction)
     return anchor.effect.text + (f"; note: {note}" if note else "")
 
 
 def length_note(anchor: Anchor, reduction: Reduction) -> str:
-    """What a division of each row by its own length adds to the expected gradient; empty for other reductions.
+    """How dividing each row by its own length changes the expected gradient; empty for other reductions.
 
     At a prefix s the force on the next token v is weighted by E[1/|y| | s, v]. With pi = pi_ref and q(s) > 1 the k3
     force 1 - q(s) is the same for all v, so without that weight it is 0 in expectation, and with it the tokens with
@@ -305,12 +304,12 @@ def length_note(anchor: Anchor, reduction: Reduction) -> str:
     if reduction.divisor != "row":
         return ""
     if anchor.estimator == "exact":
-        return "each row's force is weighted by 1/|y|: the states of short answers count more, and nothing else changes"
+        return "each row's force is weighted by 1/|y|: states of short answers count more, with no other change"
     roles = [role for _, role in anchor.effect.roles if role != "noise"]
     return (
         "each row's force is weighted by 1/|y|: next tokens that lead to short answers count more, so this is exact "
-        "only where the length does not depend on the token"
-        + ("; with q > 1 at its prefixes a pull toward shorter answers" if roles else "")
+        "only if the length does not depend on the token"
+        + ("; where q > 1, this is a pull toward shorter answers" if roles else "")
     )
 
 
@@ -327,12 +326,12 @@ def anchor_metrics(
     mask: Bool[Tensor, "B T"],
     q_clamped: Bool[Tensor, "B T"] | None = None,
 ) -> dict[str, float]:
-    """Means over counted tokens: k3 to the shaped and raw reference (nats), q, shares of q != 1 and at the band.
+    """Means over counted tokens: k3 to q pi_ref and to pi_ref (nats), q, and the fractions with q != 1 and q at its band.
 
     log_q_sum is the mean over completions of the sum of log q, by which Eq. (4) scales a whole completion.
 
-    The share at the band is read from `q_clamped`; without it from `log_q`, and left out for a product of several
-    guides, whose log q does not tell which factor stands at an edge.
+    The fraction at the band is computed from `q_clamped`, or else from `log_q`. Without `q_clamped` it is omitted for a
+    product of several guides, whose log q does not show which factor is clamped.
     """
     shift = torch.zeros_like(ref_logps, dtype=torch.float32) if log_q is None else log_q.float()
     metrics = {

@@ -1,4 +1,4 @@
-"""What a method says of itself: its equation with the values filled in, and what its terms do in expectation."""
+"""Text description of a method: its equation with values filled in, and the expected gradient of its terms."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of objects without a repr of the
 
 
 def objective_words(method: Method | None, anchor: Anchor | None) -> str:
-    """What a run on a foreign engine optimizes, which its checkpoints keep: a method by its `describe()`, which begins with its
-    name; else the guide, KL estimator and beta beside the engine's own loss."""
+    """The objective of a run on TRL or verl, as stored in its checkpoints: `describe()` of the method, which starts
+    with its name, or the guide, KL estimator and beta that are added to the engine's own loss.
+    """
     if method is not None:
         words = f"method {method.describe()}"
     elif anchor is not None:
@@ -36,7 +37,7 @@ def _equation_of(part: object) -> str:
 
 
 def describe(method: Method) -> str:
-    """The objective that is really optimized, and the expected gradient of its terms, as lines of text."""
+    """The loss that is actually optimized and the expected gradient of its terms, as lines of text."""
     if method.buffer is not None and method.buffer.alone:
         return "\n".join([f"{method.name}: minimize", *_buffer_lines(method.buffer)])
     objective, penalty = _objective(method)
@@ -49,7 +50,7 @@ def describe(method: Method) -> str:
     if source is not None:
         lines.append(f"  {'r' if method.reward_transform is None else 'R'} = {source.equation}")
         lines.append(f"  {source.legend}")
-        lines.append("  no verifier is asked: its verdicts are computed for metrics alone (reward/auc: how well r ranks by them)")
+        lines.append("  the verifier is only used for metrics (reward/auc: how well r ranks completions by their verdicts)")
     if method.reward_transform is not None:
         of = f"of R, the {whose}'s" if sees(method.reward_transform) else f"of the {whose}'s reward and the length"
         lines.append(f"  r = {_equation_of(method.reward_transform)}, {of}")
@@ -64,22 +65,22 @@ def describe(method: Method) -> str:
         weighed = "" if method.token_weight is None else ", before the token weight"
         held = ""
         if sees(method.reward_transform):
-            held = "; r is held as paid, E[r grad log pi], up to O(1/G) where the others' r know the row"
+            held = "; r is treated as constant, E[r grad log pi], up to O(1/G) if the rewards of the others depend on this row"
         if is_staged(method.rollout):
-            held += "; that is for each completion, G the size of its own group, so that a prompt counts by how many it gets"
+            held += "; this holds per completion with G the size of its group, so prompts with more completions weigh more"
         lines.append(f"  expected gradient of the reward term, on-policy{weighed}: {ascends}{held}")
     if ascends := getattr(method.loss_term, "ascends", ""):
-        lines.append(f"  the loss term raises, on-policy: {ascends}")
+        lines.append(f"  expected effect of the loss term, on-policy, is to raise: {ascends}")
     lines.append(f"  among right answers of a prompt: {preference(method)}")
     anchor = _live(method)
     lines += ["  no KL term"] if anchor is None else [*_q_lines(anchor), _reference_line(anchor), _descended(anchor)]
     if method.buffer is not None:
-        lines += ["beside it", *_buffer_lines(method.buffer)]
+        lines += ["in addition", *_buffer_lines(method.buffer)]
     return "\n".join(lines + [f"  note: {note}" for note in _notes(method)])
 
 
 def essence(method: Method) -> list[str]:
-    """The lines of `describe` that tell the arms of a sweep apart: the objective, q, and what the KL term descends."""
+    """The lines of `describe` that distinguish the arms of a sweep: the objective, q, and the gradient of the KL term."""
     if method.buffer is not None and method.buffer.alone:
         return _buffer_lines(method.buffer)[:1]
     anchor = _live(method)
@@ -107,12 +108,12 @@ def _objective(method: Method) -> tuple[str, str]:
 
 
 def preference(method: Method) -> str:
-    """Which right answers the reward term prefers, in words: the second axis of lab/pages/map.md."""
+    """Which right answers the reward term prefers, as text."""
     alone = method.buffer is not None and method.buffer.alone
     before = () if getattr(method.advantage, "evens", False) else (method.reward_source, method.reward_transform)
     parts = (method.buffer,) if alone else (*before, method.advantage, method.buffer)
     found = [text for part in parts if (text := getattr(part, "prefers", ""))]
-    return "; ".join(found) or "none is preferred, so the likelier gain most"
+    return "; ".join(found) or "no preference, so the likelier answers gain most"
 
 
 def _buffer_lines(buffer: Buffer) -> list[str]:
@@ -120,19 +121,19 @@ def _buffer_lines(buffer: Buffer) -> list[str]:
     sources = ["every rollout"] * buffer.policy
     if buffer.base:
         most = "each training problem" if buffer.base_prompts is None else f"the first {buffer.base_prompts:,} training problems"
-        sources.append(f"{buffer.base} samples of {most} by the base, before step 0")
+        sources.append(f"{buffer.base} samples of {most} from the base model before step 0")
     sources += [f"the file {buffer.file}"] * (buffer.file is not None)
-    sources += ["all that the task lists (an oracle)"] * buffer.oracle
+    sources += ["all right answers that the task lists (an oracle)"] * buffer.oracle
     some = "all its answers" if buffer.take is None else f"{buffer.take} of its answers"
-    which = {"any": "with an answer", "step": "of the step with an answer", "hard": "with an answer, hard ones rather"}[buffer.draw]
+    which = {"any": "with an answer", "step": "of the step with an answer", "hard": "with an answer, hard ones first"}[buffer.draw]
     earlier = "" if buffer.fresh else " as it was before this step"
     return [
         f"  {show(buffer.weight)} * {buffer.reduction.equation} B/P w(y_i) [ {buffer.equation} ]",
         f"  over B stored right answers of P = {buffer.prompts} prompts; {buffer.legend}",
-        f"  stored: distinct right answers of {' and of '.join(sources)}; "
-        f"at most {buffer.answers} per prompt, the {buffer.evict} go",
-        f"  an update takes {buffer.prompts} prompts {which}, of each {some}{earlier}",
-        f"  of texts with one answer the {buffer.representative} is stored",
+        f"  stored: distinct right answers of {' and of '.join(sources)}; at most {buffer.answers} per prompt, the "
+        f"{buffer.evict} is evicted",
+        f"  an update draws {buffer.prompts} prompts {which}, from each {some}{earlier}",
+        f"  among texts with the same answer the {buffer.representative} is stored",
         f"  expected gradient: {buffer.ascends}",
         *([f"  among right answers of a prompt: {buffer.prefers}"] if buffer.alone and buffer.prefers else []),
     ]
@@ -140,12 +141,12 @@ def _buffer_lines(buffer: Buffer) -> list[str]:
 
 def _reference_line(anchor: Anchor) -> str:
     known = {
-        "base": "the model before any fine-tuning (the run's base_model, or the model it starts from)",
-        "sft": "the model the run starts from",
+        "base": "the model before any fine-tuning (base_model of the run, or by default its initial model)",
+        "sft": "the initial model of the run",
     }
     text = known.get(anchor.source, anchor.source)
     if anchor.snapshot_step is not None:
-        text = f"the policy after step {anchor.snapshot_step}, and until then the model the run starts from"
+        text = f"the policy after step {anchor.snapshot_step}, and until then the initial model of the run"
     replaced = f", replaced by the policy every {anchor.refresh_every} steps" if anchor.refresh_every else ""
     return f"  pi_ref = {text}{replaced}"
 
@@ -174,7 +175,7 @@ def _descended(anchor: Anchor) -> str:
 
 _NOISE = {
     "sequence": "E[log q] < 0, a drift toward shorter answers",
-    "js": "noise, and a change of second order in the mean, because JS is not linear in q",
+    "js": "noise, and a second-order change of the mean, because JS is not linear in q",
 }
 
 
@@ -188,22 +189,22 @@ def _notes(method: Method) -> list[str]:
     if against := getattr(method.advantage, "against_kl", ""):
         notes.append(against)
     if method.rollout is not None:
-        notes.append("a group that is not kept has no KL either: the KL pulls at the states of kept groups alone")
+        notes.append("dropped groups have no KL term either: the KL acts only at the states of kept groups")
     if anchor.placement == "reward":
         if any(isinstance(part, Placebo) and not pays_nothing(part) for part in factors(anchor.guide)):
             notes.append(
-                "Placebo: its mean log q is paid for each token, so that it rewards length where that mean is above 0 and "
-                "shortness below; centered=True takes the mean out"
+                "Placebo: each token is rewarded with its mean log q, which favors long answers if that mean is above "
+                "0 and short answers below; centered=True removes the mean"
             )
-        notes.append("mean_others K_t is over the other rows of the group that still count at t, 0 where none does")
-        notes.append("later updates of a rollout clip the KL together with the reward: exact where no ratio is clipped")
+        notes.append("mean_others K_t is the mean over the other completions of the group that reach t, 0 if none does")
+        notes.append("later updates of a rollout clip the KL together with the reward: exact if no ratio is clipped")
         if method.reduction.divisor == "batch":
             notes.append(
-                "sum_i |y_i| is no constant: it changes from batch to batch and goes with the lengths drawn, so the "
-                "expected gradient is that of the KL only up to O(1/B); FixedBudget() has it exactly"
+                "sum_i |y_i| varies from batch to batch with the sampled lengths, so the expected gradient equals "
+                "that of the KL only up to O(1/B); FixedBudget() is exact"
             )
     if anchor.estimator == "k3" and not is_flat(anchor.guide):
-        notes.append("at pi = pi_ref the shaped k3 is q - log q - 1, not 0: read kl/to_reference beside kl/to_anchor")
+        notes.append("at pi = pi_ref the shaped k3 is q - log q - 1, not 0: read kl/to_reference together with kl/to_anchor")
     for name in sorted({type(part).__name__ for part in factors(anchor.guide) if part.depends_on == "nothing"}):
         notes.append(f"{name}: {_NOISE.get(anchor.effect.descends, 'noise only')}")
     return notes

@@ -88,7 +88,7 @@ def alpha_divergence(log_probs: LogProbs, anchor_log_probs: LogProbs, alpha: flo
     ConfigError for an alpha outside (0, 1).
     """
     if not 0 < alpha < 1:
-        raise ConfigError(f"alpha_divergence: alpha = {alpha!r}; give 0 < alpha < 1, or the reverse or forward KL.")
+        raise ConfigError(f"alpha_divergence: alpha = {alpha!r}; set 0 < alpha < 1, or use the reverse or forward KL.")
     log_p, log_f = _pair(log_probs, anchor_log_probs)
     below = log_p.exp() * _alpha_gap(log_f, log_p, alpha)  # where f < p; 0 elsewhere
     above = log_f.exp() * _alpha_gap(log_p, log_f, 1.0 - alpha)  # where p < f; 0 elsewhere
@@ -118,7 +118,7 @@ DIVERGENCES: tuple[str, ...] = (*_PLAIN, "alpha")
 
 
 def divergence(name: Divergence, log_probs: LogProbs, anchor_log_probs: LogProbs, alpha: float | None = None) -> Values:
-    """The divergence called `name` at each position, (...,) nats; `alpha` is read by "alpha" alone.
+    """The divergence called `name` at each position, (...,) nats; `alpha` is read by "alpha" only.
 
     ConfigError for a name that is not in `DIVERGENCES`.
     """

@@ -1,4 +1,4 @@
-"""What the gradient of a KL term really descends, as a value: `effect_of` decides it, `Effect.text` says it.
+"""The divergence that a KL term minimizes in expectation, as a value: `effect_of` computes it, `Effect.text` prints it.
 
 An `Effect` is a claim about expected gradients at on-policy samples, under a reduction whose divisor does not depend on
 the row. `theory/effects.py` writes the functional that it names down a second time, in float64 and with finite
@@ -22,13 +22,13 @@ UNBIASED_IN_LOSS = ("k2", "straight_through", "k3_is")
 
 @dataclass(frozen=True)
 class Effect:
-    """The functional whose gradient is met in expectation, and what each kind of guide factor does to it.
+    """The functional whose gradient equals the expected gradient, and the role of each kind of guide factor in it.
 
     descends  reverse, forward, js, alpha: sum over the visited states, their distribution held fixed, of that
               divergence between pi(.|s) and the anchor; sequence: KL(pi || pi_ref) - E_pi sum_t log q_t whole (Eq. 6),
               log q held fixed, and in it E[log q_t | y_<=t] for log q_t where q_t looks at later tokens: return-to-go
-              leaves to the token at t what is paid from t on, and of what q_t owes to a later token that is its mean
-    roles     what a factor of q depends on -> what becomes of it:
+              leaves to the token at t what is rewarded from t on, and of what q_t owes to a later token that is its mean
+    roles     what a factor of q depends on -> the role of it:
               moves    it shapes the anchor of the divergence: target q pi_ref
               scales   it multiplies the divergence to the unshaped pi_ref, by q (by q**alpha under "alpha")
               tilts    it enters the divergence and neither scales it nor drops out of it
@@ -44,7 +44,7 @@ class Effect:
     `Token`, whose weights are scaled within the row; over the batches that hold the state, for a guide of the batch. It is
     the mean of q where q multiplies (forward; of q**alpha under alpha), that of log q where log q is added (reverse,
     sequence), and that of the divergence under js. A guide of the batch is taken to see the drawn token as one of the
-    batch's alone. What q then has of it, the roles of "batch" leave out: O(1/B) of the gradient, B rows per batch, for a mean
+    batch's. What q then has of it, the roles of "batch" leave out: O(1/B) of the gradient, B rows per batch, for a mean
     over the batch such as `Placebo`'s (more slowly for a percentile of few different entropies), and 0 under exact sums.
     """
 
@@ -54,7 +54,7 @@ class Effect:
     ahead: bool = False
 
     def role(self, depends_on: DependsOn) -> Role | None:
-        """What becomes of a factor of that kind; None where the guide has none."""
+        """The role of a factor of that kind; None if the guide has none."""
         return dict(self.roles).get(depends_on)
 
     @property
@@ -64,7 +64,7 @@ class Effect:
 
     @property
     def text(self) -> str:
-        """One line of words and formulas."""
+        """One line of text and formulas."""
         write = {"sequence": _sequence, "reverse": _reverse, "forward": _forward, "js": _js, "alpha": _scaled}
         return write[self.descends](self)
 
@@ -79,7 +79,7 @@ def effect_of(
     unpaid: Iterable[DependsOn] = (),
     ahead: bool = False,
 ) -> Effect:
-    """The effect of a KL term with guide factors of these kinds; only pairs that `Anchor` admits have one.
+    """The effect of a KL term with guide factors of these kinds; defined only for combinations that `Anchor` accepts.
 
     unpaid: the kinds all of whose factors have E[log q] = 0 at every token (`Placebo(centered=True)`). ahead: whether the
     q_t of a factor depends on later tokens of its row.
@@ -104,7 +104,7 @@ def effect_of(
 def _exact(kinds: list[DependsOn], divergence: Divergence | None, alpha: float | None) -> Effect:
     """Exact sums know q at the position, not at each next token: every admitted factor is one number per position."""
     here: dict[str, Role] = {"reverse": "cancels", "forward": "scales", "alpha": "scales", "js": "tilts"}
-    assert divergence is not None, "Anchor refuses estimator='exact' without a divergence"
+    assert divergence is not None, "Anchor rejects estimator='exact' without a divergence"
     role = here[divergence]
     roles = [(kind, "noise" if kind == "nothing" and role == "scales" else role) for kind in kinds]
     return Effect(divergence, tuple(roles), alpha if divergence == "alpha" else None)
@@ -123,11 +123,11 @@ def _sequence(effect: Effect) -> str:
     reached = " and ".join(f"{kind}s" for kind in ("token", "state") if effect.role(kind) == "bonus")
     text += f"; log q is a bonus for reaching the {reached} that q favors" if reached else ""
     if effect.role("batch") == "bonus":
-        text += "; the q that comes from a large batch pays E[log q | s] for each token"
+        text += "; the part of q that depends on a large batch adds the reward E[log q | s] per token"
     if effect.role("nothing") == "drift":
-        text += "; the q that looks at nothing pays E[log q] for each token: below 0, a drift toward shorter answers"
+        text += "; the q that depends on nothing adds E[log q] per token as reward: below 0, a drift toward shorter answers"
     if any(role == "noise" for _, role in effect.roles):
-        text += "; the q that is centered on log q = 0 pays nothing: noise only"
+        text += "; the part of q with mean log q = 0 is noise only"
     return text
 
 
@@ -136,7 +136,7 @@ def _reverse(effect: Effect) -> str:
     text = f"grad KL(pi || {'q pi_ref' if moved else 'pi_ref'}) at the visited states (reverse KL)"
     text += ", shaped: q re-weights the tokens of a state" if moved else ""
     text += ", log q being E[log q_t | y_<=t]" if moved and effect.ahead else ""
-    lost = {"state": "looks at the state alone", "nothing": "is noise", "batch": "comes from a large batch"}
+    lost = {"state": "depends only on the state", "nothing": "is noise", "batch": "depends on a large batch"}
     words = [why for kind, why in lost.items() if effect.role(kind)]  # type: ignore[arg-type]
     return text + (f"; the part of q that {' or '.join(words)} cancels" if words else "")
 
@@ -148,7 +148,7 @@ def _forward(effect: Effect) -> str:
         return _scaled(effect)
     text = f"{_factors(effect)}(Zq pi - q pi_ref) on the logits at the visited states, Zq = sum_v q_v pi_ref,v"
     text += ", q being E[q_t | y_<=t]" if effect.ahead else ""
-    return _join(text + ": the forward KL to the anchor that the token's q shapes", _tails(effect), effect)
+    return _join(text + ": the forward KL to q pi_ref", _tails(effect), effect)
 
 
 def _scaled(effect: Effect) -> str:
@@ -170,18 +170,18 @@ def _factors(effect: Effect) -> str:
 
 def _tails(effect: Effect) -> dict[DependsOn, str]:
     return {
-        "state": "q(s) scales the pull at the states it marks and does not move the anchor",
-        "nothing": "the q that looks at nothing adds noise only",
-        "batch": "the q that comes from a large batch scales the pull by its mean at the state",
+        "state": "q(s) scales the pull at the states it marks, and the minimum stays at pi_ref",
+        "nothing": "the part of q that depends on nothing is noise only",
+        "batch": "the part of q that depends on a large batch scales the pull by its mean at the state",
     }
 
 
 def _js(effect: Effect) -> str:
     target = "q pi_ref" if effect.roles else "pi_ref"
     text = f"grad of 2 JS(pi, {target}) at the visited states"
-    text += ": q enters it, and neither scales it nor drops out" if effect.roles else ""
+    text += ": q changes the target, neither as a factor nor as a constant" if effect.roles else ""
     tails: dict[DependsOn, str] = {
-        "nothing": "the q that looks at nothing counts with the mean over its noise: of second order where E[q] = 1",
-        "batch": "the q that comes from the batch counts with the mean over its values at the state",
+        "nothing": "the part of q that depends on nothing acts through the mean over its noise: a second-order effect if E[q] = 1",
+        "batch": "the part of q that depends on the batch acts through the mean over its values at the state",
     }
     return _join(text, tails, effect)

@@ -77,7 +77,7 @@ class Key:
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ConfigError(f"Key(seed={self.seed!r}): the seed is a whole number, for example Key(seed=3407).")
+            raise ConfigError(f"Key(seed={self.seed!r}): the seed must be a whole number, for example Key(seed=3407).")
 
     def fold(self, name: str) -> Key:
         """An independent key for the part of the program called `name`."""
@@ -102,7 +102,7 @@ class Key:
     ) -> Float[Tensor, "B T"]:
         """`uniform` in float64 and steps of 2**-52: the same numbers, told apart below 2**-23 too.
 
-        For what is rarer than 2**-23 = 1.2e-7, such as the tail of a large vocabulary. Raises ConfigError where the
+        For what is rarer than 2**-23 = 1.2e-7, such as the tail of a large vocabulary. Raises ConfigError if the
         device has no float64 (Apple's MPS): draw from row ids on the CPU there.
         """
         if widest_float(row_ids.device) != torch.float64:

@@ -66,8 +66,8 @@ def straight_through(logps: PerToken, ref_logps: PerToken) -> PerToken:
 def k3_is(logps: PerToken, ref_logps: PerToken, old_logps: PerToken) -> PerToken:
     """w * k3 with w = exp(log pi - log pi_old) in the graph, shape (B, T), nats, never negative.
 
-    *estimates* KL(pi || ref), without bias. *its gradient descends* KL(pi || ref) at each visited state, although k3
-    alone descends the forward KL: the gradient of w stays even where w = 1. *assumes* y ~ pi_old with pi_old > 0
+    *estimates* KL(pi || ref), without bias. *its gradient descends* KL(pi || ref) at each visited state, although plain k3
+    descends the forward KL: the gradient of w stays even where w = 1. *assumes* y ~ pi_old with pi_old > 0
     where pi > 0. This is TRL's `use_bias_correction_kl` (on by default from 1.10).
     """
     return torch.exp(logps.float() - old_logps.detach().float()) * k3(logps, ref_logps)

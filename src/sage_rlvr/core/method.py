@@ -1,4 +1,4 @@
-"""A method names one of each part; `shape`, `advantages_of` and `objective` run it, `describe` prints its equation."""
+"""A `Method` selects one part of each kind; `shape`, `advantages_of` and `objective` compute it, `describe` prints it."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Method:
     token_weight      signals -> factor (B, T) on the advantage; None = 1
     rollout           which groups of a rollout are kept, and how often the rest is drawn anew; how many more completions a
                       prompt gets in a second stage; None = all, once
-    loss_term         what the loss of a token gains beside surrogate and KL; None = nothing
-    buffer            right answers that are stored, and a term of the loss on them, beside all this or alone; None = none
-    reward_source     what pays a completion in the place of the verifier, rewards (P, G); None = the verifier
+    loss_term         what the loss of a token gains besides surrogate and KL; None = nothing
+    buffer            stored right answers with a loss term on them, in addition or instead; None = none
+    reward_source     rewards (P, G) that the policy computes in place of the verifier; None = the verifier
     """
 
     name: str
@@ -67,44 +67,45 @@ class Method:
         if in_reward and self.reduction.divisor == "row":
             raise ConfigError(
                 f"{self.name}: placement='reward' with the sequence_mean reduction divides each row's KL by its "
-                "length, so the penalty is no gradient of a KL; use a constant reduction: method dr_grpo or rloo, or "
-                "reduction: fixed_budget in compose."
+                "length, so the penalty is not the gradient of any KL; use a constant reduction: method dr_grpo or "
+                "rloo, or reduction: fixed_budget in compose."
             )
         if self.is_stored_alone and self.anchor is not None and not self.anchor.is_off:
             raise ConfigError(
-                f"{self.name}: a buffer alone has no rollout in its loss, and so no KL either; set beta=0, or alone=False for a "
-                "policy gradient with its KL beside the buffer."
+                f"{self.name}: with alone=True the loss has no rollout and therefore no KL term; set beta=0, or "
+                "alone=False to add a policy gradient with its KL."
             )
         paid = self.reward_transform is not None or self.reward_source is not None
         changed = in_reward or paid or self.token_weight is not None
         if getattr(self.surrogate, "reads_labels", False) and (changed or not getattr(self.advantage, "gives_labels", False)):
             raise ConfigError(
-                f"{self.name}: {type(self.surrogate).__name__} reads labels, 0 or 1 per completion: give advantage: {{name: "
-                "signed, right: 1, wrong: 0}, and no reward_transform, reward_source, token_weight or KL in the reward."
+                f"{self.name}: {type(self.surrogate).__name__} needs labels, 0 or 1 per completion: set advantage: "
+                "{name: signed, right: 1, wrong: 0}, and no reward_transform, reward_source, token_weight or KL in "
+                "the reward."
             )
         counts, counted = getattr(self.advantage, "counts", None), "tokens" if self.reduction.divisor == "batch" else "rows"
         if counts not in (None, counted):
             raise ConfigError(
-                f"{self.name}: {self.advantage} divides by the {counts} that it keeps, and {type(self.reduction).__name__} by all "
-                f"{counted}, so that the two together are no mean over either; use reduction: "
-                f"{'token_mean' if counts == 'tokens' else 'fixed_budget or sequence_mean'}."
+                f"{self.name}: {self.advantage} divides by the {counts} that it keeps, but "
+                f"{type(self.reduction).__name__} divides by all {counted}, so the result is a mean over neither; use "
+                f"reduction: {'token_mean' if counts == 'tokens' else 'fixed_budget or sequence_mean'}."
             )
         blind = self.reward_transform is None and not sees(self.advantage) and not has_state(self.advantage)
         if self.buffer is not None and self.is_stored_alone and self.buffer.reads_advantages and not blind:
             raise ConfigError(
-                f"{self.name}: {type(self.buffer).__name__} alone scores no rollout, so its advantage must read rewards "
-                "alone; take GroupNormalized, or alone=False."
+                f"{self.name}: {type(self.buffer).__name__} with alone=True scores no rollout, so its advantage must "
+                "only need rewards; use GroupNormalized, or alone=False."
             )
         self._check_stages()
         if self.buffer is not None and self.reward_source is not None:
             raise ConfigError(
-                f"{self.name}: {type(self.buffer).__name__} stores right answers, which a verifier names, and "
-                f"{type(self.reward_source).__name__} asks none; leave one of the two out."
+                f"{self.name}: {type(self.buffer).__name__} stores right answers, which needs a verifier, but "
+                f"{type(self.reward_source).__name__} replaces the verifier; remove one of the two."
             )
         if self.anchor is None and "ref_logps" in self.needs:
             raise ConfigError(
-                f"{self.name}: a part reads the reference, but without an anchor there is none; give one of weight 0, "
-                "Anchor(0.0, source=...), which names it."
+                f"{self.name}: a part needs the reference, but the method has no KL term; set one of weight 0, "
+                "Anchor(0.0, source=...), to select the reference."
             )
 
     def _check_stages(self) -> None:
@@ -116,21 +117,21 @@ class Method:
         unfit += [self.surrogate] if getattr(self.surrogate, "sees_batch", False) else []
         for part in unfit:
             raise ConfigError(
-                f"{self.name}: {type(self.rollout).__name__} makes groups of unequal size, and {type(part).__name__} looks at all "
-                "groups of a step at once, or remembers them: take a part that looks at one group at a time, as GroupCentered or "
-                "LeaveOneOut with Clip, or a rollout plan without a second stage."
+                f"{self.name}: {type(self.rollout).__name__} makes groups of unequal size, and {type(part).__name__} "
+                "uses all groups of a step at once, or has a state: use a part that needs one group at a time, such "
+                "as GroupCentered or LeaveOneOut with Clip, or a rollout plan without a second stage."
             )
         least = getattr(self.advantage, "least_group", 2)
         if least > 2 and self.rollout.baseline != "union":
             raise ConfigError(
-                f"{self.name}: {self.advantage} needs groups of {least} at least, and a second stage by itself may have 2; take "
-                "baseline='union', or lower the method's k."
+                f"{self.name}: {self.advantage} needs groups of at least {least}, but a second stage may have only 2 "
+                "completions; set baseline='union', or lower the method's k."
             )
 
     @property
     def needs(self) -> frozenset[str]:
-        """Which optional signals an engine must compute: of logps, ref_logps, ref_right, entropies, ref_entropies,
-        answers, problems, hidden, entropy_drift, entropy_gradient, distributions.
+        """The optional signals that an engine must compute, out of logps, ref_logps, ref_right, entropies,
+        ref_entropies, answers, problems, hidden, entropy_drift, entropy_gradient, distributions.
 
         `entropy_gradient` puts the entropies of each update into the graph, for a loss term.
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
@@ -160,11 +161,11 @@ class Method:
         return self if advantage is self.advantage else replace(self, advantage=advantage)
 
     def start(self) -> State:
-        """The running state of the parts before the first step; empty where none has one."""
+        """The running state of the parts before the first step; empty if none has one."""
         return start_of(self.parts)
 
     def describe(self) -> str:
-        """The objective that is really optimized, values filled in, and the expected gradient of its KL term."""
+        """The loss that is actually optimized, with values filled in, and the expected gradient of its KL term."""
         return describe(self)
 
 
@@ -192,7 +193,7 @@ def needs_of(part: object) -> frozenset[str]:
 
 @dataclass(frozen=True, eq=False)
 class Credit:
-    """What a rollout is worth: `advantages` (B,), or (B, T) where a part looks at tokens; `grouped` (P, G), those of whole
+    """Output of `credit`: `advantages` (B,), or (B, T) if a part works per token; `grouped` (P, G), those of whole
     completions, before token weight and KL; the parts' `state` after it.
 
     grouped: (B,) where the groups are of several sizes. term_weights: (B, T) of the loss term, for `Batch.term_weights`; None
@@ -311,13 +312,13 @@ def _drawn(part: object, step: int, key: Key | None) -> tuple[()] | tuple[int, K
     if not getattr(part, "random", False):
         return ()
     if key is None:
-        raise DataError(f"advantages_of: {type(part).__name__} draws at random; pass key=, the run's.")
+        raise DataError(f"advantages_of: {type(part).__name__} draws at random; pass key= (the key of the run).")
     return step, key
 
 
 def _need(signals: Signals | None, who: str) -> Signals:
     if signals is None:
-        raise DataError(f"advantages_of: {who} looks at the tokens; pass the signals of the batch.")
+        raise DataError(f"advantages_of: {who} works per token; pass the signals of the batch.")
     return signals
 
 
@@ -364,7 +365,7 @@ def objective(
     """The scalar to minimize and its metrics (Python floats, family/name).
 
     `budget` is `method.reduction.budget(...)` of the whole update, so that micro-batches add up; None = this batch
-    alone. With beta = 0 or without an anchor `ref_logps` and `log_q` are never read. `batch.weights` act on the loss, not
+    only. With beta = 0 or without an anchor `ref_logps` and `log_q` are never read. `batch.weights` act on the loss, not
     on the other metrics.
     """
     mask = batch.mask.bool()
@@ -407,9 +408,9 @@ def _on_mask(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:
 def _anchor_term(
     anchor: Anchor, batch: Batch, logps: PerToken, old_logps: PerToken, mask: Bool[Tensor, "B T"]
 ) -> tuple[PerToken | None, dict[str, float]]:
-    """The per-token penalty (None when it is already in the advantages) and the anchor's metrics."""
+    """The per-token penalty (None if it is already in the advantages) and the anchor's metrics."""
     if batch.ref_logps is None:
-        raise DataError("objective: the anchor has beta > 0 but Batch.ref_logps is None; compute it (method.needs).")
+        raise DataError("objective: the KL term has beta > 0 but Batch.ref_logps is None; compute it (method.needs).")
     ref_logps = _on_mask(batch.ref_logps.detach(), mask)
     log_q = None if batch.log_q is None else _on_mask(batch.log_q.detach(), mask)
     metrics = anchor_metrics(anchor, logps, ref_logps, log_q, mask, batch.q_clamped)
@@ -424,8 +425,8 @@ def _exact_term(anchor: Anchor, batch: Batch, log_q: PerToken | None, mask: Bool
     """The divergence at each counted position, (B, T), 0 off the mask; its q is one number per position."""
     if batch.log_probs is None or batch.ref_log_probs is None:
         raise DataError(
-            "objective: estimator='exact' needs Batch.log_probs and Batch.ref_log_probs, (B, T, V) log-probs of every next "
-            "token; compute them where method.needs has 'distributions', or use a sampled estimator (k3, k3_is)."
+            "objective: estimator='exact' needs Batch.log_probs and Batch.ref_log_probs, (B, T, V) log-probs of every "
+            "next token; compute them if method.needs has 'distributions', or use a sampled estimator (k3, k3_is)."
         )
     shift = 0.0 if log_q is None else log_q[mask][:, None]
     anchored = batch.ref_log_probs.detach()[mask].float() + shift

@@ -27,12 +27,14 @@ def margins(winner: PerPair, loser: PerPair, ref_winner: PerPair, ref_loser: Per
     """h of each pair, from sums of log-probs under the policy and under the reference. DataError for shapes that differ."""
     shapes = {tuple(part.shape) for part in (winner, loser, ref_winner, ref_loser)}
     if len(shapes) != 1 or winner.dim() != 1:
-        raise DataError(f"margins: shapes {sorted(shapes)}; give one number a pair, (N,) each.")
+        raise DataError(f"margins: shapes {sorted(shapes)}; pass one number per pair, (N,) each.")
     return beta * ((winner - ref_winner.detach()) - (loser - ref_loser.detach()))
 
 
 def pair_loss(margin: PerPair) -> tuple[Float[Tensor, ""], dict[str, float]]:
-    """Mean of -log sigma(margin), and metrics: the mean margin and the share of pairs whose winner is ahead. ln 2 at margin 0."""
+    """Mean of -log sigma(margin), and metrics: the mean margin and the fraction of pairs with a positive margin. ln 2
+    at margin 0.
+    """
     loss = -torch.nn.functional.logsigmoid(margin).mean()
     ahead = float((margin.detach() > 0).float().mean())
     return loss, {"pairs/margin": float(margin.detach().mean()), "pairs/accuracy": ahead}

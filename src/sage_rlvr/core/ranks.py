@@ -1,4 +1,4 @@
-"""Effective rank of hidden states along completions, from Gram matrices that grow: VERL, arXiv 2509.23808.
+"""Effective rank of hidden states along completions, from incremental Gram matrices: VERL, arXiv 2509.23808.
 
     p_j = sigma_j / sum sigma,   ER(Z) = exp( -sum_j p_j log p_j )        Z centered over tokens, sigma its singular values
     m_j = ER of the first j * stride tokens,   d_j = m_j - mean(m_1 .. m_{j-1}),   velocity = mean_j d_j

@@ -1,4 +1,4 @@
-"""Per-token losses become one number: (per_token, mask, budget) -> scalar.
+"""Reductions of per-token losses to one number: (per_token, mask, budget) -> scalar.
 
 `budget` is what the sum is divided by. Take it once from the whole update, `reduction.budget(mask, max_tokens)`, and
 hand it to each micro-batch: then their losses and gradients add up to those of the whole. Values off the mask never
@@ -103,19 +103,19 @@ class FixedBudget:
 
     def __post_init__(self) -> None:
         if self.tokens is not None and self.tokens < 1:
-            raise ConfigError(f"FixedBudget: tokens = {self.tokens!r}; give the completion limit, >= 1, or None.")
+            raise ConfigError(f"FixedBudget: tokens = {self.tokens!r}; set the completion limit (>= 1), or None.")
 
     @property
     def equation(self) -> str:
         return "(1/B) sum_i sum_t" if self.tokens == 1 else f"(1/(B * {self.tokens or 'max_tokens'})) sum_i sum_t"
 
     def budget(self, mask: Mask, max_tokens: int | None = None) -> float:
-        """Rows * tokens; ConfigError when neither `tokens` nor `max_tokens` says how many tokens."""
+        """Rows * tokens; ConfigError if neither `tokens` nor `max_tokens` says how many tokens."""
         tokens = self.tokens or max_tokens
         if tokens is None:
             raise ConfigError(
-                "FixedBudget: neither tokens nor the batch's max_tokens is set; give FixedBudget(tokens=...) or "
-                "Batch(max_tokens=...), because the width of a padded batch is not a constant."
+                "FixedBudget: neither tokens nor the batch's max_tokens is set; pass FixedBudget(tokens=...) or "
+                "Batch(max_tokens=...), because the width of a padded batch varies."
             )
         return float(max(1, mask.shape[0]) * tokens)
 

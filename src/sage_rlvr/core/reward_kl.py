@@ -1,4 +1,4 @@
-"""The KL in the reward: log pi_old - log pi_ref - log q, summed to go and centered within the group (placement='reward')."""
+"""The KL in the reward (placement='reward'): log pi_old - log pi_ref - log q as return-to-go, centered within the group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that change over training are functions of the step: schedule(step, total_steps) -> float, pure."""
+"""Schedules: values that change during training, as pure functions schedule(step, total_steps) -> float."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _progress(step: int, total_steps: int) -> float:
 def _require_finite(owner: str, **values: float) -> None:
     for name, value in values.items():
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            raise ConfigError(f"{owner}: {name} = {value!r} is not a finite number; give one, for example {name}=0.1.")
+            raise ConfigError(f"{owner}: {name} = {value!r} is not a finite number; set one, for example {name}=0.1.")
 
 
 @SCHEDULES.register
@@ -37,7 +37,7 @@ def _require_finite(owner: str, **values: float) -> None:
 class Constant:
     """The same value at every step.
 
-    value: at every step.
+    value: the value at every step.
     """
 
     value: float
@@ -89,7 +89,7 @@ class Cosine:
 @SCHEDULES.register
 @dataclass(frozen=True)
 class CosineCycles:
-    """Half cosines from a decaying upper value down to `lower`, again and again, as SAGE (arXiv 2605.18864) has it.
+    """Half cosines from a decaying upper value down to `lower`, repeatedly, as SAGE (arXiv 2605.18864) has it.
 
     The 8 cycles and the decay 0.9 come from the authors' released code. With L = max(1, total_steps // cycles) and
     c = min(step // L, cycles - 1),
@@ -100,7 +100,7 @@ class CosineCycles:
     `lower` there, tail="released" starts the last cycle over, as the authors' released code does. With fewer than two
     steps per cycle (L = 1) no cycle comes down from its upper value: step 0 warns with the numbers.
 
-    upper: where a cycle begins, before its decay. lower: where it ends.
+    upper: value at the start of a cycle, before its decay. lower: value at its end.
     """
 
     upper: float
@@ -112,7 +112,7 @@ class CosineCycles:
     def __post_init__(self) -> None:
         _require_finite("CosineCycles", upper=self.upper, lower=self.lower, decay=self.decay)
         if isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1:
-            raise ConfigError(f"CosineCycles: cycles = {self.cycles!r}; it counts cycles, so give a whole number >= 1.")
+            raise ConfigError(f"CosineCycles: cycles = {self.cycles!r}; set a whole number of cycles >= 1.")
         if self.tail not in ("final", "released"):
             raise ConfigError(f"CosineCycles: tail = {self.tail!r}; choose 'final' or 'released'.")
 
@@ -128,9 +128,9 @@ class CosineCycles:
 
     def _warn_that_no_cycle_anneals(self, total_steps: int) -> None:
         warnings.warn(
-            f"CosineCycles: {self.cycles} cycles over total_steps = {total_steps} are cycles of one step, so each "
-            f"stays at its upper value ({self.upper:g}, then times {self.decay:g} per cycle) and none comes down to "
-            f"{self.lower:g}; take at least {2 * self.cycles} steps, or fewer cycles.",
+            f"CosineCycles: {self.cycles} cycles over total_steps = {total_steps} are cycles of one step each, so "
+            f"each stays at its upper value ({self.upper:g}, then times {self.decay:g} per cycle) and none comes down "
+            f"to {self.lower:g}; take at least {2 * self.cycles} steps, or fewer cycles.",
             UserWarning,
             stacklevel=3,
         )
@@ -142,7 +142,7 @@ def as_schedule(value: float | Schedule) -> Schedule:
         return Constant(float(value))
     if isinstance(value, Schedule):
         return value
-    raise ConfigError(f"{value!r} is neither a number nor a schedule; give 0.05 or, say, Linear(0.1, 0.0).")
+    raise ConfigError(f"{value!r} is neither a number nor a schedule; use 0.05 or, for example, Linear(0.1, 0.0).")
 
 
 def is_zero(value: float | Schedule) -> bool:

@@ -1,4 +1,4 @@
-"""What guides, advantages and objectives read: `Signals` of a generation batch and `Batch` of one update.
+"""Inputs of guides, advantages and objectives: `Signals` of a generation batch and `Batch` of one update.
 
 Legend of shapes: P prompts, G completions per prompt, B = P * G rows (row-major: row p * G + g), T columns, d hidden
 size. Everything that is a log-probability or an entropy is in nats.
@@ -22,9 +22,9 @@ def _detached(value: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Signals:
-    """What is known about the completions of one step, detached and in float32 whatever came in.
+    """The signals of the completions of one step, detached and in float32 for any input dtype.
 
-    old_logps, ref_logps   (B, T) log pi_old, log pi_ref of the sampled tokens; ref_logps may be None where unused
+    old_logps, ref_logps   (B, T) log pi_old, log pi_ref of the sampled tokens; ref_logps may be None if unused
     mask                   (B, T) true at counted completion tokens; anything may stand elsewhere, also NaN
     row_ids                (B,)   number of the completion within the step, kept through shuffles and micro-batches
     entropies, ref_entropies (B, T) entropy at the prefix, temperature-scaled, untruncated, of policy and reference
@@ -75,9 +75,11 @@ class Signals:
             value, shape = getattr(self, field.name), wanted.get(field.name, tuple(self.mask.shape))
             found = None if value is None else tuple(value.shape[:2] if field.name == "hidden" else value.shape)
             if found is not None and found != shape:
-                raise DataError(f"Signals.{field.name} has shape {found}, but the mask asks for {shape}.")
+                raise DataError(f"Signals.{field.name} has shape {found}, but the mask has shape {shape}.")
         if len(set(self.row_ids.tolist())) != self.row_ids.numel():
-            raise DataError("Signals.row_ids repeat; number the completions of a step 0..B-1, so that noise differs.")
+            raise DataError(
+                "Signals.row_ids repeat; number the completions of a step 0..B-1, so that noise differs between them."
+            )
 
     def take(self, rows: Int[Tensor, " N"], row_ids: Int[Tensor, " N"] | None = None) -> Signals:
         """These rows as a batch of their own, in this order; a row may stand in it several times.
@@ -94,9 +96,9 @@ class Signals:
         return torch.where(self.mask, torch.cumsum(self.mask.long(), dim=1) - 1, -1)
 
     def require(self, name: str, who: str) -> Tensor:
-        """The signal called `name`; DataError naming `who` asked for it when it was not computed."""
+        """The signal called `name`; DataError that names `who`, if the signal was not computed."""
         if name not in FIELDS:
-            raise DataError(f"{who} reads Signals.{name}, which there is not{choose_from(name, FIELDS)}")
+            raise DataError(f"{who} reads Signals.{name}, which does not exist{choose_from(name, FIELDS)}")
         value = getattr(self, name)
         if not isinstance(value, Tensor):
             raise DataError(f"{who} needs Signals.{name}, which is None; compute it in the engine (see method.needs).")
@@ -109,7 +111,7 @@ NEEDS = (*FIELDS, "logps", "entropy_gradient", "distributions")
 
 
 def check_needs(who: str, part: object) -> frozenset[str]:
-    """The `needs` of a part, or of the class of one; empty where it has none, or a class says them by a property.
+    """The `needs` of a part, or of the class of one; empty if it has none, or a class says them by a property.
 
     who: what messages call it. ConfigError for what no engine computes.
     """
@@ -118,7 +120,7 @@ def check_needs(who: str, part: object) -> frozenset[str]:
         raise ConfigError(f"{who}: needs = {needs!r}: a set of names is expected: frozenset({{{needs!r}}})")
     found = frozenset(needs) if isinstance(needs, (frozenset, set, tuple, list)) else frozenset()
     for name in found.difference(NEEDS):
-        raise ConfigError(f"{who}: needs {name!r}, which is no signal{choose_from(name, NEEDS)}")
+        raise ConfigError(f"{who}: needs {name!r}, which is not a signal{choose_from(name, NEEDS)}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The running state of a method's parts: an explicit value, in and out, which engines hold and checkpoints keep.
+"""The running state of a method's parts: an explicit value, stored by engines and saved in checkpoints.
 
     value = part(...)                      a part without state
     value, new = part(..., state=old)      one that has `start`, the state before the first step
@@ -56,8 +56,8 @@ def state_from(parts: Mapping[str, object], tensors: Mapping[str, Tensor], where
     wanted = tensors_of(parts, start)
     if {name: one.dtype for name, one in tensors.items()} != {name: one.dtype for name, one in wanted.items()}:
         raise CheckpointError(
-            f"{where}: it holds the running state of {_owners(tensors)}, and this method needs that of {_owners(wanted)}; go on "
-            "with the method that the run was started with, or start in a new directory"
+            f"{where}: the checkpoint has the running state of {_owners(tensors)}, but this method needs that of "
+            f"{_owners(wanted)}; use the method that the run was started with, or start in a new directory"
         )
     return {
         field: {name: tensors[f"{field}.{type(parts[field]).__name__}.{name}"] for name in own} for field, own in start.items()

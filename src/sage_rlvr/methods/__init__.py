@@ -1,6 +1,9 @@
-"""Published methods, one file for each or for a family; `METHODS` maps the names used in recipes to their factories.
+"""Published methods; `METHODS` maps the names that recipes use to their factories.
 
-Every file of this folder is imported, in the order of the alphabet, a folder where its name stands: a new method is one file.
+Read grpo.py and sage.py first, then anchors.py (the keywords of a KL term, declared once). dapo.py, dr_grpo.py,
+rloo.py, bnpo.py, dars.py and forward_kl.py are one method each; objectives/ has families of methods that share a file;
+compose.py builds a method from named parts. Every file and folder here is imported, in alphabetical order: a new
+method is one file.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The keywords of a KL term, which all methods with one share, declared once and made into their `Anchor`."""
+"""The keywords of a KL term, declared once for all methods that have one, and converted into an `Anchor`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 
 
 class AnchorKeys(TypedDict, total=False):
-    """The keywords of `Anchor` but the guide, which `sage` puts in; it says what each means."""
+    """The keywords of `Anchor`, documented there, except the guide, which `sage` sets."""
 
     beta: float | Schedule
     estimator: Estimator
@@ -53,7 +53,7 @@ def anchored(**defaults: Unpack[AnchorKeys]) -> Callable[[Callable[P, Method]], 
 
 
 def anchor_of(**anchor: Unpack[AnchorKeys]) -> Anchor | None:
-    """The `Anchor` of these keywords, None where beta is 0 at every step.
+    """The `Anchor` of these keywords; None if beta is 0 at every step.
 
     What `Anchor` refuses is refused with beta = 0 too, so that a setting without meaning does not wait for a beta.
     """

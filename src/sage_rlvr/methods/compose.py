@@ -1,4 +1,4 @@
-"""A method put together in a recipe: one part of each kind by name, without code."""
+"""A method composed in a recipe from named parts, without code."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def compose(
     reward_source: RewardSource | None = None,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
-    """The parts that are named, one of each kind; what is not named is GRPO's.
+    """A method from named parts, one of each kind; parts that are not named are those of GRPO.
 
-    title: the name of the method in tables and figures. With a guide beside it, sage of it. With beta = 0, `source` says which
-    reference a part reads that needs one.
+    title: the name of the method in tables and figures. With a guide, the result is `sage` of this method. With beta =
+    0, `source` selects the reference for parts that need one.
     """
     more = (reward_transform, token_weight, rollout_plan, loss_term, buffer, reward_source)
     there = anchor_of(**anchor)

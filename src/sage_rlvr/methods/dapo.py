@@ -29,11 +29,11 @@ def dapo(
 ) -> Method:
     """L = (1/sum_i |y_i|) sum_i sum_t -max(min(rho A, clip(rho, 1 - low, 1 + high) A), dual min(A, 0)), over kept groups.
 
-    A = (r - mean) / (std + 1e-4) within the group, r = R the verifier's 0 and 1; a group is kept where 0 < #right < G, and
-    the rest is drawn anew from other prompts, at most `max_refills` times. With `overlong_buffer`,
-    r = 2 R - 1 - min(1, max(0, |y| - (max_tokens - buffer)) / buffer), `max_tokens` being the sampling limit. The paper has
-    no KL; beta > 0 adds beta * k3(pi, pi_ref) to each token. The dual clip is the recipe's (verl); None leaves it out.
-    ConfigError where only one of `overlong_buffer` and `max_tokens` is given.
+    A = (r - mean) / (std + 1e-4) within the group, r = R the verifier's 0 and 1; a group is kept if 0 < #right < G, and
+    the others are replaced by groups of other prompts, at most `max_refills` times. With `overlong_buffer`, r = 2 R - 1
+    - min(1, max(0, |y| - (max_tokens - buffer)) / buffer), `max_tokens` being the sampling limit. The paper has no KL;
+    beta > 0 adds beta * k3(pi, pi_ref) to each token. The dual clip is the recipe's (verl); None leaves it out.
+    ConfigError if only one of `overlong_buffer` and `max_tokens` is given.
     """
     return Method(
         "dapo",
@@ -51,12 +51,12 @@ def _shaping(buffer: int | None, max_tokens: int | None) -> OverlongShaping | No
         return None
     if max_tokens is None:
         raise ConfigError(
-            f"dapo: overlong_buffer = {buffer} tokens, but before which limit? Give max_tokens too, the limit of sampling "
-            "(rollout.max_new_tokens of a recipe); DAPO has overlong_buffer=4096, max_tokens=20480."
+            f"dapo: overlong_buffer = {buffer} needs max_tokens, the sampling limit (rollout.max_new_tokens of "
+            "a recipe): set both; DAPO has overlong_buffer=4096, max_tokens=20480."
         )
     if buffer is None:
         raise ConfigError(
-            f"dapo: max_tokens = {max_tokens} is read by overlong shaping alone; give overlong_buffer too, the number of "
-            "last tokens over which the price rises, or leave max_tokens out."
+            f"dapo: max_tokens = {max_tokens} is only used by overlong shaping; also set overlong_buffer, the number "
+            "of last tokens over which the penalty rises, or remove max_tokens."
         )
     return OverlongShaping(max_tokens, buffer)

@@ -25,12 +25,11 @@ def dars(
 ) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = r - mean, hard prompts in two stages (arXiv 2508.13755).
 
-    The first stage is the recipe's group_size, 8 as published; max_completions: 32, with target="hardness" 64. form="std"
-    divides by the
-    group's std. spread="uniform" is the control: as many completions, whatever the difficulty. baseline: "union" as published,
-    whose group size depends on outcomes; "stages" and "second" take RLOO's advantage within a stage and are unbiased. DARS-B
-    is this with many prompts per step, one mini-batch and two epochs, all of the recipe. The released scripts leave an entropy
-    bonus of 0.001 on, which is not here.
+    The first stage is the recipe's group_size, 8 as published; max_completions: 32, with target="hardness" 64.
+    form="std" divides by the group's std. spread="uniform" is the control: as many completions, independent of
+    difficulty. baseline: "union" as published, whose group size depends on outcomes; "stages" and "second" take RLOO's
+    advantage within a stage and are unbiased. DARS-B is this with many prompts per step, one mini-batch and two epochs,
+    all of the recipe. The released scripts also have an entropy bonus of 0.001, which is not included.
     """
     plan = UniformStages if spread == "uniform" else Dars
     advantage: Advantage = GroupCentered() if baseline == "union" else LeaveOneOut()

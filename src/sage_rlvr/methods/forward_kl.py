@@ -1,4 +1,4 @@
-"""GRPO with the exact forward KL: summed over the vocabulary at every visited state, nothing estimated."""
+"""GRPO with the exact forward KL, summed over the vocabulary at every visited state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GRPO with one mean over all tokens in place of a mean over rows: what TRL's loss_type="bnpo" computes."""
+"""GRPO with a mean over all tokens in place of a mean over rows: TRL's loss_type="bnpo"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the loop's tensors lie, and what half precision leaves in float32.
+"""The device of the loop engine, and what stays in float32 in half precision.
 
 Chance does not depend on the device. Uniform numbers, permutations and row ids are computed on the CPU from (seed, step, name,
 row, position) and moved, as float64 but on Apple's MPS, which has none. What differs between devices is the rounding of sums:
@@ -31,14 +31,14 @@ def is_there(kind: str) -> bool:
 def device_of(name: str | None) -> torch.device:
     """The device that `engine.device` names: cpu (None too), cuda, mps, or auto, the first of cuda, mps and cpu that is there.
 
-    ConfigError where it is not there.
+    ConfigError if it is not there.
     """
     if name == "auto":
         return torch.device(next(kind for kind in OF_AUTO if is_there(kind)))
     if not is_there(kind := name or "cpu"):
         raise ConfigError(
-            f"engine.device = {name!r}: torch {torch.__version__} finds no such device here; install a torch that was built for it "
-            "(and its driver), or write engine.device: cpu, or auto for what there is"
+            f"engine.device = {name!r}: torch {torch.__version__} finds no such device; install a torch build for it "
+            "(and its driver), or set engine.device to cpu, or to auto for the best available device"
         )
     return torch.device(kind)
 

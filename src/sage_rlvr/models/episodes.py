@@ -2,7 +2,7 @@
 
     prompt -> [turn of the policy -> reply of the environment] ... -> last turn        one row: prompt + completion tokens
 
-The completion of a row holds both; which tokens the policy drew is marked. The environment reads the policy's words alone
+The completion of a row holds both; which tokens the policy drew is marked. The environment reads the policy's words only
 (`sage_rlvr.tasks.base`), its replies are tokenized here, and a turn ends where the policy ends it.
 
 An episode is finished where the environment says so, or with the task's last turn. It is unfinished, and judged as a
@@ -109,7 +109,7 @@ def play(
 ) -> list[Episode]:
     """One episode for each problem and its prompt's tokens. limit: tokens of the policy in one; window: positions of the model.
 
-    A row's episode depends on its own problem, prompt and draws alone.
+    A row's episode depends on its own problem, prompt and draws only.
     """
     tokens, turns = asking.tokens, turns_of(asking.task)
     episodes = [Episode(list(prompt)) for prompt in prompts]
@@ -120,7 +120,7 @@ def play(
 
     if episodes and min(map(room, episodes)) < 1:
         longest = max(len(episode.prompt) for episode in episodes)
-        raise ConfigError(f"a prompt has {longest} tokens, which leaves none of the model's {window} positions to an episode")
+        raise ConfigError(f"a prompt has {longest} tokens, which leaves none of the model's {window} positions for an episode")
     living = list(range(len(episodes)))
     for turn in range(turns):
         if not living:
@@ -175,7 +175,7 @@ def said_in(tokens: Tokens, rollout: Rollout) -> list[Said]:
 
 
 def positions_of(model: PreTrainedModel) -> int | None:
-    """The positions that a model has; None where its config names none."""
+    """The positions that a model has; None if its config names none."""
     found: int | None = getattr(model.config, "max_position_embeddings", None)
     return found
 

@@ -1,4 +1,4 @@
-"""Where a policy lies: the shipped one, a folder, a LoRA adapter on its base, or a Hub id; and its config.json. No torch."""
+"""Location of a policy (the shipped one, a folder, a LoRA adapter on its base, or a Hub id) and its config.json. No torch."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ def folder_of(model: str) -> Path:
 
 
 def adapter_base(folder: Path) -> str | None:
-    """What a LoRA adapter lies on: a folder, a Hub id or "embedded"; None where the folder holds a whole model.
+    """What a LoRA adapter lies on: a folder, a Hub id or "embedded"; None if the folder holds a whole model.
 
-    ConfigError where it holds both: libraries differ in which of them they load, and PEFT's way leads out of the folder.
+    ConfigError if it holds both: libraries differ in which of them they load, and PEFT's way leads out of the folder.
     """
     whole, adapter = (folder / "config.json").exists(), (folder / ADAPTER).is_file()
     if whole and adapter:
         raise ConfigError(
-            f"{folder}: holds a whole model (config.json) and an adapter ({ADAPTER}), so it is not clear which is meant; move one "
-            "of them to a folder of its own"
+            f"{folder}: contains a whole model (config.json) and an adapter ({ADAPTER}), which is ambiguous; move one "
+            "of them to a separate folder"
         )
     if not adapter:
         return None
     base = _read(folder / ADAPTER, "adapter").get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise ConfigError(
-            f"{folder / ADAPTER}: base_model_name_or_path is {base!r}; write the model that it was trained on"
+            f"{folder / ADAPTER}: base_model_name_or_path is {base!r}; set it to the model that the adapter was "
+            "trained on"
         )
     return base
 
@@ -57,7 +58,7 @@ def config_folder(model: str) -> Path | None:
 
 
 def cached_folder(model: str) -> Path | None:
-    """Where the local cache has a Hub id's newest config.json, named by its commit; None where it has none."""
+    """Where the local cache has a Hub id's newest config.json, named by its commit; None if it has none."""
     from huggingface_hub import try_to_load_from_cache
 
     try:
@@ -68,7 +69,7 @@ def cached_folder(model: str) -> Path | None:
 
 
 def vocabulary_of(model: str) -> int | None:
-    """Logits of a model, by the config.json that is here; None where there is none, or it does not say."""
+    """Logits of a model, by the config.json that is here; None if there is none, or it does not say."""
     folder = config_folder(model)
     config = {} if folder is None else _read(folder / "config.json", "model")
     size = config.get("vocab_size", (config.get("text_config") or {}).get("vocab_size"))

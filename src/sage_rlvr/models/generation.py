@@ -5,7 +5,7 @@
 `CpuGenerator` runs a prompt once for all its samples and is a function of the seeds, bit for bit, whatever was drawn before
 (a request, some seeds of one prompt, is the unit that is computed). `TransformersGenerator` is `model.generate` with the same
 draw made inside it, row by row: neighbors and batch size move its rounding, never its seeds. vLLM is in
-`models/vllm.py`. All stop at the model's end tokens alone and read no sampling defaults from a model's files.
+`models/vllm.py`. All stop at the model's end tokens only and read no sampling defaults from a model's files.
 
 What truncated sampling leaves of a next-token distribution, exactly:
 
@@ -55,8 +55,8 @@ class Truncation:
     def __post_init__(self) -> None:
         if self.top_k < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p < 1:
             raise ConfigError(
-                f"top_k = {self.top_k}, top_p = {self.top_p}, min_p = {self.min_p}: top_k counts from 1 on (0 is off), "
-                "top_p lies in (0, 1] (1 is off), min_p in [0, 1) (0 is off)"
+                f"top_k = {self.top_k}, top_p = {self.top_p}, min_p = {self.min_p}: top_k must be >= 1 (0 is off), "
+                "top_p in (0, 1] (1 is off), min_p in [0, 1) (0 is off)"
             )
 
     @property
@@ -98,8 +98,8 @@ class Decoding:
     def __post_init__(self) -> None:
         if not self.temperature >= 0 or self.max_new_tokens < 1:
             raise ConfigError(
-                f"temperature = {self.temperature}, max_new_tokens = {self.max_new_tokens}: give a temperature from 0 "
-                "(greedy) on and at least one token"
+                f"temperature = {self.temperature}, max_new_tokens = {self.max_new_tokens}: set a temperature >= 0 (0 "
+                "is greedy) and max_new_tokens >= 1"
             )
         Truncation(self.top_k, self.top_p, self.min_p)
 
@@ -148,15 +148,15 @@ class Request:
 
     def __post_init__(self) -> None:
         if not self.prompt:
-            raise DataError("a prompt has no tokens; give it at least one (its BOS, say)")
+            raise DataError("a prompt has no tokens; add at least one (for example BOS)")
 
 
 @dataclass(frozen=True, eq=False)
 class Generation:
     """One completion. text: without its end token; one that met the limit carries the mark of `Tokens.decode`.
 
-    token_ids (T,) with the end token, None where a server does not tell; logps (T,) nats, under the sampler; entropies (T,)
-    nats, of the sampler's distribution; None where they are not known. turns: of an episode (who, text, tokens) each; what an
+    token_ids (T,) with the end token, None if a server does not tell; logps (T,) nats, under the sampler; entropies (T,)
+    nats, of the sampler's distribution; None if they are not known. turns: of an episode (who, text, tokens) each; what an
     environment said has the log-prob and entropy 0, as nobody drew it.
     """
 
@@ -218,15 +218,15 @@ def one_by_one(
 
 
 def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
-    """The rows of a rollout. DataError where a log-prob is NaN or infinite."""
+    """The rows of a rollout. DataError if a log-prob is NaN or infinite."""
     lengths, finished = rollout.lengths.tolist(), rollout.finished.tolist()
     texts = tokens.texts(rollout)
     ids, logps = rollout.tokens.cpu().numpy().astype(np.int32), rollout.logps.float().cpu().numpy()
     entropies = None if rollout.entropies is None else rollout.entropies.float().cpu().numpy()
     if not all(np.isfinite(row[:n]).all() for row, n in zip(logps, lengths, strict=True)):
         raise DataError(
-            "the model's log-probabilities are NaN or infinite, so its weights hold NaN or infinity, or overflow in this "
-            "precision; take other ones, or float32"
+            "the model's log-probabilities are NaN or infinite, so its weights contain NaN or infinity, or overflow "
+            "in this precision; use other weights, or float32"
         )
     rows = []
     for i, (text, n, done) in enumerate(zip(texts, lengths, finished, strict=True)):

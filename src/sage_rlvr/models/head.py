@@ -35,7 +35,7 @@ def chosen_logps(
 ) -> tuple[Tensor, Tensor | None]:
     """states (M, C), weight (V, C), targets (M,) -> log-probs of the targets (M,) float32, in graph, and entropies (M,).
 
-    Both are of softmax(states @ weight.T / temperature); entropies in nats, in the graph with `gradient`, or None where not
+    Both are of softmax(states @ weight.T / temperature); entropies in nats, in the graph with `gradient`, or None if not
     asked for.
     """
     logps, found = _Chosen.apply(states, weight, targets, temperature, entropies, entropies and gradient)
@@ -54,7 +54,7 @@ def factors(model: PreTrainedModel, states: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Chosen(Function):
-    """`chosen_logps`; its entropies are empty where they are not asked for."""
+    """`chosen_logps`; its entropies are empty if they are not asked for."""
 
     @staticmethod
     def forward(

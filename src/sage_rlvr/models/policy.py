@@ -1,5 +1,6 @@
-"""What every engine shares: the policy, its tokens, and how a task's problems are put to it: by its tokenizer's chat template, a
-prompt format's, or as plain text."""
+"""The policy and its tokenizer, shared by all engines, and the rendering of prompts: by the tokenizer's chat template,
+by that of a prompt format, or as plain text.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +45,8 @@ Chat = Literal["model", "format"]
 
 @dataclass(frozen=True)
 class Tokens:
-    """A tokenizer as the engines need it: text to ids and back.
-
-    eos_id: the end that training data get. eos_ids: all tokens that end a sampled completion, eos_id the first of them.
+    """A tokenizer as the engines need it: text to ids and back. eos_id: the end token of training data. eos_ids: all
+    tokens that end a sampled completion, starting with eos_id.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -71,7 +71,7 @@ class Tokens:
         declared = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
         more = [] if declared is None else declared if isinstance(declared, list) else [declared]
         if not all(type(end) is int and 0 <= end < 1 << 31 for end in more):
-            raise ConfigError(f"generation_config: eos_token_id = {declared!r}: expected a token's number, or a list of such")
+            raise ConfigError(f"generation_config: eos_token_id = {declared!r}: expected a token id, or a list of token ids")
         eos = int(tokenizer.eos_token_id)
         return cls(tokenizer, eos, eos if pad is None else int(pad), tuple(more))
 
@@ -131,16 +131,16 @@ class Prompt:
 
 @contextmanager
 def spelling(tokenizer: Any, what: str) -> Iterator[None]:
-    """ConfigError where a tokenizer has no token for a character of a task's texts; what: which of them."""
+    """ConfigError if a tokenizer has no token for a character of a task's texts; what: which of them."""
     try:
         yield
     except ConfigError:
         raise
     except Exception as error:  # tokenizers raises plain Exceptions
         raise ConfigError(
-            f"tokenizer {tokenizer.name_or_path!r} cannot spell {what} of this task ({error}); take a policy whose "
-            "tokenizer knows their characters: a pretrained one (model: OWNER/NAME of the Hub, or its folder), or a small one that "
-            f"knows printable ASCII, made by: {suggest('sft', 'knights/sft', '--out', 'runs/knights-base')}"
+            f"tokenizer {tokenizer.name_or_path!r} cannot encode {what} of this task ({error}); use a policy whose "
+            "tokenizer has these characters: a pretrained one (model: OWNER/NAME of the Hub, or its folder), or a "
+            f"small one for printable ASCII, trained by: {suggest('sft', 'knights/sft', '--out', 'runs/knights-base')}"
         ) from error
 
 
@@ -169,7 +169,7 @@ class Asking:
         return cls(task, tokens, form)
 
     def __call__(self, problem: Any) -> Prompt:
-        """ConfigError where the tokenizer has no token for a character, and for what `check_prompt` refuses."""
+        """ConfigError if the tokenizer has no token for a character, and for what `check_prompt` refuses."""
         tokenizer = self.tokens.tokenizer
         plain = self.form is None
         asked: Any = (prompt_text if plain else prompt_messages)(self.task, problem)  # the task's own words, and its own mistakes
@@ -184,10 +184,10 @@ class Asking:
 
     def reply(self, text: str) -> list[int]:
         """The tokens between the end of a turn of the policy and its next: what an environment says, as a user's message of the
-        chat template, or on lines of its own. ConfigError where the tokenizer has no token for a character, or the template does
+        chat template, or on lines of its own. ConfigError if the tokenizer has no token for a character, or the template does
         not put it behind what was said."""
         if self.form is None:
-            with spelling(self.tokens.tokenizer, "what the environment says, on lines of its own,"):
+            with spelling(self.tokens.tokenizer, "the environment's reply, on separate lines,"):
                 return self.tokens.reply(text)
         tokenizer, said = self.tokens.tokenizer, [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
         before = render(tokenizer, said)
@@ -195,8 +195,9 @@ class Asking:
         end = before.rfind(str(tokenizer.eos_token), before.rfind("!"))
         if not whole.startswith(before) or end < 0:
             raise ConfigError(
-                f"tokenizer {tokenizer.name_or_path!r}: its chat template does not end a turn by {tokenizer.eos_token!r} and go on "
-                "from there, so an episode's replies cannot be put behind it; give it a template that does, as ChatML"
+                f"tokenizer {tokenizer.name_or_path!r}: its chat template does not end a turn by "
+                f"{tokenizer.eos_token!r} followed by the next turn, so the replies of an episode cannot be appended; "
+                "use a template that does so, such as ChatML"
             )
         return self.tokens.encode(whole[end + len(str(tokenizer.eos_token)) :])
 
@@ -228,16 +229,16 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     whole = (where / "config.json").exists()
     if model == EMBEDDED and not whole:
         rebuild = suggest("sft", "recipes/countdown/sft.yaml", "--out", where)
-        raise ConfigError(f"the embedded policy is missing at {where}; rebuild it: {rebuild}")
+        raise ConfigError(f"the embedded policy is missing at {where}; rebuild it with: {rebuild}")
     # A Hub id is "owner/name". A bare word, a longer path, or one whose folder is here is meant as a folder: say so at
     # once, instead of asking the Hub for it.
     local = model.count("/") != 1 or model.startswith((".", "/", "~")) or where.exists() or where.parent.is_dir()
     if not whole and not is_run(where) and (make := maker_of(model)):
-        raise ConfigError(f"model {model!r}: no config.json in {where.resolve()}; this policy is made first: {make}")
+        raise ConfigError(f"model {model!r}: no config.json in {where.resolve()}; train this policy first: {make}")
     if local and not whole:
         raise ConfigError(
-            f"model {model!r}: no config.json in {where.resolve()}; give a saved model's folder (of a run that has ended: "
-            f"its policy/), a Hub id (owner/name) or {EMBEDDED!r}{_meant(model, where)}"
+            f"model {model!r}: no config.json in {where.resolve()}; pass the folder of a saved model (for a finished "
+            f"run its policy/), a Hub id (owner/name) or {EMBEDDED!r}{_meant(model, where)}"
         )
     if whole:
         check_files(where)
@@ -273,7 +274,7 @@ def load_tokens(model: str) -> Tokens:
 def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel, Tokens]:
     if base != EMBEDDED and adapter_base(folder_of(base)) is not None:
         raise ConfigError(
-            f"{folder / ADAPTER}: its base {base!r} is an adapter itself; name the whole model below both"
+            f"{folder / ADAPTER}: its base {base!r} is an adapter too; set it to the full model below both"
         )
     check_files(folder)
     try:
@@ -293,7 +294,7 @@ def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel,
 def _meant(model: str, where: Path) -> str:
     """The policy of the run that was named, else a run of nearly that name, as the end of a message."""
     if is_run(where):
-        return f"; {model} is a run, so write {model.rstrip('/')}/policy once it has ended"
+        return f"; {model} is a run directory; use {model.rstrip('/')}/policy once the run has finished"
     near = get_close_matches(model, [EMBEDDED, *(str(p.parent) for p in where.parent.glob(f"*/{RECORD}"))], 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 

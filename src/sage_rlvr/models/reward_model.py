@@ -30,7 +30,7 @@ def from_policy(policy: PreTrainedModel, tokens: Tokens, seed: int = 0) -> PreTr
     try:
         model: Any = AutoModelForSequenceClassification.from_config(config)
     except ValueError as error:
-        raise ConfigError(f"{type(policy).__name__} has no reward model in transformers ({error}); take another policy") from error
+        raise ConfigError(f"{type(policy).__name__} has no reward model in transformers ({error}); use another policy") from error
     base = model.base_model_prefix
     getattr(model, base).load_state_dict(getattr(policy, base).state_dict())
     torch.nn.init.zeros_(model.score.weight)
@@ -42,11 +42,14 @@ def load_reward_model(folder: str) -> tuple[PreTrainedModel, Tokens]:
     """What `sage-rlvr offline` with loss: reward has saved. ConfigError for a folder that holds no such thing."""
     where = folder_of(folder)
     if not (where / "config.json").is_file():
-        raise ConfigError(f"reward model {folder}: no config.json there; name the policy/ of a run with loss: reward")
+        raise ConfigError(f"reward model {folder}: no config.json found; pass the policy/ folder of a run with loss: reward")
     check_files(where)
     model = load_whole(AutoModelForSequenceClassification.from_pretrained, str(where), dtype=torch.float32)
     if getattr(model.config, "num_labels", 0) != 1:
-        raise ConfigError(f"reward model {folder}: gives {model.config.num_labels} labels, no score; name a run with loss: reward")
+        raise ConfigError(
+            f"reward model {folder}: returns {model.config.num_labels} labels instead of a score; pass a run with "
+            "loss: reward"
+        )
     return model.eval(), load_tokens(folder)
 
 

@@ -46,7 +46,7 @@ class Rollout:
     """Completions of one sampling call, rows in prompt-major order (row = prompt * group_size + member).
 
     tokens (B, T) long, padded with `pad_id`; mask (B, T) bool, the end token counted; logps (B, T) float32, log-probs of
-    the tokens under the temperature-scaled sampler; entropies (B, T) float32, nats, of the same distribution, None where they
+    the tokens under the temperature-scaled sampler; entropies (B, T) float32, nats, of the same distribution, None if they
     were not asked for; finished (B,) bool, False where the row ran into `max_new_tokens`.
     own (B, T) bool: of episodes, which tokens the policy drew, the others being an environment's; None = all that exist.
     """
@@ -221,13 +221,13 @@ def _check(
 ) -> None:
     if not prompts or any(len(p) == 0 for p in prompts):
         where = next((i for i, p in enumerate(prompts) if len(p) == 0), "all")
-        raise DataError(f"prompt {where} has no tokens; give each prompt at least one token (its BOS, say)")
+        raise DataError(f"prompt {where} has no tokens; add at least one token to each prompt (for example BOS)")
     if not ends:
-        raise DataError("eos_id names no token; give the id that ends a completion, or several")
+        raise DataError("eos_id is empty; pass the token id that ends a completion, or several ids")
     if group_size < 1 or max_new_tokens < 1:
         raise DataError(f"group_size {group_size} and max_new_tokens {max_new_tokens} must be at least 1")
     if not temperature > 0:
-        raise DataError(f"temperature {temperature} must be above 0; for greedy decoding use a small one, e.g. 0.01")
+        raise DataError(f"temperature {temperature} must be above 0; for greedy decoding use a small value, e.g. 0.01")
 
 
 @contextmanager
@@ -312,7 +312,7 @@ class Prefill:
 
 @torch.no_grad()
 def packed(model: PreTrainedModel) -> LlamaWeights | None:
-    """The weights as `LlamaDecoder` wants them, as they are now; None where the model is of another shape."""
+    """The weights as `LlamaDecoder` wants them, as they are now; None if the model is of another shape."""
     return LlamaWeights(model) if supports_shared_prefix(model) and supports(model) else None
 
 

@@ -102,11 +102,11 @@ def _laid(states: Tensor, mask: Tensor) -> Tensor:
 def _hidden_alone(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor, ragged: bool
 ) -> Tensor:
-    """The hidden states by a forward of their own, where the one for the log-probs shows its logits alone."""
+    """The hidden states by a forward of their own, where the one for the log-probs shows only its logits."""
     if not ragged:
         raise DataError(
-            f"hidden states of {type(model).__name__} are not read here: its attention is not one that the ragged layout replaces; "
-            "use a method without them, or a Llama-shaped model without gradient checkpointing"
+            f"hidden states of {type(model).__name__} are not available: its attention cannot be replaced by the "
+            "ragged layout; use a method without hidden states, or a Llama-shaped model without gradient checkpointing"
         )
     return _laid(_states(model, Ragged.of(prompts, tokens, mask, owners)), mask)
 
@@ -135,11 +135,11 @@ def _states(model: PreTrainedModel, layout: Ragged) -> Tensor:
 
 
 def _check(prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor) -> None:
-    """What the layouts take for granted: were it not so, the numbers would be wrong without a word."""
+    """What the layouts take for granted: were it not so, the numbers would be wrong silently."""
     if tokens.shape != mask.shape or owners.shape != tokens.shape[:1] or mask.dtype != torch.bool:
         raise DataError(
-            f"tokens {tuple(tokens.shape)}, mask {tuple(mask.shape)} {mask.dtype}, owners {tuple(owners.shape)}: give "
-            "(B, T), (B, T) of torch.bool and (B,)"
+            f"tokens {tuple(tokens.shape)}, mask {tuple(mask.shape)} {mask.dtype}, owners {tuple(owners.shape)}: "
+            "expected shapes (B, T), (B, T) of torch.bool and (B,)"
         )
     if bool((owners[1:] < owners[:-1]).any()) or bool(((owners < 0) | (owners >= len(prompts))).any()):
         raise DataError(
@@ -148,9 +148,9 @@ def _check(prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owner
         )
     if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
         row = int((mask[:, 1:] & ~mask[:, :-1]).any(1).nonzero()[0])
-        raise DataError(f"mask: row {row} has a gap; a completion is counted from its first token on without a hole")
+        raise DataError(f"mask: row {row} has a gap; the mask of a completion must be contiguous from its first token")
     if any(len(p) == 0 for p in prompts):
-        raise DataError("a prompt has no tokens, so nothing predicts its first; give it at least one (its BOS, say)")
+        raise DataError("a prompt has no tokens, so nothing predicts its first token; add at least one (for example BOS)")
 
 
 def _ragged_logits(

@@ -45,8 +45,9 @@ def refuse_unknown_terms(module: torch.nn.Module, terms: dict[str, Any]) -> None
     given = [name for name in ("softcap", "s_aux", "sinks") if terms.get(name) is not None]
     if given:
         raise DataError(
-            f"{type(module).__name__} wants {' and '.join(given)} in its attention, which the shared-prefix layouts do "
-            "not compute; set `model._supports_attention_backend = False` for the plain layouts, which run its own"
+            f"{type(module).__name__} passes {' and '.join(given)} to its attention, which the shared-prefix layouts "
+            "do not support; set `model._supports_attention_backend = False` to use the plain layouts with the "
+            "model's own attention"
         )
 
 

@@ -1,4 +1,4 @@
-"""The reference answer in the place of a completion's own, and what a policy makes of it: one teacher-forced pass, no gradient.
+"""The reference answer in place of a completion's own, and what a policy makes of it: one teacher-forced pass, no gradient.
 
     prompt  reasoning z  [own answer  rest]      sampled
     prompt  reasoning z  y*                      scored, and only at the tokens of y*
@@ -46,7 +46,7 @@ class Replaced:
 
 
 def replaced(tokens: Tokens, one: Answered, given: float = 0.0) -> Replaced | None:
-    """The tokens of a completion with its answer replaced; None where it has none. `given` as in `ReferenceProbability`."""
+    """The tokens of a completion with its answer replaced; None if it has none. `given` as in `ReferenceProbability`."""
     if one.span is None:
         return None
     (start, end), ids = one.span, list(one.ids)
@@ -92,7 +92,7 @@ def substituted(
     at_once: int | None = None,
 ) -> Substituted:
     """What `policy` makes of the reference behind each completion, and, where the source subtracts it, what `policy` or `initial`
-    makes of it behind the prompt alone; log-probs of the temperature-scaled distribution.
+    makes of it behind the prompt only; log-probs of the temperature-scaled distribution.
 
     prompts: P token lists; completions: B, their prompts ascending. at_once: rows of one pass; None is all.
     """
@@ -108,7 +108,10 @@ def substituted(
     if rows:
         logps[places], mask[places] = _scored(policy, prompts, rows, temperature, at_once)
     if source.baseline == "initial" and initial is None:
-        raise DataError(f"{type(source).__name__} subtracts what the run's first weights say; pass them as initial=.")
+        raise DataError(
+            f"{type(source).__name__} subtracts a probability under the initial weights of the run; pass that model as "
+            "initial=."
+        )
     if rows and before is not None:
         distinct = sorted({(prompt, tuple(whole.scored)) for prompt, whole in rows})  # as a rule one of each prompt
         bare, number = [(prompt, Replaced([], list(own))) for prompt, own in distinct], {key: i for i, key in enumerate(distinct)}

@@ -39,8 +39,9 @@ class Policy:
         own = getattr(task, "where", None)
         if own is None and not self.whole:
             raise ConfigError(
-                f"task {task.name}: {type(task).__name__} has no where(problem, text), which says where a completion acts and not "
-                "how; add it to the task, or let the policy say all of its answer (whole: true)"
+                f"task {task.name}: {type(task).__name__} has no where(problem, text), which returns where a "
+                "completion acts without showing how; add it to the task, or let the hint be the whole answer (whole: "
+                "true)"
             )
         asking, generator = _asked(self.model, task)
         ids = asking(problem).ids

@@ -48,7 +48,7 @@ class VllmGenerator:
         try:
             import vllm
         except ModuleNotFoundError as error:
-            raise ConfigError("generator 'vllm': vLLM is not installed; install it, or take transformers") from error
+            raise ConfigError("generator 'vllm': vLLM is not installed; install it, or use transformers") from error
         self.tokens, self.decoding, self.at_once = tokens, decoding, at_once
         folder = folder_of(model)
         base = adapter_base(folder)
@@ -66,14 +66,14 @@ class VllmGenerator:
             self._llm = vllm.LLM(**(settings | engine))
         except TypeError as error:
             raise ConfigError(
-                f"vLLM {vllm.__version__} refused an argument ({error}); 0.10.2 or later is needed"
+                f"vLLM {vllm.__version__} rejected an argument ({error}); version 0.10.2 or later is needed"
             ) from error
         self._vllm = vllm
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         """For each request one generation a seed, in order; logps (T,) in nats of the distribution that was sampled from.
 
-        DataError where vLLM gives another number of completions, or ends one otherwise than by "stop" or "length".
+        DataError if vLLM gives another number of completions, or ends one otherwise than by "stop" or "length".
         """
         return one_by_one(requests, self._drawn)
 
@@ -82,7 +82,7 @@ class VllmGenerator:
         settings = [self._vllm.SamplingParams(**asked(self.decoding, self.tokens, seed)) for _, seed in rows]
         outputs = self._llm.generate(prompts, settings, use_tqdm=False, lora_request=self._lora)
         if len(outputs) != len(prompts):
-            raise DataError(f"vLLM gave {len(outputs)} completions for {len(prompts)} requests")
+            raise DataError(f"vLLM returned {len(outputs)} completions for {len(prompts)} requests")
         return [self._generation(output.outputs[0]) for output in outputs]
 
     def _generation(self, output: Any) -> Generation:
@@ -113,7 +113,9 @@ def made(
 ) -> Generation:
     """A generation of token ids, its text by this side's tokenizer, or of text where ids are not told; finish as vLLM says it."""
     if finish not in ("stop", "length"):
-        raise DataError(f"a completion ended with {finish!r}; only 'stop' and 'length' are samples: was it aborted?")
+        raise DataError(
+            f"a completion ended with {finish!r}; only 'stop' and 'length' are valid samples: was the request aborted?"
+        )
     if ids is None:
         return Generation(tokens.marked(str(text), finish == "stop"), None, None, None, finish)
     known = logps is not None and len(logps) == len(ids) and None not in logps
@@ -127,10 +129,11 @@ class _Again(Exception):
 
 @GENERATORS.register
 class ServerGenerator:
-    """`POST {url}/v1/completions` of vLLM's server or one that speaks alike; one request a sample, `concurrency` at a time.
+    """`POST {url}/v1/completions` of vLLM's server or a compatible one; one request per sample, `concurrency` at a time.
 
-    A request is tried again after a broken connection, 429 and 5xx, at most `attempts` times, waiting 1, 2, 4, ... seconds up
-    to 30; any other refusal ends the evaluation with the server's words. `model` is the name under which it is served.
+    A request is tried again after a broken connection, 429 and 5xx, at most `attempts` times, waiting 1, 2, 4, ...
+    seconds up to 30; any other refusal ends the evaluation with the server's words. `model` is the name of the served
+    model.
     """
 
     name, local = "server", False
@@ -155,7 +158,7 @@ class ServerGenerator:
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(
-                f"server {url!r}: give its address with http:// or https://, such as http://localhost:8000"
+                f"server {url!r}: the address must start with http:// or https://, such as http://localhost:8000"
             )
         self.url = url.rstrip("/").removesuffix("/v1") + "/v1/completions"
         self.model, self.tokens, self.decoding = model, tokens, decoding
@@ -182,15 +185,16 @@ class ServerGenerator:
             self._reported = True
             error = state.outcome and state.outcome.exception()
             warnings.warn(
-                f"{self.url}: {error or type(error).__name__}; asked again up to {self._attempts} times, each for at most "
-                f"{self._seconds:g} s. Look whether the server is up and its model loaded; Ctrl-C keeps what is committed"
+                f"{self.url}: {error or type(error).__name__}; retrying up to {self._attempts} times, each for at most "
+                f"{self._seconds:g} s. Check that the server is running and its model is loaded; Ctrl-C keeps "
+                "committed samples"
             )
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         """For each request one generation a seed, in order; token_ids and logps (T,) in nats where the server tells them and
         its log-probs are the sampler's (temperature 1, nothing cut), else None.
 
-        ConfigError with the server's words where it refuses a request; DataError where it gives no answer in `attempts`
+        ConfigError with the server's words where it refuses a request; DataError if it gives no answer in `attempts`
         tries, or none that is a completion. Nothing of the call is kept then.
         """
         return one_by_one(requests, self._drawn)
@@ -225,8 +229,8 @@ class ServerGenerator:
         except RetryError as error:
             last = error.last_attempt.exception()
             raise DataError(
-                f"{self.url}: no answer in {self._attempts} attempts, last {last or type(last).__name__}; what was committed "
-                "stays, and the same command goes on once the server is back"
+                f"{self.url}: no answer in {self._attempts} attempts, last {last or type(last).__name__}; committed "
+                "samples are kept, and the same command continues once the server is back"
             ) from last
 
     def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,8 +242,8 @@ class ServerGenerator:
                     raise DataError(f"{self.url}: answered with more than {LONGEST_ANSWER:,} bytes, no completion")
                 if time.monotonic() > due:  # each piece came in time, the whole did not
                     raise DataError(
-                        f"{self.url}: no whole answer within {self._seconds:g} s, {len(said):,} bytes of one; what was committed "
-                        "stays, and the same command goes on once the server answers"
+                        f"{self.url}: no whole answer within {self._seconds:g} s, {len(said):,} bytes of one; "
+                        "committed samples are kept, and the same command continues once the server responds"
                     )
         words = f"{response.status_code}: {said[:500].decode('utf-8', 'replace')}"
         if response.status_code == 429 or response.status_code >= 500:
@@ -249,7 +253,7 @@ class ServerGenerator:
         try:
             answer = json.loads(said)
         except (ValueError, RecursionError) as error:  # cut off, not UTF-8, nested without end
-            raise _Again(f"an answer that is no JSON ({error})") from error
+            raise _Again(f"a response that is not JSON ({error})") from error
         if not isinstance(answer, dict):
             raise DataError(f"{self.url}: answered {str(answer)[:100]!r}, no completion")
         return answer

@@ -1,4 +1,4 @@
-"""What is believed of a folder that holds a policy: safetensors of its own, small files that can be read, every tensor there.
+"""Validate a policy folder before loading: safetensors only, readable small files, all tensors present.
 
 transformers would unpickle `pytorch_model.bin`, follow an index out of the folder, and draw tensors that are missing at random.
 """
@@ -43,15 +43,15 @@ def check_files(folder: Path) -> None:
 
 
 def _check_layers(folder: Path, names: list[str]) -> None:
-    """ConfigError where config.json asks for more layers than there are tensors: transformers builds all before it looks."""
+    """ConfigError if config.json asks for more layers than there are tensors: transformers builds all before it looks."""
     config = read_json(folder / "config.json", error=ConfigError, advice=AGAIN, strict=False)
     large = {name: value for name, value in _counts(config) if value > FEW}
     tensors = sum(_tensors_in(folder / name) for name in names) if large else 0
     for name, value in large.items():
         if value > tensors:
             raise ConfigError(
-                f"{folder / 'config.json'}: {name} = {value:,}, and the weight files hold {tensors:,} tensors; put back the "
-                f"config.json that belongs to them, or {AGAIN}"
+                f"{folder / 'config.json'}: {name} = {value:,}, but the weight files hold {tensors:,} tensors; restore "
+                f"the matching config.json, or {AGAIN}"
             )
 
 
@@ -87,7 +87,7 @@ def _named(folder: Path) -> list[str]:
         return ["model.safetensors"]
     listed = read_json(folder / INDEX, error=ConfigError, advice=AGAIN, strict=False).get("weight_map")
     if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
-        raise ConfigError(f"{folder / INDEX}: weight_map names no file for each tensor; {AGAIN}")
+        raise ConfigError(f"{folder / INDEX}: weight_map does not name a file for each tensor; {AGAIN}")
     return sorted(set(listed.values()))
 
 
@@ -102,11 +102,11 @@ def _check_weights(folder: Path, names: list[str]) -> None:
             pickled = sorted(one.name for one in folder.glob("*") if _is_pickled(one))
             why = f"; {pickled[0]} is a pickle, which can run code when it is read" if pickled else ""
             raise ConfigError(
-                f"{folder}: no {name}{why}. Only safetensors are read: where you trust the files, convert them once by "
+                f"{folder}: no {name}{why}. Only safetensors are read: if you trust the files, convert them once with "
                 "model.save_pretrained(FOLDER)"
             )
         if names != ["model.safetensors"] and names != [ADAPTER_WEIGHTS] and file.resolve().parent not in homes:
-            raise ConfigError(f"{file}: links to {file.resolve()}, outside the folder; copy that file here")
+            raise ConfigError(f"{file}: links to {file.resolve()}, outside the folder; copy that file into the folder")
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def loading(what: str) -> Iterator[None]:
 
 
 def whole(load: Callable[..., Any], source: str, *args: Any, **kwargs: Any) -> Any:
-    """load(source, ...) from safetensors; ConfigError where tensors are missing (transformers draws them), of another shape, or
+    """load(source, ...) from safetensors; ConfigError if tensors are missing (transformers draws them), of another shape, or
     superfluous (transformers drops them, as of layers beyond num_hidden_layers).
 
     load: `from_pretrained` of a model class, or what hands its keywords on to one.
@@ -131,17 +131,20 @@ def whole(load: Callable[..., Any], source: str, *args: Any, **kwargs: Any) -> A
         model, info = load(source, *args, **kwargs, use_safetensors=True, output_loading_info=True)
     lacking = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
     if lacking:
-        raise ConfigError(f"model {source!r}: its weight files lack the tensor {_several(lacking)}; {AGAIN}, with all its weights")
+        raise ConfigError(
+            f"model {source!r}: the weight files lack the tensor {_several(lacking)}; {AGAIN}, with all its weights"
+        )
     if left := sorted(name for name in map(str, info["unexpected_keys"]) if not name.endswith(_COMPUTED)):
         raise ConfigError(
-            f"model {source!r}: its config.json has no place for the tensor {_several(left)} of its weight files, so another "
-            f"model than was saved would run; put back the config.json that belongs to them (num_hidden_layers?), or {AGAIN}"
+            f"model {source!r}: config.json has no place for the tensor {_several(left)} of the weight files, so a "
+            "different model from the saved one would run; restore the matching config.json (num_hidden_layers?), or "
+            f"{AGAIN}"
         )
     return model
 
 
 def check_adapter(folder: Path, model: Any) -> None:
-    """ConfigError where an adapter's file has a tensor that the model with this adapter has no place for; PEFT drops it."""
+    """ConfigError if an adapter's file has a tensor that the model with this adapter has no place for; PEFT drops it."""
     from peft import get_peft_model_state_dict
     from safetensors import safe_open
 
@@ -151,8 +154,8 @@ def check_adapter(folder: Path, model: Any) -> None:
         known = set(get_peft_model_state_dict(model))
     if left := sorted(names - known):
         raise ConfigError(
-            f"{folder}: {ADAPTER} and its base have no place for the tensor {_several(left)} of {ADAPTER_WEIGHTS}, so another "
-            f"adapter than was saved would run; put back the {ADAPTER} that belongs to it, or name the right base"
+            f"{folder}: {ADAPTER} and its base have no place for the tensor {_several(left)} of {ADAPTER_WEIGHTS}, so "
+            f"a different adapter from the saved one would run; restore the matching {ADAPTER}, or set the right base"
         )
 
 

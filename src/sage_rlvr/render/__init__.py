@@ -1,4 +1,7 @@
-"""Render reports: values of `results.page` become an offline HTML file, Markdown and figures. Does not import torch.
+"""Reports: values of `results.page` -> one offline HTML file, Markdown and figures. No torch.
+
+Read build.py first (`Page` writes the files from the templates), then figures.py (SVG figures), markup.py (tables and
+text) and style.py.
 
     Page(page_of(Results.read("runs/demo"))).write(Path("report.html"))
 """

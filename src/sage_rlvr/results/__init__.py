@@ -1,8 +1,12 @@
-"""Read stored results, compare them and print the comparisons. Does not import torch.
+"""Results: stored numbers read once, compared once, and printed. No torch.
 
-results = Results.read("runs/demo")        a folder, run, record, sample store or summary
-rows = compare(results)                    all comparisons of the design, Holm-corrected in two families
-print(words.answer(rows))                  one line that answers the design's questions
+Read read.py first (`Results.read`, the only code that opens result folders), then comparisons.py (`compare`, the list of
+corrected comparisons), words.py (a row as a sentence) and tables.py. summary.py and stored.py write and read
+summary.json; page/ computes the values of a report.
+
+    results = Results.read("runs/demo")        any folder, run, record, store or stored summary
+    rows = compare(results)                    THE list: pairs from the design, corrected once in two families
+    print(words.answer(rows))                  one line that answers the folder's question
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""A run on disk: its record, metrics and checkpoints, and how signals stop it.
+"""Run directories: configuration, metrics, checkpoints, and interruption.
 
-    run.json               the record of the run: resolved configuration, versions, git state, platform, warnings
+Read run_dir.py first (`RunDir`, what a run reads and writes), then record.py (run.json, and when a restart is the same
+run), checkpoints.py, files.py (atomic writes) and signals.py (stopping after the current step).
+
+    run.json               what was run: resolved configuration, versions, git state, platform, warnings
     metrics.jsonl          one strict-JSON line per step; keys under "time/" are exempt from bitwise equality
     checkpoints/step-000050/   safetensors and JSON, MANIFEST.json (sizes and SHA-256) written last
-    lock, lock.owner.json  the operating system's lock, and its owner
+    lock, lock.owner.json  the operating system's lock, and who holds it
 
-After a kill at any time, a run continues from its last complete checkpoint; later rows of metrics are dropped and computed
+Killed at any instant, a run continues from its last complete checkpoint; rows of metrics after it are dropped and made
 again.
 """
 

@@ -1,7 +1,11 @@
-"""Tasks: problems, how they are asked, and how a completion is verified. One task a file; what a task is stands in `base`.
+"""Tasks: a problem set, a prompt format and a verifier. One task per file.
 
-TASKS["countdown"] (counts={3: 1.0}, max_number=9)      a task of a recipe: task: {name: countdown, counts: {3: 1.0}, ...}
-task_named("math500", template="sage")                 a task of the command line, by one word
+Read base.py first (the protocol `Task`), then countdown/ (the built-in task), math.py and math_sets.py (mathematics data
+sets), and jsonl.py (your own rows and reward function). prompts.py and chat.py render prompts; rows.py and datasets.py
+read data. repair/, word_problems/, knights_and_knaves.py and reasoning_gym.py are further tasks; teachers/ has hints.
+
+    TASKS["countdown"] (counts={3: 1.0}, max_number=9)      a task of a recipe: task: {name: countdown, counts: {3: 1.0}, ...}
+    task_named("math500", template="sage")                 a task of the command line, by one word
 """
 
 from __future__ import annotations

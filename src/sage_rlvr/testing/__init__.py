@@ -1,7 +1,10 @@
-"""The laws that a part must obey, as functions: those of this package are held to them, and so can be your own.
+"""The laws that a part must satisfy, as functions that raise AssertionError; for your own parts too.
 
-from sage_rlvr.testing import check_guide, check_method
-check_guide(MyGuide())                    # AssertionError says which law is broken
+Read guides.py (laws of a guide), parts.py (laws of advantages, surrogates and the other parts) and method.py (laws of a
+whole method). tried.py has the signals that the laws are tested on.
+
+    from sage_rlvr.testing import check_guide, check_method
+    check_guide(MyGuide())                    # AssertionError names the violated law
 """
 
 from __future__ import annotations

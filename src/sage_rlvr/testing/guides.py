@@ -39,7 +39,7 @@ class _NoHalf(TorchDispatchMode):
 
 def check_guide(guide: Guide, seed: int = 0) -> None:
     """All laws of a guide: values, padding, order, repeatability, gradient, precision, micro-batches, recipe."""
-    assert isinstance(guide, Guide), f"{guide!r} lacks one of needs, depends_on, equation"
+    assert isinstance(guide, Guide), f"{guide!r} lacks needs, depends_on or equation"
     check_values(guide, seed)
     check_padding(guide, seed)
     check_order(guide, seed)
@@ -60,7 +60,7 @@ def check_values(guide: Guide, seed: int) -> None:
     log_q = run(guide, given)
     low, high = band_of(guide)
     assert log_q.dtype == torch.float32 and log_q.shape == given.mask.shape, "log q is (B, T) float32"
-    assert bool((log_q[~given.mask] == 0).all()), f"an uncounted token keeps its reference log-prob: log q is 0 there; {READ}"
+    assert bool((log_q[~given.mask] == 0).all()), f"log q must be 0 at uncounted tokens; {READ}"
     assert bool(log_q.isfinite().all()), f"log q is not finite; keep q above 0, and {READ}"
     least = math.log(low) if low > 0 else -math.inf
     inside = bool(((log_q >= least - 1e-6) & (log_q <= math.log(high) + 1e-6)).all())
@@ -72,11 +72,11 @@ def check_padding(guide: Guide, seed: int) -> None:
     given = signals(seed)
     columns = given.mask.shape[1]
     right = run(guide, changed(given, lambda value: torch.cat([value, padding(value)], dim=1)))
-    assert torch.equal(right[:, :columns], run(guide, given)) and not right[:, columns:].any(), f"right padding matters; {READ}"
+    assert torch.equal(right[:, :columns], run(guide, given)) and not right[:, columns:].any(), f"right padding changes q; {READ}"
     left = run(guide, changed(given, lambda value: torch.cat([padding(value), value], dim=1)))
-    assert torch.equal(left[:, 7:], run(guide, given)), f"left padding matters; {READ}"
+    assert torch.equal(left[:, 7:], run(guide, given)), f"left padding changes q; {READ}"
     middle = run(guide, changed(given, holed))
-    said = f"what an environment says in the middle of an episode matters; {READ}"
+    said = f"tokens of an environment in the middle of an episode change q; {READ}"
     assert torch.equal(unholed(middle), run(guide, given)), said
 
 
@@ -85,23 +85,23 @@ def check_order(guide: Guide, seed: int) -> None:
     given = signals(seed)
     order = torch.randperm(len(given.mask), generator=torch.Generator().manual_seed(seed))
     permuted = changed(given, lambda value: value[order], given.row_ids[order])
-    said = "the order of the rows matters; take noise from key by signals.row_ids, and nothing from a row's place"
+    said = "the order of the rows changes q; draw noise with key and signals.row_ids, independent of the position of a row"
     assert torch.equal(run(guide, permuted), run(guide, given)[order]), said
 
 
 def check_repeats(guide: Guide, seed: int) -> None:
-    """The same arguments give the same answer, whatever happened before: noise comes from the key alone."""
+    """The same arguments give the same answer, whatever happened before: noise comes from the key only."""
     given = signals(seed)
     first = run(guide, given)
     torch.rand(3)
     run(guide, signals(seed + 1), step=7)
-    assert torch.equal(run(guide, given), first), "two calls differ; take noise from key, and keep nothing between calls"
+    assert torch.equal(run(guide, given), first), "two calls differ; draw noise from key, and store nothing between calls"
 
 
 def check_no_gradient(guide: Guide) -> None:
     """Leaves that want a gradient reach the guide itself, as they would if `Signals` did not detach."""
     given = uncast(signals(0), lambda value: torch.nan_to_num(value).requires_grad_(True))
-    assert not run(guide, given).requires_grad, "a gradient passes; decorate the call with @torch.no_grad()"
+    assert not run(guide, given).requires_grad, "q has a gradient; decorate the call with @torch.no_grad()"
 
 
 def check_precision(guide: Guide, seed: int) -> None:
@@ -118,5 +118,5 @@ def check_rows_apart(guide: Guide, seed: int) -> None:
     """A row's q does not depend on the other rows, unless the guide says that it depends on the batch."""
     given = signals(seed)
     part = changed(given, lambda value: value[2:4], given.row_ids[2:4])
-    said = "q depends on other rows; say depends_on = 'batch', or look at one row at a time"
+    said = "q depends on other rows; declare depends_on = 'batch', or use one row at a time"
     assert torch.equal(run(guide, part), run(guide, given)[2:4]), said

@@ -27,10 +27,10 @@ def check_method(method: Method, seed: int = 0) -> None:
         spread = changed(given, holed)
         other, again = _descent(method, spread)
         same = torch.allclose(loss, other, atol=1e-6) and torch.allclose(gradient, unholed(again), atol=1e-6)
-        assert same, "what an environment says in the middle of an episode matters"
+        assert same, "tokens of an environment in the middle of an episode change the loss"
     else:
         _credited(method, given)
-    assert method.describe(), "a method describes itself"
+    assert method.describe(), "describe() of the method is empty"
     if method.anchor is not None:
         check_guide(method.anchor.guide, seed)
     if method.buffer is not None:
@@ -55,6 +55,6 @@ def _descent(method: Method, given: Signals) -> tuple[Tensor, Tensor]:
     )  # fmt: skip
     loss, metrics = objective(method, batch, 1, 4)
     (gradient,) = torch.autograd.grad(loss, logps)
-    assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient are finite"
-    assert not gradient[~mask].any() and all(map(math.isfinite, metrics.values())), "what is off the mask counts"
+    assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient must be finite"
+    assert not gradient[~mask].any() and all(map(math.isfinite, metrics.values())), "values off the mask change the loss"
     return loss.detach(), gradient

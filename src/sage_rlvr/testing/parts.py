@@ -1,4 +1,4 @@
-"""The laws of the other parts of a method, one function for each kind."""
+"""The laws of the other parts of a method, one function per kind."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def check_advantage(advantage: Advantage, seed: int = 0) -> None:
     part, size = at_step(advantage, 0, 4), max(4, getattr(advantage, "least_group", 2))
     rewards = torch.randint(0, 2, (6, size), generator=torch.Generator().manual_seed(seed)).float()
     found = _paid("advantage", part, rewards.clone().requires_grad_(True), seed)
-    assert found.shape == rewards.shape and found.dtype == torch.float32, "advantages are (P, G) float32"
-    assert bool(found.isfinite().all()) and not found.requires_grad, "advantages are finite and have no gradient"
+    assert found.shape == rewards.shape and found.dtype == torch.float32, "advantages must be (P, G) float32"
+    assert bool(found.isfinite().all()) and not found.requires_grad, "advantages must be finite and without gradient"
     if hasattr(part, "dead") or not has_state(part):
         check_dead("advantage", part, size, seed)
     if getattr(part, "random", False):
@@ -43,7 +43,7 @@ def check_advantage(advantage: Advantage, seed: int = 0) -> None:
 def _check_draws(part: Any, rewards: Tensor, seed: int) -> None:
     """An advantage that draws: one step and key draw the same again, and `expected` is the mean of its draws."""
     draws = torch.stack([_paid("advantage", part, rewards, seed, step) for step in range(400)])
-    assert torch.equal(draws[0], _paid("advantage", part, rewards, seed, 0)), "the same step and key draw the same"
+    assert torch.equal(draws[0], _paid("advantage", part, rewards, seed, 0)), "the same step and key must give the same draws"
     gap = (draws.mean(dim=0) - _paid("advantage", part, rewards, seed, None)).abs()
     assert bool((gap <= 5 * draws.std(dim=0) / 20 + 1e-4).all()), "its `expected` is not the mean of its draws"
 
@@ -62,7 +62,7 @@ def check_dead(kind: Literal["advantage", "reward_transform"], part: Any, size: 
             try:
                 found.append(_paid(kind, part, rewards, seed + place)[:5])
             except DataError:
-                assert wanted == "refused", f"{name}: it refuses these rewards; declare 'refused'"
+                assert wanted == "refused", f"{name}: the advantage rejects these rewards; declare 'refused'"
                 break
         else:
             paid, said = torch.stack(found), "not refused" if wanted == "refused" else f"{wanted} is declared"
@@ -105,8 +105,8 @@ def check_surrogate(surrogate: Surrogate, seed: int = 0) -> None:
     given = signals(seed)
     ratios = torch.zeros(given.mask.shape, requires_grad=True)
     loss, found = surrogate(ratios, torch.ones(len(given.mask), 1), given.mask)
-    assert loss.shape == given.mask.shape and loss.requires_grad, "a surrogate gives (B, T) losses in the graph"
-    assert all(math.isfinite(value) for value in found.values()), "its numbers are finite"
+    assert loss.shape == given.mask.shape and loss.requires_grad, "a surrogate must return (B, T) losses with a gradient"
+    assert all(math.isfinite(value) for value in found.values()), "its statistics must be finite"
     check_recipe("surrogate", surrogate)
 
 
@@ -118,7 +118,7 @@ def check_reduction(reduction: Reduction, seed: int = 0) -> None:
     whole = reduction(values, mask, budget)
     parts = [reduction(values[i : i + 1], mask[i : i + 1], budget) for i in range(len(mask))]
     assert bool(whole.isfinite()) and torch.allclose(whole, torch.stack(parts).sum()), "micro-batches do not add up"
-    assert reduction.divisor in ("row", "batch", "constant"), "divisor is row, batch or constant"
+    assert reduction.divisor in ("row", "batch", "constant"), "divisor must be row, batch or constant"
     check_recipe("reduction", reduction)
 
 
@@ -127,7 +127,7 @@ def check_reward_transform(transform: RewardTransform, seed: int = 0) -> None:
     rewards = torch.randint(0, 2, (6, 4), generator=torch.Generator().manual_seed(seed)).float()
     found = _paid("reward_transform", transform, rewards, seed)
     assert found.shape == rewards.shape and bool(found.isfinite().all()), (
-        "a reward transform gives (P, G) finite rewards"
+        "a reward transform must return (P, G) finite rewards"
     )
     if hasattr(transform, "dead"):
         check_dead("reward_transform", transform, 4, seed)
@@ -138,8 +138,8 @@ def check_token_weight(weight: TokenWeight, seed: int = 0) -> None:
     """(B, T), finite at counted tokens, without gradient."""
     given = signals(seed)
     found = value_of("token_weight", weight, given)
-    assert found.shape == given.mask.shape, "a token weight is (B, T)"
-    assert bool(found[given.mask].isfinite().all()) and not found.requires_grad, "it is finite and has no gradient"
+    assert found.shape == given.mask.shape, "a token weight must be (B, T)"
+    assert bool(found[given.mask].isfinite().all()) and not found.requires_grad, "a token weight must be finite, without gradient"
     check_recipe("token_weight", weight)
 
 
@@ -147,13 +147,13 @@ def check_loss_term(term: LossTerm, seed: int = 0) -> None:
     """Weights (B, T), finite and 0 off the mask, without gradient; values (B, T), finite at counted tokens, in the graph."""
     given = replace(signals(seed), advantages=torch.ones(5))
     weights = value_of("loss_term", term, given, 1, 4)
-    assert weights.shape == given.mask.shape and not weights.requires_grad, "weights are (B, T), without gradient"
-    assert bool(weights.isfinite().all()) and not weights[~given.mask].any(), "weights are finite, and 0 off the mask"
+    assert weights.shape == given.mask.shape and not weights.requires_grad, "weights must be (B, T), without gradient"
+    assert bool(weights.isfinite().all()) and not weights[~given.mask].any(), "weights must be finite, and 0 off the mask"
     leaf = torch.where(given.mask, given.old_logps, 0.0).requires_grad_(True)
     batch = Batch(2 * leaf, leaf.detach(), None, given.mask, torch.ones(5), entropies=-leaf)
     values = term.values(batch)
-    assert values.shape == given.mask.shape and values.requires_grad, "values are (B, T), in the graph"
-    assert bool(values[given.mask].isfinite().all()), "values are finite"
+    assert values.shape == given.mask.shape and values.requires_grad, "values must be (B, T), with a gradient"
+    assert bool(values[given.mask].isfinite().all()), "values must be finite"
     check_recipe("loss_term", term)
 
 
@@ -173,9 +173,9 @@ def check_reward_source(source: RewardSource) -> None:
         assert whole.shape == (4,) and whole.dtype == torch.float32 and bool(whole.isfinite().all()), (
             "(B,) finite float32"
         )
-        assert not whole.requires_grad, "a reward has no gradient"
-        assert torch.allclose(whole[1:2], one), "a completion is paid for itself, whatever the others are"
-    assert float(paid.support[2]) == 0, "a completion without an answer has no support"
+        assert not whole.requires_grad, "a reward must have no gradient"
+        assert torch.allclose(whole[1:2], one), "the reward of a completion must not depend on the others"
+    assert float(paid.support[2]) == 0, "a completion without an answer must have no support"
     assert source.baseline in ("initial", "current", "none") and 0 <= source.given < 1 and source.ngram >= 1, (
         "its settings"
     )
@@ -186,25 +186,25 @@ def check_rollout_plan(plan: RolloutPlan) -> None:
     """(P,) bool, each group by itself; a running state is pure; of a second stage (P,) whole numbers."""
     rewards, state = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]), start_of({"rollout": plan})
     kept = kept_by(plan, rewards, state)
-    assert kept.shape == (3,) and kept.dtype == torch.bool and plan.max_refills >= 0, "keeps gives (P,) bool"
+    assert kept.shape == (3,) and kept.dtype == torch.bool and plan.max_refills >= 0, "keeps must return (P,) bool"
     assert torch.equal(kept[1:2], kept_by(plan, rewards[1:2], state)), (
-        "a group is kept for itself, whatever the others are"
+        "whether a group is kept must not depend on the others"
     )
     if state:
         after, again = learned_by(plan, rewards, state)["rollout"], learned_by(plan, rewards, state)["rollout"]
         before = start_of({"rollout": plan})["rollout"]
         assert equal(after, again) and equal(state["rollout"], before), (
-            "the state that is given stays; return a new one"
+            "the given state was modified; return a new one"
         )
         kinds = {name: one.dtype for name, one in before.items()}
         assert {name: one.dtype for name, one in after.items()} == kinds, (
-            "the new state has the names and dtypes of the first"
+            "the new state must have the names and dtypes of the first"
         )
     if is_staged(plan):
         extra = plan.extra(rewards)
-        assert extra.shape == (3,) and extra.dtype == torch.int64, "extra gives (P,) int64"
-        assert bool((extra >= 0).all()) and int(extra.max()) <= plan.max_completions - 3, "at most `max_completions` in both stages"
-        assert torch.equal(extra, plan.extra(rewards)), "an allocation is a function of the rewards"
+        assert extra.shape == (3,) and extra.dtype == torch.int64, "extra must return (P,) int64"
+        assert bool((extra >= 0).all()) and int(extra.max()) <= plan.max_completions - 3, "`max_completions` bounds both stages"
+        assert torch.equal(extra, plan.extra(rewards)), "an allocation must be a function of the rewards"
     check_recipe("rollout_plan", plan)
 
 
@@ -219,22 +219,22 @@ def check_buffer(buffer: Buffer, seed: int = 0) -> None:
     budget = buffer_budget(buffer, rows, rows.mask.shape[1])
     loss, numbers = buffer_loss(buffer, off, rows, budget)
     (gradient,) = torch.autograd.grad(loss, off)
-    assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient are finite"
-    assert not gradient[~rows.mask].any() and all(map(math.isfinite, numbers.values())), "what is off the mask counts"
+    assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient must be finite"
+    assert not gradient[~rows.mask].any() and all(map(math.isfinite, numbers.values())), "values off the mask change the loss"
     parts = [buffer_loss(buffer, off[rows.owners == n], rows.of_owners(n, n + 1), budget) for n in (0, 1)]
-    assert torch.allclose(sum(part[0] for part in parts), loss), "a prompt's loss does not depend on the others"
+    assert torch.allclose(sum(part[0] for part in parts), loss), "the loss of a prompt must not depend on the others"
     sums = {name: sum(part[1][name] for part in parts) for name in numbers}
     assert all(math.isclose(sums[name], numbers[name], abs_tol=1e-5) for name in numbers), (
         "divide a sum over rows by rows.whole"
     )
     none = buffer.rows(Answers.of(buffer.start()), 0, KEY, torch.tensor([4, 9]))
-    assert not buffer_loss(buffer, torch.zeros(0, 0), none, 1.0)[0].any(), "an empty buffer adds nothing"
+    assert not buffer_loss(buffer, torch.zeros(0, 0), none, 1.0)[0].any(), "an empty buffer must add 0"
     check_recipe("buffer", buffer)
 
 
 def check_schedule(schedule: Schedule) -> None:
     """A finite float at every step, the same whenever it is asked."""
     values = [schedule(step, 20) for step in range(20)]
-    assert all(math.isfinite(value) for value in values), "a schedule gives finite numbers"
-    assert values == [schedule(step, 20) for step in range(20)], "a schedule has no memory"
+    assert all(math.isfinite(value) for value in values), "a schedule must return finite numbers"
+    assert values == [schedule(step, 20) for step in range(20)], "a schedule must have no memory"
     check_recipe("schedule", schedule)

@@ -1,4 +1,4 @@
-"""What the laws are tried on: random signals, their changes, what a part gives for them, and its recipe."""
+"""Fixtures of the laws: random signals and variants of them, the value of a part, and its recipe."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def value_of(kind: str, part: Any, *args: Any) -> Any:
     again, same = called(part, kind, start, torch.device("cpu"), *args)
     before, own = start_of({kind: part})[kind], after[kind]
     assert torch.equal(found, again) and equal(own, same[kind]), (
-        "the same state gives the same value and the same new state"
+        "the same state must give the same value and the same new state"
     )
-    assert equal(start[kind], before), "the state that is given stays as it is; return a new one"
+    assert equal(start[kind], before), "the given state was modified; return a new one"
     assert own and {n: t.dtype for n, t in own.items()} == {n: t.dtype for n, t in before.items()}, (
-        "the new state has the names and dtypes of the one at the start"
+        "the new state must have the names and dtypes of the initial one"
     )
-    assert all(bool(one.double().isfinite().all()) for one in own.values()), "a state is finite"
+    assert all(bool(one.double().isfinite().all()) for one in own.values()), "a state must be finite"
     return found
 
 

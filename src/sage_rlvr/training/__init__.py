@@ -1,1 +1,7 @@
-"""Training: `loop`, the readable reference and the CPU default; `trl`, the adapter for the TRL trainer."""
+"""Training engines: `loop` (plain torch, the readable reference and the default on a CPU), `trl/` and `verl/`.
+
+Read loop.py first (`train_step` is GRPO and SAGE on one screen), then rollouts.py (groups with their rewards),
+scores.py (log-probs and entropies), reference.py (pi_ref) and steps.py (metrics, checkpoints, stopping).
+sft.py and offline.py train on given completions. trl/ and verl/ pass the same `Method` to those trainers; counts/ is
+the dry run.
+"""

@@ -1,6 +1,6 @@
-"""The answer buffer of a run: what fills it before step 0, what a rollout adds to it, and its term in an update.
+"""The replay buffer of a run: warm start before step 0, additions from each rollout, and the loss term of an update.
 
-    fill (base, file, oracle) -> [ rollout -> add -> draw, score, term of the loss ] per step       core/buffers says the rules
+    fill (base, file, oracle) -> [ rollout -> add -> draw, score, term of the loss ] per step       core/buffers has the rules
 
 Its content is a value of the loop's running state, replaced when a step is done: one that diverges adds nothing.
 """
@@ -63,7 +63,7 @@ def fill(loop: Loop, say: Say = tell) -> bool:
     """Put into the buffer what base, file and task give, within the bounds; False where the method asks for none of these.
 
     `say` gets a line with the cost of each. A function of the recipe: the completions of a problem depend on (seed, problem,
-    sample) alone.
+    sample) only.
     """
     buffer = loop.method.buffer
     if buffer is None or not (buffer.base or buffer.file or buffer.oracle):
@@ -74,18 +74,18 @@ def fill(loop: Loop, say: Say = tell) -> bool:
             kept = buffer.rule.add(kept, part)
         tried = int(kept.tried[:, 1].sum())
         say(
-            f"buffer: {tried:,} completions of {len(kept.tried):,} problems sampled from the base in "
-            f"{time.perf_counter() - began:,.0f} s, {int(kept.sampled):,} tokens; {int(kept.tried[:, 2].sum()):,} right, "
-            f"{len(kept):,} answers of {len(torch.unique(kept.problem)):,} problems stored"
+            f"buffer: {tried:,} completions of {len(kept.tried):,} problems sampled from the base model in "
+            f"{time.perf_counter() - began:,.0f} s, {int(kept.sampled):,} tokens; {int(kept.tried[:, 2].sum()):,} "
+            f"right, {len(kept):,} answers of {len(torch.unique(kept.problem)):,} problems stored"
         )
     if buffer.file is not None:
         before = len(kept)
         kept = buffer.rule.add(kept, file_answers(loop, buffer.file))
-        say(f"buffer: {len(kept) - before:,} answers stored from {buffer.file}")
+        say(f"buffer: {len(kept) - before:,} answers loaded from {buffer.file}")
     if buffer.oracle:
         before = len(kept)
         kept = buffer.rule.add(kept, true_answers(loop))
-        say(f"buffer: {len(kept) - before:,} right answers stored that {loop.task.name} lists (an oracle)")
+        say(f"buffer: {len(kept) - before:,} correct answers stored from the list of {loop.task.name} (an oracle)")
     loop.parts = {**loop.parts, FIELD: kept.tensors()}
     return True
 
@@ -143,29 +143,31 @@ def file_answers(loop: Loop, file: str) -> Answers:
     that the tokenizer cannot spell.
     """
     numbers, lines, pairs = loop.numbers, [], []
-    for line, row in read_json_lines(file, advice='give lines {"problem": id, "completion": text}'):
+    for line, row in read_json_lines(file, advice='each line must be {"problem": id, "completion": text}'):
         where, problem, text = f"{file}:{line}", row.get("problem"), row.get("completion")
         if not isinstance(text, str) or not isinstance(problem, str | int):
             raise DataError(f'{where}: give {{"problem": id, "completion": text}}, not {str(row)[:80]}')
         if str(problem) not in numbers:
             raise DataError(
-                f"{where}: problem {problem!r} is none of the {len(numbers):,} training problems of {loop.task.name}; write "
-                "the id that the task gives it"
+                f"{where}: problem {problem!r} is none of the {len(numbers):,} training problems of {loop.task.name}; "
+                "use the problem id of the task"
             )
         lines.append(where)
         pairs.append((loop.problems[numbers[str(problem)]], text))
     if not pairs:
-        raise DataError(f'{file}: holds no answers; give lines {{"problem": id, "completion": text}}, or leave buffer.file out')
+        raise DataError(f'{file}: contains no answers; write lines {{"problem": id, "completion": text}}, or remove buffer.file')
     ids = [[*loop.tokens.encode(text), loop.tokens.eos_id] for _, text in pairs]
     spelled = loop.tokens.decode(ids, [True] * len(ids))
     for where, (problem, text), said, back in zip(lines, pairs, verdicts(loop.task, pairs), spelled, strict=True):
         if not said.right:
             raise DataError(
-                f"{where}: the completion of problem {problem.problem_id!r} is {said.label} ({said.reason}): {text[:80]!r}; "
-                "take the line out, or mend it: a buffer holds right answers alone"
+                f"{where}: the completion of problem {problem.problem_id!r} is {said.label} ({said.reason}): "
+                f"{text[:80]!r}; remove or correct the line: a buffer holds only correct answers"
             )
         if back != text:
-            raise DataError(f"{where}: the tokenizer spells {text[:80]!r} as {back[:80]!r}; write it in its characters")
+            raise DataError(
+                f"{where}: the tokenizer encodes {text[:80]!r} as {back[:80]!r}; use only characters of its vocabulary"
+            )
     return _of_texts(loop, pairs, ids)
 
 
@@ -174,8 +176,9 @@ def true_answers(loop: Loop) -> Answers:
     listed = getattr(loop.task, "solutions", None)
     if listed is None:
         raise ConfigError(
-            f"method.buffer.oracle: {loop.task.name} lists no right completions (Task.solutions); give them as a file "
-            '(method.buffer.file, lines {"problem": id, "completion": text}), or take a task that enumerates, such as countdown'
+            f"method.buffer.oracle: {loop.task.name} cannot list its correct completions (Task.solutions); pass them "
+            "as a file "
+            '(method.buffer.file, lines {"problem": id, "completion": text}), or use a task that can list them, such as countdown'
         )
     asked = [loop.problems[number] for number in loop.numbers.values()]
     pairs = [(problem, text) for problem in asked for text in listed(problem)]

@@ -1,4 +1,4 @@
-"""What a step trains on: problems, completions and rewards of groups of one size, and of groups of several."""
+"""The training data of a step: problems, completions and rewards, in groups of one size or of several sizes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ COLUMNS = ("rewards", "undecided", "answers", "right", "support", "guided")
 class Groups:
     """P prompts with G completions each; row = place of the group * G + member.
 
-    problems, prompts (token lists): P each. rollout: the P * G completions. rewards (P, G): 1 right, 0 wrong or undecided,
-    as the verifier says, or as the method's reward source pays, before any transform. undecided (P, G) bool. numbers (P,): which
-    group of the step each is.
-    answers (P, G) int64: equal for two completions that give the same answer; None where the method reads none.
-    right (P, G) bool, the verifier's word beside rewards that are not its own; support (P, G), what a plan looks at then.
-    guided (P, G) bool, true where a completion was drawn under guidance, which `prompts` do not have; None where none could be.
-    first: how many of the G are of the first stage; None = all.
+    problems, prompts (token lists): P each. rollout: the P * G completions. rewards (P, G): 1 right, 0 wrong or
+    undecided by the verifier, or the reward of the method's reward source, before any transform. undecided (P, G) bool.
+    numbers (P,): which group of the step each is. answers (P, G) int64: equal for two completions that give the same
+    answer; None if the method reads none. right (P, G) bool, the verifier's word beside rewards that are not its own;
+    support (P, G), what a plan looks at then. guided (P, G) bool, true where a completion was drawn under guidance,
+    which `prompts` do not have; None if none could be. first: how many of the G are of the first stage; None = all.
     """
 
     problems: list[Any]
@@ -119,7 +118,7 @@ class Rows:
 
     @property
     def group_size(self) -> int | None:
-        """G; None where there are several."""
+        """G; None if there are several."""
         return self.groups[0].rewards.shape[1] if len(self.groups) == 1 else None
 
     def column(self, name: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""The reference engine: the whole of GRPO and SAGE on one screen (`train_step`), plain torch and transformers.
+"""The reference engine: GRPO and SAGE on one screen (`train_step`), in plain torch and transformers.
 
     sample, verify, keep -> reference log-probs -> signals -> shape (log q) -> advantage -> objective -> step
 
@@ -64,7 +64,7 @@ from sage_rlvr.training.watch import BufferWatch, GuideWatch, SourceWatch, check
 
 @dataclass
 class Loop:
-    """What one training run holds: two models, a method, a task with its training problems, an optimizer."""
+    """The state of a training run: policy and reference, method, task with its training problems, optimizer."""
 
     config: TrainConfig
     method: Method
@@ -147,7 +147,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
 
 
 def stored_updates(loop: Loop, memory: Memory, metrics: dict[str, float]) -> dict[str, float]:
-    """The step's updates on stored answers alone; none where nothing is stored. `metrics` and those of the buffer."""
+    """The step's updates on stored answers only; none where nothing is stored. `metrics` and those of the buffer."""
     count, collected = loop.config.updates.per_step, []
     with nullcontext() if count == 1 else undone_if_diverged(loop):
         for number in range(memory.step * count, (memory.step + 1) * count):
@@ -200,7 +200,7 @@ def several_updates(
     """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first.
 
     Where a rollout plan kept fewer groups the mini-batches are smaller, and one without any is left out: the number of an
-    update, which the learning rate reads, is a function of step, epoch and mini-batch alone.
+    update, which the learning rate reads, is a function of step, epoch and mini-batch only.
     """
     plan, collected = loop.config.updates, []
     alone = plan.per_step == 1  # a single update that diverges has moved nothing
@@ -278,7 +278,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     """Train to `config.steps`, from the newest complete checkpoint if there is one. Returns the step reached.
 
     A stop signal ends the run after the step in hand, saved. `TrainingDiverged` keeps the last good weights and writes
-    the batch's prompts aside before it is raised. ConfigError where <run>/policy holds anything but a former policy.
+    the batch's prompts aside before it is raised. ConfigError if <run>/policy holds anything but a former policy.
     """
     out = run.path / "policy"
     check_replaceable(out)
@@ -325,7 +325,7 @@ def save(loop: Loop, run: RunDir, step: int) -> None:
 def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> TrainingDiverged:
     """Save the last good weights and the batch that broke the step; return the error that says where they lie.
 
-    Raises CheckpointError where they cannot be written.
+    Raises CheckpointError if they cannot be written.
     """
     loop.optimizer.adam.zero_grad(set_to_none=True)
     save(loop, run, step)
@@ -339,8 +339,8 @@ def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> Tr
         save_file(tensors, folder / "rollout.safetensors")
         (folder / "batch.json").write_text(text)
     return TrainingDiverged(
-        f"{error}. The weights before this step are saved in {run.path / 'checkpoints'}, the batch in {folder}. "
-        "Next: lower optimizer.lr or raise method.beta in a new directory, or look at the batch"
+        f"{error}. The weights from before this step are saved in {run.path / 'checkpoints'}, the batch in {folder}. "
+        "Next: lower optimizer.lr or raise method.beta and train in a new directory, or inspect the batch"
     )
 
 

@@ -1,4 +1,4 @@
-"""Training on completions that are there: SFT on right ones, DPO on pairs, a reward model on pairs (Agent-RLVR, arXiv 2506.11425).
+"""Training on stored completions: SFT on correct ones, DPO on pairs, a reward model on pairs (Agent-RLVR, arXiv 2506.11425).
 
     prompts without guidance, stored tokens -> log-probs over the policy's own tokens -> loss of core/preferences.py -> step
 
@@ -59,7 +59,7 @@ class Data:
 def text_of(asking: Asking, problem: Any, row: Any, own: Sequence[bool] | None = None) -> Text:
     """A stored sample as a `Text`, the problem asked without guidance. own: of an episode, which tokens the policy drew.
 
-    DataError where this policy's tokenizer reads the tokens of a completion as another text: it is of another policy family.
+    DataError if this policy's tokenizer reads the tokens of a completion as another text: it is of another policy family.
     """
     ids = tuple(int(i) for i in row.token_ids)
     if own is not None:
@@ -67,8 +67,9 @@ def text_of(asking: Asking, problem: Any, row: Any, own: Sequence[bool] | None =
     (said,) = asking.tokens.decode([list(ids)], [row.finish != "length"])
     if said != row.text:
         raise DataError(
-            f"problem {row.problem!r}, sample {row.sample}: this policy's tokenizer reads its tokens as {said[:60]!r}, and its "
-            f"text is {row.text[:60]!r}; train the policy that drew the samples, or one of the same tokenizer"
+            f"problem {row.problem!r}, sample {row.sample}: this policy's tokenizer decodes the stored tokens as "
+            f"{said[:60]!r}, but the stored text is {row.text[:60]!r}; train the policy that generated the samples, or "
+            "one with the same tokenizer"
         )
     return Text(asking(problem).ids, ids)
 
@@ -76,7 +77,7 @@ def text_of(asking: Asking, problem: Any, row: Any, own: Sequence[bool] | None =
 def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, data: Callable[[Tokens], Data]) -> int:
     """Train to `config.steps`, from the newest checkpoint; write the policy, or the reward model, to `out`. Returns the step.
 
-    data: what there is to read, spelled by the policy's tokens. ConfigError where `out` holds what is no policy.
+    data: what there is to read, spelled by the policy's tokens. ConfigError if `out` holds what is no policy.
     """
     check_replaceable(out)
     check_installed(config.report_to)
@@ -154,9 +155,9 @@ def rank(model: PreTrainedModel, optimizer: Optimizer, tokens: Tokens, pairs: Se
 
 
 def stepped(loss: Tensor, optimizer: Optimizer, step: int) -> Metrics:
-    """The update of a loss. TrainingDiverged where it is not finite, the weights as they were."""
+    """The update of a loss. TrainingDiverged if it is not finite, the weights as they were."""
     if not torch.isfinite(loss):
-        raise TrainingDiverged(f"loss is {loss.item()} at step {step}; lower optimizer.lr and run again")
+        raise TrainingDiverged(f"loss is {loss.item()} at step {step}; lower optimizer.lr and run the command again")
     loss.backward()
     return optimizer.step(step)
 
@@ -168,7 +169,10 @@ def laid_out(
     tokens are the policy's own, (2N, T)."""
     texts = [text for pair in pairs for text in pair]
     if unequal := next((a for a, b in pairs if a.prompt != b.prompt), None):
-        raise DataError(f"a pair's completions answer two prompts, one of them of {len(unequal.prompt)} tokens; pair one problem's")
+        raise DataError(
+            f"the completions of a pair belong to different prompts, the longer with {len(unequal.prompt)} tokens; "
+            "pair completions of the same problem"
+        )
     grid = pad_sequence([torch.tensor(text.tokens) for text in texts], batch_first=True, padding_value=pad_id)
     mask = torch.arange(grid.shape[1]) < torch.tensor([[len(text.tokens)] for text in texts])
     own = mask.clone()

@@ -75,10 +75,10 @@ class Optimizer:
         parameter.grad = None
 
     def step(self, step: int) -> dict[str, float]:
-        """Clip, refuse a gradient that is not finite (weights untouched), update, clear the gradients."""
+        """Clip, raise an error for a non-finite gradient (weights unchanged), update, clear the gradients."""
         norm = float(torch.nn.utils.clip_grad_norm_(list(self.names), self.config.max_grad_norm, foreach=True))
         if not math.isfinite(norm):
-            raise TrainingDiverged(f"gradient norm is {norm} at update {step}; the weights were left as they were")
+            raise TrainingDiverged(f"gradient norm is {norm} at update {step}; the weights were not changed")
         rate = learning_rate(self.config, step, self.total_steps)
         for group in self.adam.param_groups:
             group["lr"] = rate

@@ -1,4 +1,4 @@
-"""The problems that a recipe trains on, and what of them a repeated command must find unchanged: the same on both engines."""
+"""The training problems of a recipe, and the files that must be unchanged when a run is resumed; the same on all engines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sage_rlvr.verifiers.rewards import log_undecided, text_of
 
 
 def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[Any]]:
-    """The task of a recipe and its training problems. ConfigError where they are fewer than a step takes, or the method cannot read
+    """The task of a recipe and its training problems. ConfigError if they are fewer than a step takes, or the method cannot read
     its episodes; DataError for a row without the reference answer that the method reads."""
     task = task_of(config)
     check_turns(config.method, task)
@@ -36,8 +36,8 @@ def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[
     problems, wanted = list(task.problems("train")), config.rollout.prompts_per_step
     if len(problems) < wanted:
         raise ConfigError(
-            f"rollout.prompts_per_step = {wanted}: more prompts per step than the {len(problems)} training problems of the task "
-            f"{task.name}; sample fewer, or give it more"
+            f"rollout.prompts_per_step = {wanted}: more prompts per step than the {len(problems)} training problems of "
+            f"the task {task.name}; lower rollout.prompts_per_step, or give the task more problems"
         )
     if config.method.reward_source is not None:  # of rows all, so that the run does not meet one without a gold on its way
         for problem in problems if isinstance(task, Asked) else problems[:1]:
@@ -46,18 +46,18 @@ def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[
 
 
 def check_turns(method: Method, task: Task) -> None:
-    """ConfigError for a part of the method that knows completions of one text alone, where the task has turns."""
+    """ConfigError for a part of the method that knows completions of one text only, where the task has turns."""
     right = method.advantage if "ref_right" in method.needs else None
     parts = (
-        (method.buffer, "stores answers as one text each"),
-        (method.reward_source, "asks for the probability of a reference answer, and an episode has none"),
-        (right, "reads the probability of all right answers, one text each"),
+        (method.buffer, "stores each answer as one text"),
+        (method.reward_source, "needs the probability of a reference answer, which an episode does not have"),
+        (right, "reads the probability of all correct answers, each as one text"),
     )
     unfit = next((part for part in parts if part[0] is not None), None)
     if turns_of(task) > 1 and unfit is not None:
         raise ConfigError(
             f"method {method.name}: {type(unfit[0]).__name__} {unfit[1]}, and task {task.name} has episodes of up to "
-            f"{turns_of(task)} turns; give the task turns: 1, or take a method without that part, as grpo"
+            f"{turns_of(task)} turns; set turns: 1 for the task, or use a method without that part, such as grpo"
         )
 
 
@@ -66,8 +66,8 @@ def unkeyed(method: Method, task: Task) -> str:
     if not ("answers" in method.needs or method.buffer is not None) or getattr(task, "answer_key", None):
         return ""
     return (
-        f"{type(task).__name__} has no answer_key, so two completions give one answer only where their texts are the same but "
-        "for spaces; add answer_key(problem, text) to the task for a method that counts distinct answers"
+        f"{type(task).__name__} has no answer_key, so two completions count as the same answer only if their texts "
+        "agree up to spaces; add answer_key(problem, text) to the task for a method that counts distinct answers"
     )
 
 
@@ -76,9 +76,9 @@ def unverified(method: Method) -> str:
     if method.reward_source is None:
         return ""
     return (
-        f"rewards are the policy's own ({type(method.reward_source).__name__}): no verifier is asked, and its verdicts are "
-        "computed for metrics alone. Where a reward rises and verifier/right_frac does not, or reward/auc is near 0.5, it is "
-        "gamed, or says nothing"
+        f"rewards are computed by the policy ({type(method.reward_source).__name__}): verifier verdicts are only "
+        "computed for metrics. If the reward rises while verifier/right_frac does not, or reward/auc is near 0.5, the "
+        "reward is being exploited or is uninformative"
     )
 
 
@@ -90,7 +90,7 @@ def files_of(config: TrainConfig) -> dict[str, str]:
         return found
     if not Path(file).is_file():
         raise ConfigError(
-            f'method.buffer.file = {file!r}: no such file; give one with lines {{"problem": id, "completion": text}}'
+            f'method.buffer.file = {file!r}: no such file; pass a file with lines {{"problem": id, "completion": text}}'
         )
     return found | {file: sha256_of(Path(file))}
 

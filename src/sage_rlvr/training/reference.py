@@ -1,4 +1,4 @@
-"""The reference of a run: what pi_ref is loaded from, when it becomes a copy of the policy, how it outlives a kill.
+"""The reference of a run: where pi_ref is loaded from, when it becomes a copy of the policy, how it is checkpointed.
 
 A reference that came from files is read from them again. One that came from the run itself (source snapshot@N, or
 `refresh_every`) lies in every checkpoint from that step on, as the group "reference" beside "model" and "optimizer".
@@ -30,9 +30,9 @@ GROUP, REFERENCE_STEP = "reference", "kl/reference_step"  # of a checkpoint; of 
 
 
 def load_reference(config: TrainConfig, policy: PreTrainedModel, tokens: Tokens) -> PreTrainedModel | None:
-    """The reference that a run starts with, without gradient; None where its method reads none.
+    """The reference that a run starts with, without gradient; None if its method reads none.
 
-    Raises ConfigError where there is nothing to load, or where policy and reference do not share a vocabulary.
+    Raises ConfigError if there is nothing to load, or where policy and reference do not share a vocabulary.
     """
     if config.reference is None:
         return None
@@ -71,12 +71,12 @@ def check_vocabularies(
         return
     word = next((w for w, i in words.items() if other_words.get(w, i) != i), None)
     example = (
-        "" if word is None else f" (token {word!r} is {words[word]} in the one and {other_words[word]} in the other)"
+        "" if word is None else f" (token {word!r} is {words[word]} in the policy and {other_words[word]} in the reference)"
     )
     raise ConfigError(
         f"policy {name!r} has {sizes[0]:,} tokens and {sizes[1]:,} logits, its reference {other_name!r} has "
         f"{other_sizes[0]:,} tokens and {other_sizes[1]:,} logits{example}: they do not share a vocabulary, so their "
-        "log-probs of a token cannot be compared; name a reference with the policy's own tokenizer and size of vocabulary"
+        "log-probs cannot be compared; use a reference with the policy's tokenizer and vocabulary size"
     )
 
 
@@ -134,7 +134,7 @@ def kept_reference(loop: Loop) -> tuple[dict[str, dict[str, Tensor]], dict[str, 
 def restore_reference(loop: Loop, newest: Checkpoint | None) -> None:
     """Inverse of `kept_reference`, for a run that goes on.
 
-    Raises ConfigError where a snapshot is called for at a step that this directory has gone beyond without keeping it.
+    Raises ConfigError if a snapshot is called for at a step that this directory has gone beyond without keeping it.
     """
     anchor = loop.method.anchor
     if newest is None or loop.reference is None or anchor is None or not moves(anchor):
@@ -143,8 +143,8 @@ def restore_reference(loop: Loop, newest: Checkpoint | None) -> None:
     if snapshot is not None and step != snapshot:
         if newest.step >= snapshot:
             raise ConfigError(
-                f"{newest.path}: the reference is to be the policy after step {snapshot}, and this run is at step "
-                f"{newest.step} without having kept it; start in a new directory"
+                f"{newest.path}: the reference should be the policy after step {snapshot}, but this run is at step "
+                f"{newest.step} and did not save that policy; start in a new directory"
             )
         return
     if step:
@@ -156,7 +156,7 @@ def copy_of(policy: PreTrainedModel) -> PreTrainedModel:
     """A second model of the policy's class and config with the weights that the policy holds, each in its own dtype.
 
     No deep copy: a forward that another trainer has wrapped may hold on to the policy's own, and a reference that
-    computes with the policy's weights follows it without a word. ConfigError where the class does not hold the weights.
+    computes with the policy's weights follows it silently. ConfigError if the class does not hold the weights.
     """
     from accelerate import init_empty_weights  # of the trl extra
 
@@ -167,8 +167,8 @@ def copy_of(policy: PreTrainedModel) -> PreTrainedModel:
         twin.load_state_dict(state, assign=True)
     except RuntimeError as error:
         raise ConfigError(
-            f"SageTrainer: the policy is not what its class and config make, so it cannot be copied as the reference "
-            f"(source='sft'): {error}. Save it with save_pretrained and give the trainer that path."
+            "SageTrainer: the policy differs from a model built by its class and config, so it cannot be copied as "
+            f"the reference (source='sft'): {error}. Save it with save_pretrained and pass that path to the trainer."
         ) from error
     twin.tie_weights()
     buffers = dict(twin.named_buffers())

@@ -1,4 +1,4 @@
-"""The groups a step trains on: problems, completions, rewards, and what a rollout plan keeps and refills.
+"""The groups of a step: sampling, rewards, and the filtering and refilling of a rollout plan.
 
     draw prompts_per_step groups -> verify -> keep those that the plan marks -> draw as many new ones as are missing -> ...
 
@@ -87,9 +87,9 @@ def draw_more(loop: Loop, step: int, groups: Groups, extra: Tensor, size: int) -
 
 
 def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[int]]:
-    """The prompts of these groups with what the run's teacher says of the first completion of each.
+    """The prompts of these groups with the hint of the run's teacher for the first completion of each.
 
-    ConfigError where one leaves no room for a completion in the policy's positions.
+    ConfigError if one leaves no room for a completion in the policy's positions.
     """
     teacher, size, window = loop.config.teacher, groups.rewards.shape[1], loop.policy.config.max_position_embeddings
     assert teacher is not None, "TrainConfig asks for one"
@@ -101,9 +101,9 @@ def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[i
         ids = list(loop.ask(guided(loop.task, problem, encodable(hint, loop.tokens.tokenizer))).ids)
         if len(ids) + loop.config.rollout.max_new_tokens > window:
             raise ConfigError(
-                f"problem {problem.problem_id!r}: its prompt with guidance has {len(ids)} tokens, and with max_new_tokens = "
-                f"{loop.config.rollout.max_new_tokens} it does not fit into the policy's {window}; take a teacher of fewer "
-                "words, or a policy of more positions"
+                f"problem {problem.problem_id!r}: the prompt with its hint has {len(ids)} tokens, and with "
+                f"max_new_tokens = {loop.config.rollout.max_new_tokens} it does not fit into the {window} positions of "
+                "the policy; use a teacher with shorter hints, or a policy with more positions"
             )
         found.append(ids)
     return found
@@ -133,7 +133,7 @@ def guided_weights(loop: Loop, rows: Rows, logps: Tensor) -> tuple[Tensor | None
 
 
 def judged(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout, numbers: Tensor) -> Groups:
-    """The groups of completions that were drawn, with what the verifier says of them, or what the reward source pays."""
+    """Sampled groups with their rewards, from the verifier or from the reward source."""
     rewards, undecided, right = rewards_of(loop, problems, rollout)
     answers = answers_of(loop, problems, rollout) if "answers" in loop.method.needs else None
     numbers = numbers.to(rewards.device)
@@ -220,7 +220,7 @@ def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
 
 
 def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
-    """Of everything that was drawn, kept or not: what the policy does, and what it cost in tokens.
+    """Metrics of all sampled completions, kept or not, and their cost in tokens.
 
     With a rollout plan also how much of it was kept, `rollout/...`, and the mean reward of that. Means over completions are
     those of the first stage, which has as many of each prompt; tokens and completions are those of both.
@@ -269,7 +269,9 @@ def stage_metrics(drawn: Drawn) -> dict[str, float]:
 
 
 def source_metrics(rewards: Tensor, support: Tensor, right: Tensor) -> dict[str, float]:
-    """Of rewards (P, G) that the policy computed: the verifier's word on the same completions, and how well they rank by it."""
+    """Metrics of rewards (P, G) that the policy computed: verdicts on the same completions, and how well the rewards
+    rank them.
+    """
     means = {"self_reward/mean": float(support.mean()), "verifier/right_frac": float(right.float().mean())}
     return means | rank_metrics(rewards, right)
 

@@ -1,4 +1,4 @@
-"""Scores of a rollout: log-probs, entropies and what else a method reads, under the policy and under the reference.
+"""Scores of a rollout: log-probs, entropies and other signals of a method, under the policy and the reference.
 
 A forward pass takes `updates.micro_batch` whole groups at a time, so that scoring needs no more memory than an update.
 """
@@ -39,7 +39,7 @@ def step_scores(loop: Loop, groups: Rows) -> tuple[Scores, Scores | None]:
 
 
 def step_signals(loop: Loop, groups: Rows, scores: Scores, reference: Scores | None) -> Signals:
-    """What guides and advantages read of a rollout, scored under the policy that drew it."""
+    """The signals of a rollout for guides and advantages, computed with the policy that sampled it."""
     needs, laws = loop.method.needs, scores.log_probs
     assert scores.entropies is not None
     return Signals(
@@ -111,7 +111,7 @@ def fixed_scores(loop: Loop, model: PreTrainedModel, groups: Rows, rows: Tensor,
 
 
 def reference_scores(loop: Loop, groups: Rows, rows: Tensor, *, log_probs: bool = False) -> Scores | None:
-    """The reference's log-probs (and entropies where the guide reads them); None where the method has no anchor."""
+    """The reference's log-probs (and entropies where the guide reads them); None if the method has no anchor."""
     if loop.reference is None:
         return None
     wanted = "ref_entropies" in loop.method.needs

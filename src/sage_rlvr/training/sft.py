@@ -38,7 +38,7 @@ from sage_rlvr.training.trackers import check_installed
 
 
 def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """A randomly initialized Llama or GPT-2 of the asked size (stock architectures, so that every engine loads them)."""
+    """A randomly initialized Llama or GPT-2 of the requested size (stock architectures, so that every engine loads them)."""
     torch.manual_seed(seed)
     tokens = {
         "vocab_size": len(tokenizer),
@@ -85,7 +85,7 @@ def batch_tensors(
 def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     """Train to `config.steps`, resuming from the newest checkpoint of `run`; write the policy to `out`. Returns the step.
 
-    Raises ConfigError, before anything is trained, where `out` holds what is no policy (see `check_replaceable`).
+    Raises ConfigError, before anything is trained, if `out` holds what is no policy (see `check_replaceable`).
     """
     check_replaceable(out)
     check_installed(config.report_to)
@@ -121,6 +121,6 @@ def sft_step(model: PreTrainedModel, optimizer: Optimizer, ids: Tensor, counted:
     wanted = counted[:, 1:]
     loss = torch.nn.functional.cross_entropy(logits[wanted].float(), ids[:, 1:][wanted])
     if not torch.isfinite(loss):
-        raise TrainingDiverged(f"SFT loss is {loss.item()} at step {step}; lower optimizer.lr and run again")
+        raise TrainingDiverged(f"SFT loss is {loss.item()} at step {step}; lower optimizer.lr and run the command again")
     loss.backward()
     return {"loss": loss.item(), **optimizer.step(step)}

@@ -1,4 +1,4 @@
-"""What outlives a process: checkpoints of weights and moments, and the policy that a run leaves."""
+"""Checkpoints of weights and optimizer state, and the policy that a run writes."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def check_replaceable(out: Path) -> None:
     refuse(
         (
             out.is_symlink() or (out.exists() and not out.is_dir()),
-            f"{out}: a policy needs a folder of its own, and this is a file or a link; name another place",
+            f"{out}: a policy needs a folder, but this path is a file or a link; choose another path",
         ),
         (
             foreign,
-            f"{out}: saving the policy here would replace the whole folder, which holds {listed}; nothing was touched. "
-            f"Name a new folder, for example {out / 'policy'}",
+            f"{out}: saving the policy here would replace the whole folder, which contains {listed}; nothing was "
+            f"changed. Choose a new folder, for example {out / 'policy'}",
         ),
         (
             inside and not known,
-            f"{out}: holds {', '.join(f.name for f in inside[:5])} without a config.json, so it is no former policy and "
-            f"is not replaced; name a new folder, for example {out / 'policy'}",
+            f"{out}: holds {', '.join(f.name for f in inside[:5])} without a config.json, so it is not a saved policy "
+            f"and was not replaced; choose a new folder, for example {out / 'policy'}",
         ),
     )
 
@@ -69,7 +69,7 @@ def _of_a_policy(file: Path) -> bool:
 def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
     """config.json, model.safetensors and the tokenizer, loadable by AutoModelForCausalLM; appears whole or not at all.
 
-    Raises CheckpointError (full disk, read-only folder), ConfigError where `out` holds anything but a former policy.
+    Raises CheckpointError (full disk, read-only folder), ConfigError if `out` holds anything but a former policy.
     """
     check_replaceable(out)
     with writing("policy", out, sum(p.nbytes for p in model.parameters())), replacing_folder(out.absolute()) as partial:
@@ -92,7 +92,7 @@ def checkpoint(
 
 
 def resume(run: RunDir, model: PreTrainedModel, optimizer: Optimizer) -> Checkpoint | None:
-    """Load the newest complete checkpoint, drop the metrics written after it, return it (None where there is none)."""
+    """Load the newest complete checkpoint, drop the metrics written after it, return it (None if there is none)."""
     newest = run.latest()
     run.truncate_metrics(newest.step if newest else 0)
     if newest is not None:
@@ -102,13 +102,13 @@ def resume(run: RunDir, model: PreTrainedModel, optimizer: Optimizer) -> Checkpo
 
 
 def kept_parts(loop: Loop) -> dict[str, dict[str, Tensor]]:
-    """The running state of the method's parts, as a group of tensors; nothing where none has one."""
+    """The running state of the method's parts, as a group of tensors; nothing if none has one."""
     found = tensors_of(loop.method.parts, loop.parts)
     return {PARTS: found} if found else {}
 
 
 def restore_parts(loop: Loop, newest: Checkpoint | None) -> None:
-    """Inverse of `kept_parts`, for a run that goes on. CheckpointError where the checkpoint holds the state of other parts."""
+    """Inverse of `kept_parts`, for a run that goes on. CheckpointError if the checkpoint holds the state of other parts."""
     if newest is None or not loop.method.start():
         return
     tensors = newest.load(PARTS) if (newest.path / f"{PARTS}.safetensors").is_file() else {}

@@ -1,4 +1,4 @@
-"""The steps of a run on plain torch, RL and the warm start alike: metrics, trackers, a stop when asked, checkpoints."""
+"""The step loop of a run on plain torch, for RL and SFT: metrics, trackers, stop signals, checkpoints."""
 
 from __future__ import annotations
 

@@ -26,14 +26,14 @@ def check_installed(names: Sequence[str]) -> None:
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"report_to = {list(names)}: {' and '.join(missing)} not installed here; run: pip install {' '.join(missing)} "
-            "(all three: pip install 'sage-rlvr[trackers]'), or leave it out"
+            f"report_to = {list(names)}: {' and '.join(missing)} not installed here; run: pip install "
+            f"{' '.join(missing)} (all three: pip install 'sage-rlvr[trackers]'), or remove report_to"
         )
 
 
 @contextmanager
 def tracking(names: Sequence[str], run: RunDir, config: Any) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
-    """Yields report(step, metrics), which tells all named trackers what `run` has not logged before it was continued."""
+    """Yields report(step, metrics), which logs to all named trackers the steps that were not logged before a resume."""
     check_installed(names)
     opened = [TRACKERS[name](run.path, dump(config)) for name in names]
 

@@ -1,5 +1,6 @@
-"""A guide that does nothing is refused before a run, where that can be known, and said while it runs; so is an empty buffer, and a
-reward without a verifier that pays nothing."""
+"""Warnings about inactive parts: a guide with q = 1 everywhere, an empty replay buffer, a self-reward of 0, for ten
+steps in a row.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ _WHOLE = 1 - 1e-6  # a share of 1 that was averaged in float32
 
 
 def check_vocabulary(part: Anchor | Method | None, logits: int | None) -> None:
-    """ConfigError where the guide can never fire on a policy of so many logits (None: not known); nothing without a KL."""
+    """ConfigError if the guide can never act on a policy with this many logits (None: unknown); nothing without a KL term."""
     anchor = part.anchor if isinstance(part, Method) else part
     if anchor is not None and not anchor.is_off and logits is not None:
         check_reach(anchor.guide, logits)
 
 
 def warned(kind: str, step: int, message: str) -> None:
-    """A UserWarning alone, where there is no run directory to keep it."""
+    """A UserWarning only, where there is no run directory to keep it."""
     warnings.warn(message, UserWarning, stacklevel=4)
 
 
@@ -46,21 +47,21 @@ class GuideWatch:
     said: set[str] = field(default_factory=set)
 
     def see(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The metrics of step `step`, from 0. UserWarning, with the place and the next step, where ten in a row are bad."""
+        """The metrics of step `step`, from 0. UserWarning, with the place and the next step, if ten in a row are bad."""
         if self.anchor is None or is_flat(self.anchor.guide):
             return
         low, high = band_of(self.anchor.guide)
         names = " * ".join(type(part).__name__ for part in factors(self.anchor.guide))
         when = f"in the {PATIENCE} steps up to step {step}"
         idle = (
-            f"{names} does nothing: q = 1 at every counted token {when} ({ACTIVE} = 0), so that these are steps of the "
-            "method without its guide. Lower what it fires at (Branch: a threshold below the entropies of the policy, "
-            "whose mean is policy/entropy, or a percentile, threshold='p80'), or leave the guide out."
+            f"{names} does nothing: q = 1 at every counted token {when} ({ACTIVE} = 0), so training equals the method "
+            "without its guide. Lower its threshold (Branch: a value below the policy's entropies, whose mean is "
+            "policy/entropy, or a percentile, threshold='p80'), or remove the guide."
         )
         clamped = (
             f"{names} is clamped everywhere: every counted q is at an edge of its band {when} ({CLAMPED} = 1, q in "
-            f"[{low:g}, {high:g}]), so that it tells hardly one token from another. Weaken it (Branch: a smaller ratio or "
-            "a higher threshold), or widen q_min and q_max."
+            f"[{low:g}, {high:g}]), so it hardly distinguishes tokens. Weaken it (Branch: a smaller ratio or a higher "
+            "threshold), or widen q_min and q_max."
         )
         for metric, bad, message in (
             (ACTIVE, metrics.get(ACTIVE, 1.0) <= 0, idle),
@@ -94,16 +95,16 @@ class BufferWatch:
             return
         stored, weight = metrics.get("replay/answers", 0.0), self.buffer.weight_at(step, self.steps)
         cause = (
-            "its weight is 0 here: raise method.buffer.weight, or leave the buffer out"
+            "its weight is 0: raise method.buffer.weight, or remove the buffer"
             if weight == 0.0
-            else "nothing was right: take easier problems, more samples (rollout, method.buffer.base), or a file of right answers"
+            else "no answer was correct: use easier problems, more samples (rollout, method.buffer.base), or a file of answers"
             if not stored
-            else "none of what is stored was drawn: draw='step' finds only the step's prompts; take draw='any'"
+            else "no stored answer was drawn: draw='step' only draws from the step's prompts; set draw='any'"
         )
         self.tell(
             "empty buffer",
             step,
-            f"{type(self.buffer).__name__} has trained on no stored answer in the {self.count} steps up to step {step} "
+            f"{type(self.buffer).__name__} trained on no stored answer in the {self.count} steps up to step {step} "
             f"({ROWS} = 0, {stored:,.0f} answers stored): {cause}.",
         )
 
@@ -128,13 +129,13 @@ class SourceWatch:
         self.count = 0 if metrics.get(SUPPORT, 1.0) > 0 else self.count + 1
         if self.count != PATIENCE and not (self.count == step + 1 == self.steps):
             return
-        less = "; or the prompt alone makes the reference as likely as any completion does: debias: none takes nothing off"
+        less = "; or the reference is as likely after the prompt as after any completion: set debias: none"
         less = "" if self.source.baseline == "none" else less
         self.tell(
             "unpaid",
             step,
-            f"{type(self.source).__name__} has paid for no reference answer in the {self.count} steps up to step {step} "
-            f"({SUPPORT} = 0). No completion ended with an answer where the task reads it: in the place that its prompt format "
-            'asks for, else behind the last \\boxed, <answer> or "answer:". Teach the policy that form first (sage-rlvr sft), ask '
-            f"for another (task.prompt), or raise rollout.max_new_tokens{less}.",
+            f"{type(self.source).__name__} assigned no reward to a reference answer in the {self.count} steps up to "
+            f"step {step} ({SUPPORT} = 0). No completion had an answer where the task looks for it: at the place that "
+            'its prompt format requests, else after the last \\boxed, <answer> or "answer:". Train the policy on that format '
+            f"first (sage-rlvr sft), choose another format (task.prompt), or raise rollout.max_new_tokens{less}.",
         )

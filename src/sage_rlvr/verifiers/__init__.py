@@ -1,4 +1,10 @@
-"""Verifiers: completion -> `Verdict`. A verifier answers every text, quickly, and never raises."""
+"""Verifiers: completion -> `Verdict` (right, wrong or undecided, with a reason).
+
+Read answers.py first (where the answer of a completion is), then math.py (mathematics, by kind of answer: algebra.py,
+quantities.py, units.py) and countdown.py. pool.py runs a verifier in processes with time and memory limits;
+rewards.py turns verdicts into rewards of TRL; sandbox.py runs unit tests of generated code; exact.py is an independent
+check. A verifier returns a verdict for every text, quickly, and never raises.
+"""
 
 from __future__ import annotations
 

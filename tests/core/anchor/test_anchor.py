@@ -51,7 +51,7 @@ def test_a_state_guide_under_an_unbiased_loss_cancels(estimator, guide):
         Anchor(0.05, guide, estimator)
 
 
-@pytest.mark.filterwarnings("ignore:.*what q takes from the batch")
+@pytest.mark.filterwarnings("ignore:.*the part of q that depends on the batch")
 @pytest.mark.parametrize("estimator", UNBIASED)
 @pytest.mark.parametrize(
     "guide", [Token() * Branch(), Branch() * Token(), Branch() * Token() * Branch(threshold="p80")]
@@ -98,7 +98,7 @@ def test_a_percentile_under_an_unbiased_loss_cancels_as_a_threshold_does(estimat
     said = rf"^Branch cancels, up to .*{estimator} in the loss.*Use estimator='k3'.*or placement='reward' with estimator='k1'"
     with pytest.raises(CancellingGuide, match=said) as caught:
         Anchor(0.05, guide, estimator)
-    assert ("O(1/B) of B rows" in str(caught.value)) == (P80 in factors(guide))
+    assert ("O(1/B) for B rows" in str(caught.value)) == (P80 in factors(guide))
 
 
 def test_k3_takes_every_guide_without_a_word_except_random():
@@ -135,17 +135,17 @@ def test_in_the_reward_every_guide_runs():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"estimator": "k1"}, "noise and no pull"),
+        ({"estimator": "k1"}, "noise without a pull"),
         ({"estimator": "k3", "placement": "reward"}, "second order"),
-        ({"estimator": "k2", "placement": "reward"}, "no KL"),
+        ({"estimator": "k2", "placement": "reward"}, "not that of any KL"),
         (
             {"estimator": "k3_is", "placement": "reward"},
-            "detached, and what is left of the estimator is k3, second order",
+            "detached, which leaves k3, second order",
         ),
-        ({"estimator": "straight_through", "placement": "reward"}, "detached, and what is left of the estimator is k1"),
+        ({"estimator": "straight_through", "placement": "reward"}, "detached, which leaves exactly k1"),
         (
             {"estimator": "exact", "divergence": "forward", "placement": "reward"},
-            "no force is left at the state itself",
+            "no gradient remains at the state itself",
         ),
         ({"estimator": "k4"}, "choose one of k1"),
         ({"placement": "advantage"}, "'loss' or 'reward'"),
@@ -219,7 +219,7 @@ def test_effective_gradient_says_what_descends(make, words):
         (
             Token() * Branch(),
             "k2",
-            ["KL(pi || q pi_ref)", "log q being E[log q_t | y_<=t]", "looks at the state alone cancels"],
+            ["KL(pi || q pi_ref)", "log q being E[log q_t | y_<=t]", "depends only on the state cancels"],
             ["noise"],
         ),
         (Rarity(), "k2", ["KL(pi || q pi_ref)"], ["y_<=t"]),
@@ -228,7 +228,7 @@ def test_effective_gradient_says_what_descends(make, words):
         (
             Token() * Branch(threshold="p80"),
             "k2",
-            ["KL(pi || q pi_ref)", "comes from a large batch cancels"],
+            ["KL(pi || q pi_ref)", "depends on a large batch cancels"],
             ["noise"],
         ),
         (Token() * Branch(), "k3", ["q(s) * (Zq pi - q pi_ref)", "q(s) scales the pull"], ["noise"]),
@@ -255,7 +255,7 @@ def test_a_division_by_the_length_of_the_row_gets_a_note(guide, estimator, pulls
     plain, noted = (effective_gradient(anchor, reduction) for reduction in (FixedBudget(), SequenceMean()))
     assert effective_gradient(anchor, TokenMean()) == plain and "1/|y|" not in plain
     assert noted.startswith(plain + "; note: each row's force is weighted by 1/|y|")
-    assert ("with q > 1 at its prefixes a pull toward shorter answers" in noted) == pulls
+    assert ("where q > 1, this is a pull toward shorter answers" in noted) == pulls
 
 
 @pytest.mark.parametrize(
@@ -270,11 +270,11 @@ def test_a_division_by_the_length_of_the_row_gets_a_note(guide, estimator, pulls
             ["E_pi sum_t E[log q_t | y_<=t]]", "bonus for reaching the tokens and states that q favors"],
             ["batch"],
         ),
-        (Random(), ["pays E[log q] for each token", "drift toward shorter answers"], ["bonus"]),
-        (Placebo(Branch()), ["comes from a large batch pays E[log q | s]"], ["bonus", "drift"]),
+        (Random(), ["adds E[log q] per token as reward", "drift toward shorter answers"], ["bonus"]),
+        (Placebo(Branch()), ["depends on a large batch adds the reward E[log q | s]"], ["bonus", "drift"]),
         (
             Placebo(Branch(), centered=True),
-            ["grad KL(pi || pi_ref) over whole sequences", "centered on log q = 0 pays nothing: noise only"],
+            ["grad KL(pi || pi_ref) over whole sequences", "with mean log q = 0 is noise only"],
             ["sum_t", "bonus", "drift", "E["],
         ),
         (
@@ -301,12 +301,12 @@ def test_in_the_reward_each_kind_of_factor_has_its_words(guide, words, absent):
             Branch(),
             "alpha",
             "q(s)**0.2 * grad D_alpha(pi, pi_ref), alpha = 0.2, at the visited states; q(s) scales the pull at the states it "
-            "marks and does not move the anchor",
+            "marks, and the minimum stays at pi_ref",
         ),
         (
             Branch(),
             "js",
-            "grad of 2 JS(pi, q pi_ref) at the visited states: q enters it, and neither scales it nor drops out",
+            "grad of 2 JS(pi, q pi_ref) at the visited states: q changes the target, neither as a factor nor as a constant",
         ),
     ],
 )
@@ -324,7 +324,7 @@ def test_noise_in_an_exact_sum_warns_and_under_js_says_that_its_mean_acts(diverg
     with pytest.warns(UserWarning, match="^Random in an exact sum is noise") as caught:
         effect = Anchor(0.05, Random(), "exact", divergence=divergence).effect
     only = divergence != "js"
-    assert ("noise only" in str(caught[0].message)) == only and ("second order" in str(caught[0].message)) != only
+    assert ("noise only" in str(caught[0].message)) == only and ("second-order" in str(caught[0].message)) != only
     assert effect.acts != only and effect.role("nothing") == ("noise" if only else "tilts")
 
 

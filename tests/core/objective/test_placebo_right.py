@@ -164,8 +164,8 @@ def test_the_preference_of_a_reward_transform_is_permuted_away_too(transform, se
 def test_it_says_what_it_is():
     said = load_config(TrainConfig, recipes.locate("countdown/distinct_placebo")).method.describe()
     assert "C(G - 1, 15)] permuted among the right completions of its group" in said
-    assert "among right answers of a prompt: advantages permuted: none preferred on average within a group" in said
-    assert "with each right completion paid the mean over those of its group" in said
+    assert "among right answers of a prompt: advantages permuted: no preference on average within a group" in said
+    assert "with each right completion given the mean over those of its group" in said
     both = compose(advantage=PlaceboRight(GroupNormalized()), reward_transform=Unlikeliness())
     assert "by rank" in unlikeliness().describe() and "by rank" not in both.describe()
 
@@ -186,16 +186,16 @@ def test_it_takes_the_attributes_of_what_it_permutes():
 def test_what_it_refuses():
     _, seen = drawn(0, 1)
     part = PlaceboRight(GroupNormalized())
-    with pytest.raises(DataError, match=r"reward of prompt 0, completion 1 is 0\.25; .* use one that says right or wrong"):
+    with pytest.raises(DataError, match=r"reward of prompt 0, completion 1 is 0\.25; .* use a verifier with right and wrong"):
         part(torch.tensor([[1.0, 0.25, 0, 0, 0, 0, 0, 0]]), seen, 0, KEY)
     with pytest.raises(DataError, match=r"completion 0 is 0\.5"):
         part(torch.ones(1, 8), replace(seen, verdicts=torch.full((1, 8), 0.5)), 0, KEY)
     with pytest.raises(DataError, match="PlaceboRight reads 'rows'"):
         part(torch.ones(1, 8), replace(seen, rows=None), 0, KEY)
     rewards, signals = batch(0)
-    with pytest.raises(DataError, match="PlaceboRight draws at random; pass key=, the run's"):
+    with pytest.raises(DataError, match=r"PlaceboRight draws at random; pass key= \(the key of the run\)"):
         credit(Method("placebo", part, Clip(), None, FixedBudget()), rewards, signals)
-    with pytest.raises(ConfigError, match="is not an advantage; give one"):
+    with pytest.raises(ConfigError, match="is not an advantage; pass one"):
         PlaceboRight("grpo")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="draws at random itself"):
+    with pytest.raises(ConfigError, match="draws at random"):
         PlaceboRight(part)

@@ -164,7 +164,7 @@ def test_the_k_of_pkpo_is_that_of_the_step(baseline):
         assert torch.equal(*found) and found[0].any()
     assert "k = Linear(start=5, end=1) at the step" in method.describe() and "pass@k with the k of the step" in method.describe()
     assert (method.advantage.least_group, flat.advantage.least_group) == ((6, 5) if baseline == "sloo" else (5, 4))
-    with pytest.raises(DataError, match=r"call its at\(step, total_steps\)"):
+    with pytest.raises(DataError, match=r"call at\(step, total_steps\)"):
         method.advantage(REWARDS)
 
 
@@ -214,7 +214,7 @@ def test_what_is_declared_wrongly_is_found(monkeypatch, wrong, words):
     with pytest.raises(AssertionError, match=words):
         check_advantage(GroupNormalized())
     monkeypatch.setattr(Filtered, "dead", lambda part, size: Dead("compared", 0.0, "compared"))
-    with pytest.raises(AssertionError, match="none_right: it refuses"):
+    with pytest.raises(AssertionError, match="none_right: the advantage rejects"):
         check_advantage(Filtered())
 
 

@@ -265,11 +265,11 @@ def test_a_file_is_verified_and_stored(write_recipe: Recipe, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ([("FIRST", "GOOD"), ("FIRST", "1+1")], r"wrong\.jsonl:2: the completion of problem '.*' is wrong \(.*\): '1\+1'; take"),
+        ([("FIRST", "GOOD"), ("FIRST", "1+1")], r"wrong\.jsonl:2: .* is wrong \(.*\): '1\+1'; remove or correct"),
         ([("nobody", "1+1")], r"wrong\.jsonl:1: problem 'nobody' is none of the 60 training problems of countdown"),
         ([("FIRST", 3)], r"wrong\.jsonl:1: give \{\"problem\": id"),
         ([("FIRST", None)], r"wrong\.jsonl:1: give"),
-        ([], r"wrong\.jsonl: holds no answers; give lines \{\"problem\": id"),
+        ([], r"wrong\.jsonl: contains no answers; write lines \{\"problem\": id"),
     ],
 )
 def test_a_file_with_a_wrong_line_is_refused_by_name_and_place(
@@ -287,15 +287,15 @@ def test_the_truth_is_every_answer_that_the_task_lists(
     write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loop = build(config_of(write_recipe("{name: sft_oracle, take: 3, prompts: 5}")))
-    assert memory.fill(loop) and "lists (an oracle)" in "".join(capsys.readouterr())
+    assert memory.fill(loop) and "stored from the list of countdown (an oracle)" in "".join(capsys.readouterr())
     held = memory.stored(loop)
     wanted = {(i, answer_id(text)) for i, p in enumerate(loop.problems) for text in loop.task.solutions(p)}
     assert {(int(p), int(a)) for p, a in zip(held.problem, held.answer, strict=True)} == wanted and len(held) == len(wanted)
     found = train_step(loop, 0)
     assert 5 < found["replay/rows"] <= 15 and found["rollout/tokens"] == 0  # nothing is sampled
-    assert "all that the task lists (an oracle)" in loop.method.describe()
+    assert "all right answers that the task lists (an oracle)" in loop.method.describe()
     monkeypatch.delattr(Countdown, "solutions")
-    with pytest.raises(ConfigError, match=r"method\.buffer\.oracle: countdown lists no right completions .*as a file"):
+    with pytest.raises(ConfigError, match=r"method\.buffer\.oracle: countdown cannot list its correct completions .*as a file"):
         memory.fill(loop)
 
 
@@ -311,14 +311,14 @@ def test_a_task_that_does_not_say_what_an_answer_is_is_told(
     write_recipe: Recipe, tiny_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(Countdown, "answer_key")
-    with pytest.warns(UserWarning, match="Countdown has no answer_key.*only where their texts are the same"):
+    with pytest.warns(UserWarning, match="Countdown has no answer_key.*only if their texts agree"):
         go(write_recipe(EXIT, model=tiny_policy, steps=1), tmp_path / "run")
 
 
 def test_a_run_with_an_empty_buffer_says_so(write_recipe: Recipe, tiny_policy: Path, tmp_path: Path) -> None:
     """A random policy is never right: said at the end of a short run, once, and in run.json; no update was made."""
     recipe = write_recipe(EXIT, model=tiny_policy, steps=3)
-    said = r"Likelihood has trained on no stored answer in the 3 steps up to step 2 .*nothing was right"
+    said = r"Likelihood trained on no stored answer in the 3 steps up to step 2 .*no answer was correct"
     with pytest.warns(UserWarning, match=said):
         go(recipe, tmp_path / "run")
     (kept_,) = json.loads((tmp_path / "run" / "run.json").read_text())["warnings"]
@@ -329,7 +329,7 @@ def test_a_run_with_an_empty_buffer_says_so(write_recipe: Recipe, tiny_policy: P
 
 
 @pytest.mark.parametrize(
-    ("stored", "weight", "words"), [(0, 1.0, "nothing was right"), (5, 1.0, "none of what"), (5, 0.0, "weight is 0")]
+    ("stored", "weight", "words"), [(0, 1.0, "no answer was correct"), (5, 1.0, "no stored answer"), (5, 0.0, "weight is 0")]
 )
 def test_the_watch_says_why_after_ten_steps(stored: int, weight: float, words: str) -> None:
     said: list[tuple[str, int, str]] = []

@@ -141,9 +141,9 @@ def test_micro_batches_of_episodes_give_the_same_gradient(make: Make, method: st
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("{name: rft}", "stores answers as one text each"),
-        ("{name: rlpr}", "asks for the probability of a reference answer"),
-        ("{name: alpha_dpg, z: exact}", "reads the probability of all right answers"),
+        ("{name: rft}", "stores each answer as one text"),
+        ("{name: rlpr}", "needs the probability of a reference answer"),
+        ("{name: alpha_dpg, z: exact}", "reads the probability of all correct answers"),
     ],
 )
 def test_parts_that_know_completions_of_one_text_are_refused(make: Make, method: str, words: str) -> None:

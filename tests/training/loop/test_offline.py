@@ -41,7 +41,7 @@ def test_dpo_is_ln_2_at_its_reference_with_the_gradient_of_half_beta() -> None:
     loss, _ = pair_loss(margins(winner, torch.tensor([-4.5]), torch.tensor([-3.0]), torch.tensor([-4.0]), 0.1))
     assert float(loss.detach()) == pytest.approx(math.log(1 + math.exp(-h)))
     assert float(torch.autograd.grad(loss, winner)[0]) == pytest.approx(-0.1 / (1 + math.exp(h)))
-    with pytest.raises(DataError, match="one number a pair"):
+    with pytest.raises(DataError, match="one number per pair"):
         margins(winner, torch.zeros(2), winner, winner, 0.1)
 
 
@@ -55,7 +55,7 @@ def test_tokens_of_an_environment_are_read_and_not_counted() -> None:
     prompts, tokens, mask, owners, counted = laid_out([pair, pair], 0)
     assert prompts == [(1, 2)] * 2 and tokens.tolist() == [[3, 4, 5], [6, 0, 0]] * 2 and owners.tolist() == [0, 0, 1, 1]
     assert mask.sum(1).tolist() == [3, 1] * 2 and counted.tolist() == [[True, False, True], [True, False, False]] * 2
-    with pytest.raises(DataError, match="two prompts"):
+    with pytest.raises(DataError, match="different prompts"):
         laid_out([(pair[0], replace(pair[1], prompt=(9,)))], 0)
 
 

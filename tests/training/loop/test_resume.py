@@ -184,7 +184,7 @@ def test_a_checkpoint_without_the_parts_state_is_refused(
     monkeypatch.setitem(METHODS, "stateful", stateful)
     go(write_recipe("{name: grpo, beta: 0.05}"), tmp_path / "run")
     config = load_config(TrainConfig, write_recipe("{name: stateful}", steps=4))
-    said = r"state of no part, and this method needs that of advantage Remembered"
+    said = r"state of no part, but this method needs that of advantage Remembered"
     with RunDir.open(tmp_path / "run", dump(config), fork=True) as run, pytest.raises(CheckpointError, match=said):
         train(config, run, Silent())
 

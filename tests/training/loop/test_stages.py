@@ -336,7 +336,7 @@ def test_guidance_without_a_teacher_or_beyond_the_window_is_refused(make: Make) 
         make("{name: grpo}", "teacher", "rules")
     loop = taught(make)
     loop.policy.config.max_position_embeddings = 10
-    with pytest.raises(ConfigError, match=r"its prompt with guidance has \d+ tokens.*does not fit into the policy's 10"):
+    with pytest.raises(ConfigError, match=r"the prompt with its hint has \d+ tokens.*does not fit into the 10 positions"):
         [draw_groups(loop, step) for step in range(3)]
 
 

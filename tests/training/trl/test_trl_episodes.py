@@ -135,7 +135,7 @@ def test_the_rollout_function_plays_and_its_rewards_are_of_the_policys_turns() -
         trainer.args = SimpleNamespace(**vars(args) | change)
         with pytest.raises(ConfigError, match=words):
             check_sampler(trainer, model)
-    with pytest.raises(ConfigError, match="have one prompt, and on TRL it names the environment"):
+    with pytest.raises(ConfigError, match="have one prompt, by which TRL finds the environment"):
         Episodes(asking, ["1?", "1?"], problems[:2])
 
 

@@ -64,7 +64,7 @@ def test_sft_needs_no_path_and_no_stock_vocabulary(tiny_policy: Path, tmp_path: 
     assert start_kl(trainer_of(grown, tiny_policy, arguments(tmp_path / "grown"))) == 0
     with pytest.raises(ConfigError, match=r"28 logits.*use source='sft'"):
         trainer_of(grown, tiny_policy, arguments(tmp_path / "base"), source="base")
-    with pytest.raises(ConfigError, match=r"not loaded from anywhere.*base_model="):
+    with pytest.raises(ConfigError, match=r"needs a policy that was loaded from a path.*base_model="):
         trainer_of(tiny_llama(), tiny_policy, arguments(tmp_path / "base"), source="base")
     method = grpo(beta=0.5)  # beside a method, source='sft' would be refused
     with pytest.raises(ConfigError, match=r"use method=grpo\(\.\.\., source='sft'\)"):
@@ -160,7 +160,7 @@ def test_a_reference_that_is_not_the_policy_is_refused_at_step_0(tiny_policy: Pa
     trainer = trainer_of(tiny_policy, tiny_policy, arguments(tmp_path))
     shifted(trainer.model)
     before = weights(trainer)
-    with pytest.raises(ConfigError, match=r"not the policy at start.*save_pretrained"):
+    with pytest.raises(ConfigError, match=r"differs from the policy at the start.*save_pretrained"):
         trainer.train()
     assert same(before, weights(trainer))
 
@@ -290,4 +290,4 @@ def test_a_mixed_reference_says_so_and_none_says_none(tiny_policy: Path, tmp_pat
     assert trainer_of(tiny_policy, tiny_policy, args).reference_description == words
     method = no_kl()
     trainer = trainer_of(tiny_policy, tiny_policy, arguments(tmp_path, **grpo_config(method)), method=method)
-    assert trainer.reference_description == "none: there is no KL term"
+    assert trainer.reference_description == "none (no KL term)"

@@ -277,7 +277,7 @@ def test_a_method_beyond_trl_is_refused_before_anything_is_loaded(tmp_path: Path
         ({"top_k": True}, r"engine\.args\.top_k = True: GRPOConfig takes values like 0"),
         (
             {"vllm_mode": "no", "save_only_model": False, "eval_strategy": "never"},
-            "GRPOConfig .* refuses the recipe: .*never",
+            "GRPOConfig .* rejects the recipe: .*never",
         ),
     ],
 )

@@ -75,7 +75,7 @@ def test_fine_tuning_then_rl_from_the_policy_or_its_adapter(stage: str, sums: Pa
 
 
 def test_the_shipped_policy_is_no_model_for_a_data_set(sums: Path, tmp_path: Path):
-    with pytest.raises(ConfigError, match="no words for other problems; name a language model"):
+    with pytest.raises(ConfigError, match="only writes arithmetic expressions; name a language model"):
         trained(tmp_path / "run", on_sums(sums, "embedded"))
 
 
@@ -106,7 +106,7 @@ def test_golds_that_cannot_be_verified_stop_the_run_before_it_loads_anything(sum
 def test_vllm_that_is_not_there_and_a_stage_that_was_not_run_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     plain = trl_run.find_spec
     monkeypatch.setattr(trl_run, "find_spec", lambda name: None if name == "vllm" else plain(name))
-    with pytest.raises(ConfigError, match="vLLM is not installed here"):
+    with pytest.raises(ConfigError, match="vLLM is not installed"):
         trained(tmp_path / "run", config(engine={"name": "trl", "args": {"use_vllm": True}}))
     with pytest.raises(ConfigError, match="run that first: sage-rlvr sft RECIPE --run runs/paper-sft"):
         trl_run.load_tokenizer("runs/paper-sft/adapter")

@@ -80,7 +80,7 @@ def test_no_row_is_lost(prompts: int, group: int, parts: int, micro: int, ranks:
 
 @pytest.mark.parametrize("key", [*OWNED, "beta", "loss_type", "epsilon", "use_bias_correction_kl"])
 def test_what_the_recipe_owns_is_refused_with_its_place(key: str):
-    with pytest.raises(ConfigError, match=f"engine.args.{key} = 1: the recipe owns this; set .+ instead"):
+    with pytest.raises(ConfigError, match=f"engine.args.{key} = 1: the recipe sets this field; set .+ instead"):
         grpo_arguments(config(engine={"name": "trl", "args": {key: 1}}), "out")
 
 

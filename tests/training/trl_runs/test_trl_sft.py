@@ -259,7 +259,7 @@ def test_lora_leaves_an_adapter_and_the_same_policy_merged(base: Path, rows: Pat
     adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), found.adapter)
     merged = AutoModelForCausalLM.from_pretrained(found.policy)
     torch.testing.assert_close(adapted(ids).logits, merged(ids).logits, atol=1e-5, rtol=1e-4)
-    assert any("anchor of source sft" in line and str(found.adapter) in line for line in said)
+    assert any("source: sft" in line and str(found.adapter) in line for line in said)
     assert sorted(f.name for f in found.adapter.iterdir() if f.suffix in (".bin", ".md")) == []
 
 
@@ -299,7 +299,7 @@ def test_the_filter_leaves_out_and_counts(base: Path):
         "max_length",
     ]
     assert len(select(rows, tokenizer, form, replace(config, numeric_answers=False)).rows) == 2
-    with pytest.raises(DataError, match="no row is left"):
+    with pytest.raises(DataError, match="no training row is left"):
         select(rows.select([1]), tokenizer, form, config)
 
 
@@ -374,7 +374,7 @@ def test_a_batch_is_split_for_memory_alone():
 def test_eight_bit_moments_need_cuda_and_say_so(base: Path, rows: Path, tmp_path: Path):
     if torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
-    with pytest.warns(UserWarning, match="the default optimizer adamw_8bit .*adamw_torch takes its place"):
+    with pytest.warns(UserWarning, match="the default optimizer adamw_8bit .*adamw_torch is used instead"):
         trainer = build(recipe(base, rows, engine=EngineConfig(name="trl")), tmp_path, quiet)
     assert trainer.args.optim == "adamw_torch"
 

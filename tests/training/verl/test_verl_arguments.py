@@ -78,10 +78,10 @@ def test_the_words_of_a_recipe():
         (f"engine.args.{ACTOR}.optim.lr=1", "set optimizer.lr instead"),
         (f"engine.args.{ACTOR}.kl_loss_coef=1", "set method instead"),
         ("engine.args.+sage.seed=1", "set method, seed and task instead"),
-        ("engine.args.trainer.n_gpus_per_node=3", "do not split over 3 workers"),
+        ("engine.args.trainer.n_gpus_per_node=3", "cannot be split evenly over 3 workers"),
         ("optimizer.schedule=linear", "constant and cosine"),
         ("engine.lora.dropout=0.1", "engine.lora.dropout = 0.1"),
-        ("engine.args.min_p=0.1", "engine.args.min_p: no field of verl"),
+        ("engine.args.min_p=0.1", "engine.args.min_p: not a field of verl"),
         ("base_model=elsewhere", "source: sft"),
     ],
 )
@@ -109,7 +109,7 @@ def test_what_is_otherwise_on_verl_is_noted():
 def test_an_adapter_is_no_model_to_start_from(tmp_path: Path):
     """verl's reference is what lies below an adapter; a new adapter on a whole model is verl's own."""
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "embedded"}')
-    with pytest.raises(ConfigError, match="give the merged policy as the model"):
+    with pytest.raises(ConfigError, match="use the merged policy as the model"):
         words_of(config_of(f"model={tmp_path}"))
     found = words_of(config_of("engine.lora={rank: 4, alpha: 6, target_modules: [q_proj]}"))
     parts = {name: found[f"actor_rollout_ref.model.{name}"] for name in ("lora_rank", "lora_alpha", "target_modules")}
@@ -131,7 +131,7 @@ def test_a_checkpoint_with_adapters_becomes_a_policy(tmp_path: Path):
     inner = f"base_model.model.{name}"
     base = {f"{inner}.base_layer.weight": weight.clone()}
     save_file(base, trained / "model.safetensors")
-    with pytest.raises(CheckpointError, match="holds no adapter"):
+    with pytest.raises(CheckpointError, match="contains no adapter"):
         convert.save(config, tmp_path, tmp_path / "policy")
     layers = range(1, load_policy("embedded")[0].config.num_hidden_layers)
     rest = {f"{inner.replace('.0.', f'.{n}.')}.lora_{x}.default.weight": 0 * y for n in layers for x, y in (("A", a), ("B", b))}
@@ -310,8 +310,8 @@ def test_rows_of_verl_are_taken_once_and_when_they_are_whole(tmp_path: Path):
     ("text", "kind", "words"),
     [
         ("x\n(pid=3) sage_rlvr.errors.ConfigError: no beta\nray::x\n", ConfigError, "on verl: no beta"),
-        ("one\nRuntimeError: two\n\n", CheckpointError, "ends: RuntimeError: two"),
-        ("", CheckpointError, "without a word"),
+        ("one\nRuntimeError: two\n\n", CheckpointError, "last line: RuntimeError: two"),
+        ("", CheckpointError, "(no output)"),
     ],
 )
 def test_what_verl_ended_with_is_told(tmp_path: Path, text: str, kind: type[Exception], words: str):
@@ -337,7 +337,7 @@ def test_objective_and_parts_beside_a_checkpoint(tmp_path: Path):
     state.restore_parts(again, place)
     assert all(torch.equal(again.sage_parts["loss_term"][name], value) for name, value in parts["loss_term"].items())
     other = Objective(sage(grpo(), Random()), None, 0, False)
-    with pytest.raises(ConfigError, match=r"(?s)another objective:\nmethod adaptive_entropy\+branch.*objective_may_change=true"):
+    with pytest.raises(ConfigError, match=r"(?s)a different objective:\nmethod adaptive_entropy\+branch.*may_change=true"):
         state.check_objective(other, place)
     state.check_objective(replace(other, may_change=True), place)
     (place / state.OBJECTIVE).unlink()

@@ -71,7 +71,7 @@ def test_every_recipe_has_fields_or_a_reason():
             method = load_config(TrainConfig, name).method
             seen[name] = "; ".join(not_on_verl(method))
             if seen[name]:
-                with pytest.raises(ConfigError, match=r"on verl: .*; the loop engine runs it\.$"):
+                with pytest.raises(ConfigError, match=r"on verl: .*; use the loop engine\.$"):
                     method_fields(method, 24)
             else:
                 assert method_fields(method, 24)
@@ -98,22 +98,22 @@ BRANCH = {"guide": {"name": "branch", "ratio": 0.3}}
 @pytest.mark.parametrize(
     ("tree", "more", "words"),
     [
-        ({}, {}, "say what verl is to optimize"),
+        ({}, {}, "set what verl should optimize"),
         ({"metod": "grpo"}, {}, "method"),
         (BRANCH, {f"{ACTOR}.use_kl_loss": False}, "use_kl_loss=true"),
-        (BRANCH, {f"{ACTOR}.kl_loss_coef": 0.0}, "would shape nothing"),
+        (BRANCH, {f"{ACTOR}.kl_loss_coef": 0.0}, "would have no effect"),
         (BRANCH, {f"{ACTOR}.kl_loss_type": "abs"}, "choose low_var_kl"),
         (BRANCH, {f"{ACTOR}.kl_loss_type": "kl"}, "k1 in the loss"),
         (BRANCH, {"algorithm.use_kl_in_reward": True}, "placement=reward"),
-        (BRANCH, {"algorithm.adv_estimator": "sage"}, "name one"),
+        (BRANCH, {"algorithm.adv_estimator": "sage"}, "set one"),
         (BRANCH, {"algorithm.rollout_correction.bypass_mode": True}, "computes no entropies"),
-        (BRANCH, {"distillation.enabled": True}, "teacher"),
+        (BRANCH, {"distillation.enabled": True}, "distillation replaces"),
         (BRANCH, {"trainer.use_v1": False}, "V1"),
         (BRANCH, {"trainer.v1.trainer_mode": "sage_sync"}, "choose one of"),
         ({"guide": {"name": "branch", "signal": "reference"}}, {}, "ref_entropies"),
         ({"guide": {"name": "branch", "threshold": 4.0}}, {"actor_rollout_ref.model.path": "embedded"}, "threshold = 4 nats"),
-        ({"method": "grpo"}, {f"{ACTOR}.clip_ratio_c": 3.0}, "clip_ratio_c = 3.0, but the method means"),
-        ({"method": {"name": "pkpo", "k": 8}}, {"actor_rollout_ref.rollout.n": 4}, "compares 8"),
+        ({"method": "grpo"}, {f"{ACTOR}.clip_ratio_c": 3.0}, "clip_ratio_c = 3.0, but the method needs"),
+        ({"method": {"name": "pkpo", "k": 8}}, {"actor_rollout_ref.rollout.n": 4}, "needs at least 8"),
         ({"method": "grpo"}, {"algorithm.rollout_correction.bypass_mode": True}, "bypass_mode"),
     ],
 )
@@ -134,7 +134,7 @@ def test_what_a_node_means():
     """verl's own KL with the guide; a method with its own; both; verl's clamp said."""
     alone = Objective.of(BRANCH, VERL.get)
     assert alone.method is None and alone.anchor is not None and alone.anchor.beta == 0.001
-    assert "beta 0.001" in alone.words and "token at 10" in alone.words
+    assert "beta 0.001" in alone.words and "token to 10" in alone.words
     tree = {"method": "grpo", **BRANCH, "seed": 4}
     node = SageNode.of(tree)
     assert node.method == sage(grpo(), Branch(ratio=0.3)) and node.seed == 4
@@ -142,7 +142,7 @@ def test_what_a_node_means():
     assert both.method == node.method and both.words.startswith("method grpo+branch: minimize")
     in_reward = {"method": {"name": "rloo", "beta": 0.1}}
     paid = Objective.of(in_reward, (VERL | fields_of(SageNode.of(in_reward), VERL.get)).get)
-    assert "token at 10" not in paid.words
+    assert "token to 10" not in paid.words
 
 
 def test_what_was_never_run_is_said():

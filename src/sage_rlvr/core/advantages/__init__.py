@@ -1,4 +1,9 @@
-"""Rewards of a group become advantages: frozen callables (P, G) -> (P, G) float32, no gradient. One family a file."""
+"""Advantages: rewards of a group -> advantages, frozen callables (P, G) -> (P, G) float32 without a gradient.
+
+Read base.py first (the protocol `Advantage` and shared helpers), then group.py (GRPO, Dr. GRPO, RLOO). Each other file
+is a family of papers: power.py (MaxRL), pass_at_k.py, distinct.py, risk.py, reinforce.py and more. placebo.py is the
+control that permutes an advantage among correct completions.
+"""
 
 from sage_rlvr.core.advantages.base import (
     ADVANTAGES,

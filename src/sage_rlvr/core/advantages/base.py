@@ -1,4 +1,4 @@
-"""What every advantage is, and what they share."""
+"""The protocol of advantages, and shared helpers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Groups = Float[Tensor, "P G"]
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What a part may see of P groups of G completions besides their rewards; each (P, G), None where its `needs` ask for none.
+    """Signals of P groups of G completions that a part can read besides rewards; each (P, G), None unless requested by `needs`.
 
     lengths            tokens of a completion, the end token included
     policy, reference  log pi_old and log pi_ref of the whole completion, nats, float32
@@ -28,7 +28,7 @@ class Seen:
     problems           int64: the problem of the group, the same number whenever it comes back
     ref_right          log-probability of a right completion of the problem under the reference, exact, nats
     rows               int64: number of the completion within the step, by which a part draws; always there in training
-    verdicts           the rewards before the reward transform; None where there is no transform
+    verdicts           the rewards before the reward transform; None if there is no transform
     """
 
     lengths: Int[Tensor, "P G"]
@@ -41,17 +41,17 @@ class Seen:
     verdicts: Groups | None = None
 
     def require(self, name: str, who: str) -> Tensor:
-        """The field called `name`; DataError that names who asked for it, where it was not computed."""
+        """The field called `name`; DataError that names the part, if the field was not computed."""
         value = getattr(self, name)
         if value is None:
             raise DataError(
-                f"{who} reads {name!r} of the completions, which this engine did not compute (see method.needs)."
+                f"{who} reads {name!r} of the completions, which the engine did not compute (see method.needs)."
             )
         return value  # type: ignore[no-any-return]
 
 
 def sees(part: object) -> bool:
-    """Whether an advantage or a reward transform is called with a `Seen`: one that has `needs` at all is."""
+    """Whether an advantage or reward transform is called with a `Seen`, which is so if it has an attribute `needs`."""
     return getattr(part, "needs", None) is not None
 
 
@@ -81,7 +81,7 @@ def silent(part: Any, size: int) -> Dead:
 
 
 def silent_of_labels(part: Any, size: int) -> Dead:
-    """`dead` of a part that reads 0 and 1 alone: 0 wherever all are equal."""
+    """`dead` of a part that reads 0 and 1 only: 0 wherever all are equal."""
     return Dead(none_right="refused")
 
 
@@ -116,19 +116,19 @@ ADVANTAGES: Registry[type] = Registry("advantage", check=check_needs)
 
 
 def at_step(part: Advantage, step: int, total_steps: int) -> Advantage:
-    """The advantage of a step: what its `at` gives, and itself where it does not change over training."""
+    """The advantage at a step: the result of `at`, or the advantage itself if it does not change during training."""
     at = getattr(part, "at", None)
     found: Advantage = part if at is None else at(step, total_steps)
     return found
 
 
 def expected_of(part: Advantage) -> Callable[..., Any]:
-    """An advantage that draws, as its mean over the draws; any other as it is. ConfigError where the mean is not declared."""
+    """The mean over the draws of a random advantage; any other advantage unchanged. ConfigError if the mean is not declared."""
     if not getattr(part, "random", False):
         return part
     mean: Callable[..., Any] | None = getattr(part, "expected", None)
     if mean is None:
-        raise ConfigError(f"{type(part).__name__} draws at random and has no `expected`, its mean, for exact sums; declare it.")
+        raise ConfigError(f"{type(part).__name__} draws at random but has no `expected` (its mean, for exact sums); define it.")
     return mean
 
 
@@ -139,9 +139,9 @@ def centered(rewards: Groups, smallest_group: int, who: str) -> Groups:
 
 
 def checked(rewards: Groups, smallest_group: int, who: str) -> Groups:
-    """Rewards as float32 without a gradient. DataError for another shape and for a group that is too small."""
+    """Rewards as float32 without a gradient. DataError for a wrong shape or a group that is too small."""
     if rewards.dim() != 2:
-        raise DataError(f"{who}: rewards have shape {tuple(rewards.shape)}; give (prompts, completions per prompt).")
+        raise DataError(f"{who}: rewards have shape {tuple(rewards.shape)}; pass shape (prompts, completions per prompt).")
     if rewards.shape[1] < smallest_group:
         raise DataError(f"{who}: group_size is {rewards.shape[1]}; it needs at least {smallest_group} per prompt.")
     return rewards.detach().float()
@@ -165,10 +165,10 @@ def mean_where(values: Groups, chosen: Groups) -> Groups:
 def require_binary(
     rewards: Groups, who: str, instead: str = "GroupNormalized or GroupCentered, which take any reward", advice: str = ""
 ) -> None:
-    """DataError that names the first reward which is neither 0 nor 1, and its place.
+    """DataError that names the first reward other than 0 and 1, and its place.
 
     advice: why they must be and the next step, where it is not that `who` counts right completions and `instead` does not."""
-    advice = advice or f"it counts right completions, so rewards must be 0 or 1: drop the reward transform, or use {instead}"
+    advice = advice or f"it counts right completions, so rewards must be 0 or 1: remove the reward transform, or use {instead}"
     wrong = ((rewards != 0) & (rewards != 1)).nonzero()
     if len(wrong):
         prompt, member = wrong[0].tolist()

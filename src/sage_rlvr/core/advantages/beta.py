@@ -23,7 +23,7 @@ class BetaNormalized:
 
     alpha = max(1, 1 + a/3) and beta = max(1, 1 + b/3), where Beta(a, b) has the mean and the unbiased variance of p over
     the prompts of the step: of all Beta densities the one that minimizes E_{p ~ Beta(a, b)}[p (1 - p) / f_N(p)^2], the
-    variance of the gradient in the paper's model. 1/f_N is held in [0, 1e6]; a group with p = 0 or 1 gets exactly 0.
+    variance of the gradient in the paper's model. 1/f_N is clamped to [0, 1e6]; a group with p = 0 or 1 gets exactly 0.
 
     Where the batch is too small for that: with one prompt there is no variance and every weight is 1 (as the authors'
     code does it); prompts of equal p would make the density a spike, so the variance is at least 1 / (P G^2), the

@@ -1,4 +1,4 @@
-"""Distinct right answers as the objective."""
+"""The expected number of distinct right answers as the objective."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from sage_rlvr.errors import ConfigError, DataError
 class DistinctRight:
     """The unbiased gradient of the expected number of distinct right answers among k, sum_a [1 - (1 - pi(a))^k], a right.
 
-    U_i = r_i k C(G - m_i, k-1) / C(G - 1, k-1), m_i how often the answer of i stands in its group: the chance that none of k - 1
-    companions gives it. A_i = (U_i - mean over j != i of U_j without i in the group) / D^power; the baseline does not know
-    completion i, so it costs no bias at power = 0. D = sum over right answers of 1 - C(G - m, k) / C(G, k), at least k/G: how many
-    different ones k of the group hold, so that power = 1 is about grad log E[distinct@k], and is it for large G. k = 1 is RLOO;
-    with one right answer it is PKPO's sloo1 with a baseline; at k = G only answers that nobody else gave are paid. 0 in a group
-    without a right answer; where all are right, still what tells them apart.
+    U_i = r_i k C(G - m_i, k-1) / C(G - 1, k-1), m_i how often the answer of i occurs in its group: the chance that none
+    of k - 1 companions gives it. A_i = (U_i - mean over j != i of U_j without i in the group) / D^power; the baseline
+    does not know completion i, so it costs no bias at power = 0. D = sum over right answers of 1 - C(G - m, k) / C(G,
+    k), at least k/G: how many different ones k of the group hold, so that power = 1 is about grad log E[distinct@k],
+    and is it for large G. k = 1 is RLOO; with one right answer it is PKPO's sloo1 with a baseline; at k = G only
+    answers that occur once are rewarded. 0 in a group without a right answer; where all are right, still what tells
+    them apart.
 
     needs: "answers". DataError for rewards other than 0 and 1 and for k > G.
 
-    k: samples in which distinct right answers are counted, at most the group's size.
+    k: number of samples in which distinct right answers are counted, at most the group size.
     """
 
     k: int = 4
@@ -38,7 +39,7 @@ class DistinctRight:
         _check(self.k, "DistinctRight")
         if not 0 <= self.power <= 2:
             raise ConfigError(
-                f"DistinctRight: power = {self.power!r}; give 0 (distinct@k) to 1 (its logarithm), at most 2."
+                f"DistinctRight: power = {self.power!r}; set 0 (distinct@k) to 1 (its logarithm), at most 2."
             )
 
     def dead(self, size: int) -> Dead:
@@ -55,12 +56,12 @@ class DistinctRight:
         scale = "" if self.power == 0 else f" / D{f'^{self.power:g}' if self.power != 1 else ''}"
         return f"(U - mean_others U){scale},  U = r {self.k} C(G - m, {self.k - 1}) / C(G - 1, {self.k - 1})"
 
-    prefers: ClassVar[str] = "those that the group gives less often"
+    prefers: ClassVar[str] = "those that are rarer in the group"
 
     @property
     def legend(self) -> str:
         counted = f",  D = sum over its right answers of 1 - C(G - m, {self.k}) / C(G, {self.k})" if self.power else ""
-        return f"m = how often the answer of the completion stands in its group, right{counted}"
+        return f"m = how often the answer of the completion occurs in its group, right{counted}"
 
     @property
     def ascends(self) -> str:

@@ -35,7 +35,7 @@ class Filtered:
     0 in a group without a right answer. needs: "logps", "ref_logps", and for the exact Z "ref_right"; without a KL term name the
     reference by an anchor of beta 0.
 
-    alpha: which divergence, from forward (0) to reverse (toward 1). form: what is clipped. clip: the bound.
+    alpha: the divergence, from forward (0) to reverse (toward 1). form: what is clipped. clip: the bound.
     """
 
     alpha: float = 0.5
@@ -46,16 +46,16 @@ class Filtered:
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < 1:
             raise ConfigError(
-                f"Filtered: alpha = {self.alpha!r}; give 0 <= alpha < 1 (at 1 a wrong answer would weigh -infinity)."
+                f"Filtered: alpha = {self.alpha!r}; set 0 <= alpha < 1 (at 1 a wrong answer would weigh -infinity)."
             )
         if not 1 < self.clip < math.inf:
-            raise ConfigError(f"Filtered: clip = {self.clip!r}; give a finite number above 1, 10 by default.")
+            raise ConfigError(f"Filtered: clip = {self.clip!r}; set a finite number above 1, 10 by default.")
         if self.z not in ("group", "exact"):
-            raise ConfigError(f"Filtered: z = {self.z!r}; give group, an estimate from each group, or exact, the oracle.")
+            raise ConfigError(f"Filtered: z = {self.z!r}; set group, an estimate from each group, or exact, the oracle.")
         if self.form not in ("scaled", "released"):
-            raise ConfigError(f"Filtered: form = {self.form!r}; give scaled, which clips the ratio u, or released, the reward.")
+            raise ConfigError(f"Filtered: form = {self.form!r}; set scaled, which clips the ratio u, or released, the reward.")
 
-    prefers: ClassVar[str] = "those that the policy gives less often than the reference does"
+    prefers: ClassVar[str] = "those less likely under the policy than under the reference"
 
     def dead(self, size: int) -> Dead:
         """Where all are right, still by how often policy and reference give them."""

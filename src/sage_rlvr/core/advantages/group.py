@@ -14,7 +14,7 @@ from sage_rlvr.errors import ConfigError
 class GroupNormalized:
     """(r - mean) / (std + eps), std with G - 1 in the denominator (GRPO, arXiv 2402.03300, as TRL computes it).
 
-    eps: added to the standard deviation, so that groups of nearly equal rewards are not blown up.
+    eps: added to the standard deviation, so that groups of nearly equal rewards do not get huge advantages.
     """
 
     eps: float = 1e-4

@@ -1,4 +1,4 @@
-"""pass@k as the objective: PKPO's unbiased advantages, and the analytic ones of Chen et al., which are no gradient of it."""
+"""pass@k as the objective: PKPO's unbiased advantages, and the analytic advantages of Chen et al., which are biased."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _counts(rewards: Groups, k: int, who: str, largest: int) -> tuple[Groups, Te
 
 def _check(k: int, who: str) -> None:
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ConfigError(f"{who}: k = {k!r}; it counts samples, so give a whole number >= 1, 4 or 8 in the papers.")
+        raise ConfigError(f"{who}: k = {k!r}; k is a number of samples: set a whole number >= 1 (4 or 8 in the papers).")
 
 
 @ADVANTAGES.register
@@ -52,7 +52,7 @@ class PassAtK:
     right one; where all are right, 0 too (k = 1: 1), with sloo -k/(G - 1) for each. DataError for rewards other than 0 and 1, for
     k > G (sloo: k > G - 1), and for a call whose k is still a schedule (`at`).
 
-    k: samples of which one has to be right; a whole number up to the group's size, or a schedule.
+    k: number of samples of which one must be right: a whole number up to the group size, or a schedule.
     """
 
     k: int | Schedule = 4
@@ -64,7 +64,7 @@ class PassAtK:
         else:
             _check(self.k, "PassAtK")
         if self.baseline not in ("sloo1", "sloo"):
-            raise ConfigError(f"PassAtK: baseline = {self.baseline!r}; give sloo1 (the paper's choice) or sloo.")
+            raise ConfigError(f"PassAtK: baseline = {self.baseline!r}; set sloo1 (the paper's choice) or sloo.")
 
     def at(self, step: int, total_steps: int) -> PassAtK:
         """With the k of a step, the whole number nearest to its schedule."""
@@ -111,7 +111,9 @@ class PassAtK:
 
     def __call__(self, rewards: Groups) -> Groups:
         if isinstance(self.k, Schedule):
-            raise DataError(f"PassAtK: k = {show(self.k)} is that of a run; call its at(step, total_steps) for that of a step.")
+            raise DataError(
+                f"PassAtK: k = {show(self.k)} is a schedule; call at(step, total_steps) to get the advantage of a step."
+            )
         size, k = rewards.shape[-1], self.k
         values, right = _counts(rewards, k, "PassAtK", size if self.baseline == "sloo1" else size - 1)
         wrong = size - right
@@ -136,7 +138,7 @@ class AnalyticPassAtK:
     pass@k itself, 1/k - 1/G times. k = 1 is GRPO with the std of the population. All 0 for c = 0 and once c > G - k: every
     group where k = G. DataError for rewards other than 0 and 1 and for k > G.
 
-    k: samples of which one has to be right, at most the group's size.
+    k: number of samples of which one must be right, at most the group size.
     """
 
     k: int = 4

@@ -1,4 +1,4 @@
-"""The control for advantages that pay right answers of one prompt differently: the same advantages, permuted among them."""
+"""The control for advantages that reward right answers of a prompt differently: the same advantages, permuted among them."""
 
 from __future__ import annotations
 
@@ -43,19 +43,20 @@ class PlaceboRight:
 
     What is left of a preference: a group still counts by the right answers that it holds. A rare one raises the sum of its group,
     of which each of c right completions gets 1/c on average, all of it where c = 1. So where P(right) G is 1 or less, the placebo
-    is nearly the method; it is the method itself where all right completions are paid alike (GRPO, RLOO, MaxRL).
+    is nearly the method; it is the method itself where all right completions are rewarded alike (GRPO, RLOO, MaxRL).
 
-    Right is what the verifier says, before a reward transform, whose preference is permuted away too. DataError where the verifier
+    Right is what the verifier says, before a reward transform, whose preference is permuted away too. DataError if the verifier
     says neither 0 nor 1.
 
-    advantage: whose values are permuted, one without a running state.
+    advantage: the advantage to permute; must have no running state.
     """
 
     advantage: Advantage
     random: ClassVar[bool] = True
     evens: ClassVar[bool] = True
     prefers: ClassVar[str] = (
-        "advantages permuted: none preferred on average within a group, which still counts by the right answers that it holds"
+        "advantages permuted: no preference on average within a group, although groups still weigh by their right "
+        "answers"
     )
     least_group = _same("least_group", 2)
     couples_prompts = _same("couples_prompts", False)
@@ -67,12 +68,13 @@ class PlaceboRight:
     def __post_init__(self) -> None:
         if not isinstance(self.advantage, Advantage):
             raise ConfigError(
-                f"PlaceboRight: {self.advantage!r} is not an advantage; give one, for example PlaceboRight(DistinctRight(8))."
+                f"PlaceboRight: {self.advantage!r} is not an advantage; pass one, for example "
+                "PlaceboRight(DistinctRight(8))."
             )
         if has_state(self.advantage) or getattr(self.advantage, "random", False):
             raise ConfigError(
-                f"PlaceboRight: {self.advantage!r} keeps a running state or draws at random itself; give an advantage of rewards "
-                "and completions alone, for example DistinctRight(8)."
+                f"PlaceboRight: {self.advantage!r} has a running state or draws at random; use an advantage of rewards "
+                "and completions only, for example DistinctRight(8)."
             )
 
     @property
@@ -87,7 +89,7 @@ class PlaceboRight:
     @property
     def ascends(self) -> str:
         own = getattr(self.advantage, "ascends", "")
-        return f"that of ({own}) with each right completion paid the mean over those of its group" if own else ""
+        return f"that of ({own}) with each right completion given the mean over those of its group" if own else ""
 
     def at(self, step: int, total_steps: int) -> PlaceboRight:
         """With the permuted advantage as it is at a step."""
@@ -117,7 +119,7 @@ class PlaceboRight:
         labels = checked(rewards if seen.verdicts is None else seen.verdicts, 2, "PlaceboRight")
         require_binary(
             labels, "PlaceboRight",
-            advice="it permutes among right completions, so the verifier must say 0 or 1: use one that says right or wrong, or "
+            advice="it permutes among right completions, so verdicts must be 0 or 1: use a verifier with right and wrong, or "
             f"{type(self.advantage).__name__} without its placebo",
         )  # fmt: skip
         paid: Tensor = self.advantage(rewards, *((seen,) if sees(self.advantage) else ()))

@@ -1,4 +1,4 @@
-"""MaxRL and its family: the group's own mean, to a power, as the scale."""
+"""MaxRL and its family: advantages scaled by a power of the group mean."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PowerNormalized:
 
     def __post_init__(self) -> None:
         if not 0 <= self.q <= 2:
-            raise ConfigError(f"PowerNormalized: q = {self.q!r}; give a number from 0 (Dr. GRPO) over 1 (MaxRL) to 2.")
+            raise ConfigError(f"PowerNormalized: q = {self.q!r}; set a number from 0 (Dr. GRPO; 1 is MaxRL) to 2.")
 
     @property
     def takes_group_mean(self) -> bool:
@@ -58,8 +58,9 @@ class PowerNormalized:
         if bool((rewards < 0).any()):
             prompt, member = (rewards < 0).nonzero()[0].tolist()
             raise DataError(
-                f"PowerNormalized: the reward of prompt {prompt}, completion {member} is {float(rewards[prompt, member]):g}; it "
-                "divides by the group's mean, so rewards must be 0 or more: drop the reward transform, or use GroupCentered."
+                f"PowerNormalized: the reward of prompt {prompt}, completion {member} is "
+                f"{float(rewards[prompt, member]):g}; it divides by the group mean, so rewards must be >= 0: remove "
+                "the reward transform, or use GroupCentered."
             )
         scale = rewards.detach().float().mean(dim=1, keepdim=True).clamp(min=1 / rewards.shape[1])
         return torch.where(values == 0, 0.0, values / scale**self.q)

@@ -33,10 +33,10 @@ class Signed:
     tokens  the step's tokens of the same sign, with a token mean: as `kept`, longer completions of a sign shrink its factor. The
             authors' code of PSR and NSR drops the other rows and averages over the tokens that are left, which is this
 
-    normalize_by: what each sign's sum is divided by, all or what is kept of the step or of the group, in rows or tokens.
-    right, wrong: what a right completion earns and a wrong one pays.
-    For W-REINFORCE each sign is divided by its own. kept and tokens count the whole rollout. DataError for rewards other than 0
-    and 1; a `Method` refuses `tokens` without a token mean, and `kept` and `group` with one.
+    normalize_by: divisor of the sum over each sign: all rows, or those of that sign in the step or group, in rows or
+    tokens. right, wrong: the reward of a right completion and the penalty of a wrong one. For W-REINFORCE each sign is
+    divided by its own. kept and tokens count the whole rollout. DataError for rewards other than 0 and 1; a `Method`
+    refuses `tokens` without a token mean, and `kept` and `group` with one.
     """
 
     right: float = 0.1
@@ -46,11 +46,11 @@ class Signed:
     def __post_init__(self) -> None:
         if self.right < 0 or self.wrong < 0 or not 0 < self.right + self.wrong < float("inf"):
             raise ConfigError(
-                f"Signed: right = {self.right!r}, wrong = {self.wrong!r}; give two numbers >= 0, not both 0: 1 and 0 are PSR, "
+                f"Signed: right = {self.right!r}, wrong = {self.wrong!r}; set two numbers >= 0, not both 0: 1 and 0 are PSR, "
                 "0 and 1 NSR, 0.1 and 1 the paper's W-REINFORCE."
             )
         if self.normalize_by not in ("all", *COUNTED):
-            raise ConfigError(f"Signed: normalize_by = {self.normalize_by!r}; give all, {', '.join(COUNTED)}.")
+            raise ConfigError(f"Signed: normalize_by = {self.normalize_by!r}; set all, {', '.join(COUNTED)}.")
 
     def dead(self, size: int) -> Dead:
         """No baseline: the label's own pay, where a step counts rows or tokens times a factor of the step."""

@@ -1,4 +1,4 @@
-"""RS-GRPO's utility: the exponential mean of the rewards."""
+"""RS-GRPO: the exponential mean of the rewards as the objective."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RiskSeeking:
     def __post_init__(self) -> None:
         if not 0 < self.b < math.inf:
             raise ConfigError(
-                f"RiskSeeking: b = {self.b!r}; give a positive number, 1 to 8 in the paper; b -> 0 is GroupCentered."
+                f"RiskSeeking: b = {self.b!r}; set a positive number, 1 to 8 in the paper; b -> 0 is GroupCentered."
             )
 
     @property

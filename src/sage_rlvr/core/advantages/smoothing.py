@@ -1,4 +1,4 @@
-"""DS-GRPO: right answers are smoothed, wrong ones sharpened."""
+"""DS-GRPO: more entropy among right answers, less among wrong answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DifferentialSmoothing:
     of dose * |l| besides. 0 in a group whose rewards are all equal, where the authors' code still adds the terms.
     needs: "logps". DataError for rewards other than 0 and 1.
 
-    right: nats that a right completion pays per nat of its mean log-prob. wrong: the same, earned by a wrong one.
+    right: weight of the mean log-prob that is subtracted for right completions. wrong: weight that is added for wrong ones.
     """
 
     right: float = 0.05
@@ -48,7 +48,7 @@ class DifferentialSmoothing:
     def __post_init__(self) -> None:
         if not (0 <= self.right < math.inf and 0 <= self.wrong < math.inf):
             raise ConfigError(
-                f"DifferentialSmoothing: right = {self.right!r}, wrong = {self.wrong!r}; give two finite numbers >= 0, 0.05 each "
+                f"DifferentialSmoothing: right = {self.right!r}, wrong = {self.wrong!r}; set two finite numbers >= 0, 0.05 each "
                 "in the paper."
             )
 

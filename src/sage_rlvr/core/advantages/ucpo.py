@@ -1,4 +1,4 @@
-"""UCPO: the gain of a group's right completions is shared out by how unlikely each is."""
+"""UCPO: the advantage of right completions is redistributed within the group toward unlikely ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class UniformRight:
     v is nearly flat, so that at the paper's tau = 0.2 the factors lie within some percent of 1: a very small dose.
     `per_token = False` takes l = log pi_old(y) of the whole completion. needs: "logps". DataError for rewards other than 0 and 1.
 
-    tau: how much of the credit of right completions is shared out by unlikeliness; 0 is GRPO's advantage.
+    tau: fraction of the credit of right completions that is redistributed by unlikeliness; 0 is GRPO's advantage.
     """
 
     tau: float = 0.2
@@ -34,7 +34,7 @@ class UniformRight:
 
     def __post_init__(self) -> None:
         if not 0 <= self.tau <= 1:
-            raise ConfigError(f"UniformRight: tau = {self.tau!r}; give 0 (GRPO) to 1, the paper's is 0.2.")
+            raise ConfigError(f"UniformRight: tau = {self.tau!r}; set 0 (GRPO) to 1, the paper's is 0.2.")
 
     @property
     def equation(self) -> str:

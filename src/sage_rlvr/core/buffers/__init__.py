@@ -1,4 +1,8 @@
-"""Batch sources with memory: distinct right answers of prompts, and what trains on them."""
+"""Replay buffers: stored distinct correct answers per prompt, and the losses that train on them.
+
+Read base.py first (the protocol `Buffer`, a slot of `Method`), then answers.py (the stored answers as a value).
+likelihood.py, rehearsal.py and replay.py are the three losses: likelihood, forward KL, importance-weighted replay.
+"""
 
 from sage_rlvr.core.buffers.answers import Answers, Bounds
 from sage_rlvr.core.buffers.base import BUFFERS, Buffer, Rows, buffer_budget, buffer_loss

@@ -72,7 +72,7 @@ class Answers:
         advantages: Float[Tensor, "P G"] | None = None,
     ) -> Answers:
         """The right ones of P groups of G completions, B = P * G. DataError for a reward other than 0 and 1."""
-        require_binary(rewards, "the buffer", "rewards of 0 and 1: it keeps right answers")
+        require_binary(rewards, "the buffer", "rewards of 0 and 1, because it stores right answers")
         known, place = torch.unique(problems, return_inverse=True)
         size, right = rewards.shape[1], rewards > 0
         zeros = torch.zeros_like(known)

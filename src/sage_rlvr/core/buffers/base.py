@@ -1,4 +1,4 @@
-"""A memory of distinct right answers, and the loss on what it holds: the slot `buffer` of a `Method`.
+"""Replay buffers: stored distinct right answers, and the loss on them; the slot `buffer` of a `Method`.
 
     L = L_method + weight * reduction_buffer [ per-token loss of stored answers ]        alone: without L_method
 
@@ -11,11 +11,11 @@ where `Task.answer_key` says so, and `representative` says which text of them st
 
     policy  the completions of every rollout, kept or not by a rollout plan
     base    `base` samples of each training problem before step 0, by the run's base model at the run's temperature
-    file    lines {"problem": id, "completion": text}, verified before step 0; a wrong one is refused
-    oracle   every right completion that the task lists of each training problem: an oracle, the ceiling of a world
+    file    lines {"problem": id, "completion": text}, verified before step 0; a wrong one raises an error
+    oracle   every right completion that the task lists of each training problem: an oracle, the upper bound of a task
 
-A prompt has at most `answers` of them; the rule `evict` says which goes. At most `pool` prompts have any; those go first that have
-gone longest without an answer. Nothing in this is random.
+A prompt has at most `answers` of them; the rule `evict` says which goes. At most `pool` prompts have any; those go
+first that have gone longest without an answer. Eviction is deterministic.
 
 One step. The right completions of the rollout are added. Update number n (a step has several with `updates`) then draws
 `prompts` prompts: the ones with the smallest -log(u) / w, u a number of (seed, n, problem), so the draw is a function of seed,
@@ -91,14 +91,15 @@ class Rows:
 class Buffer(ABC):
     """What is stored, and which of it a step trains on; a part says how.
 
-    weight: of its term beside the method's. alone: no policy gradient; advantage and surrogate of the method are not read.
-    policy: store the right completions of every rollout. base: samples of each training problem by the base before step 0.
-    base_prompts: only of the first so many problems. file: .jsonl with a problem's id and a right completion on each line.
-    oracle: every right completion that the task lists, before step 0 (an oracle). answers: most distinct answers of a prompt.
-    pool: most prompts with answers. representative: the text that stands for an answer (first, newest, shortest, likeliest under
-    the policy that wrote it). evict: which answer of a full prompt goes (oldest, newest, commonest). prompts: prompts of an
-    update. take: answers of each, at random; null: all. draw: any prompt with an answer, those of the step, or hard ones rather,
-    by their failure rate. reduction: of this term alone.
+    weight: weight of the buffer's loss term. alone: train without the policy gradient; the method's advantage and
+    surrogate are unused. policy: store the right completions of every rollout. base: number of base-model samples per
+    training problem before step 0. base_prompts: sample only the first N problems. file: .jsonl with a problem's id and
+    a right completion on each line. oracle: every right completion that the task lists, before step 0 (an oracle).
+    answers: maximum number of distinct answers per prompt. pool: maximum number of prompts with answers.
+    representative: the text that stands for an answer (first, newest, shortest, likeliest under the policy that wrote
+    it). evict: which answer of a full prompt is evicted (oldest, newest, commonest). prompts: prompts per update. take:
+    answers per prompt and update, at random; null: all. draw: from which prompts: any with an answer, those of the
+    step, or preferably hard ones, by failure rate. reduction: the reduction of this term.
 
     A part also has `equation`, the loss of a token as one line, and `legend`, `ascends` and `prefers` as an `Advantage` has them.
     """
@@ -134,20 +135,23 @@ class Buffer(ABC):
                 raise ConfigError(f"{who}: {name} = {value!r} must be at least {least}.")
         if not (self.policy or self.base or self.file or self.oracle):
             raise ConfigError(
-                f"{who}: nothing would ever be stored; set policy=True (the run's own right completions), base=16 (samples "
-                "of the base before step 0) or file=... (.jsonl)."
+                f"{who}: no answer would ever be stored; set policy=True (right completions of the run), base=16 "
+                "(samples of the base before step 0) or file=... (.jsonl)."
             )
         if self.draw == "hard" and not (self.policy or self.base):
             raise ConfigError(
-                f"{who}: draw='hard' prefers problems that were tried and failed, and of a file or the task's list none are tried; "
-                "take draw='any', or set policy=True or base=16."
+                f"{who}: draw='hard' prefers problems that failed before, but problems from a file or the task's list "
+                "were never tried; set draw='any', or set policy=True or base=16."
             )
         if self.base_prompts is not None and not self.base:
-            raise ConfigError(f"{who}: base_prompts = {self.base_prompts} without samples of them; set base, or leave it out.")
+            raise ConfigError(
+                f"{who}: base_prompts = {self.base_prompts} without samples of the base; set base, or remove "
+                "base_prompts."
+            )
         if (self.file is not None or self.oracle) and self.representative == "likeliest":
             raise ConfigError(
-                f"{who}: representative='likeliest' compares log-probs of those who wrote the texts, and those of a file or of the "
-                "task have none; take 'first' or 'shortest'."
+                f"{who}: representative='likeliest' compares log-probs under the policy that wrote the texts, which "
+                "texts from a file or the task lack; set 'first' or 'shortest'."
             )
 
     @abstractmethod
@@ -172,11 +176,12 @@ class Buffer(ABC):
         return Answers.none().tensors()
 
     def weight_at(self, step: int, total_steps: int) -> float:
-        """The weight at a step. ConfigError where a schedule leaves [0, inf)."""
+        """The weight at a step. ConfigError if a schedule leaves [0, inf)."""
         value = as_schedule(self.weight)(step, total_steps)
         if not 0 <= value < math.inf:
             raise ConfigError(
-                f"{type(self).__name__}: weight is {value} at step {step} of {total_steps}; keep it at >= 0."
+                f"{type(self).__name__}: weight is {value} at step {step} of {total_steps}; use a schedule that stays "
+                ">= 0."
             )
         return value
 
@@ -189,11 +194,11 @@ class Buffer(ABC):
         return Rows(few, owners, self.prompts, len(rows), int(few.lengths.sum()))
 
     def whole_prompts(self) -> None:
-        """ConfigError where `take` would cut a law over a prompt's answers."""
+        """ConfigError if `take` would cut a law over a prompt's answers."""
         if self.take is not None:
             raise ConfigError(
-                f"{type(self).__name__}: take = {self.take} would leave answers out that the others are weighed against; bound "
-                "answers instead."
+                f"{type(self).__name__}: take = {self.take} would drop answers that the weights are normalized over; "
+                "limit answers instead."
             )
 
     def only(self, source: str, why: str) -> None:
@@ -201,7 +206,7 @@ class Buffer(ABC):
         others = {"policy": self.policy, "base": bool(self.base), "file": self.file is not None, "oracle": self.oracle}
         if not others.pop(source) or any(others.values()):
             raise ConfigError(
-                f"{type(self).__name__}: {why}; set {', '.join(_ONLY[source])}, or take Likelihood, which reads neither."
+                f"{type(self).__name__}: {why}; set {', '.join(_ONLY[source])}, or use Likelihood, which needs neither."
             )
 
 

@@ -19,10 +19,10 @@ Law = Literal["uniform", "policy", "base"]
 class Likelihood(Buffer):
     """-sum over stored y of w(y) log pi(y): w uniform over a prompt's distinct answers, the policy's shares, or the base's.
 
-    law: which of these w is. "uniform": rejection-sampling fine-tuning with each answer once (arXiv 2308.01825); iterated on the
-    policy's own answers, expert iteration. "policy": w = pi(y) / pi(stored), without a gradient, which is the gradient of
-    -log pi(stored): the likelihood of the right set. "base": w = base(y) / base(stored): the forward KL from the base restricted to
-    what is stored.
+    law: the choice of w. "uniform": rejection-sampling fine-tuning with each answer once (arXiv 2308.01825); iterated
+    on the policy's own answers, expert iteration. "policy": w = pi(y) / pi(stored), without a gradient, which is the
+    gradient of -log pi(stored): the likelihood of the right set. "base": w = base(y) / base(stored): the forward KL
+    from the base restricted to what is stored.
     """
 
     law: Law = "uniform"
@@ -33,7 +33,7 @@ class Likelihood(Buffer):
         if self.law != "uniform":
             self.whole_prompts()
         if self.law == "base":
-            self.only("base", "law='base' weighs answers by the base's log-probs, which only its own samples have")
+            self.only("base", "law='base' weights answers by log-probs of the base, which only samples of the base have")
 
     @property
     def legend(self) -> str:  # type: ignore[override]
@@ -52,7 +52,7 @@ class Likelihood(Buffer):
     def prefers(self) -> str:  # type: ignore[override]
         return {
             "uniform": "the stored ones, until all are alike",
-            "policy": "none of the stored is preferred, so the likelier gain most",
+            "policy": "no preference among stored answers, so the likelier gain most",
             "base": "the stored ones, until their shares are the base's",
         }[self.law]
 

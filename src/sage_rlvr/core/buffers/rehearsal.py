@@ -16,9 +16,9 @@ LARGEST_LOG_RATIO = 20.0
 @BUFFERS.register
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal(Buffer):
-    """u - 1 - log u, u = pi / base per token, on the base's right answers (DPH-RL, arXiv 2509.07430), log u held within +-20.
+    """u - 1 - log u, u = pi / base per token, on the base's right answers (DPH-RL, arXiv 2509.07430), log u clamped to +-20.
 
-    Drawn from the base, its mean is KL(base || pi) and its gradient that of the KL. On right answers alone it holds each of
+    Drawn from the base, its mean is KL(base || pi) and its gradient that of the KL. On right answers only it holds each of
     their tokens to the base's probability: it neither raises P(right) above the base's nor lets it fall. Likelihood(law="base")
     is the same without u - 1, and raises it. Stored answers of a prompt weigh as base(y) / base(stored).
     """
@@ -34,7 +34,7 @@ class Rehearsal(Buffer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.whole_prompts()
-        self.only("base", "it needs the base's log-probs of each token, which only its own samples have")
+        self.only("base", "it needs per-token log-probs of the base, which only samples of the base have")
 
     def __call__(self, logps: PerToken, rows: Rows) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
         log_u = (logps - rows.answers.logps.to(logps.device)).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)

@@ -29,7 +29,7 @@ class Replay(Buffer):
     rollout without a right completion leaves no trace, which is its bias. Replayed are earlier rollouts (RLEP, arXiv 2507.07451;
     ExGRPO, arXiv 2510.02245); the method's KL and token weight are not.
 
-    surrogate: of the stored completions.
+    surrogate: the loss on stored completions.
     """
 
     surrogate: Surrogate = CLIP
@@ -44,11 +44,11 @@ class Replay(Buffer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.whole_prompts()
-        self.only("policy", "only the policy's own rollouts have old log-probs and advantages")
+        self.only("policy", "only rollouts of the policy have old log-probs and advantages")
         if getattr(self.surrogate, "sees_batch", False):
             raise ConfigError(
-                f"Replay: the surrogate {type(self.surrogate).__name__} compares whole groups, of which right answers alone are "
-                "stored; take Clip, Cispo or Gspo."
+                f"Replay: the surrogate {type(self.surrogate).__name__} compares whole groups, but only right answers "
+                "are stored; use Clip, Cispo or Gspo."
             )
 
     @property

@@ -1,6 +1,8 @@
-"""Guides: how SAGE multiplies the reference by a positive factor q, one file each; `GUIDES` is the registry.
+"""Guides: the positive factor q by which SAGE multiplies the reference policy; `GUIDES` is the registry.
 
-Every file of this folder is imported, in the order of the alphabet: a new guide is one file.
+Read base.py first (the protocol `Guide` and the band), then branch.py, random.py and token.py (the paper's guides).
+rarity.py is an additional guide; compose.py has products of guides and the placebo control; flat.py is q = 1.
+Every file of this folder is imported, in alphabetical order: a new guide is one file.
 """
 
 from typing import TYPE_CHECKING

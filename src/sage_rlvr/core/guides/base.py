@@ -1,4 +1,4 @@
-"""What a guide is, and what the built-in guides share: the band, the mask, and statistics over counted tokens."""
+"""The protocol of a guide, and the helpers of the built-in guides: band, mask, and statistics over counted tokens."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Mask = Bool[Tensor, "B T"]
 class Guide(Protocol):
     """A positive factor q_t on the reference probability of each sampled token, returned as log q.
 
-    `needs` names the optional signals to compute; `depends_on` says what q is a function of, given the key: nothing,
-    the state (prefix), the sampled token, or the batch. "batch" promises that q is the same for every token a state may go on
-    with, but for the other rows: a q of the sampled token says "token", even where it ranks it in the batch. `equation` is q as
-    one line of text. The call returns (B, T)
-    float32, 0 off the mask, without gradient, the same for the same arguments. Four more are read where they are there:
-    `q_min` and `q_max`, see `band_of`; `looks_ahead` and `pays_nothing`, see the functions of these names.
+    `needs` names the optional signals to compute; `depends_on` declares what q depends on, given the key: nothing, the
+    state (prefix), the sampled token, or the batch. "batch" means that q is the same for every possible next token of a
+    state, apart from the other rows: a q of the sampled token is "token", even if the guide ranks that token within the
+    batch. `equation` is q as one line of text. The call returns (B, T) float32, 0 off the mask, without gradient, the
+    same for the same arguments. Four attributes are optional: `q_min` and `q_max`, see `band_of`; `looks_ahead` and
+    `pays_nothing`, see the functions of these names.
     """
 
     @property
@@ -41,7 +41,7 @@ class Guide(Protocol):
 
     @property
     def depends_on(self) -> DependsOn:
-        """What q is a function of, given the key."""
+        """What q depends on, given the key."""
 
     @property
     def equation(self) -> str:
@@ -51,9 +51,9 @@ class Guide(Protocol):
 
 
 def check_declared(who: str, guide: Any) -> None:
-    """ConfigError for a guide, or the class of one, that lacks a member, depends on no known thing or needs no known signal.
+    """ConfigError for a guide or guide class that lacks a member, or whose `depends_on` or `needs` is unknown.
 
-    who: what messages call it. Of a class the plain attributes alone are looked at: a property is asked of its instances.
+    who: its name in error messages. For a class only plain attributes are checked; properties are checked on instances.
     """
     kind: Any = guide if isinstance(guide, type) else type(guide)
     own = {name for base in kind.__mro__[:-1] for name in vars(base)} | set(getattr(kind, "__dataclass_fields__", ()))
@@ -67,8 +67,8 @@ def check_declared(who: str, guide: Any) -> None:
     on = getattr(guide, "depends_on", None)
     if isinstance(on, str) and on not in get_args(DependsOn):
         raise ConfigError(
-            f"{who}: depends_on = {on!r}: say what q looks at: nothing, state (the text so far), token (the sampled one) or batch "
-            f"(other rows){choose_from(on, get_args(DependsOn))}"
+            f"{who}: depends_on = {on!r}: declare what q depends on: nothing, state (the text so far), token (the "
+            f"sampled token) or batch (other rows){choose_from(on, get_args(DependsOn))}"
         )
     check_needs(who, guide)
 
@@ -78,7 +78,7 @@ _MEMBERS = {
     "depends_on": 'depends_on: ClassVar[str] = "state"',
     "equation": 'equation: ClassVar[str] = "q as one line of text"',
 }
-_CALL = "__call__(self, signals, step, total_steps, key), or subclass Banded and say raw_q"
+_CALL = "__call__(self, signals, step, total_steps, key), or subclass Banded and define raw_q"
 _BAND = {
     "q_min": "q_min: float = 0.6",
     "q_max": "q_max: float = 1.4",
@@ -100,7 +100,7 @@ class Multiplies:
 
 
 class Banded(Multiplies):
-    """A guide that says its raw q in `raw_q`; here q is clamped to [q_min, q_max], masked and taken to logs.
+    """A guide defined by `raw_q`; q is clamped to the band [q_min, q_max], masked, and its log returned.
 
     A subclass is a frozen dataclass with fields q_min and q_max; 0.6 and 1.4 are those of SAGE (arXiv 2605.18864).
     """
@@ -112,11 +112,11 @@ class Banded(Multiplies):
         if not 0 < self.q_min <= 1 <= self.q_max < math.inf:
             raise ConfigError(
                 f"{type(self).__name__}: band q_min = {self.q_min!r}, q_max = {self.q_max!r}; q multiplies a "
-                "probability, so give 0 < q_min <= 1 <= q_max, for example 0.6 and 1.4."
+                "probability, so set 0 < q_min <= 1 <= q_max, for example 0.6 and 1.4."
             )
 
     def raw_q(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
-        """q before the band, (B, T); whatever stands off the mask is ignored."""
+        """q before clamping, (B, T); values off the mask are ignored."""
         raise NotImplementedError(f"{type(self).__name__} must define raw_q")
 
     @torch.no_grad()
@@ -130,24 +130,24 @@ class Banded(Multiplies):
 
 
 def band_of(guide: Guide) -> tuple[float, float]:
-    """(q_min, q_max) that a guide promises; (0, inf) when it promises nothing."""
+    """(q_min, q_max) of a guide; (0, inf) if it declares no band."""
     return float(getattr(guide, "q_min", 0.0)), float(getattr(guide, "q_max", math.inf))
 
 
 def looks_ahead(guide: Guide) -> bool:
-    """Whether q_t depends on tokens of its row after t, as the guide says in an attribute of this name; else False."""
+    """Whether q_t depends on tokens of its row after t: the guide's attribute of this name, default False."""
     return bool(getattr(guide, "looks_ahead", False))
 
 
 def pays_nothing(guide: Guide) -> bool:
-    """Whether the mean of log q over the guide's noise is 0 at every token, as it says in an attribute of this name."""
+    """Whether the mean of log q over the guide's noise is 0 at every token: the guide's attribute of this name."""
     return bool(getattr(guide, "pays_nothing", False))
 
 
 def is_clamped(guide: Guide, log_q: PerToken) -> Bool[Tensor, "B T"]:
-    """Where log q stands at an edge of the guide's band (float32 tolerance), (B, T); never for a band of one point.
+    """Where log q is at an edge of the guide's band (float32 tolerance), (B, T); always False for a band of one point.
 
-    For a guide that is no product; `clamped` looks at the factors of a product one by one.
+    Not for products: `clamped` checks the factors of a product separately.
     """
     low, high = band_of(guide)
     if low == high:
@@ -158,7 +158,7 @@ def is_clamped(guide: Guide, log_q: PerToken) -> Bool[Tensor, "B T"]:
 
 
 def row_quantile(values: PerToken, mask: Mask, share: float) -> Float[Tensor, "B 1"]:
-    """Quantile of each row's counted values with linear interpolation, (B, 1); inf for a row that counts nothing."""
+    """Quantile of each row's counted values with linear interpolation, (B, 1); inf for a row without counted tokens."""
     ordered = torch.where(mask, values, math.inf).sort(dim=1).values
     place = share * (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0).to(values.dtype)
     below = place.floor().long()
@@ -167,6 +167,6 @@ def row_quantile(values: PerToken, mask: Mask, share: float) -> Float[Tensor, "B
 
 
 def require_source(guide: str, signal: str) -> None:
-    """ConfigError unless `signal` is one of the two places a guide can read its uncertainty from."""
+    """ConfigError unless `signal` is "policy" or "reference", from which a guide can read its uncertainty."""
     if signal not in ("policy", "reference"):
         raise ConfigError(f"{guide}: signal = {signal!r}; choose 'policy' (generated the data) or 'reference'.")

@@ -1,4 +1,4 @@
-"""SAGE-Branch (arXiv 2605.18864, Eq. 11): the anchor is raised where the next token is uncertain."""
+"""SAGE-Branch (arXiv 2605.18864, Eq. 11): q > 1 where the next token is uncertain."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Branch(Banded):
     """q_t = 1 + ratio * ReLU(H_t - threshold), H_t the entropy at the prefix in nats (Eq. 11).
 
     `threshold` is in nats, or "p80": that percentile of the entropies of the batch's counted tokens, so that the
-    guide carries over between vocabularies. `signal` takes H_t from the policy that generated the data or from the
+    same setting works for every vocabulary. `signal` takes H_t from the policy that generated the data or from the
     reference.
 
-    threshold: nats, or a percentile as text. ratio: how much of each nat above the threshold is added to q.
+    threshold: entropy in nats, or a percentile as text. ratio: increase of q per nat above the threshold.
     """
 
     name: ClassVar[str] = "branch"
@@ -40,7 +40,7 @@ class Branch(Banded):
         if isinstance(self.threshold, str):
             self._share()
         elif not math.isfinite(self.threshold):
-            raise ConfigError(f"Branch: threshold = {self.threshold!r}; give nats (1.2) or a text like 'p80'.")
+            raise ConfigError(f"Branch: threshold = {self.threshold!r}; set nats (1.2) or a text like 'p80'.")
         if not math.isfinite(self.ratio):
             raise ConfigError(f"Branch: ratio = {self.ratio!r} is not finite; the paper's value is 0.3.")
 
@@ -53,13 +53,13 @@ class Branch(Banded):
         return share
 
     def check_reach(self, logits: int) -> None:
-        """ConfigError for a threshold that no entropy over so many logits exceeds: their largest is ln(logits)."""
+        """ConfigError for a threshold above ln(logits), the largest entropy over that many logits."""
         most = math.log(logits)
         if not isinstance(self.threshold, str) and self.threshold >= most:
             raise ConfigError(
-                f"Branch: threshold = {self.threshold:g} nats is never exceeded: the policy has {logits:,} logits, and no "
-                f"entropy over them is above ln({logits}) = {most:.4g}, so that q = 1 everywhere; give a threshold below that, "
-                "or a percentile of what there is, for example 'p80'."
+                f"Branch: threshold = {self.threshold:g} nats is never exceeded: the policy has {logits:,} logits, "
+                f"whose entropy is at most ln({logits}) = {most:.4g}, so q = 1 everywhere; set a lower threshold, or a "
+                "percentile, for example 'p80'."
             )
 
     @property

@@ -1,4 +1,4 @@
-"""Guides made of guides: the product of several, and the placebo that keeps q's values and destroys their places."""
+"""Guides built from guides: products, and the placebo that permutes the values of q over tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SETS = {
 
 
 def factors(guide: Guide) -> tuple[Guide, ...]:
-    """The guides that a product multiplies, without those that are `Flat`; a guide that is no product is its own."""
+    """The factors of a product without `Flat`; a guide that is not a product is its only factor."""
     parts = guide.guides if isinstance(guide, Compose) else (guide,)
     return tuple(part for part in parts if not isinstance(part, Flat))
 
@@ -39,7 +39,7 @@ def is_flat(guide: Guide) -> bool:
 
 
 def check_reach(guide: Guide, logits: int) -> None:
-    """What a factor, or the guide of a placebo, refuses of a vocabulary of that size in a method `check_reach`."""
+    """Call `check_reach` of each factor, or of the guide of a placebo, with that vocabulary size."""
     for part in factors(guide):
         if isinstance(part, Placebo):
             check_reach(part.guide, logits)
@@ -51,7 +51,7 @@ def check_reach(guide: Guide, logits: int) -> None:
 def clamped(guide: Guide, signals: Signals, step: int, total_steps: int, key: Key) -> Mask:
     """Counted tokens where the q of some factor stands at an edge of that factor's own band, (B, T) bool.
 
-    The product alone does not tell: two factors inside their bands can have the q of one at its edge.
+    The product does not show this: two factors inside their bands can multiply to the edge of one band.
     """
     pairs = Compose((guide,)).each(signals, step, total_steps, key)
     edges = [is_clamped(part, log_q) for part, log_q in pairs]
@@ -65,7 +65,7 @@ class Compose(Multiplies):
 
     Two guides of one kind draw independent noise. The empty product is `Flat`.
 
-    guides: those whose q are multiplied.
+    guides: the factors of the product.
     """
 
     name: ClassVar[str] = "compose"
@@ -75,7 +75,7 @@ class Compose(Multiplies):
         parts: list[Guide] = []
         for guide in self.guides:
             if not isinstance(guide, Guide):
-                raise ConfigError(f"Compose: {guide!r} is not a guide; give guides, for example (Branch(), Token()).")
+                raise ConfigError(f"Compose: {guide!r} is not a guide; pass guide objects, for example (Branch(), Token()).")
             parts.extend(guide.guides if isinstance(guide, Compose) else (guide,))
         object.__setattr__(self, "guides", tuple(parts))
 
@@ -116,22 +116,21 @@ class Compose(Multiplies):
 @GUIDES.register(label="Placebo")
 @dataclass(frozen=True)
 class Placebo(Multiplies):
-    """The q of `guide`, permuted over counted tokens: the same strength, in places that mean nothing.
+    """The q of `guide`, permuted over counted tokens: the same strength at random positions, as a control.
 
-    The permutation is a function of the key, the step, the row ids and the positions, so that padding and the order
-    of the rows do not matter. A control: what remains of a guide's effect here is strength or noise, not guidance.
-
-    `within` says among which tokens log q changes places: those of the whole "batch", of rows of the same "length", or of
-    the same "row". A set of one row keeps that row's sum of log q. `centered` takes from log q its mean over that set.
+    The permutation is a function of the key, the step, the row ids and the positions, so that padding and the order of
+    the rows do not matter. The effect that remains is due to strength or noise rather than to the positions. `within`
+    sets the tokens among which log q is permuted: those of the whole "batch", of rows of the same "length", or of the
+    same "row". A set of one row keeps that row's sum of log q. `centered` takes from log q its mean over that set.
 
     In the loss the default is the control: E[q] is kept. In the reward log q is *paid*, and there the default is none: it
     pays the batch's mean of log q for each token, which is a price on the length, and 1 / B of a row's own sum. With
-    `centered` the mean over the permutations of what any row is paid from any of its tokens on is 0, batch by batch, so
-    that the expected gradient is that of no guide, and noise is all that is left. within="length" alone pays each length
-    what the guide pays it. within="row" alone leaves each completion the sum that the guide gave it, which is all there
+    `centered` the mean over the permutations of what any row is rewarded from any of its tokens on is 0, batch by batch, so
+    that the expected gradient is that of no guide, and noise is all that is left. within="length" by itself gives each length
+    what the guide pays it. within="row" by itself leaves each completion the sum that the guide gave it, which is all there
     is of a guide that pays whole completions, such as `Rarity`; centered, that sum is 0 in every draw.
 
-    guide: whose q is permuted.
+    guide: the guide whose q is permuted.
     """
 
     name: ClassVar[str] = "placebo"
@@ -142,7 +141,7 @@ class Placebo(Multiplies):
 
     def __post_init__(self) -> None:
         if not isinstance(self.guide, Guide):
-            raise ConfigError(f"Placebo: {self.guide!r} is not a guide; give one, for example Placebo(Branch()).")
+            raise ConfigError(f"Placebo: {self.guide!r} is not a guide; pass a guide object, for example Placebo(Branch()).")
         if self.within not in _SETS:
             raise ConfigError(f"Placebo: within = {self.within!r}; choose one of {', '.join(_SETS)}.")
 
@@ -156,7 +155,7 @@ class Placebo(Multiplies):
 
     @property
     def pays_nothing(self) -> bool:
-        """Whether log q has the mean 0 over its noise, whatever the batch: in the reward it is then noise and no drift."""
+        """Whether log q has mean 0 over its noise for every batch: in the reward it is then noise without a drift."""
         return self.centered
 
     @property

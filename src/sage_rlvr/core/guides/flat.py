@@ -15,7 +15,7 @@ from sage_rlvr.core.signals import Signals
 @GUIDES.register
 @dataclass(frozen=True)
 class Flat(Multiplies):
-    """q_t = 1: the anchor is the reference itself."""
+    """q_t = 1: the reference is unchanged."""
 
     name: ClassVar[str] = "flat"
     needs: ClassVar[frozenset[str]] = frozenset()

@@ -1,4 +1,4 @@
-"""SAGE-Random (arXiv 2605.18864, Eq. 9): now and then a token's KL is multiplied by noise around 1."""
+"""SAGE-Random (arXiv 2605.18864, Eq. 9): with a small probability the KL of a token is multiplied by noise around 1."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ PAPER_EPS, PAPER_SIGMA = CosineCycles(0.1, 0.0), CosineCycles(0.15, 0.05)
 class Random(Banded):
     """q_t ~ N(1, sigma**2) with probability eps, else 1 (Eq. 9); eps in [0, 1] and sigma follow schedules.
 
-    q does not look at the sequence and E[q] = 1 in a band symmetric about 1, so in the loss it adds noise and nothing
-    else.
+    q does not depend on the sequence, and E[q] = 1 in a band symmetric about 1, so in the loss it only adds noise.
     """
 
     name: ClassVar[str] = "random"
@@ -45,7 +44,7 @@ class Random(Banded):
     def raw_q(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
         eps, sigma = (as_schedule(value)(step, total_steps) for value in (self.eps, self.sigma))
         if not 0.0 <= eps <= 1.0:
-            raise ConfigError(f"Random: eps = {eps} at step {step} is a probability; keep its schedule in [0, 1].")
+            raise ConfigError(f"Random: eps = {eps} at step {step} must be a probability; use a schedule in [0, 1].")
         where = (signals.row_ids, signals.positions)
         noise = 1.0 + sigma * key.normal(step, "random/noise", *where)
         return torch.where(key.uniform(step, "random/chosen", *where) < eps, noise, torch.ones_like(noise))

@@ -1,4 +1,4 @@
-"""Rarity: what the policy seldom says is raised, up to a cap, so that the mass goes to the nearly seen and not to noise."""
+"""Rarity: q is larger for rare completions, up to a cap, so that rare completions gain and noise does not."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Rarity(Banded):
     sits in a few tokens, and SAGE's 1.4 would cut those few. `reference_power` above 0 sharpens the reference besides, so that
     what is rare, and a completion at all to the reference, is preferred. Chosen on the exact world, lab/pages/concepts/guides.md.
 
-    power: of the completion's surprisal in q; 0 is no guide. cap: nats of a completion that count. reference_power: of
-    pi_ref(y_t) in q.
+    power: exponent of the surprisal in q; 0 is no guide. cap: maximum surprisal of a completion in nats.
+    reference_power: exponent of pi_ref(y_t) in q.
     """
 
     name: ClassVar[str] = "rarity"
@@ -46,7 +46,7 @@ class Rarity(Banded):
                     f"Rarity: {field} = {getattr(self, field)!r} is not finite; 0.5 and 0 are the defaults."
                 )
         if not self.cap > 0:
-            raise ConfigError(f"Rarity: cap = {self.cap!r}; give nats above 0, for example 5.5, or inf for no cap.")
+            raise ConfigError(f"Rarity: cap = {self.cap!r}; set nats above 0, for example 5.5, or inf for no cap.")
 
     @property
     def needs(self) -> frozenset[str]:

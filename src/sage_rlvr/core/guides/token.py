@@ -51,7 +51,7 @@ class Token(Banded):
     rank, or zscore; all three look at the whole row, so that q_t depends on later tokens too. `signal` takes the
     surprisal from the policy that generated the data or from the reference.
 
-    alpha: by how much the mean of q rises at the row's most surprising token. sigma: standard deviation there.
+    alpha: increase of the mean of q at the most surprising token of the row. sigma: its standard deviation there.
     """
 
     name: ClassVar[str] = "token"
@@ -75,7 +75,7 @@ class Token(Banded):
             raise ConfigError(f"Token: norm = {self.norm!r}; choose 'minmax', 'rank' or 'zscore'.")
         if not 0 <= self.low_quantile < self.high_quantile <= 1:
             raise ConfigError(
-                f"Token: quantiles {self.low_quantile!r}, {self.high_quantile!r}; give 0 <= low < high <= 1."
+                f"Token: quantiles {self.low_quantile!r}, {self.high_quantile!r}; set 0 <= low < high <= 1."
             )
 
     @property

@@ -1,4 +1,7 @@
-"""Loss terms: what a method adds to the loss of a token beside surrogate and KL. One family a file."""
+"""Loss terms: what a method adds to the per-token loss besides the surrogate and the KL term.
+
+Read base.py first (the protocol `LossTerm`), then entropy.py (fixed and adaptive entropy bonus) and kl_cov.py.
+"""
 
 from sage_rlvr.core.loss_terms.base import LOSS_TERMS, LossTerm
 from sage_rlvr.core.loss_terms.entropy import AdaptiveEntropy, EntropyBonus

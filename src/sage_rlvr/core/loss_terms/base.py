@@ -1,4 +1,4 @@
-"""What every loss term is: a number of each token, in the graph, times a weight that the rollout fixes."""
+"""The protocol of loss terms: a differentiable value per token, times a weight fixed at the rollout."""
 
 from __future__ import annotations
 

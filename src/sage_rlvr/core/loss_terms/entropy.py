@@ -1,4 +1,4 @@
-"""Entropy in the loss: with a coefficient of its own, or one that steers the entropy to a target."""
+"""Entropy in the loss: with a fixed coefficient, or with a coefficient that keeps the entropy at a target."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sage_rlvr.core.state import PartState
 from sage_rlvr.errors import ConfigError, DataError
 
 ASCENDS = (
-    "the mean entropy of the states that the rollout visited: not that of whole completions, whose states move too"
+    "the mean entropy at the visited states (this is not the entropy of whole completions, whose states change too)"
 )
 
 
 def _entropies(batch: Batch, who: str) -> PerToken:
     if batch.entropies is None:
-        raise DataError(f"{who} reads Batch.entropies in the graph, which is None; compute it (method.needs).")
+        raise DataError(f"{who} needs Batch.entropies in the graph, which is None; compute it (method.needs).")
     return -torch.where(batch.mask, batch.entropies.float(), 0.0)
 
 
@@ -31,7 +31,7 @@ def _entropies(batch: Batch, who: str) -> PerToken:
 class EntropyBonus:
     """- coefficient * H_t, H_t the policy's entropy at the state, over the whole vocabulary at the sampling temperature.
 
-    Nats, with gradient: each state is pulled toward uniform, whatever earns a reward there; with rewards alone the optimum of a
+    Nats, with gradient: each state is pulled toward uniform, whatever earns a reward there; with rewards only the optimum of a
     state is exp(r / coefficient), a temperature without a direction. It divides as the method's reduction does, like
     verl 0.9.1's; TRL takes a mean over tokens. 0 is no term. The logits of an update stay in memory: (tokens, vocabulary) float32.
     needs: "entropy_gradient".
@@ -46,7 +46,7 @@ class EntropyBonus:
     def __post_init__(self) -> None:
         if not isinstance(self.coefficient, Schedule) and not math.isfinite(self.coefficient):
             raise ConfigError(
-                f"EntropyBonus: coefficient = {self.coefficient!r}; give a finite number, 0.001 is usual."
+                f"EntropyBonus: coefficient = {self.coefficient!r}; set a finite number, typically 0.001."
             )
 
     @property
@@ -72,7 +72,7 @@ class AdaptiveEntropy:
     TRL's `use_adaptive_entropy` goes by the entropy of the optimizer step before. A target above what the policy ever has
     keeps the bonus on and drives c to `max_coef`: read policy/entropy first. needs: "entropies", "entropy_gradient".
 
-    target: nats below which the bonus is on. delta: by how much a rollout moves c.
+    target: entropy in nats below which the bonus is active. delta: change of c per rollout.
     """
 
     target: float = 0.2
@@ -87,13 +87,12 @@ class AdaptiveEntropy:
     def __post_init__(self) -> None:
         if not 0 < self.target < math.inf or not 0 < self.delta < math.inf:
             raise ConfigError(
-                f"AdaptiveEntropy: target = {self.target!r}, delta = {self.delta!r}; give two positive numbers, the first in nats."
+                f"AdaptiveEntropy: target = {self.target!r}, delta = {self.delta!r}; set two positive numbers, the first in nats."
             )
         if not 0 <= self.min_coef <= self.start_at <= self.max_coef < math.inf:
             raise ConfigError(
-                f"AdaptiveEntropy: min_coef = {self.min_coef!r}, start_at = {self.start_at!r}, max_coef = {self.max_coef!r}; "
-                f"give 0 <= min_coef <= "
-                "start_at <= max_coef."
+                f"AdaptiveEntropy: min_coef = {self.min_coef!r}, start_at = {self.start_at!r}, max_coef = "
+                f"{self.max_coef!r}; set 0 <= min_coef <= start_at <= max_coef."
             )
 
     @property

@@ -1,4 +1,4 @@
-"""KL-Cov: tokens whose log-prob goes most with their advantage are held to where they were."""
+"""KL-Cov: a KL penalty on the tokens whose log-prob covaries most with their advantage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KlCov:
     """+ coefficient * |log pi - log pi_old| at the `share` of all tokens with the largest cov_t (arXiv 2505.22617, Eq. 12).
 
     cov_t as in `ClipCov`, over the tokens of the rollout, at least one (their code: of a micro-batch). The term and its gradient
-    are 0 at the first update of a rollout, where pi = pi_old: with one update a rollout it does nothing. The authors' code
+    are 0 at the first update of a rollout, where pi = pi_old: with one update per rollout it does nothing. The authors' code
     leaves the other tokens without a clip. needs: "logps".
 
     share: of all counted tokens, those with the term; the paper has 2e-4 for its 32B model and 2e-3 for the 7B one.
@@ -35,11 +35,11 @@ class KlCov:
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
             raise ConfigError(
-                f"KlCov: share = {self.share!r} is a share of tokens; give 0 < share < 1, 2e-4 for the paper's 32B model, "
+                f"KlCov: share = {self.share!r} is a share of tokens; set 0 < share < 1, 2e-4 for the paper's 32B model, "
                 "2e-3 for its 7B model."
             )
         if not self.coefficient >= 0:
-            raise ConfigError(f"KlCov: coefficient = {self.coefficient!r}; give a number >= 0, 1 as released.")
+            raise ConfigError(f"KlCov: coefficient = {self.coefficient!r}; set a number >= 0, 1 as released.")
 
     @property
     def equation(self) -> str:

@@ -1,4 +1,7 @@
-"""Reward sources: what pays a completion in the place of the verifier; frozen, no gradient."""
+"""Reward sources: rewards that the policy computes in place of the verifier; frozen, without a gradient.
+
+Read base.py first (the protocol `RewardSource`), then reference_probability.py (RLPR).
+"""
 
 from sage_rlvr.core.reward_sources.base import (
     REWARD_SOURCES,

@@ -1,4 +1,4 @@
-"""What every reward source is: numbers that the policy itself computes about its completions become their rewards."""
+"""The protocol of reward sources: rewards that the policy computes about its own completions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Baseline = Literal["initial", "current", "none"]
 
 @dataclass(frozen=True, eq=False)
 class Substituted:
-    """B completions with the reference answer in the place of their own, scored token by token; nats, no gradient.
+    """B completions with the reference answer in place of their own, scored token by token; nats, no gradient.
 
     logps, mask    (B, M) log-probs of the reference's tokens behind the completion's text before its answer
-    before         (B, M) of the same tokens behind the prompt alone, under the same mask; None where nothing is subtracted
+    before         (B, M) of the same tokens behind the prompt only, under the same mask; None if nothing is subtracted
     formed         (B,) false for a completion without an answer to replace (cut off, ill-formed): its row of mask is empty
     repeated       (B,) how often the completion's most frequent n-gram of tokens stands in it
     """
@@ -35,8 +35,8 @@ class Substituted:
         wrong = (self.mask.any(dim=1) != self.formed).nonzero()
         if len(wrong):
             raise DataError(
-                f"Substituted: row {int(wrong[0])} counts {int(self.mask[wrong[0]].sum())} reference tokens and formed says "
-                f"{bool(self.formed[wrong[0]])}; a formed completion has at least one, any other none."
+                f"Substituted: row {int(wrong[0])} counts {int(self.mask[wrong[0]].sum())} reference tokens, but "
+                f"formed is {bool(self.formed[wrong[0]])}; a formed completion must have at least one, any other none."
             )
 
 
@@ -50,7 +50,7 @@ class Paid:
 
 @runtime_checkable
 class RewardSource(Protocol):
-    """What pays completions in the place of the verifier, whose verdicts are then computed for metrics alone.
+    """What rewards completions in place of the verifier, whose verdicts are then computed only for metrics.
 
     `equation` is r as one line, `legend` what its symbols mean, `ascends` what the reward term does in expectation. `baseline` says
     under which weights `Substituted.before` is scored ("none": not at all), `given` which share of the reference's tokens the

@@ -21,13 +21,13 @@ class ReferenceProbability:
     latter's M-th root ("geometric"). Nothing passes through it: r is detached. A completion without an answer to replace, cut off
     or ill-formed, earns 0 and no format credit.
 
-    debias         under which weights p(y* | x) stands: "initial", those the run began with, as in RLPR's released code (the
+    debias         the weights that compute p(y* | x): "initial", those at the start of the run, as in RLPR's released code (the
                    paper does not say); "current", the policy's; "none", nothing is subtracted. Initial ones over-credit once
                    the policy knows answers without reasoning.
     form           of p over the tokens of y*: their mean probability, the product, or its geometric mean
     format_weight  w
     clip           the upper bound; p - p is at most 1 by itself
-    repetition     what a completion loses that repeats an n-gram of `ngram` tokens `times` times or more; always. The released
+    repetition     penalty of a completion that repeats an n-gram of `ngram` tokens `times` times or more; always. The released
                    code counts n-grams of words, and leaves out completions that earn 0
     given          the share of y*'s first tokens in whose place the completion's own answer tokens stand; 0 is RLPR. Where a
                    completion is all answer (Countdown) z is empty, r is one number per problem, and nothing would be learned.
@@ -45,31 +45,31 @@ class ReferenceProbability:
     ngram: int = 10
     times: int = 10
     given: float = 0.0
-    prefers: ClassVar[str] = "those behind whose reasoning the reference answer is likelier"
+    prefers: ClassVar[str] = "those whose reasoning makes the reference answer likelier"
     ascends: ClassVar[str] = (
-        "grad E[r] of each prompt, up to what A divides by, with r held as paid: the policy learns to reason toward y*, and no "
-        "gradient passes through r itself"
+        "grad E[r] of each prompt, up to what A divides by, with r treated as constant: the policy learns to reason "
+        "toward y*, without a gradient through r itself"
     )
 
     def __post_init__(self) -> None:
         for name, known in (("form", ("mean", "product", "geometric")), ("debias", ("initial", "current", "none"))):
             if getattr(self, name) not in known:
-                raise ConfigError(f"ReferenceProbability: {name} = {getattr(self, name)!r}; give one of {', '.join(known)}.")
+                raise ConfigError(f"ReferenceProbability: {name} = {getattr(self, name)!r}; set one of {', '.join(known)}.")
         for name in ("format_weight", "given"):
             if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"ReferenceProbability: {name} = {getattr(self, name)!r} is a share; give 0 <= {name} < 1.")
+                raise ConfigError(f"ReferenceProbability: {name} = {getattr(self, name)!r} is a fraction; set 0 <= {name} < 1.")
         if not 0 < self.clip <= 1:
-            raise ConfigError(f"ReferenceProbability: clip = {self.clip!r} bounds a probability; give 0 < clip <= 1.")
+            raise ConfigError(f"ReferenceProbability: clip = {self.clip!r} bounds a probability; set 0 < clip <= 1.")
         if not 0 <= self.repetition < math.inf:
-            raise ConfigError(f"ReferenceProbability: repetition = {self.repetition!r}; give a finite number >= 0.")
+            raise ConfigError(f"ReferenceProbability: repetition = {self.repetition!r}; set a finite number >= 0.")
         for name in ("ngram", "times"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"ReferenceProbability: {name} = {value!r}; give a whole number >= 1 (RLPR: 10).")
+                raise ConfigError(f"ReferenceProbability: {name} = {value!r}; set a whole number >= 1 (RLPR: 10).")
 
     @property
     def baseline(self) -> Baseline:
-        """Under which weights the reference is scored behind the prompt alone."""
+        """Under which weights the reference is scored directly after the prompt."""
         return self.debias
 
     @property
@@ -86,9 +86,9 @@ class ReferenceProbability:
     @property
     def legend(self) -> str:
         """What the symbols of `equation` mean."""
-        initial = ", pi_0 the policy as the run began with it" if self.debias == "initial" else ""
-        bare = "" if self.debias == "none" else ", and behind the prompt alone to nothing"
-        own = f", whose first {self.given:g} are left to the completion's own answer tokens{bare}" if self.given else ""
+        initial = ", pi_0 the initial policy of the run" if self.debias == "initial" else ""
+        bare = "" if self.debias == "none" else ", and after the prompt only to nothing"
+        own = f", whose first {self.given:g} are replaced by the completion's own answer tokens{bare}" if self.given else ""
         return f"z the completion's text before its answer, y* the reference answer of M tokens{own}{initial}"
 
     @torch.no_grad()

@@ -1,4 +1,8 @@
-"""Reward transforms: rewards of a group become rewards, before the advantage; frozen, no gradient. One a file."""
+"""Reward transforms: rewards of a group -> rewards, applied before the advantage; frozen, without a gradient.
+
+Read base.py first (the protocol `RewardTransform`). Each other file is the transform of a paper: overlong.py (DAPO),
+outcomes.py (outcome-based exploration), unlikeliness.py, mara.py, right_entropy.py.
+"""
 
 from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, RewardTransform
 from sage_rlvr.core.rewards.mara import Mara

@@ -22,7 +22,7 @@ class Mara:
     right answer that the group shows, so that the KL no longer prefers the reference's likeliest. A group without a right
     answer keeps its zeros. needs: "ref_logps". DataError for rewards other than 0 and 1.
 
-    beta: that of the method's reverse KL.
+    beta: beta of the method's reverse KL.
     """
 
     beta: float = 0.1
@@ -31,7 +31,7 @@ class Mara:
 
     def __post_init__(self) -> None:
         if not 0 < self.beta < math.inf:
-            raise ConfigError(f"Mara: beta = {self.beta!r}; give the beta of the method's KL, a positive number.")
+            raise ConfigError(f"Mara: beta = {self.beta!r}; set the beta of the method's KL, a positive number.")
 
     @property
     def equation(self) -> str:

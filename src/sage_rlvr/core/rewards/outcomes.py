@@ -1,4 +1,4 @@
-"""Outcome exploration: an answer earns by how seldom it was given, over the run or within its group (arXiv 2509.06941)."""
+"""Outcome-based exploration: rare answers earn more, counted over the run or within the group (arXiv 2509.06941)."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ class OutcomeCounts:
     """r = R + bonus / sqrt(max(N, 1)), N how often this answer was given to this problem in earlier steps.
 
     With an advantage that subtracts the group's mean it is the paper's UCB with the mean as baseline. `bonus_on`: "all" answers, as
-    in the paper, or only "correct" ones. A completion without an answer is paid nothing and not counted, and so are groups
+    in the paper, or only "correct" ones. A completion without an answer is rewarded nothing and not counted, and so are groups
     that a rollout plan drops. The counts are the state: of the `memory` pairs of problem and answer that were seen last; one
     that is forgotten is new again. needs: "answers", "problems"; DataError for rewards other than 0 and 1 with "correct".
 
-    bonus: of an answer seen at most once, in units of a right answer's reward.
+    bonus: bonus of an answer seen at most once, in units of a right answer's reward.
     """
 
     bonus: float = 0.2
     bonus_on: BonusOn = "all"
     memory: int = 100_000
-    prefers: ClassVar[str] = "those given less often so far"
+    prefers: ClassVar[str] = "those that occurred less often so far"
     needs: ClassVar[frozenset[str]] = frozenset({"answers", "problems"})
 
     def __post_init__(self) -> None:
         _check("OutcomeCounts", "bonus", self.bonus, self.bonus_on)
         if isinstance(self.memory, bool) or not isinstance(self.memory, int) or self.memory < 1:
             raise ConfigError(
-                f"OutcomeCounts: memory = {self.memory!r} counts pairs of problem and answer; give a whole number >= 1."
+                f"OutcomeCounts: memory = {self.memory!r} is a number of (problem, answer) pairs; set a whole number "
+                ">= 1."
             )
 
     @property
@@ -50,7 +51,7 @@ class OutcomeCounts:
         return f"R + {self.bonus:g}{' R' if self.bonus_on == 'correct' else ''} / sqrt(max(N, 1)),  N earlier ones of this answer"
 
     def dead(self, size: int) -> Dead:
-        """What is rare is paid in every group, or in right ones alone."""
+        """What is rare is rewarded in every group, or in right ones only."""
         return _dead(self.bonus, self.bonus_on)
 
     def start(self) -> dict[str, Tensor]:
@@ -74,17 +75,17 @@ class OutcomeCounts:
 @REWARD_TRANSFORMS.register
 @dataclass(frozen=True)
 class OutcomeRepeats:
-    """r = R - weight (m - 1) / G, m how often the completion's answer stands in its group: the paper's batch exploration.
+    """r = R - weight (m - 1) / G, m how often the completion's answer occurs in its group: the paper's batch exploration.
 
     `bonus_on`: "all" answers, as in the paper, or only "correct" ones. A completion without an answer keeps its reward. needs:
     "answers"; DataError for rewards other than 0 and 1 with "correct".
 
-    weight: price of a repeat, in units of a right answer's reward.
+    weight: penalty per repeat, in units of a right answer's reward.
     """
 
     weight: float = 0.2
     bonus_on: BonusOn = "all"
-    prefers: ClassVar[str] = "those that the group gives less often"
+    prefers: ClassVar[str] = "those that are rarer in the group"
     needs: ClassVar[frozenset[str]] = frozenset({"answers"})
 
     def __post_init__(self) -> None:
@@ -96,7 +97,7 @@ class OutcomeRepeats:
         return f"R - {share} (m - 1) / G,  m completions of the group with this answer"
 
     def dead(self, size: int) -> Dead:
-        """What is repeated costs in every group, or in right ones alone."""
+        """What is repeated costs in every group, or in right ones only."""
         return _dead(self.weight, self.bonus_on)
 
     def __call__(self, rewards: Groups, seen: Seen) -> Groups:
@@ -115,9 +116,9 @@ def _dead(size: float, bonus_on: BonusOn) -> Dead:
 
 def _check(part: str, name: str, size: float, bonus_on: str) -> None:
     if not 0 <= size < math.inf:
-        raise ConfigError(f"{part}: {name} = {size!r}; give a finite number >= 0, in units of a right answer's reward.")
+        raise ConfigError(f"{part}: {name} = {size!r}; set a finite number >= 0, in units of a right answer's reward.")
     if bonus_on not in ("correct", "all"):
-        raise ConfigError(f"{part}: bonus_on = {bonus_on!r}; give correct or all.")
+        raise ConfigError(f"{part}: bonus_on = {bonus_on!r}; set correct or all.")
 
 
 def _counts_of(keys: Int[Tensor, "P G"], known: Int[Tensor, " N"], counts: Int[Tensor, " N"]) -> Int[Tensor, "P G"]:

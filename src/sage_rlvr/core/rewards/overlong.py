@@ -1,4 +1,4 @@
-"""DAPO's price on completions that run long."""
+"""DAPO's length penalty."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class OverlongShaping:
     """r = 2 R - 1 - factor * min(1, max(0, |y| - (max_tokens - buffer)) / buffer): DAPO's soft overlong
     punishment, arXiv 2503.14476.
 
-    A completion is free up to max_tokens - buffer tokens; from there to max_tokens the price rises in a straight line
-    to `factor`, where it stays. `signed` maps the verifier's R of 0/1 to -1/+1, as DAPO does; without it R stays.
-    `max_tokens` is the limit of sampling, end token included, as lengths are; an engine checks that it is its own.
+    The penalty is 0 up to max_tokens - buffer tokens and rises linearly to `factor` at max_tokens. `signed` maps the
+    verifier's R of 0/1 to -1/+1, as DAPO does; otherwise R is unchanged. `max_tokens` is the limit of sampling, end
+    token included, as lengths are; an engine checks that it is its own.
 
     Called with rewards (P, G) and lengths (P, G) in tokens, returns (P, G) float32. DataError for shapes that differ,
     and where `signed` meets a reward outside [0, 1].
 
-    max_tokens: the limit of sampling. buffer: tokens before the limit over which the price rises. factor: the full price.
+    max_tokens: the limit of sampling. buffer: tokens before the limit over which the penalty rises. factor: the full penalty.
     """
 
     max_tokens: int
@@ -40,16 +40,16 @@ class OverlongShaping:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(
-                    f"OverlongShaping: {name} = {value!r}; it counts tokens, so give a whole number >= 1."
+                    f"OverlongShaping: {name} = {value!r}; it counts tokens, so set a whole number >= 1."
                 )
         if self.buffer > self.max_tokens:
             raise ConfigError(
-                f"OverlongShaping: buffer = {self.buffer} is longer than max_tokens = {self.max_tokens}; the price begins "
-                "at max_tokens - buffer tokens, so give a buffer of at most max_tokens (DAPO: 4096 of 20480)."
+                f"OverlongShaping: buffer = {self.buffer} is longer than max_tokens = {self.max_tokens}; the penalty "
+                "starts at max_tokens - buffer tokens, so set a buffer of at most max_tokens (DAPO: 4096 of 20480)."
             )
         if not 0 <= self.factor < math.inf:
             raise ConfigError(
-                f"OverlongShaping: factor = {self.factor!r} is the price of a completion at the limit; give a finite "
+                f"OverlongShaping: factor = {self.factor!r} is the penalty of a completion at the limit; set a finite "
                 "number >= 0, for example DAPO's 1.0."
             )
 
@@ -67,8 +67,8 @@ class OverlongShaping:
     def __call__(self, rewards: Float[Tensor, "P G"], lengths: Int[Tensor, "P G"]) -> Float[Tensor, "P G"]:
         if rewards.shape != lengths.shape:
             raise DataError(
-                f"OverlongShaping: rewards have shape {tuple(rewards.shape)} and lengths {tuple(lengths.shape)}; give one "
-                "length a reward, (prompts, completions per prompt)."
+                f"OverlongShaping: rewards have shape {tuple(rewards.shape)} and lengths {tuple(lengths.shape)}; pass "
+                "one length per reward, (prompts, completions per prompt)."
             )
         values = rewards.float()
         if self.signed:
@@ -82,6 +82,7 @@ class OverlongShaping:
         if len(wrong):
             place = tuple(wrong[0].tolist())
             raise DataError(
-                f"OverlongShaping: the reward at {place} (prompt, completion) is {float(rewards[place]):g}; signed=True maps "
-                "0..1 to -1..+1 and would map it beyond: give the verifier's 0 and 1, or signed=False."
+                f"OverlongShaping: the reward at {place} (prompt, completion) is {float(rewards[place]):g}; "
+                "signed=True maps 0..1 to -1..+1 and would map it outside of that: pass the verifier's 0 and 1, or "
+                "set signed=False."
             )

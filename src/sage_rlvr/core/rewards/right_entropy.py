@@ -16,9 +16,9 @@ from sage_rlvr.errors import ConfigError
 class RightEntropy:
     """r = R (1 - gamma (s - mean over the right of the group of s)), s = log pi_old(y): the entropy H(pi | right) as a reward.
 
-    Right answers that are rarer than the others of their group are paid more, by gamma per nat, and the group's mean reward
+    Right answers that are rarer than the others of their group are rewarded more, by gamma per nat, and the group's mean reward
     stays. For large G it adds gamma P grad H(pi | right) to what the advantage ascends, whose only fixed point is uniform over
-    right answers; alone in its group a right completion is paid 1. needs: "logps". DataError for rewards other than 0 and 1.
+    right answers; alone in its group a right completion is rewarded 1. needs: "logps". DataError for rewards other than 0 and 1.
 
     gamma: reward per nat that a right completion is rarer than the others.
     """
@@ -29,7 +29,7 @@ class RightEntropy:
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma < math.inf:
-            raise ConfigError(f"RightEntropy: gamma = {self.gamma!r}; give a finite number >= 0, 0.05 to 0.2 is usual.")
+            raise ConfigError(f"RightEntropy: gamma = {self.gamma!r}; set a finite number >= 0, typically 0.05 to 0.2.")
 
     @property
     def equation(self) -> str:

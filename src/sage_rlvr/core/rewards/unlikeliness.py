@@ -1,4 +1,4 @@
-"""Unlikeliness: a right answer earns less the likelier it is among its group."""
+"""Unlikeliness reward: a right completion earns less, the likelier it is within its group."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Unlikeliness:
     Completions of equal log-probability share the mean of their ranks (the authors' code breaks ties by place in the batch).
     needs: "logps". DataError for rewards other than 0 and 1.
 
-    weight: what the likeliest right completion of its group loses, as a share of its reward. per_token: rank by the mean over
-    tokens instead of the sum.
+    weight: the fraction of its reward that the likeliest right completion of a group loses. per_token: rank by the mean
+    over tokens instead of the sum.
     """
 
     weight: float = 0.25
@@ -31,7 +31,7 @@ class Unlikeliness:
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 1:
-            raise ConfigError(f"Unlikeliness: weight = {self.weight!r}; give 0 to 1, the paper's is 0.25.")
+            raise ConfigError(f"Unlikeliness: weight = {self.weight!r}; set 0 to 1, the paper's is 0.25.")
 
     @property
     def equation(self) -> str:

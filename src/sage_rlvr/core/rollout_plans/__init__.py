@@ -1,4 +1,8 @@
-"""Rollout plans: which groups of a rollout a step trains on, and how many more completions a prompt gets. One a file."""
+"""Rollout plans: which groups of a rollout a step trains on, and how many more completions a prompt gets.
+
+Read base.py first (the protocol), then dynamic_sampling.py (DAPO). std_filter.py keeps groups above a running
+threshold; stages.py draws a second stage (DARS).
+"""
 
 from sage_rlvr.core.rollout_plans.base import ROLLOUT_PLANS, RolloutPlan, kept_by, learned_by
 from sage_rlvr.core.rollout_plans.dynamic_sampling import DynamicSampling

@@ -1,4 +1,4 @@
-"""What a rollout plan is: which groups of a rollout a step trains on. Frozen; an engine does the drawing (core/method.py)."""
+"""The protocol of rollout plans: which groups of a rollout a step trains on. Frozen; the engine samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sage_rlvr.registry import Registry
 @runtime_checkable
 class RolloutPlan(Protocol):
     """Which groups a step trains on. An engine draws `prompts_per_step` groups, keeps those that `keeps` marks, and
-    refills what is missing with new prompts, at most `max_refills` times; then it goes on with what it has.
+    refills what is missing with new prompts, at most `max_refills` times; then it continues with the groups it has.
 
     `keeps` sees the raw rewards (P, G), before any transform (the verifier's; of a reward source its `Paid.support`), and
     returns (P,) bool, for each group by itself. One with a running state (core/state.py) has `start()`, gets its state as a second

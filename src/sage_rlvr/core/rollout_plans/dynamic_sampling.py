@@ -1,4 +1,4 @@
-"""Keep the groups whose rewards differ."""
+"""Dynamic sampling: keep the groups whose rewards differ."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class DynamicSampling:
     """Keep the groups with 0 < #right < G, refill with new prompts (DAPO, arXiv 2503.14476).
 
     A group is kept where its raw rewards are not all equal, so that its advantages are not all 0. After `max_refills`
-    refills an engine goes on with what it has; 9 is verl's 10 generations a step. A group that is all right with
-    different lengths is dropped too, although a price on length would have given it advantages.
+    refills an engine continues with the groups it has; 9 equals verl's 10 generations per step. A group that is all
+    right with different lengths is dropped too, although a price on length would have given it advantages.
 
     A prompt fills the batch in proportion to its chance k of being kept, and a kept group has 1/k of the expected force
     of all its groups (a dropped one has advantages 0): the two cancel, so that against all groups the expected gradient
@@ -30,8 +30,8 @@ class DynamicSampling:
     def __post_init__(self) -> None:
         if isinstance(self.max_refills, bool) or not isinstance(self.max_refills, int) or self.max_refills < 0:
             raise ConfigError(
-                f"DynamicSampling: max_refills = {self.max_refills!r}; it counts how often a step draws new prompts in "
-                "place of dropped ones, so give a whole number >= 0 (0 drops and does not refill)."
+                f"DynamicSampling: max_refills = {self.max_refills!r}; set the number of times a step draws new "
+                "prompts for dropped ones, a whole number >= 0 (0 drops without refilling)."
             )
 
     @property
@@ -46,6 +46,6 @@ class DynamicSampling:
         """(P,) true where the rewards of a group are not all equal."""
         if rewards.dim() != 2:
             raise DataError(
-                f"DynamicSampling: rewards have shape {tuple(rewards.shape)}; give (prompts, completions per prompt)."
+                f"DynamicSampling: rewards have shape {tuple(rewards.shape)}; pass (prompts, completions per prompt)."
             )
         return rewards.amax(dim=1) != rewards.amin(dim=1)

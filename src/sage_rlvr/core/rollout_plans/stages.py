@@ -1,4 +1,4 @@
-"""Rollout plans with a second stage: how many more completions a prompt gets for what its first ones have earned.
+"""Rollout plans with a second stage: more completions for some prompts, depending on the rewards of the first stage.
 
     first stage    G completions of every prompt                           as without a plan
     second stage   e_p = extra(rewards of the first stage)_p more of prompt p, 0 where the plan gives none
@@ -42,12 +42,12 @@ _NOTE = {
         "baseline='stages' is unbiased"  # the figures: lab/pages/map.md
     ),
     "stages": (
-        "with LeaveOneOut the expected gradient is mean size * grad E[r] of each prompt, exactly, but for the division by what the "
-        "step keeps: a second stage is drawn anew, whatever decided on its size"
+        "with LeaveOneOut the expected gradient is mean size * grad E[r] of each prompt, exactly, but for the "
+        "division by what the step keeps: a second stage is an independent sample given its size"
     ),
     "second": (
-        "with LeaveOneOut the expected gradient is mean size of the second stage * grad E[r] of each prompt, exactly, but for the "
-        "division by what the step keeps; the first stage decides and is not trained on"
+        "with LeaveOneOut the expected gradient is mean size of the second stage * grad E[r] of each prompt, exactly, "
+        "but for the division by what the step keeps; the first stage sets the size and is not trained on"
     ),
 }
 
@@ -110,12 +110,11 @@ class _Stages:
             or not 2 <= self.max_completions < ROWS_OF_A_PROMPT
         ):
             raise ConfigError(
-                f"{who}: max_completions = {self.max_completions!r}; it counts the completions of a prompt, both stages "
-                f"together: give a whole "
-                "number >= 2, 32 as published."
+                f"{who}: max_completions = {self.max_completions!r}; set the completions of a prompt in both stages "
+                "together, a whole number >= 2 (32 as published)."
             )
         if self.baseline not in _SAID:
-            raise ConfigError(f"{who}: baseline = {self.baseline!r}; write union, stages or second.")
+            raise ConfigError(f"{who}: baseline = {self.baseline!r}; set union, stages or second.")
 
     @property
     def note(self) -> str:
@@ -127,13 +126,12 @@ class _Stages:
         return _MIXED.keeps(rewards)
 
     def room(self, size: int) -> int:
-        """Completions that a second stage may have after a first one of `size`. ConfigError where that is above
+        """Completions that a second stage may have after a first one of `size`. ConfigError if that is above
         `max_completions`."""
         if size > self.max_completions:
             raise ConfigError(
-                f"{type(self).__name__}: max_completions = {self.max_completions} completions of a prompt, and its first "
-                f"stage has {size} already "
-                "(rollout.group_size); raise max_completions, or lower the group's size."
+                f"{type(self).__name__}: max_completions = {self.max_completions} completions per prompt, but the "
+                f"first stage already has {size} (rollout.group_size); raise max_completions, or lower group_size."
             )
         return self.max_completions - size
 
@@ -169,9 +167,9 @@ class Dars(_Stages):
 
     0 right of 8 does not tell p = 0 from p = .1, which has it 43 % of the time: there `max_completions` decides.
 
-    max_completions: completions of a prompt, both stages together. target: the level that hard prompts are brought to. form:
-    whose |A| is
-    evened out. baseline: "union" takes A over both stages, "stages" within each, "second" trains on the second stage alone.
+    max_completions: completions of a prompt, both stages together. target: level to which hard prompts are raised.
+    form: the advantage whose |A| is equalized. baseline: "union" takes A over both stages, "stages" within each,
+    "second" trains on the second stage only.
     """
 
     max_completions: int = 32
@@ -183,7 +181,8 @@ class Dars(_Stages):
         super().__post_init__()
         if self.target not in ("equal", "hardness") or self.form not in ("mean", "std"):
             raise ConfigError(
-                f"{type(self).__name__}: target = {self.target!r}, form = {self.form!r}; write equal or hardness, and mean or std."
+                f"{type(self).__name__}: target = {self.target!r}, form = {self.form!r}; set target to equal or "
+                "hardness, and form to mean or std."
             )
 
     @property
@@ -225,8 +224,8 @@ def _shares(rewards: Rewards) -> list[Fraction]:
     for place, total in enumerate(sums):
         if not 0 <= total <= size:
             raise DataError(
-                f"a rollout plan with stages: the mean reward of prompt {place} is {float(total) / size:g}; it goes by the share "
-                "of right completions, so give rewards from 0 to 1."
+                f"a rollout plan with stages: the mean reward of prompt {place} is {float(total) / size:g}; it uses "
+                "the fraction of right completions, so rewards must be from 0 to 1."
             )
     return [total / size for total in sums]
 
@@ -236,8 +235,8 @@ def _shares(rewards: Rewards) -> list[Fraction]:
 class UniformStages(Dars):
     """The control of `Dars`: as many completions as that would draw in this step, spread over all prompts alike.
 
-    What does not split evenly goes to the step's first prompts. max_completions, target, form: those of the `Dars` that it
-    is held against.
+    What does not split evenly goes to the step's first prompts. max_completions, target, form: as in the `Dars` that it
+    controls for.
     """
 
     couples_prompts: ClassVar[bool] = True
@@ -260,12 +259,13 @@ class UniformStages(Dars):
 class GuidedStages(_Stages):
     """A second stage of `each` completions for prompts without a right one, drawn under a prompt with guidance in it.
 
-    The online form that Agent-RLVR (arXiv 2506.11425) suggests and does not run. Guidance g is what the recipe's teacher says of
-    the prompt's first completion; the completions are trained on under the prompt x without it. Drawn from another law, each
-    weighs w = min(pi(y|x) / pi(y|x,g), clip) in the loss, pi as it drew; clip = null leaves w = 1.
+    The online form that Agent-RLVR (arXiv 2506.11425) suggests and does not run. Guidance g is the hint of the recipe's
+    teacher for the prompt's first completion; the completions are trained on under the prompt x without it. Drawn from
+    another law, each weighs w = min(pi(y|x) / pi(y|x,g), clip) in the loss, pi as it drew; clip = null leaves w = 1.
 
-    max_completions: completions of a prompt, both stages together. baseline: "stages" takes A within each stage, "union" over both.
-    guided: false is the control, as many completions of the same prompts, drawn without guidance.
+    max_completions: completions of a prompt, both stages together. baseline: "stages" takes A within each stage,
+    "union" over both. guided: false is the control with as many completions of the same prompts, sampled without
+    guidance.
     """
 
     each: int = 8
@@ -278,16 +278,16 @@ class GuidedStages(_Stages):
         super().__post_init__()
         if isinstance(self.each, bool) or not isinstance(self.each, int) or self.each < 2:
             raise ConfigError(
-                f"GuidedStages: each = {self.each!r}; give the completions of a second stage, a whole number >= 2."
+                f"GuidedStages: each = {self.each!r}; set the completions of a second stage, a whole number >= 2."
             )
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ConfigError(
-                f"GuidedStages: clip = {self.clip!r}; give the largest weight, a number > 0, or null for no weights."
+                f"GuidedStages: clip = {self.clip!r}; set the largest weight, a number > 0, or null for no weights."
             )
         if self.baseline == "second":
             raise ConfigError(
-                "GuidedStages: baseline = 'second' trains on second stages alone, and a prompt with a right answer has none; write "
-                "stages or union."
+                "GuidedStages: baseline = 'second' trains on second stages only, but a prompt with a right answer has "
+                "none; set stages or union."
             )
 
     @property
@@ -310,13 +310,13 @@ class GuidedStages(_Stages):
             return super().note
         if self.clip is None:
             return (
-                "w = 1: guided completions count as if x had drawn them, so a second stage does not ascend E[r] under x: "
-                "completions that guidance makes likelier count too much"
+                "w = 1: guided completions count as if sampled under x, so the second stage is biased for E[r] under "
+                "x: completions that guidance makes likelier count too much"
             )
-        kept = "" if self.baseline == "stages" else "; the union's baseline couples the stages beside"
+        kept = "" if self.baseline == "stages" else "; the baseline over the union also couples the stages"
         return (
             f"where no w is cut at {self.clip:g}, a second stage with LeaveOneOut has size * grad E[r] of x for its expected "
-            "force, exactly; a cut puts min(pi(y|x), clip pi(y|x,g)) in the place of pi(y|x), so that completions which guidance "
+            "force, exactly; a cut puts min(pi(y|x), clip pi(y|x,g)) in place of pi(y|x), so that completions which guidance "
             f"makes less likely count too little, right and wrong ones alike (theory/guided.py){kept}"
         )
 
@@ -341,9 +341,8 @@ class MarginalValue(_Stages):
     `each` * P largest values of the step are taken; ties go to the lower n, then to the earlier prompt.
 
     each: completions of a second stage, per prompt on average. max_completions: completions of a prompt, both stages
-    together. right, wrong:
-    the Beta law of p before the first stage. baseline: "union" takes A over both stages, "stages" within each, "second" trains on
-    the second stage alone.
+    together. right, wrong: parameters of the Beta prior of p before the first stage. baseline: "union" takes A over
+    both stages, "stages" within each, "second" trains on the second stage only.
     """
 
     each: int = 5
@@ -357,11 +356,11 @@ class MarginalValue(_Stages):
         super().__post_init__()
         if isinstance(self.each, bool) or not isinstance(self.each, int) or self.each < 1:
             raise ConfigError(
-                f"MarginalValue: each = {self.each!r}; give the completions of a second stage, a whole number >= 1."
+                f"MarginalValue: each = {self.each!r}; set the completions of a second stage, a whole number >= 1."
             )
         if not (0 < self.right < math.inf and 0 < self.wrong < math.inf):
             raise ConfigError(
-                f"MarginalValue: right = {self.right!r}, wrong = {self.wrong!r} are the parameters of a Beta law; give both > 0, 1 "
+                f"MarginalValue: right = {self.right!r}, wrong = {self.wrong!r} are the parameters of a Beta law; set both > 0, 1 "
                 "and 1 for a uniform p."
             )
 

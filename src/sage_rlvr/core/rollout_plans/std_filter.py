@@ -1,4 +1,4 @@
-"""Keep the groups whose rewards differ enough, by a running bar."""
+"""Keep the groups whose rewards differ enough, by a running threshold."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class StdFilter:
 
     The mean m is of each step's deviations, of everything drawn, before filtering: nothing of the first `skip` steps; over the
     next `collect` their plain mean, and until then all groups are kept; then m <- decay m + (1 - decay) mean. Within a step
-    the bar stays where earlier steps put it. It looks at what a reward source says of the reference alone, where the released
+    the bar stays where earlier steps put it. It looks at what a reward source says of the reference only, where the released
     code looks at the whole reward, so that the format's spread keeps a prompt. A step whose mean is no number moves nothing.
     The state is m and the number of steps seen; it moves in a step that keeps no group too, or the bar would never come down.
     After `max_refills` refills an engine goes on with what it has.
 
-    ratio: of the running mean of groups' standard deviations, below which a group is dropped.
+    ratio: threshold for dropping a group, as a multiple of the running mean of the groups' standard deviations.
     """
 
     ratio: float = 0.5
@@ -37,13 +37,13 @@ class StdFilter:
 
     def __post_init__(self) -> None:
         if not 0 <= self.ratio < math.inf:
-            raise ConfigError(f"StdFilter: ratio = {self.ratio!r}; give a finite number >= 0: 0.5 to 1 in RLPR, 0 keeps all.")
+            raise ConfigError(f"StdFilter: ratio = {self.ratio!r}; set a finite number >= 0: 0.5 to 1 in RLPR, 0 keeps all.")
         if not 0 <= self.decay < 1:
-            raise ConfigError(f"StdFilter: decay = {self.decay!r}; give 0 <= decay < 1: 0.99 in RLPR.")
+            raise ConfigError(f"StdFilter: decay = {self.decay!r}; set 0 <= decay < 1: 0.99 in RLPR.")
         for name, least in (("skip", 0), ("collect", 1), ("max_refills", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"StdFilter: {name} = {value!r}; give a whole number >= {least}.")
+                raise ConfigError(f"StdFilter: {name} = {value!r}; set a whole number >= {least}.")
 
     @property
     def equation(self) -> str:

@@ -1,4 +1,8 @@
-"""The policy-gradient term per token: (log_ratios, advantages, mask) -> (loss to minimize (B, T), statistics). One a file."""
+"""Surrogates: the policy-gradient term per token, (log_ratios, advantages, mask) -> (loss to minimize (B, T), statistics).
+
+Read base.py first (the protocol `Surrogate`), then clip.py (PPO and DAPO). gspo.py, cispo.py and pacs.py are the
+losses of other papers.
+"""
 
 from sage_rlvr.core.surrogates.base import LARGEST_LOG_RATIO, SURROGATES, Surrogate
 from sage_rlvr.core.surrogates.cispo import Cispo

@@ -1,4 +1,4 @@
-"""What every surrogate is: the policy-gradient term per token."""
+"""The protocol of surrogates: the policy-gradient term per token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Surrogate(Protocol):
     mask        (B, T) bool
 
     `equation` is the loss of a token as one line. Optional attributes, read with getattr: `legend`, what its symbols mean;
-    `ascends`, in the place of the advantage's, where that does not hold; `needs`, optional signals; `sees_batch`, True for
+    `ascends`, in place of the advantage's, where that does not hold; `needs`, optional signals; `sees_batch`, True for
     one that is called with the `Batch` after the mask: a loss that reads the reference, or the other rows of a group;
     `reads_labels`, True for one whose advantages must be labels, 0 or 1 per completion, as the advantage gives them.
     """
@@ -42,7 +42,7 @@ SURROGATES: Registry[Any] = Registry("surrogate", check=check_needs)
 
 
 def bounded_ratio(log_ratios: PerToken, mask: Bool[Tensor, "B T"]) -> tuple[PerToken, dict[str, float]]:
-    """pi / pi_old with the log-ratio held within +-20 nats, as verl does, and the statistics of ratio and bound.
+    """pi / pi_old with the log-ratio clamped to +-20 nats, as verl does, and the statistics of ratio and bound.
 
     So rho stays finite and a token with A = 0 adds 0 however far it has moved; a held token has no gradient.
     """

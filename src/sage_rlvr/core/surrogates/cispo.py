@@ -1,4 +1,4 @@
-"""CISPO: the ratio is a clipped weight, and every token keeps its gradient."""
+"""CISPO: the clipped ratio is a detached weight, and every token has a gradient."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cispo:
     low = 1 is the paper's setting, no lower bound. The value of the loss is that of A log(pi / pi_old), whose constant does
     not matter. In the first update of a rollout the ratio is 1, and it is Clip's gradient exactly.
 
-    low, high: the weight rho is held within 1 - low and 1 + high.
+    low, high: the weight rho is clamped to 1 - low and 1 + high.
     """
 
     low: float = 1.0
@@ -35,7 +35,7 @@ class Cispo:
             )
         if not 0 <= self.high < math.inf:
             raise ConfigError(
-                f"Cispo: high = {self.high!r}; give a finite number >= 0: the weight is at most 1 + high."
+                f"Cispo: high = {self.high!r}; set a finite number >= 0: the weight is at most 1 + high."
             )
 
     @property

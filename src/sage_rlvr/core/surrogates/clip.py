@@ -20,7 +20,7 @@ class Clip:
     """-min(rho A, clip(rho, 1 - low, 1 + high) A), rho = pi / pi_old (PPO, arXiv 1707.06347; high > low is DAPO's).
 
     The gradient of a token is 0 where rho has left the interval in the direction that A pushes it. Log-ratios are
-    held within +-20 nats (as verl does), so that rho stays finite and a token with A = 0 adds 0 however far it has
+    clamped to +-20 nats (as verl does), so that rho stays finite and a token with A = 0 adds 0 however far it has
     moved; a held token has no gradient. Statistics over counted tokens: `surrogate/clipped_frac` (of the first
     case), `surrogate/clamped_frac` (of the second) and `surrogate/ratio_mean`.
 
@@ -35,13 +35,14 @@ class Clip:
 
     def __post_init__(self) -> None:
         if not 0 <= self.low <= 1:
-            raise ConfigError(f"Clip: clip_low = {self.low!r} must be in [0, 1]; the ratio is kept above 1 - clip_low.")
+            raise ConfigError(f"Clip: clip_low = {self.low!r} must be in [0, 1]; the ratio is clipped below at 1 - clip_low.")
         if not self.high >= 0:
-            raise ConfigError(f"Clip: clip_high = {self.high!r} must be >= 0; the ratio is kept below 1 + clip_high.")
+            raise ConfigError(f"Clip: clip_high = {self.high!r} must be >= 0; the ratio is clipped above at 1 + clip_high.")
         if self.dual is not None and not 1 < self.dual < math.inf:
             raise ConfigError(
-                f"Clip: dual = {self.dual!r}; for A < 0 the loss is held at -dual * A, and at a ratio of 1 it is -A already: "
-                "give a number above 1 (verl has 3 by default, the recipes of DAPO and BNPO 10), or None for no bound."
+                f"Clip: dual = {self.dual!r}; for A < 0 the loss is clipped at -dual * A, and at a ratio of 1 the loss "
+                "is already -A: set a number above 1 (verl has 3 by default, the recipes of DAPO and BNPO 10), or "
+                "None for no bound."
             )
 
     @property

@@ -24,7 +24,7 @@ class Gspo:
     rollout s is 1 and the gradient of a completion is (1/|y|) A grad log pi(y), as GRPO's. The default bounds are the
     paper's: s is much nearer to 1 than the ratio of a token.
 
-    low, high: the ratio of a whole completion, per token, is held within 1 - low and 1 + high.
+    low, high: the ratio of a whole completion, per token, is clamped to 1 - low and 1 + high.
     """
 
     low: float = 3e-4
@@ -43,7 +43,7 @@ class Gspo:
 
     @property
     def legend(self) -> str:
-        tail = ", its gradient that of the token alone" if self.token else ""
+        tail = ", with the gradient of the token only" if self.token else ""
         return f"s = (pi(y) / pi_old(y))^(1/|y|), of the whole completion{tail}"
 
     def __call__(

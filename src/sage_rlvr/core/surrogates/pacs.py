@@ -1,4 +1,4 @@
-"""PACS: the verdict as a label, fitted by the policy's own log-probability gain."""
+"""PACS: binary classification of the verdict by the policy's log-probability gain."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Pacs:
     terms with `balanced`: the right ones' loss is the larger where few are right, and its score-function term pushes them down; at
     scale 1 that wins on hard prompts (P below .14 for large G, .09 at G = 16). No advantage: the advantage part hands over the
     labels (`Signed(1, 0)`), 0 or 1. The loss of a completion is spread over its tokens, so that FixedBudget(1)
-    is the mean over completions. Mini- and micro-batches must hold whole groups: DataError where they do not, and for labels
+    is the mean over completions. Mini- and micro-batches must hold whole groups: DataError if they do not, and for labels
     other than 0 and 1.
     """
 
@@ -48,12 +48,12 @@ class Pacs:
     def __post_init__(self) -> None:
         if not 0 < self.scale < math.inf:
             raise ConfigError(
-                f"Pacs: scale = {self.scale!r}; give a positive number, 0.5 to 1 in the paper, which calls it beta."
+                f"Pacs: scale = {self.scale!r}; set a positive number, 0.5 to 1 in the paper (its beta)."
             )
         if self.reference not in ("rollout", "anchor"):
-            raise ConfigError(f"Pacs: reference = {self.reference!r}; give rollout (the code) or anchor (the paper).")
+            raise ConfigError(f"Pacs: reference = {self.reference!r}; set rollout (the code) or anchor (the paper).")
         if self.terms not in (1, 2):
-            raise ConfigError(f"Pacs: terms = {self.terms!r}; give 1 (the code) or 2 (the paper).")
+            raise ConfigError(f"Pacs: terms = {self.terms!r}; set 1 (the code) or 2 (the paper).")
 
     @property
     def needs(self) -> frozenset[str]:
@@ -102,15 +102,15 @@ class Pacs:
         if self.reference == "rollout":
             return torch.zeros(len(mask), device=mask.device)
         if batch.ref_logps is None:
-            raise DataError("Pacs: reference='anchor' reads Batch.ref_logps, which is None; compute it (method.needs).")
+            raise DataError("Pacs: reference='anchor' needs Batch.ref_logps, which is None; compute it (method.needs).")
         return torch.where(mask, batch.old_logps - batch.ref_logps, 0.0).detach().float().sum(dim=1)
 
 
 def _labels(advantages: Tensor, size: int | None) -> Float[Tensor, "P G"]:
     if size is None or size < 2 or len(advantages) % size:
         raise DataError(
-            f"Pacs compares the completions of a prompt: give whole groups of 2 or more; this batch has {len(advantages)} rows "
-            f"in groups of {size}."
+            "Pacs compares the completions of a prompt: pass whole groups of 2 or more; this batch has "
+            f"{len(advantages)} rows in groups of {size}."
         )
     if advantages.shape[-1] != 1 or not bool(((advantages == 0) | (advantages == 1)).all()):
         raise DataError(

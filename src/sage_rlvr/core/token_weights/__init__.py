@@ -1,4 +1,8 @@
-"""Token weights: signals become a factor on the advantage of each token. One a file."""
+"""Token weights: signals of a rollout -> a factor on the advantage of each token.
+
+Read base.py first (the protocol `TokenWeight`). Each other file is the weight of a paper: high_entropy.py,
+clip_cov.py, shaped_entropy.py, steer.py, erank.py.
+"""
 
 from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, TokenWeight
 from sage_rlvr.core.token_weights.clip_cov import ClipCov

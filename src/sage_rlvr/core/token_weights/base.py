@@ -1,4 +1,4 @@
-"""What every token weight is: signals become a factor on the advantage of each token."""
+"""The protocol of token weights: signals -> a factor on the advantage of each token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clip-Cov: some of the tokens whose log-prob goes with their advantage are left out."""
+"""Clip-Cov: no gradient for some tokens whose log-prob covaries with their advantage."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class ClipCov:
     one is in the window, as in the authors' code, so that in a small batch the share is larger than it says; where the window
     holds fewer than that, all of it. needs: "logps".
 
-    share: of all counted tokens, those whose weight is 0. low, high: between them lies the covariance of a token that may be
-    drawn.
+    share: fraction of counted tokens whose weight is 0. low, high: bounds of the covariance of tokens that may be drawn.
     """
 
     share: float = 2e-4
@@ -36,11 +35,11 @@ class ClipCov:
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
             raise ConfigError(
-                f"ClipCov: share = {self.share!r} is a share of tokens; give 0 < share < 1, 2e-4 in the paper."
+                f"ClipCov: share = {self.share!r} is a fraction of tokens; set 0 < share < 1, 2e-4 in the paper."
             )
         if not self.low < self.high:
             raise ConfigError(
-                f"ClipCov: low = {self.low!r}, high = {self.high!r}; give low < high, 1 and 5 in the paper."
+                f"ClipCov: low = {self.low!r}, high = {self.high!r}; set low < high, 1 and 5 in the paper."
             )
 
     @property

@@ -28,11 +28,12 @@ class ERank:
     At every token, as the paper means it: the released script adds its bonus to the reward that it has switched off, so that
     the bonus is 0 at every step and it trains plain GRPO, which is scale = 0 here. The rank grows with the length, so Phi does.
 
-    scale: of the bonus, in units of advantage. kappa: the bonus is at most |A| / kappa. stride, last: tokens a window, and
-    the last tokens of a completion that are looked at. whole_rank: the rank is over the whole completion, and `last` cuts velocity
-    and acceleration only, as in the released code. share: of a rollout in the running means.
+    scale: scale of the bonus, in units of advantage. kappa: the bonus is at most |A| / kappa. stride, last: tokens per
+    window, and the number of last tokens of a completion that are used. whole_rank: the rank is over the whole
+    completion, and `last` cuts velocity and acceleration only, as in the released code. share: weight of a rollout in
+    the running means.
 
-    scale = 0 weighs nothing and measures: the running means are metrics, of the last rollout alone with share = 1. Cost: the
+    scale = 0 weighs nothing and measures: the running means are metrics, of the last rollout only with share = 1. Cost: the
     eigenvalues of one matrix of at most min(tokens, width) per window and completion. needs: "hidden".
     """
 
@@ -50,12 +51,12 @@ class ERank:
     def __post_init__(self) -> None:
         if not (0 <= self.scale < math.inf and math.isfinite(self.gain) and 0 < self.share <= 1 and self.kappa > 1):
             raise ConfigError(
-                f"ERank: scale = {self.scale!r}, gain = {self.gain!r}, share = {self.share!r}, kappa = {self.kappa!r}; give "
-                "scale >= 0, a finite gain, 0 < share <= 1 and kappa > 1; 1, 2, 0.3 and 2 as released."
+                f"ERank: scale = {self.scale!r}, gain = {self.gain!r}, share = {self.share!r}, kappa = {self.kappa!r}; "
+                "set scale >= 0, a finite gain, 0 < share <= 1 and kappa > 1; 1, 2, 0.3 and 2 as released."
             )
         if any(isinstance(n, bool) or not isinstance(n, int) or n < 2 for n in (self.stride, self.last)):
             raise ConfigError(
-                f"ERank: stride = {self.stride!r}, last = {self.last!r} count tokens; give whole numbers >= 2: 40 and 512 as "
+                f"ERank: stride = {self.stride!r}, last = {self.last!r} count tokens; set whole numbers >= 2: 40 and 512 as "
                 "released."
             )
 

@@ -22,7 +22,7 @@ class HighEntropy:
     1/share times this loss. The threshold is one of the whole rollout, not of a micro-batch; tokens at it are all kept. A KL
     in the loss still acts at every token. needs: "entropies".
 
-    share: of the counted tokens, those that train.
+    share: fraction of counted tokens that are trained on.
     """
 
     share: float = 0.2
@@ -32,7 +32,7 @@ class HighEntropy:
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ConfigError(
-                f"HighEntropy: share = {self.share!r} is a share of tokens; give 0 < share <= 1, 0.2 in the paper."
+                f"HighEntropy: share = {self.share!r} is a fraction of tokens; set 0 < share <= 1, 0.2 in the paper."
             )
 
     @property

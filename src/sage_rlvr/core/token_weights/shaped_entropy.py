@@ -1,4 +1,4 @@
-"""Cheng et al.: entropy joins the advantage, up to a share of it."""
+"""Entropy added to the advantage, up to a fraction of it (Cheng et al.)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class ShapedEntropy:
     def __post_init__(self) -> None:
         if not 0 <= self.entropy_coef < math.inf:
             raise ConfigError(
-                f"ShapedEntropy: entropy_coef = {self.entropy_coef!r}; give a finite number >= 0, 0.4 in the paper for GRPO."
+                f"ShapedEntropy: entropy_coef = {self.entropy_coef!r}; set a finite number >= 0, 0.4 in the paper for GRPO."
             )
         if not self.kappa > 1:
             raise ConfigError(
-                f"ShapedEntropy: kappa = {self.kappa!r} must be above 1, so that no advantage changes its sign."
+                f"ShapedEntropy: kappa = {self.kappa!r} must be above 1, so that no advantage changes sign."
             )
 
     @property

@@ -31,11 +31,11 @@ class Steer:
     p = pi_old(token), H the entropy of its state, up to one common factor:
 
     exact     m = |A [p (log p + H) - sum_a pi_a^2 (log pi_a + H)]|      a tabular softmax, to first order
-    paper     m = |A p (1 - p) (log p + H)|                              its diagonal part alone
+    paper     m = |A p (1 - p) (log p + H)|                              its diagonal part only
     released  m = |A (1 - p) (log p + H)|,  w = max(min_weight, min_weight^(m / max(max m, 0.02)))     the authors' code
 
-    The released form divides by pi_old, so that m grows for rare tokens instead of vanishing: it damps what the paper leaves
-    alone. The maximum is over the tokens of the rollout (their code: of a micro-batch). A weight never changes a sign.
+    The released form divides by pi_old, so that m grows for rare tokens instead of vanishing: it damps what the paper does
+    not. The maximum is over the tokens of the rollout (their code: of a micro-batch). A weight never changes a sign.
     min_weight = 1 is no weight. needs: "logps", "entropies"; exact also "entropy_drift", which takes all probabilities of a state.
 
     min_weight: weight of the token that changes the entropy most.
@@ -47,10 +47,10 @@ class Steer:
 
     def __post_init__(self) -> None:
         if self.form not in ("exact", "paper", "released"):
-            raise ConfigError(f"Steer: form = {self.form!r}; give exact, paper or released.")
+            raise ConfigError(f"Steer: form = {self.form!r}; set exact, paper or released.")
         if not 0 < self.min_weight <= 1:
             raise ConfigError(
-                f"Steer: min_weight = {self.min_weight!r}; give 0 < min_weight <= 1: 0.7 in the paper, 0.8 in the released runs."
+                f"Steer: min_weight = {self.min_weight!r}; set 0 < min_weight <= 1: 0.7 in the paper, 0.8 in the released runs."
             )
 
     @property

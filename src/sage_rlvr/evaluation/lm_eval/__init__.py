@@ -1,4 +1,7 @@
-"""Import samples of lm-evaluation-harness (`--log_samples`) into a sample store, and export a store as such files.
+"""Conversion between lm-evaluation-harness samples (`--log_samples`) and sample stores.
+
+incoming.py reads samples of the harness into a store, outgoing.py writes a store as files of the harness, and files.py
+has what both share.
 
     samples_<task>_<date>.jsonl   one line a document and filter: doc_id, doc, target, arguments, resps (requests x repeats),
                                   filtered_resps, filter, metrics, doc_hash, prompt_hash, target_hash, and a number a metric

@@ -1,4 +1,8 @@
-"""The sample store: it keeps every completion of an evaluation, and all numbers are computed from the store.
+"""The sample store: every completion of an evaluation, from which every number is recomputed.
+
+Read sample.py first (a sample and what all samples of a store share), then samples.py (`SampleStore`, the public class),
+rows.py (claims and commits of chunks) and database.py (the SQLite file). repeats.py detects duplicated samples;
+archive.py exports to Parquet.
 
     store.sqlite   meta: identity, its changes, what was asked for     samples: a row each, token-level columns as float32
                    verdicts: a row per sample and pass; pass 0 is the evaluation's own, the newest counts, none is lost

@@ -1,4 +1,4 @@
-"""Methods with another surrogate, or with weights on tokens: GRPO's advantage in another loss."""
+"""Methods with GRPO's advantage and another surrogate, or with token weights."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def pacs(
 ) -> Method:
     """L = (1/B) sum_i w_i BCE(sigma(psi_i), r_i), psi = scale (log(pi/pi_0)(y) - mean_others) (arXiv 2509.02522).
 
-    reference "rollout": pi_0 is the policy of the rollout, as the released code has it; "anchor": the anchor's, which
-    `source` and `refresh_every` say, as the paper does. terms: 1 is the gradient of the released code, 2 the paper's.
-    beta: of a KL beside it, which neither has.
+    reference "rollout": pi_0 is the policy of the rollout, as the released code has it; "anchor": the reference set by
+    `source` and `refresh_every`, as in the paper. terms: 1 is the gradient of the released code, 2 the paper's. beta:
+    weight of an additional KL term, which neither has.
     """
     there = Anchor(**anchor) if reference == "anchor" else anchor_of(**anchor)
     return Method("pacs", Signed(1.0, 0.0), Pacs(scale, reference, balanced, terms), there, FixedBudget(1))
@@ -51,7 +51,7 @@ def cispo(*, low: float = 1.0, high: float = 0.28, **anchor: Unpack[AnchorKeys])
 def gspo(*, low: float = 3e-4, high: float = 4e-4, token: bool = False, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = mean_i [ -min(s A, clip(s, 1 - low, 1 + high) A) + beta k3 ], s = (pi(y)/pi_old(y))^(1/|y|) (arXiv 2507.18071).
 
-    One ratio for the completion, which is clipped whole. It differs from GRPO after the first update of a rollout alone.
+    One ratio for the completion, which is clipped whole. It differs from GRPO only after the first update of a rollout.
     """
     return Method("gspo", GroupNormalized(), Gspo(low, high, token), anchor_of(**anchor), SequenceMean())
 
@@ -89,7 +89,7 @@ def high_entropy(*, share: float = 0.2, **anchor: Unpack[AnchorKeys]) -> Method:
 def clip_cov(*, share: float = 2e-4, low: float = 1.0, high: float = 5.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = 0 at a few tokens (arXiv 2505.22617).
 
-    Left out are tokens drawn among those whose log-prob goes with their advantage: low < cov_t < high.
+    The masked tokens are drawn among those whose log-prob covaries with their advantage: low < cov_t < high.
     """
     weight = ClipCov(share, low, high)
     return Method("clip_cov", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), token_weight=weight)
@@ -121,11 +121,12 @@ def erank(
 ) -> Method:
     """L = mean_i mean_t [ -min(rho A', clip(rho) A') + beta k3 ], A' = A + min(scale max(Phi, 0), |A| / kappa).
 
-    VERL (arXiv 2509.23808). A = GRPO's. Phi compares the effective rank of a completion's last hidden states, and how it grows,
-    with running means of earlier rollouts, which are part of the checkpoint (`ERank`). scale = 0 is GRPO and only measures: that
-    is what the released script trains, because its bonus is the difference of two rewards that are equal there. stride: tokens a
-    window, 40 as released; a completion with fewer than two windows has no velocity. whole_rank: the rank is over the whole
-    completion, as released, and velocity and acceleration over its last 512 tokens.
+    VERL (arXiv 2509.23808). A = GRPO's. Phi compares the effective rank of a completion's last hidden states, and how
+    it grows, with running means of earlier rollouts, which are part of the checkpoint (`ERank`). scale = 0 is GRPO and
+    only measures: that is what the released script trains, because its bonus is the difference of two rewards that are
+    equal there. stride: tokens per window, 40 as released; a completion with fewer than two windows has no velocity.
+    whole_rank: the rank is over the whole completion, as released, and velocity and acceleration over its last 512
+    tokens.
     """
     weight = ERank(scale, kappa, gain, share, stride, last, whole_rank)
     return Method("erank", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), token_weight=weight)
@@ -138,7 +139,7 @@ def kl_cov(*, share: float = 2e-4, coefficient: float = 1.0, **anchor: Unpack[An
 
     Those whose log-prob goes most with their advantage; no clip, as in the authors' code. share is 2e-4 for the paper's 32B model
     and 2e-3 for its 7B one. The term is 0 at the first update of a
-    rollout: with one update a rollout this is plain policy gradient.
+    rollout: with one update per rollout this is plain policy gradient.
     """
     term = KlCov(share, coefficient)
     return Method("kl_cov", GroupNormalized(), Clip(1.0, math.inf), anchor_of(**anchor), TokenMean(), loss_term=term)
@@ -168,7 +169,7 @@ def adaptive_entropy(
 ) -> Method:
     """L = (1/sum |y|) sum_i sum_t [ -min(rho A, clip(rho) A) - c 1[H <= target] H_t + beta k3 ] (Skywork-OR1, arXiv 2505.22312).
 
-    c rises by delta with each rollout whose mean entropy is at most the target, and falls with each other; it is part of the
+    c rises by delta after each rollout whose mean entropy is at most the target, and falls otherwise; c is part of the
     checkpoint.
     """
     term = AdaptiveEntropy(target, delta, start_at, min_coef, max_coef)

@@ -1,4 +1,4 @@
-"""Methods that prefer some right answers to others: distinct ones, rare ones, or the reference's own."""
+"""Methods with a preference among right answers: distinct answers, rare answers, or those of the reference."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 def distinct(*, k: int = 4, power: float = 0.0, **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the unbiased gradient of the distinct right answers in k samples.
 
-    power = 1 divides by the group's own estimate of that number: about its logarithm, and more for hard prompts. k at most the
-    group's size; at k = G only answers that nobody else of the group gave are paid. Reads the task's `answer_key`.
+    power = 1 divides by the group's own estimate of that number: about its logarithm, and more for hard prompts. k at
+    most the group's size; at k = G only answers that nobody else of the group gave are rewarded. Needs the task's
+    `answer_key`.
     """
     return Method("distinct", DistinctRight(k, power), Clip(), anchor_of(**anchor), FixedBudget())
 
@@ -97,7 +98,7 @@ def outcome_repeats(
 ) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = RLOO's of r = R - weight (m - 1) / G (arXiv 2509.06941).
 
-    m: how often the completion's answer stands in its group; batch exploration. bonus_on: as in `outcome_counts`.
+    m: how often the completion's answer occurs in its group; batch exploration. bonus_on: as in `outcome_counts`.
     """
     transform = OutcomeRepeats(weight, bonus_on)
     return Method("outcome_repeats", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), transform)

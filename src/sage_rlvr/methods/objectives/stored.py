@@ -1,4 +1,4 @@
-"""Methods that train on stored right answers: a buffer alone, or beside GRPO."""
+"""Methods that train on stored right answers, with or without GRPO."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def rft(
     place of the base's with base=0. take: answers of each prompt in an update, drawn anew; None: all of them.
     """
     if not base and file is None:  # the buffer would also name what is no option here
-        raise ConfigError("rft: nothing would be stored; set base=16 (samples of the base before step 0) or file=... (.jsonl).")
+        raise ConfigError(
+            "rft: no answer would be stored; set base=16 (samples of the base before step 0) or file=... (.jsonl)."
+        )
     part = Likelihood(
         law=law, alone=True, policy=False, base=base, base_prompts=base_prompts, file=file,
         answers=answers, take=take, prompts=prompts,
@@ -49,10 +51,10 @@ def rft(
 
 @METHODS.register(label="SFT (oracle)", about="SFT on all correct answers (oracle)")
 def sft_oracle(*, answers: int = 1024, take: int | None = 16, prompts: int = 16) -> Method:
-    """L = -(1/(P L)) sum_x (1/n) sum_y log pi(y), y drawn from all right answers that the task lists: the ceiling of a world.
+    """L = -(1/(P L)) sum_x (1/n) sum_y log pi(y), y drawn from all right answers that the task lists: an upper bound.
 
-    Supervised training on what a policy would have to find; an oracle, and no method. take: answers of each prompt in an update,
-    drawn anew; as many as a group has completions.
+    Supervised training on the answers that a policy would have to find: an oracle rather than a method. take: answers
+    of each prompt in an update, redrawn each time; by default as many as a group has completions.
     """
     part = Likelihood(alone=True, policy=False, oracle=True, answers=answers, take=take, prompts=prompts)
     return _grpo_with("sft_oracle", part, beta=0.0)
@@ -69,11 +71,11 @@ def expert_iteration(
     draw: Draw = "any",
     evict: Literal["oldest", "newest", "commonest"] = "oldest",
 ) -> Method:
-    """L = -(1/(P L)) sum_x (1/n) sum_y log pi(y), y the distinct right answers that rollouts have found so far (ExIt, STaR, ReST).
+    """L = -(1/(P L)) sum_x (1/n) sum_y log pi(y), y the distinct right answers found in rollouts so far (ExIt, STaR, ReST).
 
-    Every rollout's right answers are kept and fitted again and again, uniform over those of a prompt; draw="hard" prefers
-    prompts that are seldom solved. base: samples of each problem before step 0 beside them. take: answers of each prompt in an
-    update, drawn anew; None: all of them.
+    The right answers of all rollouts are stored and trained on repeatedly, uniform over those of a prompt; draw="hard"
+    prefers prompts that are rarely solved. base: additional samples per problem before step 0. take: answers per prompt
+    in an update, redrawn each time; None: all.
     """
     part = Likelihood(
         alone=True, base=base, base_prompts=base_prompts, draw=draw, evict=evict, answers=answers, take=take, prompts=prompts
@@ -93,8 +95,8 @@ def replay(
 ) -> Method:
     """L = L_GRPO + weight * (1/(P L)) sum_x sum_y w(y) sum_t -min(rho A, clip(rho) A), y right completions of earlier rollouts.
 
-    rho = pi / pi_old of the policy that wrote y, A the advantage that it had; hard prompts rather (RLEP, arXiv 2507.07451; ExGRPO,
-    arXiv 2510.02245).
+    rho = pi / pi_old of the policy that wrote y, A its advantage then; hard prompts are preferred (RLEP, arXiv
+    2507.07451; ExGRPO, arXiv 2510.02245).
     """
     part = Replay(weight=weight, answers=answers, prompts=prompts, draw=draw)
     return _grpo_with("replay", part, **anchor)
@@ -114,8 +116,9 @@ def dph(
 ) -> Method:
     """L = L_GRPO + weight * (1/(P L)) sum_x sum_y w(y) sum_t [u - 1 - log u], u = pi / base on the base's right answers.
 
-    DPH-RL's forward KL (arXiv 2509.07430), clip-high 0.28 and weight from their code, with every distinct right answer of `base`
-    samples; they rehearse the prompts that the base solves nearly always and train on the others, which is not done here.
+    DPH-RL's forward KL (arXiv 2509.07430), clip-high 0.28 and weight from their code, with every distinct right answer
+    of `base` samples. Their split, rehearsing `prompts` that the base nearly always solves and training on the others,
+    is not included.
     """
     part = Rehearsal(weight=weight, base=base, base_prompts=base_prompts, answers=answers, prompts=prompts)
     return _grpo_with("dph", part, clip_high, **anchor)

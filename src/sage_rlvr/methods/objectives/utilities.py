@@ -62,7 +62,7 @@ def passk_training(*, k: int = 4, **anchor: Unpack[AnchorKeys]) -> Method:
 @METHODS.register(label="PSR", about="correct completions only", arxiv="2506.01347")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def psr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
-    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = r: right completions alone (arXiv 2506.01347).
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = r: right completions only (arXiv 2506.01347).
 
     In expectation REINFORCE, as nsr and w_reinforce are: E[grad log pi] = 0. What is published as their difference can come
     only from noise, from clipping, from several updates of a rollout, or from dropping rows and dividing by what is left, which
@@ -75,9 +75,9 @@ def psr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
 @METHODS.register(label="NSR", about="wrong completions only", arxiv="2506.01347")
 @anchored(beta=0.0, estimator="k1", placement="reward")
 def nsr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
-    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = -(1 - r): wrong completions alone (arXiv 2506.01347).
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = -(1 - r): wrong completions only (arXiv 2506.01347).
 
-    In expectation the same as psr, and as RLOO; normalize_by: as there, where `group` makes it -log(1 - P).
+    In expectation the same as psr, and as RLOO; normalize_by: as in `psr`, where `group` makes it -log(1 - P).
     """
     return _signed("nsr", Signed(0.0, 1.0, normalize_by), **anchor)
 
@@ -87,9 +87,8 @@ def nsr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
 def w_reinforce(*, right: float = 0.1, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
     """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = right * r - (1 - r): both with weights (arXiv 2506.01347).
 
-    In expectation 1 + right times RLOO's gradient, which is to say a beta that is smaller by that factor. normalize_by: as
-    in `psr`, each
-    sign divided by its own.
+    In expectation the gradient is 1 + right times RLOO's, which equals a beta smaller by that factor. normalize_by: as
+    in `psr`, each sign divided by its own.
     """
     return _signed("w_reinforce", Signed(right, 1.0, normalize_by), **anchor)
 

@@ -1,1 +1,4 @@
-"""Completions that are listed and not drawn: all that are likely enough, and all right ones."""
+"""Enumeration of completions, without sampling.
+
+completions.py lists every completion above a probability; solutions.py scores all correct completions of a problem.
+"""

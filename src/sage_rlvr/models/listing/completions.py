@@ -29,7 +29,7 @@ MOST_STATES = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Enumerated:
-    """B completions of one prompt over S expanded prefixes, the states; state 0 is the prompt alone.
+    """B completions of one prompt over S expanded prefixes, the states; state 0 is the prompt only.
 
     tokens (B, T) long and mask (B, T) bool, the end token counted; states (B, T) long, the state in which each token is
     chosen; probs (B,) float64, which sum to 1; finished (B,) bool, ended by an end token; dropped (B,) bool, cut off because
@@ -138,8 +138,9 @@ def enumerate_completions(
             break
         if count + len(row) > most_states:
             raise DataError(
-                f"more than {most_states:,} prefixes of this prompt are above floor = {floor:g}; raise the floor (or the "
-                "remainder), allow more, or take a prompt of which the model is surer (fewer numbers)."
+                f"more than {most_states:,} prefixes of this prompt are above floor = {floor:g}; raise the floor (or "
+                "the remainder), allow more states, or use a prompt on which the model is more certain (fewer "
+                "numbers)."
             )
         cache.batch_select_indices(row)
         places = torch.full((len(row), 1), len(prompt_ids) + depth, device=device)
@@ -152,9 +153,9 @@ def enumerate_completions(
 
 def _check(prompt_ids: Sequence[int], max_new_tokens: int, floor: float) -> None:
     if len(prompt_ids) == 0:
-        raise DataError("the prompt has no tokens, so nothing predicts its first; give it at least one (its BOS, say)")
+        raise DataError("the prompt has no tokens, so nothing predicts its first token; add at least one (for example BOS)")
     if max_new_tokens < 1 or not 0 < floor < 1:
-        raise DataError(f"max_new_tokens = {max_new_tokens}, floor = {floor!r}: give at least 1, and a floor in (0, 1)")
+        raise DataError(f"max_new_tokens = {max_new_tokens}, floor = {floor!r}: set max_new_tokens >= 1, and a floor in (0, 1)")
 
 
 def _joined(prompt: tuple[int, ...], parts: list[tuple[Tensor, ...]], pad_id: int) -> Enumerated:
@@ -181,7 +182,7 @@ def enumerate_to(
 ) -> Enumerated:
     """`enumerate_completions` with the largest floor of 0.1, 0.03, 0.01, ... that leaves at most `remainder`.
 
-    Raises DataError where `most_states` prefixes do not suffice for that.
+    Raises DataError if `most_states` prefixes do not suffice for that.
     """
     try:
         for halves in range(2, 25):
@@ -191,4 +192,4 @@ def enumerate_to(
                 return found
     except DataError as error:
         raise DataError(f"a remainder of {remainder:g} is out of reach: {error}") from error
-    raise DataError(f"a remainder of {remainder:g} is out of reach for a floor of 1e-12; ask for a larger one.")
+    raise DataError(f"a remainder of {remainder:g} is out of reach for a floor of 1e-12; use a larger remainder.")

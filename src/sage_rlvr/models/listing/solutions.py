@@ -47,12 +47,12 @@ def solution_logps(
 
 
 def lister(task: Task) -> Callable[[object], list[str]]:
-    """The task's `solutions`. ConfigError where it has none."""
+    """The task's `solutions`. ConfigError if it has none."""
     found: Callable[[object], list[str]] | None = getattr(task, "solutions", None)
     if found is None:
         raise ConfigError(
-            f"task {task.name}: its right completions cannot be listed; evaluate it by sampling: --samples 64; with a Filtered "
-            "advantage train with z: group"
+            f"task {task.name}: its right completions cannot be listed; evaluate by sampling: --samples 64; for "
+            "alpha-DPG set z: group"
         )
     return found
 

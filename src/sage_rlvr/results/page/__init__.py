@@ -1,4 +1,8 @@
-"""The values of a page: scores over k, training, kinds of answers, samples. `render` draws them."""
+"""The values of a report page: scores over k, training curves, kinds of answers, samples.
+
+Read values.py first (`page_of` builds the page from `Results`); scores.py, training.py, answers.py and samples.py each
+compute one section. `sage_rlvr.render` draws them.
+"""
 
 from __future__ import annotations
 

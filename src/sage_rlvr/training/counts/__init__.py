@@ -1,1 +1,4 @@
-"""What a recipe will do, counted before anything is loaded: a dry run, and the footprint of a model."""
+"""Dry runs: what a recipe will do and what a model costs, counted before anything is loaded.
+
+dry_run.py prints the trainer arguments, the data and the counts of a recipe; footprint.py counts the memory of a model.
+"""

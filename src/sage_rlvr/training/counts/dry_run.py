@@ -1,7 +1,7 @@
-"""`--dry-run`: what a recipe will do, as lines of text: the trainer's arguments, the data, and counts.
+"""`--dry-run`: what a recipe will do, as text: trainer arguments, data and counts.
 
-Counts alone: steps, completions, tokens, forward passes, bytes by kind of tensor. How long it takes or what a device needs
-besides is measured and not guessed. No weights and no network; TRL need not be installed.
+Counts only: steps, completions, tokens, forward passes, bytes per kind of tensor. Run time and device overhead are not
+estimated. No weights and no network; TRL need not be installed.
 """
 
 from __future__ import annotations
@@ -103,12 +103,12 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     updates = config.steps * config.updates.per_step
     yield f"{config.steps:,} rollouts of {rollout.completions:,} completions, {updates:,} optimizer steps"
     yield f"{prompts:,} prompts{_passes(config, prompts)}, {completions:,} completions"
-    yield f"{completions * limit:,} tokens generated at most ({limit:,} per completion)"
+    yield f"{completions * limit:,} generated tokens at most ({limit:,} per completion)"
     others = scorers(config, fields)
     forwards = [f"{epochs * completions:,} with gradient", *(f"{completions:,} without, by {who}" for who in others)]
     yield f"forward passes over completions: {', '.join(forwards)}"
     total = (epochs + len(others)) * completions * limit
-    yield f"{total:,} completion tokens in these passes at most, prompts not counted"
+    yield f"{total:,} completion tokens at most in these passes, without prompts"
     yield from source_work(config, prompts, completions)
     if refills := getattr(config.method.rollout, "max_refills", 0):
         yield f"dynamic sampling: between 1 and {refills + 1} times those prompts and generated tokens"
@@ -118,14 +118,14 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
 
 
 def source_work(config: TrainConfig, prompts: int, completions: int) -> Iterator[str]:
-    """The passes of a reward source, none of them with gradient; nothing where a verifier pays."""
+    """The passes of a reward source, none of them with gradient; nothing if a verifier pays."""
     source = config.method.reward_source
     if source is None:
         return
-    whose = {"initial": "the weights the run began with", "current": "the policy"}.get(source.baseline)
-    yield f"the reward, without gradient: {completions:,} completions by the policy, each with the reference in its answer's place"
+    whose = {"initial": "the initial weights of the run", "current": "the policy"}.get(source.baseline)
+    yield f"the reward, without gradient: {completions:,} completions by the policy with the reference answer inserted"
     if whose is not None:
-        yield f"and {prompts:,} references behind their prompts alone by {whose}, more where those of one prompt are spelled apart"
+        yield f"and {prompts:,} references directly after their prompts by {whose} (more if their spelling varies)"
 
 
 def buffer_work(config: TrainConfig) -> Iterator[str]:
@@ -145,11 +145,11 @@ def finetune_work(config: FinetuneConfig) -> Iterator[str]:
     """Rows and steps of fine-tuning, where its rows lie in a local file."""
     rows = _count(config.data)
     if rows is None:
-        yield f"{config.epochs} epochs of rows that are not here, {config.batch_size} per optimizer step"
+        yield f"{config.epochs} epochs over rows that are not on this machine, {config.batch_size} per optimizer step"
     else:
         steps = -(-config.epochs * rows // config.batch_size)
         yield f"at most {config.epochs} x {rows:,} rows, {steps:,} optimizer steps"
-    yield f"rows whose prompt is longer than {config.max_length // 2:,} tokens are left out, and are not known yet"
+    yield f"rows whose prompt is longer than {config.max_length // 2:,} tokens will be dropped (not counted yet)"
 
 
 def _passes(config: TrainConfig, prompts: int) -> str:
@@ -164,7 +164,7 @@ def _bytes(config: TrainConfig | FinetuneConfig, eight_bit: bool) -> dict[str, l
     """A title and bytes by kind of tensor; where the model's config.json is not here, a line that says so."""
     where = config_folder(config.model) or config_folder(getattr(config, "base_model", None) or config.model)
     if where is None:
-        said = f"model {config.model}: its config.json is neither a local file nor in the Hub's cache, so bytes are not counted"
+        said = f"model {config.model}: config.json is neither a local file nor in the Hub cache, so bytes are not counted"
         return {said: []}
     parts = tensor_bytes(config, where, eight_bit)
     title = "Tensors per process, without activations, logits and the KV cache"
@@ -244,14 +244,14 @@ def keeps_initial(config: TrainConfig) -> bool:
 
 
 def notes(config: TrainConfig) -> Iterator[str]:
-    """What is likely not meant, as far as the recipe alone shows it."""
+    """What is likely not meant, as far as the recipe only shows it."""
     args, lora = config.engine.args, config.engine.lora
     if lora is not None and config.engine.dtype == "float32":
-        yield "float32 weights under adapters: they are frozen, so engine.dtype: bfloat16 halves them and loses nothing"
+        yield "float32 base weights under adapters: they are frozen, so engine.dtype: bfloat16 halves their memory without loss"
     if args.get("use_vllm") and find_spec("vllm") is None:
-        yield "vLLM is not installed here: this recipe runs where it is, or with engine.args.use_vllm false"
+        yield "vLLM is not installed: install it to run this recipe, or set engine.args.use_vllm to false"
     if args.get("use_vllm") and "vllm_importance_sampling_mode" not in args:
-        yield "vLLM: TRL weighs each token by a ratio of two samplers; which form, says vllm_importance_sampling_mode"
+        yield "vLLM: TRL weights each token by an importance ratio of the two samplers (see vllm_importance_sampling_mode)"
     where = config_folder(config.model)
     positions = None if where is None else _positions(where)
     if positions is not None and config.rollout.max_new_tokens >= positions:
@@ -275,10 +275,10 @@ def _positions(where: Path) -> int | None:
 def data_lines(data: DataConfig | None) -> list[str]:
     """Where the rows come from and what is known of their columns without network; as `tasks.datasets.examples` reads them."""
     if data is None:
-        return ["generated by the recipe's world"]
+        return ["generated by the recipe's task"]
     found = None if _elsewhere(data) else examples(DataSource.of(data), prompts_first=data.prompt == "as_is")
     if found is None:
-        named = "" if data.revision else "; no revision is given, so its newest state is taken"
+        named = "" if data.revision else "; no revision is set, so the newest one is used"
         return [f"{data.path}{f', {data.subset}' if data.subset else ''}: columns not checked: on the Hub{named}"]
     return [f"{found}; columns {', '.join(found.rows.columns())}"]
 

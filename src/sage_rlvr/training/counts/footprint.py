@@ -1,4 +1,4 @@
-"""What a model costs before it is downloaded: numbers counted from its config.json on a model without memory, and a recipe's work.
+"""Memory and compute of a model, counted from its config.json before download, and the work of a recipe.
 
     doctor --model ID_OR_FOLDER --recipe R --gpus 1 8 64 512
 
@@ -42,7 +42,7 @@ class Size:
 
     @classmethod
     def of(cls, model: str) -> Size:
-        """Of a folder, "embedded" or a Hub id, of which config.json alone is fetched. ConfigError where that cannot be had."""
+        """Of a folder, "embedded" or a Hub id, of which config.json only is fetched. ConfigError if that cannot be had."""
         from transformers import AutoConfig
 
         where = _fetched(model)
@@ -60,15 +60,15 @@ def _fetched(model: str) -> Path:
     if (found := config_folder(model)) is not None:
         return found
     if model.count("/") != 1 or folder_of(model).exists():
-        raise ConfigError(f"model {model!r}: no config.json there; give a model's folder, a Hub id (owner/name) or embedded")
+        raise ConfigError(f"model {model!r}: no config.json found; pass a model folder, a Hub id (owner/name) or embedded")
     from huggingface_hub import hf_hub_download
 
     try:
         return Path(hf_hub_download(model, "config.json")).parent
     except Exception as error:  # offline, gated, unknown: the Hub's library has a class for each
         raise ConfigError(
-            f"model {model!r}: its config.json is not here, and the Hub gave none ({type(error).__name__}); without a network put "
-            "that one file into a folder and name the folder"
+            f"model {model!r}: config.json is not on this machine, and the Hub returned none ({type(error).__name__}); "
+            "without network access put this file into a folder and pass the folder"
         ) from error
 
 
@@ -157,11 +157,11 @@ def byte_lines(size: Size, config: TrainConfig) -> Iterator[str]:
     parts["KV cache of a rollout"] = config.rollout.completions * limit * size.kv * width
     yield from (f"{value / GIB:12.3f} GiB  {name}" for name, value in parts.items())
     counts = f"{rows:,} completions in a micro batch and {config.rollout.completions:,} in a rollout"
-    yield f"of {counts}, {limit:,} tokens each, prompts not counted"
+    yield f"of {counts}, {limit:,} tokens each, without prompts"
     if again:
-        yield "activations: each layer's input, and all of one layer, as the layers are computed again in backward"
+        yield "activations: each layer's input, and all of one layer, because the layers are recomputed in the backward pass"
     if config.engine.name == "loop":
-        yield "logits: on the loop a Llama-shaped model has 16 MiB of them at a time, however large the vocabulary"
+        yield "logits: on the loop engine a Llama-shaped model holds at most 16 MiB of logits at a time"
 
 
 def step_operations(size: Size, config: TrainConfig) -> dict[str, int]:
@@ -179,7 +179,7 @@ def step_lines(size: Size, config: TrainConfig, gpus: Sequence[int]) -> Iterator
     total = sum(parts.values())
     yield f"{total:.3g} floating-point operations: " + ", ".join(f"{value / total:.0%} {name}" for name, value in parts.items())
     read = limit * size.numbers * width
-    yield f"{read / GIB:,.0f} GiB of weights read by each sampler: once per token, for all of its completions"
+    yield f"{read / GIB:,.0f} GiB of weights read by each sampler, once per token for all of its completions"
     tokens = count * limit
     read_here, written = sum(READ.values()), sum(WRITTEN.values())
     moved = tokens * (read_here + written)
@@ -196,7 +196,7 @@ def footprint_lines(model: str | None, config: TrainConfig | None, gpus: Sequenc
     """All of it, as `doctor` prints it. model: instead of the recipe's own; config: of an RL recipe. ConfigError as `Size.of`."""
     name = model or (config.model if config is not None else "embedded")
     size = Size.of(name)
-    lines = [f"model {name}, by its config.json alone"]
+    lines = [f"model {name}, from its config.json"]
     lines += [f"  {size.numbers:,} parameters, {size.layers} layers of width {size.hidden:,}, {size.vocabulary:,} logits"]
     widths = ((4, "float32"), (2, "bfloat16"))
     lines += [
@@ -205,11 +205,11 @@ def footprint_lines(model: str | None, config: TrainConfig | None, gpus: Sequenc
     ]
     if config is None:
         return lines
-    lines += ["", "Bytes of a process, nothing sharded", *(f"  {line}" for line in byte_lines(size, config))]
+    lines += ["", "Bytes per process, without sharding", *(f"  {line}" for line in byte_lines(size, config))]
     lines += ["", "Work", *(f"  {line}" for line in work(config, _fields(config)))]
     return [*lines, "", "A step", *(f"  {line}" for line in step_lines(size, config, gpus))]
 
 
 def _fields(config: TrainConfig) -> dict[str, Any]:
-    """Of one process; empty where the engine is not TRL."""
+    """Of one process; empty if the engine is not TRL."""
     return grpo_arguments(config, "<run>/trl", 1) if config.engine.name == "trl" else {}

@@ -1,7 +1,11 @@
-"""TRL's GRPOTrainer with a shaped anchor: `SageTrainer`; `grpo_config`, the arguments that a method stands for; and
-`environment_of`, an environment of a task for chat models.
+"""TRL's GRPOTrainer with a guide on the reference: `SageTrainer`, `grpo_config` and `environment_of`.
 
-All are loaded when first asked for: what a recipe means on TRL (`arguments`) can be said without TRL.
+Read trainer.py first (`SageTrainer`), then batch.py (what it changes in a batch of TRL), checks.py (configurations that
+raise an error at construction) and arguments.py (a method as arguments of GRPOConfig). reference_model.py loads pi_ref;
+run.py trains a recipe; sft.py is supervised fine-tuning before RL.
+
+`grpo_config` returns the arguments for a method; `environment_of` makes an environment of a task for chat models. All
+names load lazily: `arguments` works without TRL.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A reference among the adapters: the trained one disabled, or a frozen second one beside it."""
+"""The reference of a policy with adapters: the trained adapter disabled, or a frozen second adapter."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def check_adapters(model: Any) -> None:
     refuse(
         (
             TRAINED not in model.peft_config,
-            f"SageTrainer: the model's adapters are named {', '.join(model.peft_config)}, and TRL trains the one named "
-            f"{TRAINED!r}; load it without an adapter_name.",
+            f"SageTrainer: the model's adapters are named {', '.join(model.peft_config)}, but TRL trains the adapter "
+            f"named {TRAINED!r}; load the model without an adapter_name.",
         ),
         (
             init.startswith(MOVES_WEIGHTS),
-            f"SageTrainer: init_lora_weights = {init!r} of the adapter {TRAINED!r}: TRL makes a second adapter of that "
-            "config, and its initialization would rewrite the weights below both; the field is read at initialization "
-            f"alone, so set model.peft_config[{TRAINED!r}].init_lora_weights = True first.",
+            f"SageTrainer: init_lora_weights = {init!r} of the adapter {TRAINED!r}: TRL creates a second adapter from "
+            "that config, whose initialization would overwrite the weights below both; the field is only read at "
+            f"initialization, so set model.peft_config[{TRAINED!r}].init_lora_weights = True first.",
         ),
     )
 
@@ -42,9 +42,9 @@ def check_trained(model: Any) -> None:
     other = [name for name, value in model.named_parameters() if value.requires_grad and not is_of(TRAINED, name)]
     if other:
         raise ConfigError(
-            f"SageTrainer: {other[0]}{f' and {len(other) - 1} more' if other[1:] else ''} is trained beside the adapter, "
-            "so a reference that shares the weights below would move with the policy; freeze it (bias='none'; "
-            "modules_to_save for whole modules), or train without an adapter."
+            f"SageTrainer: {other[0]}{f' and {len(other) - 1} more' if other[1:] else ''} is trained in addition to "
+            "the adapter, so a reference that shares the base weights would change with the policy; freeze it "
+            "(bias='none'; modules_to_save for whole modules), or train without an adapter."
         )
 
 
@@ -60,7 +60,7 @@ def drop(model: Any) -> None:
 
 
 def values_of(model: Any, adapter: str = "") -> dict[str, Tensor]:
-    """Parameters and buffers by name, of an adapter alone where one is named."""
+    """Parameters and buffers by name, of an adapter only where one is named."""
     values = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     return {name: value for name, value in values.items() if not adapter or is_of(adapter, name)}
 
@@ -87,8 +87,8 @@ def copy_adapter(model: Any) -> None:
                 model.add_adapter(ADAPTER, config)
         except ValueError as error:
             raise ConfigError(
-                f"SageTrainer: no second adapter can be kept beside the trained one: {error} Install peft>=0.20, or "
-                "merge the adapter, save the model and give the trainer that path."
+                f"SageTrainer: a second adapter cannot be added: {error} Install peft>=0.20, or merge the adapter, "
+                "save the model and pass that path to the trainer."
             ) from error
     values = values_of(model)
     for name, value in values.items():
@@ -97,4 +97,4 @@ def copy_adapter(model: Any) -> None:
         if twin is not None:
             twin.data = value.detach().clone()
         elif value.requires_grad:
-            raise ConfigError(f"SageTrainer: {name} has no place in a second adapter; use source='base' or a path.")
+            raise ConfigError(f"SageTrainer: {name} cannot be copied into a second adapter; use source='base' or a path.")

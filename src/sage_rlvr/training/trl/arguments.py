@@ -1,9 +1,9 @@
-"""A recipe as the arguments of TRL's GRPOConfig. Needs no TRL, so that a dry run can print them anywhere.
+"""A recipe as the arguments of TRL's GRPOConfig. Works without TRL, so that a dry run can print them anywhere.
 
     P prompts per step x G completions = micro-batch x accumulation x ranks x mini-batches         (rows of one rollout)
 
-One step of a recipe is one rollout with its updates; TRL's max_steps counts updates. What a recipe owns is refused in
-engine.args, so that no number can be said twice.
+One step of a recipe is one rollout with its updates; TRL's max_steps counts updates. A field that the recipe sets
+raises an error in engine.args, so that no value can be set twice.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def grpo_arguments(config: TrainConfig, folder: str, world_size: int = 1) -> dic
 
 def not_owned(given: Mapping[str, Any], owned: Mapping[str, str]) -> dict[str, Any]:
     """A copy of engine.args. ConfigError for a key that the recipe owns, with the place where it is set."""
-    said = "engine.args.{} = {!r}: the recipe owns this; set {} instead"
+    said = "engine.args.{} = {!r}: the recipe sets this field; set {} instead"
     refuse(*((True, said.format(key, given[key], owned[key])) for key in given if key in owned))
     return dict(given)
 
@@ -128,7 +128,7 @@ def shared_arguments(config: TrainConfig | FinetuneConfig, folder: str, updates:
 def micro_batch(given: dict[str, Any], here: int, usual: int, of: str) -> dict[str, int]:
     """The split of the `here` rows of a rank into micro-batches, by the size taken out of `given` or the `usual` one.
 
-    ConfigError where it does not divide them; of: what they are, in words.
+    ConfigError if it does not divide them; of: what they are, in words.
     """
     micro = usual if (asked := given.pop("per_device_train_batch_size", None)) is None else asked
     whole = isinstance(micro, int) and not isinstance(micro, bool) and micro > 0
@@ -143,10 +143,10 @@ def world_size() -> int:
 
 
 def rows_of_rank(batch_size: int, ranks: int) -> int:
-    """Rows that each rank has in one optimizer step of fine-tuning. ConfigError where they do not split evenly."""
+    """Rows that each rank has in one optimizer step of fine-tuning. ConfigError if they do not split evenly."""
     split = (
-        f"batch_size = {batch_size} rows an optimizer step do not split over {ranks} ranks; take a multiple of {ranks}, or "
-        f"launch {batch_size} or fewer"
+        f"batch_size = {batch_size} rows per optimizer step cannot be split evenly over {ranks} ranks; use a multiple "
+        f"of {ranks}, or launch {batch_size} or fewer"
     )
     refuse((batch_size % ranks, split))
     return batch_size // ranks
@@ -177,14 +177,14 @@ def method_of(config: TrainConfig) -> Method:
 
 
 def check_fields(kind: type, given: Mapping[str, Any]) -> None:
-    """ConfigError where engine.args names what `kind` (GRPOConfig, SFTConfig) has no field for, or a value of another type."""
+    """ConfigError if engine.args names what `kind` (GRPOConfig, SFTConfig) has no field for, or a value of another type."""
     fields = {field.name: field for field in dataclass_fields(kind)}
     for name, value in given.items():
         near = get_close_matches(name, fields, 1)
-        hint = f"did you mean {near[0]}?" if near else "its documentation lists them"
+        hint = f"did you mean {near[0]}?" if near else "see the documentation of TRL for the fields"
         refuse((name not in fields, f"engine.args.{name}: {kind.__name__} of this TRL has no such field; {hint}"))
         usual = fields[name].default
-        number, there = isinstance(usual, int | float), f"{kind.__name__} takes values like {usual!r} there"
+        number, there = isinstance(usual, int | float), f"{kind.__name__} expects values like {usual!r} there"
         other = value is not None and isinstance(value, bool) is not isinstance(usual, bool)
         refuse(
             (number and other, f"engine.args.{name} = {value!r}: {there}"),
@@ -197,8 +197,8 @@ def _rollout(config: TrainConfig, given: dict[str, Any], world_size: int) -> dic
     rows = rollout.completions // updates.minibatches  # of one update, over all ranks
     here = rows // world_size
     split = (
-        f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions per update do not split over "
-        f"{world_size} ranks; take a number of prompts whose completions do"
+        f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions per update cannot be split evenly "
+        f"over {world_size} ranks; choose a number of prompts for which they can"
     )
     refuse((rows % world_size, split))
     usual = here if updates.micro_batch is None else gcd(here, updates.micro_batch * rollout.group_size)
@@ -241,15 +241,15 @@ LOSS_TYPES = {FixedBudget: "dr_grpo", SequenceMean: "grpo", TokenMean: "dapo"}
 
 
 def grpo_config(method: Method) -> dict[str, Any]:
-    """The fields of GRPOConfig under which TRL optimizes `method`: GRPOConfig(output_dir, **grpo_config(method)).
+    """Arguments of GRPOConfig with which TRL optimizes `method`: GRPOConfig(output_dir, **grpo_config(method)).
 
         sequence_mean  1/B sum_i 1/|y_i| sum_t   loss_type "grpo"       k3     use_bias_correction_kl False
         token_mean     1/sum_i |y_i| sum_i sum_t loss_type "dapo"       k3_is  use_bias_correction_kl True
         FixedBudget()  1/(B L) sum_i sum_t       loss_type "dr_grpo"    GroupNormalized  scale_rewards "group"
         Clip           low, high, dual           epsilon, epsilon_high, delta   others   scale_rewards "none"
-        Cispo          token_mean alone          loss_type "cispo", epsilon_high 1 + high
-        Gspo           sequence_mean alone       importance_sampling_level "sequence"
-        EntropyBonus   token_mean alone          entropy_coef; TRL takes the mean over each micro-batch's tokens
+        Cispo          token_mean only          loss_type "cispo", epsilon_high 1 + high
+        Gspo           sequence_mean only       importance_sampling_level "sequence"
+        EntropyBonus   token_mean only          entropy_coef; TRL takes the mean over each micro-batch's tokens
 
     token_mean is TRL's "dapo" and not its "bnpo", which divides each micro-batch by its own tokens; it is the token count of
     the update where a generation batch is one update, and that of the average update otherwise. The exact forward KL
@@ -262,7 +262,7 @@ def grpo_config(method: Method) -> dict[str, Any]:
     reference and the loss has no KL of its own; a schedule of beta, of which `beta` is the largest value; the anchor's source.
     """
     for lacking in not_on_trl(method):
-        raise ConfigError(f"{method.name} on TRL: {lacking}, which TRL's GRPOTrainer has not; the loop engine runs it.")
+        raise ConfigError(f"{method.name} on TRL: {lacking}, which TRL's GRPOTrainer does not support; use the loop engine.")
     return {
         **_anchor_fields(method),
         **_surrogate_fields(method),
@@ -273,7 +273,7 @@ def grpo_config(method: Method) -> dict[str, Any]:
 
 
 def not_on_trl(method: Method) -> Iterator[str]:
-    """Each part of a method that `SageTrainer` cannot express, in words; nothing where it runs the method."""
+    """Each part of a method that `SageTrainer` cannot express, in words; nothing if it runs the method."""
     anchor, live = method.anchor, method.anchor is not None and not method.anchor.is_off
     yield from _term_not_on_trl(method)
     for kind in ("token_weight", "advantage", "reward_transform"):
@@ -282,13 +282,13 @@ def not_on_trl(method: Method) -> Iterator[str]:
         if unseen := needs & {"ref_entropies", "ref_right", "distributions", "entropy_drift"}:
             yield f"the {words}, which reads {', '.join(sorted(unseen))}"
         if "ref_logps" in needs and not live:
-            yield f"the {words}, which reads a reference without a KL to it (beta = 0: none is loaded)"
+            yield f"the {words}, which reads a reference without a KL term (beta = 0: no reference is loaded)"
     if anchor is not None and live and _estimated(anchor) is None:
         yield f"estimator {anchor.estimator}" + (f" of {anchor.divergence}" if anchor.divergence else "")
     if not isinstance(method.reduction, tuple(LOSS_TYPES)):
         yield f"reduction {method.reduction.equation}"
     if method.buffer is not None:
-        yield f"the buffer {type(method.buffer).__name__}, whose answers are of earlier rollouts than the one in the loss"
+        yield f"the replay buffer {type(method.buffer).__name__}, whose answers come from earlier rollouts"
     if is_staged(method.rollout):
         yield f"the second stage of {type(method.rollout).__name__} (a generation batch of TRL has as many rows for every prompt)"
     yield from _surrogate_not_on_trl(method)
@@ -302,7 +302,7 @@ def _term_not_on_trl(method: Method) -> Iterator[str]:
         if not isinstance(method.reduction, TokenMean):
             yield f"an entropy bonus with the reduction {method.reduction.equation} instead of token_mean"
     elif isinstance(term, AdaptiveEntropy):
-        yield "the loss term AdaptiveEntropy (use_adaptive_entropy goes by the entropy of the step before)"
+        yield "the loss term AdaptiveEntropy (use_adaptive_entropy uses the entropy of the previous step)"
     elif term is not None:
         yield f"the loss term {type(term).__name__}"
 
@@ -319,11 +319,11 @@ def _surrogate_not_on_trl(method: Method) -> Iterator[str]:
             yield f"Cispo with the reduction {reduction.equation} instead of token_mean"
     elif isinstance(part, Gspo):
         if part.token:
-            yield "Gspo(token=True), whose gradient is each token's own"
+            yield "Gspo(token=True), whose gradient differs per token"
         if not isinstance(reduction, SequenceMean):
             yield f"Gspo with the reduction {reduction.equation} instead of sequence_mean"
         if method.anchor is not None and not method.anchor.is_off and _estimated(method.anchor) == "k3_is":
-            yield "Gspo with the estimator k3_is, which TRL weighs by the ratio of the completion"
+            yield "Gspo with the estimator k3_is, which TRL weights by the ratio of the whole completion"
     else:
         yield f"surrogate {type(part).__name__}"
 
@@ -341,7 +341,7 @@ def _surrogate_fields(method: Method) -> dict[str, Any]:
 
 
 def _estimated(anchor: Anchor) -> str | None:
-    """The estimator that TRL's loss has for an anchor's: k3, k3_is; None where it has none."""
+    """The estimator that TRL's loss has for an anchor's: k3, k3_is; None if it has none."""
     if anchor.placement == "reward" or (anchor.estimator, anchor.divergence) == ("exact", "forward"):
         return "k3"
     return anchor.estimator if anchor.estimator in ("k3", "k3_is") else None

@@ -1,4 +1,4 @@
-"""What SageTrainer does to a batch of TRL: log(q pi_ref) for log pi_ref, the mask, the metrics; and a method's advantages.
+"""What SageTrainer changes in a batch of TRL: log(q pi_ref) for log pi_ref, the mask, the metrics, and the advantages.
 
     A, state = credit(method, r, signals, log q, state)        A (rows,), or (rows, T) where a part looks at tokens
 
@@ -277,14 +277,14 @@ def group_advantages(
 ) -> Credit:
     """`credit` for rewards (P, G), NaN where a completion is none of its group's: (P * G,) or (P * G, T), 0 there.
 
-    A group that lacks some is a smaller group, and one of fewer than two gets 0. DataError where a group lacks some and the
+    A group that lacks some is a smaller group, and one of fewer than two gets 0. DataError if a group lacks some and the
     advantages of all groups hang together: BNPO's Beta density reads the share of right completions of each, and a running
-    state moves with whole rollouts alone.
+    state moves with whole rollouts only.
     """
     state, scored = method.start() if state is None else state, ~rewards.isnan()
     whole = bool(state) or getattr(method.advantage, "couples_prompts", False)
     if whole and bool((scored.any(dim=1) & ~scored.all(dim=1)).any()):
-        raise DataError(f"{method.name}: a completion has no reward (None); this method needs one of each.")
+        raise DataError(f"{method.name}: a completion has no reward (None); this method needs a reward for every completion.")
     found: Tensor | None = None
     grouped = rewards.new_zeros(rewards.numel())
     for part in scored_parts(rewards):

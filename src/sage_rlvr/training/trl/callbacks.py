@@ -1,4 +1,4 @@
-"""What happens between the steps of a run on TRL, RL and SFT alike: metrics, progress, a stop when asked, checkpoints sealed.
+"""Callbacks of a run on TRL, for RL and SFT: metrics, progress, stop signals, checkpoint manifests.
 
 TRL's checkpoints get this package's manifest beside their files once all ranks have written theirs, so that a torn one is
 passed over; and the ones before it are deleted only then. Nothing steps on a gradient that is not finite. And how a run
@@ -29,7 +29,7 @@ CHECKPOINTS = "trl"  # TRL's own checkpoints, in the run directory
 
 
 class RunCallback(TrainerCallback):
-    """The callback of one run, in the place of transformers' printing ones.
+    """The callback of one run, in place of transformers' printing ones.
 
     run: the run directory's record on the rank that writes, None on the others. updates: optimizer steps of one step of
     the recipe, inside which nothing stops: TRL keeps no rollout in a checkpoint, so a resume there would draw another.
@@ -54,7 +54,7 @@ class RunCallback(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
     ) -> None:
-        """TrainingDiverged where a gradient is not finite, before it moves anything."""
+        """TrainingDiverged if a gradient is not finite, before it moves anything."""
         if args.fp16:  # a gradient that overflows is ordinary there: its scaler leaves the step out
             return
         for name, weight in model.named_parameters():
@@ -88,13 +88,13 @@ class RunCallback(TrainerCallback):
 def diverged(what: str, step: int) -> TrainingDiverged:
     """The error for a loss or gradient that is not finite, before it has moved anything."""
     return TrainingDiverged(
-        f"{what} at step {step}; no weight has moved, and the last checkpoint is good. Next: lower optimizer.lr (in RL, or "
-        "raise method.beta) and train in a new directory"
+        f"{what} at step {step}; no weight was changed, and the last checkpoint is valid. Next: lower optimizer.lr (in "
+        "RL, or raise method.beta) and train in a new directory"
     )
 
 
 def any_rank(accelerator: Any, said: bool) -> bool:
-    """Whether it is so on some rank: a signal reaches the ranks at different steps, and they must stop at one."""
+    """True if the condition holds on any rank: signals reach ranks at different steps, but all must stop at the same step."""
     if accelerator.num_processes == 1:
         return said
     return bool(accelerator.reduce(torch.tensor(float(said), device=accelerator.device), reduction="sum") > 0)
@@ -108,7 +108,7 @@ def seal_newest(folder: Path, step: int, keep: int) -> None:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint whose files are as they were written; None where there never was one.
+    """The newest checkpoint whose files are as they were written; None if there never was one.
 
     One that a kill cut short has no manifest and is passed over; a damaged one warns. CheckpointError if all are.
     """
@@ -124,7 +124,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def before_a_run(config: TrainConfig | FinetuneConfig, run: RunDir | None, out: Path) -> None:
-    """ConfigError where trackers are missing or `out` holds what may not be replaced, before anything is loaded."""
+    """ConfigError if trackers are missing or `out` holds what may not be replaced, before anything is loaded."""
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*deprecated")  # TRL's calls, not the user's
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     check_installed(config.report_to)
@@ -162,7 +162,7 @@ def carry_on(
 def save_trained(trainer: Any, place: Path, card: Callable[[], str] | None = None) -> None:
     """What was trained (a policy, or its adapter), its tokenizer and `card`, whole or not at all.
 
-    Called on all ranks, because sharded weights are gathered; the first one alone writes.
+    Called on all ranks, because sharded weights are gathered; only the first one writes.
     """
     if not trainer.args.should_save:
         trainer.save_model(str(place))

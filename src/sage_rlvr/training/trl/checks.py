@@ -1,4 +1,5 @@
-"""What SageTrainer refuses at construction: every way in which a guide would be ignored without a word."""
+"""Checks at construction of SageTrainer: ConfigError for every setting with which TRL would ignore a guide.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ NEUTRAL: dict[str, Any] = {
 
 
 def check_keywords(given: Iterable[str]) -> None:
-    """ConfigError for keywords that neither SageTrainer nor GRPOTrainer takes, with the nearest that is taken."""
+    """ConfigError for keywords that neither SageTrainer nor GRPOTrainer accepts, with the nearest accepted name."""
     parameters = inspect.signature(GRPOTrainer.__init__).parameters
     known = [*OWN, *(name for name in parameters if name != "self")]
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -44,12 +45,13 @@ def check_keywords(given: Iterable[str]) -> None:
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+            hint = f"did you mean {near[0]}?" if near else f"the accepted keywords are {', '.join(known)}"
             raise ConfigError(f"SageTrainer: unknown keyword {name}; {hint}")
 
 
 def check_kinds(guide: Any, method: Any) -> None:
-    """ConfigError, with what to write, where `guide` is no guide or `method` no method: a class, a function, a name."""
+    """ConfigError with the correct spelling if `guide` or `method` is a class, a function or a name.
+    """
     if guide is not None and (isinstance(guide, type) or not isinstance(guide, Guide)):
         near = get_close_matches(str(guide).lower(), GUIDES, 1) or ["branch"]
         name = guide.__name__ if isinstance(guide, type) else GUIDES[near[0]].__name__
@@ -58,34 +60,35 @@ def check_kinds(guide: Any, method: Any) -> None:
         called = str(getattr(method, "__name__", method))
         near = get_close_matches(called.lower(), METHODS, 1)
         raise ConfigError(
-            f"SageTrainer: method = {method!r} is not a method; write method={near[0] if near else 'grpo'}(...), made by a "
-            f"function of sage_rlvr.methods ({', '.join(METHODS)})."
+            f"SageTrainer: method = {method!r} is not a method; write method={near[0] if near else 'grpo'}(...), with "
+            f"a function of sage_rlvr.methods ({', '.join(METHODS)})."
         )
 
 
 def check_source(anchor: Anchor) -> None:
-    """ConfigError for a source that can be no reference: no known word, no folder that is there, no Hub id."""
+    """ConfigError for a source that is neither a known word, an existing folder, nor a Hub id."""
     source = anchor.source
     known = source in ("sft", "base", EMBEDDED) or anchor.snapshot_step is not None
     message = (
-        f"SageTrainer: source = {source!r} is no reference that is known, and no folder of that name is there; write sft "
-        "(the policy as it is handed over), base (the model before any fine-tuning), snapshot@N (the policy after N "
+        f"SageTrainer: source = {source!r} is not a known reference, and no folder has that name; write sft (the "
+        "policy as passed to the trainer), base (the model before any fine-tuning), snapshot@N (the policy after N "
         "steps), the path of a saved model, or a Hub id (owner/name)."
     )
     refuse((not (known or Path(source).is_dir() or HUB_ID.fullmatch(source)), message))
 
 
 def admitted_anchor(guide: Guide | None, method: Method | None, args: Any, source: str | None = None) -> Anchor | None:
-    """The anchor that TRL will optimize under `args`, shaped by `guide` or by that of `method`; None without a KL."""
-    one = "SageTrainer: give one of guide=... (for example Branch()) and method=... (for example sage())."
+    """The KL term that TRL optimizes under `args`, with `guide` or the guide of `method`; None without a KL term.
+    """
+    one = "SageTrainer: pass either guide=... (for example Branch()) or method=... (for example sage())."
     refuse(((guide is None) == (method is None), one))
     if method is None:
         anchor: Any = _anchor_of_args(guide, args, source or "sft")  # type: ignore[arg-type]  # one of both is there
     else:
         anchor = method.anchor
         beside = (
-            f"SageTrainer: source = {source!r} beside method={method.name}, whose anchor has a source of its own; name it "
-            f"where the method is made: {making(method, f'source={source!r}')}."
+            f"SageTrainer: source = {source!r} together with method={method.name}, whose KL term already has a source; "
+            f"set it in the method: {making(method, f'source={source!r}')}."
         )
         refuse((source is not None, beside))
         check_agreement(method, args)
@@ -111,27 +114,28 @@ def _check_release(method: Method, args: Any) -> None:
         ),
         (
             computes_advantages(method) and missing,
-            f"SageTrainer: the loss of TRL {trl.__version__} takes no advantage of each token, or no beta that changes "
-            f"({missing} not in it), which {method.name} may need; install a version in the range of the trl extra.",
+            f"SageTrainer: the loss of TRL {trl.__version__} does not support per-token advantages or a changing beta "
+            f"({missing} not found in its source), which {method.name} may need; install a version in the range of "
+            "the trl extra.",
         ),
     )
 
 
 def check_data(method: Method | None, data: Any) -> None:
-    """ConfigError where dynamic sampling cannot draw prompts from the training data."""
+    """ConfigError if dynamic sampling cannot draw prompts from the training data."""
     if method is None or method.rollout is None or data is None:
         return
     images = {"image", "images"} & set(getattr(data, "column_names", None) or ())
     refuse(
         (
             not hasattr(data, "__len__"),
-            f"SageTrainer: dynamic sampling of {method.name} draws prompts by their number, and train_dataset "
-            f"({type(data).__name__}) is a stream; give one that is loaded, or dapo(dynamic_sampling=False).",
+            f"SageTrainer: dynamic sampling of {method.name} draws prompts by index, but train_dataset "
+            f"({type(data).__name__}) is a stream; pass a loaded dataset, or use dapo(dynamic_sampling=False).",
         ),
         (
             images,
-            f"SageTrainer: train_dataset has {', '.join(sorted(images))}, and dynamic sampling of {method.name} merges "
-            "rollouts of text alone; leave the column out, or use dapo(dynamic_sampling=False).",
+            f"SageTrainer: train_dataset has {', '.join(sorted(images))}, and dynamic sampling of {method.name} "
+            "supports text prompts only; remove the column, or use dapo(dynamic_sampling=False).",
         ),
     )
 
@@ -139,8 +143,8 @@ def check_data(method: Method | None, data: Any) -> None:
 def _anchor_of_args(guide: Guide, args: Any, source: str) -> Anchor:
     name = " * ".join(type(part).__name__ for part in factors(guide))
     off = (
-        f"SageTrainer: args.beta = 0.0 (TRL's default): there is no KL term, so {name} would shape nothing; set "
-        "beta in GRPOConfig, for example beta=0.05."
+        f"SageTrainer: args.beta = 0.0 (TRL's default): there is no KL term, so {name} would have no effect; set beta "
+        "in GRPOConfig, for example beta=0.05."
     )
     refuse((args.beta == 0.0 and not is_flat(guide), off))
     try:
@@ -148,8 +152,9 @@ def _anchor_of_args(guide: Guide, args: Any, source: str) -> Anchor:
         return Anchor(args.beta, guide=guide, estimator=estimator, source=source)
     except CancellingGuide as error:
         raise CancellingGuide(
-            f"SageTrainer: args.use_bias_correction_kl = True multiplies the KL by the importance ratio (k3_is), under "
-            f"which {name} cancels; set use_bias_correction_kl=False in GRPOConfig. In full: {error}"
+            "SageTrainer: args.use_bias_correction_kl = True multiplies the KL by the importance ratio (k3_is), under "
+            f"which {name} cancels in the expected gradient; set use_bias_correction_kl=False in GRPOConfig. In full: "
+            f"{error}"
         ) from error
 
 
@@ -165,8 +170,8 @@ def _check_visible(guide: Guide, args: Any, scored: bool) -> None:
         ),
         (
             whole and not at_generation and args.steps_per_generation != 1,
-            f"SageTrainer: {name} looks at the whole generation batch, of which TRL shows one micro-batch at a time under "
-            f"steps_per_generation = {args.steps_per_generation}, gradient_accumulation_steps = "
+            f"SageTrainer: {name} needs the whole generation batch, but TRL passes only one micro-batch at a time "
+            f"with steps_per_generation = {args.steps_per_generation}, gradient_accumulation_steps = "
             f"{args.gradient_accumulation_steps}; set steps_per_generation=1, or a steps_per_generation above "
             "gradient_accumulation_steps.",
         ),
@@ -174,25 +179,27 @@ def _check_visible(guide: Guide, args: Any, scored: bool) -> None:
 
 
 def check_engine(trainer: type, args: Any) -> None:
-    """ConfigError where the loss does not pass the places at which `SageTrainer` shapes."""
+    """ConfigError if the loss does not call the methods that `SageTrainer` overrides."""
     names = [f"{cls.__module__}.{cls.__qualname__}" for cls in (*trainer.__mro__, trl.GRPOTrainer)]
     foreign = [name for name in names if "unsloth" in name.lower()]
     missing = [name for name in SEAMS if not hasattr(GRPOTrainer, name)]
     refuse(
         (
             foreign,
-            f"SageTrainer: {' and '.join(foreign)} replaces TRL's trainer and its loss, so that no "
-            "reference would be shaped; import sage_rlvr.training.trl in a process that does not import unsloth.",
+            f"SageTrainer: {' and '.join(foreign)} replaces TRL's trainer and its loss, so the guide would have no "
+            "effect; import sage_rlvr.training.trl in a process that does not import unsloth.",
         ),
         (
             args.use_liger_kernel and hasattr(GRPOTrainer, "compute_liger_loss"),
-            f"SageTrainer: with args.use_liger_kernel = True TRL {trl.__version__} computes the loss in a fused kernel that "
-            "never asks for the reference shaped here; set use_liger_kernel=False, or install trl>=1.14.",
+            f"SageTrainer: with args.use_liger_kernel = True TRL {trl.__version__} computes the loss in a fused "
+            "kernel that does not read the reference log-probs changed here; set use_liger_kernel=False, or install "
+            "trl>=1.14.",
         ),
         (
             missing or not _reads_reference_late(),
-            f"SageTrainer: TRL {trl.__version__} is not laid out as expected ({', '.join(missing) or '_compute_loss'}); "
-            "install a version in the range of the trl extra: pip install 'sage-rlvr[trl]'.",
+            f"SageTrainer: TRL {trl.__version__} has an unexpected structure; missing in GRPOTrainer: "
+            f"({', '.join(missing) or '_compute_loss'}); install a version in the range of the trl extra: pip install "
+            "'sage-rlvr[trl]'.",
         ),
     )
 
@@ -206,15 +213,15 @@ def _reads_reference_late() -> bool:
 
 
 def check_agreement(method: Method, args: Any) -> None:
-    """ConfigError naming every field of `args`, a GRPOConfig, that says something else than `method`."""
+    """ConfigError that names every field of `args` (a GRPOConfig) that differs from what `method` needs."""
     limit = getattr(method.reward_transform, "max_tokens", None)  # overlong shaping prices another limit than that of sampling
     other = (
-        f"{method.name} on TRL: method.reward_transform.max_tokens = {limit} is the limit that its price on length ends "
-        f"at, and args.max_completion_length = {args.max_completion_length} is that of sampling; make them equal."
+        f"{method.name} on TRL: method.reward_transform.max_tokens = {limit} is where its length penalty ends, and "
+        f"args.max_completion_length = {args.max_completion_length} is the sampling limit; set both to the same value."
     )
     least = getattr(method.advantage, "least_group", 2)
     small = (
-        f"{method.name} on TRL: {method.advantage} needs groups of {least} at least, and args.num_generations = "
+        f"{method.name} on TRL: {method.advantage} needs groups of at least {least}, and args.num_generations = "
         f"{args.num_generations}; raise it, or lower the method's k."
     )
     refuse((limit is not None and limit != args.max_completion_length, other), (args.num_generations < least, small))
@@ -228,8 +235,8 @@ def check_agreement(method: Method, args: Any) -> None:
         for name in different
     )
     raise ConfigError(
-        f"{method.name} on TRL: {said}. Take all of them from GRPOConfig(..., **grpo_config(method)); to train with other "
-        f"values make the method with them, {making(method)}."
+        f"{method.name} on TRL: {said}. Set all of them with GRPOConfig(..., **grpo_config(method)); to train with "
+        f"other values, pass them to the method: {making(method)}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Dynamic sampling on TRL: groups that a rollout plan drops are drawn anew, and what stays dropped is out of the loss.
+"""Dynamic sampling on TRL: groups that a rollout plan drops are replaced by new ones, or masked out of the loss.
 
     draw a generation batch -> keep the groups that the plan marks -> draw new prompts for the others -> ...
 
@@ -72,7 +72,7 @@ def _draws(
     trainer: SageTrainer, inputs: list[dict[str, Any]], plan: RolloutPlan, name: str
 ) -> tuple[list[Inputs], Tensor, Tensor, int]:
     """The first draw and its refills, rewards (P', G) of all of them, what the plan looks at, (P', G), and their tokens. With
-    refills the outputs are those of all ranks; the first draw alone stays this rank's."""
+    refills the outputs are those of all ranks; only the first draw stays this rank's."""
     own = [repr(row) for row in inputs]  # before TRL writes into the rows
     output, rewards = trainer._draw(inputs)
     outputs, wanted, tokens = [output], len(rewards), _tokens(output, trainer)
@@ -165,13 +165,13 @@ def _padding(name: str, tokenizer: Any) -> float:
 
 
 def of_all_ranks(output: Inputs, trainer: SageTrainer) -> Inputs:
-    """The rows of all ranks, in their order, padded to the widest rank. ConfigError where a value is not one row per row."""
+    """The rows of all ranks, in their order, padded to the widest rank. ConfigError if a value is not one row per row."""
     found: Inputs = {}
     for name, value in output.items():
         if not isinstance(value, Tensor) or name == "pixel_values":
             raise ConfigError(
-                f"SageTrainer: dynamic sampling draws prompts anew, and {name} of a rollout with images is not one row a "
-                "completion; use dapo(dynamic_sampling=False), or prompts of text alone."
+                f"SageTrainer: dynamic sampling redraws prompts, and {name} of a rollout with images does not have one "
+                "row per completion; use dapo(dynamic_sampling=False), or text-only prompts."
             )
         if value.dim() >= 2:
             index, left = _padding(name, trainer.processing_class), name.startswith("prompt_")

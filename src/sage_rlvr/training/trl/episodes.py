@@ -1,6 +1,7 @@
 """Episodes on TRL: its `rollout_func`, played as on the loop engine, the environment's words masked by its `env_mask`.
 
-    prompts of this rank -> problems -> episodes by the house's sampler (`models/episodes.py`) -> ids, mask, the policy's turns
+    prompts of this rank -> problems -> episodes by this package's sampler (`models/episodes.py`) -> ids, mask, the
+    policy's turns
 
 TRL's own `environment_factory` wants a chat template with tools, which a policy from scratch lacks; `rollout_func` asks for none.
 For chat models `environment_of` makes such an environment of the same task. An episode is a function of (seed, step, number of
@@ -36,14 +37,14 @@ class Episodes:
 
     def __init__(self, asking: Asking, prompts: Sequence[Any], problems: Sequence[Any]) -> None:
         """prompts: of the rows, as TRL is given them. ConfigError for one prompt of two problems: TRL names an episode's problem
-        by its prompt alone."""
+        by its prompt only."""
         self.asking, self.known = asking, dict[str, Any]()
         self.drawn = (-1, 0)  # step, draws in it
         for prompt, problem in zip(prompts, problems, strict=True):
             other = self.known.setdefault(json.dumps(prompt), problem)
             same = other.problem_id == problem.problem_id
-            words = f"problems {other.problem_id!r} and {problem.problem_id!r} have one prompt, and on TRL it names the environment"
-            refuse((not same, f"{words}; leave one of them out, or take engine.name = loop"))
+            words = f"problems {other.problem_id!r} and {problem.problem_id!r} have one prompt, by which TRL finds the environment"
+            refuse((not same, f"{words}; remove one of them, or set engine.name = loop"))
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """One episode for each prompt of this rank."""
@@ -94,10 +95,10 @@ def environment_of(task: Any, problems: Sequence[Any], tokenizer: PreTrainedToke
             Take your next turn in the task.
 
             Args:
-                text: What you say.
+                text: Your message.
 
             Returns:
-                What is answered, or that the task is over.
+                The environment's reply, or that the task is over.
             """
             if self._over:
                 return OVER
@@ -107,22 +108,24 @@ def environment_of(task: Any, problems: Sequence[Any], tokenizer: PreTrainedToke
             return OVER if self._over or reply is None else encodable(reply, tokenizer)
 
         def get_reward(self) -> float:
-            """What the turns earn."""
+            """The reward of the turns."""
             return verdicts(task, [(self._problem, tuple(self._said))])[0].reward if self._said else 0.0
 
     return TaskEnvironment
 
 
 def check_sampler(trainer: Any, policy: Any) -> None:
-    """ConfigError where the house's sampler cannot draw from the policy that TRL trains, or TRL would cut its distribution."""
+    """ConfigError if this package's sampler cannot draw from the policy that TRL trains, or if TRL would truncate its
+    distribution.
+    """
     cuts = truncated(trainer.args)
     refuse(
-        (bool(trainer.args.use_vllm), "engine.args.use_vllm = True: episodes are drawn by the house's sampler; write false"),
-        (bool(cuts), f"engine.args {', '.join(cuts)}: episodes are drawn from the whole distribution; leave these out"),
+        (bool(trainer.args.use_vllm), "engine.args.use_vllm = True: episodes are drawn by this package's sampler; set it to false"),
+        (bool(cuts), f"engine.args {', '.join(cuts)}: episodes are drawn from the full distribution; remove these settings"),
         (
             hasattr(policy, "peft_config") or sharded(trainer),
-            "episodes are drawn from the policy's whole weights, and here they are an adapter's or in pieces; train the whole "
-            "model on one device a process, or take engine.name = loop",
+            "episodes need the full weights of the policy in each process, but the weights are sharded or an "
+            "adapter; train the full model on one device per process, or set engine.name = loop",
         ),
     )
 

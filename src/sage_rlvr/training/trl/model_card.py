@@ -1,7 +1,7 @@
-"""The model card of a run on TRL: what was optimized, against which reference, judged by which verifier.
+"""The model card of a run on TRL: its objective, reference and verifier.
 
-TRL writes a card beside every checkpoint (README.md); this one takes its place. Everything in it is read from the
-trainer, so that a card cannot say another objective than the one that was run.
+TRL writes a card beside every checkpoint (README.md); this one takes its place. Every value is read from the trainer,
+so that the card always names the objective that was run.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ TELLING = (
 )  # fmt: skip
 PACKAGES = ("sage-rlvr", "trl", "transformers", "torch", "accelerate", "peft", "math-verify", "vllm", "deepspeed")
 VERIFIER = tuple(f"{name}.py" for name in ("__init__", *MATHEMATICS, "rewards"))  # of a reward of mathematics
-ESTIMATED = "k3 of the sampled token (TRL's, in place of the exact sum that the objective names)"
+ESTIMATED = "k3 of the sampled token (TRL's estimate, in place of the exact sum of the objective)"
 CUTS = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}  # the values that leave sampling whole
 
 
 def facts(trainer: Any) -> dict[str, Any]:
-    """What the card says, as plain values: for the card, for run records, for comparisons."""
+    """The content of the card as plain values, also for run records and comparisons."""
     anchor, args = trainer.anchor, trainer.args
     return {
         "policy": str(getattr(trainer.model.config, "_name_or_path", "")),
@@ -94,7 +94,7 @@ def render(found: dict[str, Any]) -> str:
     """The card as Markdown with the Hub's front matter."""
     policy, cuts = found["policy"], ", ".join(found["truncated_sampling"])
     tags = ["trl", "grpo", "sage-rlvr", *([found["method"]] if found["method"] else [])]
-    cut = f"Sampling was cut ({cuts}), while log-probs are those of the whole policy: ratios are not exact."
+    cut = f"Sampling was truncated ({cuts}), while log-probs are those of the full policy: importance ratios are not exact."
     lines = [
         "---",
         *([f"base_model: {policy}"] if policy and not Path(policy).is_dir() else []),
@@ -110,7 +110,7 @@ def render(found: dict[str, Any]) -> str:
         *("| GRPOConfig | |", "|---|---|"),
         *(f"| {name} | {json.dumps(value)} |" for name, value in found["arguments"].items()),
         *("", "Versions: " + ", ".join(f"{name} {said}" for name, said in found["versions"].items()) + ".", ""),
-        "No evaluation is part of this card; pass@k with intervals: `sage-rlvr eval` and `sage-rlvr compare`.",
+        "This card contains no evaluation; for pass@k with intervals run `sage-rlvr eval` and `sage-rlvr compare`.",
         "",
     ]
     return "\n".join(lines)
@@ -118,9 +118,9 @@ def render(found: dict[str, Any]) -> str:
 
 def _anchor_lines(anchor: dict[str, Any] | None, reference: str | None) -> list[str]:
     if anchor is None:
-        return ["- anchor: none, there is no KL term"]
+        return ["- KL term: none"]
     return [
-        f"- anchor: {anchor['placement']}, estimator {anchor['estimator']}, beta {anchor['beta']}",
+        f"- KL term: in the {anchor['placement']}, estimator {anchor['estimator']}, beta {anchor['beta']}",
         f"- guide: {anchor['guide']}",
         f"- expected gradient of the KL term, on-policy: {anchor['effect']}",
         f"- reference: {reference or anchor['source']}",

@@ -1,4 +1,4 @@
-"""pi_ref on TRL: which weights it is, when it moves, how it outlives a kill; the anchor's `source` made true.
+"""pi_ref on TRL: its weights according to the KL term's `source`, when they are updated, and how they are checkpointed.
 
     source        full fine-tuning                                   adapters
     sft           the weights that the policy is built with          the adapter disabled where it starts at zero; else a
@@ -98,12 +98,12 @@ class Reference:
 
     @property
     def model(self) -> Any:
-        """The model that is the reference alone; None where it is the policy, with its adapter disabled or another one."""
+        """The model that is the reference only; None if it is the policy, with its adapter disabled or another one."""
         own = self.trainer.ref_model
         return None if own is None else self.trainer.accelerator.unwrap_model(own)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Its own weights by name: of its model, or of the adapter; nothing where an adapter is disabled."""
+        """Its own weights by name: of its model, or of the adapter; nothing if an adapter is disabled."""
         if self.model is not None:
             return model_tensors(self.model)
         return {name: value.detach().contiguous() for name, value in values_of(self.policy, ADAPTER).items()}
@@ -134,7 +134,7 @@ def from_policy(trainer: Any) -> str:
 def chosen_reference(trainer: Any, given: Mapping[str, Any], base_model: str | None) -> Iterator[None]:
     """While TRL builds `trainer` from the arguments `given` (by name): its reference is that of trainer.anchor.source.
 
-    Sets trainer.reference. ConfigError where a source cannot be had; nothing is trained by then.
+    Sets trainer.reference. ConfigError if a source cannot be had; nothing is trained by then.
     """
     trainer.reference = None
     plain = partial(_of_safetensors, grpo_trainer.create_model_from_path)
@@ -158,8 +158,9 @@ def chosen_reference(trainer: Any, given: Mapping[str, Any], base_model: str | N
     how = _settle_adapters(trainer, choice) if adapters else choice.how
     if how is None:
         raise ConfigError(
-            "SageTrainer: this release of TRL does not load its reference with create_model_from_path, so the anchor's "
-            "source cannot be chosen; install a version in the range of the trl extra: pip install 'sage-rlvr[trl]'."
+            "SageTrainer: this release of TRL does not load its reference with create_model_from_path, so the source "
+            "of the reference cannot be set; install a version in the range of the trl extra: pip install "
+            "'sage-rlvr[trl]'."
         )
     every, share = (args.ref_model_sync_steps, args.ref_model_mixup_alpha) if synced else (None, 1.0)
     snapshot = trainer.anchor.snapshot_step
@@ -173,8 +174,8 @@ def _check_given(args: Any, adapters: bool, snapshot: int | None) -> None:
     refuse(
         (
             snapshot is not None and args.sync_ref_model,
-            f"SageTrainer: source='snapshot@{snapshot}' fixes the reference at one step and args.sync_ref_model = True "
-            "replaces it again and again; keep one of the two.",
+            f"SageTrainer: source='snapshot@{snapshot}' fixes the reference at one step, and args.sync_ref_model = "
+            "True replaces it repeatedly; set only one of them.",
         ),
         (
             adapters and args.sync_ref_model and args.ref_model_mixup_alpha != 1.0,
@@ -196,7 +197,7 @@ def _loading_by(load: Callable[..., Any]) -> Iterator[None]:
 
 
 def _of_safetensors(plain: Callable[..., Any], path: str, *args: Any, **kwargs: Any) -> Any:
-    """What TRL's create_model_from_path loads, of safetensors alone and with every tensor."""
+    """What TRL's create_model_from_path loads, of safetensors only and with every tensor."""
     if (Path(path) / "config.json").exists():
         check_files(Path(path))
     return whole(plain, path, *args, **kwargs)
@@ -223,14 +224,14 @@ class _Choice:
             if not _split(self.trainer, policy):
                 self.how = "a frozen copy of the policy as it was at step 0"
                 return frozen(copy_of(policy))
-            self.how = f"loaded from {path}, because the policy is split over devices; checked against it at step 0"
+            self.how = f"loaded from {path} because the policy is split over devices; compared with the policy at step 0"
             return self.plain(path, *args, **kwargs)
         if self.place is not None and not same_place(self.place, path):
             return self.other(kwargs)
         if not path:
             raise ConfigError(
-                f"SageTrainer: source = {self.source!r} of a policy that was not loaded from anywhere; name the model "
-                f"before any fine-tuning, base_model=..., or use {from_policy(self.trainer)}."
+                f"SageTrainer: source = {self.source!r} needs a policy that was loaded from a path; name the model "
+                f"before any fine-tuning with base_model=..., or use {from_policy(self.trainer)}."
             )
         self.how = f"{'the policy as it was at step 0, ' if self.of_policy else ''}loaded from {path}"
         model = self.plain(path, *args, **kwargs)
@@ -243,7 +244,7 @@ class _Choice:
         return model
 
     def other(self, kwargs: dict[str, Any]) -> PreTrainedModel:
-        """The model at `place`, without gradient. ConfigError where there is none, or one with another vocabulary."""
+        """The model at `place`, without gradient. ConfigError if there is none, or one with another vocabulary."""
         assert self.place is not None
         self.how = f"loaded from {self.place}"
         try:
@@ -289,14 +290,14 @@ def _settle_adapters(trainer: Any, choice: _Choice) -> str:
     if not choice.of_policy:
         if init_of(model.peft_config[TRAINED]).startswith(MOVES_WEIGHTS):
             raise ConfigError(
-                f"SageTrainer: source='base' with init_lora_weights = {init_of(model.peft_config[TRAINED])!r}, which has "
-                "rewritten the weights below the adapter, so that disabling it is no base; name one: base_model=..., or "
-                f"use {from_policy(trainer)}."
+                f"SageTrainer: source='base' with init_lora_weights = {init_of(model.peft_config[TRAINED])!r}, changes "
+                "the weights below the adapter, so disabling the adapter does not give the base; set base_model=..., "
+                f"or use {from_policy(trainer)}."
             )
         drop(model)
         return "the policy with its adapter disabled"
     if ADAPTER not in model.peft_config and starts_at_zero(model):
-        return "the policy with its adapter disabled, which at step 0 adds nothing"
+        return "the policy with its adapter disabled (the adapter is zero at step 0)"
     if ADAPTER not in model.peft_config or not sharded(trainer):  # pieces are not to be copied one by one
         copy_adapter(model)
     return f"a frozen copy of the policy as it was at step 0 (adapter {ADAPTER!r})"
@@ -307,8 +308,8 @@ def _prepared(trainer: Any, choice: _Choice, model: Any) -> PreTrainedModel:
     args, policy = trainer.args, model.get_base_model()
     if sharded(trainer) or args.cast_lm_head_to_fp32:
         raise ConfigError(
-            f"SageTrainer: a reference loaded from {choice.place} beside adapters, with DeepSpeed, FSDP or "
-            "cast_lm_head_to_fp32, is not prepared here; use source='sft' or 'base', or train without adapters."
+            f"SageTrainer: a reference loaded from {choice.place} together with adapters is not supported with "
+            "DeepSpeed, FSDP or cast_lm_head_to_fp32; use source='sft' or 'base', or train without adapters."
         )
     kwargs = {"dtype": policy.dtype, "attn_implementation": policy.config._attn_implementation, "device_map": None}
     reference = choice.other({**(args.model_init_kwargs or {}), **kwargs}).to(trainer.accelerator.device)
@@ -344,19 +345,19 @@ def _check_movable(reference: Reference) -> None:
     refuse(
         (
             _split(reference.trainer, reference.policy),
-            f"SageTrainer: the reference ({reference.words}) moves, and with DeepSpeed, FSDP or a device map no "
-            "process holds the policy to copy; use source='sft', 'base' or a path there.",
+            f"SageTrainer: the reference ({reference.words}) changes during training, but with DeepSpeed, FSDP or a "
+            "device map no process holds the whole policy to copy; use source='sft', 'base' or a path there.",
         ),
         (
             reference.model is not None and is_peft_model(reference.policy),
-            f"SageTrainer: the reference ({reference.words}) would move from a model of its own to a copy of the "
-            "adapter; start from source='sft', or leave refresh_every (sync_ref_model) out.",
+            f"SageTrainer: the reference ({reference.words}) would change from a separate model to a copy of the "
+            "adapter; start from source='sft', or remove refresh_every (sync_ref_model).",
         ),
     )
 
 
 def check_start(trainer: Any, kl: float) -> None:
-    """ConfigError where at step 0 the reference is to be the policy and `kl`, the raw KL in nats, says otherwise."""
+    """ConfigError if at step 0 the reference is to be the policy and `kl`, the raw KL in nats, says otherwise."""
     reference, args = trainer.reference, trainer.args
     if trainer.state.global_step or reference is None or not reference.is_policy:
         return
@@ -368,15 +369,15 @@ def check_start(trainer: Any, kl: float) -> None:
         trainer.tell(
             "dropout",
             0,
-            f"SageTrainer: the raw KL is {kl:.3g} nats at step 0, where the reference is the policy ({reference.words}): "
-            f"the policy drops out at random ({random}); set disable_dropout=True in GRPOConfig.",
+            f"SageTrainer: the raw KL is {kl:.3g} nats at step 0, although the reference is the policy "
+            f"({reference.words}): the policy has active dropout ({random}); set disable_dropout=True in GRPOConfig.",
         )
         return
     raise ConfigError(
-        f"SageTrainer: the raw KL is {kl:.3g} nats at step 0, so the reference is not the policy at start, which it is to "
-        f"be ({reference.words}). Either the policy's weights were changed after the trainer was built, or they are not "
-        f"those of {getattr(policy.config, '_name_or_path', '')!r}; save the policy with save_pretrained and give the "
-        "trainer that path, or say source='base'. No weight has moved."
+        f"SageTrainer: the raw KL is {kl:.3g} nats at step 0, so the reference differs from the policy at the start, "
+        f"although it should be equal ({reference.words}). Either the policy's weights were changed after the trainer "
+        f"was built, or they are not those of {getattr(policy.config, '_name_or_path', '')!r}; save the policy with "
+        "save_pretrained and give the trainer that path, or set source='base'. No weight has been changed."
     )
 
 

@@ -1,4 +1,4 @@
-"""Rewards that the policy computes, on TRL: reward functions give the verifier's verdicts, and these take their place.
+"""Rewards that the policy computes, on TRL; they replace the verdicts returned by the reward functions.
 
     TRL generates and judges  ->  the policy scores reference answers  ->  rewards (P, G) of all ranks
 
@@ -46,14 +46,14 @@ def initial_of(trainer: SageTrainer) -> PreTrainedModel | None:
     refuse(
         (
             trainer._reference_answer is None,
-            f"SageTrainer: {name} reads reference answers, and no reward function names them; pass reference_answer=, of a row "
-            "and a completion's text the right answer and (first, behind) of the completion's own, or a reward function that has "
-            "it (math_reward)",
+            f"SageTrainer: {name} needs reference answers, but no reward function provides them; pass "
+            "reference_answer=, a function (row, completion text) -> (correct answer, span of the completion's "
+            "answer), or a reward function with that attribute (math_reward)",
         ),
         (
             hasattr(policy, "peft_config") or sharded(trainer),
-            f"SageTrainer: {name} scores reference answers on the policy's whole weights, and here they are an adapter's or in "
-            "pieces; train the whole model on one device, or take the loop engine",
+            f"SageTrainer: {name} scores reference answers with the full weights of the policy, but the weights are "
+            "sharded or an adapter; train the full model on one device, or use the loop engine",
         ),
     )
     return frozen(copy_of(policy)) if source.baseline == "initial" else None
@@ -61,7 +61,7 @@ def initial_of(trainer: SageTrainer) -> PreTrainedModel | None:
 
 @torch.no_grad()
 def pay(trainer: SageTrainer, output: Inputs, rows: list[dict[str, Any]], verdicts: Tensor) -> Tensor:
-    """The rewards (P, G) of all ranks in the place of `verdicts` (P, G); what a plan looks at is put into `output`, this rank's."""
+    """The rewards (P, G) of all ranks in place of `verdicts` (P, G); what a plan looks at is put into `output`, this rank's."""
     assert trainer.method is not None and trainer.method.reward_source is not None
     paid = _paid(trainer, trainer.method.reward_source, output, rows)
     output["sage_support"] = paid.support

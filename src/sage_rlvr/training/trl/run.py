@@ -1,4 +1,4 @@
-"""`sage-rlvr train` on TRL: a recipe to a SageTrainer, in a run directory like that of the loop engine.
+"""`sage-rlvr train` on TRL: runs SageTrainer for a recipe, in a run directory like that of the loop engine.
 
     recipe -> GRPOConfig, rows, reward -> SageTrainer.train() -> metrics.jsonl, trl/checkpoint-N, policy/
 
@@ -64,7 +64,10 @@ def train(
     trainer = build(config, folder / CHECKPOINTS, say)
     say(f"reference: {facts(trainer)['reference'] or 'none'}")
     if cuts := truncated(trainer.args):
-        say(f"note: sampling is cut ({', '.join(cuts)}), log-probs are the whole policy's, so ratios are not exact")
+        say(
+            f"note: sampling is truncated ({', '.join(cuts)}) while log-probs are those of the full policy, so "
+            "importance ratios are not exact"
+        )
     newest, total, updates = newest_checkpoint(folder / CHECKPOINTS), trainer.args.max_steps, config.updates.per_step
     if run is not None:
         trainer.tell = trainer._watch.tell = run.warn
@@ -92,13 +95,13 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
     refuse(
         (
             config.model == EMBEDDED and config.data is not None,
-            f"model = {EMBEDDED!r} with data.path = {getattr(config.data, 'path', None)!r}: the shipped policy writes "
-            "arithmetic expressions and has no words for other problems; name a language model, a folder or a Hub id",
+            f"model = {EMBEDDED!r} with data.path = {getattr(config.data, 'path', None)!r}: the shipped policy only "
+            "writes arithmetic expressions; name a language model (a folder or a Hub id)",
         ),
         (
             arguments.get("use_vllm") and find_spec("vllm") is None,
-            "engine.args.use_vllm = True: vLLM is not installed here; install the vllm that TRL names (pip install "
-            "'trl[vllm]'), or write engine.args.use_vllm false, and transformers samples",
+            "engine.args.use_vllm = True: vLLM is not installed; install it (pip install 'trl[vllm]'), or set "
+            "engine.args.use_vllm to false to sample with transformers",
         ),
     )
     tokenizer = load_tokenizer(where)
@@ -124,8 +127,9 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
     trainer.objective_may_change = True  # run.json holds the recipe, and --fork alone lets another one go on
     if trainer.accelerator.num_processes != world_size():
         raise ConfigError(
-            f"{world_size()} processes were launched (WORLD_SIZE) and accelerate sees {trainer.accelerator.num_processes}, so "
-            "each would train alone; on a CPU launch with ACCELERATE_USE_CPU=true torchrun"
+            f"{world_size()} processes were launched (WORLD_SIZE), but accelerate sees "
+            f"{trainer.accelerator.num_processes}, so each would train separately; on a CPU launch with "
+            "ACCELERATE_USE_CPU=true torchrun"
         )
     return trainer
 
@@ -144,21 +148,21 @@ def configured(kind: type, arguments: Mapping[str, Any], given: Mapping[str, Any
         return kind(**here | arguments | {"optim": optimizer})
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"{kind.__name__} of TRL {TRL} refuses the recipe: {error} (engine.args: {dict(given)})"
+            f"{kind.__name__} of TRL {TRL} rejects the recipe: {error} (engine.args: {dict(given)})"
         ) from error
 
 
 def longest_prompt(where: str, completion: int) -> int | None:
-    """Tokens that a policy's window leaves for a prompt beside a completion of full length; None where it says none."""
+    """Tokens that a policy's window leaves for a prompt beside a completion of full length; None if it says none."""
     config = AutoConfig.from_pretrained(adapter_base(Path(where).expanduser()) or where)
     window = getattr(config, "max_position_embeddings", None)
     return None if window is None else window - completion
 
 
 def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a policy, padding on the left as generation needs it; its end token pads where it has no other."""
+    """The tokenizer of a policy, with left padding as generation needs; the end token is the default padding token."""
     missing = (
-        f"model = {where!r}: there is no such folder; where it is what fine-tuning leaves, run that first: "
+        f"model = {where!r}: no such folder; if it is the output of fine-tuning, run that first: "
         + suggest("sft", "RECIPE", "--run", Path(where).parent)
     )
     refuse((where.count("/") != 1 and not Path(where).expanduser().is_dir(), missing))
@@ -170,15 +174,15 @@ def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
 
 
 def check_adapter(model: PeftModel, config: TrainConfig) -> None:
-    """ConfigError where engine.lora describes another adapter than the one that goes on being trained."""
+    """ConfigError if engine.lora describes a different adapter from the one whose training continues."""
     lora, found = config.engine.lora, model.peft_config["default"]
     if lora is None or not hasattr(found, "lora_alpha"):
         return
     if (found.r, found.lora_alpha) != (lora.rank, lora.scale):
         raise ConfigError(
             f"engine.lora.rank = {lora.rank}, alpha = {lora.scale:g}: the adapter of model = {config.model!r} has r = "
-            f"{found.r}, alpha = {found.lora_alpha:g}, and it is what goes on being trained; write its numbers, or take the "
-            "merged policy as the model"
+            f"{found.r}, alpha = {found.lora_alpha:g}, and training continues with that adapter; use the same numbers, "
+            "or use the merged policy as the model"
         )
 
 
@@ -203,7 +207,7 @@ def usable_optimizer(name: str, named: bool = True) -> str:
         return name
     lacking = "bitsandbytes is not installed" if torch.cuda.is_available() else "there is no CUDA device"
     which = f"engine.args.optim = {name}" if named else f"the default optimizer {name} (engine.args.optim)"
-    warnings.warn(f"{which}: {lacking}, so adamw_torch takes its place (32-bit moments)", stacklevel=2)
+    warnings.warn(f"{which}: {lacking}, so adamw_torch is used instead (32-bit moments)", stacklevel=2)
     return "adamw_torch"
 
 

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning before RL, on TRL's SFTTrainer: a model that does not yet answer in the format learns to.
+"""Supervised fine-tuning before RL with TRL's SFTTrainer: teaches a model the answer format.
 
     loss = -1/N sum over rows, t of log pi(y_t | prompt, y_<t)     N: tokens of the assistant's turns in the update, end included
 
@@ -64,15 +64,15 @@ OWNED = OWNED_BY_BOTH | {
     "num_train_epochs": "epochs",
     "max_steps": "epochs",
     "max_length": "max_length",
-    "truncation_mode": "max_length (a row that does not fit is left out whole)",
-    "gradient_accumulation_steps": "batch_size (and, for memory alone, engine.args.per_device_train_batch_size)",
-    "trust_remote_code": "nothing: code that comes with a model is never run; convert the model to a stock architecture",
+    "truncation_mode": "max_length (longer rows are dropped)",
+    "gradient_accumulation_steps": "batch_size (and, for memory only, engine.args.per_device_train_batch_size)",
+    "trust_remote_code": "nothing: code that ships with a model is never run; convert the model to a standard architecture",
     "chat_template_path": "data.prompt",
     "dataset_text_field": "data.prompt",
     "dataset_kwargs": "data.prompt",
-    "eos_token": "nothing: it is the token that ends a turn in the chat template",
-    "pad_token": "nothing: it is set where the tokenizer has none",
-    "logging_nan_inf_filter": "nothing: a loss that is not finite stops the run",
+    "eos_token": "nothing: the end token comes from the chat template",
+    "pad_token": "nothing: it is set if the tokenizer has none",
+    "logging_nan_inf_filter": "nothing: a non-finite loss stops the run",
 }
 
 # What a recipe may say otherwise in engine.args.
@@ -99,7 +99,7 @@ class Selected:
 
     def __str__(self) -> str:
         left = "; ".join(f"{count:,} {why}" for why, count in self.dropped.items()) or "none"
-        return f"rows to learn from: {len(self.rows):,} of {self.total:,}; left out: {left}"
+        return f"training rows: {len(self.rows):,} of {self.total:,}; dropped: {left}"
 
 
 def finetune(
@@ -143,10 +143,10 @@ def finetune(
         if adapter is not None:
             merge(adapter, trainer.processing_class, out)
             say(
-                f"adapter in {adapter}; policy with the adapter merged, in float32, in {out}. RL goes on from either: with "
-                f"model: {out} (new weights or adapters on the merged ones), or with model: {adapter} (this adapter is trained "
-                f"on). An anchor of source sft holds RL to the result of this stage, one of source base with base_model: "
-                f"{config.model} to the model before it"
+                f"adapter in {adapter}; policy with the adapter merged, in float32, in {out}. RL can continue from "
+                f"either: with model: {out} (new weights or adapters on the merged ones), or with model: {adapter} "
+                "(training of this adapter continues). With source: sft the KL term pulls toward the result of this "
+                f"stage; with source: base and base_model: {config.model} to the model before it"
             )
         write_json_atomic(record, {"policy": str(out.absolute())})
     return Finetuned(reached, total, out, adapter)
@@ -202,7 +202,7 @@ def sft_arguments(config: FinetuneConfig, folder: str, ranks: int = 1) -> dict[s
 
         batch_size = micro-batch x accumulation x ranks
 
-    per_device_train_batch_size in engine.args is the micro-batch, for memory alone (default: all rows of a rank). ConfigError
+    per_device_train_batch_size in engine.args is the micro-batch, for memory only (default: all rows of a rank). ConfigError
     for a key that the recipe owns, naming its place, and for a batch that does not split evenly.
     """
     given, here = not_owned(config.engine.args, OWNED), rows_of_rank(config.batch_size, ranks)
@@ -226,7 +226,7 @@ def select(
     """The rows to learn from as prompt and completion, by the filter of the paper's E.2, and how many fell to what.
 
     Kept: a number as the answer (with numeric_answers), a prompt of at most max_length / 2 tokens, and a demonstration that fits
-    into max_length whole. DataError where none is left.
+    into max_length whole. DataError if none is left.
     """
     # E.2 limits the prompt to half of the length. The released code limits prompt and solution together to that half, which
     # leaves out most long solutions; the paper's words are followed. They would let a demonstration be cut off at
@@ -246,7 +246,7 @@ def select(
             kept["completion"].append([turn])
     if not kept["prompt"]:
         raise DataError(
-            f"{config.data.path}: no row is left to learn from: {dict(dropped)}; relax that, or take other rows"
+            f"{config.data.path}: no training row is left: {dict(dropped)}; relax these filters, or use other rows"
         )
     return Selected(Dataset.from_dict(kept), len(rows), dict(dropped))
 
@@ -256,11 +256,11 @@ def _unfit(
 ) -> str:
     """Why a row is left out; "" for one that stays."""
     if config.numeric_answers and not _NUMBER.fullmatch(row["answer"]):
-        return "whose answer is no number (numeric_answers)"
+        return "whose answer is not a number (numeric_answers)"
     if _tokens(tokenizer, render(tokenizer, row["prompt"], opened=True)) > config.max_length // 2:
         return f"with a prompt of more than {config.max_length // 2} tokens (max_length / 2)"
     if _tokens(tokenizer, render(tokenizer, [*row["prompt"], turn])) > config.max_length:
-        return f"of more than {config.max_length} tokens in all, which would be cut before their answer (max_length)"
+        return f"with more than {config.max_length} tokens in total (max_length), whose answer would be truncated"
     return ""
 
 

@@ -1,5 +1,6 @@
-"""What a checkpoint on TRL keeps beside TRL's own files: the objective in words, the running state of the method's parts,
-and the reference where the run became it."""
+"""Additional files of a checkpoint on TRL: the objective as text, the state of the method's parts, and a reference made
+by the run.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from sage_rlvr.training.trl.reference_model import Reference, sharded
 REFERENCE, TENSORS = "sage_reference.json", "sage_reference.safetensors"  # in a checkpoint's folder
 OBJECTIVE = "sage_objective.json"  # in a checkpoint's folder
 PARTS = "sage_parts.safetensors"  # in a checkpoint's folder
-EARLIER = "take an earlier checkpoint, or start anew"
+EARLIER = "use an earlier checkpoint, or start a new run"
 
 
 def save_state(trainer: Any, folder: Path) -> None:
@@ -50,19 +51,19 @@ def _record(file: Path) -> dict[str, Any] | None:
 
 
 def check_objective(trainer: Any, checkpoint: Path) -> None:
-    """ConfigError where the run that wrote `checkpoint` optimized something else; silent where it does not say."""
+    """ConfigError if the run that wrote `checkpoint` optimized something else; silent if it does not say."""
     record, now = _record(checkpoint / OBJECTIVE), objective_words(trainer.method, trainer.anchor)
     if record is None or trainer.objective_may_change or record["objective"] == now:
         return
     raise ConfigError(
-        f"{checkpoint}: the run that wrote it had another objective:\n{record['objective']}\nThis one has:\n{now}\nGive the "
-        "trainer the guide or method that it was started with, start anew without resume_from_checkpoint, or go on with the "
-        "new one on purpose: trainer.objective_may_change = True."
+        f"{checkpoint}: the run that wrote this checkpoint had a different objective:\n{record['objective']}\nThe "
+        f"current objective is:\n{now}\nPass the guide or method that the run was started with, start anew without "
+        "resume_from_checkpoint, or continue with the new objective on purpose: trainer.objective_may_change = True."
     )
 
 
 def restore_parts(trainer: Any, folder: Path) -> None:
-    """The running state of the method's parts as `save_state` kept it; CheckpointError where that of other parts lies there."""
+    """The running state of the method's parts as `save_state` kept it; CheckpointError if that of other parts lies there."""
     if trainer.parts:
         tensors = load_file(folder / PARTS) if (folder / PARTS).is_file() else {}
         trainer.parts = state_from(trainer.method.parts, tensors, str(folder))
@@ -71,7 +72,7 @@ def restore_parts(trainer: Any, folder: Path) -> None:
 def restore_reference(trainer: Any, folder: Path) -> None:
     """The reference as `save_state` kept it in a checkpoint, once TRL has loaded the policy.
 
-    ConfigError where the checkpoint lacks a reference that the run had become, or where its reference was another one.
+    ConfigError if the checkpoint lacks a reference that the run had become, or where its reference was another one.
     """
     reference, kept = trainer.reference, _record(folder / REFERENCE)
     if reference is None:
@@ -79,8 +80,8 @@ def restore_reference(trainer: Any, folder: Path) -> None:
     due = reference.due(TrainerState.load_from_json(str(folder / "trainer_state.json")).global_step)
     if due and (kept is None or kept["step"] != due or not (folder / TENSORS).is_file()):
         raise ConfigError(
-            f"{folder}: the reference is to be the policy after step {due}, which this checkpoint does not hold; take an "
-            "earlier checkpoint, or start anew."
+            f"{folder}: the reference should be the policy after step {due}, which this checkpoint does not contain; "
+            "use an earlier checkpoint, or start a new run."
         )
     if due:
         reference.become(due, load_file(folder / TENSORS))
@@ -88,9 +89,9 @@ def restore_reference(trainer: Any, folder: Path) -> None:
     stray = reference.model is None and ADAPTER in reference.policy.peft_config and "adapter disabled" in reference.how
     if stray or (kept is not None and (kept["step"] or kept["fingerprint"] != _fingerprint(reference))):
         raise ConfigError(
-            f"{folder}: the run that wrote it had another reference ({_was(kept, reference)}) than this one "
-            f"({reference.words}), so going on would change the objective; give the trainer the model, source and base_model "
-            "that it was started with."
+            f"{folder}: the run that wrote it had a different reference ({_was(kept, reference)}) from this run "
+            f"({reference.words}), so resuming would change the objective; pass the model, source and base_model that "
+            "the run was started with."
         )
 
 
@@ -102,14 +103,14 @@ def _was(kept: Mapping[str, Any] | None, reference: Reference) -> str:
         return f"{kept['source']}: {kept['how']}" if "how" in kept else f"source {kept['source']!r}"
     if kept["step"]:
         return f"that of step {kept['step']}"
-    why = "the policy object handed over had been trained already"
+    why = "the policy object passed to the trainer had already been trained"
     if "loaded from" in reference.how:
-        why = "the files there have changed"
-    return f"same source, other weights: {why}"
+        why = "the files at that path have changed"
+    return f"same source, different weights: {why}"
 
 
 def _fingerprint(reference: Reference) -> str | None:
-    """A digest of the reference's weights, from sums of their bits; None where it has none of its own, or in pieces."""
+    """A digest of the reference's weights, from sums of their bits; None if it has none of its own, or in pieces."""
     tensors = {} if sharded(reference.trainer) else reference.tensors()
     digest = hashlib.sha256()
     for name, value in sorted(tensors.items()):

@@ -1,4 +1,4 @@
-"""SageTrainer: TRL's GRPOTrainer, whose loss reads log(q pi_ref) where it would read log pi_ref.
+"""SageTrainer: TRL's GRPOTrainer with log(q pi_ref) in place of log pi_ref in the loss.
 
     ref_per_token_logps <- ref_per_token_logps + log q(pi_old)         SAGE, arXiv 2605.18864, Eqs. 7 and 38
 
@@ -61,24 +61,26 @@ atexit.register(leave_gloo)
 
 
 class SageTrainer(GRPOTrainer):
-    """A GRPOTrainer with one of `guide=` (shapes the KL of `args`) and `method=` (must agree with `args`: grpo_config).
+    """A GRPOTrainer with either `guide=` (multiplies the reference of the KL of `args`) or `method=` (see
+    `grpo_config`).
 
-    Everything else is as in GRPOTrainer, evaluation included: its KL stays the distance to the reference itself.
-    Logs kl/to_anchor, kl/to_reference and guide/{q_mean,log_q_sum,active_frac,clamped_frac} beside TRL's metrics.
-    ConfigError (CancellingGuide) at construction for what would leave the run unshaped, RuntimeError while training.
-    A guide that looks at the batch sees one rollout: the rows that TRL generated together, on all ranks.
+    Everything else is as in GRPOTrainer, including evaluation, whose KL is the KL to the unshaped reference. Logs
+    kl/to_anchor, kl/to_reference and guide/{q_mean,log_q_sum,active_frac,clamped_frac} beside TRL's metrics. Raises
+    ConfigError (CancellingGuide) at construction, or RuntimeError during training, if the guide would have no effect. A
+    guide that depends on the batch sees one rollout: the rows that TRL generated together, on all ranks.
 
-    Of a method also what GRPOConfig has no field for: the core's advantages, reward transforms and token weights
-    (batch.py), dynamic sampling with its metrics (dynamic_sampling.py), the KL in the reward, schedules of beta. A completion
-    whose reward is None is none of its group's. The logged table of completions keeps TRL's advantages.
+    With `method=` the trainer also applies what GRPOConfig has no field for: the core's advantages, reward transforms
+    and token weights (batch.py), dynamic sampling with its metrics (dynamic_sampling.py), the KL in the reward,
+    schedules of beta. A completion whose reward is None is left out of its group. The logged table of completions keeps
+    TRL's advantages.
 
-    The reference is that of the method's anchor, with `guide` that of `source`: "sft" (the policy as it is handed over,
-    the default), "base", "snapshot@N", or a path. `base_model`: what "base" is loaded from, where that is another model
-    than the policy's. `reference_description` says in one line what it came to. `answer_key`: of a row of the data and the
-    text of a completion, what it answers, None for nothing; read by methods that compare answers. Default: the
-    `answer_key` of the first reward function that has one (`math_reward` has), else the text itself. `reference_answer`: of the
-    same the right answer and (first, behind) of the completion's own, None without one; read by reward sources, whose rewards
-    stand in the place of the reward functions'. Default: that of the first reward function that has one.
+    The reference is that of the method, or with `guide=` the one named by `source`: "sft" (the policy as passed to the
+    trainer, the default), "base", "snapshot@N", or a path. `base_model`: the model that "base" is loaded from, if it
+    differs from the policy's. `reference_description` describes the reference in one line. `answer_key`: a function
+    (row, completion text) -> the answer, or None; used by methods that compare answers. Default: the `answer_key` of
+    the first reward function that has one (`math_reward` has), else the text itself. `reference_answer`: of the same
+    the right answer and (first, behind) of the completion's own, None without one; read by reward sources, whose
+    rewards stand in place of the reward functions'. Default: that of the first reward function that has one.
     """
 
     reference: Reference | None  # None without a KL
@@ -101,7 +103,7 @@ class SageTrainer(GRPOTrainer):
         given = named.get("args")
         if given is None:
             raise ConfigError(
-                "SageTrainer: TRL's default arguments have beta = 0.0; give args=GRPOConfig(..., beta=0.05)."
+                "SageTrainer: TRL's default arguments have beta = 0.0; set args=GRPOConfig(..., beta=0.05)."
             )
         check_engine(type(self), given)
         check_data(method, named.get("train_dataset"))
@@ -127,8 +129,8 @@ class SageTrainer(GRPOTrainer):
 
     @property
     def reference_description(self) -> str:
-        """One line: what the reference is and where it came from."""
-        return "none: there is no KL term" if self.reference is None else self.reference.words
+        """One line: what the reference is and where it was loaded from."""
+        return "none (no KL term)" if self.reference is None else self.reference.words
 
     def _generate_and_score_completions(self, inputs: Any) -> Inputs:
         if not self.model.training:
@@ -150,7 +152,7 @@ class SageTrainer(GRPOTrainer):
     def _draw(self, inputs: Any) -> tuple[Inputs, Tensor]:
         """TRL's generation and scoring: this rank's rows and the rewards of all ranks, (P, G), NaN for None.
 
-        Where TRL scores them with the policy: sage_logps = log pi_old and sage_entropies (None where nobody reads them).
+        Where TRL scores them with the policy: sage_logps = log pi_old and sage_entropies (None if nobody reads them).
         """
         self._records = []
         wanted = "problems" in self._needs  # read before TRL writes into the rows
@@ -203,7 +205,7 @@ class SageTrainer(GRPOTrainer):
         with self._beta_of_method(inputs):
             loss = super()._compute_loss(model, inputs)
         if "sage_log_q" not in inputs:
-            raise _unshaped("the loss was computed and no forward of the policy was seen")
+            raise _unshaped("the loss was computed without a forward pass of the policy")
         means = anchor_means(self.anchor, inputs, self._logps, self.accelerator)
         self._means.append(means)
         moved = {REFERENCE_STEP: float(self.reference.step)} if self.reference is not None and self.reference.moves else {}
@@ -213,11 +215,11 @@ class SageTrainer(GRPOTrainer):
         return loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """GRPOTrainer's; RuntimeError where its loss did not pass through here, before the weights move."""
+        """GRPOTrainer's; RuntimeError if its loss did not pass through here, before the weights move."""
         before = self._losses
         loss = super().training_step(*args, **kwargs)
         if self.anchor is not None and self._losses == before:
-            raise _unshaped("the training step did not pass GRPOTrainer._compute_loss")
+            raise _unshaped("the training step did not call GRPOTrainer._compute_loss")
         if not before and (found := self._metrics["train"].get("kl/to_reference")):
             check_start(self, found[-1])
         if self.accelerator.sync_gradients:
@@ -285,6 +287,7 @@ class SageTrainer(GRPOTrainer):
 
 def _unshaped(why: str) -> RuntimeError:
     return RuntimeError(
-        f"SageTrainer: {why}, so the reference is not shaped; stopped before an optimizer step. A patched or replaced "
-        "trainer does that: use TRL's own GRPOTrainer as the base, without libraries that rewrite it."
+        f"SageTrainer: {why}, so the guide would have no effect; stopped before an optimizer step. The cause is "
+        "usually a patched or replaced trainer: use TRL's own GRPOTrainer as the base, without libraries that rewrite "
+        "it."
     )

@@ -1,6 +1,10 @@
-"""verl's PPO trainers with a shaped anchor and the core's advantages: `sage_rlvr.verl`, and recipes with engine.name verl.
+"""verl's PPO trainers with a guide on the reference, and with the advantages of this package.
 
-What a recipe or a method means on verl (`fields`, `arguments`) can be said without verl; the rest needs the verl extra.
+Entry points: `python -m sage_rlvr.verl`, and recipes with `engine: {name: verl}`. Read trainer.py first (the two
+methods of verl that are overridden), then objective.py and fields.py (a `Method` as fields of verl's configuration, and
+what verl cannot express), batch.py and reward.py. run.py and launch.py start a run; convert.py exports a checkpoint.
+
+`fields` and `arguments` work without verl installed; the other modules need the verl extra.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A recipe as the words of `python -m sage_rlvr.verl`. Needs no verl, so that a dry run can print them anywhere.
+"""A recipe as the arguments of `python -m sage_rlvr.verl`. Works without verl, so that a dry run can print them anywhere.
 
-One step of a recipe is one step of verl: P prompts x G completions, then epochs x mini-batches. What a recipe owns is refused in
-engine.args, so that no number can be said twice; the rest of verl's configuration goes there, dotted or nested:
+One step of a recipe is one step of verl: P prompts x G completions, then epochs x mini-batches. A field that the recipe
+sets raises an error in engine.args, so that no value can be set twice; the rest of verl's configuration goes there,
+dotted or nested:
 
     engine: {name: verl, args: {trainer.n_gpus_per_node: 8, actor_rollout_ref: {rollout: {name: vllm}}}}
 """
@@ -63,12 +64,12 @@ REWARD = {
 }
 """Fields by which verl asks the reward manager of reward.py."""
 NOTES = {
-    "weight_decay": "optimizer.weight_decay: verl's AdamW decays biases and norms too, the other engines do not",
-    "warmup": "optimizer.warmup_steps: verl's first rate is 0, and the rate moves once per step of the recipe, not once per update",
-    "cosine": "optimizer.schedule = cosine: verl moves the rate once per step of the recipe, not once per update",
-    "refills": "dynamic sampling: verl draws until the batch is full, without max_refills",
-    "overlong": "overlong shaping: the core's, of the reward; verl's own lies in its reward manager dapo, which is not used",
-    "arithmetic": f"arithmetic: bfloat16 over float32 weights, or what engine.args.{ACTOR}.fsdp_config.mixed_precision says",
+    "weight_decay": "optimizer.weight_decay: verl's AdamW also decays biases and norms, unlike the other engines",
+    "warmup": "optimizer.warmup_steps: verl's first rate is 0, and the rate changes per step of the recipe instead of per update",
+    "cosine": "optimizer.schedule = cosine: verl changes the rate per step of the recipe instead of per update",
+    "refills": "dynamic sampling: verl samples until the batch is full; max_refills is not used",
+    "overlong": "overlong shaping: computed by this package from the reward; verl's own reward manager dapo is not used",
+    "arithmetic": f"arithmetic: bfloat16 over float32 weights, or the value of engine.args.{ACTOR}.fsdp_config.mixed_precision",
     "clamp": CLAMP,
     "frozen": "engine.dtype = bfloat16: verl would cast the adapters to it, so the frozen weights stay float32",
 }
@@ -92,14 +93,14 @@ def rows_per_gpu(config: TrainConfig, given: Mapping[str, Any]) -> int:
     """Completions of a micro-batch on one GPU, unless engine.args say MICRO: all that an update brings there, or as many of them
     as updates.micro_batch has and the rest divides by. given: `bare_arguments`.
 
-    ConfigError where the completions of an update do not split over the workers.
+    ConfigError if the completions of an update do not split over the workers.
     """
     rollout, updates = config.rollout, config.updates
     ranks = int(given.get("trainer.n_gpus_per_node", 8)) * int(given.get("trainer.nnodes", 1))
     rows = rollout.completions // updates.minibatches
     split = (
-        f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions per update do not split over {ranks} workers "
-        "(trainer.n_gpus_per_node x nnodes); take a number of prompts whose completions do"
+        f"rollout.prompts_per_step = {rollout.prompts_per_step}: {rows} completions per update cannot be split evenly "
+        f"over {ranks} workers (trainer.n_gpus_per_node x nnodes); choose a number of prompts for which they can"
     )
     refuse((rows % ranks, split))
     here = rows // ranks
@@ -107,7 +108,7 @@ def rows_per_gpu(config: TrainConfig, given: Mapping[str, Any]) -> int:
 
 
 def verl_words(config: TrainConfig, folder: Path, *, template: str | None, longest: int | str) -> list[str]:
-    """The words of a recipe's run in `folder`. template: a chat template in the place of the tokenizer's; longest: tokens of the
+    """The words of a recipe's run in `folder`. template: a chat template in place of the tokenizer's; longest: tokens of the
     longest prompt, or what stands for them.
 
     ConfigError for a key of engine.args that the recipe owns, and for what verl cannot do.
@@ -165,27 +166,29 @@ def _check(config: TrainConfig) -> None:
     refuse(
         (
             alone,
-            f"engine.args.{', '.join(alone)}: no field of verl, whose fields lie in a node, as in trainer.n_gpus_per_node; give "
-            "engine.args of verl's own: --engine.args '{trainer.n_gpus_per_node: 8}' replaces those of the recipe",
+            f"engine.args.{', '.join(alone)}: not a field of verl, whose fields belong to a node, as in "
+            "trainer.n_gpus_per_node; set engine.args to fields of verl: --engine.args "
+            "'{trainer.n_gpus_per_node: 8}' replaces those of the recipe",
         ),
         (
             adapter_base(folder_of(config.model)) is not None,
-            f"model = {config.model!r}: verl's reference under an adapter is the model below it, not the adapter that training "
-            "starts from; give the merged policy as the model",
+            f"model = {config.model!r}: with an adapter, verl's reference is the base model below it instead of the "
+            "adapter that training starts from; use the merged policy as the model",
         ),
         (
             lora is not None and lora.dropout > 0,
-            f"engine.lora.dropout = {0 if lora is None else lora.dropout}: verl's adapters have none; write 0, or engine.name trl",
+            f"engine.lora.dropout = {0 if lora is None else lora.dropout}: verl's adapters have no dropout; set it to "
+            "0, or use engine.name trl",
         ),
         (
             config.optimizer.schedule == "linear",
-            "optimizer.schedule = linear: verl has constant and cosine alone; write one of them (the warm-up stays), or "
-            "engine.name trl",
+            "optimizer.schedule = linear: verl only supports constant and cosine; set one of them (the warm-up "
+            "stays), or use engine.name trl",
         ),
         (
             base is not None and base != config.model and _reads_base(config.method),
-            f"base_model = {base!r}: the anchor's source is base, and verl's reference is the model that training starts from "
-            f"({config.model!r}); make the method with source: sft, or train on the loop or TRL",
+            f"base_model = {base!r}: the reference source is base, but verl's reference is the model that training "
+            f"starts from ({config.model!r}); set source: sft in the method, or train on the loop or TRL",
         ),
     )
 

@@ -1,4 +1,4 @@
-"""A batch of verl in the order of the core: groups whole and next to each other, padding rows left out. Needs no verl.
+"""A batch of verl in the order of the core: groups whole and next to each other, padding rows left out. Works without verl.
 
 verl's driver holds rows under the keys {uid}_{session}_{output}, in an order that balances its workers. `Order` says where each
 row of the core lies there; a row's number counts the prompts of the batch in the order in which they were asked, so that
@@ -77,7 +77,10 @@ def signals_of(order: Order, fields: Mapping[str, Tensor], problems: Tensor | No
 
     scores, old = of("rm_scores"), of("old_log_probs")
     if old is None:
-        raise DataError("sage on verl: old_log_probs are not in the batch where q is made; verl is laid out as no 0.9 is.")
+        raise DataError(
+            "sage on verl: old_log_probs are missing from the batch where q is computed; this verl is not structured "
+            "like 0.9."
+        )
     return Signals(
         old_logps=old,
         ref_logps=of("ref_log_prob"),
@@ -118,18 +121,18 @@ def credited(
 ) -> Credit:
     """`credit` of rewards (N,): advantages (N, T), 0 off the mask and for a completion without another to compare it to.
 
-    DataError where completions came in pieces, and where groups differ in size for a method that looks at all of them at once.
+    DataError if completions came in pieces, and where groups differ in size for a method that looks at all of them at once.
     """
     if order.several:
         raise DataError(
-            f"{method.name} on verl: an agent loop gave one completion in several pieces, which the core cannot compare; shape "
-            "the KL of verl's own objective alone (sage.guide without sage.method)"
+            f"{method.name} on verl: an agent loop returned one completion in several pieces, which cannot be "
+            "compared; use a guide with verl's own objective (sage.guide without sage.method)"
         )
     parts = [rows for rows in order.groups() if rows.shape[1] > 1]
     if len(parts) > 1 and (bool(state) or getattr(method.advantage, "couples_prompts", False)):
         raise DataError(
-            f"{method.name} on verl: groups of {' and '.join(str(len(rows[0])) for rows in parts)} completions (some failed), and "
-            "its parts need all groups alike; set trainer.v1.sampler.sync_refill_failed_groups=true"
+            f"{method.name} on verl: groups of {' and '.join(str(len(rows[0])) for rows in parts)} completions (some "
+            "failed), but its parts need groups of equal size; set trainer.v1.sampler.sync_refill_failed_groups=true"
         )
     wide = torch.zeros(signals.mask.shape)
     if not parts:

@@ -23,11 +23,11 @@ from sage_rlvr.training.state import check_replaceable, save_policy
 
 
 def save(config: TrainConfig, checkpoint: Path, out: Path) -> None:
-    """The policy of verl's checkpoint (global_step_N), in float32, with the tokenizer that it started with; adapters alone where
-    the recipe trains them. CheckpointError where verl left no weights."""
+    """The policy of verl's checkpoint (global_step_N), in float32, with the tokenizer that it started with; adapters only where
+    the recipe trains them. CheckpointError if verl left no weights."""
     trained = checkpoint / "actor" / "huggingface"
     if not any(trained.glob("*.safetensors")):
-        raise CheckpointError(f"{trained}: verl left no weights there; give the command again with a smaller checkpoint.every")
+        raise CheckpointError(f"{trained}: verl saved no weights there; run the command again with a smaller checkpoint.every")
     tokenizer = load_tokens(config.model).tokenizer
     if config.engine.lora is None:
         save_policy(load_policy(str(trained))[0], tokenizer, out)
@@ -45,7 +45,9 @@ def _save_adapter(config: TrainConfig, trained: Path, tokenizer: PreTrainedToken
     found = {name: value for file in sorted(trained.glob("*.safetensors")) for name, value in load_file(file).items()}
     tensors = {name.replace(".default.", "."): value for name, value in found.items() if ".lora_" in name}
     if not tensors:
-        raise CheckpointError(f"{trained}: holds no adapter; the installed verl saves it elsewhere than 0.9 does")
+        raise CheckpointError(
+            f"{trained}: contains no adapter; the installed verl saves adapters in a different place than 0.9"
+        )
     check_replaceable(out)
     with writing("adapter", out, sum(value.nbytes for value in tensors.values())), replacing_folder(out.absolute()) as partial:
         save_file(tensors, partial / ADAPTER_WEIGHTS)

@@ -1,4 +1,4 @@
-"""A method as fields of verl's configuration, and what verl cannot express. Needs no verl, so that a dry run can print it.
+"""A method as fields of verl's configuration, and what verl cannot express. Works without verl, so that a dry run can print it.
 
     sequence_mean  1/B sum_i 1/|y_i| sum_t   loss_agg_mode seq-mean-token-mean
     token_mean     1/sum_i |y_i| sum_i sum_t loss_agg_mode token-mean
@@ -41,7 +41,7 @@ ESTIMATORS = {  # actor.kl_loss_type -> the estimator whose gradient it has; "+"
     **{"kl": "k1", "k1": "k1", "kl+": "straight_through", "k1+": "straight_through"},
 }
 SPELLED = {"grpo": GroupNormalized, "rloo": LeaveOneOut}  # verl's estimators that a method's advantage may be called by
-CLAMP = "verl holds the log-ratio of k3 within +-20 nats and the KL of a token at 10, where it has no gradient"
+CLAMP = "verl clamps the log-ratio of k3 to +-20 nats and the KL of a token to 10, where the gradient is 0"
 
 
 def method_fields(method: Method, max_tokens: int) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def method_fields(method: Method, max_tokens: int) -> dict[str, Any]:
     ConfigError for a part that verl cannot express. The exact forward KL becomes k3, its one-sample estimate (a UserWarning).
     """
     for lacking in not_on_verl(method):
-        raise ConfigError(f"{method.name} on verl: {lacking}; the loop engine runs it.")
+        raise ConfigError(f"{method.name} on verl: {lacking}; use the loop engine.")
     reduction = next(name for kind, name in AGGREGATED.items() if isinstance(method.reduction, kind))
     tokens = method.reduction.tokens or max_tokens if isinstance(method.reduction, FixedBudget) else None
     clip: Any = method.surrogate
@@ -94,20 +94,20 @@ def is_clamped(anchor: Anchor | None) -> bool:
 
 
 def _estimated(anchor: Anchor) -> str | None:
-    """The estimator that verl's loss has for an anchor's; None where it has none."""
+    """The estimator that verl's loss has for an anchor's; None if it has none."""
     if anchor.placement == "reward" or (anchor.estimator, anchor.divergence) == ("exact", "forward"):
         return "k3"
     return anchor.estimator if anchor.estimator in KL_TYPES else None
 
 
 def not_on_verl(method: Method) -> Iterator[str]:
-    """Each part of a method that verl cannot express, in words; nothing where it runs the method."""
+    """Each part of a method that verl cannot express, in words; nothing if it runs the method."""
     if method.buffer is not None:
-        yield f"the buffer {type(method.buffer).__name__}, whose answers are of earlier rollouts than the one in verl's queue"
+        yield f"the replay buffer {type(method.buffer).__name__}, whose answers come from earlier rollouts"
     if method.reward_source is not None:
-        yield f"the reward source {type(method.reward_source).__name__}, a pass of the policy that verl's workers do not make"
+        yield f"the reward source {type(method.reward_source).__name__}, which needs a forward pass that verl's workers do not run"
     if method.rollout is not None and not isinstance(method.rollout, DynamicSampling):
-        yield f"the rollout plan {type(method.rollout).__name__} (verl filters groups whose rewards are equal, and no others)"
+        yield f"the rollout plan {type(method.rollout).__name__} (verl only filters groups with equal rewards)"
     if not isinstance(method.surrogate, Clip):
         yield f"surrogate {type(method.surrogate).__name__}"
     if not isinstance(method.reduction, tuple(AGGREGATED)):
@@ -120,7 +120,7 @@ def not_on_verl(method: Method) -> Iterator[str]:
             yield f"the {kind.replace('_', ' ')} {type(getattr(method, kind)).__name__}, which reads {', '.join(sorted(unseen))}"
     if method.anchor is None or method.anchor.is_off:
         if "ref_logps" in method.needs:
-            yield "a part that reads a reference without a KL to it (beta = 0: verl loads none)"
+            yield "a part that reads a reference without a KL term (beta = 0: verl loads no reference)"
     else:
         yield from _anchor_not_on_verl(method.anchor)
 
@@ -129,10 +129,10 @@ def _anchor_not_on_verl(anchor: Anchor) -> Iterator[str]:
     if _estimated(anchor) is None:
         yield f"estimator {anchor.estimator}" + (f" of {anchor.divergence}" if anchor.divergence else "")
     if anchor.placement == "loss" and not isinstance(as_schedule(anchor.beta), Constant):
-        yield "a beta that changes over training, in the loss (its workers hold one coefficient; placement='reward' takes any)"
+        yield "a beta that changes during training, in the loss (verl's is fixed; placement='reward' supports schedules)"
     if anchor.source not in ("sft", "base") or anchor.refresh_every is not None:
         moves = " with refresh_every" if anchor.refresh_every else ""
-        yield f"the source {anchor.source}{moves} (verl loads actor_rollout_ref.model)"
+        yield f"the source {anchor.source}{moves} (verl's reference is actor_rollout_ref.model)"
     yield from guide_not_on_verl(anchor.guide)
 
 

@@ -1,4 +1,4 @@
-"""One verdict in a worker process of `verifiers.pool`: what the reward manager of verl asks, and a pool can kill. Needs no verl."""
+"""One verdict in a worker process of `verifiers.pool`, for the reward manager of verl. Works without verl."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ class Judge:
             return found
         reward, reason = json.loads(found.reason)
         if reward is None:
-            raise DataError(f"task {self.task.name}: its verifier raised on {reason}; a verifier returns a Verdict for every text")
+            raise DataError(
+                f"task {self.task.name}: its verifier raised on {reason}; a verifier must return a Verdict for every "
+                "text"
+            )
         return Verdict(found.label, reason, reward)
 
 

@@ -1,7 +1,8 @@
 """`python -m sage_rlvr.verl <verl's own hydra arguments> +sage.method=grpo +sage.guide=branch +sage.guide.ratio=0.3`.
 
-The words that begin with `sage.` are read by this package (a part by its name and arguments, as in a recipe), the others by
-verl's hydra. The fields of verl that a method decides are set from it; one that the command names with another value is refused.
+Arguments that begin with `sage.` are parsed by this package (a part by its name and arguments, as in a recipe), all
+others by verl's hydra. The fields of verl that a method decides are set from it; a different value on the command line
+raises ConfigError.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def split(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             rest.append(word)
             continue
         if not equals:
-            raise ConfigError(f"{word}: a value is missing; write {key}=VALUE")
+            raise ConfigError(f"{word}: the value is missing; write {key}=VALUE")
         tree = override(tree, place[2], value)
     return dict(tree), rest
 
@@ -48,7 +49,7 @@ def split(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 def prepare(config: DictConfig, tree: dict[str, Any], named: Sequence[str]) -> Objective:
     """Put the `sage` node into verl's configuration, and the fields that its method decides.
 
-    named: dotted keys that the command sets; ConfigError where one says something else than the method, and for all that
+    named: dotted keys that the command sets; ConfigError if one says something else than the method, and for all that
     `Objective.of` refuses.
     """
     there = OmegaConf.to_container(config.get("sage") or OmegaConf.create({}), resolve=True)
@@ -63,14 +64,14 @@ def prepare(config: DictConfig, tree: dict[str, Any], named: Sequence[str]) -> O
     if node.method is not None and is_spelled(given.get(estimator), node.method):
         given.pop(estimator)
     if other := different(fields, given):
-        said = "; ".join(f"{key}={given[key]}, but the method means {fields[key]}" for key in other)
-        raise ConfigError(f"{said}. Leave these out, or make the method with them, as in +sage.method.beta=0.01")
+        said = "; ".join(f"{key}={given[key]}, but the method needs {fields[key]}" for key in other)
+        raise ConfigError(f"{said}. Remove these, or set them in the method, as in +sage.method.beta=0.01")
     with open_dict(config):
         config.sage = merged
         for key, value in fields.items():
             OmegaConf.update(config, key, value, force_add=True)
     for field in unproven(read):
-        print(f"sage: {field} was read in verl and never run with this package; compare a run with guide flat to plain verl first")
+        print(f"sage: {field} has never been tested with this package; compare a run with guide flat to plain verl first")
     return Objective.of(merged, read)
 
 

@@ -1,10 +1,10 @@
-"""What verl is to optimize: the `sage` node of its configuration, held against the rest of it. Needs no verl.
+"""The objective on verl: the `sage` node of its configuration, checked against the rest. Works without verl.
 
     sage: {method: grpo}                 the whole objective is the method's; verl's fields say the same (`method_fields`)
     sage: {guide: branch}                verl's own objective, whose KL in the loss gets the guide
     sage: {method: grpo, guide: branch}  the method with the guide, `sage` of it
 
-Whatever would leave the guide without effect, or optimize something else than these words say, is refused with the way out.
+A configuration that would ignore the guide, or optimize another objective, raises ConfigError with the fix.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ UNPROVEN = {
     "actor_rollout_ref.rollout.name": ("sglang", "trtllm"),
 }
 Read = Callable[[str], Any]
-"""A dotted key of verl's configuration -> its value, None where it is not there."""
+"""A dotted key of verl's configuration -> its value, None if it is not there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SageNode:
-    """The `sage` node. method: a registered method and its arguments; guide: of the KL, alone or beside a method.
+    """The `sage` node. method: a registered method and its arguments; guide: of the KL, with or without a method.
 
     seed: of guides and token weights that draw. objective_may_change: let a resume go on with another objective. task: the folder
     of `sage-rlvr export verl`, for the reward manager.
@@ -64,14 +64,14 @@ class SageNode:
             method = tree["method"]
             tree["method"] = {**({"name": method} if isinstance(method, str) else method), "guide": tree.pop("guide")}
         node = decode(cls, tree, where="sage")
-        nothing = "sage: say what verl is to optimize: +sage.method=grpo, +sage.guide=branch, or both"
+        nothing = "sage: set what verl should optimize: +sage.method=grpo, +sage.guide=branch, or both"
         refuse((node.method is None and node.guide is None, nothing))
         return node
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A checked objective. method: None where verl's own is shaped; anchor: None without a KL."""
+    """A checked objective. method: None if verl's own is shaped; anchor: None without a KL."""
 
     method: Method | None
     anchor: Anchor | None
@@ -121,19 +121,20 @@ def _check_engine(read: Read) -> None:
     refuse(
         (
             read("trainer.use_v1") is False,
-            "trainer.use_v1 = False: sage shapes verl's V1 trainers, and the legacy one goes with verl's next release; leave "
-            "trainer.use_v1 out",
+            "trainer.use_v1 = False: sage supports verl's V1 trainers only (the legacy trainer is removed in verl's "
+            "next release); remove trainer.use_v1",
         ),
         (mode not in MODES, f"trainer.v1.trainer_mode = {mode!r}: choose one of {', '.join(MODES)}"),
         (
             read("distillation.enabled"),
-            "distillation.enabled = True: a teacher's loss replaces the one whose KL is shaped; train without it",
+            "distillation.enabled = True: distillation replaces the loss that the guide acts on; train without "
+            "distillation",
         ),
         (
             read("algorithm.use_kl_in_reward"),
-            "algorithm.use_kl_in_reward = True: verl divides this KL by the standard deviation of a group's rewards and pays it "
-            "to whole completions; use +sage.method with placement=reward (dr_grpo, rloo), whose KL is a return-to-go and is "
-            "never divided, and leave algorithm.use_kl_in_reward out",
+            "algorithm.use_kl_in_reward = True: verl divides this KL by the standard deviation of a group's rewards "
+            "and adds it to the reward of whole completions; use +sage.method with placement=reward (dr_grpo, rloo), "
+            "whose KL is a return-to-go without that division, and remove algorithm.use_kl_in_reward",
         ),
     )
 
@@ -143,22 +144,22 @@ def _check_fields(method: Method, read: Read) -> None:
     limit = int(read("actor_rollout_ref.rollout.response_length"))
     wanted = method_fields(method, limit)
     if other := different(wanted, {key: read(key) for key in wanted}):
-        said = "; ".join(f"{key} = {read(key)!r}, but the method means {wanted[key]!r}" for key in other)
+        said = "; ".join(f"{key} = {read(key)!r}, but the method needs {wanted[key]!r}" for key in other)
         raise ConfigError(
-            f"{method.name} on verl: {said}. Leave these out: `python -m sage_rlvr.verl` sets them; to train with other values "
-            "make the method with them, as in +sage.method.beta=0.01"
+            f"{method.name} on verl: {said}. Remove these: `python -m sage_rlvr.verl` sets them; to train with other "
+            "values set them in the method, as in +sage.method.beta=0.01"
         )
     made_for, size = getattr(method.reward_transform, "max_tokens", None), read("actor_rollout_ref.rollout.n")
     least = getattr(method.advantage, "least_group", 2)
     refuse(
         (
             made_for is not None and made_for != limit,
-            f"{method.name} on verl: its price on length is made for max_tokens = {made_for}, and data.max_response_length = "
-            f"{limit}; make them equal",
+            f"{method.name} on verl: its length penalty is built for max_tokens = {made_for}, but "
+            f"data.max_response_length = {limit}; set both to the same value",
         ),
         (
             size < least,
-            f"actor_rollout_ref.rollout.n = {size}: {method.advantage} compares {least} completions of a prompt at least",
+            f"actor_rollout_ref.rollout.n = {size}: {method.advantage} needs at least {least} completions per prompt",
         ),
     )
 
@@ -170,16 +171,17 @@ def _anchor_of_verl(guide: Guide, read: Read) -> Anchor:
     refuse(
         (
             read("algorithm.adv_estimator") == ESTIMATOR,
-            f"algorithm.adv_estimator = {ESTIMATOR}: that is a method's; name one (+sage.method=grpo), or one of verl's estimators",
+            f"algorithm.adv_estimator = {ESTIMATOR}: this estimator needs a method; set one (+sage.method=grpo), or "
+            "use one of verl's estimators",
         ),
         (
             not read(f"{ACTOR}.use_kl_loss") or not beta,
-            f"{ACTOR}.use_kl_loss = {read(f'{ACTOR}.use_kl_loss')}, kl_loss_coef = {beta}: there is no KL in the loss, so {name} "
-            f"would shape nothing; set {ACTOR}.use_kl_loss=true {ACTOR}.kl_loss_coef=0.05",
+            f"{ACTOR}.use_kl_loss = {read(f'{ACTOR}.use_kl_loss')}, kl_loss_coef = {beta}: there is no KL in the "
+            f"loss, so {name} would have no effect; set {ACTOR}.use_kl_loss=true {ACTOR}.kl_loss_coef=0.05",
         ),
         (
             kind not in ESTIMATORS,
-            f"{ACTOR}.kl_loss_type = {kind!r}: no KL whose expected gradient is known here; choose low_var_kl",
+            f"{ACTOR}.kl_loss_type = {kind!r}: this package does not know its expected gradient; choose low_var_kl",
         ),
     )
     try:
@@ -196,20 +198,21 @@ def _check_seen(objective: Objective, read: Read) -> None:
     """ConfigError for a signal that this run of verl does not compute, and for a guide that can never fire on its policy."""
     guide = None if objective.anchor is None else objective.anchor.guide
     for lacking in () if guide is None or is_flat(guide) else guide_not_on_verl(guide):
-        raise ConfigError(f"sage on verl: {lacking}; choose another signal, or the loop engine")
+        raise ConfigError(f"sage on verl: {lacking}; choose another signal, or use the loop engine")
     if (model := read("actor_rollout_ref.model.path")) is not None:
         check_vocabulary(objective.anchor, vocabulary_of(str(model)))
     bypass = read("algorithm.rollout_correction.bypass_mode")
     refuse(
         (
             bypass and "entropies" in objective.needs,
-            "algorithm.rollout_correction.bypass_mode = True: old log-probs are the sampler's and verl computes no entropies, "
-            "which this objective reads; set it to false, or take a guide that reads log-probs (token)",
+            "algorithm.rollout_correction.bypass_mode = True: old log-probs come from the sampler, and verl then "
+            "computes no entropies, which this objective reads; set it to false, or use a guide that reads log-probs "
+            "(token)",
         ),
         (
             bypass and objective.method is not None,
-            "algorithm.rollout_correction.bypass_mode = True: verl puts a surrogate of its own in the place of the method's; set "
-            "it to false, or shape verl's own objective (sage.guide without sage.method)",
+            "algorithm.rollout_correction.bypass_mode = True: verl replaces the method's surrogate by its own; set "
+            "it to false, or use a guide with verl's own objective (sage.guide without sage.method)",
         ),
     )
 

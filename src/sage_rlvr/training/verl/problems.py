@@ -1,4 +1,4 @@
-"""The problems of a task as verl reads them: `sage-rlvr export verl TASK`. Needs no verl.
+"""Export of a task's problems in verl's format: `sage-rlvr export verl TASK`. Works without verl.
 
     FOLDER/train.parquet, val.parquet   one row per problem: prompt (messages), data_source, reward_model, extra_info
     FOLDER/task.json                    which task it is and what its problems were, for the reward manager (reward.py)
@@ -48,7 +48,7 @@ class Named:
         return cls(word, template)
 
     def task(self) -> Task:
-        """The task itself. ConfigError where it cannot be made here, as of a plugin that is not loaded."""
+        """The task itself. ConfigError if it cannot be made here, as of a plugin that is not loaded."""
         if self.config is not None:
             return task_of(decode(TrainConfig, self.config))
         return task_named(str(self.word), self.template)
@@ -65,13 +65,13 @@ def export(
 ) -> dict[str, int]:
     """Write the problems of a task; rows by split. talks: prompts are the task's messages (else its plain text, one message).
 
-    take: of each split only so many; splits: which. ConfigError where the task has no training problems, or no messages to talk in.
+    take: of each split only so many; splits: which. ConfigError if the task has no training problems, or no messages to talk in.
     """
     task = named.task()
     if talks and not hasattr(task, "messages"):
         raise ConfigError(
-            f"task {task.name}: it asks in plain text and has no messages; export it with --plain, and give verl the chat template "
-            "that it names"
+            f"task {task.name}: its prompts are plain text without messages; export it with --plain, and pass the "
+            "printed chat template to verl"
         )
     prints, counts = {}, {}
     for split in splits:
@@ -109,7 +109,7 @@ def _gold(task: Task, problem: Any) -> str:
 
 
 def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:
-    """The task of an exported folder and its problems by split. DataError where they are not those that were exported."""
+    """The task of an exported folder and its problems by split. DataError if they are not those that were exported."""
     again = f"export the task again: {suggest('export', 'verl', 'TASK', '--out', folder)}"
     record = read_json(folder / RECORD, error=DataError, advice=again)
     task = Named(record["word"], record["template"], record["config"]).task()
@@ -118,7 +118,7 @@ def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:
         problems = problems_of(task, split, SEED, count)
         if fingerprint(task, problems) != record["problems"][split]:
             raise DataError(
-                f"{folder}: the {split} problems of {task.name} are others here than when they were exported; export them again"
+                f"{folder}: the {split} problems of {task.name} have changed since the export; export them again"
             )
         found[split] = problems
     return task, found

@@ -1,4 +1,4 @@
-"""Our verifiers as a reward manager of verl, in a process pool that cannot hang a worker.
+"""The verifiers of this package as a reward manager of verl, in a process pool with time limits.
 
     reward.reward_manager.source=importlib reward.reward_manager.module.path=pkg://sage_rlvr.training.verl.reward
     reward.reward_manager.name=SageRewardManager +sage.task=FOLDER        (FOLDER: of `sage-rlvr export verl`)
@@ -26,7 +26,10 @@ class SageRewardManager(RewardManagerBase):
         super().__init__(config, tokenizer, compute_score)
         folder = (config.get("sage") or {}).get("task")
         if folder is None:
-            raise ConfigError("SageRewardManager: sage.task is not set; name what `sage-rlvr export verl` wrote: +sage.task=FOLDER")
+            raise ConfigError(
+                "SageRewardManager: sage.task is not set; pass the folder that `sage-rlvr export verl` wrote: "
+                "+sage.task=FOLDER"
+            )
         self.judge = Judge(Path(folder))
         self.tokens = load_tokens(str(config.actor_rollout_ref.model.path))
 

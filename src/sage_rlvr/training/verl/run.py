@@ -1,4 +1,4 @@
-"""`sage-rlvr train` on verl: a recipe to a run of `python -m sage_rlvr.verl`, in a run directory like that of the loop engine.
+"""`sage-rlvr train` on verl: runs `python -m sage_rlvr.verl` for a recipe, in a run directory like that of the loop engine.
 
     recipe -> verl/problems, words -> verl in a process of its own -> metrics.jsonl, verl/checkpoints/global_step_N, policy/
 
@@ -92,7 +92,7 @@ def steps_done(folder: Path) -> int:
 def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: Any) -> int:
     """Run verl to its end, a row of metrics.jsonl for each of its own. Returns the steps of its newest checkpoint.
 
-    ConfigError with verl's refusal, TrainingDiverged where a gradient was not finite, CheckpointError with the place of its
+    ConfigError with verl's refusal, TrainingDiverged if a gradient was not finite, CheckpointError with the place of its
     output where it failed otherwise.
     """
     rows, said = folder / f"metrics-{begin}.jsonl", folder / f"said-{begin}.txt"
@@ -137,7 +137,7 @@ def take(rows: Path, read: int, run: RunDir, progress: Any) -> int:
 def our_row(found: Mapping[str, Any]) -> dict[str, Any]:
     """A row of verl's file logger, {step, data}, as one of metrics.jsonl: steps from 0, our names beside verl's.
 
-    TrainingDiverged where the gradient was not finite: verl leaves that update out and goes on."""
+    TrainingDiverged if the gradient was not finite: verl leaves that update out and goes on."""
     data = {name: value for name, value in found["data"].items() if isinstance(value, int | float)}
     step = int(found["step"]) - 1
     if found["data"].get("actor/grad_norm", 0.0) is None:  # JSON has no number for one that is not finite
@@ -155,8 +155,8 @@ def failed(said: Path) -> SageError:
             _, found, words = line.partition(f"{kind.__name__}: ")
             if found:
                 return kind(f"on verl: {words}")
-    last = lines[-1] if lines else "without a word"
-    return CheckpointError(f"verl ended with an error; its output is in {said}, and ends: {last}")
+    last = lines[-1] if lines else "(no output)"
+    return CheckpointError(f"verl exited with an error; its output is in {said}; last line: {last}")
 
 
 def end(verl: subprocess.Popen[bytes]) -> None:

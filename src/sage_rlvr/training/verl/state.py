@@ -1,4 +1,4 @@
-"""What a checkpoint of verl keeps beside verl's own files: the objective in words, and the running state of the method's parts."""
+"""Additional files of a checkpoint on verl: the objective as text, and the running state of the method's parts."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ def save_state(trainer: Any, folder: Path) -> None:
 
 
 def check_objective(objective: Objective, folder: Path) -> None:
-    """ConfigError where the run that wrote the checkpoint optimized something else; silent where it does not say."""
+    """ConfigError if the run that wrote the checkpoint optimized something else; silent if it does not say."""
     file = folder / OBJECTIVE
     if not file.is_file() or objective.may_change:
         return
-    record = read_json(file, error=CheckpointError, advice="take an earlier checkpoint, or start anew")
+    record = read_json(file, error=CheckpointError, advice="use an earlier checkpoint, or start a new run")
     if record["objective"] != objective.words:
         raise ConfigError(
-            f"{folder}: the run that wrote it had another objective:\n{record['objective']}\nThis one has:\n{objective.words}\n"
-            "Give the sage node that it was started with, another trainer.default_local_dir to start anew, or go on with the new "
-            "one on purpose: +sage.objective_may_change=true"
+            f"{folder}: the run that wrote this checkpoint had a different objective:\n{record['objective']}\nThe "
+            f"current objective is:\n{objective.words}\nSet the sage node that the run was started with, set another "
+            "trainer.default_local_dir to start anew, or continue with the new objective on purpose: "
+            "+sage.objective_may_change=true"
         )
 
 
 def restore_parts(trainer: Any, folder: Path) -> None:
-    """The parts' state as `save_state` kept it; CheckpointError where that of other parts lies there."""
+    """The parts' state as `save_state` kept it; CheckpointError if that of other parts lies there."""
     if trainer.sage_parts:
         tensors = load_file(folder / PARTS) if (folder / PARTS).is_file() else {}
         trainer.sage_parts = state_from(trainer.sage_objective.method.parts, tensors, str(folder))

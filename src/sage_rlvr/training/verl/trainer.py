@@ -1,4 +1,4 @@
-"""verl's PPO trainers, whose loss reads log(q pi_ref) where it would read log pi_ref, and whose advantages are the core's.
+"""verl's PPO trainers with log(q pi_ref) in place of log pi_ref in the loss, and with the advantages of this package.
 
     ref_log_prob <- ref_log_prob + log q(pi_old)         SAGE, arXiv 2605.18864, Eqs. 7 and 38
 
@@ -52,7 +52,7 @@ _now: list[Advantages] = []  # what the estimator computes with while verl asks 
 
 
 def install() -> None:
-    """Put shaped trainers in the place of verl's, under their own names (verl compares a mode's name in six places), and the
+    """Put shaped trainers in place of verl's, under their own names (verl compares a mode's name in six places), and the
     estimator beside its own. In the process of the task runner."""
     for name, base in list(trainer_base.TRAINER_REGISTRY.items()):
         if not getattr(base, "is_sage", False):
@@ -80,11 +80,11 @@ def computing(advantages: Advantages) -> Iterator[None]:
 
 
 def check_layout(base: type) -> None:
-    """ConfigError where a trainer of verl is not laid out as those of 0.9."""
+    """ConfigError if a trainer of verl is not laid out as those of 0.9."""
     found = {name: [*inspect.signature(getattr(base, name)).parameters][1:] for name in SEAMS if hasattr(base, name)}
     other = [name for name, wanted in SEAMS.items() if found.get(name, [None])[: len(wanted)] != wanted]
     which = f"verl {verl.__version__}: {base.__name__}.{', '.join(other)}"
-    refuse((other, f"{which} is not laid out as in 0.9; install verl>=0.9,<0.10"))
+    refuse((other, f"{which} is not structured as in 0.9; install verl>=0.9,<0.10"))
 
 
 def sage_trainer(base: type) -> type:
@@ -130,8 +130,8 @@ class Shaping(Trainer):  # type: ignore[misc]
         method, anchor = self.sage_objective.method, self.sage_objective.anchor
         if anchor is not None and (self._held is None or self._held[0] != list(batch.keys)):
             raise RuntimeError(
-                "sage: verl computes advantages of a batch whose reference was not shaped, so the guide would have no effect; "
-                "stopped before an optimizer step"
+                "sage: verl computes advantages of a batch whose reference log-probs were not changed, so the guide "
+                "would have no effect; stopped before an optimizer step"
             )
         if self._held is None or self._held[0] != list(batch.keys):
             self._hold(batch)
