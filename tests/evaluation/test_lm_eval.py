@@ -255,7 +255,7 @@ def test_what_cannot_be_known_is_asked_for(tmp_path: Path):
         imported(write(tmp_path, lines()), tmp_path / "store", filter="maj@8")
     with pytest.raises(DataError, match="no metric 'acc'"):
         imported(write(tmp_path, lines()), tmp_path / "store", metric="acc")
-    with pytest.raises(DataError, match="holds no samples"):
+    with pytest.raises(DataError, match="has no samples"):
         imported(write(tmp_path, []), tmp_path / "store")
     with pytest.raises(DataError, match="cannot be read"):
         imported(tmp_path / "nothing.jsonl", tmp_path / "store", model="m")

@@ -221,12 +221,12 @@ def test_a_task_of_ones_own_without_solutions_needs_samples(tmp_path: Path, own:
     asked = "controls: none\nquestions: [{{a: b, b: a, metric: {}}}]"
     for evaluate, change, wanted in (
         ("problems: 6", ("", ""), unlisted),
-        (SAMPLED, ("controls: none", "controls: none\nbaselines: {E: [a]}"), "leave baselines out"),
-        (SAMPLED, ("controls: none", "controls: none\noracle: a"), "leave oracle out"),
+        (SAMPLED, ("controls: none", "controls: none\nbaselines: {E: [a]}"), "omit baselines"),
+        (SAMPLED, ("controls: none", "controls: none\noracle: a"), "omit oracle"),
         (SAMPLED, ("controls: none", asked.format("pass@8")), "'pass@8': no such metric.*did you mean 'pass@4'"),
         (SAMPLED, ("controls: none", asked.format("pass@4, task: sums")), "'sums': no such task; did you mean 'own_sums'"),
         (f"ood: [demo-5], {SAMPLED}", ("", ""), "omit evaluate.ood"),
-        (SAMPLED, ("controls: none", "controls: none\nchoose: {among: [b]}"), "leave choose out"),
+        (SAMPLED, ("controls: none", "controls: none\nchoose: {among: [b]}"), "omit choose"),
     ):
         with pytest.raises(ConfigError, match=wanted):
             plan(own("own_sums", evaluate, change), tmp_path / "out")
