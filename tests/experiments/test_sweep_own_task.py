@@ -226,7 +226,7 @@ def test_a_task_of_ones_own_without_solutions_needs_samples(tmp_path: Path, own:
         (SAMPLED, ("controls: none", asked.format("pass@8")), "'pass@8': no such metric.*did you mean 'pass@4'"),
         (SAMPLED, ("controls: none", asked.format("pass@4, task: sums")), "'sums': no such task; did you mean 'own_sums'"),
         (f"ood: [demo-5], {SAMPLED}", ("", ""), "omit evaluate.ood"),
-        (SAMPLED, ("controls: none", "controls: none\nchoose: {among: [b]}"), "omit choose"),
+        (SAMPLED, ("controls: none", "controls: none\nselect: {among: [b]}"), "omit select"),
     ):
         with pytest.raises(ConfigError, match=wanted):
             plan(own("own_sums", evaluate, change), tmp_path / "out")
