@@ -181,7 +181,7 @@ def test_a_record_names_its_weights_and_a_mistyped_folder_is_answered_at_once(
     (tmp_path / "runs" / "grpo-2" / "run.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"no config\.json in.*did you mean 'runs/grpo-2'"):
         load_policy("runs/grpo-20")
-    with pytest.raises(ConfigError, match="runs/grpo-2 is a run, so write runs/grpo-2/policy"):
+    with pytest.raises(ConfigError, match="runs/grpo-2 is a run directory; use runs/grpo-2/policy"):
         load_policy("runs/grpo-2")
 
 

@@ -85,7 +85,7 @@ def test_prompts_go_through_the_template_of_the_policy_or_of_the_format(rows: Pa
         with pytest.raises(ConfigError, match=message):
             prompts_of(task, Tokens.of(byte_tokenizer(template)))
         prompts_of(task, Tokens.of(byte_tokenizer(template)), "format")
-    with pytest.raises(ConfigError, match="spell"):
+    with pytest.raises(ConfigError, match="cannot encode"):
         prompts_of(task, Tokens.of(load_policy("embedded")[1].tokenizer))
 
 

@@ -168,7 +168,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path):
         long = [replace(row, text="x" * 10**6) for row in rows(chunks, SMALL)]
         (pages,) = store._db.execute("PRAGMA page_count").fetchone()
         store._db.execute(f"PRAGMA max_page_count = {pages + 9}")
-        with pytest.raises(DataError, match=r"disk is full.*untouched. Free some space"):
+        with pytest.raises(DataError, match=r"disk is full.*unchanged. Free some space"):
             store.commit(long)
         assert store.digest() == digest
         store._db.execute("PRAGMA max_page_count = 1073741823")
@@ -182,7 +182,7 @@ def test_a_file_system_without_a_log_ahead_is_said(tmp_path: Path, monkeypatch: 
 
     real = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: real(*a, **k, factory=Plain))
-    with pytest.warns(UserWarning, match=r"no write-ahead log on this file system \(delete\).*a store of its own"):
+    with pytest.warns(UserWarning, match=r"no write-ahead log on this file system \(delete\).*use a separate store on each"):
         evaluate(tmp_path / "s", ["a"], 2, SMALL).close()
     assert len(SampleStore.open(tmp_path / "s").table()) == 2
 

@@ -261,7 +261,7 @@ def test_a_lost_fact_is_a_sentence(name: str, tmp_path: Path):
     evaluate(tmp_path, ["a"], 2, SMALL).close()
     with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as db, db:
         db.execute("DELETE FROM meta WHERE key = ?", (name,))
-    with pytest.raises(DataError, match=f"its fact '{name}' is lost"):
+    with pytest.raises(DataError, match=f"the entry '{name}' is missing"):
         SampleStore.open(tmp_path).wanted()
 
 
@@ -336,7 +336,7 @@ def test_the_process_whose_claims_are_waited_for_is_named_and_said_to_be_stopped
             monkeypatch.setattr(sampling.Evaluation, "samples", lambda self, identity, chunks: rows(chunks, identity))
             state = " \\(stopped\\)" if sys.platform.startswith("linux") else ""
             with pytest.warns(
-                UserWarning, match=rf"waiting for 1 chunks that process {other.pid}{state} works on.*kill -CONT PID"
+                UserWarning, match=rf"waiting for 1 chunks that process {other.pid}{state} is sampling.*kill -CONT PID"
             ):
                 work.run(store, 2, pause=0.05)
             assert len(store.table()) == 2

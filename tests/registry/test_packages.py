@@ -124,7 +124,7 @@ def test_a_package_that_does_not_load_is_named_and_lists_show_the_rest(
     install("extra_bad", "1.0", text, "guide broken=Broken", "method broken_too=Broken", "task broken_task=Broken")
     assert call("show", "countdown/sage_branch", "--method.guide", "broken") == 2
     assert said in " ".join(capsys.readouterr().err.split())
-    with pytest.warns(UserWarning, match="left out: guide 'broken' of the package extra_bad 1.0") as caught:
+    with pytest.warns(UserWarning, match="part not loaded: guide 'broken' of the package extra_bad 1.0") as caught:
         assert call("parts", "guides") == 0
     assert len(caught) == 1 and "\n" not in str(caught[0].message)
     assert "branch" in capsys.readouterr().out

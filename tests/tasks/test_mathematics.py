@@ -77,7 +77,7 @@ def test_rows_of_a_file_of_your_own(tmp_path: Path):
 
 def test_a_column_twice_is_refused(tmp_path: Path):
     (path := tmp_path / "own.csv").write_text("problem,answer,answer\np,1,2\n")
-    with pytest.raises(DataError, match=r"own.csv:1: the column 'answer' is there 2 times in the header; rename or drop"):
+    with pytest.raises(DataError, match=r"own.csv:1: the column 'answer' occurs 2 times in the header; rename or drop"):
         MathTask(str(path)).problems()
 
 
@@ -94,8 +94,8 @@ def test_a_column_twice_is_refused(tmp_path: Path):
         ('{"problem": "p", "answer": {"a": 1}}\n', r"column answer: the answer is dict \{'a': 1\}"),
         ('{"problem": "p", "answer": "\\frac{1}{2}"}\n', r'own.jsonl:1, column answer: .*must be written "\\\\frac" in the file'),
         ('{"id": 1, "problem": "p", "answer": 1}\n' * 2, r"own.jsonl:2, column id: '1' is there already at .*own.jsonl:1"),
-        ('{"problem": "p", "answer": "1", "answer": "2"}\n', r"own.jsonl:1: .*the key 'answer' is there 2 times in one object"),
-        ('{"problem": "p", "answer": "1", "x": {"y": 1, "y": 1}}\n', r"own.jsonl:1: .*the key 'y' is there 2 times"),
+        ('{"problem": "p", "answer": "1", "answer": "2"}\n', r"own.jsonl:1: .*the key 'answer' occurs 2 times in one object"),
+        ('{"problem": "p", "answer": "1", "x": {"y": 1, "y": 1}}\n', r"own.jsonl:1: .*the key 'y' occurs 2 times"),
         ("", r"has no rows"),
     ],
 )

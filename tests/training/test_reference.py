@@ -229,11 +229,11 @@ def test_show_names_what_the_reference_is_loaded_from(config: Config, warm_polic
     assert reference_line(config("base", None, *given)) == "reference: org/base (base_model)"
     said = reference_line(config("sft", None, *given))
     assert said.startswith(
-        f"reference: {warm_policy} (model, the anchor's source is sft); base_model = org/base is not read"
+        f"reference: {warm_policy} (model; the source of the KL term is sft); base_model = org/base is not used"
     )
-    assert "is not read" not in reference_line(config("snapshot@2")) and "snapshot@2" in reference_line(
+    assert "is not used" not in reference_line(config("snapshot@2")) and "snapshot@2" in reference_line(
         config("snapshot@2")
     )
-    assert reference_line(config("org/other")) == "reference: org/other (the anchor's source)"
+    assert reference_line(config("org/other")) == "reference: org/other (the source of the KL term)"
     none = reference_line(config("base", None, *given, "method", "no_kl"))
-    assert none.startswith("reference: none") and "base_model = org/base is not read" in none
+    assert none.startswith("reference: none") and "base_model = org/base is not used" in none

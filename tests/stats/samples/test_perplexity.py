@@ -32,7 +32,7 @@ def test_tails_by_hand():
     assert found.above[8].value == pytest.approx(0.2)
     assert found.above[20].value == 0.0 and found.above[20].high > 0.3
     assert (found.samples, found.problems) == (10, 2)
-    assert "of 2 problems" in found.caution
+    assert "only 2 problems" in found.caution
     assert perplexity_tails(values, range(10)).caution == ""
     assert perplexity_tails([2.0, 4.0], ["a", "a"]).quantiles[0.5].width == math.inf
 
