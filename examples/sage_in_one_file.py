@@ -14,8 +14,8 @@ pass@1 rise, too few to compare the two methods. Equations are numbered as in th
     (11)  Branch:  q_t = 1 + ratio * ReLU(H_t - threshold),  H_t the entropy of the next token
 
 The optimum of (1) is proportional to pi_ref exp(R / beta), Eq. (2): answers that the reference rarely samples stay rare. SAGE
-raises the reference by q > 1 where the policy is uncertain, and the optimum becomes q pi_ref exp(R / beta), Eq. (4). The comment
-at the KL term below says what the gradient of an actual update does instead.
+raises the reference by q > 1 where the policy is uncertain, and the optimum becomes q pi_ref exp(R / beta), Eq. (4). Training
+with the sampled k3 term does not reach that optimum: the comment at the KL term below says what an update does instead.
 
 The library's training loop (src/sage_rlvr/training/loop.py) makes the same updates: tests/test_sage_in_one_file.py trains
 with both and compares the weights. This file leaves out what the loop adds:

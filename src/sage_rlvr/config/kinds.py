@@ -56,8 +56,8 @@ def read_recipe(
         tree = override(tree, key, text)
     if found.file.parent.name == ROWS and "model" not in tree:
         raise ConfigError(
-            f"--task {task}: set the model to train, --model FOLDER or --model HUB_ID; the shipped policy's vocabulary covers "
-            "only Countdown"
+            f"--task {task or recipe}: set the model to train, --model FOLDER or --model HUB_ID; the shipped policy's vocabulary "
+            "covers only Countdown"
         )
     if "arms" in tree:
         raise ConfigError(f"{recipe}: this is the design of a sweep; run it with: {suggest('sweep', recipe)}")

@@ -1,6 +1,6 @@
 """A design of experiments: arms x training seeds x evaluation, from strict YAML to checked arms; missing controls are added.
 
-    title: tier 1                what the summary calls it
+    title: Table 1               what the summary calls it
     seeds: [0, 1, 2]             every arm is trained with each; paired: a seed means the same prompts and random streams
     base: {steps: 250}           edits of every arm's recipe, {dotted key: value}; or the name of a design whose edits these are
     arms:                        name -> recipe (a method or recipe by name, or a path beside the design), with own edits

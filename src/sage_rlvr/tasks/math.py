@@ -116,7 +116,9 @@ class MathTask(Asked):
 
     @property
     def whose(self) -> str:
-        """Whether these rows are the published ones, in words."""
+        """Whose rows these are, in words."""
+        if self.published is None:
+            return "rows of your own"
         return "the published ones" if self.pinned else "other rows than the published ones"
 
     @property

@@ -209,13 +209,14 @@ def _facts(mine: Sequence[Run]) -> str:
 
 
 def _equation(config: Config) -> str:
-    """The objective of a run as text; "" for a configuration that this version cannot read."""
-    from sage_rlvr.config import TrainConfig, decode
+    """The objective of a run as text; "" for a configuration that this version cannot read, or where torch is not installed."""
     from sage_rlvr.errors import SageError
 
     try:
+        from sage_rlvr.config import TrainConfig, decode
+
         return decode(TrainConfig, config).method.describe()
-    except (SageError, TypeError, ValueError, KeyError):
+    except (SageError, ImportError, TypeError, ValueError, KeyError):
         return ""
 
 
