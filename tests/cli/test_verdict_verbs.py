@@ -349,7 +349,6 @@ def test_frontiers_of_sample_stores(capsys: Capture) -> None:
         "was passed twice"
         in run(capsys, "compare", "a=a-0,a-0", "b-0", "--k", 8)[2]
     )
-    assert "only for sample stores" in run(capsys, "compare", "x.npz", "y.npz")[2]
 
 
 @pytest.mark.slow

@@ -201,7 +201,7 @@ def test_a_run_that_ended_unseen_is_trained(
 def test_an_arm_is_chosen_on_validation_and_it_alone_is_tested(
     tmp_path: Path, design: Callable[..., Path], started: Started
 ) -> None:
-    change = ("controls: [no_kl]", "controls: none\nchoose: {among: [branch, strong], by: pass@1, problems: 6}")
+    change = ("controls: [no_kl]", "controls: none\nselect: {among: [branch, strong], by: pass@1, problems: 6}")
     more = (
         "branch: sage_branch",
         "branch: sage_branch, strong: {recipe: sage_branch, edits: {method.guide.ratio: 3.0, method.guide.threshold: 0.1}}",
