@@ -45,7 +45,8 @@ DARS = "{name: dars, beta: 0.05}"
 PLACEBO = "{name: compose, beta: 0.0, advantage: {name: placebo_right, advantage: differential_smoothing}}"
 EPISODES = f"{DARS} # in episodes"
 GUIDED = (
-    "{name: compose, beta: 0.0, advantage: leave_one_out, rollout_plan: {name: guided, each: 8, max_completions: 12}} # in episodes\n"
+    "{name: compose, beta: 0.0, advantage: leave_one_out, rollout_plan: {name: guided, each: 8, max_completions: 12}}"
+    " # in episodes\n"
     "teacher: rules"
 )
 PLAYED = {EPISODES: "{name: digits}", GUIDED: "{name: taught, turns: 2}"}  # the task of each
