@@ -251,7 +251,7 @@ def test_puzzles_are_made_again_from_their_seed_and_other_ones_are_refused(tmp_p
         assert docs[name]["target"] == puzzle.answer and puzzle.text in docs[name]["prompt"]
     path = export_lm_eval(store, tmp_path / "out", docs=docs)
     assert all(json.loads(line)["prompt_hash"] for line in path.read_text().splitlines())
-    with pytest.raises(DataError, match="other problems of knights_and_knaves_strict than this version makes"):
+    with pytest.raises(DataError, match="problems of knights_and_knaves_strict"):
         generated_docs(puzzles(tmp_path / "b", task, task_hash="other"))
     assert generated_docs(puzzles(tmp_path / "c", task, task="aime")) == {}
 

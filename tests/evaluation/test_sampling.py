@@ -226,8 +226,8 @@ def test_q_and_perplexity_are_of_what_the_rows_say(pieces: Any, tmp_path: Path) 
     with other:
         evaluation(pieces, scorer=scorer, guide=guide_of("token")).run(other, 64)
     said = "\n".join(report_lines(SampleStore.open(tmp_path / "s")))
-    assert "several of --guide (branch; token): not printed" in said and "q          mean" not in said
-    assert "several of --base-logprobs (first 0123; second 0123): not printed" in said
+    assert "several values of --guide (branch; token): not printed" in said and "q          mean" not in said
+    assert "several values of --base-logprobs (first 0123; second 0123): not printed" in said
     assert "perplexity under first" in "\n".join(report_lines(SampleStore.open(tmp_path / "s"), 32))
 
 

@@ -66,7 +66,7 @@ def test_stores_at_several_temperatures_make_a_frontier(
         for t in (1, 0.5):
             words = ("--world", recipe, "--problems", 6, "--quiet", "--samples", 32, "--temperature", t)
             assert call("eval", policy, *words) == 0
-            assert f"preset untruncated: T {t:g}, nothing truncated" in capsys.readouterr().out
+            assert f"preset untruncated: T {t:g}, no truncated sampling" in capsys.readouterr().out
         stores = [home / policy.name / f"countdown-untruncated-T{t}" for t in ("1", "0.5")]
         arms.append(f"{policy.name}={stores[0]},{stores[1]}")
     assert call("compare", *arms, "--k", 8) == 0
