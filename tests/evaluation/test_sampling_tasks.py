@@ -142,6 +142,6 @@ def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
     assert cells["4"].count("[") == 4 and cells["1"].count("[") == 3
     told = "\n".join(line for line in lines if not line.startswith(("countdown", "script", "    k")))
     assert len(re.findall(r"[0-9.]+%? \[", told)) == told.count("[") >= 17
-    assert "(over 2 problems) met the limit of 5 tokens" in cells["truncated"]
+    assert "(over 2 problems) reached the limit of 5 tokens" in cells["truncated"]
     assert "12.5%" in cells["truncated"] and "0.5: 0.500" in cells["Cover@tau"] and "0.25: 1.000" in cells["Cover@tau"]
     assert powers(256)[-1] == 256 and powers(48) == (1, 2, 4, 8, 16, 32, 48)
