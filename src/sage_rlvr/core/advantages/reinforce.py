@@ -71,7 +71,9 @@ class Signed:
     @property
     def counts(self) -> str | None:
         """What the reduction has to count for `normalize_by` to be what it says."""
-        return None if self.normalize_by == "all" else "tokens" if self.normalize_by == "tokens" else "rows"
+        if self.normalize_by == "all":
+            return None
+        return "tokens" if self.normalize_by == "tokens" else "rows"
 
     @property
     def gives_labels(self) -> bool:
@@ -110,11 +112,10 @@ class Signed:
         values = checked(rewards, 1, "Signed")
         require_binary(values, "Signed", "LeaveOneOut, which is the same in expectation and takes any reward")
         paid = torch.where(values == 1, self.right, -self.wrong)
-        return (
-            paid
-            if self.normalize_by == "all"
-            else paid * self._per_kept(values, None if seen is None else seen.lengths)
-        )
+        if self.normalize_by == "all":
+            return paid
+        lengths = None if seen is None else seen.lengths
+        return paid * self._per_kept(values, lengths)
 
     def _per_kept(self, values: Groups, lengths: Tensor | None) -> Groups:
         """What is counted over what is counted of the completion's own sign; 0 where nothing of it counts."""

@@ -38,7 +38,7 @@ _NOTE = {
     "union": (
         "the size n of a group depends on outcomes that its baseline holds, so the expected gradient is not mean size * grad E[r]. "
         "Where Dars extends groups of 8 it is off by 1.6 % at most with the mean of the others as baseline; a mean with the "
-        "completion itself in it multiplies by (n - 1) / n beside, up to 12 % more for a hard prompt than for an easy one. "
+        "completion itself in it also multiplies by (n - 1) / n, up to 12 % more for a hard prompt than for an easy one. "
         "baseline='stages' is unbiased"  # the figures: lab/pages/map.md
     ),
     "stages": (

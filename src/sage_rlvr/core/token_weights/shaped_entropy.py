@@ -19,11 +19,10 @@ class ShapedEntropy:
     """A'_t = A_t + min(entropy_coef H_t, |A_t| / kappa), as a factor on A_t (arXiv 2506.14758, Eq. 7).
 
     H_t has no gradient. The sign of an advantage never flips, and A = 0 stays 0; wrong completions are punished less at
-    uncertain tokens, right ones rewarded more: a one-sided pull toward uncertainty. The paper calls it entropy_coef: 0.4 for
-    rewards of
-    +-1 with GRPO, its kappa 2. needs: "entropies".
+    uncertain tokens, right ones rewarded more: a one-sided pull toward uncertainty. needs: "entropies".
 
-    entropy_coef: advantage per nat of entropy. kappa: the bonus is at most |A| / kappa.
+    entropy_coef: advantage per nat of entropy, the paper's alpha: 0.4 for rewards of +-1 with GRPO. kappa: the bonus is
+    at most |A| / kappa, 2 in the paper.
     """
 
     entropy_coef: float = 0.4

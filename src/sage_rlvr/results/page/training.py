@@ -209,14 +209,20 @@ def _facts(mine: Sequence[Run]) -> str:
 
 
 def _equation(config: Config) -> str:
-    """The objective of a run as text; "" for a configuration that this version cannot read, or where torch is not installed."""
+    """The objective of a run as text; without torch, what to install; "" for a configuration that this version cannot read."""
     from sage_rlvr.errors import SageError
+    from sage_rlvr.extras import advice
 
     try:
         from sage_rlvr.config import TrainConfig, decode
 
         return decode(TrainConfig, config).method.describe()
-    except (SageError, ImportError, TypeError, ValueError, KeyError):
+    except ImportError as error:
+        message = advice(error)
+        if message is None:
+            raise
+        return f"the objective {message}"
+    except (SageError, TypeError, ValueError, KeyError):
         return ""
 
 
