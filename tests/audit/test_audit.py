@@ -343,7 +343,7 @@ def test_the_verbs(capsys, rows: Path, tmp_path: Path):
     code, _, error = run(capsys, "verify", "42")
     assert code == 2 and "pass either GOLD and ANSWER or --file" in error
     code, _, error = run(capsys, "verify", "42", "--file", str(rows))
-    assert code == 2 and "not both" in error
+    assert code == 2 and "either GOLD and ANSWER or --file" in error
     code, out, _ = run(capsys, "audit", str(rows), "--out", str(tmp_path / "page.md"))
     assert (
         code == 2 and "NOT PASSED" in out and (tmp_path / "page.md").read_text().startswith("# Audits of the verifiers")

@@ -159,7 +159,7 @@ def test_it_finishes_and_says_what_differs(
     results = Results.read(trained)
     assert results.design.names == LABELS and results.design.base == "base"
     assert all(len(record.logps) == len(FRONTIER) for record in results.records.values())  # all are treated alike
-    assert re.search(r"took: training and evaluation \d+ s, report \d+ s, together \d+ s", out)
+    assert re.search(r"took: training and evaluation \d+ s, report \d+ s, total \d+ s", out)
     assert (
         out.endswith(" ".join(answer(compare(results)).split())) and len(page.split(answer(compare(results))[:20])) > 1
     )

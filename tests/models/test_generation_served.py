@@ -217,9 +217,9 @@ def test_an_answer_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch
     "said, message",
     [
         (DRIPPING, r"no whole answer within 0.3 s, [\d,]+ bytes of one"),
-        (b"\xff\xfe{}", "2 attempts, last an answer that is no JSON"),
-        (b"[" * 100_000, "2 attempts, last an answer that is no JSON"),
-        (b"", "2 attempts, last an answer that is no JSON"),
+        (b"\xff\xfe{}", "2 attempts, last a response that is not JSON"),
+        (b"[" * 100_000, "2 attempts, last a response that is not JSON"),
+        (b"", "2 attempts, last a response that is not JSON"),
         (b"[1]", "no completion"),
         (b'{"choices": 3}', "no completion"),
         (b'{"choices": [{"text": 1, "finish_reason": "stop", "token_ids": ["a"]}]}', "no completion"),

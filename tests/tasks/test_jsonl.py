@@ -221,7 +221,7 @@ def test_a_recipe_trains_on_the_loop_evaluates_and_audits(recipe: Path, tmp_path
     capsys.readouterr()
     assert call("eval", "run") == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "cannot be listed; evaluate it by sampling: sage-rlvr eval run --samples 64" in said
+    assert "cannot be enumerated; evaluate it by sampling: sage-rlvr eval run --samples 64" in said
     assert call("eval", "run", "--samples", 32, "--quiet", "--store", "s") == 0  # what it suggests
     assert SampleStore.open("s").counts().n.tolist() == [32] * 3
     assert call("audit", recipe) == 0 and "gold right against itself" in capsys.readouterr().out
