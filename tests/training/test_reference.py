@@ -212,7 +212,7 @@ def test_a_snapshot_that_a_directory_has_passed_is_refused(config: Config, tmp_p
     """A fork to another anchor: what its reference would be is nowhere any more."""
     folder = tmp_path / "run"
     run(config("snapshot@2", None, "steps", "4"), folder)
-    with pytest.raises(ConfigError, match="the policy after step 3, and this run is at step 4 without having kept it"):
+    with pytest.raises(ConfigError, match="the policy after step 3, but this run is at step 4 and did not save that policy"):
         run(config("snapshot@3", None, "steps", "6"), folder, fork=True)
     rows = run(config("snapshot@5", None, "steps", "6"), folder, fork=True)
     assert [row["kl/reference_step"] for row in rows] == [0, 0, 2, 2, 0, 5]
