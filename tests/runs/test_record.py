@@ -169,7 +169,10 @@ def test_a_lost_or_foreign_record_is_not_written_over(tmp_path: Path) -> None:
         ("[" * 100_000, "nested too deeply"),
         ({"format": 2}, "not a run record of format 1"),
         *(({name: None}, f"{name} is missing") for name in ("config", "versions", "kind", "data", "changes")),
-        *(({name: 3}, f"{name} has an unexpected type") for name in ("config", "versions", "kind", "data", "changes", "git", "warnings")),
+        *(
+            ({name: 3}, f"{name} has an unexpected type")
+            for name in ("config", "versions", "kind", "data", "changes", "git", "warnings")
+        ),
         ({"warnings": [{"kind": "x"}]}, "warnings.0 has an unexpected type"),
         ({"config": CONFIG | {"steps": "many"}}, "config.steps is not a whole number"),
     ):

@@ -3,6 +3,7 @@ r"""What a gold answer is: one reader behind recipes, rewards, audits, `verify`,
     "42", 42, 42.0                   -> 42
     "6*7=42\n#### 42"                -> 42      behind the #### of GSM8K
     "... so it is \boxed{42}."       -> 42      in the last box
+    "\boxed{-4} and \boxed{9}"       -> -4, 9  boxes that a sentence joins, as a completion's are read
     ["42"]                           -> 42      a list of one
 
 Texts that JSON has damaged ("\frac" without a second backslash is a form feed and "rac") are refused: no answer equals them.

@@ -43,7 +43,7 @@ def test_refused_at_construction(tmp_path: Path):
 
 def test_a_percentile_is_refused_with_the_corrected_kl_as_a_threshold_is(tmp_path: Path):
     args = arguments(tmp_path, use_bias_correction_kl=True)
-    said = r"under which {} cancels; set use_bias_correction_kl=False.*O\(1/B\) for B rows"
+    said = r"under which {} cancels in the expected gradient; set use_bias_correction_kl=False.*O\(1/B\) for B rows"
     refused(args, said.format("Branch"), CancellingGuide, guide=Branch(threshold="p80"))
     product = Branch(threshold="p80") * Branch()
     refused(args, said.format(r"Branch \* Branch"), CancellingGuide, guide=product)
@@ -70,14 +70,14 @@ def test_what_is_no_guide_no_method_or_no_keyword_is_answered_with_what_to_write
     refused(args, r"write method=rloo\(\.\.\.\)", method=rloo)
     refused(args, r"unknown keyword guides; did you mean guide\?", guides=BRANCH)
     refused(args, r"unknown keyword peft_confg; did you mean peft_config\?", guide=BRANCH, peft_confg=None)
-    refused(args, "unknown keyword zzz; it takes guide, method, source, base_model, model, ", guide=BRANCH, zzz=1)
+    refused(args, "unknown keyword zzz; the accepted keywords are guide, method, source, base_model, model, ", guide=BRANCH, zzz=1)
 
 
 def test_a_source_that_can_be_no_reference_is_refused_at_once(tmp_path: Path):
     for word in ("ref", "a/b/c", "./nowhere", str(tmp_path / "nowhere")):
-        refused(arguments(tmp_path), r"(?s)no reference.*sft .*base .*snapshot@N .*path", guide=BRANCH, source=word)
+        refused(arguments(tmp_path), r"(?s)not a known reference.*sft .*base .*snapshot@N .*path", guide=BRANCH, source=word)
         method = grpo(beta=0.5, source=word)
-        refused(arguments(tmp_path, **grpo_config(method)), "no reference", method=method)
+        refused(arguments(tmp_path, **grpo_config(method)), "not a known reference", method=method)
     for word in ("sft", "base", "snapshot@7", "embedded", "Qwen/Qwen2.5-0.5B", str(tmp_path)):
         checks.check_source(grpo(beta=0.5, source=word).anchor)
 
@@ -92,7 +92,7 @@ def test_an_epsilon_high_of_none_is_epsilon(tmp_path: Path):
 
 def test_arguments_that_contradict_the_method_are_refused(tmp_path: Path):
     fields = grpo_config(sage())
-    words = r"args.beta = 0.04, but method.anchor.beta means 0.05\. .*make the method with them, method=sage\(grpo\(\.\.\.\)"
+    words = r"args.beta = 0.04, but method.anchor.beta means 0.05\. .*pass them to the method: method=sage\(grpo\(\.\.\.\)"
     refused(arguments(tmp_path, **fields | {"beta": 0.04}), words, method=sage())
     refused(arguments(tmp_path, **fields | {"loss_type": "bnpo"}), "method.reduction means 'grpo'", method=sage())
     refused(

@@ -108,7 +108,7 @@ def test_a_fresh_adapter_starts_as_the_policy_and_is_disabled_for_the_reference(
     trainer.train()
     assert kls(trainer)[0] == 0 and kls(trainer)[-1] > 1e-4
     assert [*trainer.model.peft_config] == ["default"] and trainer.ref_model is None
-    assert trainer.reference_description == "sft: the policy with its adapter disabled, which at step 0 adds nothing"
+    assert trainer.reference_description == "sft: the policy with its adapter disabled (the adapter is zero at step 0)"
 
 
 def test_a_fresh_adapter_on_merged_weights_has_those_for_its_reference(tiny_policy: Path, tmp_path: Path):
@@ -170,7 +170,7 @@ def test_dropout_is_named_and_not_taken_for_another_reference(tiny_policy: Path,
     assert start_kl(trainer) == 0  # of nothing
     policy = trained_adapter(tiny_policy, lora_dropout=0.5)
     trainer = trainer_of(policy, tiny_policy, arguments(tmp_path))
-    with pytest.warns(UserWarning, match="drops out.*lora_dropout.*disable_dropout=True"):
+    with pytest.warns(UserWarning, match="active dropout.*lora_dropout.*disable_dropout=True"):
         assert start_kl(trainer) > 1e-5
     policy = trained_adapter(tiny_policy, lora_dropout=0.5)
     assert start_kl(trainer_of(policy, tiny_policy, arguments(tmp_path, disable_dropout=True))) == 0
@@ -271,9 +271,9 @@ def test_refused_with_the_way_out(tiny_policy: Path, tmp_path: Path):
             trainer_of(model, tiny_policy, arguments(tmp_path, **args or {}), **more)
 
     method = grpo(beta=0.5)
-    refused(r"is made: method=grpo\(\.\.\., source='sft'\)", args=grpo_config(method), method=method, source="sft")
+    refused(r"set it in the method: method=grpo\(\.\.\., source='sft'\)", args=grpo_config(method), method=method, source="sft")
     refused("write snapshot@N", source="snapshot@0")
-    refused("keep one of the two", args={"sync_ref_model": True}, source="snapshot@2")
+    refused("set only one of them", args={"sync_ref_model": True}, source="snapshot@2")
     refused("ref_model_mixup_alpha=1.0", args={"sync_ref_model": True}, peft_config=lora())
     biased = save(tiny_llama(attention_bias=True), tmp_path / "biased")
     refused("q_proj.*bias='none'", biased, peft_config=lora(bias="all"))

@@ -85,7 +85,7 @@ def test_a_checkpoint_without_the_reference_is_refused(tiny_policy: Path, tmp_pa
     (checkpoint / "trainer_state.json").unlink()
     kept.rename(checkpoint / "trainer_state.json")
     (checkpoint / state.TENSORS).unlink()
-    with pytest.raises(ConfigError, match=r"policy after step 2, which this checkpoint does not hold"):
+    with pytest.raises(ConfigError, match=r"policy after step 2, which this checkpoint does not contain"):
         moving("full", "snapshot", tiny_policy, tmp_path / "again").train(resume_from_checkpoint=str(checkpoint))
     shutil.copytree(tmp_path / "out" / "checkpoint-1", tmp_path / "earlier")
     again = moving("full", "snapshot", tiny_policy, tmp_path / "again")
@@ -107,11 +107,11 @@ def test_a_resume_with_another_reference_is_refused(kind: str, tiny_policy: Path
     again.train(resume_from_checkpoint=checkpoint)
     assert same(weights(whole), weights(again))
     other = run(tmp_path / "other", "base", policies(kind, tiny_policy)[0])
-    with pytest.raises(ConfigError, match=r"another reference \(sft: .*\) than this one \(base: "):
+    with pytest.raises(ConfigError, match=r"a different reference \(sft: .*\) from this run \(base: "):
         other.train(resume_from_checkpoint=checkpoint)
     if kind == "memory":
         with pytest.raises(
-            ConfigError, match="same source, other weights: the policy object handed over had been trained"
+            ConfigError, match="same source, different weights: the policy object passed to the trainer had already been trained"
         ):
             run(tmp_path / "path", "sft", loaded(tiny_policy)).train(resume_from_checkpoint=checkpoint)
 
@@ -127,13 +127,13 @@ def test_a_resume_with_another_objective_is_refused(tiny_policy: Path, tmp_path:
 
     def refused(found: Any, checkpoint: str, words: str) -> None:
         before = weights(found)
-        with pytest.raises(ConfigError, match=f"(?s)another objective.*{words}.*objective_may_change = True"):
+        with pytest.raises(ConfigError, match=f"(?s)a different objective.*{words}.*objective_may_change = True"):
             found.train(resume_from_checkpoint=checkpoint)
         assert before.keys() == weights(found).keys() and found.state.global_step <= 1
 
     run("guide", guide=GUIDE).train()
     shaped = str(tmp_path / "guide" / "out" / "checkpoint-1")
-    refused(run("flat", guide=Flat()), shaped, r"guide=Branch\(ratio=0.3.*guide=Flat\(")
+    refused(run("flat", guide=Flat()), shaped, r"guide=Branch\(threshold=1.2, ratio=0.3.*guide=Flat\(")
     refused(run("priced", method=method), shaped, r"guide=Branch.*method grpo: minimize")
     run("again", guide=GUIDE).train(resume_from_checkpoint=shaped)
     run("method", method=method).train()

@@ -69,8 +69,8 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # a row, and what 
     "a float": ({"question": "1+1?", "ground_truth": 2.5}, {"answer": "2.5"}),
     "GSM8K": ({"question": "1+1?", "answer": "One and one.\n#### 2"}, {"answer": "2", "solution": "One and one."}),
     "MATH": (
-        {"problem": "1+1?", "level": "1", "solution": r"So \boxed{2} or \boxed{\frac{4}{2}}."},
-        {"answer": r"\frac{4}{2}", "solution": r"So \boxed{2} or \boxed{\frac{4}{2}}."},
+        {"problem": "1+1?", "level": "1", "solution": r"Not \boxed{2}. So \boxed{\frac{4}{2}}."},
+        {"answer": r"\frac{4}{2}", "solution": r"Not \boxed{2}. So \boxed{\frac{4}{2}}."},
     ),
     "MATH-500": (
         {"problem": "1+1?", "solution": "Two.", "answer": "2", "unique_id": "u/1.json"},
@@ -216,7 +216,7 @@ def test_what_the_hub_refuses_names_the_request(monkeypatch: pytest.MonkeyPatch)
         ({"problem": "1+1?", "answer": "  "}, "column answer", "the answer is missing"),
         ({"problem": "1+1?"}, "column answer", "the answer is missing"),
         ({"problem": "1+1?", "answer": float("nan")}, "column answer", "the answer is missing"),
-        ({"problem": "1+1?", "answer": ["2"]}, "column answer", r"list \['2'\]; one text or number"),
+        ({"problem": "1+1?", "answer": ["2", "3"]}, "column answer", "the answer is a list of 2"),
         ({"problem": "1+1?", "answer": True}, "column answer", "bool"),
         ({"problem": " ", "answer": "2"}, "column problem", "empty"),
         ({"problem": None, "answer": "2"}, "column problem", "missing"),

@@ -36,7 +36,7 @@ def test_the_dry_render_shows_texts_and_counts_tokens_as_they_will_be():
     assert len(found.shown) == 3 and len(found.lengths) == 4 and not found.warnings
     assert found.too_long == [1] and "longer than the window of 230: 1 (25.0%)" in said_lines[0]
     assert "1+1?\n\n<start_working_out>\n\n----" in said_lines[0] and "4+4?" not in said_lines[0]
-    with pytest.raises(ConfigError, match=r"every prompt is longer than the 10 tokens .* shortest has 20"):
+    with pytest.raises(ConfigError, match=r"every prompt is longer than the 10 available tokens .*shortest has 20"):
         dry_render(tokenizer, prompts("1+1?"), form, 10, say=quiet)
 
 
@@ -75,7 +75,7 @@ def test_doubts_are_said_and_a_changed_prefix_is_refused_where_it_is_learned_fro
     changed = CHATML.replace("assistant\\n'", "assistant\\n<think>\\n'")
     tokenizer = byte_tokenizer(changed, padding_side="left")
     found = dry_render(tokenizer, prompts("1+1?"), FORMATS["sage"], say=quiet)
-    assert any("starts differently than a generation starts" in w and "<think>" in w for w in found.warnings)
+    assert any("a demonstration starts differently than a generation" in w and "<think>" in w for w in found.warnings)
     assert any("ends an assistant's turn with '<|im_end|>'" in w and "'</s>'" in w for w in found.warnings)
     with pytest.raises(ConfigError, match="starts differently than a generation"):
         dry_render(tokenizer, prompts("1+1?"), FORMATS["sage"], strict=True, say=quiet)

@@ -156,7 +156,7 @@ def test_the_loss_of_the_whole_text_is_one_word_away(base: Path, rows: Path, tmp
 def test_what_is_said_before_the_training(trained: tuple[FinetuneConfig, Path, list[str]]):
     said = "\n".join(trained[2])
     assert "no chat template" in said and "no pad token" in said
-    assert "rows to learn from: 10 of 10; left out: none" in said
+    assert "training rows: 10 of 10; dropped: none" in said
     assert "<start_working_out>" in said and "---- prompt 0: " in said
 
 
@@ -291,12 +291,12 @@ def test_the_filter_leaves_out_and_counts(base: Path):
     assert [row["prompt"][-1]["content"] for row in found.rows] == ["p" * 10]  # a prompt of half the length still fits
     assert list(found.dropped.values()) == [1, 1, 1]
     assert str(found).startswith(
-        "rows to learn from: 1 of 4; left out: 1 whose answer is no number (numeric_answers); 1 w"
+        "training rows: 1 of 4; dropped: 1 whose answer is not a number (numeric_answers); 1 w"
     )
     assert [why.split("(")[1].rstrip(")") for why in found.dropped] == [
         "numeric_answers",
         "max_length / 2",
-        "max_length",
+        "max_length), whose answer would be truncated",
     ]
     assert len(select(rows, tokenizer, form, replace(config, numeric_answers=False)).rows) == 2
     with pytest.raises(DataError, match="no training row is left"):
@@ -384,7 +384,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(base: Path, rows: Path,
     broken.model.norm.weight.data.fill_(float("nan"))
     broken.save_pretrained(tmp_path / "broken")
     byte_tokenizer().save_pretrained(tmp_path / "broken")
-    with pytest.raises(TrainingDiverged, match="nan at step 0; no weight has moved"):
+    with pytest.raises(TrainingDiverged, match="nan at step 0; no weight was changed"):
         run(recipe(tmp_path / "broken", rows), tmp_path / "run")
 
 
