@@ -84,7 +84,7 @@ def _points(rivals: Sequence[Lines]) -> list[_Point]:
 
 
 def on_hull(pass1: float, rivals: Sequence[Lines]) -> Place | None:
-    """The best mixture per problem with at least this pass@1; None where no rival was evaluated at one temperature in all its seeds.
+    """The best mixture per problem with at least this pass@1; None where no rival has a temperature that all its seeds share.
 
     A point is a rival at a temperature, its scores means over all seeds. Beyond the highest pass@1 the result is the highest
     pass@k, at price 0.
@@ -158,10 +158,10 @@ def compare_hull(found: AboveHull, *, level: float = 0.95) -> Comparison:
 
     low    the lowest of Student's low ends over all policies and mixtures, at the place's price: "better" is to be ahead of each
            (an intersection-union test: Berger 1982, Technometrics 24, 295; no correction among them is needed).
-    high   cross-fitted over seeds: for each seed the rival is the policy that is best on the *other* seeds, so that its noise is not
-           taken for height; the largest of Student's high ends over all prices, so that "worse" is to be behind at every price.
-           Single policies alone: a mixture of independently trained policies gains by averaging their noise, which would make
-           identical methods "worse". At most the arm's own score.
+    high   cross-fitted over seeds: for each seed the rival is the policy that is best on the *other* seeds, so that its noise is
+           not taken for height; the largest of Student's high ends over all prices, so that "worse" is to be behind at every
+           price. Single policies alone: a mixture of independently trained policies gains by averaging their noise, which would
+           make identical methods "worse". At most the arm's own score.
 
     A t interval of the gaps seed by seed would hold the truth in 57 to 70 % where pass@k is steep, because the noise of pass@1
     moves the place. Error rates of both ends: `python -m lab hull`.

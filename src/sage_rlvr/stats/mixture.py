@@ -2,9 +2,9 @@
 
 A mixture with weights w solves problem i with probability p_i(w) = sum over policies j of w_j p_ij in one completion, and in k with
 1 - (1 - p_i(w))^k. Its mean over problems and training seeds is concave in w, and pass@1 is linear, so that the best weights at
-equal pass@1 are a small convex problem. It is solved over all policies at once (`best_mixture`), with a bound on what is left: pairs
-of policies do not always suffice (`python -m lab hull`). Two runs with the same training seed are one policy of each rival; runs
-with different training seeds are never mixed.
+equal pass@1 are a small convex problem. It is solved over all policies at once (`best_mixture`), with a bound on what is left,
+since pairs of policies do not always suffice (`python -m lab hull`). Weights are the same for all training seeds; runs of different
+rivals are mixed seed by seed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ def best_mixture(ps: ArrayLike, pass1: float, k: int) -> Mixture:
     highest pass@k, at price 0.
     """
     table = check_probabilities(np.asarray(ps, dtype=float).reshape(-1), "ps").reshape(np.shape(ps))
-    cells, ones = table.reshape(len(table), -1), table.mean(axis=(1, 2))
+    return climb(table.reshape(len(table), -1), table.mean(axis=(1, 2)), pass1, k)
+
+
+def climb(cells: Floats, ones: Floats, pass1: float, k: int) -> Mixture:
+    """`best_mixture` of policies with probabilities `cells` (J, M) and pass@1 `ones` (J,)."""
     weights, height, price = best_line(pass1, ones, np.array([_passk(one, k) for one in cells]))
     active, slack = weights > 0, np.inf
     for _ in range(ROUNDS):
@@ -55,9 +59,8 @@ def best_mixture(ps: ArrayLike, pass1: float, k: int) -> Mixture:
         if slack <= SLACK:
             break
         active |= toward > 0
-        better = _best_of(cells[active], ones[active], weights[active], pass1, k)
         found = np.zeros(len(weights))
-        found[active] = better
+        found[active] = _best_of(cells[active], ones[active], weights[active], pass1, k)
         if _passk(found @ cells, k) <= height:  # the solver stopped short
             found = _on_the_way(cells, weights, toward, k)
         if (reached := _passk(found @ cells, k)) <= height:
@@ -168,8 +171,8 @@ def mixture_pass_at_k(n: Sequence[int], right: ArrayLike, weights: ArrayLike, k:
     """Unbiased pass@k (N,) of a mixture per completion from samples of its J policies: right (J, N) among n (J,) completions each.
 
     Of k completions the policies draw (m_1, ..., m_J), a multinomial with these weights; policy j misses in m_j with the unbiased
-    C(n - c, m_j) / C(n, m_j), and the samples of the policies are independent. One policy gives `pass_at_k`. DataError where a policy
-    has fewer than k samples.
+    C(n - c, m_j) / C(n, m_j), and the samples of the policies are independent. One policy gives `pass_at_k`. DataError where a
+    policy has fewer than k samples.
     """
     counts, w = np.atleast_2d(np.asarray(right)), np.asarray(weights, dtype=float)
     if counts.shape[0] != len(w) or len(n) != len(w) or not np.isclose(w.sum(), 1) or (w < 0).any():
