@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from lab.floor import DRAWS, WORLDS
 from sage_rlvr.cli.session import Command, Session
+from sage_rlvr.results.probabilities import NAME, Kept, load_probabilities
 from sage_rlvr.stats.comparison import paired_seeds
 from sage_rlvr.stats.hull import PRICES, TINY, AboveHull, compare_hull
 from sage_rlvr.stats.intervals import wilson
@@ -183,16 +184,34 @@ class Hull(Command):
         worlds: dict[str, Floats] = {}
         for path in sorted(EXPERIMENTS.glob("*/summary.json")):
             summary = json.loads(path.read_text(encoding="utf-8"))
-            world = world_of(summary) if summary.get("room") else None
-            if world is None:
+            world, kept = world_of(summary), (path.parent / NAME).is_file()
+            if not summary.get("room") or not (world or kept):
                 continue
-            if world not in worlds:
+            if world and world not in worlds and not kept:
                 base, guesses = untrained_policies(world, session)
                 worlds[world] = np.concatenate([base, guesses[None]])
-            session.say(f"\n{path.parent.name}\n", HEADS, "|---" * HEADS.count(" | ") + "|---|")
-            for line in stored_lines(summary, worlds[world]):
-                session.say(line)
+            lines = kept_lines(summary, load_probabilities(path.parent)) if kept else stored_lines(summary, worlds[world or ""])
+            session.say(f"\n{path.parent.name}\n", HEADS, "|---" * (HEADS.count(" | ") + 1) + "|", *lines)
         return 0
+
+
+def kept_lines(summary: dict[str, Any], kept: Kept) -> Iterator[str]:
+    """Of each candidate in pass@8 and pass@256: its lead over the best mixture per completion, from the probabilities that are kept
+    beside a summary."""
+    names = {arm["label"] for arm in summary["arms"].values()}
+    others = sorted({arm for arm, _ in kept} - names)  # the base, and the guesser where it is known
+    for room in summary["room"]:
+        if not room["metric"].startswith("pass@"):
+            continue
+        rivals = next(e["arms"] for e in summary["baselines"] if e["name"] == room["envelope"])
+        seeds = sorted(set.intersection(*({seed for arm, seed in kept if arm == name} for name in (room["arm"], *rivals))))
+        own, *them = ([kept[name, seed] for seed in seeds] for name in (room["arm"], *rivals))
+        found = above_mixtures(own, [*them, *([kept[name, 0]] * len(seeds) for name in others)], int(room["metric"][5:]))
+        if found is not None:
+            c = compare_hull(found)
+            d = c.difference
+            height = f"{found.place.height:.4f} | {d.value:+.4f} ({d.low:+.4f} to {d.high:+.4f}, {c.outcome})"
+            yield f"| {room['arm']} | {room['metric']} | {c.mean_a:.4f} | | {height} |"
 
 
 def world_of(summary: dict[str, Any]) -> str | None:

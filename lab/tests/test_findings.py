@@ -19,7 +19,7 @@ EXPERIMENTS = ROOT / "lab" / "experiments"
 BEST, TEMPERED = "each at its best temperature", "base tempered over whole completions"
 SAME = "at the same raw KL"
 RFT = "RFT, distinct answers of the base"
-HULL, MAXRL = "at equal pass@1 on their convex hull (first at T = 1)", "MaxRL, k3 in the loss, beta 0.025"
+HULL, MAXRL = "at equal pass@1, mixture per problem (first at T = 1)", "MaxRL, k3 in the loss, beta 0.025"
 SAMES = (f"pass@1 {SAME}", f"pass@256 {SAME}")
 BOTH, HULLS = ("pass@1", "pass@256"), (f"pass@8 {HULL}", f"pass@256 {HULL}")
 EFFECTS = [  # how the line begins, folder of lab/experiments, a, b, metrics in the order of the line, the arm whose mean q stands there

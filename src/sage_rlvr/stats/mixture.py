@@ -49,8 +49,8 @@ def best_mixture(ps: ArrayLike, pass1: float, k: int) -> Mixture:
 
 def climb(cells: Floats, ones: Floats, pass1: float, k: int) -> Mixture:
     """`best_mixture` of policies with probabilities `cells` (J, M) and pass@1 `ones` (J,)."""
-    weights, height, price = best_line(pass1, ones, np.array([_passk(one, k) for one in cells]))
-    active, slack = weights > 0, np.inf
+    weights, _, price = best_line(pass1, ones, np.array([_passk(one, k) for one in cells]))
+    height, active, slack = _passk(weights @ cells, k), weights > 0, np.inf  # at least that of the line: pass@k is concave
     for _ in range(ROUNDS):
         slopes = k * (cells @ (1 - weights @ cells) ** (k - 1)) / cells.shape[1]
         # pass@k is concave: no weights lie above its tangent, whose best weights are those of two points
