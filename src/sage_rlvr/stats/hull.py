@@ -158,10 +158,10 @@ def compare_hull(found: AboveHull, *, level: float = 0.95) -> Comparison:
 
     low    the lowest of Student's low ends over all policies and mixtures, at the place's price: "better" is to be ahead of each
            (an intersection-union test: Berger 1982, Technometrics 24, 295; no correction among them is needed).
-    high   cross-fitted over seeds: for each seed the rival is the policy that is best on the *other* seeds, so that its noise is
-           not taken for height; the largest of Student's high ends over all prices, so that "worse" is to be behind at every
-           price. Single policies alone: a mixture of independently trained policies gains by averaging their noise, which would
-           make identical methods "worse". At most the arm's own score.
+    high   cross-fitted: for each seed the rival is the policy that is best on the *other* seeds, so that its noise is not taken
+           for height, with the largest of these policies' errors; the largest over all prices, so that "worse" is to be behind
+           at every price. Single policies alone: a mixture of independently trained policies gains by averaging their noise,
+           which would make identical methods "worse". At most the arm's own score.
 
     A t interval of the gaps seed by seed would hold the truth in 57 to 70 % where pass@k is steep, because the noise of pass@1
     moves the place. Error rates of both ends: `python -m lab hull`.
@@ -189,8 +189,9 @@ def _error(leads: Floats) -> Floats:
 
 
 def _cross_fitted(leads: Floats) -> tuple[Floats, Floats]:
-    """(mean, standard error) over seeds of leads (points, seeds, prices), at every price; for each seed the lead is that of the
-    point with the least mean lead on the other seeds."""
-    others = (leads.sum(axis=1, keepdims=True) - leads).argmin(axis=0)
-    fitted = np.take_along_axis(leads, others[None], axis=0)  # (1, seeds, prices)
-    return fitted.mean(axis=1)[0], _error(fitted)[0]
+    """(mean over seeds, error) at every price, from leads (points, seeds, prices): for each seed the lead over the point that has
+    the least mean lead on the other seeds, and the largest error of these points. The scatter between seeds is no error here, since
+    points differ from each other."""
+    best = (leads.sum(axis=1, keepdims=True) - leads).argmin(axis=0)
+    held_out = np.take_along_axis(leads, best[None], axis=0)[0]
+    return held_out.mean(axis=0), np.take_along_axis(_error(leads), best, axis=0).max(axis=0)
