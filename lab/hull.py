@@ -8,7 +8,7 @@ about .21, .61, .99; a training seed adds N(0, .07^2) to all of them and N(0, .5
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 from lab.floor import DRAWS, WORLDS
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.results.probabilities import NAME, Kept, load_probabilities
-from sage_rlvr.stats.comparison import paired_seeds
-from sage_rlvr.stats.hull import PRICES, TINY, AboveHull, compare_hull
+from sage_rlvr.stats.comparison import Comparison, paired_seeds
+from sage_rlvr.stats.frontier import FrontierPoint
+from sage_rlvr.stats.hull import PRICES, TINY, AboveHull, above_hull, compare_hull
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.stats.laws import t_ppf
 from sage_rlvr.stats.mixture import Table, above_mixtures, best_mixture, climb
 
 Floats = NDArray[np.float64]
-HEADS = "| candidate | metric | score | mixture per problem | per completion, at least | lead, at most |"
+HEADS = "| candidate | metric | score | mixture per problem | lead over it | per completion | lead over it |"
 EXPERIMENTS = Path(__file__).parent / "experiments"
 SEED, PROBLEMS = 20_261_126, 100
 DIFFICULTY = np.random.default_rng(SEED).normal(-1.9, 1.45, PROBLEMS)
@@ -148,7 +149,7 @@ def least_height(untrained: Floats, pass1: float, fast: float, k: int) -> float:
 
 
 def stored_lines(summary: dict[str, Any], untrained: Floats) -> Iterator[str]:
-    """Of each candidate in pass@8 and pass@256: its score, the best mixture per problem, what one per completion has at least."""
+    """Of each candidate in pass@8 and pass@256: the best mixture per problem, and what one per completion has at least."""
     arms = {arm["label"]: arm for arm in summary["arms"].values()}
     for row in summary["room"]:
         if not row["metric"].startswith("pass@"):
@@ -157,11 +158,27 @@ def stored_lines(summary: dict[str, Any], untrained: Floats) -> Iterator[str]:
         fast = max(point["pass1"] for name in rivals for point in arms[name]["frontier"])
         if fast < row["pass1"]:
             continue
-        least = least_height(untrained, row["pass1"], fast, int(row["metric"][5:]))
-        known = max(row["best"], least)
-        yield (
-            f"| {row['arm']} | {row['metric']} | {row['own']:.4f} | {row['best']:.4f} | {least:.4f} | {row['own'] - known:+.4f} |"
-        )
+        k = int(row["metric"][5:])
+        known = max(row["best"], least_height(untrained, row["pass1"], fast, k))
+        lead = f"{row['own'] - row['best']:+.4f}"
+        if k == max(summary["ks"]) and (again := crossfitted(summary, row)) is not None:
+            lead = f"{again.difference.value:+.4f} ({again.difference.low:+.4f} to {again.difference.high:+.4f}, {again.outcome})"
+        cells = (f"{row['own']:.4f}", f"{row['best']:.4f}", lead, f"at least {known:.4f}", f"at most {row['own'] - known:+.4f}")
+        yield "| " + " | ".join((row["arm"], row["metric"], *cells)) + " |"
+
+
+def crossfitted(summary: Mapping[str, Any], room: Mapping[str, Any]) -> Comparison | None:
+    """The largest pass@k of a candidate against the mixture per problem, again from the scores of each seed."""
+    arms = {arm["label"]: arm["frontier_by_seed"] for arm in summary["arms"].values() if "frontier_by_seed" in arm}
+    names = [room["arm"], *next(e["arms"] for e in summary["baselines"] if e["name"] == room["envelope"])]
+    seeds = sorted(set.intersection(*(set(arms[name]) for name in names)), key=int)
+    lines = [[[_point(one) for one in arms[name][seed]] for seed in seeds] for name in names]
+    found = above_hull(lines[0], lines[1:])
+    return None if found is None else compare_hull(found)
+
+
+def _point(tree: Mapping[str, float]) -> FrontierPoint:
+    return FrontierPoint(temperature=tree["temperature"], pass1=tree["pass1"], passk=tree["passk"])
 
 
 @dataclass(frozen=True)
@@ -210,8 +227,8 @@ def kept_lines(summary: dict[str, Any], kept: Kept) -> Iterator[str]:
         if found is not None:
             c = compare_hull(found)
             d = c.difference
-            height = f"{found.place.height:.4f} | {d.value:+.4f} ({d.low:+.4f} to {d.high:+.4f}, {c.outcome})"
-            yield f"| {room['arm']} | {room['metric']} | {c.mean_a:.4f} | | {height} |"
+            lead = f"{d.value:+.4f} ({d.low:+.4f} to {d.high:+.4f}, {c.outcome})"
+            yield f"| {room['arm']} | {room['metric']} | {c.mean_a:.4f} | | | {found.place.height:.4f} | {lead} |"
 
 
 def world_of(summary: dict[str, Any]) -> str | None:
