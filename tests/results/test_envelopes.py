@@ -19,7 +19,7 @@ from sage_rlvr.render.build import write_summary
 from sage_rlvr.results.comparisons import GUESSER, always_allowed, compare
 from sage_rlvr.results.comparisons import above as read_above
 from sage_rlvr.results.metric import Metric
-from sage_rlvr.results.probabilities import load_probabilities
+from sage_rlvr.results.probabilities import load_probabilities, save_probabilities
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.stored import design_of_summary, read_summary
 from sage_rlvr.results.summary import summary_of
@@ -221,6 +221,7 @@ def test_every_probability_is_kept_beside_the_summary(folder: Path) -> None:
     results = Results.read(str(folder))
     (envelope,) = results.design.baselines
     summary = write_summary(folder)
+    assert save_probabilities(results, folder) == folder / "probabilities.npz"
     kept = load_probabilities(folder)
     assert set(kept) == {(arm, seed) for arm, seed, task in results.records if not task}
     for (arm, seed), table in kept.items():

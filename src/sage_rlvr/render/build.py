@@ -27,7 +27,6 @@ from sage_rlvr.render.markup import as_script, escaped, fenced, plain, tabled, t
 from sage_rlvr.render.style import dark_twins, looks, png_of, svg_of
 from sage_rlvr.results import Results
 from sage_rlvr.results.page import page_of
-from sage_rlvr.results.probabilities import save_probabilities
 from sage_rlvr.results.tables import frame_of
 from sage_rlvr.runs import write_json_atomic, write_text_atomic
 from sage_rlvr.text import visible
@@ -139,11 +138,9 @@ def asset(name: str) -> str:
 
 
 def write_summary(path: Path) -> dict[str, Any]:
-    """Write summary.json, summary.md and, of exact records, probabilities.npz into a folder; returns the summary."""
-    results = Results.read(path)
-    page = Page(page_of(results, brief=True))
+    """Write summary.json and summary.md into a folder; returns the summary."""
+    page = Page(page_of(Results.read(path), brief=True))
     found: dict[str, Any] = page.values["summary"]
-    save_probabilities(results, path)
     write_json_atomic(path / "summary.json", found)
     write_text_atomic(path / "summary.md", page.markdown())
     return found
