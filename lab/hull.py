@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +193,7 @@ class Hull(Command):
     def execute(self, session: Session) -> int:
         if self.stored:
             return self._stored(session)
-        for line in (*error_rates(self.draws, CELLS), "", *pairs_and_all(max(10, self.draws // 10))):
+        for line in chain(error_rates(self.draws, CELLS), [""], pairs_and_all(max(10, self.draws // 10))):
             session.say(line)
         return 0
 
