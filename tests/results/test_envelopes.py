@@ -12,12 +12,13 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from frozen.folders import write_sweep
+from frozen.folders import write_stores, write_sweep
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.experiments.design import DesignSpec
 from sage_rlvr.render.build import write_summary
 from sage_rlvr.results.comparisons import GUESSER, always_allowed, compare
 from sage_rlvr.results.comparisons import above as read_above
+from sage_rlvr.results.design import Envelope
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.probabilities import load_probabilities, save_probabilities
 from sage_rlvr.results.read import Results
@@ -240,6 +241,23 @@ def test_every_probability_is_kept_beside_the_summary(folder: Path) -> None:
     (folder / "probabilities.npz").write_bytes(b"no")
     with pytest.raises(DataError, match="probabilities"):
         load_probabilities(folder)
+
+
+def test_candidates_are_compared_with_mixtures_from_samples_too(tmp_path: Path) -> None:
+    """SAGE against GRPO over three training seeds of 16 samples: pass@8 and pass@16 at temperature 1."""
+    out = write_stores(tmp_path)
+    arms = (f"{name}=" + ",".join(f"{out}/{name}-sums-T1-s{seed}" for seed in (0, 1, 2)) for name in ("GRPO", "SAGE"))
+    results = Results.read(*arms)
+    results.design = replace(results.design, baselines=(Envelope(name="G", arms=("GRPO",)),))
+    rows = [row for row in compare(results) if row.why == "envelope" and row.metric.temperature == 1]
+    assert {(row.a, row.task, row.metric.k) for row in rows} >= {("SAGE", "sums", 8), ("SAGE", "sums", 16)}
+    for row in rows:
+        both = [results.scores(name, row.task, 1.0) for name in ("SAGE", "GRPO")]
+        own, rival = (float(side.passes([row.metric.k or 0]).mean()) for side in both if side is not None)
+        assert row.comparison.mean_a == pytest.approx(own)
+        ones = [float(side.passes([1]).mean()) for side in both if side is not None]
+        assert row.comparison.difference.value <= own - rival + 1e-9 or ones[1] < ones[0]  # GRPO is in its own mixture
+        assert row.comparison.over == "training seeds" and row.comparison.difference.n == 3
 
 
 def test_an_envelope_is_read_over_the_seeds_that_all_have(folder: Path) -> None:

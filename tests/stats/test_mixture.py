@@ -13,7 +13,13 @@ from scipy.stats import binom
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.frontier import frontier
 from sage_rlvr.stats.hull import AboveHull, compare_hull, on_hull
-from sage_rlvr.stats.mixture import above_mixtures, best_mixture, mixture_pass_at_k, on_mixtures
+from sage_rlvr.stats.mixture import (
+    above_mixtures,
+    above_mixtures_of_counts,
+    best_mixture,
+    mixture_pass_at_k,
+    on_mixtures,
+)
 from sage_rlvr.stats.passk import pass_at_k
 
 A, B = [0.8, 0.0], [0.0, 0.8]  # each solves one of two problems
@@ -156,3 +162,29 @@ def test_a_mixture_from_counts_is_unbiased() -> None:
             law = np.prod([binom.pmf(c, size, p) for c, size, p in zip(counts, n, ps, strict=True)])
             mean += law * mixture_pass_at_k(n, np.array(counts)[:, None], weights, k)[0]
         assert mean == pytest.approx(1 - (1 - weights @ ps) ** k, abs=1e-12)
+
+
+def test_a_comparison_from_counts_by_hand() -> None:
+    """Two rivals with 2 of 4 right on one problem each: half of both has p = 1/4 on both. The arm has 1 of 4 on both, the same; two
+    completions of the mixture miss with (1/4)(1/6) + (1/2)(1/2) + (1/4) = 13/24, of the arm with (3/4)(2/3) = 1/2."""
+    own, one, two = ([{1.0: (4, right)}] * 3 for right in ([1, 1], [2, 0], [0, 2]))
+    found = above_mixtures_of_counts(own, [one, two], 2)
+    assert found is not None and {share.rival: share.weight for share in found.place.best} == pytest.approx({0: 0.5, 1: 0.5})
+    assert found.mixed == pytest.approx(np.broadcast_to([0, 13 / 24 - 1 / 2], (1, 3, 2)))
+    assert found.ahead[0, 0] == pytest.approx([0, 0.5 - (1 - 1 / 6) / 2])
+    assert above_mixtures_of_counts(own, [one, two], 2, temperature=0.5) is None
+
+
+def test_counts_come_to_the_exact_leads_with_many_samples() -> None:
+    rng, n, k = np.random.default_rng(0), 4000, 8
+    ps = rng.uniform(0.02, 0.3, (4, 3, 20))
+    exact = [[{1.0: row} for row in arm] for arm in ps]
+    counts = [[{1.0: (n, rng.binomial(n, row))} for row in arm] for arm in ps]
+    true, found = above_mixtures(exact[0], exact[1:], k), above_mixtures_of_counts(counts[0], counts[1:], k)
+    assert true is not None and found is not None
+    assert found.mixed[0] == pytest.approx(true.mixed[0], abs=0.02) and found.ahead == pytest.approx(true.ahead, abs=0.02)
+    alone = above_mixtures_of_counts(counts[0][:1], [arm[:1] for arm in counts[1:]], k)
+    assert alone is not None and alone.mixed.shape == (1, 20, 2) and alone.over == "problems"
+    compared = compare_hull(alone)
+    assert (compared.over, compared.difference.over, compared.difference.n) == ("problems", "problems", 20)
+    assert compared.difference.low <= compared.difference.value <= compared.difference.high

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ from sage_rlvr.stats import comparison as paired_by
 from sage_rlvr.stats import frontier as frontiers
 from sage_rlvr.stats.comparison import Comparison, Reason, holm, paired, paired_seeds
 from sage_rlvr.stats.hull import AboveHull, above_hull, compare_hull
-from sage_rlvr.stats.mixture import Table, above_mixtures
+from sage_rlvr.stats.mixture import Table, above_mixtures, above_mixtures_of_counts
 from sage_rlvr.stats.tempered import power_frontier, power_table
 
 Family = Literal["primary", "exploratory"]
@@ -401,6 +402,29 @@ def _sampled(results: Results) -> Iterator[Row]:
         for pair in pairs:
             if not (results.seeds(pair[0]) and results.seeds(pair[1])):
                 yield from _of_counts(results, pair, task)
+        for envelope, name in product(results.design.baselines, results.design.candidates):
+            yield from _envelope_of_counts(results, name, envelope, task)
+
+
+def _envelope_of_counts(results: Results, name: str, envelope: Envelope, task: str) -> Iterator[Row]:
+    """A candidate against the best mixture of a set of baselines, from samples; the base is allowed in the mixture."""
+    found: dict[str, dict[int, dict[float, frontiers.Counts]]] = {}
+    for c in results.counts:
+        if c.task == task:
+            found.setdefault(c.store.arm, {}).setdefault(c.store.seed or 0, {})[c.temperature] = (c.n, c.right)
+    names = (name, *envelope.arms)
+    if results.seeds(name) or not all(one in found for one in names):
+        return
+    seeds = sorted(set.intersection(*(set(found[one]) for one in names)))
+    own, *rivals = ([found[one][seed] for seed in seeds] for one in names)
+    others = [list(found[BASE].values())[:1] * len(seeds)] if BASE in found and BASE not in names else []
+    largest = min(results.k, *(c.n for c in results.counts if c.task == task))
+    for metric in (replace(one, k=one.k or largest) for one in ABOVE if one.at == "mixture"):
+        if (metric.k or 0) > largest or not seeds:
+            continue
+        above = above_mixtures_of_counts(own, [*rivals, *others], metric.k or 0, metric.temperature)
+        if above is not None:
+            yield _row((name, envelope.name, "envelope"))(task=task, metric=metric, comparison=compare_hull(above))
 
 
 def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sage_rlvr.stats.comparison import Comparison, outcome_of, paired_seeds
+from sage_rlvr.stats.comparison import Comparison, Level, outcome_of, paired_seeds
 from sage_rlvr.stats.frontier import FrontierPoint, at_temperature
 from sage_rlvr.stats.laws import t_ppf, t_sf
 
@@ -54,7 +54,7 @@ class AboveHull:
 
     ahead: (points, seeds, 2), how far the arm is ahead of every rival at every temperature, in pass@1 and in pass@k. mixed: the
     same of the best mixture per completion and of mixtures near it, (mixtures, seeds, 2); empty for mixtures per problem, whose
-    leads lie between those of their policies.
+    leads lie between those of their policies. over: what the second axis counts; of one training seed the problems.
     """
 
     place: Place
@@ -62,6 +62,7 @@ class AboveHull:
     arm: tuple[float, ...]
     ahead: Floats
     mixed: Floats = field(default_factory=lambda: np.zeros((0, 1, 2)))
+    over: Level = "training seeds"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +152,8 @@ def above_hull(arm: Lines, rivals: Sequence[Lines], temperature: float = 1.0) ->
 
 
 def compare_hull(found: AboveHull, *, level: float = 0.95) -> Comparison:
-    """pass@k of the arm minus the best mixture at its pass@1, over training seeds; the interval holds also where pass@k is steep.
+    """pass@k of the arm minus the best mixture at its pass@1, over training seeds (of one seed over problems); the interval
+    holds also where pass@k is steep.
 
     A lead is how far the arm is ahead of one policy or mixture in pass@k + price * pass@1. The gap is the least lead at the place's
     price. The mixture is fitted to the same seeds, which favors the rivals, so the two ends come from two procedures:
@@ -171,6 +173,7 @@ def compare_hull(found: AboveHull, *, level: float = 0.95) -> Comparison:
     every = np.concatenate([single[..., 0], found.mixed @ (found.place.price, 1.0)]) if len(found.mixed) else single[..., 0]
     means = every.mean(axis=1)
     binding = paired_seeds(every[int(means.argmin())], np.zeros(seeds), level=level)
+    binding = replace(binding, over=found.over, difference=replace(binding.difference, over=found.over))
     value, arm = float(means.min()), float(np.mean(found.arm))
     if not binding.known:
         return replace(binding, mean_a=arm, mean_b=arm - value)

@@ -17,6 +17,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.stats.frontier import Counts
 from sage_rlvr.stats.hull import AboveHull, Place, best_line, shares
 from sage_rlvr.stats.passk import check_probabilities, exact_pass_at_k, pass_at_k
 
@@ -198,3 +199,46 @@ def _binomials(k: int, share: float) -> Floats:
     """(k + 1, k + 1): row m has the probability of j among m draws."""
     m = np.arange(k + 1)
     return np.asarray(scipy.stats.binom.pmf(m[None], m[:, None], share))
+
+
+def above_mixtures_of_counts(
+    arm: Sequence[Mapping[float, Counts]], rivals: Sequence[Sequence[Mapping[float, Counts]]], k: int, temperature: float = 1.0
+) -> AboveHull | None:
+    """`above_mixtures` from samples: temperature -> (n, right ones (N,)), of the arm and of each rival a table per training seed.
+
+    Weights are chosen at the estimated p = c / n, which favors the rivals as every choice on the same data does; pass@1 and pass@k
+    of each policy and of the mixture are unbiased. Of one training seed the leads are those of the problems, so that the interval
+    holds the problems and their samples.
+    """
+    names, estimated = _policies([[_shares(table) for table in rival] for rival in rivals])
+    if not arm or not names or not all(temperature in table for table in arm):
+        return None
+    own = np.array([_scores(*table[temperature], k) for table in arm])  # (seeds, problems, 2)
+    best = best_mixture(estimated, float(own[..., 0].mean()), k)
+    drawn = [[rivals[i][seed][t] for i, t in names] for seed in range(len(arm))]
+    single = np.array([[_scores(*one, k) for one in policies] for policies in drawn])  # (seeds, policies, problems, 2)
+    many = [
+        mixture_pass_at_k([n for n, _ in policies], [np.asarray(right) for _, right in policies], best.weights, k)
+        for policies in drawn
+    ]
+    mixed = np.stack([np.tensordot(single[..., 0], best.weights, (1, 0)), np.array(many)], axis=2)
+    alone = len(arm) == 1
+    ahead = np.moveaxis(own[:, None] - single, 1, 0)  # (policies, seeds, problems, 2)
+    behind = own - mixed
+    return AboveHull(
+        place=_place(best, names),
+        pass1=tuple(own[..., 0].mean(axis=1).tolist()),
+        arm=tuple(own[..., 1].mean(axis=1).tolist()),
+        ahead=ahead[:, 0] if alone else ahead.mean(axis=2),
+        mixed=behind if alone else behind.mean(axis=1)[None],
+        over="problems" if alone else "training seeds",
+    )
+
+
+def _shares(table: Mapping[float, Counts]) -> dict[float, Floats]:
+    return {t: np.asarray(right) / n for t, (n, right) in table.items()}
+
+
+def _scores(n: int, right: ArrayLike, k: int) -> Floats:
+    """Unbiased pass@1 and pass@k (N, 2)."""
+    return np.stack([np.atleast_1d(np.asarray(pass_at_k(n, right, tries), dtype=float)) for tries in (1, k)], axis=1)
