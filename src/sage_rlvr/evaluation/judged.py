@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sage_rlvr.evaluation.lm_eval.incoming import UNJUDGED
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.sample import ESCAPED, unescape
 from sage_rlvr.tasks.base import NO_ANSWER
@@ -40,8 +41,9 @@ def reasons_of(store: SampleStore, n: int | None = None) -> Reasons:
 def elsewhere_in(store: SampleStore, n: int | None = None, judge: JudgeAt | None = None) -> Elsewhere | None:
     """Where whole samples without an answer have one, of `LOOKED` at most; None for tasks that read no place of a text.
 
-    judge: gives verdicts at another place; None where no golds are at hand."""
-    if store.identity.prompt not in FORMATS:
+    judge: gives verdicts at another place; None where no golds are at hand.
+    """
+    if judge is None and store.identity.prompt not in FORMATS:
         return None
     rows = store.lists(("problem", "text", "verdict", "reason", "finish"), n=n)
     columns = ([*map(unescape, rows[name])] if name in ESCAPED else rows[name] for name in rows)
@@ -59,10 +61,19 @@ def elsewhere_in(store: SampleStore, n: int | None = None, judge: JudgeAt | None
     return elsewhere([text for _, text in some], None if judge is None else at)
 
 
-def problems_in(store: SampleStore, reasons: Reasons, n: int | None = None, *, place: str = "", judge: JudgeAt | None = None) -> list[str]:
-    """A sentence for each fraction above a half, of the first n samples of each problem."""
+def problems_in(
+    store: SampleStore, reasons: Reasons, n: int | None = None, *, place: str = "", judge: JudgeAt | None = None
+) -> list[str]:
+    """A sentence for each fraction above a half, of the first n samples of each problem; [] for an import that nobody judged."""
+    if {reason for _, reason, _ in reasons.counted} == {UNJUDGED}:
+        return []
     found = reasons.problems(place=place, found=lambda: elsewhere_in(store, n, judge), limit="--max-new-tokens")
     return [sentence for _, sentence in found]
+
+
+def judged_at(golds: Mapping[str, str]) -> JudgeAt:
+    """By the mathematics verifier, against the gold of each problem."""
+    return lambda pairs, reading: shared().verify([(text, golds[problem]) for problem, text in pairs], **reading)
 
 
 def judged_by(items: Sequence[tuple[str, str]], reading: Mapping[str, Any]) -> list[Judged]:

@@ -38,7 +38,7 @@ from sage_rlvr.stats.samples.patterns import pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_excess, perplexity_tails
 from sage_rlvr.stats.tempered import reweighted
 from sage_rlvr.tasks import known_task
-from sage_rlvr.verifiers import UNANSWERED
+from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import NO_ANSWER, UNDECIDED
 
 SAMPLED_POWERS = (1.5, 2.0, 4.0)  # of whole completions; sharper ones leave too few effective samples
@@ -144,8 +144,8 @@ def report_lines(
         return [*lines, ends, *_token_lines(drawn)]
     c = counts.right
     covers = [f"{tau:g}: {cell(share_interval(np.asarray(cover_at_tau(n, c, tau))))}" for tau in TAUS]
-    why = reasons.often
-    none = drawn.sums([label == "wrong" and reason in UNANSWERED for label, reason in zip(drawn["verdict"], drawn["reason"], strict=True)])
+    none = drawn.sums([Verdict(*said).unanswered for said in zip(drawn["verdict"], drawn["reason"], strict=True)])
+    over = f"(over {len(counts.problems)} problems)"
     return [
         *problems_in(store, reasons, n, place=place, judge=judge),
         *lines,
@@ -153,9 +153,9 @@ def report_lines(
         f"avg@{n}     {cell(passk_interval(n, c, 1))}",
         "Cover@tau  " + "  ".join(covers),
         LEGEND,
-        f"no answer  {_share(none, counts.n)} (over {len(counts.problems)} problems), counted as wrong{why(NO_ANSWER)}",
+        f"no answer  {_share(none, counts.n)} {over}, counted as wrong{reasons.often(NO_ANSWER)}",
         ends,
-        f"undecided  {_share(counts.undecided, counts.n)} (over {len(counts.problems)} problems), counted as not right{why(UNDECIDED)}",
+        f"undecided  {_share(counts.undecided, counts.n)} {over}, counted as not right{reasons.often(UNDECIDED)}",
         *_tempered_lines(drawn),
         *_token_lines(drawn),
     ]

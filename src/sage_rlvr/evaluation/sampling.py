@@ -27,7 +27,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import generate_episodes
-from sage_rlvr.evaluation.judged import Judged, JudgeAt
+from sage_rlvr.evaluation.judged import JudgeAt, Judged
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import own_of, said_of
 from sage_rlvr.models.episodes import positions_of

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sage_rlvr.tasks.base import NO_ANSWER, Said
+from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import Elsewhere, elsewhere, place_in_words
 
 
@@ -15,9 +16,9 @@ def read_at(task: Any) -> str:
     return place_in_words(reading["answer_in"], reading["tag"]) if reading else ""
 
 
-def elsewhere_of(task: Any, pairs: Sequence[tuple[Any, Said]], verdicts: Sequence[Any]) -> Elsewhere | None:
-    """`elsewhere` of the whole completions without an answer among (problem, completion), judged by the task; None for a task without
-    `reading`. verdicts: with label and reason."""
+def elsewhere_of(task: Any, pairs: Sequence[tuple[Any, Said]], verdicts: Sequence[Verdict]) -> Elsewhere | None:
+    """`elsewhere` of the whole completions without an answer among (problem, completion), judged by the task; None for a task
+    without `reading`. verdicts: of `pairs`."""
     if getattr(task, "reading", None) is None:
         return None
     left = [

@@ -29,7 +29,8 @@ class Groups:
     numbers (P,): which group of the step each is. answers (P, G) int64: equal for two completions that give the same
     answer; None if the method reads none. right (P, G) bool, the verifier's word beside rewards that are not its own;
     support (P, G), what a plan looks at then. guided (P, G) bool, true where a completion was drawn under guidance,
-    which `prompts` do not have; None if none could be. verdicts: of the P * G completions. first: how many of the G are of the first stage; None = all.
+    which `prompts` do not have; None if none could be. verdicts: of the P * G completions. first: how many of the G are of the
+    first stage; None = all.
     """
 
     problems: list[Any]

@@ -130,8 +130,8 @@ class TaskReward:
     def __call__(
         self, completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], problem: Sequence[int], **columns: Any
     ) -> list[float]:
-        """`Verdict.reward` of each completion, or of an episode, whose turns are in the column `said`; why they earned nothing goes to
-        TRL's `log_metric` and to the watch (`log_reasons`)."""
+        """`Verdict.reward` of each completion, or of an episode, whose turns are in the column `said`; their reasons go to TRL's
+        `log_metric` and to the watch (`log_reasons`)."""
         said_by: Sequence[Said] = [tuple(turns) for turns in columns.get("said") or ()] or [
             text_of(said) + ("" if len(ids) and ids[-1] in self.ends else NO_ANSWER)
             for said, ids in zip(completions, completion_ids, strict=True)

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from sage_rlvr.errors import UNJUDGED
-from sage_rlvr.verifiers import UNANSWERED, Verdict
+from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import bare, extract
 
 HALF = 0.5
@@ -52,6 +52,14 @@ class Reasons:
         """verdicts: with label and reason. cut: which completions met the length limit; None where that is not known."""
         ends = [None] * len(verdicts) if cut is None else cut
         return cls(Counter((one.label, one.reason, end) for one, end in zip(verdicts, ends, strict=True)))
+
+    @classmethod
+    def sum(cls, parts: Iterable[Reasons]) -> Reasons:
+        """Of several sets of completions together."""
+        total: Counter[tuple[str, str, bool | None]] = Counter()
+        for part in parts:
+            total.update(part.counted)
+        return cls(total)
 
     @property
     def total(self) -> int:
@@ -118,8 +126,12 @@ class Reasons:
     ) -> list[tuple[str, str]]:
         """A sentence for each fraction above a half. place: where answers are read, in words; found: looks at other places, and is
         called where a sentence needs it; limit: the setting of the length limit; kinds: those wanted, default `kinds`."""
-        made = {UNDECIDED: self._about_undecided, CUT: lambda: self._about_cut(limit), NO_ANSWER: lambda: self._about_none(place, found)}
-        return [(kind, made[kind]()) for kind in (self.kinds if kinds is None else kinds)]
+        sentences = {
+            UNDECIDED: self._about_undecided,
+            CUT: lambda: self._about_cut(limit),
+            NO_ANSWER: lambda: self._about_none(place, found),
+        }
+        return [(kind, sentences[kind]()) for kind in (self.kinds if kinds is None else kinds)]
 
     # ---- sentences
 
@@ -135,14 +147,14 @@ class Reasons:
         at_place = set(self._unanswered) <= {"no answer", "answer cut off"}
         named = f"no answer {place}".rstrip() if at_place else f"no answer ({_most(self._unanswered)})"
         said = f"{named} in {_of(self.unanswered, self.total)} completions, so these earn 0"
-        cut = sum(n for (label, reason, end), n in self.counted.items() if end and label == "wrong" and reason in UNANSWERED)
+        cut = sum(n for (*said, end), n in self.counted.items() if end and Verdict(*said).unanswered)
         said += f" ({cut:,} of them were cut at the length limit)" * bool(cut)
         there = found()
         return f"{said}; {there.words(place)}" if there is not None else f"{said}. {_LEARN}"
 
     @property
     def _unanswered(self) -> Counter[str]:
-        return self._by_reason(lambda label, reason: label == "wrong" and reason in UNANSWERED)
+        return self._by_reason(lambda label, reason: Verdict(label, reason).unanswered)
 
     @property
     def _undecided(self) -> Counter[str]:
@@ -176,7 +188,7 @@ def _most(reasons: Counter[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """What `looked` texts without an answer have at the place where most of them have a right one; `right` is None without golds."""
+    """What `looked` texts without an answer have at the place where most have a right one; `right` is None without golds."""
 
     looked: int
     answer_in: str
@@ -244,7 +256,8 @@ class ReasonWatch:
             self.tell(kind, step, f"step {step}: {sentence}")
 
 
-_WATCH: ContextVar[ReasonWatch] = ContextVar("watch", default=ReasonWatch(limit="max_completion_length"))
+_WATCH: ContextVar[ReasonWatch] = ContextVar("watch")
+_PROCESS = ReasonWatch(limit="max_completion_length")  # of trainers that set none, as a plain GRPOTrainer
 
 
 @contextmanager
@@ -259,7 +272,7 @@ def watching(watch: ReasonWatch) -> Iterator[None]:
 
 def watch_here() -> ReasonWatch:
     """The watch of this context."""
-    return _WATCH.get()
+    return _WATCH.get(_PROCESS)
 
 
 __all__ = [

@@ -140,8 +140,9 @@ def log_reasons(
     found: Callable[[], Elsewhere | None] = lambda: None,
     cut: Sequence[bool] | None = None,
 ) -> None:
-    """The fractions without an answer and undecided go to TRL's `log_metric`, where the trainer passes it among the columns, and the
-    completions to the watch of this context, which warns. place, found: of `Reasons.problems`; cut: which met the length limit."""
+    """The fractions without an answer and undecided go to TRL's `log_metric`, where the trainer passes it among the columns, and
+    the completions to the watch of this context, which warns. place, found: of `Reasons.problems`; cut: which met the length limit.
+    """
     watch, ids = watch_here(), columns.get("completion_ids")
     if cut is None and watch.ends and ids is not None:
         cut = [not (len(row) and row[-1] in watch.ends) for row in ids]

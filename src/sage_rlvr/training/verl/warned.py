@@ -16,7 +16,7 @@ def tell(kind: str, step: int, message: str) -> None:
 
 
 def heard(said: Path, read: int, run: RunDir) -> int:
-    """Keep the warnings in verl's output since its first `read` bytes; the bytes that are read now. A line without its end waits."""
+    """Keep the warnings in verl's output since its first `read` bytes; the bytes that are read now. An unfinished line waits."""
     with open(said, "rb") as file:
         file.seek(read)
         data = file.read()
