@@ -62,8 +62,8 @@ def _loaded(reward: str) -> Callable[..., Any]:
 
 
 def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], asked: Any) -> Verdict:
-    """The number as the reason of "right", behind it the reason of a `Verdict`; what is wrong with the function as that of "wrong": a
-    pool hands on two texts.
+    """The number as the reason of "right", behind it the reason of a `Verdict`; what is wrong with the function as that of "wrong":
+    a pool hands on two texts.
 
     Nothing that foreign code raises leaves here but a MemoryError, which is a limit: the pool makes all else "undecided".
     """

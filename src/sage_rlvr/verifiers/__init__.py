@@ -25,7 +25,7 @@ MATHEMATICS = ("math", "algebra", "answers", "quantities", "style", "units", "po
 UNANSWERED = frozenset(
     {
         *("no answer", "answer cut off"),  # mathematics and reasoning-gym, at the place that is read
-        *("not an expression", "not a step", "not a chain"),  # countdown, countdown_steps, word_problems: the completion is read whole
+        *("not an expression", "not a step", "not a chain"),  # countdown, countdown_steps, word_problems: all of it is read
         *("no conclusion", "no line is edited"),  # knights_and_knaves, repair
     }
 )

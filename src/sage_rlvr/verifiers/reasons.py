@@ -203,9 +203,10 @@ class Elsewhere:
         ask = f"ask for it {place}" if place else "ask for it at the place that is read"
         if self.right == 0:
             return f"{said}, none of them right. {_LEARN}"
-        said += "" if self.right is None else f", {self.right:,} of them right"
+        said += " (not judged there)" if self.right is None else f", {self.right:,} of them right"
         read = f"answer_in: {self.answer_in}" + (f", tag: {self.tag}" if self.answer_in == "tag" else "")
-        return f"{said}: set {read} (task.answer_in or data.answer_in of a recipe, MathReward(answer_in=...)), or {ask} (task.prompt)"
+        keys = "task.answer_in or data.answer_in of a recipe, MathReward(answer_in=...)"
+        return f"{said}: set {read} ({keys}), or {ask} (task.prompt)"
 
 
 def elsewhere(texts: Sequence[str], judge: Judge | None = None) -> Elsewhere | None:
