@@ -150,7 +150,9 @@ class Reasons:
         cut = sum(n for (*said, end), n in self.counted.items() if end and Verdict(*said).unanswered)
         said += f" ({cut:,} of them were cut at the length limit)" * bool(cut)
         there = found()
-        return f"{said}; {there.words(place)}" if there is not None else f"{said}. {_LEARN}"
+        if there is not None:
+            return f"{said}; {there.words(place)}"
+        return said if cut > HALF * self.unanswered else f"{said}. {_LEARN}"
 
     @property
     def _unanswered(self) -> Counter[str]:
@@ -169,7 +171,8 @@ class Reasons:
 
 
 _LEARN = (
-    "Read some completions; then ask for that format in the prompt (task.prompt), or train the policy on it first (sage-rlvr sft)"
+    "Read some completions; then ask for that format in the prompt (prompt: of task or data), or train the policy on it first "
+    "(sage-rlvr sft)"
 )
 
 
@@ -205,8 +208,10 @@ class Elsewhere:
             return f"{said}, none of them right. {_LEARN}"
         said += " (not judged there)" if self.right is None else f", {self.right:,} of them right"
         read = f"answer_in: {self.answer_in}" + (f", tag: {self.tag}" if self.answer_in == "tag" else "")
-        keys = "task.answer_in or data.answer_in of a recipe, MathReward(answer_in=...)"
-        return f"{said}: set {read} ({keys}), or {ask} (task.prompt)"
+        format_ = {("boxed", ""): "boxed", ("tag", "SOLUTION"): "sage", ("tag", self.tag): "as_is"}.get((self.answer_in, self.tag))
+        read += f", with prompt: {format_}" if format_ else ""  # a format must request the place that is read
+        keys = "keys of task or data in a recipe; MathReward(answer_in=...)"
+        return f"{said}: set {read} ({keys}), or {ask}"
 
 
 def elsewhere(texts: Sequence[str], judge: Judge | None = None) -> Elsewhere | None:
