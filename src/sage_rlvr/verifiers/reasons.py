@@ -208,8 +208,8 @@ class Elsewhere:
             return f"{said}, none of them right. {_LEARN}"
         said += " (not judged there)" if self.right is None else f", {self.right:,} of them right"
         read = f"answer_in: {self.answer_in}" + (f", tag: {self.tag}" if self.answer_in == "tag" else "")
-        format_ = {("boxed", ""): "boxed", ("tag", "SOLUTION"): "sage", ("tag", self.tag): "as_is"}.get((self.answer_in, self.tag))
-        read += f", with prompt: {format_}" if format_ else ""  # a format must request the place that is read
+        forms = {"boxed": "boxed", "tag": "sage" if self.tag == "SOLUTION" else "as_is"}  # a format requests the place that is read
+        read += f", with prompt: {forms[self.answer_in]}" if self.answer_in in forms else ""
         keys = "keys of task or data in a recipe; MathReward(answer_in=...)"
         return f"{said}: set {read} ({keys}), or {ask}"
 
