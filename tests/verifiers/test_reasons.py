@@ -1,4 +1,4 @@
-"""Why completions earned nothing: the reason "no answer" of every task, the sentences above a half, and the place that has answers."""
+"""Why completions earned nothing: the reason "no answer" of every task, the sentences above a half, and other places."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def test_repair_and_reasoning_gym_have_one_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "unanswered"), [(NOTHING, True), (r"\boxed{4", True), (r"\boxed{}", True), (r"\boxed{5}", False), (r"\boxed{4}", False)]
+    ("text", "unanswered"),
+    [(NOTHING, True), (r"\boxed{4", True), (r"\boxed{}", True), (r"\boxed{5}", False), (r"\boxed{4}", False)],
 )
 def test_mathematics_has_no_answer_where_the_box_is_absent_empty_or_open(text: str, unanswered: bool, tmp_path: Path) -> None:
     task: Any = task_named(str(rows(tmp_path)))
@@ -175,7 +176,7 @@ def test_math_reward_logs_and_warns_in_any_trainer(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("sage_rlvr.verifiers.reasons._PROCESS", ReasonWatch())
     logged: dict[str, float] = {}
     columns: Any = {"answer": ["4", "5"], "log_metric": logged.__setitem__, "trainer_state": State()}
-    with pytest.warns(UserWarning, match=r"step 4: no answer in \\boxed\{\} in 2 of 2 .* 2 have one as the last number, 1 of them right"):
+    with pytest.warns(UserWarning, match=r"step 4: no answer in \\boxed\{\} in 2 of 2 .* as the last number, 1 of them right"):
         assert math_reward(["It is 4.", "It is 6."], **columns) == [0.0, 0.0]
     assert logged == {"verifier/no_answer_frac": 1.0, "verifier/undecided_frac": 0.0}
     assert MathReward(answer_in="last_number")(["It is 4.", "It is 6."], answer=["4", "5"]) == [1.0, 0.0]

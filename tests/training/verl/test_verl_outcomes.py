@@ -1,4 +1,4 @@
-"""Why completions earned nothing on verl: what is logged of each, the metrics of a step, and a warning's way to run.json. No verl."""
+"""Why completions earned nothing on verl: what is logged of each, metrics, and a warning's way to run.json. Needs no verl."""
 
 from __future__ import annotations
 
