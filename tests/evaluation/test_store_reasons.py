@@ -39,7 +39,8 @@ def filled(folder: Path, verdict: str, reason: str, finish: str = "stop", prompt
     store.commit([
         Sample(
             problem=name, sample=i, seed=identity.seed_of(name, i), prompt_hash=prompt_hash(name),
-            text=f"After {i} steps it must be {int(gold) + i % 2}.", verdict=verdict, reason=reason, finish=finish,  # type: ignore[arg-type]
+            text=f"After {i} steps it must be {int(gold) + i % 2}.",
+            verdict=verdict, reason=reason, finish=finish,  # type: ignore[arg-type]
         )
         for name, gold in GOLDS.items() for i in range(N)
     ])  # fmt: skip
@@ -116,7 +117,8 @@ def test_verify_of_a_file_and_an_audit_name_the_place(tmp_path: Path, capsys: An
     (tmp_path / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert call("verify", "--file", tmp_path / "said.jsonl") == 0
     out = capsys.readouterr().out
-    assert out.startswith(r"no answer in \boxed{} in 4 of 4") and "4 of them right: set answer_in: last_number" in " ".join(out.split())
+    assert out.startswith(r"no answer in \boxed{} in 4 of 4")
+    assert "4 of them right: set answer_in: last_number" in " ".join(out.split())
     (tmp_path / "my.jsonl").write_text("".join(json.dumps({"problem": f"{i}?", "answer": str(i)}) + "\n" for i in range(4)))
     assert call("audit", tmp_path / "my.jsonl", "--template", "boxed", "--answer-in", "tag") == 2
     out = " ".join(capsys.readouterr().out.split())
