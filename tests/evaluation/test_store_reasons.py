@@ -61,7 +61,7 @@ def test_the_first_line_names_the_place_that_would_have_found_the_answers(tmp_pa
 @pytest.mark.parametrize(
     ("verdict", "reason", "finish", "first"),
     [
-        ("wrong", "value", "length", "40 of 40 completions were cut at the length limit, before they ended: raise --max-new-tokens"),
+        ("wrong", "value", "length", "40 of 40 completions were cut at the length limit, before they ended: raise --max"),
         ("undecided", "took longer than 5 s", "stop", "40 of 40 completions are undecided and earn 0 (took longer than 5 s: 40)"),
         ("wrong", "not an expression", "stop", "no answer (not an expression: 40) in 40 of 40 completions"),
         ("wrong", "value", "stop", "my: 10 problems"),
