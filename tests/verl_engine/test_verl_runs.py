@@ -163,6 +163,7 @@ def test_a_recipe_runs_on_verl_and_is_read_like_any_other(case: str, tmp_path: P
     assert {"reward/mean", "kl/to_reference", "optimizer/lr", "loss", "actor/kl_loss"} <= rows[1].keys()
     assert rows[0]["kl/to_reference"] == pytest.approx(0, abs=1e-6) and abs(rows[0]["guide/q_mean"] - 1) > 1e-4
     assert rows[1]["kl/to_reference"] > 1e-8
+    assert {"verifier/no_answer_frac", "verifier/undecided_frac", "completions/unfinished_frac"} <= rows[1].keys()
     assert (rows[0]["reward/zero_variance_frac"] == 0) or case != "lora"
     assert "nothing to do" in command(tmp_path, "train", "mine.yaml", "--run", "run")
     assert json.loads((tmp_path / "run/run.json").read_text())["config"]["engine"]["name"] == "verl"
