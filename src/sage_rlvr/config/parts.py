@@ -104,11 +104,16 @@ class UpdateConfig:
 
     epochs: passes over them. minibatches: optimizer updates a pass; groups stay whole. micro_batch: groups in one
     forward pass, only to save memory (gradients add up to the same update); null is all groups of a mini-batch.
+    skip_without_signal: no optimizer step where every advantage of an update is 0 (each group's rewards are equal), so that
+    the loss is the KL term alone: AdamW would take a step of full size however small its gradient is. Weights and moments stay.
     """
 
     epochs: int = 1
     minibatches: int = 1
     micro_batch: int | None = None
+    skip_without_signal: bool = False
+
+    added: ClassVar[tuple[str, ...]] = ("skip_without_signal",)  # see schema.dump
 
     def __post_init__(self) -> None:
         positive(self, "epochs", "minibatches")
