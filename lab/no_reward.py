@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 import tyro
 
@@ -25,7 +26,7 @@ METHODS: dict[str, dict[str, str]] = {
 }
 UPDATES: dict[str, dict[str, str]] = {
     "plain": {},
-    "warm-up": {"optimizer.warmup_steps": "10"},
+    "warm-up": {},  # over half of the steps
     "epsilon 1e-5": {"optimizer.eps": "1e-5"},
     "skipped": {"updates.skip_without_signal": "true"},
 }
@@ -64,6 +65,8 @@ class NoReward(Command):
     """Updates before the KL is read."""
     seeds: int = 5
     """How many training seeds, from 0 on."""
+    method: tuple[str, ...] = tuple(METHODS)
+    """Some methods alone."""
     update: tuple[str, ...] = tuple(UPDATES)
     """Some kinds of update alone."""
     set: tuple[str, ...] = ()
@@ -72,12 +75,14 @@ class NoReward(Command):
     """Where no_reward.json goes."""
 
     def execute(self, session: Session) -> int:
-        require(self.steps > 10, "--steps", self.steps, "must be above 10, the steps of the warm-up")
+        require(self.steps > 1, "--steps", self.steps, "must be above 1")
         edits = dict(one.split("=", 1) for one in self.set) | ({} if self.model is None else {"model": self.model})
         found = []
-        for method, parts in METHODS.items():
+        for method in self.method:
             for update in self.update:
-                found.append(moved(method, update, self.recipe, {**edits, **parts, **UPDATES[update]}, self.steps, range(self.seeds)))
+                given = {**edits, **METHODS[method], **UPDATES[update]}
+                given |= {"optimizer.warmup_steps": str(self.steps // 2 if update == "warm-up" else 0)}
+                found.append(moved(method, update, self.recipe, given, self.steps, range(self.seeds)))
                 session.note(f"{method}, {update}: done")
         table = table_of(found, self.steps)
         session.say(table.markdown())
@@ -119,5 +124,5 @@ def table_of(found: Sequence[Moved], steps: int) -> Table:
         return f"{gap.value:.2g} ({gap.low:.2g} to {gap.high:.2g})" if any(values) else "0"
 
     header = ("method", "update", f"raw KL after {steps} steps", "change of the weights", "gradient norm")
-    rows = tuple((one.method, one.update, cell(one.kl), cell(one.weights), f"{sum(one.gradient) / len(one.gradient):.2g}") for one in found)
-    return Table(header=header, rows=rows)
+    rows = ((one.method, one.update, cell(one.kl), cell(one.weights), f"{np.mean(one.gradient):.2g}") for one in found)
+    return Table(header=header, rows=tuple(rows))

@@ -73,7 +73,7 @@ class Recorder:
         self.path: list[dict[str, Tensor]] = []
         self.gradients: list[Tensor] = []
 
-    def step(self, number: int, skip: bool = False) -> dict[str, float]:
+    def step(self, number: int) -> dict[str, float]:
         """Store the gradient in the place of an update; then step and store the policy, or take that of the given path."""
         self.done += 1
         adam = self.loop.optimizer.adam

@@ -156,6 +156,13 @@ class Recipe:
     def __str__(self) -> str:
         return str(self.file) if not self.above else self.name
 
+    @property
+    def settings(self) -> list[str]:
+        """Of a method by name the line that says whose settings it gets, as a comment of YAML."""
+        family = self.file.parent.name
+        pretrained = ", those for a pretrained model, because the task is a file of rows" if family == ROWS else ""
+        return [f"# settings: {family}/{self.file.stem}{pretrained}"] if self.above else []
+
 
 def _folder(family: str) -> Path:
     """Where a family of recipes lies: inside the installed package, or in the repository's recipes/."""

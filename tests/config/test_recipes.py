@@ -150,7 +150,8 @@ def test_a_base_may_have_a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(recipes.plugins, "use", used.append)
     mine, arm, again = tmp_path / "mine.yaml", tmp_path / "arms" / "branch.yaml", tmp_path / "arms" / "longer.yaml"
     mine.write_text(
-        "base: countdown/base\nplugins: [beside.py]\nsteps: 7\ntask: {name: jsonl, file: a.jsonl}\nmethod: {name: grpo, beta: 0.1}\n"
+        "base: countdown/base\nplugins: [beside.py]\nsteps: 7\n"
+        "task: {name: jsonl, file: a.jsonl}\nmethod: {name: grpo, beta: 0.1}\n"
     )
     arm.write_text("base: ../mine.yaml\nmethod: {name: sage, base: {name: grpo, beta: 0.1}, guide: {name: branch}}\n")
     again.write_text("base: branch.yaml\nsteps: 9\nmethod: {guide: {ratio: 1.0}}\n")

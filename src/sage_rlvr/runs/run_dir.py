@@ -212,7 +212,8 @@ class RunDir:
 
     def _moved_without_signal(self, row: Mapping[str, Any]) -> str:
         """What steps without a single advantage did, as the end of a sentence."""
-        if self.facts["config"].get("updates", {}).get("skip_without_signal"):
+        skips = self.facts["config"].get("updates", {}).get("skip_without_signal")
+        if skips and "advantage/no_signal_frac" in row:  # not on verl
             return ", and no update was made (updates.skip_without_signal)"
         if "kl/to_reference" not in row:
             return ""

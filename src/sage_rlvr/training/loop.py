@@ -194,7 +194,7 @@ def update(
     stored = {"loss": 0.0} if memory is None else memory.descend(number)
     total = sum(m["loss"] for *_, m in collected) + stored["loss"]
     idle = not (bool(signal.any()) or stored.get(ROWS))
-    moved = loop.optimizer.step(number, skip=idle and loop.config.updates.skip_without_signal)
+    moved = loop.optimizer.skip(number) if idle and loop.config.updates.skip_without_signal else loop.optimizer.step(number)
     return shares | stored | {"loss": total, NO_SIGNAL: float(idle)} | moved
 
 

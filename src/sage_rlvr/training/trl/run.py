@@ -126,8 +126,8 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
     )
     trainer.skip_without_signal = skips = config.updates.skip_without_signal
     unable = "fp16 arithmetic" if trainer.args.fp16 else "DeepSpeed" if trainer.is_deepspeed_enabled else ""
-    cannot = f"updates.skip_without_signal = true: {unable} takes every optimizer step; set it to false, or train in bf16 without DeepSpeed"
-    refuse((skips and unable, cannot))
+    instead = "set it to false, or train in bf16 without DeepSpeed"
+    refuse((skips and unable, f"updates.skip_without_signal = true: {unable} takes every optimizer step; {instead}"))
     trainer.objective_may_change = True  # run.json holds the recipe, and --fork alone lets another one go on
     if trainer.accelerator.num_processes != world_size():
         raise ConfigError(
