@@ -1,6 +1,6 @@
 """Updates without a signal on TRL: counted, skipped where wanted, and told apart from rounding. Needs TRL."""
 
-# ruff: noqa: E402  (what needs TRL is imported after importorskip)
+
 
 from __future__ import annotations
 
