@@ -28,7 +28,7 @@ UPDATES: dict[str, dict[str, str]] = {
     "plain": {},
     "warm-up": {},  # over half of the steps
     "epsilon 1e-5": {"optimizer.eps": "1e-5"},
-    "skipped": {"updates.skip_without_signal": "true"},
+    "skipped": {"updates.skip_without_signal": "always"},
 }
 KL = "kl/to_reference"
 

@@ -108,7 +108,8 @@ def test_a_file_of_rows_gets_the_settings_for_a_pretrained_model(
     for config in found.values():
         assert config["optimizer"]["lr"] == 5e-6 and config["optimizer"]["warmup_steps"] == 10
         assert config["engine"]["device"] == "auto" and config["engine"]["threads"] is None
-        assert config["updates"]["skip_without_signal"] and {**config, "method": None} == {**found["grpo"], "method": None}
+        assert config["updates"]["skip_without_signal"] == "at_start"
+        assert {**config, "method": None} == {**found["grpo"], "method": None}
     assert found["sage_branch"]["method"]["base"]["beta"] == found["grpo"]["method"]["beta"]
     with pytest.raises(SystemExit) as ended:
         main(["train", "grpo", "--task", str(rows), "--model", str(tiny_policy), "--dry-run"])
@@ -119,7 +120,8 @@ def test_a_file_of_rows_gets_the_settings_for_a_pretrained_model(
 def test_the_option_to_skip_stands_in_no_recipe_that_does_not_set_it() -> None:
     """So that recorded runs and the hashes above stay what they are."""
     assert "skip_without_signal" not in dump(read_recipe("grpo"))["updates"]
-    assert dump(read_recipe("grpo", edits=[("updates.skip_without_signal", "true")]))["updates"]["skip_without_signal"] is True
+    changed = dump(read_recipe("grpo", edits=[("updates.skip_without_signal", "always")]))
+    assert changed["updates"]["skip_without_signal"] == "always"
 
 
 @pytest.mark.parametrize(

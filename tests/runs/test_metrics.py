@@ -59,9 +59,11 @@ def test_a_run_that_begins_without_a_living_group_says_so_at_once_and_what_moved
         assert run.facts["warnings"][0]["kind"] == "zero-variance groups"
     with opened(tmp_path / "alone") as run:
         assert "KL" not in dead_rows(run, 1.0, 0.0, 5, first=0)[0]
-    with RunDir.open(tmp_path / "skipped", {"updates": {"skip_without_signal": True}}) as run:
-        more = {"kl/to_reference": 0.01, "advantage/no_signal_frac": 1.0}
-        assert "no update was made" in dead_rows(run, 1.0, 0.0, 5, first=0, **more)[0]
+    more = {"kl/to_reference": 0.01, "advantage/no_signal_frac": 1.0}
+    for skip, first, left_out in (("always", 0, True), ("at_start", 0, True), ("at_start", 100, False), ("never", 0, False)):
+        with RunDir.open(tmp_path / f"{skip}{first}", {"updates": {"skip_without_signal": skip}}) as run:
+            (said,) = dead_rows(run, 1.0, 0.0, runs.DEAD_STEPS, first=first, **more)
+        assert ("no update was made" in said) is left_out and ("AdamW" in said) is not left_out
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

@@ -212,14 +212,15 @@ class RunDir:
 
     def _moved_without_signal(self, row: Mapping[str, Any]) -> str:
         """What steps without a single advantage did, as the end of a sentence."""
-        skips = self.facts["config"].get("updates", {}).get("skip_without_signal")
-        if skips and "advantage/no_signal_frac" in row:  # not on verl
-            return ", and no update was made (updates.skip_without_signal)"
+        skip = self.facts["config"].get("updates", {}).get("skip_without_signal", "never")
+        left_out = skip == "always" or (skip == "at_start" and self._dead == row["step"] + 1)
+        if left_out and "advantage/no_signal_frac" in row:  # not on verl
+            return f", and no update was made (updates.skip_without_signal: {skip})"
         if "kl/to_reference" not in row:
             return ""
         return (
             " and only the KL term acted, whose gradient AdamW scales up to steps of full size, however small it is "
-            "(updates.skip_without_signal: true leaves these updates out)"
+            "(updates.skip_without_signal)"
         )
 
     def warn(self, kind: str, step: int, message: str) -> None:

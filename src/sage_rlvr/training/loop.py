@@ -175,7 +175,7 @@ def update(
     """One optimizer step from micro-batches that add up to one mini-batch (its rows' `mask`), and from the buffer's term.
 
     signal: the rows' `has_signal`; without any of them and any stored answer only the KL has a gradient, and
-    `updates.skip_without_signal` leaves the step out. Number counts updates.
+    `updates.skip_without_signal` may leave the step out. Number counts updates.
 
     Nothing moves if the loss or the gradient is not finite: `TrainingDiverged`, with the weights as they were.
     """
@@ -194,7 +194,8 @@ def update(
     stored = {"loss": 0.0} if memory is None else memory.descend(number)
     total = sum(m["loss"] for *_, m in collected) + stored["loss"]
     idle = not (bool(signal.any()) or stored.get(ROWS))
-    moved = loop.optimizer.skip(number) if idle and loop.config.updates.skip_without_signal else loop.optimizer.step(number)
+    skips = idle and loop.config.updates.skips(before_first=not loop.optimizer.adam.state)
+    moved = loop.optimizer.skip(number) if skips else loop.optimizer.step(number)
     return shares | stored | {"loss": total, NO_SIGNAL: float(idle)} | moved
 
 

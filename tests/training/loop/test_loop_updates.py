@@ -158,7 +158,7 @@ def test_an_update_without_a_signal_moves_a_guided_policy_unless_it_is_skipped(
 ) -> None:
     unpaid(monkeypatch)
     plain = make(write_recipe(BRANCH, more=more))
-    skipped = make(write_recipe(BRANCH, more=more), ("updates.skip_without_signal", "true"))
+    skipped = make(write_recipe(BRANCH, more=more), ("updates.skip_without_signal", "always"))
     start = weights(plain)
     found, left = train_step(plain, 0), train_step(skipped, 0)
     assert found["advantage/no_signal_frac"] == left["advantage/no_signal_frac"] == 1
@@ -176,7 +176,7 @@ def test_without_a_kl_nothing_moves_where_nothing_is_earned(write_recipe: Recipe
 
 
 def test_an_update_with_a_signal_is_the_same_with_the_option(write_recipe: Recipe) -> None:
-    a, b = make(write_recipe(BRANCH)), make(write_recipe(BRANCH), ("updates.skip_without_signal", "true"))
+    a, b = make(write_recipe(BRANCH)), make(write_recipe(BRANCH), ("updates.skip_without_signal", "always"))
     assert train_step(a, 0)["advantage/no_signal_frac"] == 0
     train_step(b, 0)
     assert torch.equal(weights(a), weights(b))
@@ -194,9 +194,27 @@ def test_a_mini_batch_is_skipped_alone(write_recipe: Recipe, monkeypatch: pytest
         return found
 
     monkeypatch.setattr(engine, "draw_groups", drawn)
-    loop = make(write_recipe(BRANCH, more="updates: {minibatches: 4, skip_without_signal: true}\n"))
+    loop = make(write_recipe(BRANCH, more="updates: {minibatches: 4, skip_without_signal: always}\n"))
     assert train_step(loop, 0)["advantage/no_signal_frac"] == 0.75
     assert {float(state["step"]) for state in loop.optimizer.adam.state.values()} == {1.0}
+
+
+def test_at_start_skips_until_the_first_signal(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps 0 and 2 earn nothing, step 1 does: the KL's pull after it is needed, and stays."""
+    inner = engine.draw_groups
+
+    def drawn(loop: Any, step: int) -> Any:
+        found = inner(loop, step)
+        for part in found.groups:
+            part.rewards.zero_()
+            part.rewards[:, 0] = float(step == 1)
+        return found
+
+    monkeypatch.setattr(engine, "draw_groups", drawn)
+    loop = make(write_recipe(BRANCH, steps=3, more="updates: {skip_without_signal: at_start}\n"))
+    rows = [train_step(loop, step) for step in range(3)]
+    assert [row["advantage/no_signal_frac"] for row in rows] == [1, 0, 1]
+    assert [row["optimizer/lr"] for row in rows] == [0, 1e-3, 1e-3]
 
 
 def test_a_label_of_0_and_a_loss_term_are_signals() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("trl")
 
+from sage_rlvr.config import UpdateConfig
 from sage_rlvr.core.guides import Branch
 from sage_rlvr.methods import dr_grpo, grpo, rloo, sage
 from sage_rlvr.training.trl import SageTrainer, grpo_config
@@ -21,7 +22,11 @@ GUIDED = sage(grpo(beta=0.3), Branch(threshold=0.1))
 
 
 class Skipping(SageTrainer):
-    skip_without_signal = True
+    updates = UpdateConfig(skip_without_signal="always")
+
+
+class AtStart(SageTrainer):
+    updates = UpdateConfig(skip_without_signal="at_start")
 
 
 def equal(completions: list[str], **_: object) -> list[float]:
@@ -63,3 +68,17 @@ def test_with_a_signal_the_option_changes_nothing(tiny_policy: Path, tmp_path: P
         trainer.train()
         found.append((weights(trainer), trainer.state.log_history[0][FRACTION]))
     assert same(found[0][0], found[1][0]) and [fraction for _, fraction in found] == [0, 0]
+
+
+def test_at_start_skips_until_the_first_signal(tiny_policy: Path, tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def second(completions: list[str], **_: object) -> list[float]:
+        calls.append(1)
+        return rare(completions) if len(calls) == 2 else equal(completions)
+
+    trainer = run(AtStart, tiny_policy, tmp_path, reward_funcs=second)
+    trainer.args.max_steps = 3
+    trainer.train()
+    assert [line[FRACTION] for line in trainer.state.log_history[:-1]] == [1, 0, 1]
+    assert {float(one["step"]) for one in trainer.optimizer.state.values()} == {2.0}

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from trl import GRPOTrainer
 
+from sage_rlvr.config import UpdateConfig
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import Guide
 from sage_rlvr.core.keys import Key
@@ -85,7 +86,7 @@ class SageTrainer(GRPOTrainer):
 
     reference: Reference | None  # None without a KL
     objective_may_change = False  # True: a resume with another guide or method goes on with it
-    skip_without_signal = False  # True: no optimizer step where every advantage is 0 (`updates.skip_without_signal`)
+    updates = UpdateConfig()  # whose `skip_without_signal` holds, of which steps without an advantage are left out
 
     def __init__(
         self,
@@ -239,7 +240,9 @@ class SageTrainer(GRPOTrainer):
         if tokens:
             self._metrics["train"][NO_SIGNAL].append(float(not signals))
         empty = self._plan is not None and not tokens
-        if (empty or (self.skip_without_signal and not signals)) and not self.args.fp16:  # whose scaler asks for gradients
+        idle = not signals and self.updates.skip_without_signal != "never"
+        skips = idle and self.updates.skips(before_first=not self.optimizer.state)
+        if (empty or skips) and not self.args.fp16:  # whose scaler asks for gradients
             self.model.zero_grad(set_to_none=True)  # no gradient at all: the moments stay too, as in the loop
 
     def _watch_guide(self) -> None:

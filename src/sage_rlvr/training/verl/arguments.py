@@ -156,7 +156,7 @@ def notes(config: TrainConfig) -> Iterator[str]:
         "overlong": isinstance(config.method.reward_transform, OverlongShaping),
         "arithmetic": not any("fsdp_config.mixed_precision" in key for key in flattened(config.engine.args)),
         "clamp": is_clamped(config.method.anchor),
-        "signal": config.updates.skip_without_signal,
+        "signal": config.updates.skip_without_signal != "never",
         "frozen": config.engine.dtype == "bfloat16",
     }
     yield from (NOTES[name] for name, holds in found.items() if holds)
