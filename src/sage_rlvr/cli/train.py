@@ -44,10 +44,12 @@ class FromRecipe(Command):
         if self.dry_run:
             from sage_rlvr.cli.recipes import recipe_lines
             from sage_rlvr.config import read_recipe
+            from sage_rlvr.recipes import locate
             from sage_rlvr.training.counts.dry_run import dry_run_lines
 
             config = read_recipe(self.recipe, edits, self.name, self.task)
-            session.say(*recipe_lines(config), "", *dry_run_lines(config))
+            settings = locate(self.recipe, self.task).settings
+            session.say(*settings, *recipe_lines(config), "", *dry_run_lines(config))
             return 0
         return _ended(self.start(session, edits), session)
 

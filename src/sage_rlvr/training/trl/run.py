@@ -125,6 +125,10 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
         **({} if config.base_model is None else {"base_model": config.base_model}),
         **({"rollout_func": episodes_of(reward, rows["prompt"], tokenizer, where)} if played else {}),
     )
+    trainer.updates, skip = config.updates, config.updates.skip_without_signal
+    unable = "fp16 arithmetic" if trainer.args.fp16 else "DeepSpeed" if trainer.is_deepspeed_enabled else ""
+    instead = "set it to never, or train in bf16 without DeepSpeed"
+    refuse((skip != "never" and unable, f"updates.skip_without_signal = {skip}: {unable} takes every optimizer step; {instead}"))
     trainer.objective_may_change = True  # run.json holds the recipe, and --fork alone lets another one go on
     if trainer.accelerator.num_processes != world_size():
         raise ConfigError(

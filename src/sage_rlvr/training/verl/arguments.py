@@ -71,6 +71,7 @@ NOTES = {
     "overlong": "overlong shaping: computed by this package from the reward; verl's own reward manager dapo is not used",
     "arithmetic": f"arithmetic: bfloat16 over float32 weights, or the value of engine.args.{ACTOR}.fsdp_config.mixed_precision",
     "clamp": CLAMP,
+    "signal": "updates.skip_without_signal: not on verl, which also takes the optimizer steps in which every advantage is 0",
     "frozen": "engine.dtype = bfloat16: verl would cast the adapters to it, so the frozen weights stay float32",
 }
 
@@ -155,6 +156,7 @@ def notes(config: TrainConfig) -> Iterator[str]:
         "overlong": isinstance(config.method.reward_transform, OverlongShaping),
         "arithmetic": not any("fsdp_config.mixed_precision" in key for key in flattened(config.engine.args)),
         "clamp": is_clamped(config.method.anchor),
+        "signal": config.updates.skip_without_signal != "never",
         "frozen": config.engine.dtype == "bfloat16",
     }
     yield from (NOTES[name] for name, holds in found.items() if holds)
