@@ -30,9 +30,10 @@ from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.verl.arguments import notes, verl_words
 from sage_rlvr.training.verl.convert import save
 from sage_rlvr.training.verl.problems import ECHO, Named, export
+from sage_rlvr.training.verl.state import steps_done
 from sage_rlvr.training.watch import check_vocabulary
 
-FOLDER, LATEST = "verl", "latest_checkpointed_iteration.txt"
+FOLDER = "verl"
 TICK = 0.5  # seconds between two looks at verl and its metrics
 NAMES = {  # ours <- verl's, where both mean the same number; verl's own names stay
     "loss": "actor/loss",
@@ -51,7 +52,7 @@ def train(
     check_replaceable(out)
     check_installed(config.report_to)
     words = prepare(config, folder, say)
-    begin = steps_done(folder)
+    begin = steps_done(folder / "checkpoints")
     run.truncate_metrics(begin)
     if said := unverified(config.method):
         run.warn("reward source", begin, said)
@@ -83,12 +84,6 @@ def plain_template(tokens: Any) -> str:
     return ("{{ bos_token }}" if tokens.opening else "") + ECHO
 
 
-def steps_done(folder: Path) -> int:
-    """The steps of verl's newest checkpoint; 0 without one."""
-    latest = folder / "checkpoints" / LATEST
-    return int(latest.read_text()) if latest.is_file() else 0
-
-
 def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: Any) -> int:
     """Run verl to its end, a row of metrics.jsonl for each of its own. Returns the steps of its newest checkpoint.
 
@@ -116,7 +111,7 @@ def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: An
     take(rows, read, run, progress)
     if verl.returncode and not stopped:
         raise failed(said)
-    return steps_done(folder)
+    return steps_done(folder / "checkpoints")
 
 
 def take(rows: Path, read: int, run: RunDir, progress: Any) -> int:
@@ -168,4 +163,4 @@ def end(verl: subprocess.Popen[bytes]) -> None:
             verl.wait(10)
 
 
-__all__ = ["FOLDER", "follow", "our_row", "prepare", "steps_done", "train"]
+__all__ = ["FOLDER", "follow", "our_row", "prepare", "train"]
