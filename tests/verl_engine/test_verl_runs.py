@@ -91,7 +91,7 @@ def test_two_workers_killed_and_resumed_end_with_the_loops_weights(tmp_path: Pat
     arguments = [*words(tmp_path, workers=2, steps=STEPS), *node_words, *saved]
     before = killed_after(3, arguments, tmp_path, SAGE_TEST_REPLAY=str(replay))
     assert (tmp_path / "verl/latest_checkpointed_iteration.txt").read_text() == "2"
-    with pytest.raises(AssertionError, match=r"(?s)another objective:\nmethod grpo\+branch.*objective_may_change=true"):
+    with pytest.raises(AssertionError, match=r"(?s)a different objective:\nmethod grpo\+branch.*objective_may_change=true"):
         launched([*arguments, "+sage.method.base.beta=0.4"], tmp_path, SAGE_TEST_REPLAY=str(replay))
     said = launched(arguments, tmp_path, SAGE_TEST_REPLAY=str(replay))
     assert "sage: method grpo+branch: minimize" in said

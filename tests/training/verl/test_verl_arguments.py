@@ -18,6 +18,9 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+import sage_rlvr.training.trl as trl_package
+import sage_rlvr.training.verl as verl_package
+from sage_rlvr import verl as entry
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.core.guides import Branch, Random
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
@@ -34,6 +37,9 @@ from sage_rlvr.training.verl.fields import ACTOR, CLAMP
 from sage_rlvr.training.verl.judge import Judge
 from sage_rlvr.training.verl.objective import Objective
 from sage_rlvr.training.verl.problems import ECHO, Named, export, exported
+
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def config_of(*edits: str, name: str = "sage_branch") -> TrainConfig:
@@ -156,6 +162,49 @@ def test_a_dry_run_prints_the_command():
     assert "python -m sage_rlvr.verl" in text and "data.max_prompt_length=LONGEST" in text and "GRPOConfig" not in text
     assert "320 with gradient, 320 without, by the policy, 320 without, by the reference" in text
     assert command(["a=b c"]) == "python -m sage_rlvr.verl \\\n  'a=b c'"
+
+
+def test_a_dry_run_names_the_run_directory(tmp_path: Path):
+    found = command_line(tmp_path, "train", "grpo", "--dry-run", "--run", "here/mine", "--engine", "{name: verl}", "--steps", "30")
+    assert f"trainer.default_local_dir={tmp_path}/here/mine/verl/checkpoints" in found and "<run>" not in found
+
+
+def command_line(folder: Path, *words: str) -> str:
+    """What a command of this package prints in `folder`."""
+    done = subprocess.run([sys.executable, "-m", "sage_rlvr", *words], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ---- which verl
+
+
+def test_the_tested_releases_are_those_of_the_constraints():
+    for engine, tested in (("verl", verl_package.TESTED), ("trl", trl_package.TESTED)):
+        file = ROOT / ("constraints-verl.txt" if engine == "verl" else "constraints.txt")
+        assert f"{engine}=={tested}" in file.read_text().splitlines()
+    assert '"verl>=0.9,<0.10"' in (ROOT / "pyproject.toml").read_text() and "verl>=0.9,<0.10" in verl_package.INSTALL
+
+
+@pytest.mark.parametrize("found", ["0.8.0", "0.10.0.dev0"])
+def test_another_series_of_verl_is_refused_before_any_of_it_is_imported(
+    found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(verl_package, "version", lambda name: found)
+    monkeypatch.setitem(sys.modules, "transfer_queue", None)  # importing it is an ImportError
+    with pytest.raises(ConfigError, match=rf"verl {found} is not structured as in 0\.9; install verl>=0\.9,<0\.10 \(tested: "):
+        verl_package.require_verl()
+    monkeypatch.setattr(entry, "end_with_parent", lambda: None)
+    assert entry.main(["+sage.guide=branch"]) == 2
+    assert capsys.readouterr().err.startswith(f"ConfigError: verl {found} is not structured as in 0.9")
+
+
+def test_a_verl_of_the_series_with_another_layout_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(entry, "require_verl", lambda: None)
+    monkeypatch.setattr(entry, "end_with_parent", lambda: None)
+    monkeypatch.setitem(sys.modules, "sage_rlvr.training.verl.launch", None)
+    assert entry.main([]) == 2
+    assert "verl is not structured as in 0.9 (import of sage_rlvr.training.verl.launch" in capsys.readouterr().err
 
 
 # ---- problems and verdicts
@@ -342,3 +391,23 @@ def test_objective_and_parts_beside_a_checkpoint(tmp_path: Path):
     state.check_objective(replace(other, may_change=True), place)
     (place / state.OBJECTIVE).unlink()
     state.check_objective(other, place)
+
+
+def test_a_resume_with_another_objective_is_refused_from_the_configuration_alone(tmp_path: Path):
+    """Before anything of verl has started: from the files of the checkpoint that it would resume from."""
+    method = grpo()
+    written = Objective(method, method.anchor, 0, False)
+    config = trainer_of(tmp_path, written, {}).config
+    other = replace(written, terms=("added to verl's own loss: critic.enable = True",))
+    state.check_resume(other, config)  # a new run
+    state.save_state(trainer_of(tmp_path, written, {}), tmp_path / "global_step_5")
+    state.check_resume(other, config)  # verl has not named the checkpoint its newest
+    (tmp_path / state.LATEST).write_text("5")
+    state.check_resume(written, config)
+    with pytest.raises(ConfigError, match=r"(?s)global_step_5: .*a different objective.*may_change=true"):
+        state.check_resume(other, config)
+    config.trainer.resume_mode = "disable"
+    state.check_resume(other, config)
+    config.trainer.resume_mode, config.trainer.resume_from_path = "resume_path", str(tmp_path / "global_step_5")
+    with pytest.raises(ConfigError, match="a different objective"):
+        state.check_resume(other, config)
