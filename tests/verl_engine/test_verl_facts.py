@@ -149,7 +149,8 @@ def test_the_weights_of_the_sampler_multiply_the_surrogate_alone():
     found = weights.batch["rollout_is_weights"]
     torch.testing.assert_close(found, (LOGPS - REF).exp().clamp_max(2.0) * MASK, rtol=1e-5, atol=1e-6)
     assert torch.equal(mask, MASK.float())
-    config = SimpleNamespace(clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.2, global_batch_info={}, get=lambda *_: fields.FAR)
+    clip = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2}
+    config = SimpleNamespace(**clip, global_batch_info={}, get=lambda *_: fields.FAR)
     loss, _ = core_algos.compute_policy_loss_vanilla(LOGPS, LOGPS, 1 + 0 * LOGPS, MASK, "token-mean", config, found)
     torch.testing.assert_close(loss, -found[MASK].mean())
     text = source(losses.ppo_loss)

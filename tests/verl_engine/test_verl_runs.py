@@ -34,7 +34,7 @@ from sage_rlvr.recipes import Tree, override
 from sage_rlvr.training.groups import Groups
 from sage_rlvr.training.problems import training_problems
 from sage_rlvr.training.verl.arguments import OWNED, REWARD
-from sage_rlvr.training.verl.problems import Named, export
+from sage_rlvr.training.verl.problems import Named, chosen, export
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 STEPS = 4
@@ -48,7 +48,8 @@ def small(name: str, *more: str) -> TrainConfig:
 
 def play_back(config: TrainConfig, groups: list[Groups], folder: Path) -> Path:
     """The problems of the loop's run in its order as verl's file, and a file of its completions for the rollout of cpu_verl.py."""
-    export(Named(config=dump(config)), folder / "problems", talks=False, say=lambda line: None)
+    named = Named(config=dump(config))
+    export(named, folder / "problems", chosen(named.task(), say=lambda line: None), talks=False)
     rows = pq.read_table(folder / "problems" / "train.parquet").to_pylist()
     problems = training_problems(config, lambda line: None)[1]
     numbers = {problem.problem_id: n for n, problem in enumerate(problems)}

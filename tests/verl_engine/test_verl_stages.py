@@ -234,7 +234,7 @@ VERLS = {
 def test_a_term_of_verls_own_acts_under_a_guide_alone_as_without_it_and_stands_in_the_words(
     word: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """Two epochs, so that ratios differ: bit for bit plain verl's with the neutral guide; other weights, and words, than without."""
+    """Two epochs, so that ratios differ: bit for bit plain verl's with the neutral guide; without it other weights and words."""
     own = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.actor.ppo_epochs=2"]
     own += [f"actor_rollout_ref.actor.{w}" for w in ("use_kl_loss=true", "kl_loss_coef=0.5", "optim.lr=1e-3")]
     groups, _ = record(config_of("grpo", "steps=2"))

@@ -170,8 +170,8 @@ OTHER: dict[str, Any] = {
     "actor_rollout_ref.model.mtp.enable_train": True,
     "algorithm.filter_groups.enable": True,
     "algorithm.filter_groups.metric": "acc",
-    **{f"{ACTOR}.{name}": 0.3 for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "entropy_coeff", "tau_pos", "tau_neg")},
-    **{f"{ACTOR}.clip_ratio_c": 10.0, f"{ACTOR}.loss_scale_factor": 24},
+    **{f"{ACTOR}.{name}": 0.3 for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "entropy_coeff")},
+    **{f"{ACTOR}.tau_pos": 0.3, f"{ACTOR}.tau_neg": 0.3, f"{ACTOR}.clip_ratio_c": 10.0, f"{ACTOR}.loss_scale_factor": 24},
     **{f"{ACTOR}.policy_loss.{name}": 0.3 for name in ("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio")},
     **{f"{ACTOR}.policy_loss.ppo_kl_coef": 0.3, f"{ACTOR}.policy_loss.dro_beta": 0.3},
 }

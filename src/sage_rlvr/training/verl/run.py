@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -70,13 +70,19 @@ def prepare(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> li
     check_vocabulary(config.method, vocabulary_of(config.model))
     task, problems = training_problems(config, say)
     tokens = load_tokens(config.model)
-    own = tokens.tokenizer.chat_template
-    asking = Asking.of(task, tokens)
-    longest = max(len(asking(problem).ids) for problem in problems)
-    named, talks = Named(config=dump(config)), asking.form is not None
-    export(named, folder / "problems", talks=talks, say=lambda line: None, splits=("train",))
-    template = plain_template(tokens) if asking.form is None else None if own else asking.form.chat_template
+    talks, template, longest = asked(task, tokens, problems)
+    export(Named(config=dump(config)), folder / "problems", {"train": problems}, talks=talks)
     return verl_words(config, folder, template=template, longest=longest)
+
+
+def asked(task: Any, tokens: Any, problems: Sequence[Any], plain: bool = False) -> tuple[bool, str | None, int]:
+    """How verl puts a task's problems to a policy: whether in messages, a chat template in place of the tokenizer's, and the tokens
+    of the longest prompt. plain: as plain text even if it has messages."""
+    own = tokens.tokenizer.chat_template
+    asking = Asking(task, tokens, None) if plain else Asking.of(task, tokens)
+    longest = max(len(asking(problem).ids) for problem in problems)
+    template = plain_template(tokens) if asking.form is None else None if own else asking.form.chat_template
+    return asking.form is not None, template, longest
 
 
 def plain_template(tokens: Any) -> str:
@@ -163,4 +169,4 @@ def end(verl: subprocess.Popen[bytes]) -> None:
             verl.wait(10)
 
 
-__all__ = ["FOLDER", "follow", "our_row", "prepare", "train"]
+__all__ = ["FOLDER", "asked", "follow", "our_row", "prepare", "train"]

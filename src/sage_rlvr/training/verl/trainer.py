@@ -5,7 +5,7 @@
 No line of verl's loss is copied and no forward pass is added. The driver reads what the workers left in TransferQueue (old and
 reference log-probs, entropies), writes the reference back once, in float32, and every mini-batch and epoch of the update
 reads that: q is fixed by construction. With `Flat` nothing is written. Noise and schedules are functions of sage.seed, of verl's
-global step, of the local update in it and of a row's number (`batch.Order`), so a resume needs no state but that of a method's parts.
+global step and local update, and of a row's number (`batch.Order`), so a resume needs no state but that of a method's parts.
 """
 
 from __future__ import annotations
