@@ -172,7 +172,8 @@ def main(
             if length == 30:
                 print(f"    the same, prompts drawn together against one per call: {turns(arguments, repeats)}", flush=True)
     plain = Decoding.of("untruncated", max_new_tokens=NEW_TOKENS)
-    print(f"CpuGenerator, 8 prompts x 1 sample, its default against one prompt a pass: {one_each(model, plain, tokenizer, repeats)}")
+    found = one_each(model, plain, tokenizer, repeats)
+    print(f"CpuGenerator, 8 prompts x 1 sample, its default against one prompt a pass: {found}")
     seconds = passk_seconds(repeats)
     print(
         f"pass@1 .. pass@1024 of 10,000 x 1,024 verdicts: {seconds:.2f} s   wanted 1: {'reached' if seconds < 1 else 'MISSED'}"
