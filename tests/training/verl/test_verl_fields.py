@@ -209,8 +209,9 @@ def test_the_words_of_the_exact_forward_kl_are_those_of_its_estimate():
     assert "0.3 * k3(pi, q pi_ref)" in found.words and "exact_forward" not in found.words
     assert "k3 is its estimate from the sampled tokens" in found.words and "token to 10" in found.words
     assert found.anchor is not None and found.anchor.estimator == "k3"
-    config = load_config(TrainConfig, "forward_kl", [("engine.name", "verl")])
-    assert "k3(pi" in config.objective and "exact_forward" in load_config(TrainConfig, "forward_kl").objective
+    said = {name: load_config(TrainConfig, "forward_kl", [("engine.name", name)]).objective for name in ("loop", "trl", "verl")}
+    assert {name: "k3(pi" in text for name, text in said.items()} == {"loop": False, "trl": True, "verl": True}
+    assert {name: "exact_forward" in text for name, text in said.items()} == {"loop": True, "trl": False, "verl": False}
 
 
 def test_weights_of_the_sampler_are_honored_and_in_the_words():
