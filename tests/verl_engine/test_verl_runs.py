@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -199,7 +200,9 @@ def test_a_resume_with_another_objective_is_refused_before_ray_starts(tmp_path: 
 def test_the_command_that_an_export_prints_trains(tmp_path: Path):
     """By a task's name, with nothing added but what verl needs on a CPU: two steps, judged by the task's verifier."""
     said = command(tmp_path, "export", "verl", "countdown", "--out", "out", "--take", "8")
-    printed = shlex.split(said[said.index("python -m sage_rlvr.verl") :].replace("\\\n", " "))[3:]
+    found = re.search(r"python -m sage_rlvr\.verl \\\n(.*\\\n)*.*", said)
+    assert found is not None
+    printed = shlex.split(found[0].replace("\\\n", " "))[3:]
     told = dict(word.split("=", 1) for word in printed)
     assert told["data.train_batch_size"] == "8"
     cpu = dict(word.split("=", 1) for word in words(tmp_path, prompts=8, steps=2) if not word.startswith("data.m"))
