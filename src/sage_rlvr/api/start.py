@@ -57,7 +57,7 @@ def start(
         return Started(*work(None, Silent(), _unheard))
     progress: Reporter = Silent() if quiet else Terminal(directory.name if kind == "train" else kind)
     if kind == "train" and not quiet:
-        say(config.method.describe())
+        say(config.objective)
     with closing(progress), RunDir.open(directory, dump(config), kind=kind, fork=fork, data=facts()) as run:
         steps, total = work(run, progress, _unheard if quiet else say)
         if steps >= total:

@@ -28,7 +28,7 @@ from sage_rlvr.evaluation.store import CHUNK, Identity, Sample, SampleStore, is_
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.folders import cached_folder
-from sage_rlvr.models.generation import Decoding, Source
+from sage_rlvr.models.generation import Decoding, Source, rows_of_a_pass
 from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, revision_of
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
 from sage_rlvr.models.shared_prefix import supports_shared_prefix
@@ -43,10 +43,9 @@ from sage_rlvr.tasks.base import Task, ready
 from sage_rlvr.tasks.rows import Say, tell
 
 WIDE = 64  # samples per chunk of the CPU sampler at most: a third faster than twice the 32 of other generators
-# Problems in one call of the CPU sampler, and what their keys, values and logits may take if no completion ends: for a small
-# model most of the time is the calling of operations, which does not grow with the rows (benchmarks/evaluator.py).
-TOGETHER, TOGETHER_BYTES = 8, 1 << 31
-LOGIT_BYTES = 32  # of each of a row's logits while a token is drawn: float32, and float64 with its sums
+# Problems in one call of the CPU sampler: for a small model most of the time is the calling of operations, which does not grow
+# with the rows (benchmarks/evaluator.py).
+TOGETHER = 8
 UNKNOWN = "revision unknown"
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
@@ -158,17 +157,7 @@ class SampleRun(SampleSettings):
             return SampleStore.open(self.store).identity.together
         if self.engine != "sampler" or model is None or not supports_shared_prefix(model):
             return 1
-        row = decoding.max_new_tokens * cache_bytes(model) + LOGIT_BYTES * model.config.get_text_config().vocab_size
-        rows = TOGETHER * (self._chunk_size(decoding) or CHUNK)
-        return TOGETHER if rows * row <= TOGETHER_BYTES else 1
-
-
-def cache_bytes(model: PreTrainedModel) -> int:
-    """Of the keys and values of one token, float32."""
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * 4 * int(config.num_hidden_layers * heads * width)
+        return TOGETHER if TOGETHER * (self._chunk_size(decoding) or CHUNK) <= rows_of_a_pass(model, decoding) else 1
 
 
 def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tuple[SampleStore, Chosen]:

@@ -33,6 +33,7 @@
     pointer(problem)                   where its reference answer acts and what kind of step it takes, for the teacher `patch`
     where(problem, text)               where a completion acts, and not how, for the teacher `policy`
     leaks(problem, hint) -> bool       whether guidance holds the reference answer
+    first(split, n)                    the first n of problems(split), where making all of them takes long
     draw(split, seed, n, law)          the problems of an evaluation, where they are drawn and not listed
     max_new_tokens -> int              what a completion may take unless somebody says otherwise
     files() -> {name: hash}            of the files it is made of, so that a resume notices others
@@ -156,7 +157,8 @@ def problems_of(task: Any, split: str, seed: int, n: int | None, sampling: str =
     law = getattr(task, "draw", None)
     if law and split != "train":
         return list(law(split, seed, 300 if n is None else n, sampling))
-    return list(task.problems(split)[:n])
+    first = getattr(task, "first", None)
+    return list(task.problems(split)[:n] if n is None or first is None else first(split, n))
 
 
 def limit_of(task: Any) -> int:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,11 @@ from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.verl.arguments import notes, verl_words
 from sage_rlvr.training.verl.convert import save
 from sage_rlvr.training.verl.problems import ECHO, Named, export
+from sage_rlvr.training.verl.state import steps_done
 from sage_rlvr.training.verl.warned import heard
 from sage_rlvr.training.watch import check_vocabulary
 
-FOLDER, LATEST = "verl", "latest_checkpointed_iteration.txt"
+FOLDER = "verl"
 TICK = 0.5  # seconds between two looks at verl and its metrics
 NAMES = {  # ours <- verl's, where both mean the same number; verl's own names stay
     "loss": "actor/loss",
@@ -52,7 +53,7 @@ def train(
     check_replaceable(out)
     check_installed(config.report_to)
     words = prepare(config, folder, say)
-    begin = steps_done(folder)
+    begin = steps_done(folder / "checkpoints")
     run.truncate_metrics(begin)
     if said := unverified(config.method):
         run.warn("reward source", begin, said)
@@ -70,24 +71,24 @@ def prepare(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> li
     check_vocabulary(config.method, vocabulary_of(config.model))
     task, problems = training_problems(config, say)
     tokens = load_tokens(config.model)
-    own = tokens.tokenizer.chat_template
-    asking = Asking.of(task, tokens)
-    longest = max(len(asking(problem).ids) for problem in problems)
-    named, talks = Named(config=dump(config)), asking.form is not None
-    export(named, folder / "problems", talks=talks, say=lambda line: None, splits=("train",))
-    template = plain_template(tokens) if asking.form is None else None if own else asking.form.chat_template
+    talks, template, longest = asked(task, tokens, problems)
+    export(Named(config=dump(config)), folder / "problems", {"train": problems}, talks=talks)
     return verl_words(config, folder, template=template, longest=longest)
+
+
+def asked(task: Any, tokens: Any, problems: Sequence[Any], plain: bool = False) -> tuple[bool, str | None, int]:
+    """How verl puts a task's problems to a policy: whether in messages, a chat template in place of the tokenizer's, and the tokens
+    of the longest prompt. plain: as plain text even if it has messages."""
+    own = tokens.tokenizer.chat_template
+    asking = Asking(task, tokens, None) if plain else Asking.of(task, tokens)
+    longest = max(len(asking(problem).ids) for problem in problems)
+    template = plain_template(tokens) if asking.form is None else None if own else asking.form.chat_template
+    return asking.form is not None, template, longest
 
 
 def plain_template(tokens: Any) -> str:
     """A chat template under which a policy reads a plain prompt as on the other engines, its start token included."""
     return ("{{ bos_token }}" if tokens.opening else "") + ECHO
-
-
-def steps_done(folder: Path) -> int:
-    """The steps of verl's newest checkpoint; 0 without one."""
-    latest = folder / "checkpoints" / LATEST
-    return int(latest.read_text()) if latest.is_file() else 0
 
 
 def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: Any) -> int:
@@ -118,7 +119,7 @@ def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: An
     heard(said, seen, run)
     if verl.returncode and not stopped:
         raise failed(said)
-    return steps_done(folder)
+    return steps_done(folder / "checkpoints")
 
 
 def take(rows: Path, read: int, run: RunDir, progress: Any) -> int:
@@ -170,4 +171,4 @@ def end(verl: subprocess.Popen[bytes]) -> None:
             verl.wait(10)
 
 
-__all__ = ["FOLDER", "follow", "our_row", "prepare", "steps_done", "train"]
+__all__ = ["FOLDER", "asked", "follow", "our_row", "prepare", "train"]
