@@ -164,6 +164,12 @@ def _folder(family: str) -> Path:
     return (inside if inside.is_dir() else package.parents[1] / "recipes") / family
 
 
+def is_shipped(file: Path) -> bool:
+    """Whether a file is a recipe of this package, whose paths start at the working directory."""
+    folder = file.resolve().parent
+    return folder == _folder("").resolve() or (folder.parent == _folder("").resolve() and folder.name in FAMILIES)
+
+
 def shipped(*families: str) -> dict[str, Path]:
     """name ("countdown/sft", "paper/grpo", "designs/demo", ...) -> file of every recipe that the package ships, or of these
     families. Recipes of Countdown and designs have a short name too: "sft", "demo"."""
