@@ -1,8 +1,8 @@
-"""Relative paths in recipes, resolved in one place when a recipe is decoded.
+"""Relative paths in recipes, resolved in one place when a recipe is decoded (`recipes.resolved`).
 
 A path in a recipe starts at the recipe's folder. A path from the command line (`--task FILE`, `--a.b value`) or from Python, and
-one in a shipped recipe, starts at the working directory. A decoded configuration, and so run.json, has absolute paths, so that a run
-can be resumed from any directory.
+one in a shipped recipe, starts at the working directory. A decoded configuration, and so run.json, has absolute paths, so that a
+run can be resumed from any directory.
 
 Where the text may also be a Hub id (`model: owner/name`), it is a path if such a file or folder exists, or if it begins
 with "." or "~".
@@ -15,38 +15,20 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.recipes import ROW_SUFFIXES, Place, Tree, is_shipped
-
+Place = tuple[str, ...]
 FILES = (("data", "path"), ("task", "file"), ("task", "test_file"))  # rows: a file, a folder, or a Hub id
 STORES = (("pairs", "attempts"), ("pairs", "retries"))
 CODE = (("task", "reward"), ("teacher", "function"))  # FILE.py:NAME, or a registered name
 MODELS = (("model",), ("base_model",))
+ROW_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 NAMES = ("embedded", "sft", "base")  # of models, which are no folders
-STARTS = "relative paths start at the recipe's folder (typed on the command line or in Python: at the working directory)"
+STARTS = "relative paths of a recipe start at its folder, those from the command line or Python at the working directory"
 
 
-def resolved(tree: Tree) -> Tree:
-    """The tree with absolute paths, each seen from where it was written. Plain mappings have no origins and stay."""
-
-    def start(place: Place) -> Path | None:
-        written = next((place[:n] for n in range(len(place), -1, -1) if place[:n] in tree.origins), None)
-        source = "" if written is None else tree.origins[written]
-        if source.startswith("--") or source.endswith("=") or not source:
-            return Path.cwd()
-        file = Path(source.rpartition(":")[0])
-        return None if is_shipped(file) else file.parent
-
-    return Tree(_walk(dict(tree), (), start), tree.origins)
-
-
-def resolved_edit(key: Place, value: Any, folder: Path) -> Any:
-    """The value of an edit at a place of a recipe, with paths seen from a folder."""
-    return _walk(value, key, lambda place: folder)
-
-
-def _walk(value: Any, place: Place, start: Callable[[Place], Path | None]) -> Any:
+def anchored(value: Any, place: Place, start: Callable[[Place], Path | None]) -> Any:
+    """The value at a place of a recipe with absolute paths. start: the folder at which paths of a place start; None leaves them."""
     if isinstance(value, dict):
-        return {key: _walk(item, (*place, str(key)), start) for key, item in value.items()}
+        return {key: anchored(item, (*place, str(key)), start) for key, item in value.items()}
     if not isinstance(value, str) or not value.strip() or not (kind := _kind(place)) or (folder := start(place)) is None:
         return value
     path, _, name = value.rpartition(":") if kind == "code" else (value, "", "")
@@ -83,7 +65,7 @@ def not_in(file: Path) -> str:
     near = get_close_matches(file.name, sorted(p.name for p in file.parent.glob("*")), 1)
     here = Path.cwd() / file.name
     hint = f"; did you mean {near[0]}?" if near else f"; there is a {here} in the working directory" if here.exists() else ""
-    return f"{file.parent} ({STARTS}){hint}"
+    return f"{file.parent}; {STARTS}{hint}"
 
 
-__all__ = ["STARTS", "looks_local", "not_in", "resolved", "resolved_edit"]
+__all__ = ["ROW_SUFFIXES", "STARTS", "Place", "anchored", "looks_local", "not_in"]

@@ -18,6 +18,7 @@ import yaml
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, Told, choose_from, nearest, short, suggest
+from sage_rlvr.paths import ROW_SUFFIXES, Place, anchored
 from sage_rlvr.reading import read_text
 from sage_rlvr.registry import registry_of
 
@@ -27,9 +28,7 @@ FAMILIES = ("countdown", "paper", "designs", "repair", "knights", "steps", "word
 SHORT = ("countdown", "designs")  # families whose recipes are also known by the stem of their file
 DEFAULT_TASK = "countdown"
 ROWS = "rows"  # the family whose base.yaml has the settings for a file of rows
-ROW_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 METHODS = "methods"  # the file of a family that names methods
-Place = tuple[str, ...]
 
 
 class Tree(dict):  # type: ignore[type-arg]
@@ -399,6 +398,20 @@ def load(path: str | Path | Recipe, overrides: Iterable[tuple[str, str]] = (), t
     for key, text in overrides:
         tree = override(tree, key, text)
     return tree
+
+
+def resolved(tree: Tree) -> Tree:
+    """The tree with absolute paths, each seen from where it was written (`sage_rlvr.paths` has the rule)."""
+
+    def start(place: Place) -> Path | None:
+        written = next((place[:n] for n in range(len(place), -1, -1) if place[:n] in tree.origins), None)
+        source = "" if written is None else tree.origins[written]
+        if source.startswith("--") or source.endswith("=") or not source:
+            return Path.cwd()
+        file = Path(source.rpartition(":")[0])
+        return None if is_shipped(file) else file.parent
+
+    return Tree(anchored(dict(tree), (), start), tree.origins)
 
 
 def use_plugins(tree: Tree, path: Path) -> None:

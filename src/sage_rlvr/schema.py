@@ -24,8 +24,7 @@ from typing_extensions import TypedDict
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, SageError, Told, choose_from, nearest, short
-from sage_rlvr.paths import resolved
-from sage_rlvr.recipes import Place, Recipe, Tree, dotted, load, parse_scalar
+from sage_rlvr.recipes import Place, Recipe, Tree, dotted, load, parse_scalar, resolved
 from sage_rlvr.registry import HOMES, call_of, registry_of
 from sage_rlvr.signatures import KINDS, PLACEHOLDERS, SCALARS, kind_of, parameters, phrase
 
@@ -43,7 +42,7 @@ def decode(schema: type[T], tree: Any, where: str = "") -> T:
     """Build `schema` (a dataclass, or any annotation that `reader` knows) from a plain tree, strictly.
 
     where: the file to quote when the tree (see `recipes.Tree`) does not know where a value came from. Relative paths of a tree
-    become absolute ones (`paths.resolved`).
+    become absolute ones (`recipes.resolved`).
     Raises ConfigError with one line per problem, or the refusal of the part itself (such as CancellingGuide) with its place.
     """
     tree = resolved(tree) if isinstance(tree, Tree) else tree

@@ -94,10 +94,10 @@ def test_a_missing_file_is_an_error_with_the_folder_and_the_rule(home: Path) -> 
     with pytest.raises(ConfigError) as told:
         files_of(read_recipe("../home/recipe.yaml"))
         list(read_recipe("../home/recipe.yaml").task.problems("train"))
-    assert f"no such file or folder in {home / 'data'} (relative paths start at the recipe's folder" in str(told.value)
+    assert f"no such file or folder in {home / 'data'}; relative paths of a recipe start at its folder" in str(told.value)
     assert f"there is a {Path.cwd() / 'rows.jsonl'} in the working directory" in str(told.value)
     (home / "rewards.py").unlink()
-    with pytest.raises(ConfigError, match=rf"no file rewards\.py in {home} \(relative paths start at the recipe's folder"):
+    with pytest.raises(ConfigError, match=rf"no file rewards\.py in {home}; relative paths of a recipe start at its folder"):
         read_recipe("../home/recipe.yaml")
 
 

@@ -52,6 +52,7 @@ GROUPS = {
         "show": "recipes:Show",
         "parts": "recipes:Parts",
         "export verl": "export:ExportVerl",
+        "push": "export:Push",
         "doctor": "doctor:Doctor",
     },
 }  # name: file of this folder and class, imported when it is typed: the overview answers without their libraries

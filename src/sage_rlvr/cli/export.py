@@ -1,4 +1,4 @@
-"""`export verl`: export the problems of a task for verl."""
+"""`export verl` and `push`: problems for verl, and a policy for the Hub."""
 
 from __future__ import annotations
 
@@ -52,4 +52,24 @@ class ExportVerl(Command):
         fields = {"data.train_files": str(self.out / SPLITS["train"]), **REWARD, "+sage.task": str(self.out)}
         fields |= {} if talks else {"actor_rollout_ref.model.custom_chat_template": ECHO}
         session.say(command([f"{key}={written(value)}" for key, value in fields.items()]))
+        return 0
+
+
+@dataclass(frozen=True)
+class Push(Command):
+    """Upload the policy of a run and its model card to the Hugging Face Hub.
+
+    The card (README.md) names the objective, reference, verifier and settings. Log in first: hf auth login."""
+
+    run: tyro.conf.Positional[Path]
+    """A finished run, or a policy folder with a card."""
+    repo: tyro.conf.Positional[str]
+    """The repository on the Hub, owner/name; it is created if needed."""
+    private: bool = False
+    """Create the repository as a private one."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.api.push import push
+
+        session.say(push(self.run, self.repo, private=self.private))
         return 0

@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.paths import looks_local, not_in
+from sage_rlvr.paths import ROW_SUFFIXES, looks_local, not_in
 from sage_rlvr.reading import MIB, opened, read_json, read_json_lines, read_parquet
-from sage_rlvr.recipes import ROW_SUFFIXES
 from sage_rlvr.text import visible
 
 if TYPE_CHECKING:
