@@ -51,6 +51,7 @@ GROUPS = {
         "recipes copy": "recipes:CopyRecipe",
         "show": "recipes:Show",
         "parts": "recipes:Parts",
+        "import-config": "export:ImportConfig",
         "export verl": "export:ExportVerl",
         "push": "export:Push",
         "doctor": "doctor:Doctor",

@@ -1,10 +1,10 @@
-"""`export verl` and `push`: problems for verl, and a policy for the Hub."""
+"""`import-config`, `export verl` and `push`: from and to other tools."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
@@ -52,6 +52,36 @@ class ExportVerl(Command):
         fields = {"data.train_files": str(self.out / SPLITS["train"]), **REWARD, "+sage.task": str(self.out)}
         fields |= {} if talks else {"actor_rollout_ref.model.custom_chat_template": ECHO}
         session.say(command([f"{key}={written(value)}" for key, value in fields.items()]))
+        return 0
+
+
+@dataclass(frozen=True)
+class ImportConfig(Command):
+    """Write the recipe that has the settings of TRL or verl, with a line for each key.
+
+    FILE is a GRPOConfig or a script's config of TRL (YAML, or the JSON of args.to_json_string()), or verl's overrides (key=value
+    words, a shell script, or YAML). --steps, --model and any other --a.b value set what the file leaves open."""
+
+    edits_recipe: ClassVar[bool] = True
+
+    file: tyro.conf.Positional[Path]
+    """The settings."""
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """The recipe's file; by default the recipe is printed."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.training.import_config import import_config
+
+        found = import_config(self.file, session.edits)
+        session.note(*found.lines)
+        if self.out is None:
+            session.say(found.text.rstrip())
+            return 0
+        if self.out.exists():
+            raise ConfigError(f"{self.out}: exists; use another name, or move it away")
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.out.write_text(f"# From {self.file.name}, settings of {found.source}.\n{found.text}", encoding="utf-8")
+        session.note(f"written: {self.out}; next: {suggest('show', self.out)}")
         return 0
 
 

@@ -170,6 +170,9 @@ class CheckpointConfig:
         positive(self, "every", "keep")
 
 
+PEFT_NAMES = {"r": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout"}  # PEFT's name -> the key of a recipe
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
     """Low-rank adapters instead of full fine-tuning (engines trl and verl).
