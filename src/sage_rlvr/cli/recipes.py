@@ -16,6 +16,7 @@ from sage_rlvr.config import (
     RunConfig,
     TrainConfig,
     WorldConfig,
+    dump,
     read_recipe,
     to_yaml,
 )
@@ -183,7 +184,10 @@ def recipe_lines(config: RunConfig) -> list[str]:
     from sage_rlvr.models.folders import vocabulary_of
     from sage_rlvr.training.watch import check_vocabulary
 
-    lines = [to_yaml(config).rstrip()]
+    tree = dump(config)
+    if getattr(config, "task", None) is not None or getattr(config, "data", None) is not None:
+        tree.pop("world", None)  # the default of a key that such a recipe does not use
+    lines = [to_yaml(tree).rstrip()]
     if isinstance(config, TrainConfig):
         check_vocabulary(config.method, vocabulary_of(config.model))
         lines += ["\n" + config.method.describe(), "\n" + reference_line(config)]

@@ -9,6 +9,7 @@ There is no table of fields here. A recipe becomes fields of TRL by `trl.argumen
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
@@ -31,11 +32,10 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.rollout_plans import DynamicSampling
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
-from sage_rlvr.errors import ConfigError, nearest, short
+from sage_rlvr.errors import ConfigError, nearest, short, suggest
 from sage_rlvr.methods import METHODS
 from sage_rlvr.paths import anchored
 from sage_rlvr.reading import read_json, read_text
-from sage_rlvr.signatures import parameters
 from sage_rlvr.training.trl.arguments import OWNED as OF_TRL
 from sage_rlvr.training.trl.arguments import PART, grpo_arguments, grpo_config
 from sage_rlvr.training.verl.arguments import MODEL, OPTIMIZER, ROLLOUT, flattened, verl_words
@@ -355,11 +355,11 @@ def method_tree(method: Method) -> dict[str, Any]:
     options = {**keys, **numbers, **{f"clip_{name}": value for name, value in numbers.items()}}
     options |= {"dynamic_sampling": method.rollout is not None}
     for name in NAMED:
-        known = parameters(METHODS[name])
+        known = {key: option.default for key, option in inspect.signature(METHODS[name]).parameters.items()}
         taken = {key: value for key, value in options.items() if key in known}
         with suppress(ConfigError):  # a number that this method does not take
             if replace(METHODS[name](**taken), name=method.name) == method:
-                return {"name": name, **{key: value for key, value in taken.items() if key == "beta" or value != known[key][1]}}
+                return {"name": name, **{key: value for key, value in taken.items() if key == "beta" or value != known[key]}}
     slots = {"advantage": method.advantage, "surrogate": clip, "reduction": method.reduction, "loss_term": method.loss_term}
     slots["rollout_plan"] = method.rollout
     return {"name": "compose", **{slot: dump(part) for slot, part in slots.items() if part is not None}, **keys}
@@ -387,7 +387,7 @@ class _Trl(_Source):
         if "reward_funcs" in self.given:
             self.lost["reward_funcs"] = "write task.reward: FILE.py:NAME; a function of TRL's form is accepted"
         if self.given.get("push_to_hub"):
-            self.lost["push_to_hub"] = "after the run: sage-rlvr push RUN owner/name"
+            self.lost["push_to_hub"] = f"after the run: {suggest('push', 'RUN', 'owner/name')}"
         found = {key: value for key, value in self.given.items() if key not in self.owned and key not in self.lost}
         # a whole GRPOConfig as JSON has every field
         found = {key: value for key, value in found.items() if key not in self.defaults or not _same(self.defaults[key], value)}
