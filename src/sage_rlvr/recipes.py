@@ -256,10 +256,12 @@ def _method_on(task: str, method: str) -> Recipe:
         family, above, file = "", Tree(), find(task)
     elif task.endswith(ROW_SUFFIXES):
         family, above, file = ROWS, Tree({"task": {"name": "jsonl", "file": task}}, {("task",): "--task"}), None
+    elif (generator := task.removeprefix("reasoning_gym:")) and generator != task:
+        family, above, file = ROWS, Tree({"task": {"name": "reasoning_gym", "dataset": generator}}, {("task",): "--task"}), None
     else:
         raise ConfigError(
-            f"--task {task!r}: no settings to train with{choose_from(task, families)}; or pass a recipe whose settings are used "
-            f"(.yaml), or a file of rows ({', '.join(ROW_SUFFIXES)})"
+            f"--task {task!r}: no settings to train with{choose_from(task, families)}; or reasoning_gym:NAME, a recipe whose "
+            f"settings are used (.yaml), or a file of rows ({', '.join(ROW_SUFFIXES)})"
         )
     if file is None and (own := _folder(family) / f"{method}.yaml").is_file():
         return Recipe(own.stem if family == DEFAULT_TASK else f"{family}-{own.stem}", own)
@@ -269,7 +271,7 @@ def _method_on(task: str, method: str) -> Recipe:
         near = nearest(method, known)
         hint = f"did you mean {near!r}?" if near else f"`{suggest('methods')}` lists all"
         raise ConfigError(f"{method!r}: unknown method; {hint}{registry_of('method').own}")
-    stem = found.name if file is None and not above else f"{Path(task).stem}-{method}"
+    stem = found.name if file is None and not above else f"{Path(task).stem.replace(':', '-')}-{method}"
     return Recipe(stem, found.file if file is None else file, merge(above, found.above))
 
 

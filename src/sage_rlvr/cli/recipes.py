@@ -56,6 +56,10 @@ class Recipes(Command):
     def execute(self, session: Session) -> int:
         listed = [(name, files.headline(file)) for name, file in files.shipped().items() if "/" in name]
         _list(session, listed, self.words, "recipe")
+        bases = [name.partition("/")[0] for name, _ in listed if name.endswith("/base")]
+        if bases:
+            by_name = suggest("train", "METHOD", "--task", "NAME")
+            session.note(f"NAME/base has the settings of a task and no method: {by_name}, NAME one of {', '.join(bases)}")
         return 0
 
 

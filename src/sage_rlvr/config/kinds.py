@@ -9,7 +9,7 @@ from typing import Any
 
 from sage_rlvr.config.runs import FinetuneConfig, OfflineConfig, SftConfig, TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
-from sage_rlvr.recipes import ROWS, Place, Recipe, Tree, load, locate, merge, override
+from sage_rlvr.recipes import ROWS, Place, Recipe, Tree, is_shipped, load, locate, merge, override
 from sage_rlvr.schema import decode
 
 RunConfig = TrainConfig | FinetuneConfig | SftConfig | OfflineConfig
@@ -67,6 +67,9 @@ def read_recipe(
     if command not in ("", kind) and (kind == "train" or own & set(tree)):
         what = {"train": "an RL", "sft": "an SFT", "offline": "an offline"}[kind]
         raise ConfigError(f"{recipe}: this is {what} recipe; run it with: {suggest(kind, recipe)}")
+    if kind == "train" and "method" not in tree:
+        by_name = suggest("train", "METHOD", "--task", found.file.parent.name if is_shipped(found.file) else recipe)
+        raise ConfigError(f"{recipe}: has no method: pass --method NAME, or train a method with these settings: {by_name}")
     # what is left for `train` is a recipe for RL that lacks its method, which decoding says
     return decode({"train": TrainConfig, "offline": OfflineConfig}.get(command, schema), tree, where=str(found))
 
