@@ -185,7 +185,7 @@ NAMES = {
     "reward/zero_variance_frac": "frac_reward_zero_std",
     "policy/entropy": "entropy",
     "surrogate/clipped_frac": "clip_ratio/region_mean",
-    "verifier/undecided_frac": "verifier/undecided",
+    "completions/unfinished_frac": "completions/clipped_ratio",
 }
 
 # Likewise, of what transformers' trainer adds to a line of the log.
@@ -209,4 +209,7 @@ def leave_gloo() -> None:
     """
     if dist.is_available() and dist.is_initialized() and dist.get_backend() == "gloo":
         dist.destroy_process_group()
+        # The group's destructor keeps the GIL while it waits for gloo's threads, and a thread that still has a tensor to drop
+        # waits for the GIL: a deadlock, seen on a machine with five times more work than cores. Sleeping releases the GIL.
+        time.sleep(0.5)
         gc.collect()  # a trainer's model holds the group in a cycle, and only the end of its last holder joins the threads
