@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.api.tables import Rows, html_table, number
 from sage_rlvr.api.train import RUNS, Run, to_stderr
-from sage_rlvr.errors import ConfigError, choose_from
+from sage_rlvr.errors import ConfigError, choose_from, suggest
 from sage_rlvr.evaluation.settings import EvalSettings, SampleSettings
 from sage_rlvr.progress import quiet_libraries
 
@@ -92,7 +92,24 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
 def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -> Evaluation:
     """Evaluate and store the result. what: see `evaluate`."""
     quiet_libraries()
+    _refuse_recipe(what)
     return _by_samples(what, settings, quiet, say) if settings.by_samples() else _exactly(what, settings, quiet)
+
+
+def _refuse_recipe(what: str) -> None:
+    """ConfigError where a recipe or a method is given in place of a policy."""
+    from sage_rlvr.recipes import shipped
+    from sage_rlvr.registry import registry_of
+
+    path, name = Path(what), what.removesuffix(".yaml").removesuffix(".yml")
+    method = name in registry_of("method")
+    if path.is_dir() or not (name != what or method or name in shipped()):
+        return
+    kind = "method" if method and name == what else "recipe"
+    run = RUNS / f"{Path(name).name}-s0"
+    raise ConfigError(
+        f"{what}: that is a {kind}; evaluate its run: {suggest('eval', run)}, or first train it: {suggest('train', what)}"
+    )
 
 
 # ---- exact

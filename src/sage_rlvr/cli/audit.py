@@ -26,8 +26,8 @@ class Audit(Command):
     SAGE_RLVR_DATA sets a folder with the data files; by default they are downloaded at pinned commits."""
 
     tasks: tyro.conf.Positional[tuple[str, ...]]
-    """Names of tasks, countdown:WORLD, files of rows with a problem and an answer, recipes with a task of their own, pairs, or
-    pairs and files of pairs."""
+    """Names of tasks, countdown:WORLD, reasoning_gym:NAME, files of rows with a problem and an answer, recipes with a task of their
+    own, pairs, or pairs and files of pairs."""
     template: str | None = None
     """The prompt format: sage, boxed or as_is (default: each of them)."""
     answer_in: Literal["boxed", "tag", "stated", "last_number", "anywhere"] | None = None
@@ -46,7 +46,7 @@ class Audit(Command):
         if not self.tasks:
             from sage_rlvr.audit import NAMES
 
-            raise ConfigError(f"audit: pass at least one task: {', '.join(NAMES)}, or a .jsonl file")
+            raise ConfigError(f"audit: pass at least one task: {', '.join(NAMES)}, reasoning_gym:NAME, or a .jsonl file")
         found = []
         own_pairs = self.tasks[0] == PAIRS and len(self.tasks) > 1
         for name in self.tasks[1:] if own_pairs else self.tasks:

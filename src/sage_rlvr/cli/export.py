@@ -1,10 +1,10 @@
-"""`export verl`: export the problems of a task for verl."""
+"""`import-config`, `export verl` and `push`: from and to other tools."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
@@ -80,3 +80,53 @@ class ExportVerl(Command):
                 f"{self.task}: its verifier fails the audit above, so training would optimize a wrong reward; fix the rows, or "
                 f"export anyway: {suggest('export', 'verl', self.task, '--out', self.out, '--unaudited')}"
             )
+
+
+@dataclass(frozen=True)
+class ImportConfig(Command):
+    """Write the recipe that has the settings of TRL or verl, with a line for each key.
+
+    FILE is a GRPOConfig or a script's config of TRL (YAML, or the JSON of args.to_json_string()), or verl's overrides (key=value
+    words, a shell script, or YAML). --steps, --model and any other --a.b value set what the file leaves open."""
+
+    edits_recipe: ClassVar[bool] = True
+
+    file: tyro.conf.Positional[Path]
+    """The settings."""
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """The recipe's file; by default the recipe is printed."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.training.import_config import import_config
+
+        found = import_config(self.file, session.edits)
+        session.note(*found.lines)
+        if self.out is None:
+            session.say(found.text.rstrip())
+            return 0
+        if self.out.exists():
+            raise ConfigError(f"{self.out}: exists; use another name, or move it away")
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.out.write_text(f"# From {self.file.name}, settings of {found.source}.\n{found.text}", encoding="utf-8")
+        session.note(f"written: {self.out}; next: {suggest('show', self.out)}")
+        return 0
+
+
+@dataclass(frozen=True)
+class Push(Command):
+    """Upload the policy of a run and its model card to the Hugging Face Hub.
+
+    The card (README.md) names the objective, reference, verifier and settings. Log in first: hf auth login."""
+
+    run: tyro.conf.Positional[Path]
+    """A finished run, or a policy folder with a card."""
+    repo: tyro.conf.Positional[str]
+    """The repository on the Hub, owner/name; it is created if needed."""
+    private: bool = False
+    """Create the repository as a private one."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.api.push import push
+
+        session.say(push(self.run, self.repo, private=self.private))
+        return 0

@@ -35,6 +35,7 @@ from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.buffer import Memory, fill, numbered, stored
 from sage_rlvr.training.groups import Rows
+from sage_rlvr.training.model_card import facts_of, render
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.problems import training_problems, unkeyed, unverified
 from sage_rlvr.training.reference import (
@@ -323,7 +324,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
             watch.see(step, metrics)
         follow(loop, step + 1)
 
-    finish = partial(save_policy, loop.policy, loop.tokens.tokenizer, out)
+    finish = partial(save_policy, loop.policy, loop.tokens.tokenizer, out, render(facts_of(config)))
     return run_steps(config, run, progress, begin, take, partial(save, loop, run), finish, after)
 
 

@@ -15,8 +15,9 @@ from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, OfflineConf
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
 from sage_rlvr.models.weights import loading
+from sage_rlvr.paths import looks_local
 from sage_rlvr.tasks.datasets import examples
-from sage_rlvr.tasks.rows import DataSource, looks_local, read
+from sage_rlvr.tasks.rows import DataSource, read
 from sage_rlvr.training.trl.arguments import (
     check_fields,
     grpo_arguments,

@@ -35,6 +35,7 @@ from sage_rlvr.tasks.datasets import examples, worked_solutions
 from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, place_in_words
 from sage_rlvr.tasks.rows import DataSource, Say, tell
+from sage_rlvr.training.model_card import facts, render, truncated
 from sage_rlvr.training.problems import TaskReward, training_problems, unkeyed, unverified
 from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, world_size
 from sage_rlvr.training.trl.callbacks import (
@@ -46,7 +47,6 @@ from sage_rlvr.training.trl.callbacks import (
     step_of,
 )
 from sage_rlvr.training.trl.episodes import episodes_of
-from sage_rlvr.training.trl.model_card import facts, render, truncated
 from sage_rlvr.training.trl.trainer import SageTrainer
 from sage_rlvr.verifiers.rewards import MathReward
 

@@ -31,6 +31,7 @@ from sage_rlvr.core.method import NO_SIGNAL, Method, has_signal
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.reading import read_json
+from sage_rlvr.training.model_card import facts, render
 from sage_rlvr.training.reference import REFERENCE_STEP
 from sage_rlvr.training.trl.batch import (
     ROLLOUT_ONLY,
@@ -52,7 +53,6 @@ from sage_rlvr.training.trl.batch import (
 from sage_rlvr.training.trl.callbacks import NAMES, leave_gloo, our_names
 from sage_rlvr.training.trl.checks import admitted_anchor, check_data, check_engine, check_keywords, check_kinds
 from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
-from sage_rlvr.training.trl.model_card import facts, render
 from sage_rlvr.training.trl.reference_model import Reference, check_start, chosen_reference
 from sage_rlvr.training.trl.reward_source import ReferenceAnswer, initial_of, pay, reference_answer_of
 from sage_rlvr.training.trl.state import EARLIER, check_objective, restore_parts, restore_reference, save_state
@@ -292,7 +292,7 @@ class SageTrainer(GRPOTrainer):
         super().log(logs | our_names(logs), *args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """The card of `sage_rlvr.training.trl.model_card` in place of TRL's, as README.md of the output folder."""
+        """The card of `sage_rlvr.training.model_card` in place of TRL's, as README.md of the output folder."""
         if self.is_world_process_zero():
             folder = Path(self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
