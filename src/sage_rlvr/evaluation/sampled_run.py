@@ -8,6 +8,7 @@ task's rows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +28,7 @@ from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import CHUNK, Identity, Sample, SampleStore, is_store
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of
 from sage_rlvr.models.episodes import positions_of
-from sage_rlvr.models.folders import cached_folder
+from sage_rlvr.models.folders import EMBEDDED, cached_folder, folder_of
 from sage_rlvr.models.generation import Decoding, Source
 from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, revision_of
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
@@ -199,6 +200,9 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
         say(f"a store has complete chunks of {size} samples: {run.samples + over} per problem instead of {run.samples}")
     with _agreeing(run.store, identity, task) as store:
         lacking = len(store.missing(task.problems, run.samples)) * size
+        if os.access(run.store, os.W_OK):
+            store.describe(task.questions(prompts))
+            store.keep_place(_place(run.model))
         if lacking and drawing:
             server = {"server": run.server, "served_as": run.server_model}
             together = identity.together > 1
@@ -210,6 +214,12 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
         if scorer is not None:
             _score(store, scorer, prompts, (SCORED, identity.versions[SCORED]), counting)
     return store, task
+
+
+def _place(model: str) -> str:
+    """Where a policy is found again: the whole path of a folder, else its name."""
+    folder = folder_of(model)
+    return str(folder.resolve()) if model != EMBEDDED and folder.is_dir() else model
 
 
 def _agreeing(folder: Path, identity: Identity, task: Chosen) -> SampleStore:
