@@ -1,11 +1,11 @@
-"""`samples`: report, judge, import and export a sample store."""
+"""`samples`: report, show, judge, import and export a sample store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -21,7 +21,7 @@ class Samples(Command):
     """Print the report of a sample store, or convert it from or to lm-evaluation-harness or Parquet.
 
     Prints the report, reasoning patterns and signals by class of token; imports samples of the harness, judges them with the
-    verifier of this package, or exports a store. The command does not sample.
+    verifier of this package, or exports a store. The command does not sample; `samples show STORE` prints the samples.
 
     With one repeat, the harness's score of 0 or 1 (exact_match) is the sample's verdict until --judge; with several repeats the
     score is per document, so samples have no verdict until --judge."""
@@ -102,6 +102,30 @@ class Samples(Command):
             from sage_rlvr.evaluation.store.archive import to_parquet  # pyarrow
 
             session.say(f"written: {to_parquet(store, self.to_parquet):,} samples to {self.to_parquet}")
+
+
+@dataclass(frozen=True)
+class ShowSamples(Command):
+    """Print samples of a store: prompt, gold, completion, verdict with its reason.
+
+    Control characters are printed as their codes, such as [U+001B], and every line of a text stands behind a bar."""
+
+    store: tyro.conf.Positional[Path]
+    """A sample store."""
+    problem: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """The id of a problem, once for each (default: the first problem; the ids are listed at the end)."""
+    n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 3
+    """The first N samples of each problem."""
+    verdict: Literal["right", "wrong", "undecided"] | None = None
+    """Only samples with this verdict."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.evaluation.sample_text import sample_lines
+        from sage_rlvr.evaluation.store import SampleStore
+
+        with SampleStore.open(self.store) as store:
+            session.say_plainly(list(sample_lines(store, self.problem, self.n, self.verdict, session.out.width)))
+        return 0
 
 
 def _judge_imported(store: SampleStore, answer_in: str, tag: str) -> int:

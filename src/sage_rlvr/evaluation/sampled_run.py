@@ -35,6 +35,7 @@ from sage_rlvr.models.reward_model import load_reward_model, scores_of
 from sage_rlvr.models.shared_prefix import supports_shared_prefix
 from sage_rlvr.models.teachers import teacher_named
 from sage_rlvr.models.vllm import GENERATORS
+from sage_rlvr.progress import reporting
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.comparison import paired
 from sage_rlvr.stats.intervals import mean_interval, share_interval
@@ -172,10 +173,13 @@ def cache_bytes(model: PreTrainedModel) -> int:
     return 2 * 4 * int(config.num_hidden_layers * heads * width)
 
 
-def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tuple[SampleStore, Chosen]:
+def sample_into_store(
+    run: SampleRun, counting: Counting, say: Say = tell, *, progress: Say = lambda text: None
+) -> tuple[SampleStore, Chosen]:
     """Generate the missing samples, and compute missing log-probs under `base_logprobs`.
 
-    counting(total): a context manager whose value receives the number of new samples. say: receives messages about the problems.
+    counting(total): a context manager whose value receives the number of new samples. say: receives messages about the problems;
+    progress: what is loaded, where that takes seconds.
     Returns the store and the task. All errors are raised before sampling. Without missing samples the policy's weights are not
     loaded.
     """
@@ -186,8 +190,9 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
     decoding, drawing = run.decoding(task), _lacks(run, task)
     if drawing:
         ready(task.task, say, run.split)
-    model, tokens = _policy(run) if drawing else (None, load_tokens(run.model))
-    prompts, template_hash = prompts_of(task, tokens, run.chat_template)
+    with reporting(progress, f"{run.policy}: loading the {'policy' if drawing else 'tokenizer'}, rendering {len(task.problems)} prompts"):
+        model, tokens = _policy(run) if drawing else (None, load_tokens(run.model))
+        prompts, template_hash = prompts_of(task, tokens, run.chat_template)
     if model is not None:
         check_window(prompts, model, decoding.max_new_tokens)
     guide = None if run.guide is None else guide_of(run.guide)
