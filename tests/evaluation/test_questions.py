@@ -1,4 +1,4 @@
-"""Own rows, a plain model folder and a byte-level tokenizer: prompts, golds, cut completions, entropies and q in store, page, terminal."""
+"""Own rows, a model folder and a byte-level tokenizer: prompts, golds, cut completions, entropies, q in store, page, terminal."""
 
 from __future__ import annotations
 
@@ -144,7 +144,8 @@ def test_samples_are_shown_with_prompt_gold_verdict_and_cut_in_words(
 ) -> None:
     assert call("samples", "show", store, "--problem", "1", "-n", 2) == 0
     out = capsys.readouterr().out
-    assert out.startswith("problem 1\nprompt\n  | <|im_start|>") and "\n  | What is 2 + 2?<|im_end|>\n" in out and "\ngold 4\n" in out
+    assert out.startswith("problem 1\nprompt\n  | <|im_start|>") and "\n  | What is 2 + 2?<|im_end|>\n" in out
+    assert "\ngold 4\n" in out
     assert out.count("\nsample ") == 2 and "; no answer; 6 tokens; mean entropy " in out and "; q 1." in out
     assert "  (cut after 6 tokens: the limit of tokens was reached)\n" in out and NO_ANSWER + "\n  (cut" not in out
     assert "2 of 8 samples of this problem" in out
@@ -195,3 +196,32 @@ def test_pieces_keep_the_spaces_that_a_tokenizer_drops_before_a_first_word() -> 
 def test_entropies_of_every_sample_are_finite(store: Path) -> None:
     with SampleStore.open(store) as opened:
         assert all(np.isfinite(row.entropies).all() for row in opened.samples())
+
+
+# ---- what is asked of a model
+
+
+def test_a_model_that_is_asked_no_task_says_what_it_is_asked(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(made)
+    word = "model is a model, not a run, so it has no task of its own: exact evaluation on Countdown"
+    assert call("eval", "model", "--problems", 1, "--quiet", "--out", "record.npz") == 0
+    assert word in said(capsys)[1]
+    assert call("eval", "embedded", "--problems", 1, "--quiet", "--out", "other.npz") == 0
+    assert "no task of its own" not in said(capsys)[1]
+
+
+def test_compare_of_a_folder_with_nothing_to_compare_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs").mkdir()
+    assert call("compare", tmp_path) == 2
+    assert "Nothing is compared: fewer than two policies were evaluated on the same problems." in said(capsys)[0]
+
+
+def test_a_store_goes_to_the_harness_with_its_own_prompts_and_golds(store: Path, tmp_path: Path) -> None:
+    assert call("samples", store, "--to-lm-eval", tmp_path / "out") == 0
+    (path,) = (tmp_path / "out").glob("samples_*.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["target"] for line in lines] == ["7", "4"] and "Zoë?" in lines[0]["arguments"]["gen_args_0"]["arg_0"]

@@ -15,7 +15,15 @@ from sage_rlvr.core import Banded, Branch, Compose, Flat, Placebo, Random, Token
 from sage_rlvr.core.guides import GUIDES, Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.testing import check_dependence, check_guide, check_needs, check_no_gradient, check_precision, run, signals
+from sage_rlvr.testing import (
+    check_dependence,
+    check_guide,
+    check_needs,
+    check_no_gradient,
+    check_precision,
+    run,
+    signals,
+)
 
 EXAMPLES = {
     "branch_p80": Branch(threshold="p80"),

@@ -96,7 +96,7 @@ class Samples(Command):
         from sage_rlvr.evaluation.lm_eval import export_lm_eval
 
         if self.to_lm_eval is not None:
-            docs = _docs_of(self.docs) if self.docs is not None else _docs_made_again(store)
+            docs = _docs_of(self.docs) if self.docs is not None else _docs_known(store)
             session.say(f"written: {export_lm_eval(store, self.to_lm_eval, docs=docs, n=self.samples)}")
         if self.to_parquet is not None:
             from sage_rlvr.evaluation.store.archive import to_parquet  # pyarrow
@@ -148,12 +148,18 @@ def _spelled_by(policy: str) -> Callable[[Sequence[int]], list[str]]:
     return lambda ids: [tokenizer.decode([i]) for i in ids]
 
 
-def _docs_made_again(store: SampleStore) -> dict[str, dict[str, Any]]:
-    """`generated_docs`; {} for an imported store, which knows its documents."""
+def _docs_known(store: SampleStore) -> dict[str, dict[str, Any]]:
+    """`generated_docs`, else the prompts and golds that the store keeps; {} for an imported store, which knows its documents."""
     from sage_rlvr.evaluation.documents import generated_docs
     from sage_rlvr.evaluation.lm_eval import is_imported
 
-    return {} if is_imported(store) else generated_docs(store)
+    if is_imported(store):
+        return {}
+    kept = {
+        name: {"doc": {"id": name, "problem": q.prompt, "answer": q.gold or ""}, "target": q.gold or "", "prompt": q.prompt}
+        for name, q in store.questions().items()
+    }
+    return generated_docs(store) or kept
 
 
 def _docs_of(name: str) -> dict[str, dict[str, Any]]:

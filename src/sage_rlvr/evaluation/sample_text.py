@@ -42,7 +42,8 @@ def sample_lines(
         rows = [row for row in store.samples(problems=[name]) if verdict in (None, row.verdict)]
         for row in rows[:n]:
             yield from ("", _head(row), *_completion(row, width))
-        yield from ("", f"{min(n, len(rows)):,} of {len(rows):,} {'samples' if verdict is None else f'{verdict} samples'} of this problem")
+        kind = "samples" if verdict is None else f"{verdict} samples"
+        yield from ("", f"{min(n, len(rows)):,} of {len(rows):,} {kind} of this problem")
     if not problems and len(known) > 1:
         more = ", ".join(map(_flat, known[1:9]))
         yield f"{len(known):,} problems in the store; the next: {more}{', ...' if len(known) > 9 else ''}"

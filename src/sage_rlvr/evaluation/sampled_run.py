@@ -190,7 +190,8 @@ def sample_into_store(
     decoding, drawing = run.decoding(task), _lacks(run, task)
     if drawing:
         ready(task.task, say, run.split)
-    with reporting(progress, f"{run.policy}: loading the {'policy' if drawing else 'tokenizer'}, rendering {len(task.problems)} prompts"):
+    loaded = "policy" if drawing else "tokenizer"
+    with reporting(progress, f"{run.policy}: loading the {loaded}, rendering {len(task.problems)} prompts"):
         model, tokens = _policy(run) if drawing else (None, load_tokens(run.model))
         prompts, template_hash = prompts_of(task, tokens, run.chat_template)
     if model is not None:

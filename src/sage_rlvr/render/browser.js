@@ -18,12 +18,18 @@
     if (text !== undefined) made.textContent = text;
     return made;
   }
+  function goldOf(problem) {
+    const known = questions.map((one) => one.get(problem)).find((one) => one && one[1] !== null);
+    if (!known) return "";
+    const gold = data.golds[known[1]];
+    return ", gold " + (gold.length > 24 ? gold.slice(0, 23) + "\u2026" : gold);
+  }
   function option(select, value, text) {
     const made = element("option", "", text);
     made.value = value;
     select.append(made);
   }
-  data.problems.forEach((name, i) => option(controls.problem, String(i), name));
+  data.problems.forEach((name, i) => option(controls.problem, String(i), name + goldOf(i)));
   option(controls.problem, "", "all problems");
   data.sets.forEach((one, i) => option(controls.arm, String(i), one.name));
 
@@ -49,7 +55,8 @@
     row.k.slice(first, behind).forEach((place, j) => {
       const i = first + j;
       const token = element("span", "token");
-      token.append(element("span", "spelling", data.spellings[place]));
+      const spelling = data.spellings[place];
+      token.append(element("span", "spelling", spelling.replaceAll("\n", "\u21b5")));
       const said = [];
       if (row.e) said.push("entropy " + digits(row.e[i]) + " nats");
       if (row.q) said.push("q " + digits(row.q[i]));
@@ -60,6 +67,7 @@
         token.append(cell);
       });
       box.append(token);
+      if (spelling.includes("\n")) box.append(element("br"));
     });
     return box;
   }
@@ -137,7 +145,7 @@
     let hidden = 0, shown = 0;
     problems.slice(0, controls.problem.value === "" ? limit : 1).forEach((problem) => {
       const rows = kept.filter((row) => row.p === problem);
-      list.append(element("h3", "problem", data.problems[problem]));
+      list.append(element("h3", "problem", "problem " + data.problems[problem]));
       const grid = element("div", "columns");
       const shownSets = data.sets.map((_, i) => i).filter((i) => rows.some((row) => row.s === i));
       const posed = shownSets.map((i) => questions[i].get(problem));

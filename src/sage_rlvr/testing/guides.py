@@ -144,8 +144,8 @@ def check_dependence(guide: Guide, seed: int) -> None:
             for value in OTHER_LOGPS:
                 found = run(guide, _with(given, dict.fromkeys(LOGPS, value), slice(t, t + 1)))
                 assert torch.equal(found[:, t], q[:, t]), (
-                    f"depends_on = {guide.depends_on!r}, but q of token {t} changes when only the log-prob of that drawn token does; "
-                    "declare depends_on = 'token'"
+                    f"depends_on = {guide.depends_on!r}, but q of token {t} changes when only the log-prob of that drawn token "
+                    "does; declare depends_on = 'token'"
                 )
     for t in columns if not looks_ahead(guide) else ():
         found = run(guide, _with(given, dict.fromkeys(LOGPS, -1.5) | {"entropies": 0.7, "ref_entropies": 0.7}, slice(t + 1, None)))

@@ -12,7 +12,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.guides.base import GUIDES, DependsOn, Guide, Mask, Multiplies, PerToken, band_of, is_clamped, looks_ahead
+from sage_rlvr.core.guides.base import (
+    GUIDES,
+    DependsOn,
+    Guide,
+    Mask,
+    Multiplies,
+    PerToken,
+    band_of,
+    is_clamped,
+    looks_ahead,
+)
 from sage_rlvr.core.guides.flat import Flat
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.core.signals import Signals

@@ -256,7 +256,8 @@ def said_of(turns: Sequence[tuple[str, str, int]]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Question:
-    """What every sample of a problem was drawn for. prompt: as it was rendered; gold: a right answer, None where the task has none."""
+    """What every sample of a problem was drawn for. prompt: as it was rendered; gold: the answer in the task's row, None without
+    one."""
 
     prompt: str
     gold: str | None = None

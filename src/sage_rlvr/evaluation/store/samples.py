@@ -135,11 +135,10 @@ class SampleStore(Rows):
     ) -> int:
         """Judge all samples again; returns how many were judged, not counting those whose verdict it already is.
 
-        function: problem ids and texts as `judged_text` (the policy's turns, a tuple, where it is an episode), in step -> one verdict
-        each, with `label` ("right", "wrong", "undecided"), `reason`, and `answer` if it has one. verifier_hash: of the verifier and its
-        limits. by: who, default user and
-        host. Each batch is committed by itself: interrupted, the same call goes on. Older verdicts stay readable
-        (`table(verifier=...)`).
+        function: problem ids and texts as `judged_text` (the policy's turns, a tuple, where it is an episode), in step -> one
+        verdict each, with `label` ("right", "wrong", "undecided"), `reason`, and `answer` if it has one. verifier_hash: of the
+        verifier and its limits. by: who, default user and host. Each batch is committed by itself: interrupted, the same call
+        goes on. Older verdicts stay readable (`table(verifier=...)`).
         """
         if not verifier_hash:
             raise ConfigError("reverify: verifier_hash is empty; set a hash of the verifier and its limits")

@@ -179,7 +179,7 @@ def _tokens_of(store: SampleStore, rows: Sequence[Sample]) -> Tokens | None:
 
 
 def _places(store: SampleStore) -> list[str]:
-    """Where the tokenizer of the store's policy may lie on this machine: its run, its folder, the cache of the Hub, this package."""
+    """Where the tokenizer of the store's policy may lie here: its run, its folder, the cache of the Hub, this package."""
     from sage_rlvr.models.folders import cached_folder
 
     runs = [parent / "policy" for parent in list(store.path.parents)[:3]]
@@ -233,7 +233,7 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
                 "s": number, "p": place("problems", s.problem), "n": s.sample, "v": VERDICTS.index(s.verdict),
                 "r": place("reasons", s.reason), "t": visible(s.text[:LONGEST]), "x": max(0, len(s.text) - LONGEST) or None,
                 "a": _answer(s),
-                "l": None if s.finish != "length" else one.limit if s.token_ids is None else int(np.sum(np.ones(len(s.token_ids))[own])),
+                "l": _cut_at(s, one.limit),
                 "k": None if tokens is None else [place("spellings", text) for text in tokens],
                 "e": None if tokens is None else _numbers(s.entropies), "q": None if tokens is None else _numbers(s.q),
                 "m": 1 if tokens is None and (s.entropies is not None or s.q is not None) else None,
@@ -248,6 +248,15 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
         for name, one in zip(_names(sets), sets, strict=True)
     ]  # fmt: skip
     return {"sets": named, "rows": rows} | {name: list(found) for name, found in lists.items()}
+
+
+def _cut_at(s: Sample, limit: int | None) -> int | None:
+    """Tokens of the policy in a completion that was cut, `limit` where they are not known; None for one that ended."""
+    if s.finish != "length":
+        return None
+    if s.token_ids is None:
+        return limit
+    return len(np.asarray(s.token_ids)) if s.turns is None else int(own_of(s.turns).sum())
 
 
 def _answer(s: Sample) -> str | None:
