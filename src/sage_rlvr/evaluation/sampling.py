@@ -27,7 +27,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import generate_episodes
-from sage_rlvr.evaluation.judged import Judged
+from sage_rlvr.evaluation.judged import JudgeAt, Judged
 from sage_rlvr.evaluation.store import Chunk, Identity, Question, Sample, SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import own_of, said_of, turns_unmarked, unmarked
 from sage_rlvr.models.episodes import positions_of
@@ -98,6 +98,14 @@ class Chosen:
         """k -> share of problems that k blind guesses hit, None where no such law is fixed."""
         rows = list(self.problems.values())
         return None if guess_floor(self.task, rows, 1) is None else lambda k: guess_floor(self.task, rows, k) or 0.0
+
+    @property
+    def judge_at(self) -> JudgeAt | None:
+        """Verdicts on (problem id, text) with answers read at another place; None for a task that reads completions its own way."""
+        task: Any = self.task
+        if getattr(task, "reading", None) is None:
+            return None
+        return lambda pairs, reading: task.verify_all([(self.problems[i], text) for i, text in pairs], **reading)
 
     @property
     def turns(self) -> int:
