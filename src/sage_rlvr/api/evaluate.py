@@ -93,6 +93,7 @@ def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -
     """Evaluate and store the result. what: see `evaluate`."""
     quiet_libraries()
     _refuse_recipe(what)
+    _say_default_task(what, settings, say)
     return _by_samples(what, settings, quiet, say) if settings.by_samples() else _exactly(what, settings, quiet)
 
 
@@ -109,6 +110,19 @@ def _refuse_recipe(what: str) -> None:
     run = RUNS / f"{Path(name).name}-s0"
     raise ConfigError(
         f"{what}: that is a {kind}; evaluate its run: {suggest('eval', run)}, or first train it: {suggest('train', what)}"
+    )
+
+
+def _say_default_task(what: str, settings: EvalSettings, say: Say) -> None:
+    """What is asked of a model that no run of this package has trained, where nobody names a task."""
+    from sage_rlvr.runs import is_run
+
+    if what == "embedded" or settings.task is not None or settings.world is not None or is_run(Path(what)):
+        return
+    how = f"{settings.samples} samples per problem" if settings.by_samples() else "exact evaluation"
+    say(
+        f"{what} is a model, not a run, so it has no task of its own: {how} on Countdown, asked in plain text without a chat "
+        "template. For your task pass --task NAME, --task FILE.jsonl or --task RECIPE.yaml"
     )
 
 
@@ -264,7 +278,7 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
     else:
         console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
         with ended_like_ctrl_c():
-            store, task = sample_into_store(run, partial(counting, console, run.policy), say)
+            store, task = sample_into_store(run, partial(counting, console, run.policy), say, progress=console.print)
     lines += report_lines(store, settings.samples or None, task.floor, place=read_at(task.task), judge=task.judge_at)
     if hasattr(task.task, "draw"):
         lines.append(_problems_line(settings, task.task))

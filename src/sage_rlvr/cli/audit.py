@@ -11,6 +11,7 @@ import tyro
 
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, DataError, suggest
+from sage_rlvr.progress import reporting
 
 if TYPE_CHECKING:
     from sage_rlvr.audit import Audit as Audited
@@ -50,7 +51,8 @@ class Audit(Command):
         found = []
         own_pairs = self.tasks[0] == PAIRS and len(self.tasks) > 1
         for name in self.tasks[1:] if own_pairs else self.tasks:
-            found.append(self._pairs(name) if own_pairs else self._task(name))
+            with reporting(session.note, f"audit: checking the verifier on {name}"):
+                found.append(self._pairs(name) if own_pairs else self._task(name))
             session.say(*lines_of(found[-1], self.rows))
         if self.out is not None:
             given = {

@@ -200,7 +200,7 @@ def _tempered_lines(drawn: Drawn) -> list[str]:
     logps = drawn.arrays("rollout_logps")
     if logps is None:
         return ["tempered   over whole completions: not available, the samples have no log-probs"]
-    sums, texts = [float(np.sum(row, dtype=float)) for row in logps], np.array(drawn["text"], dtype=object)
+    sums, texts = [float(np.sum(row, dtype=float)) for row in logps], _completions(drawn)
     parts = [drawn.parts(column) for column in (sums, drawn.right, texts)]
     cells = []
     for power in SAMPLED_POWERS:
@@ -208,6 +208,11 @@ def _tempered_lines(drawn: Drawn) -> list[str]:
         said = one.reason if one.pass1 is None else f"{cell(one.pass1)}, +- {one.unseen:.1%} for unsampled completions"
         cells.append(f"power {one.power:g}: {said}")
     return [f"tempered   pass@1 over whole completions, pi(y)^power, by importance weights: {'; '.join(cells)}"]
+
+
+def _completions(drawn: Drawn) -> NDArray[Any]:
+    """What tells completions apart: a text that ended and the same text where it was cut are two."""
+    return np.array([f"{end} {text}" for end, text in zip(drawn["finish"], drawn["text"], strict=True)], dtype=object)
 
 
 def _token_lines(drawn: Drawn) -> list[str]:

@@ -229,6 +229,15 @@ def reference(task: Task, problem: Any) -> str:
     return text
 
 
+def gold_of(task: Task, problem: Any) -> str | None:
+    """The answer that a problem's row or document gives, to be shown; None where it gives none, as Countdown's, of which any right
+    expression is an answer."""
+    found = getattr(problem, "answer", None)
+    if found is None and hasattr(task, "doc"):
+        found = task.doc(problem).get("answer")
+    return None if found is None else str(found) or None
+
+
 def answer_span(task: Task, problem: Any, text: str) -> tuple[int, int] | None:
     """Where a completion's own answer stands in its text: as the task says, else behind the last mark of an answer."""
     own = getattr(task, "answer_span", None)
@@ -367,7 +376,7 @@ def different(blocks: Iterable[Sequence[tuple[Any, str]]], n: int, dry: int) -> 
 
 __all__ = [
     "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "answer_key", "answer_span",
-    "check_members", "code_hash", "different", "fingerprint", "guess_floor", "guided", "hash_of", "leaks", "limit_of",
+    "check_members", "code_hash", "different", "fingerprint", "gold_of", "guess_floor", "guided", "hash_of", "leaks", "limit_of",
     "prompt_messages", "prompt_text", "ready", "reference", "replies", "stream", "turns_of", "verdicts", "verifier_hash",
     "words",
 ]  # fmt: skip
