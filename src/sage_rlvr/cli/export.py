@@ -34,7 +34,7 @@ class ExportVerl(Command):
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.audit import audit, lines_of
-        from sage_rlvr.training.verl.arguments import REWARD, command, written
+        from sage_rlvr.training.verl.arguments import REWARD, chat_words, command, written
         from sage_rlvr.training.verl.problems import ECHO, SPLITS, Named, export
 
         named = Named.of(self.task, self.template)
@@ -51,5 +51,6 @@ class ExportVerl(Command):
         session.note(*(f"{count:,} {split} problems: {self.out / SPLITS[split]}" for split, count in counts.items() if count))
         fields = {"data.train_files": str(self.out / SPLITS["train"]), **REWARD, "+sage.task": str(self.out)}
         fields |= {} if talks else {"actor_rollout_ref.model.custom_chat_template": ECHO}
+        fields |= chat_words((named.config or {}).get("chat_template_kwargs", {}))
         session.say(command([f"{key}={written(value)}" for key, value in fields.items()]))
         return 0

@@ -48,6 +48,7 @@ OWNED_BY_BOTH = {
     "save_strategy": "checkpoint.every",
     "save_total_limit": "checkpoint.keep",
     "model_init_kwargs": "engine.dtype",
+    "chat_template_kwargs": "chat_template_kwargs",
     "resume_from_checkpoint": "nothing: the same command continues",
 }
 
@@ -87,6 +88,7 @@ def grpo_arguments(config: TrainConfig, folder: str, world_size: int = 1) -> dic
         | shared_arguments(config, folder, config.updates.per_step)
         | _rollout(config, given, world_size)
         | {"model_init_kwargs": {"dtype": config.engine.dtype}, "remove_unused_columns": False}
+        | ({"chat_template_kwargs": dict(config.chat_template_kwargs)} if config.chat_template_kwargs else {})
         | grpo_config(method_of(config))
         | given
     )

@@ -26,6 +26,7 @@ from sage_rlvr.training.trl.arguments import not_owned
 from sage_rlvr.training.verl.fields import ACTOR, CLAMP, is_clamped, method_fields
 from sage_rlvr.training.verl.problems import SPLITS
 
+CHAT = "data.apply_chat_template_kwargs"
 ROLLOUT, MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 OPTIMIZER, MICRO = f"{ACTOR}.optim", f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 OWNED = {
@@ -34,6 +35,7 @@ OWNED = {
     "data.train_batch_size": "rollout.prompts_per_step",
     "data.max_response_length": "rollout.max_new_tokens",
     "data.seed": "seed",
+    "data.apply_chat_template_kwargs": "chat_template_kwargs",
     f"{ROLLOUT}.n": "rollout.group_size",
     f"{ROLLOUT}.temperature": "rollout.temperature",
     f"{ROLLOUT}.response_length": "rollout.max_new_tokens",
@@ -116,7 +118,13 @@ def verl_words(config: TrainConfig, folder: Path, *, template: str | None, longe
     given = flattened(config.engine.args)
     bare = bare_arguments(config)
     method_owns = dict.fromkeys(method_fields(config.method, config.rollout.max_new_tokens), "method")
-    not_owned(bare, OWNED | method_owns | {key: "method, seed and task" for key in bare if key.startswith("sage.")})
+    not_owned(
+        bare,
+        OWNED
+        | method_owns
+        | {key: "method, seed and task" for key in bare if key.startswith("sage.")}
+        | {key: "chat_template_kwargs" for key in bare if key.startswith(f"{CHAT}.")},
+    )
     _check(config)
     fields = (
         _data(config, folder, longest)
@@ -206,7 +214,13 @@ def _data(config: TrainConfig, folder: Path, longest: int) -> dict[str, Any]:
         "data.max_prompt_length": longest,
         "data.max_response_length": config.rollout.max_new_tokens,
         "data.seed": config.seed,
+        **chat_words(config.chat_template_kwargs),
     }
+
+
+def chat_words(options: Mapping[str, Any]) -> dict[str, Any]:
+    """chat_template_kwargs as fields of verl, whose own mapping there is empty."""
+    return {f"+{CHAT}.{name}": value for name, value in options.items()}
 
 
 def _rollout(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -279,5 +293,6 @@ def command(words: list[str]) -> str:
 
 
 __all__ = [
-    *("MICRO", "OWNED", "REWARD", "bare_arguments", "command", "flattened", "notes", "rows_per_gpu", "verl_words", "written"),
+    *("MICRO", "OWNED", "REWARD", "bare_arguments", "chat_words", "command"),
+    *("flattened", "notes", "rows_per_gpu", "verl_words", "written"),
 ]

@@ -20,15 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config import TrainConfig, dump
+from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.errors import CheckpointError, ConfigError, SageError, TrainingDiverged
 from sage_rlvr.models.folders import vocabulary_of
 from sage_rlvr.models.policy import Asking, load_tokens
 from sage_rlvr.runs import RunDir, StopFlag
+from sage_rlvr.training.opening import after_first_step, announce, decoded
 from sage_rlvr.training.problems import training_problems, unverified
 from sage_rlvr.training.state import check_replaceable
 from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.verl.arguments import notes, verl_words
 from sage_rlvr.training.verl.convert import save
+from sage_rlvr.training.verl.opening import setting_of_recipe
 from sage_rlvr.training.verl.problems import ECHO, Named, export
 from sage_rlvr.training.watch import check_vocabulary
 
@@ -50,32 +53,37 @@ def train(
     out, folder = run.path / "policy", (run.path / FOLDER).absolute()
     check_replaceable(out)
     check_installed(config.report_to)
-    words = prepare(config, folder, say)
+    words, prompt = prepare(config, folder, say)
     begin = steps_done(folder)
     run.truncate_metrics(begin)
     if said := unverified(config.method):
         run.warn("reward source", begin, said)
     for line in notes(config):
         say(f"note: {line}")
+    if begin < config.steps:
+        setting, objective = setting_of_recipe(config), config.method.describe()
+        announce(progress.note, setting, objective=objective, prompt=prompt, begin=begin, tell=run.warn)
     progress.start(total=config.steps, done=begin)
-    reached = begin if begin >= config.steps else follow(words, folder, begin, run, progress)
+    reached = begin if begin >= config.steps else follow(words, folder, begin, run, progress, config.method.anchor)
     if reached >= config.steps:
         save(config, folder / "checkpoints" / f"global_step_{config.steps}", out)
     return reached
 
 
-def prepare(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> list[str]:
-    """Write the problems, and return the words of the command. ConfigError for what verl, or a recipe on verl, cannot do."""
+def prepare(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> tuple[list[str], str]:
+    """Write the problems, and return the words of the command and the first prompt.
+
+    ConfigError for what verl, or a recipe on verl, cannot do."""
     check_vocabulary(config.method, vocabulary_of(config.model))
     task, problems = training_problems(config, say)
     tokens = load_tokens(config.model)
     own = tokens.tokenizer.chat_template
-    asking = Asking.of(task, tokens)
-    longest = max(len(asking(problem).ids) for problem in problems)
+    asking = Asking.of(task, tokens, options=config.chat_template_kwargs)
+    asked = [asking(problem).ids for problem in problems]
     named, talks = Named(config=dump(config)), asking.form is not None
     export(named, folder / "problems", talks=talks, say=lambda line: None, splits=("train",))
     template = plain_template(tokens) if asking.form is None else None if own else asking.form.chat_template
-    return verl_words(config, folder, template=template, longest=longest)
+    return verl_words(config, folder, template=template, longest=max(map(len, asked))), decoded(tokens.tokenizer, asked[0])
 
 
 def plain_template(tokens: Any) -> str:
@@ -89,7 +97,7 @@ def steps_done(folder: Path) -> int:
     return int(latest.read_text()) if latest.is_file() else 0
 
 
-def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: Any) -> int:
+def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: Any, anchor: Anchor | None = None) -> int:
     """Run verl to its end, a row of metrics.jsonl for each of its own. Returns the steps of its newest checkpoint.
 
     ConfigError with verl's refusal, TrainingDiverged if a gradient was not finite, CheckpointError with the place of its
@@ -109,18 +117,20 @@ def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: An
         try:
             while verl.poll() is None and not stopped:
                 time.sleep(TICK)
-                read = take(rows, read, run, progress)
+                read = take(rows, read, run, progress, anchor)
                 stopped = bool(stop)
         finally:
             end(verl)
-    take(rows, read, run, progress)
+    take(rows, read, run, progress, anchor)
     if verl.returncode and not stopped:
         raise failed(said)
     return steps_done(folder)
 
 
-def take(rows: Path, read: int, run: RunDir, progress: Any) -> int:
-    """Log what verl has written since the first `read` bytes; the bytes that are read now. A line without its end waits."""
+def take(rows: Path, read: int, run: RunDir, progress: Any, anchor: Anchor | None = None) -> int:
+    """Log what verl has written since the first `read` bytes; the bytes that are read now. A line without its end waits.
+
+    anchor: of the method, whose guide's dose is printed behind the first step."""
     if not rows.is_file():
         return read
     with open(rows, "rb") as file:
@@ -131,6 +141,8 @@ def take(rows: Path, read: int, run: RunDir, progress: Any) -> int:
         row = our_row(json.loads(line))
         run.log(row)
         progress.advance(row["step"] + 1, row)
+        if row["step"] == 0:
+            after_first_step(progress.note, anchor, row)
     return read + len(whole)
 
 

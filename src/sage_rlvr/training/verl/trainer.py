@@ -33,9 +33,11 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import refuse
 from sage_rlvr.tasks.base import answer_id
+from sage_rlvr.training.opening import after_first_step
 from sage_rlvr.training.verl.batch import Order, Shaped, credited, shaped, signals_of, step_metrics
 from sage_rlvr.training.verl.fields import ESTIMATOR
 from sage_rlvr.training.verl.objective import Objective
+from sage_rlvr.training.verl.opening import note, open_training
 from sage_rlvr.training.verl.state import check_objective, folder_of_step, restore_parts, save_state
 from sage_rlvr.training.watch import GuideWatch
 
@@ -113,7 +115,10 @@ class Shaping(Trainer):  # type: ignore[misc]
         self.sage_watch = GuideWatch(self.sage_objective.anchor)
         self._asked: dict[str, int] = {}
         self._held: tuple[list[str], Order, Signals, Shaped | None] | None = None
-        print(f"sage: {self.sage_objective.words}", flush=True)
+
+    def on_train_begin(self) -> None:
+        open_training(self, self.sage_objective.words, lambda key: OmegaConf.select(self.config, key))
+        super().on_train_begin()
 
     def _next_train_batch(self, *args: Any, **kwargs: Any) -> Any:
         batch = super()._next_train_batch(*args, **kwargs)
@@ -179,6 +184,8 @@ class Shaping(Trainer):  # type: ignore[misc]
             fields = TensorDict({"ref_log_prob": nested}, batch_size=len(batch))
             tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
         self.sage_watch.see(self.global_steps - 1, made.metrics)
+        if self.global_steps == 1:
+            after_first_step(note, anchor, made.metrics)
         metrics.update(made.metrics)
 
     def _credit(
