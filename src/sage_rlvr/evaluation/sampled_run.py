@@ -224,7 +224,7 @@ def _agreeing(folder: Path, identity: Identity, task: Chosen) -> SampleStore:
     if known.identity.task_hash != identity.task_hash and had not in (None, many):
         said += f"\nproblems: {had} -> {many}"
     if known.identity.template_hash != identity.template_hash:
-        said += "\nthe prompts are rendered differently: another chat template, or other --chat-template-kwargs; use another --store"
+        said += "\nthe prompts are rendered differently (chat template, --chat-template-kwargs): use another --store"
     if known.identity.revision != identity.revision:
         said += "\nthe weights differ: if the run was continued, use another --store"
     raise ConfigError(said)

@@ -6,6 +6,7 @@ Nothing heavy is imported here.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -108,7 +109,7 @@ class SampleSettings(ProblemSettings):
         split = "-train" if self.split == "train" else ""
         by = re.sub("[^a-z0-9]+", "-", self.hints.lower()).strip("-")
         again = "" if self.retry_failures_of is None else f"-after-{self.retry_failures_of.name}-{by}"
-        options = "".join(f"-{name}-{value}" for name, value in self.options.items())
+        options = "".join(f"-{name}-{json.dumps(value)}" for name, value in self.options.items())
         chat = re.sub("[^A-Za-z0-9._-]+", "_", options)
         return f"{Path(self.task or task.name).stem}-{law}{asked}{chat}{split}{again}"
 

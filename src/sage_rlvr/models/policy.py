@@ -220,8 +220,8 @@ def check_plain(task: Task, options: Options) -> None:
     """ConfigError for chat_template_kwargs of a task whose prompts are plain text."""
     if options:
         raise ConfigError(
-            f"chat_template_kwargs: the prompts of {task.name} are plain text for this policy, without a chat template; remove "
-            f"{', '.join(options)}, or use a policy whose tokenizer has a chat template"
+            f"chat_template_kwargs: the prompts of {task.name} are plain text here, which no chat template renders; remove "
+            f"{', '.join(options)}"
         )
 
 

@@ -3,7 +3,7 @@
     objective                                        what is optimized: `Method.describe()`
     135 M parameters, float32 on cpu with 1 of 2 threads (engine.threads), lr 1e-4 constant
     first prompt, 49 tokens: ...                     decoded from the token ids, so that it is what is trained on
-    after step 1: Branch: q != 1 at 21.3 % of the tokens, clamped at 4.0 %, mean q 1.021
+    after step 1: Branch: q != 1 at 21.3 % of the tokens, clamped at 4.0 %, mean q 1.0213
 
 An engine calls `announce` when all that can fail before step 1 has passed, and `after_first_step` with the metrics of step 1. A run
 that continues prints the second line only.
@@ -53,9 +53,9 @@ class Setting:
     @property
     def line(self) -> str:
         """The setting in one line."""
-        size = [] if self.parameters is None else [f"{millions(self.parameters)} parameters"]
+        size = [] if self.parameters is None else [f"{short(self.parameters)} parameters"]
         if self.trained is not None and self.parameters is not None and self.trained < self.parameters:
-            size.append(f"{millions(self.trained)} of them trained")
+            size.append(f"{short(self.trained)} of them trained")
         found = ", ".join([*size, f"{self.dtype} on {self.device}{self._threads}", f"lr {rate(self.lr)} {self.schedule}"])
         if not self.idle:
             return found
@@ -76,8 +76,9 @@ class Setting:
         if size <= LARGE or self.lr <= RATE or self.trained not in (None, size):
             return ""
         return (
-            f"{self.lr_by} = {rate(self.lr)} with full fine-tuning of {millions(size)} parameters: a rate above {rate(RATE)} moves a "
-            f"pretrained model of this size far from its start within a few steps. Set {self.lr_by} to 1e-6, or train adapters (LoRA)"
+            f"{self.lr_by} = {rate(self.lr)} with full fine-tuning of {short(size)} parameters: a rate above {rate(RATE)} moves "
+            f"a pretrained model of this size far from its start within a few steps. Set {self.lr_by} to 1e-6, or train adapters "
+            "(LoRA)"
         )
 
 
@@ -97,7 +98,7 @@ def setting_of(model: Any, **more: Any) -> Setting:
 
 def of_optimizer(plan: Any) -> dict[str, Any]:
     """The learning rate of a recipe's `OptimizerConfig`, in the fields of `Setting`."""
-    warmup = f" after {plan.warmup_steps} steps of warm-up" if plan.warmup_steps else ""
+    warmup = f", warm-up {plan.warmup_steps}" if plan.warmup_steps else ""
     return {"lr": plan.lr, "schedule": f"{plan.schedule}{warmup}"}
 
 
@@ -112,9 +113,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def millions(count: int) -> str:
-    """135 M, 1.54 B."""
-    return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.3g} M"
+def short(count: int) -> str:
+    """856 k, 135 M, 1.54 B."""
+    size, name = (1e9, "B") if count >= 1e9 else (1e6, "M") if count >= 1e6 else (1e3, "k")
+    return f"{count / size:.3g} {name}"
 
 
 def rate(value: float) -> str:
@@ -166,7 +168,7 @@ def dose(anchor: Anchor | None, metrics: Mapping[str, float]) -> str:
         return ""
     names = " * ".join(type(part).__name__ for part in factors(anchor.guide))
     clamped = f", clamped at {metrics[CLAMPED]:.1%}" if CLAMPED in metrics else ""
-    return f"{names}: q != 1 at {metrics[ACTIVE]:.1%} of the tokens{clamped}, mean q {metrics[MEAN_Q]:.3f}"
+    return f"{names}: q != 1 at {metrics[ACTIVE]:.1%} of the tokens{clamped}, mean q {metrics[MEAN_Q]:.4f}"
 
 
 def gap(metrics: Mapping[str, float]) -> str:

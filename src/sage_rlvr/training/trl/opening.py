@@ -45,7 +45,7 @@ def setting_on_trl(model: Any, args: Any, accelerator: Any, changed_in: dict[str
     half = "bfloat16" if args.bf16 else "float16" if args.fp16 else ""
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
-    warmup = f" after {args.warmup_steps} steps of warm-up" if args.warmup_steps else ""
+    warmup = f", warm-up {args.warmup_steps:g}" if args.warmup_steps else ""
     return setting_of(
         model,
         dtype=f"{dtype} weights and {half} arithmetic" if half and half != dtype else dtype,
@@ -63,17 +63,20 @@ def objective(trainer: Any) -> str:
         return str(trainer.method.describe())
     args = trainer.args
     loss = f"TRL's loss: loss_type {args.loss_type}, scale_rewards {args.scale_rewards}, beta {args.beta:g}"
-    return "\n".join([loss, *([] if trainer.anchor is None else anchor_lines(trainer.anchor))])
+    if trainer.anchor is None:
+        return loss
+    return "\n".join([f"{loss}, KL estimator {trainer.anchor.estimator}", *anchor_lines(trainer.anchor)])
 
 
 def first_prompt(trainer: Any) -> str:
     """The first prompt of the training rows, by TRL's own tokenization; "" where only a rollout knows its tokens."""
-    prompt = next(iter(trainer.train_dataset))["prompt"]
+    row = next(iter(trainer.train_dataset))
+    prompt, seen = row["prompt"], {"image", "images"} & set(row)
     play, many = getattr(trainer, "rollout_func", None), getattr(trainer, "environment_factories", None)
     if play is not None:
         asked = getattr(play, "prompt_ids", None)  # of `episodes.Episodes`
         ids = None if asked is None else asked(prompt)
-    elif many is not None or not hasattr(trainer, "_tokenize_prompts"):
+    elif seen or many is not None or not hasattr(trainer, "_tokenize_prompts"):
         ids = None
     else:
         ids = trainer._tokenize_prompts([prompt])[0][0]

@@ -201,8 +201,11 @@ def build(config: FinetuneConfig, folder: Path, say: Say = tell) -> SFTTrainer:
 def first_row(trainer: SFTTrainer) -> str:
     """The first row as it is learned; "" where TRL keeps its tokens elsewhere."""
     row = trainer.train_dataset[0]
-    ids, mask = row.get("input_ids"), row.get("completion_mask")
-    return "" if ids is None else decoded(trainer.processing_class, ids, "first row", None if mask is None else sum(mask))
+    if (ids := row.get("input_ids")) is None:
+        return ""
+    labels, mask = row.get("labels"), row.get("completion_mask")  # by the release of TRL
+    learned = sum(label != -100 for label in labels) if labels else None if mask is None else sum(mask)
+    return decoded(trainer.processing_class, ids, "first row", learned)
 
 
 def _absolute(model: str) -> str:
