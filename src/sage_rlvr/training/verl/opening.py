@@ -26,8 +26,11 @@ def setting_of_recipe(config: TrainConfig) -> Setting:
     return _setting(model, config.engine.lora, workers, **of_optimizer(config.optimizer))
 
 
-def open_training(trainer: Any, words: str, read: Read) -> None:
-    """Print the opening of one of verl's trainers, whose tokenizer and rows are loaded. read: a key of verl's configuration."""
+def open_training(trainer: Any, read: Read) -> None:
+    """Print the opening of one of verl's trainers, whose tokenizer and rows are loaded, behind its objective.
+
+    read: a key of verl's configuration.
+    """
     rank = int(read(f"{MODEL}.lora_rank") or 0)
     wanted = read(f"{MODEL}.target_modules") or "all-linear"
     targets = wanted if isinstance(wanted, str) else tuple(wanted)
@@ -36,7 +39,7 @@ def open_training(trainer: Any, words: str, read: Read) -> None:
     rate, schedule = float(read(f"{OPTIMIZER}.lr") or 0.0), str(read(f"{OPTIMIZER}.lr_scheduler_type") or "constant")
     setting = _setting(str(read(f"{MODEL}.path")), lora, workers, lr=rate, schedule=schedule, lr_by=f"{OPTIMIZER}.lr")
     prompt = first_prompt(trainer.tokenizer, trainer.train_dataset[0]["raw_prompt"], read(CHAT) or {})
-    announce(note, setting, objective=words, prompt=prompt, begin=trainer.global_steps - 1, tell=_told)
+    announce(note, setting, prompt=prompt, begin=trainer.global_steps - 1, tell=_told)
 
 
 def first_prompt(tokenizer: Any, messages: Any, options: Mapping[str, Any]) -> str:

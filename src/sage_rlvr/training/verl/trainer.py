@@ -115,9 +115,10 @@ class Shaping(Trainer):  # type: ignore[misc]
         self.sage_watch = GuideWatch(self.sage_objective.anchor)
         self._asked: dict[str, int] = {}
         self._held: tuple[list[str], Order, Signals, Shaped | None] | None = None
+        note(self.sage_objective.words)
 
     def on_train_begin(self) -> None:
-        open_training(self, self.sage_objective.words, lambda key: OmegaConf.select(self.config, key))
+        open_training(self, lambda key: OmegaConf.select(self.config, key))
         super().on_train_begin()
 
     def _next_train_batch(self, *args: Any, **kwargs: Any) -> Any:
