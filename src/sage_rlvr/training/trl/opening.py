@@ -44,13 +44,13 @@ def setting_on_trl(model: Any, args: Any, accelerator: Any, changed_in: dict[str
     kind, ranks = accelerator.device.type, accelerator.num_processes
     half = "bfloat16" if args.bf16 else "float16" if args.fp16 else ""
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+    name = args.lr_scheduler_type.value  # transformers makes an enum of it
     warmup = f", warm-up {args.warmup_steps:g}" if args.warmup_steps else ""
     return setting_of(
         model,
         dtype=f"{dtype} weights and {half} arithmetic" if half and half != dtype else dtype,
         device=kind if ranks == 1 else f"{kind} in {ranks} processes",
-        idle=idle(kind, max(ranks, getattr(args, "n_gpu", 1))),
+        idle=idle(kind, max(ranks, args.n_gpu)),
         lr=args.learning_rate,
         schedule=f"{'constant' if name == 'constant_with_warmup' else name}{warmup}",
         **changed_in,

@@ -15,8 +15,6 @@ from sage_rlvr.training.counts.dry_run import parameters
 from sage_rlvr.training.opening import Setting, announce, decoded, of_optimizer
 from sage_rlvr.training.verl.arguments import CHAT, MODEL, OPTIMIZER, bare_arguments
 
-Read = Callable[[str], Any]
-
 
 def setting_of_recipe(config: TrainConfig) -> Setting:
     """The setting of a recipe's run."""
@@ -26,7 +24,7 @@ def setting_of_recipe(config: TrainConfig) -> Setting:
     return _setting(model, config.engine.lora, workers, **of_optimizer(config.optimizer))
 
 
-def open_training(trainer: Any, read: Read) -> None:
+def open_training(trainer: Any, read: Callable[[str], Any]) -> None:
     """Print the opening of one of verl's trainers, whose tokenizer and rows are loaded, behind its objective.
 
     read: a key of verl's configuration.
