@@ -23,9 +23,8 @@ from sage_rlvr.models.policy import load_tokens
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_record
 from sage_rlvr.training import opening
-from sage_rlvr.training.trl import SageTrainer, grpo_config
+from sage_rlvr.training.trl import SageTrainer, grpo_config, sft
 from sage_rlvr.training.trl import run as trl_run
-from sage_rlvr.training.trl import sft
 from trl_common import QUIET
 
 ASKED = [{"role": "user", "content": "2+2?"}]

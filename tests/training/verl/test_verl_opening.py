@@ -31,7 +31,7 @@ class Notes(Silent):
         self.lines.append(line)
 
 
-def config_of(folder: Path, args: Mapping[str, Any] = {}, **changes: Any) -> TrainConfig:  # noqa: B006
+def config_of(folder: Path, args: Mapping[str, Any] = {}, **changes: Any) -> TrainConfig:
     tree = {
         "steps": 2,
         "model": chat_policy(folder / "policy"),
