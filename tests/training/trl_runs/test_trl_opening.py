@@ -180,9 +180,8 @@ def test_the_recipe_alone_sets_the_options(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"chat_template_kwargs\.enable_thinkin: "):
         trl_run.build(config_of(tmp_path, chat_template_kwargs={"enable_thinkin": False}), tmp_path / "trl")
     with pytest.raises(ConfigError, match="plain text here"):
-        trl_run.build(
-            config_of(tmp_path, task=None, world={"train_problems": 8}, model="embedded", chat_template_kwargs=OFF), tmp_path / "trl"
-        )
+        plain = {"task": None, "world": {"train_problems": 8}, "model": "embedded"}
+        trl_run.build(config_of(tmp_path, **plain, chat_template_kwargs=OFF), tmp_path / "trl")
 
 
 def test_fine_tuning_learns_the_prompt_of_the_options(tmp_path: Path):
