@@ -48,7 +48,6 @@ OWNED_BY_BOTH = {
     "save_strategy": "checkpoint.every",
     "save_total_limit": "checkpoint.keep",
     "model_init_kwargs": "engine.dtype",
-    "chat_template_kwargs": "chat_template_kwargs",
     "resume_from_checkpoint": "nothing: the same command continues",
 }
 
@@ -64,6 +63,7 @@ OWNED = OWNED_BY_BOTH | {
     "steps_per_generation": "updates.minibatches",
     "gradient_accumulation_steps": "updates.micro_batch (or engine.args.per_device_train_batch_size)",
     "remove_unused_columns": "nothing: the reward reads the columns",
+    "chat_template_kwargs": "chat_template_kwargs",
 }
 
 # Where these are left at TRL's defaults nobody would be served; a recipe may say otherwise in engine.args.
