@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
+from chat_policy import OFF, chat_policy, rows_file
 from sage_rlvr.audit import (
     Check,
     audit,
@@ -178,6 +179,21 @@ def test_the_rows_own_prompts_are_held_against_the_place_that_is_read(tmp_path: 
         TASKS["jsonl"](str(path), answer_in="tag", tag="A")
     with pytest.raises(ConfigError, match="answer_in, tag: of mathematics"):
         TASKS["jsonl"](str(path), reward="exact", answer_in="stated")
+
+
+def test_a_recipes_audit_prints_the_prompt_as_the_policy_reads_it(tmp_path: Path, capsys):
+    tree = {"steps": 1, "model": chat_policy(tmp_path / "policy"), "task": {"name": "jsonl", "file": rows_file(tmp_path, 3)}}
+    recipe = tmp_path / "mine.yaml"
+    for options in ({}, OFF):
+        recipe.write_text(json.dumps({**tree, "chat_template_kwargs": options}))
+        with pytest.raises(SystemExit):
+            cli.main(["audit", str(recipe)])
+        said = capsys.readouterr().out
+        assert said.startswith("first prompt, ") and ("</think>" in said) == bool(options)
+    recipe.write_text(json.dumps({**tree, "chat_template_kwargs": {"enable_thinkin": False}}))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["audit", str(recipe)])
+    assert ended.value.code == 2 and "chat_template_kwargs.enable_thinkin:" in capsys.readouterr().err
 
 
 def test_verdicts_on_a_file(tmp_path: Path):

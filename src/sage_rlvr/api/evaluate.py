@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -86,7 +87,9 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
         if name not in known:
             raise ConfigError(f"evaluate: unknown option {name!r}{choose_from(name, known)}")
     paths = {name: Path(options[name]) for name in ("out", "store", "retry_failures_of") if options.get(name) is not None}
-    return evaluation_of(fspath(policy), EvalSettings(**options | paths), quiet=quiet, say=say or to_stderr)
+    given = options.get("chat_template_kwargs")
+    chat = {"chat_template_kwargs": json.dumps(given)} if isinstance(given, Mapping) else {}
+    return evaluation_of(fspath(policy), EvalSettings(**options | paths | chat), quiet=quiet, say=say or to_stderr)
 
 
 def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -> Evaluation:
@@ -311,7 +314,7 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
     """The policy, and a run's own task or the world it is given; the store's place where none was named."""
     from sage_rlvr.config import task_named
     from sage_rlvr.evaluation.sampled_run import SampleRun
-    from sage_rlvr.runs import is_run
+    from sage_rlvr.runs import is_run, read_record
     from sage_rlvr.tasks import with_worlds
 
     chosen, run, own = SampleSettings.of(settings), Path(what), None
@@ -326,6 +329,8 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
         policy = "base" if what == "embedded" else run.name
         model = str(run / "policy") if of_run else what
         _say_other_reward(settings, run if of_run else None, say)
+    if of_run and chosen.chat_template_kwargs is None and (options := read_record(run)["config"].get("chat_template_kwargs")):
+        chosen = replace(chosen, chat_template_kwargs=json.dumps(options))  # a run is asked as it was trained
     home = run / "samples" if of_run else RUNS / "samples" / policy
     asked = task_named(chosen.task) if own is None else own  # type: ignore[arg-type]
     if own is None and settings.world is not None:

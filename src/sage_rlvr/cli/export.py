@@ -44,30 +44,32 @@ class ExportVerl(Command):
         named = Named.of(self.task, self.template)
         task = named.task()
         problems = chosen(task, self.take, session.note)  # first what may be refused, then the audit, then the files
-        model, talks, template, longest = self._put(named, task, [problem for some in problems.values() for problem in some])
+        options = (named.config or {}).get("chat_template_kwargs", {})
+        model, prompts = self._prompts(named, task, [problem for some in problems.values() for problem in some], options)
         self._audit(task, session)
-        counts = export(named, self.out, problems, talks=talks)
+        counts = export(named, self.out, problems, talks=prompts.talks)
         session.note(*(f"{count:,} {split} problems: {self.out / SPLITS[split]}" for split, count in counts.items() if count))
         if model == UNKNOWN:
             session.note(f"in the command below replace {UNKNOWN} by your model, or name it: --model NAME")
         limit = min(limit_of(task), 1024)
-        session.say(command(words_of_export(self.out.absolute(), counts, model, template=template, longest=longest, limit=limit)))
+        session.say(command(words_of_export(self.out.absolute(), counts, model, prompts, limit=limit, options=options)))
         return 0
 
-    def _put(self, named: Any, task: Any, problems: list[Any]) -> tuple[str, bool, str | None, int]:
-        """The policy of the printed command, and `run.asked` of it; of an unknown one what holds for most."""
+    def _prompts(self, named: Any, task: Any, problems: list[Any], options: dict[str, Any]) -> tuple[str, Any]:
+        """The policy of the printed command, and how verl puts the problems to it; of an unknown one what holds for most."""
         from sage_rlvr.models.folders import EMBEDDED, embedded_policy
         from sage_rlvr.models.policy import load_tokens
         from sage_rlvr.tasks.countdown import Countdown
         from sage_rlvr.training.verl.problems import ECHO
-        from sage_rlvr.training.verl.run import asked
+        from sage_rlvr.training.verl.run import Prompts, prompts_of
 
         usual = EMBEDDED if isinstance(task, Countdown) else None
         model = self.model or (named.config or {}).get("model") or usual
         if model is None:
             talks = not self.plain and hasattr(task, "messages")
-            return UNKNOWN, talks, None if talks else ECHO, 1024
-        return str(embedded_policy()) if model == EMBEDDED else model, *asked(task, load_tokens(model), problems, self.plain)
+            return UNKNOWN, Prompts(talks, None if talks else ECHO, longest=1024)
+        prompts = prompts_of(task, load_tokens(model), problems, self.plain, {} if self.plain else options)
+        return str(embedded_policy()) if model == EMBEDDED else model, prompts
 
     def _audit(self, task: Any, session: Session) -> None:
         """Print the audit. ConfigError if the verifier fails it."""

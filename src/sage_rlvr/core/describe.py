@@ -88,6 +88,11 @@ def describe(method: Method) -> str:
     return "\n".join(lines + [f"  note: {note}" for note in _notes(method)])
 
 
+def anchor_lines(anchor: Anchor) -> list[str]:
+    """The KL term of an objective that is not a method's: q, the reference, and the expected gradient."""
+    return [] if anchor.is_off else [*_q_lines(anchor), _reference_line(anchor), _descended(anchor)]
+
+
 def essence(method: Method) -> list[str]:
     """The lines of `describe` that distinguish the arms of a sweep: the objective, q, and the gradient of the KL term."""
     if method.buffer is not None and method.buffer.alone:

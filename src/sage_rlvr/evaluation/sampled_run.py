@@ -182,7 +182,7 @@ def sample_into_store(
     loaded = "policy" if drawing else "tokenizer"
     with reporting(progress, f"{run.policy}: loading the {loaded}, rendering {len(task.problems)} prompts"):
         model, tokens = _policy(run) if drawing else (None, load_tokens(run.model))
-        prompts, template_hash = prompts_of(task, tokens, run.chat_template)
+        prompts, template_hash = prompts_of(task, tokens, run.chat_template, run.options)
     if model is not None:
         check_window(prompts, model, decoding.max_new_tokens)
     guide = None if run.guide is None else guide_of(run.guide)
@@ -203,7 +203,8 @@ def sample_into_store(
             together = identity.together > 1
             generator = run.drawer.of(Source(run.model, tokens, decoding, run.precision, model, **server, together=together))
             with counting(lacking) as advance:
-                asking, window = Asking.of(task.task, tokens, run.chat_template), None if model is None else positions_of(model)
+                asking = Asking.of(task.task, tokens, run.chat_template, run.options)
+                window = None if model is None else positions_of(model)
                 found = Evaluation(task, prompts, generator, scorer, guide, asking, window)
                 found.run(store, run.samples, progress=advance)
         if scorer is not None:
@@ -227,6 +228,8 @@ def _agreeing(folder: Path, identity: Identity, task: Chosen) -> SampleStore:
     had, many = known.wanted().get("problems"), len(task.problems)
     if known.identity.task_hash != identity.task_hash and had not in (None, many):
         said += f"\nproblems: {had} -> {many}"
+    if known.identity.template_hash != identity.template_hash:
+        said += "\nthe prompts are rendered differently (chat template, --chat-template-kwargs): use another --store"
     if known.identity.revision != identity.revision:
         said += "\nthe weights differ: if the run was continued, use another --store"
     raise ConfigError(said)
@@ -284,7 +287,7 @@ def rank_line(run: SampleRun, store: SampleStore, task: Chosen) -> str:
             f"{store.path}: some samples have no token_ids, so their hidden states are unknown; omit --effective-rank"
         )
     model, tokens = _policy(run, loaded=True)
-    prompts, _ = prompts_of(task, tokens, run.chat_template)
+    prompts, _ = prompts_of(task, tokens, run.chat_template, run.options)
     ranks, counts = [], []
     for row in rows:
         prompt, ids = prompts[row.problem].ids, np.asarray(row.token_ids)
@@ -305,7 +308,7 @@ def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> s
     gets the problem without hints.
     """
     ranker, tokens = load_reward_model(model)
-    prompts, _ = prompts_of(replace(task, asked=None), tokens, run.chat_template)
+    prompts, _ = prompts_of(replace(task, asked=None), tokens, run.chat_template, run.options)
     n = common_n(store)
     rows = store.lists(("problem", "sample", "token_ids", "verdict", "answer"), problems=list(task.problems), n=n)
     if any(ids is None for ids in rows["token_ids"]):

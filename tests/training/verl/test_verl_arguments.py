@@ -388,7 +388,7 @@ def test_a_row_of_verl_under_our_names():
 
 def test_rows_of_verl_are_taken_once_and_when_they_are_whole(tmp_path: Path):
     logged: list[int] = []
-    sink = SimpleNamespace(log=lambda row: logged.append(row["step"]), advance=lambda done, row: None)
+    sink = SimpleNamespace(log=lambda row: logged.append(row["step"]), advance=lambda done, row: None, note=lambda line: None)
     file, row = tmp_path / "metrics.jsonl", '{"step": %d, "data": {"reward/mean": 0.5}}\n'
     assert run.take(file, 0, sink, sink) == 0
     file.write_text(row % 1 + (row % 2)[:9])

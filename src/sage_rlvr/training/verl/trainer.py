@@ -34,11 +34,13 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import refuse
 from sage_rlvr.tasks.base import answer_id
+from sage_rlvr.training.opening import after_first_step
 from sage_rlvr.training.verl import INSTALL
 from sage_rlvr.training.verl.batch import Order, Shaped, credited, key_of_update, shaped, signals_of, step_metrics
 from sage_rlvr.training.verl.fields import ESTIMATOR
 from sage_rlvr.training.verl.judge import Outcomes
 from sage_rlvr.training.verl.objective import Objective
+from sage_rlvr.training.verl.opening import note, open_training
 from sage_rlvr.training.verl.state import check_objective, folder_of_step, restore_parts, save_state
 from sage_rlvr.training.verl.warned import tell
 from sage_rlvr.training.watch import GuideWatch
@@ -121,7 +123,11 @@ class Shaping(Trainer):  # type: ignore[misc]
         self.sage_outcomes = Outcomes(None if folder is None else Path(str(folder)), ReasonWatch(tell, limit=limit))
         self._asked: dict[str, int] = {}
         self._held: tuple[list[str], Order, Signals, Shaped | None] | None = None
-        print(f"sage: {self.sage_objective.words}", flush=True)
+        note(self.sage_objective.words)
+
+    def on_train_begin(self) -> None:
+        open_training(self, lambda key: OmegaConf.select(self.config, key))
+        super().on_train_begin()
 
     def _next_train_batch(self, *args: Any, **kwargs: Any) -> Any:
         batch = super()._next_train_batch(*args, **kwargs)
@@ -195,6 +201,8 @@ class Shaping(Trainer):  # type: ignore[misc]
             fields = TensorDict({"ref_log_prob": nested}, batch_size=len(batch))
             tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
         self.sage_watch.see(self.global_steps - 1, made.metrics)
+        if self.global_steps == 1:
+            after_first_step(note, anchor, made.metrics)
         metrics.update(made.metrics)
 
     def _credit(
