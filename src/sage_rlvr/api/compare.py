@@ -258,6 +258,7 @@ def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:
     from sage_rlvr.experiments.sweep import run
     from sage_rlvr.render import write_summary
     from sage_rlvr.results import Results, compare
+    from sage_rlvr.results.probabilities import save_probabilities
     from sage_rlvr.verifiers.pool import cores
 
     try:
@@ -268,6 +269,7 @@ def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:
         raise
     write_summary(planned.out)
     results = Results.read(planned.out)
+    save_probabilities(results, planned.out)
     return Comparison(results, compare(results), complete)
 
 

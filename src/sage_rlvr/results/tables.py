@@ -22,8 +22,9 @@ CHIPS = (
     f"{NONE}: not compared."
 )
 ROOM = (
-    "Scores at the pass@1 of the arm at temperature 1, means over training seeds. Baselines: their convex hull over arms and "
-    "temperatures, in which a random choice per problem mixes two policies; beyond their highest pass@1, their highest pass@k. "
+    "Scores at the pass@1 of the arm at temperature 1, means over training seeds. Baselines: their best mixture over arms and "
+    "temperatures; beyond their highest pass@1, their highest pass@k. Per completion: a random choice for each completion, with "
+    "the base and a uniform guesser allowed; per problem: a random choice for each problem. "
     "Share of headroom: the gain relative to the distance from the baselines to the oracle, which was trained on right answers. "
     "Log odds: the gain over the baselines.",
 )
@@ -173,6 +174,7 @@ def room(found: Mapping[str, Any]) -> Table | None:
     columns: Columns = {
         "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"],
         "score": lambda r: cell(r["own"]), "baselines": lambda r: f"{cell(r['best'])}\n{r['rival']}",
+        "mixture": lambda r: r.get("mixture", "per problem"),  # older summaries have no other
         "tempered base": lambda r: cell(r["power"]), "oracle": lambda r: cell(r["oracle"]),
         "share of headroom": lambda r: "–" if r["share"] is None else f"{r['share']:+.0%}",
         "log odds": lambda r: "–" if r["log_odds"] is None else f"{r['log_odds']:+.2f}",

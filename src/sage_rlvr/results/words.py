@@ -70,8 +70,8 @@ MOST = 4  # comparisons in the answer
 TOO_FEW = (Reason.ONE_SEED, Reason.TWO_SEEDS)
 CLAIM = f"A claim about methods needs at least {FEWEST_SEEDS} training seeds per arm; with fewer, only differences are printed."
 OPEN_ENDED = (
-    "If the upper end of an interval on a convex hull equals the arm's score, the gap has no upper bound: the hull may end below "
-    "the arm's pass@1."
+    "If the upper end of an interval against a mixture equals the arm's score, the gap has no upper bound: the mixtures may end "
+    "below the arm's pass@1."
 )
 
 
@@ -291,7 +291,7 @@ def unread_lines(rows: Sequence[Row]) -> list[str]:
 def cautions(rows: Sequence[Row]) -> list[str]:
     """Remarks that apply to many rows: too few seeds for a claim; intervals that end at the arm's score."""
     few = any(row.comparison.reason in TOO_FEW for row in rows)
-    c = [row.comparison for row in rows if row.metric.at == "hull" and row.comparison.known]
+    c = [row.comparison for row in rows if row.metric.at in ("mixture", "hull") and row.comparison.known]
     ends = any(math.isclose(one.difference.high, one.mean_a, rel_tol=1e-9) for one in c)
     return [CLAIM] * few + [OPEN_ENDED] * ends
 
