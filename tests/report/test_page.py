@@ -205,7 +205,7 @@ def test_an_arm_with_samples_alone_is_sampled_and_not_not_run() -> None:
     found = {"seeds": [0, 1], "ks": [1], "base": None, "arms": arms, "sampled": [{"policy": "A", "seeds": [0]}]}
     made = tables.scores(found)
     assert [row[:3] for row in made.rows] == [("A", "1 of 2", "sampled"), ("B", "0 of 2", "not run")]
-    assert made.notes == (tables.SAMPLES,)
+    assert made.notes == (tables.SAMPLES, "No chance floor known.")
 
 
 def test_nothing_to_compare_is_said(folders: Path) -> None:

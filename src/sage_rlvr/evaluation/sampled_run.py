@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.config import task_named
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.evaluation.guidance import again
 from sage_rlvr.evaluation.sample_report import cell, common_n
 from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
@@ -198,6 +199,9 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
     if drawing and (over := -run.samples % size):
         say(f"a store has complete chunks of {size} samples: {run.samples + over} per problem instead of {run.samples}")
     with _agreeing(run.store, identity, task) as store:
+        if drawing and KEY not in store.facts():
+            chance = task.chance
+            store.note(**{KEY: None if chance is None else chance.tree()})
         lacking = len(store.missing(task.problems, run.samples)) * size
         if lacking and drawing:
             server = {"server": run.server, "served_as": run.server_model}

@@ -39,7 +39,6 @@ from sage_rlvr.tasks.base import (
     Task,
     answer_key,
     fingerprint,
-    guess_floor,
     hash_of,
     limit_of,
     problems_of,
@@ -47,6 +46,7 @@ from sage_rlvr.tasks.base import (
     verdicts,
     verifier_hash,
 )
+from sage_rlvr.tasks.chance import Chance, chance_of
 from sage_rlvr.tasks.chat import encodable
 
 PAUSE_S = 0.5  # between two looks at what other processes have still to commit
@@ -92,10 +92,9 @@ class Chosen:
         return limit_of(self.task)
 
     @property
-    def floor(self) -> Callable[[int], float] | None:
-        """k -> share of problems that k blind guesses hit, None where no such law is fixed."""
-        rows = list(self.problems.values())
-        return None if guess_floor(self.task, rows, 1) is None else lambda k: guess_floor(self.task, rows, k) or 0.0
+    def chance(self) -> Chance | None:
+        """The chance floor on these problems."""
+        return chance_of(self.task, list(self.problems.values()))
 
     @property
     def turns(self) -> int:

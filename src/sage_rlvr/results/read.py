@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.chance import KEY, chance_of_record, chance_of_store
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.reading import understood
@@ -26,6 +27,7 @@ from sage_rlvr.results.scores import Floats, Scores
 from sage_rlvr.stats.budget import check_budget
 from sage_rlvr.stats.frontier import FrontierPoint, distinct_frontier, frontier
 from sage_rlvr.stats.support import reachable, success_probability
+from sage_rlvr.tasks.chance import Chance, chance_of_tree
 
 K = 256
 State = Literal["not run", "training", "trained", "validation only", "evaluated", "failed"]
@@ -88,7 +90,7 @@ class Store:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Counts:
-    """Number of right samples among n for each problem of one store."""
+    """Number of right samples among n for each problem of one store, and the chance floor on these problems."""
 
     store: Store
     task: str
@@ -97,6 +99,7 @@ class Counts:
     n: int
     right: np.ndarray
     identity: Mapping[str, Any]
+    chance: Chance | None = None
 
     @property
     def policy(self) -> tuple[str, str, float]:
@@ -159,6 +162,7 @@ class Results:
     samples: int | None = None
     strict: bool = False
     _exact: dict[tuple[str, int, str], Exact] = field(default_factory=dict, repr=False)
+    _chances: dict[str, Chance | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(
@@ -245,6 +249,19 @@ class Results:
         rows = np.stack([c.right for c in found])
         return Scores(**named, seeds=seeds, problems=found[0].problems, values=rows, n=found[0].n)
 
+    def chance(self, task: str = "") -> Chance | None:
+        """The chance floor on the problems of a task."""
+        if task not in self._chances:
+            self._chances[task] = self._chance(task)
+        return self._chances[task]
+
+    def _chance(self, task: str) -> Chance | None:
+        if record := next((record for (*_, of), record in self.records.items() if of == task), None):
+            return chance_of_record(record)
+        if self.stored is not None and not self.records and task in (kept := self.stored.get(KEY) or {}):
+            return chance_of_tree(kept[task])
+        return next((c.chance for c in self.counts if c.task == task), None)
+
     def only_scores(self, arm: str, task: str) -> Scores:
         """Scores of an arm at the reference temperature or at its only temperature; DataError otherwise."""
         known = self.temperatures(arm, task)
@@ -290,6 +307,7 @@ def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
     path = store.path
     with store.open() as opened:
         counts, identity = opened.counts(n, check=results.strict), opened.identity.tree()
+        chance = chance_of_store(opened.facts(), counts.problems)
         many, lacking, judges = sorted(set(counts.n.tolist())), opened.lacking(counts), opened.verifiers()
     if results.strict and lacking:
         raise DataError(f"{path}: has {lacking}, so the evaluation is not complete")
@@ -306,6 +324,7 @@ def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
     return Counts(
         store=store, task=str(identity["task"]), temperature=float(identity["decoding"]["temperature"]),
         problems=tuple(counts.problems), n=many[0], right=counts.right, identity=identity,
+        chance=chance,
     )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 format    2
 rows      the list of comparisons: a, b, metric {name, k, at, temperature, matched}, task, why, family, difference, p, adjusted,
-          family_size, outcome, reason, mde, mde_limit, over, mean_a, mean_b, problems, left_out, covers
+          family_size, outcome, reason, mde, mde_limit, over, mean_a, mean_b, problems, left_out, covers, chance, below
+chance    task -> `tasks.chance.Chance` on its problems, or null
 arms ...  scores and training, see `results.summary`
 """
 
@@ -66,7 +67,7 @@ def rows_of_summary(found: Mapping[str, Any]) -> list[Row]:
 
 
 _OF_COMPARISON = ("p", "outcome", "reason", "mde", "mde_limit", "over", "mean_a", "mean_b", "problems")
-_OF_ROW = ("a", "b", "task", "why", "family", "adjusted", "family_size", "left_out", "covers")
+_OF_ROW = ("a", "b", "task", "why", "family", "adjusted", "family_size", "left_out", "covers", "chance", "below")
 
 
 def row_tree(row: Row) -> dict[str, Any]:
@@ -85,6 +86,7 @@ def _row(tree: Mapping[str, Any]) -> Row:
     return Row(
         a=tree["a"], b=tree["b"], metric=Metric(**tree["metric"]), comparison=comparison, task=tree["task"], why=tree["why"],
         left_out=tree["left_out"], covers=tuple(tree["covers"]) if tree["covers"] else None,
+        chance=tree.get("chance"), below=tuple(tree.get("below", (False, False))),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.results.comparisons import ABOVE, Row, above
 from sage_rlvr.results.design import BASE, Arm, Envelope
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
@@ -52,6 +53,7 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
     found["base"] = None if base is None else _base(results, base)
     found["arms"] = {arm.key: _arm(results, arm) for arm in arms if arm.name != base}
     found |= {"curves": _curves(results), "sampled": _sampled(results)}
+    found[KEY] = {task: None if (chance := results.chance(task)) is None else chance.tree() for task in results.tasks}
     found["away"] = {task: _away(results, task) for task in facts.get("evaluate", {}).get("ood", ())}
     found |= {"rows": [row_tree(row) for row in rows], "cold": _cold(results), "power": _power(results)}
     found |= {"gains": _gains(results), "relabelled": relabelled(results)}

@@ -28,6 +28,7 @@ from sage_rlvr.stats.comparison import (
     p_text,
     signed,
 )
+from sage_rlvr.tasks.chance import BELOW
 
 REASONS = {
     Reason.ONE_SEED: "one training seed",
@@ -117,9 +118,13 @@ def _no_claim(primary: Sequence[Row]) -> str:
     if not any(map(_read, first)):
         return f"No claim about methods: {first[0].metric} has no value for {'; '.join(row.a for row in first)} ({why})."
     read = [row for row in first if _read(row)]
-    gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in read[:MOST])
+    gaps = "; ".join(
+        f"{row.a} against {row.b} {signed(row.comparison.difference.value)}{f' ({_who_is_below(row)})' * any(row.below)}"
+        for row in read[:MOST]
+    )
     more = f"; {len(read) - MOST} more" * (len(read) > MOST)
-    return f"No claim about methods ({why}); differences in {first[0].metric}: {gaps}{more}."
+    level = "" if first[0].chance is None else f" ({_level(first[0])})"
+    return f"No claim about methods ({why}); differences in {first[0].metric}{level}: {gaps}{more}."
 
 
 def _first(primary: Sequence[Row]) -> list[Row]:
@@ -147,7 +152,9 @@ def _told(rows: Sequence[Row]) -> str:
         ends: dict[str, list[str]] = {}
         for row in group:
             label = f"{outcome(row)} at {row.metric.bare if shared else f'{row.metric}{_on(row)}'}"
-            ends.setdefault(label, []).append(f"{'' if arm else f'{row.a} '}({numbers(row)})")
+            label += "" if row.chance is None else f", {_level(row)}"
+            below = f"; {_who_is_below(row)}" * any(row.below)
+            ends.setdefault(label, []).append(f"{'' if arm else f'{row.a} '}({numbers(row)}{below})")
         parts = (f"{label}{' ' if arm else ': '}{', '.join(names)}" for label, names in ends.items())
         said.append(f"Against {rival}: {'; '.join(parts)}.")
     head = f"{arm}, {place}, " if arm and place else f"{arm} " if arm else f"{place[:1].upper()}{place[1:]}, " if place else ""
@@ -187,11 +194,12 @@ def sentence(row: Row) -> str:
     """The full comparison as one sentence."""
     c, gap = row.comparison, row.comparison.difference
     head = f"{row.a} vs {row.b}, {row.metric}{_on(row)}: "
+    level = "" if row.chance is None else f"; {_level(row)}{', ' * any(row.below)}{_who_is_below(row)}"
     if not c.known:
         value = f" (difference {signed(gap.value)})" if math.isfinite(gap.value) else ""
-        return f"{head}{End.CANNOT}: {REASONS[c.reason]}{value}{_left_out(row)}."
+        return f"{head}{End.CANNOT}: {REASONS[c.reason]}{value}{level}{_left_out(row)}."
     if gap.width == 0 and gap.value == 0:
-        return f"{head}identical on all {gap.n} {gap.over}."
+        return f"{head}identical on all {gap.n} {gap.over}{level}."
     about = "these checkpoints" if c.over == "problems" else "these methods"
     on = f" on these {c.problems} problems" if c.problems else ""
     ps = f", {p_text(c.p)}" if math.isfinite(c.p) else ""
@@ -202,7 +210,7 @@ def sentence(row: Row) -> str:
         hidden = f"; not significant: {TWO_PROCEDURES[gap.contains(0.0)]}{hidden}"
     covers = f"; mean over pass@1 {row.covers[0]:.3f} to {row.covers[1]:.3f}, the common range" if row.covers else ""
     return (
-        f"{head}{outcome(row)} for {about} ({span(c)} over {gap.n} {gap.over}{on}{ps}{hidden}{covers}{_left_out(row)})."
+        f"{head}{outcome(row)} for {about} ({span(c)} over {gap.n} {gap.over}{on}{ps}{hidden}{covers}{level}{_left_out(row)})."
     )
 
 
@@ -241,6 +249,7 @@ def chip(row: Row) -> str:
         lines.append(f"{signed(gap.low)} to\u00a0{signed(gap.high)}")
     if seen := _seen(row.comparison, "detectable"):
         lines.append(seen.removeprefix("; "))
+    lines += [BELOW] * row.below[0]
     return "\n".join(lines)
 
 
@@ -253,10 +262,13 @@ def line(rows: Sequence[Row], numbers: Callable[[Row], str] | None = None) -> st
     words: dict[tuple[str, str], list[str]] = {}
     for row in sorted(rows, key=lambda row: RANK[outcome(row)]):
         name = f"{row.a} vs {row.b}" if several else row.a
-        said, why = (numbers or _short)(row), "" if row.comparison.known else f" ({REASONS[row.comparison.reason]})"
+        said = "; ".join(filter(None, ((numbers or _short)(row), _who_is_below(row) if several else BELOW * row.below[0])))
+        why = "" if row.comparison.known else f" ({REASONS[row.comparison.reason]})"
         words.setdefault((outcome(row), why), []).append(f"{name} ({said})" if said else name)
     told = "; ".join(f"{word}{why}: {', '.join(names)}" for (word, why), names in words.items())
-    return f"{who}, {first.metric}{_on(first)}: {told}."
+    rival = "" if several or not first.below[1] else f"; {first.b} {BELOW}"
+    level = "" if first.chance is None else f" ({_level(first)}{rival})"
+    return f"{who}, {first.metric}{_on(first)}{level}: {told}."
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
@@ -358,6 +370,16 @@ def _seen(c: Comparison, what: str, after: str = "") -> str:
     if c.outcome != "tied" or not math.isfinite(c.mde):
         return ""
     return f"; {what} {c.mde:.3f}{after}" if c.mde >= 0.0005 else f"; {what} {c.mde:.1g}{after}"
+
+
+def _level(row: Row) -> str:
+    return f"chance {row.chance:.3f}"
+
+
+def _who_is_below(row: Row) -> str:
+    """ "A below chance", "both below chance"; "" where neither is."""
+    who = [name for name, is_below in zip((row.a, row.b), row.below, strict=True) if is_below]
+    return f"{'both' if len(who) == 2 else who[0]} {BELOW}" if who else ""
 
 
 def _on(row: Row) -> str:

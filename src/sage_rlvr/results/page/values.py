@@ -144,7 +144,7 @@ def _scores(results: Results, found: Mapping[str, Any], them: Mapping[str, Polic
     return {
         "frontier": scores.frontier_of(them, base, k, power), "passk": scores.passk_lines(found, them) if them else None,
         "power": _power_table(power["points"], k) if power else None, "cold": _cold_table(found, k) if found["cold"] else None,
-        "cold_temperature": PAPER, "tables": [*first, *tables.samples(apart)],
+        "cold_temperature": PAPER, "tables": [*first, *tables.samples(found, apart)],
         "sampled_curves": scores.sampled_curves(apart), "differences": scores.differences(results, base, apart),
         "gaps": scores.gaps(results, them, base), "no_gaps": scores.no_gaps(results, them), "support": _support(them, found),
         "away": [(world, tables.scores(found, world)) for world in found["away"]],
