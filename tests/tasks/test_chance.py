@@ -70,7 +70,7 @@ def test_a_set_without_a_range_of_its_golds_has_the_floor_of_the_golds(tmp_path)
     (tmp_path / "own.jsonl").write_text("".join(json.dumps({"problem": f"p{i}", "answer": str(i % 2)}) + "\n" for i in range(6)))
     task = task_named(str(tmp_path / "own.jsonl"))
     found = chance_of(task, task.problems("test"))
-    assert found is not None and found.law == "golds" and (found.at(1), found.at(2)) == (0.0, 1.0)  # without itself the other gold is ahead
+    assert found is not None and found.law == "golds" and (found.at(1), found.at(2)) == (0.0, 1.0)
 
 
 def test_five_numbers_whose_listing_takes_long_have_no_floor_unless_right_answers_are_counted() -> None:

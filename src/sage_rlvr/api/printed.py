@@ -27,7 +27,7 @@ def print_results(
     from sage_rlvr.results.details import detail_lines
     from sage_rlvr.results.summary import summary_of
 
-    _say(console, *setting_lines(results))
+    _say(console, *setting_lines(results), *words.starts(results))
     if results.records or results.stored:
         print_table(console, tables.scores(summary_of(results, rows)))
     _say(console, *_sampled_scores(results))
@@ -81,12 +81,12 @@ def caveats(results: Results) -> list[str]:
 
 
 def _sampled_scores(results: Results) -> list[str]:
-    """pass@1 and pass@k of each arm on each task of stores, beside chance."""
+    """pass@1 and pass@k of each arm without exact records on each task of stores, beside chance."""
     lines = []
     keys = dict.fromkeys((c.store.arm, c.task, c.temperature) for c in results.counts)
     for arm, task, temperature in keys:
         scores = results.scores(arm, task, temperature)
-        if scores is not None and scores.n is not None:
+        if scores is not None and scores.n is not None and not results.seeds(arm):
             ks = dict.fromkeys((1, min(results.k, scores.n)))
             cells = [f"pass@{k} {scores.interval(k)}{_mark(scores, k, results.chance(task))}" for k in ks]
             law = f" at T = {temperature:g}" if len({t for a, of, t in keys if (a, of) == (arm, task)}) > 1 else ""

@@ -69,10 +69,10 @@ def compare(results: Results) -> list[Row]:
         made = rows_of_summary(results.stored)
     else:
         made = list(_exact(results))
-    return [_beside_chance(results, row) for row in corrected(results, [*made, *_sampled(results)])]
+    return [beside_chance(results, row) for row in corrected(results, [*made, *_sampled(results)])]
 
 
-def _beside_chance(results: Results, row: Row) -> Row:
+def beside_chance(results: Results, row: Row) -> Row:
     """The row with the chance floor of its k > 1; a row of a stored summary has it already."""
     k, chance = row.metric.k or 0, results.chance(row.task)
     if chance is None or row.chance is not None or k < 2 or row.metric.name != "pass":

@@ -84,7 +84,8 @@ def read_run(path: Path, arm: str, seed: int) -> Run:
     return Run(
         arm=arm, seed=config.get("seed", seed), path=path, state="trained" if whole else "training",
         config=config, versions={str(name): str(v) for name, v in facts.get("versions", {}).items()},
-        commit=str((facts.get("git") or {}).get("commit") or ""), metrics=rows, warnings=facts.get("warnings", ()),
+        commit=str((facts.get("git") or {}).get("commit") or ""), created=str(facts.get("created") or ""),
+        start=str((facts.get("data") or {}).get("model_sha256") or ""), metrics=rows, warnings=facts.get("warnings", ()),
     )  # fmt: skip
 
 

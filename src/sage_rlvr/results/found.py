@@ -120,7 +120,7 @@ class _Found:
             raise DataError(f"{own}: its record has no temperature 1; evaluate it with --temperatures 1.0")
         self._record(record, own, index)
         if is_run(run):  # run.json has the number of training steps
-            self.results.runs[own, index] = Run(arm=own, seed=index, path=run, metrics=read_metrics(run))
+            self.results.runs[own, index] = replace(files.read_run(run, own, index), seed=index)
 
     def _record(self, record: Record, arm: str, seed: int, task: str = "") -> None:
         if not self.apart and record.meta.get("split") != self.split and task == "":

@@ -6,6 +6,7 @@ NAME=PATH[,PATH...] sets the name of an arm and lists its training seeds.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -37,7 +38,8 @@ State = Literal["not run", "training", "trained", "validation only", "evaluated"
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
     """One training run, finished or not. metrics: the rows of metrics.jsonl; warnings: the first warning of each kind (kind, step,
-    message)."""
+    message). created: ISO 8601; start: hash of the weights that it was trained from, as in the record of their evaluation; ""
+    where unknown."""
 
     arm: str
     seed: int
@@ -46,6 +48,8 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str = ""
+    created: str = ""
+    start: str = ""
     metrics: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[Mapping[str, Any]] = ()
 
@@ -228,6 +232,23 @@ class Results:
             self._exact[key] = Exact(self.records[key], self.k)
         return self._exact[key]
 
+    def starting_points(self) -> dict[str, list[str]]:
+        """Arm -> the arms whose every run was trained from its weights, as far as runs and evaluations have their hashes."""
+        weights: dict[str, set[str]] = {}
+        for (arm, _, task), record in self.records.items():
+            weights.setdefault(arm, set()).update([str(record.meta.get("weights") or "")] * (not task))
+        for c in self.counts:
+            weights.setdefault(c.store.arm, set()).add(str(c.identity["revision"]))
+        starts: dict[str, list[str]] = {}
+        for (arm, _), run in self.runs.items():
+            starts.setdefault(arm, []).append(run.start)
+        found: dict[str, list[str]] = {}
+        for arm, from_ in starts.items():
+            for other, known in weights.items():
+                if other != arm and all(one and known & {one, digest_of(one)} for one in from_):
+                    found.setdefault(other, []).append(arm)
+        return found
+
     def temperatures(self, arm: str, task: str = "") -> tuple[float, ...]:
         """Temperatures at which all seeds of the arm were evaluated, coldest first."""
         found = [set(self.records[arm, seed, task].logps) for seed in self.seeds(arm, task)]
@@ -279,6 +300,11 @@ class Results:
     def _by_policy(self) -> dict[tuple[str, str, float], list[Counts]]:
         ranked = sorted(self.counts, key=lambda c: c.policy)
         return {policy: list(found) for policy, found in groupby(ranked, key=lambda c: c.policy)}
+
+
+def digest_of(weights: str) -> str:
+    """The hash of weights as sample stores have it (`models.policy.revision_of`)."""
+    return weights if weights.startswith("hub:") else hashlib.sha256(weights.encode()).hexdigest()
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.evaluation.chance import KEY
-from sage_rlvr.results.comparisons import ABOVE, Row, above
+from sage_rlvr.results.comparisons import ABOVE, Row, above, beside_chance
 from sage_rlvr.results.design import BASE, Arm, Envelope
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.read import Results, Run
@@ -355,7 +355,8 @@ def relabelled(results: Results) -> dict[str, Any]:
         names = [
             f"{control} {name} (seeds {', '.join(map(str, part))})" for name, part in zip("AB", splits[0], strict=True)
         ]
-        out["first"].append(sentence(Row(a=names[0], b=names[1], metric=Metric(k=k), comparison=made[0])))
+        first = Row(a=names[0], b=names[1], metric=Metric(k=k), comparison=made[0])
+        out["first"].append(sentence(beside_chance(results, first)))
     return out
 
 

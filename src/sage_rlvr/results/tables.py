@@ -168,7 +168,7 @@ def with_chance(made: Table, chance: Chance | None, ks: Iterable[int]) -> Table:
     if chance is None:
         return replace(made, notes=(*made.notes, f"{UNKNOWN[:1].upper()}{UNKNOWN[1:]}."))
     levels = {f"pass@{k}": f"{chance.at(k):.3f}" for k in ks}
-    row = ("chance", *(levels.get(head, "") for head in made.header[1:]))
+    row = ("chance", *(levels.get(head.partition("\n")[0], "") for head in made.header[1:]))
     mark = f" {BELOW[:1].upper()}{BELOW[1:]}: a lower pass@k than that." * any(BELOW in cell for row in made.rows for cell in row)
     return replace(made, rows=(*made.rows, row), notes=(*made.notes, f"Chance: {chance.words}.{mark}"))
 
@@ -201,12 +201,20 @@ def room(found: Mapping[str, Any]) -> Table | None:
     rows = found.get("room") or ()
     columns: Columns = {
         "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"],
-        "score": lambda r: cell(r["own"]), "baselines": lambda r: f"{cell(r['best'])}\n{r['rival']}",
+        "score": lambda r: cell(r["own"]), "chance": lambda r: _chance_at(found, r["metric"]),
+        "baselines": lambda r: f"{cell(r['best'])}\n{r['rival']}",
         "tempered base": lambda r: cell(r["power"]), "oracle": lambda r: cell(r["oracle"]),
         "share of headroom": lambda r: "–" if r["share"] is None else f"{r['share']:+.0%}",
         "log odds": lambda r: "–" if r["log_odds"] is None else f"{r['log_odds']:+.2f}",
     }  # fmt: skip
     return table(columns, rows, *ROOM) if rows else None
+
+
+def _chance_at(found: Mapping[str, Any], metric: str) -> str:
+    """The chance floor of a metric as printed, on the main task."""
+    name, _, k = metric.partition("@")
+    chance = chance_in(found)
+    return NONE if chance is None or name != "pass" else f"{chance.at(int(k.split()[0])):.3f}"
 
 
 def _first_and_last(row: Mapping[str, Any], what: str, form: str) -> str:

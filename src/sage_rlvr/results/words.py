@@ -16,6 +16,7 @@ from itertools import groupby
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
 from sage_rlvr.results.comparisons import Row, answering
+from sage_rlvr.results.design import BASE
 from sage_rlvr.results.metric import Metric, known_metrics
 from sage_rlvr.results.read import Results, Run
 from sage_rlvr.stats.comparison import (
@@ -67,6 +68,7 @@ MEANING = (
     f"than pass@k, {DETECTABLE:.0%} of the second arm's mean). Cannot be told: only a larger difference could have been detected."
 )
 ONE_RUN = "One run of each: about these checkpoints, not about methods. "
+ONE_EACH = "one run each"
 MOST = 4  # comparisons in the answer
 TOO_FEW = (Reason.ONE_SEED, Reason.TWO_SEEDS)
 CLAIM = f"A claim about methods needs at least {FEWEST_SEEDS} training seeds per arm; with fewer, only differences are printed."
@@ -76,6 +78,14 @@ OPEN_ENDED = (
 )
 
 
+def starts(results: Results) -> list[str]:
+    """Which arm is the starting point of which others, one sentence each."""
+    return [
+        f"{', '.join(arms)} {'was' if len(arms) == 1 else 'were'} trained from {start} (the hashes of the weights are equal)."
+        for start, arms in results.starting_points().items()
+    ]
+
+
 def answer(rows: Sequence[Row], results: Results | None = None) -> str:
     """One line on the questions of the design: at most `MOST` comparisons, significant ones first, and counts of the others.
 
@@ -83,8 +93,27 @@ def answer(rows: Sequence[Row], results: Results | None = None) -> str:
     if not rows:
         return "Nothing is compared: fewer than two policies were evaluated on the same problems."
     primary = [row for row in rows if row.family == "primary"]
+    asked = () if results is None else results.design.questions
+    if results is not None and primary and asked and all(q.b == BASE for q in asked):
+        return _widened(primary, results.k)
     lost = "" if results is None else _unanswered(rows, results)
     return f"{lost}{_answered(primary)}" if primary else f"{lost}Exploratory: {_answered(rows)}"
+
+
+def _widened(rows: Sequence[Row], k: int) -> str:
+    """The answer of a design that asks only about the base: its pass@k and each arm's, then pass@1."""
+    said = []
+    for some in (groups(row for row in rows if row.metric == Metric(k=n)) for n in (k, 1)):
+        for first, *others in some:
+            ends: dict[str, list[str]] = {}
+            for row in sorted((first, *others), key=lambda row: RANK[outcome(row)]):
+                below = f"; {BELOW}" * row.below[0]
+                ends.setdefault(outcome(row), []).append(f"{row.a} {row.comparison.mean_a:.3f} ({_brief(row)}{below})")
+            level = "" if first.chance is None else f" (chance {first.chance:.3f})"
+            told = "; ".join(f"{word}: {', '.join(names)}" for word, names in ends.items())
+            said.append(f"{first.metric}{level}: {first.b} {first.comparison.mean_b:.3f}; {told}.")
+    once = rows[0].comparison.over == "problems"
+    return f"Did RL widen what the base solves? {ONE_RUN * once}{' '.join(said)}"
 
 
 def _unanswered(rows: Sequence[Row], results: Results) -> str:
@@ -244,7 +273,8 @@ def _firmness(row: Row) -> int:
 def chip(row: Row) -> str:
     """The cell of a table, on a line each: outcome, difference, interval and, if not significant, the detectable difference."""
     gap = row.comparison.difference
-    lines = [outcome(row)] + [signed(gap.value)] * math.isfinite(gap.value)
+    lines = [outcome(row)] + [ONE_EACH] * (row.comparison.over == "problems" and row.comparison.known)
+    lines += [signed(gap.value)] * math.isfinite(gap.value)
     if math.isfinite(gap.width) and gap.width > 0:
         lines.append(f"{signed(gap.low)} to\u00a0{signed(gap.high)}")
     if seen := _seen(row.comparison, "detectable"):
