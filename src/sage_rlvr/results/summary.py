@@ -50,6 +50,7 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
         found |= {"baselines": [asdict(one) for one in design.baselines], "oracle": design.oracle, "room": _room(results)}
         found |= {"discarded": list(design.discarded)} if design.discarded else {}
     found["evaluate"] = facts.get("evaluate") or _evaluated(results)
+    found |= {"policy": _policy(results), "created": max((run.created for run in results.runs.values()), default="")}
     found["base"] = None if base is None else _base(results, base)
     found["arms"] = {arm.key: _arm(results, arm) for arm in arms if arm.name != base}
     found |= {"curves": _curves(results), "sampled": _sampled(results)}
@@ -77,6 +78,12 @@ def _evaluated(results: Results) -> dict[str, Any]:
     if record is None:
         return {"problems": 0, "split": "test"}
     return {"problems": record.problems, **{name: record.meta.get(name) for name in ("split", "sampling")}}
+
+
+def _policy(results: Results) -> dict[str, Any] | None:
+    """Model and number of parameters of the base, else of any policy of the main task; None without an exact record."""
+    records = [results.exact(results.home).record] if results.home else [r for (*_, task), r in results.records.items() if not task]
+    return {name: records[0].meta.get(name) for name in ("model", "parameters")} if records else None
 
 
 def _passes(

@@ -297,7 +297,7 @@ def line(rows: Sequence[Row], numbers: Callable[[Row], str] | None = None) -> st
         words.setdefault((outcome(row), why), []).append(f"{name} ({said})" if said else name)
     told = "; ".join(f"{word}{why}: {', '.join(names)}" for (word, why), names in words.items())
     rival = "" if several or not first.below[1] else f"; {first.b} {BELOW}"
-    level = "" if first.chance is None else f" ({_level(first)}{rival})"
+    level = "" if first.chance is None else f", {_level(first)}{rival}"
     return f"{who}, {first.metric}{_on(first)}{level}: {told}."
 
 

@@ -60,7 +60,8 @@ def page_of(
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
     values: dict[str, Any] = {"summary": found, "order": order, "browser": samples.data_of(browsed) if browsed else None}
     values |= {"title": title or design.title[:1].upper() + design.title[1:] or usual, "brief": brief}
-    values |= {"lead": _lead(found, them, sorted({row["task"] for row in sampled}))}
+    values |= {"lead": _lead(found, them, sorted({row["task"] for row in sampled})), "facts": _facts(found, them)}
+    values |= {"starts": words.starts(results)}
     values |= {"samples": samples.about(stores, browsed)}
     values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
     values |= _said(results, rows, found, list(dict.fromkeys([*them, *design.names])))
@@ -70,6 +71,18 @@ def page_of(
 
 # ------------------------------------------------------------------------------------------------------------------
 # words
+
+
+def _facts(found: Mapping[str, Any], them: Mapping[str, Policy]) -> str:
+    """Day of the training, base policy with its size, steps and training seeds."""
+    policy, seeds = found.get("policy") or {}, max((len(p.seeds) for p in them.values()), default=0)
+    model, size = policy.get("model"), policy.get("parameters")
+    said = [f"trained {found['created'][:10]}"] * bool(found.get("created"))
+    said += [f"base policy: {model}"] * bool(model)
+    said += [f"{size / 1e6:,.2f} M parameters"] * bool(size)
+    said += [f"{found['steps']} training steps"] * bool(found.get("steps"))
+    said += [f"{seeds} training seed{'s' * (seeds > 1)} per arm"] * bool(seeds and found["arms"])
+    return " · ".join(said)
 
 
 def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], sampled: Sequence[str]) -> str:
