@@ -133,7 +133,7 @@ def _label(tokens: Sequence[Token]) -> None:
         elif token.type == "th_open":
             heads.append(", ".join(child.content for child in inside.children or () if child.type == "text"))
         elif token.type == "td_open":
-            token.attrSet(LABEL, heads[column])
+            token.attrSet(LABEL, heads[column] if column else "")
             column += 1
 
 

@@ -286,6 +286,8 @@ def _room(results: Results) -> list[dict[str, Any]]:
             continue
         own, rival = float(np.mean(found.arm)), found.place.height
         row = {"arm": name, "envelope": envelope.name, "metric": metric.bare, "rival": _mixed(envelope, found.place.best)}
+        chance = results.chance() if metric.name == "pass" else None
+        row["chance"] = None if chance is None else chance.at(metric.k or 0)
         row |= {"pass1": (pass1 := float(np.mean(found.pass1))), "own": own, "best": rival}
         row["oracle"] = top = _at(results, design.oracle, metric, pass1)
         row["power"] = _of_power(results, metric, pass1)

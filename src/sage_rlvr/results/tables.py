@@ -143,7 +143,7 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
     base = [] if here["base"] is None else [base_row(here["base"])]
     arms = [{"label": arm["label"]} | (here["arms"].get(key) or {}) for key, arm in found["arms"].items()]
     made = table(columns, [*base, *arms])
-    made = with_chance(made, chance, found["ks"])
+    made = with_chance(made, chance, {f"pass@{k}": k for k in found["ks"]})
     return replace(made, notes=(*(SAMPLES,) * any(SAMPLED in row for row in made.rows), *made.notes))
 
 
@@ -163,12 +163,11 @@ def passed(row: Mapping[str, Any], k: int, chance: Chance | None) -> str:
     return f"{shown}\n{BELOW}" if mark else shown
 
 
-def with_chance(made: Table, chance: Chance | None, ks: Iterable[int]) -> Table:
-    """The table with a last row of the chance floor, and a note of what guesses."""
+def with_chance(made: Table, chance: Chance | None, ks: Mapping[str, int]) -> Table:
+    """The table with a last row of the chance floor, and a note of what guesses. ks: head of a column -> k."""
     if chance is None:
         return replace(made, notes=(*made.notes, f"{UNKNOWN[:1].upper()}{UNKNOWN[1:]}."))
-    levels = {f"pass@{k}": f"{chance.at(k):.3f}" for k in ks}
-    row = ("chance", *(levels.get(head.partition("\n")[0], "") for head in made.header[1:]))
+    row = ("chance", *(f"{chance.at(ks[head]):.3f}" if head in ks else "" for head in made.header[1:]))
     mark = f" {BELOW[:1].upper()}{BELOW[1:]}: a lower pass@k than that." * any(BELOW in cell for row in made.rows for cell in row)
     return replace(made, rows=(*made.rows, row), notes=(*made.notes, f"Chance: {chance.words}.{mark}"))
 
@@ -186,7 +185,7 @@ def samples(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str
             columns[f"pass@{k}"] = lambda row, k=k, chance=chance: passed(row, k, chance)  # type: ignore[misc]
         over = "over training seeds for arms with several, else " * any(len(row["seeds"]) > 1 for row in rows)
         note = f"From samples; below each number its 95 % interval {over}over problems and their samples."
-        out.append((f"From samples: {task}", with_chance(table(columns, rows, note), chance, ks)))
+        out.append((f"From samples: {task}", with_chance(table(columns, rows, note), chance, {f"pass@{k}": k for k in ks})))
     return out
 
 
@@ -201,20 +200,13 @@ def room(found: Mapping[str, Any]) -> Table | None:
     rows = found.get("room") or ()
     columns: Columns = {
         "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"],
-        "score": lambda r: cell(r["own"]), "chance": lambda r: _chance_at(found, r["metric"]),
+        "score": lambda r: cell(r["own"]), "chance": lambda r: cell(r.get("chance")),
         "baselines": lambda r: f"{cell(r['best'])}\n{r['rival']}",
         "tempered base": lambda r: cell(r["power"]), "oracle": lambda r: cell(r["oracle"]),
         "share of headroom": lambda r: "–" if r["share"] is None else f"{r['share']:+.0%}",
         "log odds": lambda r: "–" if r["log_odds"] is None else f"{r['log_odds']:+.2f}",
     }  # fmt: skip
     return table(columns, rows, *ROOM) if rows else None
-
-
-def _chance_at(found: Mapping[str, Any], metric: str) -> str:
-    """The chance floor of a metric as printed, on the main task."""
-    name, _, k = metric.partition("@")
-    chance = chance_in(found)
-    return NONE if chance is None or name != "pass" else f"{chance.at(int(k.split()[0])):.3f}"
 
 
 def _first_and_last(row: Mapping[str, Any], what: str, form: str) -> str:

@@ -77,12 +77,14 @@ def _facts(found: Mapping[str, Any], them: Mapping[str, Policy]) -> str:
     """Day of the training, base policy with its size, steps and training seeds."""
     policy, seeds = found.get("policy") or {}, max((len(p.seeds) for p in them.values()), default=0)
     model, size = policy.get("model"), policy.get("parameters")
-    said = [f"trained {found['created'][:10]}"] * bool(found.get("created"))
-    said += [f"base policy: {model}"] * bool(model)
-    said += [f"{size / 1e6:,.2f} M parameters"] * bool(size)
-    said += [f"{found['steps']} training steps"] * bool(found.get("steps"))
-    said += [f"{seeds} training seed{'s' * (seeds > 1)} per arm"] * bool(seeds and found["arms"])
-    return " · ".join(said)
+    said = (
+        f"trained {found['created'][:10]}" if found.get("created") else "",
+        f"base policy: {model}" if model else "",
+        f"{size / 1e6:,.2f} M parameters" if size else "",
+        f"{found['steps']} training steps" if found.get("steps") else "",
+        f"{seeds} training seed{'s' * (seeds > 1)} per arm" if seeds and found["arms"] else "",
+    )
+    return " · ".join(filter(None, said))
 
 
 def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], sampled: Sequence[str]) -> str:
@@ -180,8 +182,8 @@ def _cold_table(found: Mapping[str, Any], k: int) -> Table:
         (name, *(tables.passed({"pass": at}, n, chance) for n in (1, k) for at in (there, here["pass"])))
         for name, there, here in both
     ]
-    header = ("arm", *(f"pass@{n}\nT = {t:g}" for n in (1, k) for t in (PAPER, 1.0)))
-    return tables.with_chance(Table(header=header, rows=tuple(rows)), chance, (1, k))
+    ks = {f"pass@{n}\nT = {t:g}": n for n in (1, k) for t in (PAPER, 1.0)}
+    return tables.with_chance(Table(header=("arm", *ks), rows=tuple(rows)), chance, ks)
 
 
 def _power_table(points: Sequence[Mapping[str, Any]], k: int, chance: Chance | None) -> Table:
@@ -194,7 +196,8 @@ def _power_table(points: Sequence[Mapping[str, Any]], k: int, chance: Chance | N
         return "\n".join([shown, f"± {p[bound]:.1g}", *mark])
 
     rows = tuple((f"{p['power']:g}", known(p, 1, "pass1", "bound1"), known(p, k, "passk", "boundk")) for p in points)
-    return tables.with_chance(Table(header=("power", "pass@1", f"pass@{k}"), rows=rows), chance, (1, k))
+    ks = {f"pass@{n}": n for n in (1, k)}
+    return tables.with_chance(Table(header=("power", *ks), rows=rows), chance, ks)
 
 
 def _support(them: Mapping[str, Policy], found: Mapping[str, Any]) -> dict[str, Any] | None:
