@@ -239,13 +239,11 @@ class Results:
             weights.setdefault(arm, set()).update([str(record.meta.get("weights") or "")] * (not task))
         for c in self.counts:
             weights.setdefault(c.store.arm, set()).add(str(c.identity["revision"]))
-        starts: dict[str, list[str]] = {}
-        for (arm, _), run in self.runs.items():
-            starts.setdefault(arm, []).append(run.start)
         found: dict[str, list[str]] = {}
-        for arm, from_ in starts.items():
+        for arm in self.design.names:
+            starts = [run.start for (name, _), run in self.runs.items() if name == arm]
             for other, known in weights.items():
-                if other != arm and all(one and known & {one, digest_of(one)} for one in from_):
+                if starts and other != arm and all(one and known & {one, digest_of(one)} for one in starts):
                     found.setdefault(other, []).append(arm)
         return found
 
