@@ -209,4 +209,7 @@ def leave_gloo() -> None:
     """
     if dist.is_available() and dist.is_initialized() and dist.get_backend() == "gloo":
         dist.destroy_process_group()
+        # The group's destructor keeps the GIL while it waits for gloo's threads, and a thread that still has a tensor to drop
+        # waits for the GIL: a deadlock, seen on a machine with five times more work than cores. Sleeping releases the GIL.
+        time.sleep(0.5)
         gc.collect()  # a trainer's model holds the group in a cycle, and only the end of its last holder joins the threads
