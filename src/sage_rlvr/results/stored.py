@@ -67,13 +67,14 @@ def rows_of_summary(found: Mapping[str, Any]) -> list[Row]:
 
 
 _OF_COMPARISON = ("p", "outcome", "reason", "mde", "mde_limit", "over", "mean_a", "mean_b", "problems")
-_OF_ROW = ("a", "b", "task", "why", "family", "adjusted", "family_size", "left_out", "covers", "chance", "below")
+_OF_ROW = ("a", "b", "task", "why", "family", "adjusted", "family_size", "left_out", "covers")
 
 
 def row_tree(row: Row) -> dict[str, Any]:
     """A row as strict JSON."""
     tree = {name: getattr(row, name) for name in _OF_ROW} | {name: getattr(row.comparison, name) for name in _OF_COMPARISON}
     tree |= {"metric": asdict(row.metric), "difference": asdict(row.comparison.difference)}
+    tree |= {} if row.chance is None else {"chance": row.chance, "below": row.below}  # summaries of before have neither
     return dict(plain(tree))
 
 
