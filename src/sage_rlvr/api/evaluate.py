@@ -37,7 +37,8 @@ class Evaluation(Rows):
     Attributes:
         path: The record (.npz) of an exact evaluation, or the sample store.
         lines: What the command prints.
-        rows: One dict for each temperature (or power of whole completions) and k: pass@k with its 95 % interval.
+        rows: One dict for each temperature (or power of whole completions) and k: pass@k with its 95 %
+            interval, and the chance floor where it is known.
         record: The exact record; None for an evaluation by samples.
         cross_check: What `cross_check` completions per problem say of the exact numbers; None where none were drawn.
     """

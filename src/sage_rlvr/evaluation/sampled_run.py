@@ -317,10 +317,11 @@ def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> s
         texts = [(*prompts[name].ids, *ids.tolist()) for ids in drawn[place * n : (place + 1) * n]]
         chosen.append(float(own[int(scores_of(ranker, texts, tokens.pad_id).argmax())]))
     votes = [maj_at_k(list(said), own, [n]).values[0] for said, own in zip(answers, right, strict=True)]
-    better, solved = paired(chosen, right.mean(1)).difference, right.any(1).astype(float)
+    better, solved, chance = paired(chosen, right.mean(1)).difference, right.any(1).astype(float), task.chance
     return (
         f"best of {n}  {cell(share_interval(chosen))} pass@1 of the sample that {model} ranks first; pass@1 "
-        f"{cell(share_interval(right.mean(1)))}, maj@{n} {cell(share_interval(votes))}, pass@{n} {cell(share_interval(solved))}; "
+        f"{cell(share_interval(right.mean(1)))}, maj@{n} {cell(share_interval(votes))}, pass@{n} {cell(share_interval(solved))}"
+        f"{'' if chance is None else f', chance {chance.at(n):.3f}'}; "
         f"ranked first minus pass@1: {cell(better)}"
     )
 
