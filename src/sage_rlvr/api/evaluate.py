@@ -262,6 +262,7 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
     from sage_rlvr.evaluation.sampled_run import best_line, rank_line, sample_into_store, verify_again
     from sage_rlvr.experiments.jobs import ended_like_ctrl_c
     from sage_rlvr.progress import PlainConsole, counting
+    from sage_rlvr.tasks.unanswered import read_at
 
     run, lines = _sample_run(what, settings, say), []
     if settings.rejudge:
@@ -271,7 +272,7 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
         console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
         with ended_like_ctrl_c():
             store, task = sample_into_store(run, partial(counting, console, run.policy), say)
-    lines += report_lines(store, settings.samples or None)
+    lines += report_lines(store, settings.samples or None, place=read_at(task.task), judge=task.judge_at)
     if hasattr(task.task, "draw"):
         lines.append(_problems_line(settings, task.task))
     if settings.effective_rank:

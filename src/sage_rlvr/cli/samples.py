@@ -13,6 +13,7 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sage_rlvr.evaluation.judged import JudgeAt
     from sage_rlvr.evaluation.store import SampleStore
 
 
@@ -66,7 +67,7 @@ class Samples(Command):
             if self.judge is not None:
                 session.say(f"{_judge_imported(store, self.judge, self.tag):,} samples judged by the verifier of this package")
             self._write_out(store, session)
-            session.say(*report_lines(store, self.samples))
+            session.say(*report_lines(store, self.samples, judge=_judge_at(store)))
             if self.patterns:
                 session.say(*pattern_lines(store, self.samples))
             if self.token_stats is not None:
@@ -115,6 +116,14 @@ def _judge_imported(store: SampleStore, answer_in: str, tag: str) -> int:
         lambda ids, texts: judged_by([(text, golds[i]) for i, text in zip(ids, texts, strict=True)], reading),
         mathematics_hash(reading),
     )
+
+
+def _judge_at(store: SampleStore) -> JudgeAt | None:
+    """Verdicts on an imported store with answers read at another place, against its targets; None for other stores."""
+    from sage_rlvr.evaluation.judged import judged_at
+    from sage_rlvr.evaluation.lm_eval import is_imported, targets_of
+
+    return (lambda *asked: judged_at(targets_of(store))(*asked)) if is_imported(store) else None
 
 
 def _spelled_by(policy: str) -> Callable[[Sequence[int]], list[str]]:

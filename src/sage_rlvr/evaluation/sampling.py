@@ -27,7 +27,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import generate_episodes
-from sage_rlvr.evaluation.judged import Judged
+from sage_rlvr.evaluation.judged import JudgeAt, Judged
 from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import own_of, said_of
 from sage_rlvr.models.episodes import positions_of
@@ -95,6 +95,14 @@ class Chosen:
     def chance(self) -> Chance | None:
         """The chance floor on these problems."""
         return chance_of(self.task, list(self.problems.values()))
+
+    @property
+    def judge_at(self) -> JudgeAt | None:
+        """Verdicts on (problem id, text) with answers read at another place; None for a task that reads completions its own way."""
+        task: Any = self.task
+        if getattr(task, "reading", None) is None:
+            return None
+        return lambda pairs, reading: task.verify_all([(self.problems[i], text) for i, text in pairs], **reading)
 
     @property
     def turns(self) -> int:

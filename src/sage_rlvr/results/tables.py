@@ -183,10 +183,16 @@ def samples(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str
         )
         for k in ks:
             columns[f"pass@{k}"] = lambda row, k=k, chance=chance: passed(row, k, chance)  # type: ignore[misc]
+        for name in ("no answer", "cut", "undecided"):
+            columns[name] = lambda row, name=name: _fraction(row.get(f"{name.replace(' ', '_')}_frac"))  # type: ignore[misc]
         over = "over training seeds for arms with several, else " * any(len(row["seeds"]) > 1 for row in rows)
         note = f"From samples; below each number its 95 % interval {over}over problems and their samples."
         out.append((f"From samples: {task}", with_chance(table(columns, rows, note), chance, {f"pass@{k}": k for k in ks})))
     return out
+
+
+def _fraction(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1%}"
 
 
 def base_row(base: Mapping[str, Any]) -> dict[str, Any]:

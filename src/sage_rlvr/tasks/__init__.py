@@ -24,7 +24,7 @@ from sage_rlvr.tasks.countdown.steps import CountdownSteps
 from sage_rlvr.tasks.jsonl import jsonl
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.math import SETS, MathTask
-from sage_rlvr.tasks.prompts import FORMATS
+from sage_rlvr.tasks.prompts import FORMATS, AnswerIn
 from sage_rlvr.tasks.reasoning_gym import ReasoningGym
 from sage_rlvr.tasks.repair import Repair
 from sage_rlvr.tasks.rows import SUFFIXES
@@ -43,9 +43,18 @@ STRICT = "knights_and_knaves_strict"
 
 
 @TASKS.register(name="math")
-def published(set: Literal[tuple(SETS)], *, prompt: Literal["sage", "boxed", "as_is"] = "boxed") -> MathTask:  # type: ignore[valid-type]
-    """Mathematics problems with one gold answer: a published set, asked and read in a prompt format."""
-    return MathTask(set, FORMATS[prompt])
+def published(
+    set: Literal[tuple(SETS)],  # type: ignore[valid-type]
+    *,
+    prompt: Literal["sage", "boxed", "as_is"] = "boxed",
+    answer_in: AnswerIn | None = None,
+    tag: str | None = None,
+) -> MathTask:
+    """Mathematics problems with one gold answer: a published set, asked and read in a prompt format.
+
+    answer_in, tag: where the answer is read in place of the format's own.
+    """
+    return MathTask(set, FORMATS[prompt].read_at(answer_in, tag))
 
 
 @TASKS.register(name="reasoning_gym")
@@ -56,12 +65,15 @@ def reasoning_gym(
     seed: int = 0,
     settings: dict[str, Any] | None = None,
     prompt: Literal["sage", "boxed", "as_is"] = "boxed",
+    answer_in: AnswerIn | None = None,
+    tag: str | None = None,
 ) -> ReasoningGym:
     """A generator of the package reasoning-gym by its name there; right where its own scorer gives 1.
 
-    count, seed: how many problems, and of which seed. settings: what else the generator takes.
+    count, seed: how many problems, and of which seed. settings: what else the generator takes. answer_in, tag: where the answer is
+    read in place of the format's own.
     """
-    return ReasoningGym(dataset, count, seed, settings or {}, FORMATS[prompt])
+    return ReasoningGym(dataset, count, seed, settings or {}, FORMATS[prompt].read_at(answer_in, tag))
 
 
 def task_named(name: str, template: str = "boxed") -> Task:

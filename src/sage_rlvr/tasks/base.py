@@ -16,6 +16,7 @@
     answer_key(problem, text)          equal for two completions that give the same answer; None for one without an answer
     reference(problem) -> text         one right answer as a completion would write it, for rewards without a verifier
     answer_span(problem, text)         where a completion's own answer stands, (first, behind) in characters; None without one
+    reading -> {option: value}         where an answer is read (answer_in, tag, closed); `verify_all` takes other values as options
     token_classes                      ((class, regex), ...) of the tokens of completions that are not in words: no reasoning
                                        patterns are read in them
     choices(problem) -> number         how many answers a blind guess chooses among for each right one, or None

@@ -62,7 +62,8 @@ def _loaded(reward: str) -> Callable[..., Any]:
 
 
 def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], asked: Any) -> Verdict:
-    """The number as the reason of "right", what is wrong with the function as that of "wrong": a pool hands on two texts.
+    """The number as the reason of "right", behind it the reason of a `Verdict`; what is wrong with the function as that of "wrong":
+    a pool hands on two texts.
 
     Nothing that foreign code raises leaves here but a MemoryError, which is a limit: the pool makes all else "undecided".
     """
@@ -70,6 +71,7 @@ def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], a
         value = _called(function, completion, row, asked)
         if value is None or (isinstance(value, Verdict) and value.label == "undecided"):
             return Verdict("undecided", "no reward" if value is None else value.reason)
+        why = f" {_shown(value.reason, str)}" if isinstance(value, Verdict) else ""
     except MemoryError:
         raise
     except BaseException as error:
@@ -81,7 +83,7 @@ def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], a
         raise
     except BaseException as error:  # 10**400 is an OverflowError, and a class has a __float__ of its own
         return Verdict("wrong", f"gave {_shown(value):.80}, which is no number ({type(error).__name__})")
-    return Verdict("right", repr(number)) if math.isfinite(number) else Verdict("wrong", f"gave {number}")
+    return Verdict("right", f"{number!r}{why}") if math.isfinite(number) else Verdict("wrong", f"gave {number}")
 
 
 def _line(error: BaseException, file: str) -> str:
@@ -192,8 +194,9 @@ class RewardTask(Asked):
                 f"reward {self.reward}: on row {problem.problem_id!r} of {self.file} it {said.reason}; the completion was "
                 f"{text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
             )
-        score = float(said.reason)
-        return Verdict("right" if score >= self.right_from else "wrong", f"reward {score:g}", score)
+        number, _, why = said.reason.partition(" ")
+        score = float(number)
+        return Verdict("right" if score >= self.right_from else "wrong", why or f"reward {score:g}", score)
 
     @property
     def audited(self) -> str:

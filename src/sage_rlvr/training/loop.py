@@ -45,7 +45,7 @@ from sage_rlvr.training.reference import (
     reference_metrics,
     restore_reference,
 )
-from sage_rlvr.training.rollouts import draw_groups, guided_weights, rollout_metrics
+from sage_rlvr.training.rollouts import draw_groups, guided_weights, rollout_metrics, show
 from sage_rlvr.training.scores import at_once, reference_scores, score_rows, step_scores, step_signals
 from sage_rlvr.training.state import (
     check_replaceable,
@@ -60,6 +60,7 @@ from sage_rlvr.training.state import (
 from sage_rlvr.training.steps import run_steps
 from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.watch import BufferWatch, GuideWatch, SourceWatch, check_vocabulary
+from sage_rlvr.verifiers.reasons import ReasonWatch
 
 
 @dataclass
@@ -86,6 +87,8 @@ class Loop:
     """The policy as the run began with it, where the method's reward source asks for it."""
     solved: dict[tuple[int, str], float] = field(default_factory=dict)
     """(reference_step, id of a problem) -> log P(right) under the reference, where the method reads it."""
+    reasons: ReasonWatch = field(default_factory=ReasonWatch)
+    """Warns where most completions earn nothing for a reason that can be named."""
 
 
 def train_step(loop: Loop, step: int) -> dict[str, float]:
@@ -100,6 +103,8 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         return stored_updates(loop, memory, {"rollout/tokens": 0.0})
     drawn = draw_groups(loop, step)  # sample and verify; a rollout plan keeps some of it and refills
     metrics = rollout_metrics(loop, drawn) | reference_metrics(loop)
+    if method.reward_source is None:  # else the policy computes the rewards, and the verifier only watches
+        show(loop, step, drawn.everything)
     if memory is not None:
         for part in (drawn.everything, *drawn.second):
             memory.see(part)
@@ -284,6 +289,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     check_replaceable(out)
     check_installed(config.report_to)
     loop = build(config)
+    loop.reasons.tell = run.warn
     newest = resume(run, loop.policy, loop.optimizer)
     restore_reference(loop, newest)
     restore_parts(loop, newest)

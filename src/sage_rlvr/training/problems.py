@@ -24,7 +24,8 @@ from sage_rlvr.tasks.base import (
     verifier_hash,
 )
 from sage_rlvr.tasks.rows import Say, sha256_of, tell
-from sage_rlvr.verifiers.rewards import log_undecided, text_of
+from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
+from sage_rlvr.verifiers.rewards import log_reasons, text_of
 
 
 def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[Any]]:
@@ -129,14 +130,16 @@ class TaskReward:
     def __call__(
         self, completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], problem: Sequence[int], **columns: Any
     ) -> list[float]:
-        """`Verdict.reward` of each completion, or of an episode, whose turns are in the column `said`; the share of undecided ones
-        goes to TRL's `log_metric`."""
+        """`Verdict.reward` of each completion, or of an episode, whose turns are in the column `said`; their reasons go to TRL's
+        `log_metric` and to the watch (`log_reasons`)."""
         said_by: Sequence[Said] = [tuple(turns) for turns in columns.get("said") or ()] or [
             text_of(said) + ("" if len(ids) and ids[-1] in self.ends else NO_ANSWER)
             for said, ids in zip(completions, completion_ids, strict=True)
         ]
-        found = verdicts(self.task, [(self.problems[i], said) for i, said in zip(problem, said_by, strict=True)])
-        log_undecided(found, columns)
+        pairs = [(self.problems[i], said) for i, said in zip(problem, said_by, strict=True)]
+        found = verdicts(self.task, pairs)
+        cut = [("".join(said)).endswith(NO_ANSWER) for said in said_by]
+        log_reasons(found, columns, read_at(self.task), lambda: elsewhere_of(self.task, pairs, found), cut)
         return [said.reward for said in found]
 
 

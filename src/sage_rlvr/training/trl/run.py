@@ -71,6 +71,7 @@ def train(
     newest, total, updates = newest_checkpoint(folder / CHECKPOINTS), trainer.args.max_steps, config.updates.per_step
     if run is not None:
         trainer.tell = trainer._watch.tell = run.warn
+        trainer._reasons.limit = "rollout.max_new_tokens"
         begin = 0 if newest is None else step_of(newest) // updates
         for reward in trainer.reward_funcs:
             if trainer.method is not None and isinstance(reward, TaskReward) and (said := unkeyed(trainer.method, reward.task)):

@@ -55,7 +55,8 @@ from sage_rlvr.training.trl.model_card import facts, render
 from sage_rlvr.training.trl.reference_model import Reference, check_start, chosen_reference
 from sage_rlvr.training.trl.reward_source import ReferenceAnswer, initial_of, pay, reference_answer_of
 from sage_rlvr.training.trl.state import EARLIER, check_objective, restore_parts, restore_reference, save_state
-from sage_rlvr.training.watch import GuideWatch, check_vocabulary, warned
+from sage_rlvr.training.watch import GuideWatch, check_vocabulary
+from sage_rlvr.verifiers.reasons import ReasonWatch, warned, watching
 
 atexit.register(leave_gloo)
 
@@ -122,9 +123,12 @@ class SageTrainer(GRPOTrainer):
         self._counted = 0  # tokens in the losses of this optimizer step, where a rollout plan may have left none
         self.tell: Callable[[str, int, str], None] = warned  # RunDir.warn, where there is a run to keep warnings
         self._watch, self._means = GuideWatch(self.anchor), list[dict[str, float]]()  # of this optimizer step
+        self._reasons = ReasonWatch(self._tell_reason, limit="max_completion_length")
         with chosen_reference(self, named, base_model):
             super().__init__(*args, **kwargs)
         self.initial = initial_of(self)
+        tokenizer, ends = getattr(self.processing_class, "tokenizer", self.processing_class), getattr(self, "eos_token_ids", ())
+        self._reasons.ends = (*ends, tokenizer.eos_token_id, tokenizer.pad_token_id)
         check_vocabulary(self.anchor, self.model.config.get_text_config().vocab_size)
 
     @property
@@ -280,8 +284,15 @@ class SageTrainer(GRPOTrainer):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "README.md").write_text(render(facts(self)), encoding="utf-8")
 
+    def _tell_reason(self, kind: str, step: int, sentence: str) -> None:
+        """On the first rank; where the policy computes the rewards, the verdicts earn nothing."""
+        paid = self.method is not None and self.method.reward_source is not None
+        if self.is_world_process_zero() and not paid:
+            self.tell(kind, step, sentence)
+
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
-        self._rewards = super()._calculate_rewards(*args, **kwargs)  # of all ranks, (rows, reward functions)
+        with watching(self._reasons):
+            self._rewards = super()._calculate_rewards(*args, **kwargs)  # of all ranks, (rows, reward functions)
         return self._rewards
 
 

@@ -30,6 +30,7 @@ from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.verl.arguments import notes, verl_words
 from sage_rlvr.training.verl.convert import save
 from sage_rlvr.training.verl.problems import ECHO, Named, export
+from sage_rlvr.training.verl.warned import heard
 from sage_rlvr.training.watch import check_vocabulary
 
 FOLDER, LATEST = "verl", "latest_checkpointed_iteration.txt"
@@ -96,7 +97,7 @@ def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: An
     output where it failed otherwise.
     """
     rows, said = folder / f"metrics-{begin}.jsonl", folder / f"said-{begin}.txt"
-    read, stopped = 0, False
+    read, seen, stopped = 0, 0, False
     with StopFlag() as stop, open(said, "wb") as output:
         verl = subprocess.Popen(
             [sys.executable, "-m", "sage_rlvr.verl", *words],
@@ -109,11 +110,12 @@ def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: An
         try:
             while verl.poll() is None and not stopped:
                 time.sleep(TICK)
-                read = take(rows, read, run, progress)
+                read, seen = take(rows, read, run, progress), heard(said, seen, run)
                 stopped = bool(stop)
         finally:
             end(verl)
     take(rows, read, run, progress)
+    heard(said, seen, run)
     if verl.returncode and not stopped:
         raise failed(said)
     return steps_done(folder)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,9 +36,12 @@ from sage_rlvr.errors import refuse
 from sage_rlvr.tasks.base import answer_id
 from sage_rlvr.training.verl.batch import Order, Shaped, credited, shaped, signals_of, step_metrics
 from sage_rlvr.training.verl.fields import ESTIMATOR
+from sage_rlvr.training.verl.judge import Outcomes
 from sage_rlvr.training.verl.objective import Objective
 from sage_rlvr.training.verl.state import check_objective, folder_of_step, restore_parts, save_state
+from sage_rlvr.training.verl.warned import tell
 from sage_rlvr.training.watch import GuideWatch
+from sage_rlvr.verifiers.reasons import ReasonWatch
 
 SEAMS = {
     **{name: ["batch", "metrics"] for name in ("_compute_ref_log_prob", "_compute_old_log_prob", "_compute_advantage")},
@@ -110,7 +114,10 @@ class Shaping(Trainer):  # type: ignore[misc]
         self.sage_objective = Objective.of(tree, lambda key: OmegaConf.select(self.config, key))  # type: ignore[arg-type]
         method = self.sage_objective.method
         self.sage_parts: State = {} if method is None else method.start()
-        self.sage_watch = GuideWatch(self.sage_objective.anchor)
+        self.sage_watch = GuideWatch(self.sage_objective.anchor, tell)
+        folder = tree.get("task") if isinstance(tree, dict) else None
+        limit = "data.max_response_length (rollout.max_new_tokens)"
+        self.sage_outcomes = Outcomes(None if folder is None else Path(str(folder)), ReasonWatch(tell, limit=limit))
         self._asked: dict[str, int] = {}
         self._held: tuple[list[str], Order, Signals, Shaped | None] | None = None
         print(f"sage: {self.sage_objective.words}", flush=True)
@@ -128,6 +135,9 @@ class Shaping(Trainer):  # type: ignore[misc]
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         method, anchor = self.sage_objective.method, self.sage_objective.anchor
+        more = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])["extra_fields"]
+        rows = [getattr(row, "data", row).get("reward_extra_info", {}) for row in more]
+        metrics.update(self.sage_outcomes.see(self.global_steps - 1, rows))
         if anchor is not None and (self._held is None or self._held[0] != list(batch.keys)):
             raise RuntimeError(
                 "sage: verl computes advantages of a batch whose reference log-probs were not changed, so the guide "
