@@ -18,9 +18,7 @@ from sage_rlvr.audit import (
     Check,
     audit,
     lines_of,
-    others_floor,
     page_of,
-    uniform_floor,
     verify_lines,
     wrong_answers,
 )
@@ -39,20 +37,6 @@ needs_data = pytest.mark.skipif(
 
 
 pytestmark = pytest.mark.usefixtures("shared_pool_closed")
-
-
-def test_256_uniform_guesses_on_aime():
-    assert uniform_floor(1000, 256) == pytest.approx(0.226, abs=5e-4)
-    assert uniform_floor(1000, 1) == pytest.approx(1 / 1000) and uniform_floor(2, 2) == 0.75
-
-
-def test_the_floor_of_the_other_rows_leaves_the_row_itself_out():
-    # golds 5 5 5 7 7 9; k = 1. For a 5: the others are 5 5 7 7 9, where 5 and 7 tie and 5 comes first: hit. For a 7: the
-    # others are 5 5 5 7 9: the guess is 5. For the 9: no other row has it.
-    assert others_floor(["5", "5.0", "10/2", "7", "7", "9"], 1) == [True, True, True, False, False, False]
-    assert others_floor(["5", "5", "5", "7", "7", "9"], 2) == [True] * 5 + [False]
-    assert others_floor(["5", "5", "5", "7", "7", "9"], 99) == [True] * 5 + [False]
-    assert others_floor(["x", "y"], 99) == [False, False]
 
 
 @pytest.mark.parametrize(

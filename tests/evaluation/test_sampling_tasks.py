@@ -28,6 +28,7 @@ from sage_rlvr.evaluation.store import Identity, SampleStore
 from sage_rlvr.models.generation import Generation, Request
 from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.tasks import task_named
+from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.tasks.prompts import BOXED, SAGE
 from sage_rlvr.verifiers.rewards import answered
 
@@ -136,7 +137,7 @@ def test_puzzles_are_judged_and_their_guesses_counted() -> None:
     puzzle = task.problems[ids[0]]
     said = task.verdicts(ids[:1] * 2, [f"So.\n{puzzle.answer}", "CONCLUSION:\n(1) X is a knave"])
     assert [v.label for v in said] == ["right", "wrong"] and said[1].answer == "(1) X is a knave"
-    assert task.floor is not None and task.floor(1) == pytest.approx(
+    assert task.chance is not None and task.chance.at(1) == pytest.approx(
         np.mean([2.0 ** -len(p.names) for p in task.problems.values()])
     )
     assert choose(task_named("knights_and_knaves_strict"), n=3).verifier_hash != task.verifier_hash
@@ -173,7 +174,8 @@ def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
         Evaluation(task, prompts, Scripted()).run(store, 4)  # type: ignore[arg-type]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            lines = report_lines(store, floor=lambda k: k / 1000)
+            store.note(chance=Chance("values", (0.001,) * 2).tree())
+            lines = report_lines(store)
     cells = {line.split()[0]: line for line in lines}
     assert cells["1"].split()[1] == "0.375" and cells["2"].split()[1] == f"{(5 / 6 + 1 / 2) / 2:.3f}"
     assert cells["4"].split()[1] == "1.000" and cells["2"].endswith("0.002")

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.config import task_named
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.evaluation.guidance import again
 from sage_rlvr.evaluation.sample_report import cell, common_n
 from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
@@ -194,6 +195,9 @@ def sample_into_store(
     if drawing and (over := -run.samples % size):
         say(f"a store has complete chunks of {size} samples: {run.samples + over} per problem instead of {run.samples}")
     with _agreeing(run.store, identity, task) as store:
+        if drawing and KEY not in store.facts():
+            chance = task.chance
+            store.note(**{KEY: None if chance is None else chance.tree()})
         lacking = len(store.missing(task.problems, run.samples)) * size
         if os.access(run.store, os.W_OK):
             store.describe(task.questions(prompts))
@@ -321,10 +325,11 @@ def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> s
         texts = [(*prompts[name].ids, *ids.tolist()) for ids in drawn[place * n : (place + 1) * n]]
         chosen.append(float(own[int(scores_of(ranker, texts, tokens.pad_id).argmax())]))
     votes = [maj_at_k(list(said), own, [n]).values[0] for said, own in zip(answers, right, strict=True)]
-    better, solved = paired(chosen, right.mean(1)).difference, right.any(1).astype(float)
+    better, solved, chance = paired(chosen, right.mean(1)).difference, right.any(1).astype(float), task.chance
     return (
         f"best of {n}  {cell(share_interval(chosen))} pass@1 of the sample that {model} ranks first; pass@1 "
-        f"{cell(share_interval(right.mean(1)))}, maj@{n} {cell(share_interval(votes))}, pass@{n} {cell(share_interval(solved))}; "
+        f"{cell(share_interval(right.mean(1)))}, maj@{n} {cell(share_interval(votes))}, pass@{n} {cell(share_interval(solved))}"
+        f"{'' if chance is None else f', chance {chance.at(n):.3f}'}; "
         f"ranked first minus pass@1: {cell(better)}"
     )
 

@@ -41,7 +41,6 @@ from sage_rlvr.tasks.base import (
     answer_key,
     fingerprint,
     gold_of,
-    guess_floor,
     hash_of,
     limit_of,
     problems_of,
@@ -49,6 +48,7 @@ from sage_rlvr.tasks.base import (
     verdicts,
     verifier_hash,
 )
+from sage_rlvr.tasks.chance import Chance, chance_of
 from sage_rlvr.tasks.chat import NO_OPTIONS, Options, encodable
 
 PAUSE_S = 0.5  # between two looks at what other processes have still to commit
@@ -94,10 +94,9 @@ class Chosen:
         return limit_of(self.task)
 
     @property
-    def floor(self) -> Callable[[int], float] | None:
-        """k -> share of problems that k blind guesses hit, None where no such law is fixed."""
-        rows = list(self.problems.values())
-        return None if guess_floor(self.task, rows, 1) is None else lambda k: guess_floor(self.task, rows, k) or 0.0
+    def chance(self) -> Chance | None:
+        """The chance floor on these problems."""
+        return chance_of(self.task, list(self.problems.values()))
 
     @property
     def judge_at(self) -> JudgeAt | None:
