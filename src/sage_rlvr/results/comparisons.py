@@ -39,7 +39,8 @@ class Row:
     """The difference a minus b in a metric on a task ("": the main task).
 
     adjusted: Holm's p among the `family_size` tests of the family, NaN without a test. left_out: number of training seeds without
-    a value. covers: the range of pass@1 that a mean is taken over."""
+    a value. covers: the range of pass@1 that a mean is taken over. chance: the chance floor of pass@k with k > 1, where it is
+    known; below: whether a and b lie below it."""
 
     a: str
     b: str
@@ -52,6 +53,8 @@ class Row:
     family_size: int = 0
     left_out: int = 0
     covers: tuple[float, float] | None = None
+    chance: float | None = None
+    below: tuple[bool, bool] = (False, False)
 
     @property
     def holds(self) -> bool:
@@ -68,7 +71,18 @@ def compare(results: Results) -> list[Row]:
         made = rows_of_summary(results.stored)
     else:
         made = list(_exact(results))
-    return corrected(results, [*made, *_sampled(results)])
+    return [beside_chance(results, row) for row in corrected(results, [*made, *_sampled(results)])]
+
+
+def beside_chance(results: Results, row: Row) -> Row:
+    """The row with the chance floor of its k > 1; a row of a stored summary has it already."""
+    k, chance = row.metric.k or 0, results.chance(row.task)
+    if chance is None or row.chance is not None or k < 2 or row.metric.name != "pass":
+        return row
+    arms = (row.a, row.b) if row.metric == Metric(k=k, temperature=row.metric.temperature) else ()
+    sides = [results.scores(arm, row.task, row.metric.temperature) for arm in arms]
+    one, two = [side is not None and side.below(k, chance) for side in sides] or (False, False)
+    return replace(row, chance=chance.at(k), below=(one, two))
 
 
 def corrected(results: Results, made: Sequence[Row]) -> list[Row]:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.evaluation.judged import Reasons
-from sage_rlvr.results.comparisons import ABOVE, GUESSER, Row, above, always_allowed
+from sage_rlvr.results.comparisons import ABOVE, GUESSER, Row, above, always_allowed, beside_chance
 from sage_rlvr.results.design import BASE, Arm
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.read import Exact, Results, Run
@@ -51,9 +52,11 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
         found |= {"baselines": [asdict(one) for one in design.baselines], "oracle": design.oracle, "room": _room(results)}
         found |= {"discarded": list(design.discarded)} if design.discarded else {}
     found["evaluate"] = facts.get("evaluate") or _evaluated(results)
+    found |= {"policy": _policy(results), "created": max((run.created for run in results.runs.values()), default="")}
     found["base"] = None if base is None else _base(results, base)
     found["arms"] = {arm.key: _arm(results, arm) for arm in arms if arm.name != base}
     found |= {"curves": _curves(results), "sampled": _sampled(results)}
+    found[KEY] = {task: None if (chance := results.chance(task)) is None else chance.tree() for task in results.tasks}
     found["away"] = {task: _away(results, task) for task in facts.get("evaluate", {}).get("ood", ())}
     found |= {"rows": [row_tree(row) for row in rows], "cold": _cold(results), "power": _power(results)}
     found |= {"gains": _gains(results), "relabelled": relabelled(results)}
@@ -77,6 +80,12 @@ def _evaluated(results: Results) -> dict[str, Any]:
     if record is None:
         return {"problems": 0, "split": "test"}
     return {"problems": record.problems, **{name: record.meta.get(name) for name in ("split", "sampling")}}
+
+
+def _policy(results: Results) -> dict[str, Any] | None:
+    """Model and number of parameters of the base, else of any policy of the main task; None without an exact record."""
+    records = [results.exact(results.home).record] if results.home else [r for (*_, task), r in results.records.items() if not task]
+    return {name: records[0].meta.get(name) for name in ("model", "parameters")} if records else None
 
 
 def _passes(
@@ -288,6 +297,8 @@ def _room(results: Results) -> list[dict[str, Any]]:
         row = {"arm": name, "envelope": envelope.name, "metric": metric.bare}
         row |= {"mixture": "per problem" if metric.at == "hull" else "per completion"}
         row["rival"] = _mixed((*envelope.arms, *always_allowed(results)), found.place.best)
+        chance = results.chance() if metric.name == "pass" else None
+        row["chance"] = None if chance is None else chance.at(metric.k or 0)
         row |= {"pass1": (pass1 := float(np.mean(found.pass1))), "own": own, "best": rival}
         row["oracle"] = top = _at(results, design.oracle, metric, pass1)
         row["power"] = _of_power(results, metric, pass1)
@@ -370,7 +381,8 @@ def relabelled(results: Results) -> dict[str, Any]:
         names = [
             f"{control} {name} (seeds {', '.join(map(str, part))})" for name, part in zip("AB", splits[0], strict=True)
         ]
-        out["first"].append(sentence(Row(a=names[0], b=names[1], metric=Metric(k=k), comparison=made[0])))
+        first = Row(a=names[0], b=names[1], metric=Metric(k=k), comparison=made[0])
+        out["first"].append(sentence(beside_chance(results, first)))
     return out
 
 
