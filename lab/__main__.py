@@ -23,6 +23,7 @@ COMMANDS = {
     "designs": "lab.register.command:Designs",
     "floor": "lab.floor:Floor",
     "no-reward": "lab.no_reward:NoReward",
+    "hull": "lab.hull:Hull",
 }
 
 

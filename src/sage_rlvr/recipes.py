@@ -18,6 +18,7 @@ import yaml
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, Told, choose_from, nearest, short, suggest
+from sage_rlvr.paths import ROW_SUFFIXES, Place, anchored
 from sage_rlvr.reading import read_text
 from sage_rlvr.registry import registry_of
 
@@ -27,9 +28,7 @@ FAMILIES = ("countdown", "paper", "designs", "repair", "knights", "steps", "word
 SHORT = ("countdown", "designs")  # families whose recipes are also known by the stem of their file
 DEFAULT_TASK = "countdown"
 ROWS = "rows"  # the family whose base.yaml has the settings for a file of rows
-ROW_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 METHODS = "methods"  # the file of a family that names methods
-Place = tuple[str, ...]
 
 
 class Tree(dict):  # type: ignore[type-arg]
@@ -171,6 +170,12 @@ def _folder(family: str) -> Path:
     return (inside if inside.is_dir() else package.parents[1] / "recipes") / family
 
 
+def is_shipped(file: Path) -> bool:
+    """Whether a file is a recipe of this package, whose paths start at the working directory."""
+    folder = file.resolve().parent
+    return folder == _folder("").resolve() or (folder.parent == _folder("").resolve() and folder.name in FAMILIES)
+
+
 def shipped(*families: str) -> dict[str, Path]:
     """name ("countdown/sft", "paper/grpo", "designs/demo", ...) -> file of every recipe that the package ships, or of these
     families. Recipes of Countdown and designs have a short name too: "sft", "demo"."""
@@ -258,10 +263,12 @@ def _method_on(task: str, method: str) -> Recipe:
         family, above, file = "", Tree(), find(task)
     elif task.endswith(ROW_SUFFIXES):
         family, above, file = ROWS, Tree({"task": {"name": "jsonl", "file": task}}, {("task",): "--task"}), None
+    elif (generator := task.removeprefix("reasoning_gym:")) and generator != task:
+        family, above, file = ROWS, Tree({"task": {"name": "reasoning_gym", "dataset": generator}}, {("task",): "--task"}), None
     else:
         raise ConfigError(
-            f"--task {task!r}: no settings to train with{choose_from(task, families)}; or pass a recipe whose settings are used "
-            f"(.yaml), or a file of rows ({', '.join(ROW_SUFFIXES)})"
+            f"--task {task!r}: no settings to train with{choose_from(task, families)}; or reasoning_gym:NAME, a recipe whose "
+            f"settings are used (.yaml), or a file of rows ({', '.join(ROW_SUFFIXES)})"
         )
     if file is None and (own := _folder(family) / f"{method}.yaml").is_file():
         return Recipe(own.stem if family == DEFAULT_TASK else f"{family}-{own.stem}", own)
@@ -271,7 +278,7 @@ def _method_on(task: str, method: str) -> Recipe:
         near = nearest(method, known)
         hint = f"did you mean {near!r}?" if near else f"`{suggest('methods')}` lists all"
         raise ConfigError(f"{method!r}: unknown method; {hint}{registry_of('method').own}")
-    stem = found.name if file is None and not above else f"{Path(task).stem}-{method}"
+    stem = found.name if file is None and not above else f"{Path(task).stem.replace(':', '-')}-{method}"
     return Recipe(stem, found.file if file is None else file, merge(above, found.above))
 
 
@@ -406,6 +413,20 @@ def _over_its_bases(found: Recipe, below: tuple[Path, ...] = ()) -> Tree:
     for key in found.above:  # a method in the place of another one, of which nothing stays
         tree.pop(key, None)
     return merge(tree, found.above)
+
+
+def resolved(tree: Tree) -> Tree:
+    """The tree with absolute paths, each seen from where it was written (`sage_rlvr.paths` has the rule)."""
+
+    def start(place: Place) -> Path | None:
+        written = next((place[:n] for n in range(len(place), -1, -1) if place[:n] in tree.origins), None)
+        source = "" if written is None else tree.origins[written]
+        if source.startswith("--") or source.endswith("=") or not source:
+            return Path.cwd()
+        file = Path(source.rpartition(":")[0])
+        return None if is_shipped(file) else file.parent
+
+    return Tree(anchored(dict(tree), (), start), tree.origins)
 
 
 def use_plugins(tree: Tree, path: Path) -> None:

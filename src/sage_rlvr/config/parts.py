@@ -181,13 +181,19 @@ class CheckpointConfig:
         positive(self, "every", "keep")
 
 
+PEFT_NAMES = {"r": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout"}  # PEFT's name -> ours; a recipe takes both
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
     """Low-rank adapters instead of full fine-tuning (engines trl and verl).
 
     rank: of the update. alpha: its scale is alpha / rank; null is 2 * rank, as in the authors' code. dropout: on the
-    adapter's input. target_modules: names of the layers, or "all-linear" for the attention and MLP projections.
+    adapter's input. target_modules: names of the layers, or "all-linear" for the attention and MLP projections. PEFT's names (r,
+    lora_alpha, lora_dropout) are read too.
     """
+
+    also: ClassVar[dict[str, str]] = PEFT_NAMES  # see schema.decode
 
     rank: int = 8
     alpha: float | None = None

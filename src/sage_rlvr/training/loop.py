@@ -35,6 +35,8 @@ from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.buffer import Memory, fill, numbered, stored
 from sage_rlvr.training.groups import Rows
+from sage_rlvr.training.model_card import facts_of, render
+from sage_rlvr.training.opening import after_first_step, announce, decoded, of_optimizer, setting_of
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.problems import training_problems, unkeyed, unverified
 from sage_rlvr.training.reference import (
@@ -275,7 +277,7 @@ def build(config: TrainConfig) -> Loop:
     task, problems = training_problems(config)
     if "ref_right" in method.needs:
         lister(task)
-    asking = Asking.of(task, tokens)
+    asking = Asking.of(task, tokens, options=config.chat_template_kwargs)
     updates = config.steps * config.updates.per_step
     optimizer = Optimizer(policy, config.optimizer, updates)
     models = (policy, reference, tokens)
@@ -311,6 +313,10 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
         BufferWatch(loop.method.buffer, config.steps, run.warn),
         SourceWatch(loop.method.reward_source, config.steps, run.warn),
     )
+    if begin < config.steps:
+        first = decoded(loop.tokens.tokenizer, loop.ask(loop.problems[0]).ids)
+        setting = setting_of(loop.policy, **of_optimizer(config.optimizer))
+        announce(progress.note, setting, objective=loop.method.describe(), prompt=first, begin=begin, tell=run.warn)
 
     def take(step: int) -> dict[str, float]:
         try:
@@ -321,9 +327,11 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     def after(step: int, metrics: dict[str, float]) -> None:
         for watch in watches:
             watch.see(step, metrics)
+        if step == 0:
+            after_first_step(progress.note, loop.method.anchor, metrics)
         follow(loop, step + 1)
 
-    finish = partial(save_policy, loop.policy, loop.tokens.tokenizer, out)
+    finish = partial(save_policy, loop.policy, loop.tokens.tokenizer, out, render(facts_of(config)))
     return run_steps(config, run, progress, begin, take, partial(save, loop, run), finish, after)
 
 

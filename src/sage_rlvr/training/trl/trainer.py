@@ -31,6 +31,8 @@ from sage_rlvr.core.method import NO_SIGNAL, Method, has_signal
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.reading import read_json
+from sage_rlvr.training.model_card import facts, render
+from sage_rlvr.training.opening import after_first_step
 from sage_rlvr.training.reference import REFERENCE_STEP
 from sage_rlvr.training.trl.batch import (
     ROLLOUT_ONLY,
@@ -52,7 +54,7 @@ from sage_rlvr.training.trl.batch import (
 from sage_rlvr.training.trl.callbacks import NAMES, leave_gloo, our_names
 from sage_rlvr.training.trl.checks import admitted_anchor, check_data, check_engine, check_keywords, check_kinds
 from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
-from sage_rlvr.training.trl.model_card import facts, render
+from sage_rlvr.training.trl.opening import SCRIPT, open_training, to_stderr
 from sage_rlvr.training.trl.reference_model import Reference, check_start, chosen_reference
 from sage_rlvr.training.trl.reward_source import ReferenceAnswer, initial_of, pay, reference_answer_of
 from sage_rlvr.training.trl.state import EARLIER, check_objective, restore_parts, restore_reference, save_state
@@ -124,6 +126,8 @@ class SageTrainer(GRPOTrainer):
         self._losses = 0  # computed from a shaped reference
         self._counted = self._signals = 0  # tokens, and rows with a signal, in the losses of this optimizer step
         self.tell: Callable[[str, int, str], None] = warned  # RunDir.warn, where there is a run to keep warnings
+        self.note: Callable[[str], None] = to_stderr  # where the opening goes
+        self.changed_in, self._opened = SCRIPT, False
         self._watch, self._means = GuideWatch(self.anchor), list[dict[str, float]]()  # of this optimizer step
         self._reasons = ReasonWatch(self._tell_reason, limit="max_completion_length")
         with chosen_reference(self, named, base_model):
@@ -223,6 +227,13 @@ class SageTrainer(GRPOTrainer):
         self._losses += 1
         return loss
 
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """GRPOTrainer's; the first call prints the objective, the setting and the first prompt."""
+        if not self._opened:
+            self._opened = True
+            open_training(self, resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """GRPOTrainer's; RuntimeError if its loss did not pass through here, before the weights move."""
         before = self._losses
@@ -252,10 +263,12 @@ class SageTrainer(GRPOTrainer):
     def _watch_guide(self) -> None:
         """Show the watch this optimizer step's means over its micro-batches; they are the same on all ranks, one speaks."""
         seen, self._means = [means for means in self._means if means], []
-        if seen and self.is_world_process_zero():
-            self._watch.see(
-                self.state.global_step, {name: sum(means[name] for means in seen) / len(seen) for name in seen[0]}
-            )
+        if not seen or not self.is_world_process_zero():
+            return
+        found = {name: sum(means[name] for means in seen) / len(seen) for name in seen[0]}
+        self._watch.see(self.state.global_step, found)
+        if self.state.global_step == 0:
+            after_first_step(self.note, self.anchor, found)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
@@ -292,7 +305,7 @@ class SageTrainer(GRPOTrainer):
         super().log(logs | our_names(logs), *args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """The card of `sage_rlvr.training.trl.model_card` in place of TRL's, as README.md of the output folder."""
+        """The card of `sage_rlvr.training.model_card` in place of TRL's, as README.md of the output folder."""
         if self.is_world_process_zero():
             folder = Path(self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
