@@ -121,7 +121,8 @@ def table_of(found: Sequence[Moved], steps: int) -> Table:
 
     def cell(values: Sequence[float]) -> str:
         gap = seed_interval(values)
-        return f"{gap.value:.2g} ({gap.low:.2g} to {gap.high:.2g})" if any(values) else "0"
+        ends = f" ({gap.low:.2g} to {gap.high:.2g})" if len(values) > 1 else ""
+        return f"{gap.value:.2g}{ends}" if any(values) else "0"
 
     header = ("method", "update", f"raw KL after {steps} steps", "change of the weights", "gradient norm")
     rows = ((one.method, one.update, cell(one.kl), cell(one.weights), f"{np.mean(one.gradient):.2g}") for one in found)
