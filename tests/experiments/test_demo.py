@@ -149,6 +149,7 @@ def demo_of(out: Path, model: Path, **changes: str) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # eight evaluations, a process each
 def test_it_finishes_and_says_what_differs(
     trained: Path, warm_policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,6 +192,7 @@ def test_a_short_look_does_not_pass_for_the_whole(trained: Path, warm_policy: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_real_processes_one_after_the_other(tmp_path: Path, warm_policy: Path) -> None:
     assert demo_of(tmp_path, warm_policy) == 0 and (tmp_path / "report.html").exists()
     assert all(job.finished for job in plan(tmp_path, pairs(warm_policy)))
