@@ -65,11 +65,14 @@ class Silent:
 
         Of several updates per rollout each may come by itself with the same `done`, and only one of them knows the reward."""
 
+    def note(self, line: str) -> None:
+        """A sentence for the reader of the run, before its first step or between steps."""
+
     def close(self) -> None:
         """End the report."""
 
 
-Reporter = Silent  # whatever has these three methods
+Reporter = Silent  # whatever has these four methods
 
 
 class Pace:
@@ -189,8 +192,9 @@ class Terminal(Silent):
     A value stays until another one of its name comes, so that the reward of a rollout is shown beside all of its updates.
     """
 
-    def __init__(self, label: str, every: float = 15.0) -> None:
-        self.label, self.every = label, every
+    def __init__(self, label: str, every: float = 15.0, say: Callable[[str], None] | None = None) -> None:
+        """say: where notes go while no bar is on the screen; by default stderr."""
+        self.label, self.every, self.say = label, every, say
         self.console = PlainConsole(stderr=True)
         self.bar: Bar | None = None
         self.newest: dict[str, float] = {}
@@ -207,6 +211,13 @@ class Terminal(Silent):
         assert self.bar is not None
         self.newest |= {name: metrics[name] for name in SHOWN if name in metrics}
         self.bar.update(done, noted(self.newest))
+
+    def note(self, line: str) -> None:
+        """Print a sentence, above the bar where there is one: another console would write into the bar's line."""
+        if self.say is None or (self.bar is not None and self.console.is_terminal):
+            self.console.print(line, soft_wrap=True)
+        else:
+            self.say(line)
 
     def close(self) -> None:
         """Leave the bar on the screen."""

@@ -42,11 +42,25 @@ def test_a_browser_complains_of_nothing_and_scrolls_not_sideways(opened, width: 
 
 @pytest.mark.slow
 @needs_chromium
-def test_the_design_scrolls_in_its_box_and_folds_open_from_the_keyboard(opened) -> None:
+def test_the_pictures_fill_a_wide_page_side_by_side(opened) -> None:
+    browser, path = opened
+    browser.show(path, width=1200)
+    edges = "[...document.querySelector('.figures').querySelectorAll(':scope > svg')].map(s => s.getBoundingClientRect())"
+    assert browser.run(f"(e => e.length == 2 && e[0].top == e[1].top)({edges})")
+    filled = "(e, m) => e.at(-1).right - e[0].left > 0.9 * (m.clientWidth - 32)"
+    assert browser.run(f"({filled})({edges}, document.querySelector('main'))")
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_at_390_pixels_no_table_is_cut_and_folds_open_from_the_keyboard(opened) -> None:
     browser, path = opened
     browser.show(path, width=390)
     box = "document.querySelector('.scroll')"
-    assert browser.run(f"{box}.scrollWidth > {box}.clientWidth && {box}.clientWidth <= 390")
+    assert browser.run("document.documentElement.scrollWidth <= 390")
+    assert browser.run("[...document.querySelectorAll('.scroll')].every(b => b.scrollWidth <= b.clientWidth)")
+    head = browser.run(f"getComputedStyle({box}.querySelector('td:nth-child(2)'), '::before').content")
+    assert "attr" in head or "vs " in head, head
     chips = browser.run(f"[...{box}.querySelectorAll('.word')].map(w => w.textContent)")
     known = {"higher", "lower", "no", "cannot", "identical"}
     assert len(chips) >= 6 and {chip.split(" ")[0] for chip in chips} <= known

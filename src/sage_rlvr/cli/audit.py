@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,8 +28,8 @@ class Audit(Command):
     SAGE_RLVR_DATA sets a folder with the data files; by default they are downloaded at pinned commits."""
 
     tasks: tyro.conf.Positional[tuple[str, ...]]
-    """Names of tasks, countdown:WORLD, files of rows with a problem and an answer, recipes with a task of their own, pairs, or
-    pairs and files of pairs."""
+    """Names of tasks, countdown:WORLD, reasoning_gym:NAME, files of rows with a problem and an answer, recipes with a task of their
+    own, pairs, or pairs and files of pairs."""
     template: str | None = None
     """The prompt format: sage, boxed or as_is (default: each of them)."""
     answer_in: Literal["boxed", "tag", "stated", "last_number", "anywhere"] | None = None
@@ -47,10 +48,12 @@ class Audit(Command):
         if not self.tasks:
             from sage_rlvr.audit import NAMES
 
-            raise ConfigError(f"audit: pass at least one task: {', '.join(NAMES)}, or a .jsonl file")
+            raise ConfigError(f"audit: pass at least one task: {', '.join(NAMES)}, reasoning_gym:NAME, or a .jsonl file")
         found = []
         own_pairs = self.tasks[0] == PAIRS and len(self.tasks) > 1
         for name in self.tasks[1:] if own_pairs else self.tasks:
+            if name.endswith((".yaml", ".yml")) and (prompt := _prompt_of(name)):
+                session.say(prompt)
             with reporting(session.note, f"audit: checking the verifier on {name}"):
                 found.append(self._pairs(name) if own_pairs else self._task(name))
             session.say(*lines_of(found[-1], self.rows))
@@ -79,6 +82,23 @@ class Audit(Command):
 
         made = task_named(name) if name.endswith((".yaml", ".yml")) else name
         return audit(made, self.template, self.k, self.answer_in)
+
+
+def _prompt_of(recipe: str) -> str:
+    """The first training prompt of a recipe as its policy reads it; "" where torch or the policy's tokenizer is not here."""
+    from sage_rlvr.config.tasks import recipe_of, task_of
+    from sage_rlvr.models.folders import config_folder
+
+    config = recipe_of(recipe)
+    where = None if find_spec("torch") is None else config_folder(config.model)
+    if where is None:
+        return ""
+    from sage_rlvr.models.policy import Asking, load_tokens
+    from sage_rlvr.training.opening import decoded
+
+    task, tokens = task_of(config), load_tokens(str(where))
+    asking = Asking.of(task, tokens, options=config.chat_template_kwargs)
+    return decoded(tokens.tokenizer, asking(task.problems("train")[0]).ids)
 
 
 @dataclass(frozen=True)

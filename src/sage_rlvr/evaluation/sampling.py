@@ -41,7 +41,6 @@ from sage_rlvr.tasks.base import (
     answer_key,
     fingerprint,
     gold_of,
-    guess_floor,
     hash_of,
     limit_of,
     problems_of,
@@ -49,7 +48,8 @@ from sage_rlvr.tasks.base import (
     verdicts,
     verifier_hash,
 )
-from sage_rlvr.tasks.chat import encodable
+from sage_rlvr.tasks.chance import Chance, chance_of
+from sage_rlvr.tasks.chat import NO_OPTIONS, Options, encodable
 
 PAUSE_S = 0.5  # between two looks at what other processes have still to commit
 NOTICE_S = 5.0  # without a commit of theirs, after which a warning says who is waited for
@@ -94,10 +94,9 @@ class Chosen:
         return limit_of(self.task)
 
     @property
-    def floor(self) -> Callable[[int], float] | None:
-        """k -> share of problems that k blind guesses hit, None where no such law is fixed."""
-        rows = list(self.problems.values())
-        return None if guess_floor(self.task, rows, 1) is None else lambda k: guess_floor(self.task, rows, k) or 0.0
+    def chance(self) -> Chance | None:
+        """The chance floor on these problems."""
+        return chance_of(self.task, list(self.problems.values()))
 
     @property
     def judge_at(self) -> JudgeAt | None:
@@ -148,9 +147,11 @@ def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None,
     return Chosen(task, chosen, hash_of(drawn) if law else fingerprint(task, rows))
 
 
-def prompts_of(chosen: Chosen, tokens: Tokens, chat: Chat = "model") -> tuple[dict[str, Prompt], str]:
-    """({problem id: prompt}, hash of what wrote them). chat: see `sage_rlvr.models.policy.Asking`."""
-    asking = Asking.of(chosen.task, tokens, chat)
+def prompts_of(
+    chosen: Chosen, tokens: Tokens, chat: Chat = "model", options: Options = NO_OPTIONS
+) -> tuple[dict[str, Prompt], str]:
+    """({problem id: prompt}, hash of what wrote them). chat, options: see `sage_rlvr.models.policy.Asking`."""
+    asking = Asking.of(chosen.task, tokens, chat, options)
     asked = {name: _guidable(problem, tokens) for name, problem in (chosen.asked or chosen.problems).items()}
     found = {name: asking(problem) for name, problem in asked.items()}
     unknown = tokens.tokenizer.unk_token_id

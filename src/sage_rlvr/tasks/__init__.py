@@ -76,9 +76,12 @@ def reasoning_gym(
     return ReasoningGym(dataset, count, seed, settings or {}, FORMATS[prompt].read_at(answer_in, tag))
 
 
+GYM = "reasoning_gym:NAME (a generator of reasoning-gym)"
+
+
 def task_named(name: str, template: str = "boxed") -> Task:
     """A task of the command line: a set of `SETS`, a name of `TASKS`, NAME:WORLD of one that has named worlds (of the bare name
-    the first), repair:TURNS, or a file or Hub id of rows.
+    the first), repair:TURNS, reasoning_gym:NAME, or a file or Hub id of rows.
 
     template: the prompt format of mathematics. ConfigError for what is none of these.
     """
@@ -95,6 +98,9 @@ def task_named(name: str, template: str = "boxed") -> Task:
         if not turns.isdecimal():
             raise ConfigError(f"{name}: repair:TURNS is a number of turns, as repair:4")
         return Repair(turns=int(turns))
+    if bare == "reasoning_gym" and after:
+        generated: Task = TASKS[bare](dataset=after, prompt=template)
+        return generated
     if name == STRICT:
         return replace(KnightsAndKnaves(), rule="strict")
     own = [
@@ -102,8 +108,8 @@ def task_named(name: str, template: str = "boxed") -> Task:
     ]  # the others need to be told what
     if name not in own:
         raise ConfigError(
-            f"task {name!r}: choose one of {', '.join([*SETS, *own, STRICT])}, or give a file of rows ({', '.join(SUFFIXES)}) with "
-            "a problem and an answer, or a Hub id"
+            f"task {name!r}: choose one of {', '.join([*SETS, *own, STRICT, GYM])}, or give a file of rows "
+            f"({', '.join(SUFFIXES)}) with a problem and an answer, or a Hub id"
         )
     made: Task = TASKS[name]()
     return made

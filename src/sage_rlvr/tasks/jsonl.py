@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from sage_rlvr.errors import ConfigError, DataError, refuse, require, wrong
+from sage_rlvr.paths import not_in
 from sage_rlvr.plugins import executed, source_sha256
 from sage_rlvr.reading import read_text
 from sage_rlvr.tasks.base import NO_ANSWER, Asked, hash_of
@@ -191,8 +192,8 @@ class RewardTask(Asked):
             return said
         if said.label == "wrong":
             raise DataError(
-                f"reward {self.reward}: on row {problem.problem_id!r} of {self.file} it {said.reason}; the completion was "
-                f"{text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
+                f"reward {Path(self.reward).name}: on row {problem.problem_id!r} of {Path(self.file).name} it {said.reason}; the "
+                f"completion was {text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
             )
         number, _, why = said.reason.partition(" ")
         score = float(number)
@@ -244,9 +245,7 @@ def _place_of(reward: str) -> tuple[str, str]:
         return "", reward
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        near = get_close_matches(file.name, [p.name for p in file.parent.glob("*.py")], 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise wrong("reward", reward, f"there is no file {file}{hint}")
+        raise wrong("reward", reward, f"there is no file {file.name} in {not_in(file)}")
     try:
         tree = ast.parse(read_text(file, error=ConfigError))
     except (SyntaxError, ValueError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 from sage_rlvr.config import TrainConfig, task_of
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.base import (
     NO_ANSWER,
     Asked,
@@ -91,7 +92,8 @@ def files_of(config: TrainConfig) -> dict[str, str]:
         return found
     if not Path(file).is_file():
         raise ConfigError(
-            f'method.buffer.file = {file!r}: no such file; pass a file with lines {{"problem": id, "completion": text}}'
+            f"method.buffer.file = {file!r}: no such file in {not_in(Path(file))}; pass a file with lines "
+            '{"problem": id, "completion": text}'
         )
     return found | {file: sha256_of(Path(file))}
 
