@@ -21,7 +21,7 @@ from sage_rlvr.evaluation.pairs import paired, texts_of
 from sage_rlvr.evaluation.sample_report import Drawn, report_lines
 from sage_rlvr.evaluation.sampling import Evaluation, Scorer, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
-from sage_rlvr.evaluation.store.sample import own_of
+from sage_rlvr.evaluation.store.sample import judged_text, own_of
 from sage_rlvr.models.generation import CpuGenerator, Decoding, Generation, Request, TransformersGenerator
 from sage_rlvr.models.policy import Asking
 from sage_rlvr.models.scoring import score
@@ -99,9 +99,9 @@ def check_row(row: Sample) -> None:
     assert isinstance(row.said, tuple) and row.text == "\n".join(text for _, text, _ in turns)
     replies = [text for who, text, _ in turns if who == "environment"]
     assert replies == [task.reply(problem, row.said[: n + 1]) for n in range(len(replies))]
-    good = task.judge(problem, row.said).right
+    good = task.judge(problem, (*row.said[:-1], judged_text(row.said[-1], row.finish))).right
     assert row.verdict == ("right" if good else "wrong") and row.reason == f"turn {len(row.said)}"
-    assert row.said[-1].endswith(NO_ANSWER) is (row.finish == "length") and not (good and row.finish == "length")
+    assert not row.said[-1].endswith(NO_ANSWER) and not (good and row.finish == "length")
     prompt, tokens = [TOKENS.encode(task.prompt(problem))], torch.tensor(ids[None]).long()
     plain = score(MODEL, prompt, tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros(1).long(), entropies=True)
     for found, wanted in ((row.rollout_logps, plain.logps), (row.entropies, plain.entropies)):
@@ -125,7 +125,9 @@ def test_a_store_is_judged_again_from_the_policys_turns_alone(tmp_path: Path) ->
         assert again.reverify(strict.verdicts, "v4") == 64
         rows = again.samples()
     assert [row.said for row in rows] == before
-    firsts = [row.said[0][:1] == str(TASK.problems[row.problem].digit) and row.said[0].isascii() for row in rows]
+    cut = [row.finish == "length" and len(row.said) == 1 for row in rows]  # in their first turn, which is then never right
+    digits = [row.said[0][:1] == str(TASK.problems[row.problem].digit) and row.said[0].isascii() for row in rows]
+    firsts = [said and not short for said, short in zip(digits, cut, strict=True)]
     assert [row.verdict == "right" for row in rows] == firsts and any(firsts)
 
 
