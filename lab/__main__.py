@@ -22,6 +22,8 @@ COMMANDS = {
     "register": "lab.register.command:Register",
     "designs": "lab.register.command:Designs",
     "floor": "lab.floor:Floor",
+    "no-reward": "lab.no_reward:NoReward",
+    "hull": "lab.hull:Hull",
 }
 
 

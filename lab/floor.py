@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED
+from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.countdown import Countdown
-from sage_rlvr.tasks.countdown.expressions import expressions_over
-from sage_rlvr.tasks.countdown.problem import solutions
 
 WORLDS = {
     "easy": Countdown({4: 1.0}, max_number=9, max_target=20),
@@ -28,8 +25,9 @@ def evaluated(world: Countdown) -> list[tuple[tuple[int, ...], int]]:
 def floor(world: Countdown, ks: Sequence[int]) -> list[float]:
     """pass@k of the guesser on these draws: right expressions over all expressions of a problem, then 1 - (1 - p)^k."""
     drawn = [p for p, _ in world.examples("test", EVALUATION_SEED, 0, DRAWS)]
-    chance = np.array([len(solutions(p)) / expressions_over(p.numbers) for p in drawn])
-    return [float((1 - (1 - chance) ** k).mean()) for k in ks]
+    chance = chance_of(world, drawn)
+    assert chance is not None
+    return [chance.at(k) for k in ks]
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from sage_rlvr.tasks.base import guess_floor
-from sage_rlvr.tasks.countdown import WORLDS, solutions
+from sage_rlvr.tasks.chance import chance_of
+from sage_rlvr.tasks.countdown import WORLDS
 
 ROOT = Path(__file__).parents[2]
 SUMMARY = ROOT / "lab" / "experiments" / "2026-11-21_table1" / "summary.json"
@@ -37,9 +37,9 @@ def floor_of(problems: int) -> dict[int, float]:
     """pass@k of a guesser that draws well-formed expressions uniformly, on the test problems of the experiment."""
     task = WORLDS["demo"]
     chosen = task.draw("test", 1, problems)  # 1: the evaluation's default seed of problems, `EvalSettings.seed`
-    right = [len(solutions(problem)) for problem in chosen]
-    found = {k: guess_floor(task, chosen, k, right) for k in range(1, max(KS) + 1)}
-    return {k: value for k, value in found.items() if value is not None}
+    chance = chance_of(task, chosen)
+    assert chance is not None
+    return {k: chance.at(k) for k in range(1, max(KS) + 1)}
 
 
 def curves(axes: Axes, summary: dict[str, Any], floor: dict[int, float]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lab.floor import DRAWS, WORLDS, evaluated, floor
+from lab.hull import crossfitted
 from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.read import Results
 
@@ -19,7 +20,7 @@ EXPERIMENTS = ROOT / "lab" / "experiments"
 BEST, TEMPERED = "each at its best temperature", "base tempered over whole completions"
 SAME = "at the same raw KL"
 RFT = "RFT, distinct answers of the base"
-HULL, MAXRL = "at equal pass@1 on their convex hull (first at T = 1)", "MaxRL, k3 in the loss, beta 0.025"
+HULL, MAXRL = "at equal pass@1, mixture per problem (first at T = 1)", "MaxRL, k3 in the loss, beta 0.025"
 SAMES = (f"pass@1 {SAME}", f"pass@256 {SAME}")
 BOTH, HULLS = ("pass@1", "pass@256"), (f"pass@8 {HULL}", f"pass@256 {HULL}")
 EFFECTS = [  # how the line begins, folder of lab/experiments, a, b, metrics in the order of the line, the arm whose mean q stands there
@@ -208,3 +209,16 @@ def test_runs_trained_again_come_out_as_the_page_says() -> None:
         for k, bound in {"1": 0.013, "8": 0.007}.items():
             moved = [abs(new[k] - before[arm]["pass_by_seed"][s][k]) for s, new in after[arm]["pass_by_seed"].items()]
             assert len(moved) == 3 and 0 < max(moved) < (0.001 if arm == "rft" else bound)
+
+
+def test_upper_ends_on_the_hull_are_cross_fitted_and_the_gain_of_rft_is_an_upper_bound() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    ends = {}
+    for folder, arm in (("2026-11-25_countdown_hard_rft", RFT), ("2026-11-25_distinct_placebo", "Distinct@k")):
+        summary = stored(folder)
+        found = [crossfitted(summary, row) for row in summary["room"] if (row["arm"], row["metric"]) == (arm, "pass@256")]
+        (ends[arm],) = (one.difference.high for one in found if one is not None and one.outcome == "worse")
+    assert f"RFT's on hard Countdown is {ends[RFT]:.3f} and that of Distinct@k in 10 is {ends['Distinct@k']:.3f}" in page
+    summary = stored("2026-11-24_countdown_easy_2000_steps")
+    (lead,) = (row["own"] - row["best"] for row in summary["room"] if (row["arm"], row["metric"]) == (RFT, "pass@256"))
+    assert f"{lead:+.3f} of pass@256 is the most that can be left" in page

@@ -155,6 +155,13 @@ class Recipe:
     def __str__(self) -> str:
         return str(self.file) if not self.above else self.name
 
+    @property
+    def settings(self) -> list[str]:
+        """Of a method by name the line that says whose settings it gets, as a comment of YAML."""
+        family = self.file.parent.name
+        pretrained = ", those for a pretrained model, because the task is a file of rows" if family == ROWS else ""
+        return [f"# settings: {family}/{self.file.stem}{pretrained}"] if self.above else []
+
 
 def _folder(family: str) -> Path:
     """Where a family of recipes lies: inside the installed package, or in the repository's recipes/."""
@@ -380,26 +387,32 @@ def copy(name: str, to: Path) -> Path:
 
 
 def load(path: str | Path | Recipe, overrides: Iterable[tuple[str, str]] = (), task: str | None = None) -> Tree:
-    """Read a recipe, merge the file its `base:` names (one level), load its `plugins:`, apply `--a.b value` edits.
+    """Read a recipe, merge it over the file that its `base:` names (which may have a base too), load the `plugins:` of each, apply
+    `--a.b value` edits.
 
     path: a YAML file, the name of a shipped one, or of a method, or what `locate` has found. overrides: pairs such as
     ("optimizer.lr", "3e-5"); the value is a YAML scalar or flow collection. task: whose settings a method by name is given, see
     `locate`. Nothing is decoded yet.
     Raises ConfigError for a missing, oversized or malformed file and for a malformed override.
     """
-    found = path if isinstance(path, Recipe) else locate(path, task)
-    tree = read(found.file)
-    base = tree.pop("base", None)
-    if base is not None:
-        tree = _inherit(found.file, base, tree)
-    use_plugins(tree, found.file)
-    if found.above:
-        for key in found.above:  # a method in the place of another one, of which nothing stays
-            tree.pop(key, None)
-        tree = merge(tree, found.above)
+    tree = _over_its_bases(path if isinstance(path, Recipe) else locate(path, task))
     for key, text in overrides:
         tree = override(tree, key, text)
     return tree
+
+
+def _over_its_bases(found: Recipe, below: tuple[Path, ...] = ()) -> Tree:
+    """The tree of a recipe with its bases, the plugins of each loaded. below: the files whose bases have led here."""
+    tree = read(found.file)
+    base = tree.pop("base", None)
+    if base is not None:
+        tree = _inherit(found.file, base, tree, (*below, found.file))
+    use_plugins(tree, found.file)
+    if not found.above:
+        return tree
+    for key in found.above:  # a method in the place of another one, of which nothing stays
+        tree.pop(key, None)
+    return merge(tree, found.above)
 
 
 def resolved(tree: Tree) -> Tree:
@@ -429,17 +442,15 @@ def use_plugins(tree: Tree, path: Path) -> None:
         plugins.use(path.parent / file)
 
 
-def _inherit(path: Path, base: Any, tree: Tree) -> Tree:
+def _inherit(path: Path, base: Any, tree: Tree, below: tuple[Path, ...]) -> Tree:
     spot = tree.origins.get(("base",), str(path))
     if not isinstance(base, str):
-        raise ConfigError(f"{spot}: base = {base!r}: expected the name of a YAML file in the same folder")
+        raise ConfigError(f"{spot}: base = {base!r}: expected a YAML file in the same folder, or the name of a recipe")
     found = locate(base, folder=path.parent)
-    parent = load(found) if found.above else read(found.file)
-    if "base" in parent:
-        raise ConfigError(
-            f"{spot}: base = {base!r} has a base of its own ({parent['base']!r}); one level of inheritance is allowed. "
-            f"Write the settings of {parent['base']!r} into {base!r}"
-        )
+    if found.file.resolve() in [file.resolve() for file in below]:
+        circle = " -> ".join(file.name for file in (*below, found.file))
+        raise ConfigError(f"{spot}: base = {base!r}: the bases form a circle ({circle}); remove one of these `base:` lines")
+    parent = _over_its_bases(found, below)
     if "world" not in tree and {"task", "data"} & tree.keys():
         parent.pop("world", None)  # other problems than those of the base recipe
     return merge(parent, tree)

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
+from chat_policy import OFF, chat_policy, rows_file
 from sage_rlvr.audit import (
     Check,
     audit,
     lines_of,
-    others_floor,
     page_of,
-    uniform_floor,
     verify_lines,
     wrong_answers,
 )
@@ -38,20 +37,6 @@ needs_data = pytest.mark.skipif(
 
 
 pytestmark = pytest.mark.usefixtures("shared_pool_closed")
-
-
-def test_256_uniform_guesses_on_aime():
-    assert uniform_floor(1000, 256) == pytest.approx(0.226, abs=5e-4)
-    assert uniform_floor(1000, 1) == pytest.approx(1 / 1000) and uniform_floor(2, 2) == 0.75
-
-
-def test_the_floor_of_the_other_rows_leaves_the_row_itself_out():
-    # golds 5 5 5 7 7 9; k = 1. For a 5: the others are 5 5 7 7 9, where 5 and 7 tie and 5 comes first: hit. For a 7: the
-    # others are 5 5 5 7 9: the guess is 5. For the 9: no other row has it.
-    assert others_floor(["5", "5.0", "10/2", "7", "7", "9"], 1) == [True, True, True, False, False, False]
-    assert others_floor(["5", "5", "5", "7", "7", "9"], 2) == [True] * 5 + [False]
-    assert others_floor(["5", "5", "5", "7", "7", "9"], 99) == [True] * 5 + [False]
-    assert others_floor(["x", "y"], 99) == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -178,6 +163,21 @@ def test_the_rows_own_prompts_are_held_against_the_place_that_is_read(tmp_path: 
         TASKS["jsonl"](str(path), answer_in="tag", tag="A")
     with pytest.raises(ConfigError, match="answer_in, tag: of mathematics"):
         TASKS["jsonl"](str(path), reward="exact", answer_in="stated")
+
+
+def test_a_recipes_audit_prints_the_prompt_as_the_policy_reads_it(tmp_path: Path, capsys):
+    tree = {"steps": 1, "model": chat_policy(tmp_path / "policy"), "task": {"name": "jsonl", "file": rows_file(tmp_path, 3)}}
+    recipe = tmp_path / "mine.yaml"
+    for options in ({}, OFF):
+        recipe.write_text(json.dumps({**tree, "chat_template_kwargs": options}))
+        with pytest.raises(SystemExit):
+            cli.main(["audit", str(recipe)])
+        said = capsys.readouterr().out
+        assert said.startswith("first prompt, ") and ("</think>" in said) == bool(options)
+    recipe.write_text(json.dumps({**tree, "chat_template_kwargs": {"enable_thinkin": False}}))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["audit", str(recipe)])
+    assert ended.value.code == 2 and "chat_template_kwargs.enable_thinkin:" in capsys.readouterr().err
 
 
 def test_verdicts_on_a_file(tmp_path: Path):

@@ -7,13 +7,11 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from command import call
-from sage_rlvr.api.printed import _guess_floor
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import sampled_run
 from sage_rlvr.evaluation.documents import generated_docs
@@ -254,19 +252,6 @@ def test_puzzles_are_made_again_from_their_seed_and_other_ones_are_refused(tmp_p
     with pytest.raises(DataError, match="problems of knights_and_knaves_strict"):
         generated_docs(puzzles(tmp_path / "b", task, task_hash="other"))
     assert generated_docs(puzzles(tmp_path / "c", task, task="aime")) == {}
-
-
-def test_what_guessing_earns_is_asked_of_the_task() -> None:
-    task = KnightsAndKnaves()
-    ids = tuple(p.problem_id for p in task.problems()[:5])
-    wanted = sum(1 - (1 - 2.0 ** -len(p.names)) ** 8 for p in task.problems()[:5]) / 5
-
-    def said(name: str, problems: tuple[str, ...]) -> str:
-        return _guess_floor(name, SimpleNamespace(k=256, counts=[SimpleNamespace(task=name, n=8, problems=problems)]))  # type: ignore[arg-type]
-
-    assert said("knights_and_knaves", ids) == f"knights_and_knaves: 8 uniform guesses solve {wanted:.3f} of these problems"
-    assert said("aime", ("1",)) == "aime: 8 uniform guesses solve 0.008 of these problems"  # one of 0 to 999, without its rows
-    assert said("countdown", ("2-3=5",)) == said("mine", ids) == said("knights_and_knaves", ("other",)) == ""
 
 
 def test_countdown_texts_that_were_asked_otherwise_are_not_made_up(tmp_path: Path) -> None:

@@ -7,14 +7,18 @@ import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from byte_tokenizer import CHATML, byte_tokenizer
+from chat_policy import EMPTY, OFF, chat_policy, rows_file
 from evaluation.sampling_common import sample_run
+from sage_rlvr import evaluate, train
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.evaluation import sampled_run
 from sage_rlvr.evaluation.sample_report import (
     powers,
     report_lines,
@@ -24,6 +28,7 @@ from sage_rlvr.evaluation.store import Identity, SampleStore
 from sage_rlvr.models.generation import Generation, Request
 from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.tasks import task_named
+from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.tasks.prompts import BOXED, SAGE
 from sage_rlvr.verifiers.rewards import answered
 
@@ -89,13 +94,50 @@ def test_prompts_go_through_the_template_of_the_policy_or_of_the_format(rows: Pa
         prompts_of(task, Tokens.of(load_policy("embedded")[1].tokenizer))
 
 
+def test_options_of_the_chat_template_make_another_store(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other chat_template_kwargs are other prompts: their samples never mix, by name or by identity."""
+    monkeypatch.chdir(tmp_path)
+    policy = chat_policy(tmp_path / "policy")
+    common = {"task": str(rows), "samples": 1, "max_new_tokens": 4, "quiet": True, "say": lambda line: None}
+    plain, off = evaluate(policy, **common), evaluate(policy, chat_template_kwargs=OFF, **common)  # type: ignore[arg-type]
+    assert off.path.name == f"{plain.path.name}-enable_thinking-false"
+    with pytest.raises(ConfigError, match=r"(?s)template_hash.*rendered differently \(chat template, --chat-template-kwargs\)"):
+        evaluate(policy, chat_template_kwargs=OFF, store=plain.path, **common)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"chat_template_kwargs\.enable_thinkin: "):
+        evaluate(policy, chat_template_kwargs={"enable_thinkin": False}, **common)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"--chat-template-kwargs: the top level must be"):
+        evaluate(policy, chat_template_kwargs="false", **common)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"--chat-template-kwargs: settings of an evaluation by samples"):
+        evaluate(policy, task=str(rows), chat_template_kwargs=OFF)
+
+
+def test_a_run_is_asked_as_it_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, seen = [], sampled_run.prompts_of
+
+    def kept(*args: Any) -> Any:
+        asked.append(seen(*args))
+        return asked[-1]
+
+    monkeypatch.setattr(sampled_run, "prompts_of", kept)
+    tree = {
+        **{"steps": 1, "model": chat_policy(tmp_path / "policy"), "chat_template_kwargs": OFF, "method": "no_kl"},
+        **{"task": {"name": "jsonl", "file": rows_file(tmp_path)}, "rollout": {"prompts_per_step": 1, "max_new_tokens": 4}},
+    }
+    (tmp_path / "mine.yaml").write_text(json.dumps(tree))
+    done = train(tmp_path / "mine.yaml", run=tmp_path / "run", quiet=True)
+    for given, ends in (({}, True), ({"chat_template_kwargs": {}}, False), ({"task": rows_file(tmp_path)}, True)):
+        evaluate(done, samples=1, max_new_tokens=4, quiet=True, say=lambda line: None, **given)  # type: ignore[arg-type]
+        prompts, _ = asked[-1]
+        assert all(prompt.text.endswith(EMPTY) == ends for prompt in prompts.values())
+
+
 def test_puzzles_are_judged_and_their_guesses_counted() -> None:
     task = choose(task_named("knights_and_knaves"), n=3)
     ids = list(task.problems)
     puzzle = task.problems[ids[0]]
     said = task.verdicts(ids[:1] * 2, [f"So.\n{puzzle.answer}", "CONCLUSION:\n(1) X is a knave"])
     assert [v.label for v in said] == ["right", "wrong"] and said[1].answer == "(1) X is a knave"
-    assert task.floor is not None and task.floor(1) == pytest.approx(
+    assert task.chance is not None and task.chance.at(1) == pytest.approx(
         np.mean([2.0 ** -len(p.names) for p in task.problems.values()])
     )
     assert choose(task_named("knights_and_knaves_strict"), n=3).verifier_hash != task.verifier_hash
@@ -132,7 +174,8 @@ def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
         Evaluation(task, prompts, Scripted()).run(store, 4)  # type: ignore[arg-type]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            lines = report_lines(store, floor=lambda k: k / 1000)
+            store.note(chance=Chance("values", (0.001,) * 2).tree())
+            lines = report_lines(store)
     cells = {line.split()[0]: line for line in lines}
     assert cells["1"].split()[1] == "0.375" and cells["2"].split()[1] == f"{(5 / 6 + 1 / 2) / 2:.3f}"
     assert cells["4"].split()[1] == "1.000" and cells["2"].endswith("0.002")

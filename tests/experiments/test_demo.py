@@ -118,6 +118,14 @@ def test_an_edit_of_the_method_says_whose_it_is(tmp_path: Path, warm_policy: Pat
         plan(tmp_path, edits, arms=("sage_branch",))
 
 
+def test_the_demo_asks_about_the_base_and_keeps_a_few_samples_to_read(tmp_path: Path, warm_policy: Path) -> None:
+    planned = demo.plan(tmp_path, (0,), ("grpo", "placebo"), pairs(warm_policy), 6)
+    asked = [(q.a, q.b, q.metric) for q in planned.design.questions]
+    assert asked == [(arm, "base", metric) for metric in ("pass@256", "pass@1") for arm in ("grpo", "placebo")]
+    assert planned.base_samples is not None and all(cell.samples is not None for cell in planned.cells)
+    assert planned.design.title == "Does RL widen what a small policy solves? A demo on Countdown"
+
+
 # ---- the whole
 
 
@@ -156,6 +164,12 @@ def test_it_finishes_and_says_what_differs(
         assert (trained / name).stat().st_size > 1000
     page = (trained / "report.html").read_text(encoding="utf-8")
     assert "://" not in page and page.count("<svg") >= 3  # one file, nothing fetched
+    assert "<h1>Does RL widen what a small policy solves?" in page and "base policy: " in page and "M parameters" in page
+    assert re.search(r"trained 20\d\d-\d\d-\d\d", page) and "one run each" in page and "chance" in page
+    assert "no KL, GRPO, SAGE-Branch were trained from base" in out
+    assert out.rpartition("Did RL widen what the base solves?")[2].count("pass@") == 2
+    stores = [store.parent.parent.name for store in (trained / "runs").glob("*/samples/*")]
+    assert sorted(stores) == ["base", "grpo-s0", "no_kl-s0", "sage_branch-s0"] and 'id="samples-data"' in page
     results = Results.read(trained)
     assert results.design.names == LABELS and results.design.base == "base"
     assert all(len(record.logps) == len(FRONTIER) for record in results.records.values())  # all are treated alike

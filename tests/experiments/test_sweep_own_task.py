@@ -273,8 +273,9 @@ def test_a_task_from_outside_is_evaluated_as_countdown_is(
             main(["eval", str(tmp_path / what), *words])
         told = " ".join(capsys.readouterr().out.split())
         assert caught.value.code == 0 and f": sums of numbers below {most}; {many} test problems" in told
-        floor = f"uniform guesses: pass@1 {1 / (2 * most - 1):.3f}, pass@8 {1 - (1 - 1 / (2 * most - 1)) ** 8:.3f}"
-        assert f"{floor} problems: sums of numbers below {most}; split test, sampling iid, seed 1" in told
+        floor = f"chance {1 / (2 * most - 1):.3f} {1 - (1 - 1 / (2 * most - 1)) ** 8:.3f}"
+        law = "chance: k guesses, uniform over the well-formed answers"
+        assert f"{floor} {law}; * below chance problems: sums of numbers below {most}; split test, sampling iid, seed 1" in told
     with pytest.raises(SystemExit) as caught:
         main(["eval", str(tmp_path / "run"), *words[:2], "--task", "drawn_sums", "--samples", "2", "--store", str(tmp_path / "s")])
     assert caught.value.code == 0 and "problems: sums of numbers below 5;" in " ".join(capsys.readouterr().out.split())

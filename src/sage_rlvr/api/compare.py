@@ -34,7 +34,8 @@ class Comparison(Rows):
         results: The evaluations, read once.
         comparisons: The list of comparisons, corrected in two families.
         answer: One line that answers the design's questions.
-        rows: One dict per comparison: arms, metric, difference with its 95 % interval, p, corrected p, outcome.
+        rows: One dict per comparison: arms, metric, difference with its 95 % interval, p, corrected p, outcome, the
+            chance floor of pass@k with k > 1 and the arms below it.
         complete: False if a run of a sweep failed.
     """
 
@@ -66,10 +67,10 @@ class Comparison(Rows):
         return str(console.file.getvalue()).strip()  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:
-        header = ("a", "b", "metric", "task", "difference", "95 % interval", "corrected p", "outcome")
+        header = ("a", "b", "metric", "task", "difference", "95 % interval", "corrected p", "outcome", "chance", "below chance")
         cells = [
             (r["a"], r["b"], r["metric"], r["task"], f"{r['difference']:+.3f}", f"{r['low']:+.3f} to {r['high']:+.3f}",
-             f"{r['adjusted_p']:.3g}", r["outcome"])
+             f"{r['adjusted_p']:.3g}", r["outcome"], "" if r["chance"] is None else f"{r['chance']:.3f}", r["below_chance"])
             for r in self.rows
         ]  # fmt: skip
         return html_table(("answer",), [(self.answer,)]) + html_table(header, cells)
@@ -80,6 +81,7 @@ def row_of(row: Row) -> dict[str, Any]:
     from sage_rlvr.results.words import outcome
 
     found = row.comparison
+    below = [name for name, is_below in zip((row.a, row.b), row.below, strict=True) if is_below]
     return {
         "a": row.a,
         "b": row.b,
@@ -96,6 +98,8 @@ def row_of(row: Row) -> dict[str, Any]:
         "adjusted_p": row.adjusted,
         "outcome": str(outcome(row)),
         "detectable": found.mde,
+        "chance": row.chance,
+        "below_chance": ", ".join(below),
     }
 
 
@@ -258,6 +262,7 @@ def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:
     from sage_rlvr.experiments.sweep import run
     from sage_rlvr.render import write_summary
     from sage_rlvr.results import Results, compare
+    from sage_rlvr.results.probabilities import save_probabilities
     from sage_rlvr.verifiers.pool import cores
 
     try:
@@ -268,6 +273,7 @@ def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:
         raise
     write_summary(planned.out)
     results = Results.read(planned.out)
+    save_probabilities(results, planned.out)
     return Comparison(results, compare(results), complete)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from sage_rlvr.evaluation.store import SampleStore
     from sage_rlvr.stats.intervals import Interval
     from sage_rlvr.tasks.base import Task
+    from sage_rlvr.tasks.chance import Chance
 
 Say = Callable[[str], None]
 
@@ -36,7 +38,8 @@ class Evaluation(Rows):
     Attributes:
         path: The record (.npz) of an exact evaluation, or the sample store.
         lines: What the command prints.
-        rows: One dict for each temperature (or power of whole completions) and k: pass@k with its 95 % interval.
+        rows: One dict for each temperature (or power of whole completions) and k: pass@k with its 95 %
+            interval, and the chance floor where it is known.
         record: The exact record; None for an evaluation by samples.
         cross_check: What `cross_check` completions per problem say of the exact numbers; None where none were drawn.
     """
@@ -86,13 +89,16 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
         if name not in known:
             raise ConfigError(f"evaluate: unknown option {name!r}{choose_from(name, known)}")
     paths = {name: Path(options[name]) for name in ("out", "store", "retry_failures_of") if options.get(name) is not None}
-    return evaluation_of(fspath(policy), EvalSettings(**options | paths), quiet=quiet, say=say or to_stderr)
+    given = options.get("chat_template_kwargs")
+    chat = {"chat_template_kwargs": json.dumps(given)} if isinstance(given, Mapping) else {}
+    return evaluation_of(fspath(policy), EvalSettings(**options | paths | chat), quiet=quiet, say=say or to_stderr)
 
 
 def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -> Evaluation:
     """Evaluate and store the result. what: see `evaluate`."""
     quiet_libraries()
     _refuse_recipe(what)
+    _say_default_task(what, settings, say)
     return _by_samples(what, settings, quiet, say) if settings.by_samples() else _exactly(what, settings, quiet)
 
 
@@ -112,11 +118,24 @@ def _refuse_recipe(what: str) -> None:
     )
 
 
+def _say_default_task(what: str, settings: EvalSettings, say: Say) -> None:
+    """What is asked of a model that no run of this package has trained, where nobody names a task."""
+    from sage_rlvr.runs import is_run
+
+    if what == "embedded" or settings.task is not None or settings.world is not None or is_run(Path(what)):
+        return
+    how = f"{settings.samples} samples per problem" if settings.by_samples() else "exact evaluation"
+    say(
+        f"{what} is a model, not a run, so it has no task of its own: {how} on Countdown, asked in plain text without a chat "
+        "template. For your task pass --task NAME, --task FILE.jsonl or --task RECIPE.yaml"
+    )
+
+
 # ---- exact
 
 
 def _exactly(what: str, settings: EvalSettings, quiet: bool) -> Evaluation:
-    from sage_rlvr.evaluation.evaluate import FRONTIER, cross_check, evaluate, guess_floor
+    from sage_rlvr.evaluation.evaluate import FRONTIER, cross_check, evaluate
     from sage_rlvr.evaluation.record import save_record
     from sage_rlvr.progress import PlainConsole, counting
     from sage_rlvr.runs import writing
@@ -147,9 +166,6 @@ def _exactly(what: str, settings: EvalSettings, quiet: bool) -> Evaluation:
             progress=advance,
         )
     lines = eval_lines(record, settings.ks)
-    floors = {k: floor for k in settings.ks if (floor := guess_floor(target, record, k)) is not None}
-    if floors:
-        lines.append(f"  uniform guesses: {', '.join(f'pass@{k} {floor:.3f}' for k, floor in floors.items())}")
     if hasattr(target.asked, "draw"):
         lines.append(_problems_line(settings, target.asked))
     with writing("record of an evaluation", path, 4 << 20):
@@ -179,22 +195,30 @@ def _temperatures(settings: EvalSettings, frontier: Sequence[float]) -> list[flo
 
 def eval_rows(record: Record, ks: Sequence[int]) -> list[dict[str, Any]]:
     """One row for each temperature and k, then for each power of whole completions and k whose normalizer is known."""
+    from sage_rlvr.evaluation.chance import chance_of_record
     from sage_rlvr.stats.support import reachable, success_probability
     from sage_rlvr.stats.tempered import tempered
 
-    rows = []
+    rows, chance = [], chance_of_record(record)
     for t in sorted(record.logps, reverse=True):
         distinct = sum(reachable(record.logps[t], 256)) / len(record.logps[t])
         for k, found in zip(ks, _intervals(success_probability(record.logps[t]), ks), strict=True):
-            rows.append({"temperature": t, "k": k, **_plain(found), "distinct_right_in_256": distinct})
+            beside = _beside(chance, k, found.value)
+            rows.append({"temperature": t, "k": k, **_plain(found), **beside, "distinct_right_in_256": distinct})
     for one in tempered(record.logps[1.0], record.norms) if record.norms else ():
         for k, found in zip(ks, _intervals(one.p, ks), strict=True) if one.known else ():
-            rows.append({"power": one.power, "k": k, **_plain(found), "distinct_right_in_256": one.distinct(256)})
+            beside = _beside(chance, k, found.value)
+            rows.append({"power": one.power, "k": k, **_plain(found), **beside, "distinct_right_in_256": one.distinct(256)})
     return rows
 
 
 def _plain(found: Interval) -> dict[str, float]:
     return {"pass": float(found.value), "low": float(found.low), "high": float(found.high)}
+
+
+def _beside(chance: Chance | None, k: int, value: float, high: float | None = None) -> dict[str, Any]:
+    """Chance in a row; {} where no floor is known. high: see `Chance.below`."""
+    return {} if chance is None else {"chance": chance.at(k), "below_chance": chance.below(k, value, high)}
 
 
 def _intervals(p: ArrayLike, ks: Sequence[int]) -> list[Interval]:
@@ -206,34 +230,51 @@ def _intervals(p: ArrayLike, ks: Sequence[int]) -> list[Interval]:
 
 def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
     """Tables in text, 95 % intervals over problems: one line per temperature, then one per power of whole completions, with the
-    bound that the normalizer leaves."""
+    bound that the normalizer leaves; last the chance floor."""
     from sage_rlvr.api.printed import setting_line
+    from sage_rlvr.evaluation.chance import chance_of_record
     from sage_rlvr.stats.support import reachable, success_probability
     from sage_rlvr.stats.tempered import tempered
 
-    meta, head = record.meta, "".join(f"pass@{k:<18}" for k in ks)
+    meta, chance, head = record.meta, chance_of_record(record), "".join(f"pass@{k:<18}" for k in ks)
     lines = [
         f"{meta['name']}: {setting_line(record)}, 95 % intervals over problems",
-        f"  T     {head}distinct right in 256",
+        f"  T      {head}distinct right in 256",
     ]
     for t in sorted(record.logps, reverse=True):
         rows = record.logps[t]
         distinct = sum(reachable(rows, 256)) / len(rows)
-        lines.append(f"  {t:<5g} {_cells(success_probability(rows), ks)}{distinct:.1f}")
+        lines.append(f"  {t:<6g} {_cells(success_probability(rows), ks, chance)}{distinct:.1f}")
     if record.norms:
         lines += [
             f"{meta['name']} tempered over whole completions, pi(y)^power normalized per problem; +-: bound of the normalizer",
-            f"  power {head}+- pass@1  distinct right in 256",
+            f"  power  {head}+- pass@1  distinct right in 256",
         ]
     for one in tempered(record.logps[1.0], record.norms) if record.norms else ():
         bound, open_ = f"{one.bound.mean():<9.1g}", f"not available: {one.bound.mean():.1g} open"
-        told = f"{_cells(one.p, ks)}{bound}  {one.distinct(256):.1f}" if one.known else open_
-        lines.append(f"  {one.power:<5g} {told}")
-    return lines
+        told = f"{_cells(one.p, ks, chance)}{bound}  {one.distinct(256):.1f}" if one.known else open_
+        lines.append(f"  {one.power:<6g} {told}")
+    return [*lines, *_chance_lines(chance, ks, any(MARK in line for line in lines))]
 
 
-def _cells(p: ArrayLike, ks: Sequence[int]) -> str:
-    return "".join(f"{f'{c.value:.3f} [{c.low:.3f}, {c.high:.3f}]  ':<23}" for c in _intervals(p, ks))
+MARK = "]*"
+
+
+def _chance_lines(chance: Chance | None, ks: Sequence[int], marked: bool) -> list[str]:
+    """The chance floor at the ks, and what the guesser is."""
+    from sage_rlvr.tasks.chance import BELOW, UNKNOWN
+
+    if chance is None:
+        return [f"  {UNKNOWN}"]
+    row = "".join(f"{chance.at(k):<23.3f}" for k in ks).rstrip()
+    return [f"  chance {row}", f"  chance: {chance.words}{f'; * {BELOW}' * marked}"]
+
+
+def _cells(p: ArrayLike, ks: Sequence[int], chance: Chance | None) -> str:
+    def cell(k: int, c: Interval) -> str:
+        return f"{c.value:.3f} [{c.low:.3f}, {c.high:.3f}{MARK if chance and chance.below(k, c.value) else ']'}"
+
+    return "".join(f"{cell(k, c):<23}" for k, c in zip(ks, _intervals(p, ks), strict=True))
 
 
 def _problems_line(settings: EvalSettings, task: Task) -> str:
@@ -264,8 +305,8 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
     else:
         console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
         with ended_like_ctrl_c():
-            store, task = sample_into_store(run, partial(counting, console, run.policy), say)
-    lines += report_lines(store, settings.samples or None, task.floor, place=read_at(task.task), judge=task.judge_at)
+            store, task = sample_into_store(run, partial(counting, console, run.policy), say, progress=console.print)
+    lines += report_lines(store, settings.samples or None, place=read_at(task.task), judge=task.judge_at)
     if hasattr(task.task, "draw"):
         lines.append(_problems_line(settings, task.task))
     if settings.effective_rank:
@@ -280,16 +321,19 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
 
 def store_rows(store: SampleStore, n: int | None = None) -> list[dict[str, Any]]:
     """pass@k of a store's first n samples of each problem over powers of two, each with its interval."""
+    from sage_rlvr.evaluation.chance import chance_of_store
     from sage_rlvr.evaluation.sample_report import common_n
     from sage_rlvr.stats.intervals import passk_interval
     from sage_rlvr.stats.passk import powers
 
     n = common_n(store) if n is None else n
     counts, law = store.counts(n), store.identity.decoding
-    right = counts.right.astype(int)
+    right, chance = counts.right.astype(int), chance_of_store(store.facts(), counts.problems)
+    intervals = {k: passk_interval(n, right, k) for k in powers(n)}
     return [
-        {"temperature": law["temperature"], "k": k, **_plain(passk_interval(n, right, k)), "n": n, "problems": len(counts.problems)}
-        for k in powers(n)
+        {"temperature": law["temperature"], "k": k, **_plain(found), **_beside(chance, k, found.value, found.high), "n": n}
+        | {"problems": len(counts.problems)}
+        for k, found in intervals.items()
     ]
 
 
@@ -297,7 +341,7 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
     """The policy, and a run's own task or the world it is given; the store's place where none was named."""
     from sage_rlvr.config import task_named
     from sage_rlvr.evaluation.sampled_run import SampleRun
-    from sage_rlvr.runs import is_run
+    from sage_rlvr.runs import is_run, read_record
     from sage_rlvr.tasks import with_worlds
 
     chosen, run, own = SampleSettings.of(settings), Path(what), None
@@ -312,6 +356,8 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
         policy = "base" if what == "embedded" else run.name
         model = str(run / "policy") if of_run else what
         _say_other_reward(settings, run if of_run else None, say)
+    if of_run and chosen.chat_template_kwargs is None and (options := read_record(run)["config"].get("chat_template_kwargs")):
+        chosen = replace(chosen, chat_template_kwargs=json.dumps(options))  # a run is asked as it was trained
     home = run / "samples" if of_run else RUNS / "samples" / policy
     asked = task_named(chosen.task) if own is None else own  # type: ignore[arg-type]
     if own is None and settings.world is not None:

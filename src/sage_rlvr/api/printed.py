@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sage_rlvr.errors import SageError, suggest
+from sage_rlvr.errors import suggest
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sage_rlvr.evaluation.record import Record
     from sage_rlvr.results import Results, Row
+    from sage_rlvr.results.scores import Scores
     from sage_rlvr.results.tables import Table
+    from sage_rlvr.tasks.chance import Chance
 
 ONCE = "Each arm was trained once: the results are about these checkpoints on such problems. Another seed could reorder the arms."
 
@@ -26,7 +27,7 @@ def print_results(
     from sage_rlvr.results.details import detail_lines
     from sage_rlvr.results.summary import summary_of
 
-    _say(console, *results.failed, *setting_lines(results))
+    _say(console, *results.failed, *setting_lines(results), *words.starts(results))
     if results.records or results.stored:
         print_table(console, tables.scores(summary_of(results, rows)))
     _say(console, *_sampled_scores(results))
@@ -38,7 +39,7 @@ def print_results(
     _say(console, *(f"  {line}" for line in words.unread_lines(rows)))
     if details and not results.stored:
         _say(console, *detail_lines(results, rows, support=support), *_excess(results))
-    notes = [*results.notes, words.families(rows), *words.cautions(rows), *caveats(results)]
+    notes = [*results.notes, *chance_lines(results), words.families(rows), *words.cautions(rows), *caveats(results)]
     for text in filter(None, notes):
         console.print(text, style="dim", soft_wrap=True)
     _say(console, "", words.answer(rows, results))
@@ -80,37 +81,35 @@ def caveats(results: Results) -> list[str]:
 
 
 def _sampled_scores(results: Results) -> list[str]:
-    """pass@1 and pass@k of each arm on each task of stores, beside what guessing earns where the task knows it."""
+    """pass@1 and pass@k of each arm without exact records on each task of stores, beside chance."""
     lines = []
     keys = dict.fromkeys((c.store.arm, c.task, c.temperature) for c in results.counts)
     for arm, task, temperature in keys:
         scores = results.scores(arm, task, temperature)
-        if scores is not None and scores.n is not None:
+        if scores is not None and scores.n is not None and not results.seeds(arm):
             ks = dict.fromkeys((1, min(results.k, scores.n)))
-            cells = [f"pass@{k} {scores.interval(k)}" for k in ks]
+            cells = [f"pass@{k} {scores.interval(k)}{_mark(scores, k, results.chance(task))}" for k in ks]
             law = f" at T = {temperature:g}" if len({t for a, of, t in keys if (a, of) == (arm, task)}) > 1 else ""
             lines.append(f"{arm}, {task}{law}: {'; '.join(cells)}")
-    for task in dict.fromkeys(task for _, task, _ in keys):
-        floor = _guess_floor(task, results)
-        lines += [floor] if floor else []
     return lines
 
 
-def _guess_floor(task: str, results: Results) -> str:
-    """What guessing earns at the largest k; "" where the task knows no such law."""
-    from sage_rlvr.tasks import known_task
-    from sage_rlvr.tasks.base import guess_floor
+def _mark(scores: Scores, k: int, chance: Chance | None) -> str:
+    """The chance floor beside a pass@k, and whether the policy lies below it."""
+    from sage_rlvr.tasks.chance import BELOW
 
-    counts, share, made = next(c for c in results.counts if c.task == task), None, known_task(task)
-    k = min(results.k, counts.n)
-    with suppress(SageError):  # of rows that are not there
-        if getattr(made, "integers", None) is not None:  # the same for every row, wherever the rows lie
-            share = guess_floor(made, [None], k)
-        elif hasattr(made, "choices") and not hasattr(made, "draw") and not hasattr(made, "integers"):
-            rows = {problem.problem_id: problem for problem in made.problems("test")}
-            known = [rows[name] for name in counts.problems if name in rows]
-            share = guess_floor(made, known, k) if known else None
-    return "" if share is None else f"{task}: {k} uniform guesses solve {share:.3f} of these problems"
+    return "" if chance is None else f", chance {chance.at(k):.3f}{f', {BELOW}' * scores.below(k, chance)}"
+
+
+def chance_lines(results: Results) -> list[str]:
+    """What the chance floors are of; of which tasks none is known."""
+    from sage_rlvr.tasks.chance import BELOW, UNKNOWN
+
+    said: dict[str, list[str]] = {}
+    for task in results.tasks:
+        chance = results.chance(task)
+        said.setdefault(UNKNOWN if chance is None else f"{chance.words}; {BELOW}: a lower pass@k than that", []).append(task)
+    return [f"Chance{f' ({names})' if (names := ', '.join(filter(None, tasks))) else ''}: {text}." for text, tasks in said.items()]
 
 
 def _excess(results: Results) -> list[str]:

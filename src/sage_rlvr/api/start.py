@@ -46,7 +46,7 @@ def start(
         directory: The run directory.
         policy: Where the trained policy goes.
         fork: Continue although the recipe or the installed versions changed.
-        quiet: No progress and no objective.
+        quiet: No progress, and nothing of what `training/opening.py` prints.
         say: Where sentences go meanwhile. Of several ranks only the first writes and speaks.
 
     Raises:
@@ -55,9 +55,7 @@ def start(
     facts, work = _WORK[kind](config, directory, policy, say)
     if config.engine.name == "trl" and os.environ.get("RANK", "0") != "0":  # torchrun, accelerate launch
         return Started(*work(None, Silent(), _unheard))
-    progress: Reporter = Silent() if quiet else Terminal(directory.name if kind == "train" else kind)
-    if kind == "train" and not quiet:
-        say(config.method.describe())
+    progress: Reporter = Silent() if quiet else Terminal(directory.name if kind == "train" else kind, say=say)
     with closing(progress), RunDir.open(directory, dump(config), kind=kind, fork=fork, data=facts()) as run:
         steps, total = work(run, progress, _unheard if quiet else say)
         if steps >= total:

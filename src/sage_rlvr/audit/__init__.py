@@ -20,8 +20,9 @@ from typing import Any
 from sage_rlvr.audit.pages import lines_of, page_of, verify_lines, write_page
 from sage_rlvr.errors import refuse
 from sage_rlvr.tasks import TASKS, task_named
-from sage_rlvr.tasks.base import Task, guess_floor, verdicts
-from sage_rlvr.tasks.checks import BAR, Audit, Case, Check, Finding, duplicates, others_floor, uniform_floor
+from sage_rlvr.tasks.base import Task, verdicts
+from sage_rlvr.tasks.chance import chance_of
+from sage_rlvr.tasks.checks import BAR, Audit, Case, Check, Finding, duplicates
 from sage_rlvr.tasks.math import SETS, MathTask
 from sage_rlvr.tasks.math_audit import wrong_answers
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
@@ -96,8 +97,8 @@ def _usual(task: Task, k: int) -> Iterator[Case | Check]:
     yield duplicates(
         "problems that stand once", ((p.problem_id, task.prompt(p), golds_of.get(p.problem_id, "")) for p in problems)
     )
-    if (floor := guess_floor(task, problems, k)) is not None:
-        yield Check(f"guess floor: {k} blind guesses", floor * len(problems), len(problems))
+    if (chance := chance_of(task, problems)) is not None:
+        yield Check(f"guess floor: {k} blind guesses", sum(chance.hits(k)), len(problems))
 
 
 def _alone_or_boxed(task: Task, pairs: Any) -> Any:
@@ -107,6 +108,6 @@ def _alone_or_boxed(task: Task, pairs: Any) -> Any:
 
 
 __all__ = [
-    "BAR", "NAMES", "Audit", "Check", "Finding", "audit", "lines_of", "others_floor", "page_of",
-    "uniform_floor", "verify_lines", "write_page", "wrong_answers",
+    "BAR", "NAMES", "Audit", "Check", "Finding", "audit", "lines_of", "page_of",
+    "verify_lines", "write_page", "wrong_answers",
 ]  # fmt: skip

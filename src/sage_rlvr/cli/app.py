@@ -37,6 +37,7 @@ GROUPS = {
     "evaluate": {
         "eval": "evaluate:Eval",
         "samples": "samples:Samples",
+        "samples show": "samples:ShowSamples",
         "audit": "audit:Audit",
         "verify": "audit:Verify",
     },

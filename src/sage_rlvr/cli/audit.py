@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +12,7 @@ import tyro
 
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, DataError, suggest
+from sage_rlvr.progress import reporting
 
 if TYPE_CHECKING:
     from sage_rlvr.audit import Audit as Audited
@@ -50,7 +52,10 @@ class Audit(Command):
         found = []
         own_pairs = self.tasks[0] == PAIRS and len(self.tasks) > 1
         for name in self.tasks[1:] if own_pairs else self.tasks:
-            found.append(self._pairs(name) if own_pairs else self._task(name))
+            if name.endswith((".yaml", ".yml")) and (prompt := _prompt_of(name)):
+                session.say(prompt)
+            with reporting(session.note, f"audit: checking the verifier on {name}"):
+                found.append(self._pairs(name) if own_pairs else self._task(name))
             session.say(*lines_of(found[-1], self.rows))
         if self.out is not None:
             given = {
@@ -77,6 +82,23 @@ class Audit(Command):
 
         made = task_named(name) if name.endswith((".yaml", ".yml")) else name
         return audit(made, self.template, self.k, self.answer_in)
+
+
+def _prompt_of(recipe: str) -> str:
+    """The first training prompt of a recipe as its policy reads it; "" where torch or the policy's tokenizer is not here."""
+    from sage_rlvr.config.tasks import recipe_of, task_of
+    from sage_rlvr.models.folders import config_folder
+
+    config = recipe_of(recipe)
+    where = None if find_spec("torch") is None else config_folder(config.model)
+    if where is None:
+        return ""
+    from sage_rlvr.models.policy import Asking, load_tokens
+    from sage_rlvr.training.opening import decoded
+
+    task, tokens = task_of(config), load_tokens(str(where))
+    asking = Asking.of(task, tokens, options=config.chat_template_kwargs)
+    return decoded(tokens.tokenizer, asking(task.problems("train")[0]).ids)
 
 
 @dataclass(frozen=True)

@@ -194,5 +194,5 @@ def recipe_lines(config: RunConfig) -> list[str]:
     lines = [to_yaml(tree).rstrip()]
     if isinstance(config, TrainConfig):
         check_vocabulary(config.method, vocabulary_of(config.model))
-        lines += ["\n" + config.method.describe(), "\n" + reference_line(config)]
+        lines += ["\n" + config.objective, "\n" + reference_line(config)]
     return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sage_rlvr import plugins
 from sage_rlvr.config.parts import (
@@ -48,6 +48,8 @@ class TrainConfig:
     method. task: the name of a registered task and its arguments, in place of `world`, the generated problems of Countdown.
     data: rows of a data set in place of it, judged as mathematics. teacher: the name of a registered teacher and its arguments, for
     a method whose rollout plan draws under guidance.
+    chat_template_kwargs: variables of the tokenizer's chat template, such as {enable_thinking: false}, with which every engine,
+    `eval` and `export verl` render the prompts; one that the template does not read raises an error.
     plugins: name -> SHA-256 of the user's files that registered parts; in a recipe the list of these files.
     report_to: trackers that get the metrics too; a run may be continued with others.
     """
@@ -60,6 +62,7 @@ class TrainConfig:
     data: DataConfig | None = None
     task: Task | None = None
     teacher: Teacher | None = None
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     method: Method
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     updates: UpdateConfig = field(default_factory=UpdateConfig)
@@ -69,7 +72,7 @@ class TrainConfig:
     report_to: tuple[Tracker, ...] = ()
     plugins: dict[str, str] = field(default_factory=plugins.loaded)
 
-    added: ClassVar[tuple[str, ...]] = ("plugins", "report_to", "task", "teacher")  # see schema.dump
+    added: ClassVar[tuple[str, ...]] = ("chat_template_kwargs", "plugins", "report_to", "task", "teacher")  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.per_step)
@@ -86,6 +89,13 @@ class TrainConfig:
         require(self.task is None or self.world == WorldConfig(), "task", getattr(self.task, "name", None), alone)
         self._check_updates(prompts, self.updates.minibatches, self.updates.micro_batch)
         self._check_method(self.method)
+
+    @property
+    def objective(self) -> str:
+        """The objective as the run's engine descends it, as text."""
+        from sage_rlvr.core.describe import described_on_engine
+
+        return self.method.describe() if self.engine.name == "loop" else described_on_engine(self.method)
 
     @property
     def reference(self) -> str | None:
@@ -185,8 +195,8 @@ class FinetuneConfig:
 
     seed: of adapters and data order. epochs: passes over the rows. batch_size: rows an optimizer step. max_length: tokens of
     prompt and solution together; rows whose prompt is longer than half of it are left out (paper, E.2). numeric_answers:
-    only rows whose answer is a number. model, data, optimizer: as in `TrainConfig`. Defaults: the paper's Table 7, and
-    the learning rate of the released code, because the table's cell is blank.
+    only rows whose answer is a number. model, data, chat_template_kwargs, optimizer: as in `TrainConfig`. Defaults: the paper's
+    Table 7, and the learning rate of the released code, because the table's cell is blank.
     """
 
     seed: int = 3407
@@ -196,6 +206,7 @@ class FinetuneConfig:
     numeric_answers: bool = True
     model: str
     data: DataConfig
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     optimizer: OptimizerConfig = field(
         default_factory=lambda: OptimizerConfig(lr=2e-4, weight_decay=0.01, schedule="linear", warmup_steps=5)
     )
@@ -203,7 +214,7 @@ class FinetuneConfig:
     engine: EngineConfig = field(default_factory=lambda: EngineConfig(name="trl"))
     report_to: tuple[Tracker, ...] = ()
 
-    added: ClassVar[tuple[str, ...]] = ("report_to",)  # see schema.dump
+    added: ClassVar[tuple[str, ...]] = ("chat_template_kwargs", "report_to")  # see schema.dump
 
     def __post_init__(self) -> None:
         positive(self, "epochs", "batch_size", "max_length")
@@ -219,7 +230,7 @@ class OfflineConfig:
     loss: "sft" learns a share of the right first attempts; "dpo" prefers winners to losers, with `model` as its reference; "reward"
     trains a reward model, a linear head on the policy's last hidden state at the end of a completion. beta: of DPO (the paper
     states none; 0.1 is ours). batch_size: pairs, or completions of SFT, a step; the steps go over them again and again, each time
-    in another order. model, task, seed, steps, optimizer: as in `TrainConfig`.
+    in another order. model, task, chat_template_kwargs, seed, steps, optimizer: as in `TrainConfig`.
     """
 
     seed: int = 0
@@ -229,11 +240,14 @@ class OfflineConfig:
     beta: float = 0.1
     model: str
     task: Task
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     pairs: PairsConfig
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-5))
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     report_to: tuple[Tracker, ...] = ()
+
+    added: ClassVar[tuple[str, ...]] = ("chat_template_kwargs",)  # see schema.dump
 
     def __post_init__(self) -> None:
         _check_run(self)

@@ -41,10 +41,15 @@ def format_of(data: DataConfig) -> PromptFormat:
 def task_named(name: str, template: str = "boxed") -> Task:
     """The task of a recipe file, or a task by a name of `sage_rlvr.tasks.task_named`."""
     if name.endswith((".yaml", ".yml")):
-        return task_of(_of_rl(name, load(name)))
+        return task_of(recipe_of(name))
     from sage_rlvr import tasks
 
     return tasks.task_named(name, template)
+
+
+def recipe_of(name: str) -> TrainConfig:
+    """An RL recipe of which the task and the policy are asked for."""
+    return _of_rl(name, load(name))
 
 
 def world_of(name: str) -> WorldConfig:

@@ -14,6 +14,7 @@ import torch
 
 from sage_rlvr.config import DataConfig, WorldConfig, build, decode, task_named, task_of_data
 from sage_rlvr.errors import ConfigError, DataError, suggest
+from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.evaluation.exact import log_normalizers, probabilities, sampled_counts
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.models.folders import ADAPTER, EMBEDDED
@@ -25,6 +26,7 @@ from sage_rlvr.runs import RECORD, is_run, read_record, versions
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks import base, with_worlds
 from sage_rlvr.tasks.base import Task
+from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.countdown import SPLITS, Countdown
 
 FRONTIER = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
@@ -183,6 +185,7 @@ def evaluate(
     law = partial(log_normalizers, model, tokens, task, list(once.values()), max_new_tokens=target.tokens, progress=progress)
     norms = law(powers) if powers else {}
     norms = {power: rows[places] for power, rows in norms.items()}
+    chance = chance_of(task, chosen, list(map(len, logps[temperatures[0]])))
     meta = {
         "name": target.name,
         "model": target.model,
@@ -191,6 +194,7 @@ def evaluate(
         "seed": seed,
         "sampling": sampling,
         "problem_ids": ids,
+        KEY: None if chance is None else chance.tree(),
         "parameters": sum(p.numel() for p in model.parameters()),
         "versions": versions(),
         "weights": weights_hash(target.model),
@@ -198,13 +202,6 @@ def evaluate(
         **(extra or {}),
     }
     return Record(meta, logps, norms)
-
-
-def guess_floor(target: Target, record: Record, k: int) -> float | None:
-    """`tasks.base.guess_floor` on a record's problems, whose right answers it has counted."""
-    meta, rows = record.meta, next(iter(record.logps.values()))
-    chosen = target.problems(meta["split"], meta["seed"], record.problems, meta["sampling"])
-    return base.guess_floor(target.asked, chosen, k, list(map(len, rows)))
 
 
 def cross_check(

@@ -130,7 +130,7 @@ def texts_of(config: OfflineConfig, found: Paired, tokens: Tokens) -> Data:
 
     DataError for a problem that the task's split does not have.
     """
-    asking = Asking.of(config.task, tokens)
+    asking = Asking.of(config.task, tokens, options=config.chat_template_kwargs)
     rows = {problem.problem_id: problem for problem in config.task.problems(config.pairs.split)}
 
     def text(row: Sample) -> Text:

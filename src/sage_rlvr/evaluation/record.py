@@ -15,6 +15,7 @@ from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.reading import parse_json, read_npz, understood
 from sage_rlvr.runs import is_run
 from sage_rlvr.runs.files import replacing
+from sage_rlvr.tasks.chance import chance_of_tree
 
 FORMAT = 1
 AGAIN = "create it again with:"  # and the command
@@ -79,6 +80,7 @@ def _read(path: str | Path) -> Record:
         meta = parse_json(str(data["meta"]), f"{path}: meta", advice=AGAIN)
         if meta.pop("format", None) != FORMAT:
             raise DataError(f"{path}: written in another format than {FORMAT}; {AGAIN}")
+        chance_of_tree(meta.get("chance"))  # a tree of another shape is refused here, with the file's name
         offsets, keys = data["offsets"], data["temperatures"]
         _check(meta, offsets, data["logps"], f"{path}: not a complete evaluation; {AGAIN}")
         logps = {float(t): np.split(row, offsets[1:-1]) for t, row in zip(keys, data["logps"], strict=True)}

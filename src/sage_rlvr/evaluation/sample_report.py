@@ -1,6 +1,6 @@
 """The report of a sample store as lines: scores with their caveats, reasoning patterns, signals by class of token.
 
-    k | pass@k | pass^k | maj@k | distinct right answers in k, each [interval] | guess floor
+    k | pass@k | pass^k | maj@k | distinct right answers in k, each [interval] | chance
     avg@n, Cover@tau, truncation rate, undecided share, answer and token entropy, q: each with its interval over problems
     patterns   Eq. (13) of arXiv 2605.18864, both averages, counts        (`stats/samples/patterns.py`)
     anatomy    section 4.2: entropy, surprisal and q by class of token     (`stats/samples/anatomy.py`)
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.chance import chance_of_store
 from sage_rlvr.evaluation.judged import JudgeAt, problems_in, reasons_of
 from sage_rlvr.evaluation.lm_eval import UNJUDGED
 from sage_rlvr.evaluation.store import Counts, SampleStore
@@ -38,6 +39,7 @@ from sage_rlvr.stats.samples.patterns import pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_excess, perplexity_tails
 from sage_rlvr.stats.tempered import reweighted
 from sage_rlvr.tasks import known_task
+from sage_rlvr.tasks.chance import BELOW, UNKNOWN, Chance
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import NO_ANSWER, UNDECIDED
 
@@ -117,15 +119,10 @@ def common_n(store: SampleStore) -> int:
 
 
 def report_lines(
-    store: SampleStore,
-    n: int | None = None,
-    floor: Callable[[int], float] | None = None,
-    *,
-    place: str = "",
-    judge: JudgeAt | None = None,
+    store: SampleStore, n: int | None = None, *, place: str = "", judge: JudgeAt | None = None
 ) -> list[str]:
-    """See above. n: default `common_n`. floor: k -> share of problems that k uniform guesses hit, where it is known. place: where
-    answers are read, in words; judge: verdicts at other places. The first lines are about what most samples failed by."""
+    """See above. n: default `common_n`. place: where answers are read, in words; judge: verdicts at other places. The first lines
+    are about what most samples failed by."""
     n = common_n(store) if n is None else n
     counts, drawn, law = store.counts(n), Drawn(store, n), store.identity.decoding
     cuts = [f"{name} {law[name]:g}" for name, off in CUTS.items() if law[name] != off]
@@ -149,7 +146,7 @@ def report_lines(
     return [
         *problems_in(store, reasons, n, place=place, judge=judge),
         *lines,
-        *_table(drawn, c, n, floor),
+        *_table(drawn, c, n, chance_of_store(store.facts(), counts.problems)),
         f"avg@{n}     {cell(passk_interval(n, c, 1))}",
         "Cover@tau  " + "  ".join(covers),
         LEGEND,
@@ -171,7 +168,7 @@ def _truncated_line(counts: Counts, limit: int) -> str:
     return f"truncated  {share} (over {np.count_nonzero(known)} problems){of} reached the limit of {limit} tokens"
 
 
-def _table(drawn: Drawn, c: NDArray[Any], n: int, floor: Callable[[int], float] | None) -> list[str]:
+def _table(drawn: Drawn, c: NDArray[Any], n: int, chance: Chance | None) -> list[str]:
     """Scores over k. Over problems: maj@k of some k, distinct right answers at each k, and last the answers' entropy."""
     ks, some = powers(n), [k for k in MAJORITY_KS if k < n]
     votes, distinct, entropy = [], [], []
@@ -183,13 +180,15 @@ def _table(drawn: Drawn, c: NDArray[Any], n: int, floor: Callable[[int], float] 
         entropy.append(answer_entropy(said.tolist()))
     majority = {k: cell(share_interval(votes_at)) for k, votes_at in zip([*some, n], np.transpose(votes), strict=True)}
     head = "".join(f"{name:<22}" for name in ("pass@k", "pass^k", "maj@k", "distinct right"))
-    lines = [f"{'k':>5}  {head}" + ("uniform guesses" if floor else "")]
+    lines = [f"{'k':>5}  {head}" + ("chance" if chance else "")]
     for k, different in zip(ks, column_intervals(np.array(distinct)), strict=True):
         hats = share_interval(np.atleast_1d(pass_hat_k(n, c, k)))
-        cells = (cell(passk_interval(n, c, k)), cell(hats), majority.get(k, ""), cell(different, 2))
-        lines.append(f"{k:>5}  " + "".join(f"{text:<22}" for text in cells) + (f"{floor(k):.3f}" if floor else ""))
+        passed = passk_interval(n, c, k)
+        level = f"{chance.at(k):.3f}{f'  {BELOW}' * chance.below(k, passed.value, passed.high)}" if chance else ""
+        cells = (cell(passed), cell(hats), majority.get(k, ""), cell(different, 2))
+        lines.append(f"{k:>5}  " + "".join(f"{text:<22}" for text in cells) + level)
     said_of = f"answers    {cell(mean_interval(entropy))} nats per problem (a missing answer counts as one answer)"
-    return [*(line.rstrip() for line in lines), said_of]
+    return [*(line.rstrip() for line in lines), f"chance     {chance.words if chance else UNKNOWN}", said_of]
 
 
 def _tempered_lines(drawn: Drawn) -> list[str]:
@@ -200,7 +199,7 @@ def _tempered_lines(drawn: Drawn) -> list[str]:
     logps = drawn.arrays("rollout_logps")
     if logps is None:
         return ["tempered   over whole completions: not available, the samples have no log-probs"]
-    sums, texts = [float(np.sum(row, dtype=float)) for row in logps], np.array(drawn["text"], dtype=object)
+    sums, texts = [float(np.sum(row, dtype=float)) for row in logps], _completions(drawn)
     parts = [drawn.parts(column) for column in (sums, drawn.right, texts)]
     cells = []
     for power in SAMPLED_POWERS:
@@ -208,6 +207,11 @@ def _tempered_lines(drawn: Drawn) -> list[str]:
         said = one.reason if one.pass1 is None else f"{cell(one.pass1)}, +- {one.unseen:.1%} for unsampled completions"
         cells.append(f"power {one.power:g}: {said}")
     return [f"tempered   pass@1 over whole completions, pi(y)^power, by importance weights: {'; '.join(cells)}"]
+
+
+def _completions(drawn: Drawn) -> NDArray[Any]:
+    """What tells completions apart: a text that ended and the same text where it was cut are two."""
+    return np.array([f"{end} {text}" for end, text in zip(drawn["finish"], drawn["text"], strict=True)], dtype=object)
 
 
 def _token_lines(drawn: Drawn) -> list[str]:

@@ -28,18 +28,19 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import generate_episodes
 from sage_rlvr.evaluation.judged import JudgeAt, Judged
-from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
-from sage_rlvr.evaluation.store.sample import own_of, said_of
+from sage_rlvr.evaluation.store import Chunk, Identity, Question, Sample, SampleStore, prompt_hash
+from sage_rlvr.evaluation.store.sample import own_of, said_of, turns_unmarked, unmarked
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks.base import (
+    NO_ANSWER,
     Said,
     Task,
     answer_key,
     fingerprint,
-    guess_floor,
+    gold_of,
     hash_of,
     limit_of,
     problems_of,
@@ -47,7 +48,8 @@ from sage_rlvr.tasks.base import (
     verdicts,
     verifier_hash,
 )
-from sage_rlvr.tasks.chat import encodable
+from sage_rlvr.tasks.chance import Chance, chance_of
+from sage_rlvr.tasks.chat import NO_OPTIONS, Options, encodable
 
 PAUSE_S = 0.5  # between two looks at what other processes have still to commit
 NOTICE_S = 5.0  # without a commit of theirs, after which a warning says who is waited for
@@ -92,10 +94,9 @@ class Chosen:
         return limit_of(self.task)
 
     @property
-    def floor(self) -> Callable[[int], float] | None:
-        """k -> share of problems that k blind guesses hit, None where no such law is fixed."""
-        rows = list(self.problems.values())
-        return None if guess_floor(self.task, rows, 1) is None else lambda k: guess_floor(self.task, rows, k) or 0.0
+    def chance(self) -> Chance | None:
+        """The chance floor on these problems."""
+        return chance_of(self.task, list(self.problems.values()))
 
     @property
     def judge_at(self) -> JudgeAt | None:
@@ -116,7 +117,16 @@ class Chosen:
             raise ConfigError(f"{self.name}: problem {unknown[0]!r} is not among these; use the settings of the store")
         pairs = [(self.problems[i], text) for i, text in zip(ids, texts, strict=True)]
         said = verdicts(self.task, pairs)
-        return [Judged(v.label, v.reason, answer_key(self.task, *pair)) for v, pair in zip(said, pairs, strict=True)]
+        return [Judged(v.label, v.reason, self._answer(*pair)) for v, pair in zip(said, pairs, strict=True)]
+
+    def _answer(self, problem: Any, said: Said) -> str | None:
+        """`answer_key`; None for a completion that was cut within its answer."""
+        key = answer_key(self.task, problem, said)
+        return None if key is not None and key.endswith(NO_ANSWER) else key
+
+    def questions(self, prompts: Mapping[str, Prompt]) -> dict[str, Question]:
+        """Problem id -> its prompt and gold, as a store keeps them."""
+        return {name: Question(prompts[name].text, gold_of(self.task, problem)) for name, problem in self.problems.items()}
 
 
 def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None, sampling: str = "iid") -> Chosen:
@@ -137,9 +147,11 @@ def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None,
     return Chosen(task, chosen, hash_of(drawn) if law else fingerprint(task, rows))
 
 
-def prompts_of(chosen: Chosen, tokens: Tokens, chat: Chat = "model") -> tuple[dict[str, Prompt], str]:
-    """({problem id: prompt}, hash of what wrote them). chat: see `sage_rlvr.models.policy.Asking`."""
-    asking = Asking.of(chosen.task, tokens, chat)
+def prompts_of(
+    chosen: Chosen, tokens: Tokens, chat: Chat = "model", options: Options = NO_OPTIONS
+) -> tuple[dict[str, Prompt], str]:
+    """({problem id: prompt}, hash of what wrote them). chat, options: see `sage_rlvr.models.policy.Asking`."""
+    asking = Asking.of(chosen.task, tokens, chat, options)
     asked = {name: _guidable(problem, tokens) for name, problem in (chosen.asked or chosen.problems).items()}
     found = {name: asking(problem) for name, problem in asked.items()}
     unknown = tokens.tokenizer.unk_token_id
@@ -371,7 +383,7 @@ class Evaluation:
                         sample=number,
                         seed=seed,
                         prompt_hash=hashed,
-                        text=row.text,
+                        text=unmarked(row.text, row.finish),
                         token_ids=row.token_ids,
                         rollout_logps=row.logps,
                         base_logps=logps,
@@ -382,7 +394,7 @@ class Evaluation:
                         verdict=verdict.label,  # type: ignore[arg-type]
                         reason=verdict.reason,
                         latency_s=seconds,
-                        turns=row.turns,
+                        turns=None if row.turns is None else turns_unmarked(row.turns, row.finish),
                     )
                 )
         return made

@@ -6,6 +6,7 @@ Nothing heavy is imported here.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -75,6 +76,8 @@ class SampleSettings(ProblemSettings):
     """Of samples: the prompt format of a mathematics problem, and where its answer is read."""
     chat_template: Literal["model", "format"] = "model"
     """Of samples: the chat template of the policy's tokenizer, or the prompt format's own for all arms alike."""
+    chat_template_kwargs: str | None = None
+    """Of samples: variables of the chat template, such as '{enable_thinking: false}' (default: those of the run's recipe)."""
     sampling_seed: int = 0
     """Of samples: from it and its address each sample has a seed of its own."""
     generator: str = "auto"
@@ -106,7 +109,16 @@ class SampleSettings(ProblemSettings):
         split = "-train" if self.split == "train" else ""
         by = re.sub("[^a-z0-9]+", "-", self.hints.lower()).strip("-")
         again = "" if self.retry_failures_of is None else f"-after-{self.retry_failures_of.name}-{by}"
-        return f"{Path(self.task or task.name).stem}-{law}{asked}{split}{again}"
+        options = "".join(f"-{name}-{json.dumps(value)}" for name, value in self.options.items())
+        chat = re.sub("[^A-Za-z0-9._-]+", "_", options)
+        return f"{Path(self.task or task.name).stem}-{law}{asked}{chat}{split}{again}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """chat_template_kwargs, read. ConfigError for anything but a mapping."""
+        from sage_rlvr.recipes import parse_yaml
+
+        return dict(parse_yaml(self.chat_template_kwargs or "{}", "--chat-template-kwargs"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,8 @@ from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.experiments import plan as plans
 from sage_rlvr.experiments.design import DesignSpec, load_design
 from sage_rlvr.recipes import recipe, trainable
+from sage_rlvr.results.design import BASE, Question
+from sage_rlvr.results.read import K
 from sage_rlvr.stats.tempered import POWERS
 
 DESIGN = "demo.yaml"
@@ -38,8 +40,9 @@ def design(seeds: Sequence[int], arms: Sequence[str] | None, problems: int) -> t
         )
     control = spec.control if spec.control in chosen else chosen[0]
     evaluate = replace(spec.evaluate, problems=problems)
+    asked = tuple(Question(a=name, b=BASE, metric=f"pass@{k}") for k in (K, 1) for name in chosen)
     return path, replace(
-        spec, seeds=tuple(seeds), arms={name: name for name in chosen}, control=control, evaluate=evaluate
+        spec, seeds=tuple(seeds), arms={name: name for name in chosen}, control=control, evaluate=evaluate, questions=asked
     )
 
 

@@ -279,6 +279,7 @@ def _sample_task(
     typed += ["--dtype", "float32", "--store", str(store), "--quiet"]
     typed += named
     typed += [] if config.task is None and config.data is None else ["--max-new-tokens", str(config.rollout.max_new_tokens)]
+    typed += ["--chat-template-kwargs", json.dumps(config.chat_template_kwargs)] if config.chat_template_kwargs else []
     typed += [] if sampled.guide is None else ["--guide", sampled.guide]
     typed += ["--base-logprobs", config.model] if sampled.scored else []
     return Task(

@@ -6,6 +6,7 @@
     OUT/evaluations/base.npz           exact evaluations: base and <arm>-s<seed>, with -<world> of others, -validation
     OUT/policy/                        the base policy, where the design makes its own
     OUT/summary.json, summary.md       numbers, sentences, and what was not run
+    OUT/probabilities.npz              success probabilities of every problem, policy and temperature
 
 The folder of a `sage-rlvr demo` is one of these: what is complete there, by configuration and weights, is not made again.
 """

@@ -7,11 +7,11 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,10 +37,11 @@ from sage_rlvr.plugins import packages_of
 from sage_rlvr.recipes import maker_of
 from sage_rlvr.runs import RECORD, file_sha256, is_run
 from sage_rlvr.tasks.base import NO_ANSWER, Task, prompt_messages, prompt_text
-from sage_rlvr.tasks.chat import check_prompt, fit_tokenizer, render
+from sage_rlvr.tasks.chat import NO_OPTIONS, Options, check_prompt, fit_tokenizer, render
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 
 Chat = Literal["model", "format"]
+UTF8_BYTES = 4  # of a character at most
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,32 @@ class Tokens:
         whole = [done and self.known.issuperset(row) for row, done in zip(rows, finished, strict=True)]
         return [self.marked(text, good) for text, good in zip(decoded, whole, strict=True)]
 
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The text that each token adds. A character that several tokens spell stands at the last of them; a tokenizer that drops
+        the space before the first word does so for the whole, not for each token."""
+        text_of = self._text_of
+        alone = [text_of((i,)) for i in ids]
+        if "".join(alone) == text_of.__wrapped__(tuple(ids)):  # type: ignore[attr-defined]
+            return alone
+        found, first, done = [], 0, 0  # ids[first:done] is the context in which the tokens from `done` on are spelled
+        for place in range(1, len(ids) + 1):
+            before, now = text_of(tuple(ids[first:done])), text_of(tuple(ids[first:place]))
+            if now.endswith(NO_ANSWER) and place < min(len(ids), done + UTF8_BYTES):  # the first bytes of a character
+                found.append("")
+                continue
+            found.append(now[len(before) :])
+            first, done = done, place
+        return found
+
+    @cached_property
+    def _text_of(self) -> Callable[[tuple[int, ...]], str]:
+        @lru_cache(maxsize=1 << 16)
+        def text(ids: tuple[int, ...]) -> str:
+            decoded = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+            return str(decoded) if ids else ""
+
+        return text
+
     @staticmethod
     def marked(text: str, whole: bool) -> str:
         """The text, with the mark behind it unless it is whole."""
@@ -146,27 +173,32 @@ def spelling(tokenizer: Any, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Asking:
-    """problem -> `Prompt`. form: the prompt format whose messages are written; None for plain text."""
+    """problem -> `Prompt`. form: the prompt format whose messages are written; None for plain text.
+
+    options: chat_template_kwargs of the recipe.
+    """
 
     task: Task
     tokens: Tokens
     form: PromptFormat | None
+    options: Options = field(default_factory=dict)
 
     @classmethod
-    def of(cls, task: Task, tokens: Tokens, chat: Chat = "model") -> Asking:
+    def of(cls, task: Task, tokens: Tokens, chat: Chat = "model", options: Options = NO_OPTIONS) -> Asking:
         """A task and a policy's tokens, whose tokenizer gets what it lacks (a chat template, a pad token).
 
         chat "model": by the chat template of the policy's tokenizer; where it has none, that of the format (as fine-tuning
         gives it), and plain text for tasks with a frame of their own. "format": always the format's own template, so that
-        policies whose tokenizers differ are asked alike.
+        policies whose tokenizers differ are asked alike. ConfigError for options that no chat template reads.
         """
         if not in_messages(task, tokens.tokenizer):
+            check_plain(task, options)
             return cls(task, tokens, None)
         form = getattr(task, "form", None) or FORMATS["as_is"]
         if chat == "format":
             tokens.tokenizer.chat_template = form.chat_template
-        fit_tokenizer(tokens.tokenizer, form)
-        return cls(task, tokens, form)
+        fit_tokenizer(tokens.tokenizer, form, options=options)
+        return cls(task, tokens, form, options)
 
     def __call__(self, problem: Any) -> Prompt:
         """ConfigError if the tokenizer has no token for a character, and for what `check_prompt` refuses."""
@@ -177,7 +209,7 @@ class Asking:
             if plain:
                 return Prompt(asked, tuple(self.tokens.encode_prompt(asked)))
             messages = asked
-            text = render(tokenizer, messages, opened=True)
+            text = render(tokenizer, messages, opened=True, options=self.options)
             ids = self.tokens.encode(text)
             check_prompt(tokenizer, messages, text, ids)
             return Prompt(text, tuple(ids))
@@ -190,8 +222,8 @@ class Asking:
             with spelling(self.tokens.tokenizer, "the environment's reply, on separate lines,"):
                 return self.tokens.reply(text)
         tokenizer, said = self.tokens.tokenizer, [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
-        before = render(tokenizer, said)
-        whole = render(tokenizer, [*said, {"role": "user", "content": text}], opened=True)
+        before = render(tokenizer, said, options=self.options)
+        whole = render(tokenizer, [*said, {"role": "user", "content": text}], opened=True, options=self.options)
         end = before.rfind(str(tokenizer.eos_token), before.rfind("!"))
         if not whole.startswith(before) or end < 0:
             raise ConfigError(
@@ -207,7 +239,17 @@ class Asking:
         if self.form is None:
             return {"plain": self.task.name}
         form = json.dumps(asdict(self.form), sort_keys=True)
-        return {"chat_template": self.tokens.tokenizer.chat_template, "form": form}
+        options = {"chat_template_kwargs": dict(self.options)} if self.options else {}
+        return {"chat_template": self.tokens.tokenizer.chat_template, "form": form, **options}
+
+
+def check_plain(task: Task, options: Options) -> None:
+    """ConfigError for chat_template_kwargs of a task whose prompts are plain text."""
+    if options:
+        raise ConfigError(
+            f"chat_template_kwargs: the prompts of {task.name} are plain text here, which no chat template renders; remove "
+            f"{', '.join(options)}"
+        )
 
 
 def in_messages(task: Task, tokenizer: Any) -> bool:

@@ -103,7 +103,7 @@ class Page:
 
     def _colored(self, store: Mapping[str, str]) -> dict[str, str]:
         """A store of the sample browser in the color of its arm."""
-        return {"name": store["name"], "color": self.looks[store["arm"]].color, "guide": store["guide"]}
+        return {name: store[name] for name in ("name", "guide", "asked")} | {"color": self.looks[store["arm"]].color}
 
     def _render(self, pictures: str | None, *, browsing: bool) -> str:
         def figure(key: str, label: str, draw: Callable[..., Figure | None], *values: Any, **more: Any) -> Markup:
@@ -137,14 +137,9 @@ def asset(name: str) -> str:
     return resources.files("sage_rlvr.render").joinpath(name).read_text("utf-8")
 
 
-def summary_page(path: Path) -> Page:
-    """The page with the sentences and tables of a folder's summary."""
-    return Page(page_of(Results.read(path), brief=True))
-
-
 def write_summary(path: Path) -> dict[str, Any]:
     """Write summary.json and summary.md into a folder; returns the summary."""
-    page = summary_page(path)
+    page = Page(page_of(Results.read(path), brief=True))
     found: dict[str, Any] = page.values["summary"]
     write_json_atomic(path / "summary.json", found)
     write_text_atomic(path / "summary.md", page.markdown())

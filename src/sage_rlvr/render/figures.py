@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.render.labels import label_points
 from sage_rlvr.render.style import INK, MUTED, RC, Looks, canvas, key_above, saved
-from sage_rlvr.results.page.scores import Band
+from sage_rlvr.results.page.scores import Band, Line
 from sage_rlvr.results.page.training import TRAINING
 from sage_rlvr.stats.curves import CurveComparison
 from sage_rlvr.stats.frontier import FrontierPoint, GapCurve
@@ -31,11 +31,12 @@ Floats = NDArray[np.float64]
 SMALL = 0.01  # differences up to here stand on a linear scale
 SCALE = f"The scale is linear up to {SMALL:g} and logarithmic above."  # of differences, said under them
 _HEAT = np.array([(0.93, 0.95, 0.99), (0.42, 0.62, 0.85), (0.05, 0.22, 0.46)])  # low to high, alike on a dark page
+CHANCE: dict[str, Any] = {"color": MUTED, "linestyle": (0, (3, 2)), "linewidth": 1.3, "zorder": 1}
 _PLAIN = FuncFormatter(lambda x, _: f"{x:g}")
 
 
-def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "") -> Figure:
-    """A score over k on a log2 axis with bands: pass@k, or the score named `count`."""
+def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "", chance: Line | None = None) -> Figure:
+    """A score over k on a log2 axis with bands: pass@k with the chance floor, or the score named `count`."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((5.2, 4.1))
         for name, (ks, mean, low, high) in lines.items():
@@ -50,10 +51,16 @@ def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "") -> Figure:
                 markersize=4.5,
                 linewidth=1.5,
             )
+        if chance:
+            axes.plot(*chance, **CHANCE)
         _k_axis(axes, sorted({k for ks, *_ in lines.values() for k in ks}))
         axes.set(ylabel=count or "pass@k")
         low, high = axes.get_ylim()
         axes.set_ylim(*((0.0, high) if count else (max(0.0, low), min(1.005, high))))
+        if chance:
+            axes.fill_between(chance[0], chance[1], axes.get_ylim()[0], color=MUTED, alpha=0.12, linewidth=0, zorder=0)
+            middle = len(chance[0]) // 2
+            _name_chance(axes, (chance[0][middle], chance[1][middle]))
         key_above(figure, shown, list(lines))
         return saved(figure)
 
@@ -89,9 +96,11 @@ def frontier(
     *,
     seeds: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     power: Sequence[tuple[float, float]] = (),
+    chance: float | None = None,
 ) -> Figure:
     """pass@1 against pass@k: each policy at all its temperatures (`curves`, the base's bold with temperatures), each arm's point
-    at temperature 1 with both intervals, small open marks for the training seeds, and the base tempered over whole completions."""
+    at temperature 1 with both intervals, small open marks for the training seeds, the base tempered over whole completions, and the
+    chance floor of pass@k."""
     with matplotlib.rc_context(RC):
         figure, axes = canvas((5.4, 4.6))
         for name, points in curves.items():
@@ -126,7 +135,12 @@ def frontier(
             )
         axes.margins(0.08, 0.1)
         axes.set(xlabel="pass@1", ylabel=f"pass@{k}")
+        if chance is not None:
+            axes.axhline(chance, **CHANCE)
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.01))
+        if chance is not None:
+            axes.axhspan(axes.get_ylim()[0], chance, color=MUTED, alpha=0.12, linewidth=0, zorder=0)
+            _name_chance(axes, (axes.get_xlim()[0], chance))
         key_above(figure, shown, list(dict.fromkeys([*curves, *arms])))
         saved(figure)
         home = sorted(curves.get(base, ()), key=lambda p: (p.temperature != 1.0, p.temperature))
@@ -248,6 +262,7 @@ def learning(
     lines: Mapping[str, Sequence[tuple[int, Interval, Interval, Interval]]],
     base: tuple[float, float, float],
     k: int,
+    chance: float | None = None,
 ) -> Figure:
     """Two panels over steps, each line from the base at step 0. lines: name -> (steps, pass@1, best pass@1 at any temperature,
     pass@k) in the order of the steps; base: its three values."""
@@ -264,6 +279,9 @@ def learning(
                 if style == "-":
                     low, high = [one.low for one in found], [one.high for one in found]
                     axes.fill_between(steps[1:], low, high, color=look.color, alpha=0.15, linewidth=0)
+        if chance is not None:
+            right.axhline(chance, **CHANCE)
+            _name_chance(right, (0, chance))
         left.set(xlabel="training steps", ylabel="pass@1")
         right.set(xlabel="training steps", ylabel=f"pass@{k}")
         key_above(figure, shown, list(lines), lines=False)
@@ -331,6 +349,10 @@ def _linear_near_zero(axes: Axes, low: float, high: float) -> None:
     axes.set_yticks([], minor=True)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+g}".replace("-", "−") if x else "0"))
     axes.set_ylim(low, high)
+
+
+def _name_chance(axes: Axes, at: tuple[float, float]) -> None:
+    axes.annotate("chance", at, (4, -3), textcoords="offset points", va="top", color=MUTED, fontsize=9)
 
 
 def _k_axis(axes: Axes, ks: Sequence[int]) -> None:

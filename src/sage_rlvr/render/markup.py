@@ -28,6 +28,7 @@ from sage_rlvr.text import visible
 
 CHIPS: dict[str, str] = {end: f"word {end.name.lower().replace('_', ' ')}" for end in End}
 """Outcome -> CSS classes; an outcome in bold is displayed as a chip."""
+LABEL = "data-label"
 _OPEN = re.compile(r"<details><summary>(.*)</summary>")
 
 
@@ -99,7 +100,8 @@ def _break(state: StateInline, silent: bool) -> bool:
 
 
 def _page(state: StateCore) -> None:
-    """Add anchors to headings and classes to chips and to paragraphs with only figures."""
+    """Add anchors to headings, classes to chips and to paragraphs with only figures, and labels to cells."""
+    _label(state.tokens)
     for before, token, after in _threes(state.tokens):
         if token.type != "inline":
             continue
@@ -119,6 +121,22 @@ def _page(state: StateCore) -> None:
             before.attrSet("class", "figures")
 
 
+def _label(tokens: Sequence[Token]) -> None:
+    """The head of its column beside every cell, for narrow screens."""
+    heads: list[str] = []
+    column = 0
+    for token, inside in pairwise(tokens):
+        if token.type == "thead_open":
+            heads = []
+        elif token.type == "tr_open":
+            column = 0
+        elif token.type == "th_open":
+            heads.append(", ".join(child.content for child in inside.children or () if child.type == "text"))
+        elif token.type == "td_open":
+            token.attrSet(LABEL, heads[column] if column else "")
+            column += 1
+
+
 def _threes(tokens: Sequence[Token]) -> list[tuple[Token, Token, Token]]:
     return [(a, b, c) for (a, b), (_, c) in pairwise(pairwise(tokens))]
 
@@ -130,7 +148,7 @@ def _threes(tokens: Sequence[Token]) -> list[tuple[Token, Token, Token]]:
 _FORMS = {
     "fold_open": "<details><summary>{text}</summary>\n", "fold_close": "</details>\n", "cell_break": "</div><div>",
     "table_open": '<div class="scroll" tabindex="0" role="region" aria-label="table, scrolls sideways"><table>\n',
-    "table_close": "</table></div>\n", "th_open": '<th scope="col"{prose}><div>', "td_open": "<td{prose}><div>",
+    "table_close": "</table></div>\n", "th_open": '<th scope="col"{prose}><div>', "td_open": "<td{prose}{label}><div>",
     "th_close": "</div></th>", "td_close": "</div></td>", "fence": '<pre tabindex="0">{text}</pre>\n',
 }  # fmt: skip
 """Kind of a token -> its HTML, text being its content."""
@@ -139,7 +157,9 @@ _FORMS = {
 def _rule(form: str) -> Callable[..., str]:
     def written(self: Any, tokens: Sequence[Token], i: int, options: Any, env: Any) -> str:
         prose = ' class="prose"' if "left" in str(tokens[i].attrs.get("style", "")) else ""
-        return form.format(text=html.escape(tokens[i].content), prose=prose)
+        head = str(tokens[i].attrs.get(LABEL, ""))
+        label = f' {LABEL}="{html.escape(head)}"' if head else ""
+        return form.format(text=html.escape(tokens[i].content), prose=prose, label=label)
 
     return written
 

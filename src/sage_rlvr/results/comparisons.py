@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -25,7 +26,8 @@ from sage_rlvr.stats import comparison as paired_by
 from sage_rlvr.stats import frontier as frontiers
 from sage_rlvr.stats.comparison import Comparison, Reason, holm, paired, paired_seeds
 from sage_rlvr.stats.hull import AboveHull, above_hull, compare_hull
-from sage_rlvr.stats.tempered import power_frontier
+from sage_rlvr.stats.mixture import Table, above_mixtures, above_mixtures_of_counts
+from sage_rlvr.stats.tempered import power_frontier, power_table
 
 Family = Literal["primary", "exploratory"]
 Pair = tuple[str, str, Why]
@@ -37,7 +39,8 @@ class Row:
     """The difference a minus b in a metric on a task ("": the main task).
 
     adjusted: Holm's p among the `family_size` tests of the family, NaN without a test. left_out: number of training seeds without
-    a value. covers: the range of pass@1 that a mean is taken over."""
+    a value. covers: the range of pass@1 that a mean is taken over. chance: the chance floor of pass@k with k > 1, where it is
+    known; below: whether a and b lie below it."""
 
     a: str
     b: str
@@ -50,6 +53,8 @@ class Row:
     family_size: int = 0
     left_out: int = 0
     covers: tuple[float, float] | None = None
+    chance: float | None = None
+    below: tuple[bool, bool] = (False, False)
 
     @property
     def holds(self) -> bool:
@@ -66,7 +71,18 @@ def compare(results: Results) -> list[Row]:
         made = rows_of_summary(results.stored)
     else:
         made = list(_exact(results))
-    return corrected(results, [*made, *_sampled(results)])
+    return [beside_chance(results, row) for row in corrected(results, [*made, *_sampled(results)])]
+
+
+def beside_chance(results: Results, row: Row) -> Row:
+    """The row with the chance floor of its k > 1; a row of a stored summary has it already."""
+    k, chance = row.metric.k or 0, results.chance(row.task)
+    if chance is None or row.chance is not None or k < 2 or row.metric.name != "pass":
+        return row
+    arms = (row.a, row.b) if row.metric == Metric(k=k, temperature=row.metric.temperature) else ()
+    sides = [results.scores(arm, row.task, row.metric.temperature) for arm in arms]
+    one, two = [side is not None and side.below(k, chance) for side in sides] or (False, False)
+    return replace(row, chance=chance.at(k), below=(one, two))
 
 
 def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
@@ -110,7 +126,7 @@ def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
         return [row for row in rows if row in asked]
     if design.baselines:
         against = [row for row in rows if row.why in ("envelope", "power") and row.a in design.candidates]
-        for at in ("hull", "a equal"):  # summaries of before the hull have the latter alone
+        for at in ("mixture", "hull", "a equal"):  # older summaries have the hull, or the last alone
             ends = [Metric(k=k, at=at) for k in (FEW, results.k)]  # type: ignore[arg-type]
             if found := [row for row in against if row.metric in ends]:
                 return found
@@ -262,23 +278,38 @@ def _at_best(results: Results, pair: Pair) -> Iterator[Row]:
 
 
 ABOVE = tuple(
-    Metric(name=name, k=k, at="hull", temperature=t)  # type: ignore[arg-type]
+    Metric(name=name, k=k, at=at, temperature=t)  # type: ignore[arg-type]
     for t in (REFERENCE, PAPER)
-    for name, k in (("pass", FEW), ("pass", 0), ("distinct", 0))
+    for name, k, at in (("pass", FEW, "mixture"), ("pass", 0, "mixture"), ("distinct", 0, "hull"))
 )
 """The metrics compared with a set of baselines; k = 0 stands for the largest k."""
+GUESSER = "uniform guesser"
+
+
+def always_allowed(results: Results) -> dict[str, Table]:
+    """What every mixture per completion may use besides the baselines: the base at its temperatures, and a guesser, uniform over
+    the answers of a problem, where the task can count them."""
+    home = results.home
+    chance = {} if home is None else results.exact(home).record.meta.get("chance") or {}
+    found: dict[str, Table] = {} if home is None else {home: results.exact(home).p}
+    return found | ({GUESSER: {REFERENCE: chance["each"]}} if chance.get("law") in ("answers", "values") else {})
 
 
 def above(results: Results, name: str, envelope: Envelope, metric: Metric) -> AboveHull | None:
-    """One arm against the convex hull of a set of baselines at the arm's pass@1, over their common seeds. None without a common
+    """One arm against the best mixture of a set of baselines at the arm's pass@1, over their common seeds. None without a common
     seed or without an evaluation of the arm at the metric's temperature."""
     seeds = sorted(set(results.seeds(name)).intersection(*(results.seeds(rival) for rival in envelope.arms)))
-    lines = [[results.exact(one, s).line(metric.name, metric.k or 0) for s in seeds] for one in (name, *envelope.arms)]
-    return above_hull(lines[0], lines[1:], metric.temperature)
+    both = [[results.exact(one, seed) for seed in seeds] for one in (name, *envelope.arms)]
+    if metric.at == "hull":
+        lines = [[one.line(metric.name, metric.k or 0) for one in arm] for arm in both]
+        return above_hull(lines[0], lines[1:], metric.temperature)
+    own, *rivals = ([one.p for one in arm] for arm in both)
+    others = [[table] * len(seeds) for table in always_allowed(results).values()]
+    return above_mixtures(own, [*rivals, *others], metric.k or 0, metric.temperature)
 
 
 def _envelopes(results: Results) -> Iterator[Row]:
-    """Every candidate against the convex hull of each set of baselines."""
+    """Every candidate against the best mixture of each set of baselines."""
     for envelope in results.design.baselines:
         for name in results.design.candidates:
             for metric in (replace(metric, k=metric.k or results.k) for metric in ABOVE):
@@ -292,7 +323,7 @@ def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
     record = results.exact(base).record if base else None
     if record is None or not record.norms:
         return
-    line, few = (power_frontier(record.logps[REFERENCE], record.norms, tries) for tries in (k, FEW))
+    line, table = power_frontier(record.logps[REFERENCE], record.norms, k), power_table(record.logps[REFERENCE], record.norms)
     for name in known if line else ():
         ones = [results.exact(name, seed) for seed in results.seeds(name) if name != base]
         readings: dict[Metric, list[float | None]] = {
@@ -301,9 +332,9 @@ def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
             Metric(k=k, at="equal"): [frontiers.gap_to_frontier(one.points, line).value for one in ones],
         }
         if name in results.design.candidates and results.design.baselines:
-            for n, theirs in ((k, line), (FEW, few)):
-                if (found := above_hull([one.line("pass", n) for one in ones], [[theirs] * len(ones)])) is not None:
-                    yield _row((name, TEMPERED, "power"))(metric=Metric(k=n, at="hull"), comparison=compare_hull(found))
+            for n in (k, FEW):
+                if (found := above_mixtures([one.p for one in ones], [[table] * len(ones)], n)) is not None:
+                    yield _row((name, TEMPERED, "power"))(metric=Metric(k=n, at="mixture"), comparison=compare_hull(found))
         for metric, gaps in readings.items() if ones else ():
             yield _of_gaps((name, TEMPERED, "power"), metric, gaps, Reason.NO_COMMON_RANGE)
 
@@ -385,6 +416,29 @@ def _sampled(results: Results) -> Iterator[Row]:
         for pair in pairs:
             if not (results.seeds(pair[0]) and results.seeds(pair[1])):
                 yield from _of_counts(results, pair, task)
+        for envelope, name in product(results.design.baselines, results.design.candidates):
+            yield from _envelope_of_counts(results, name, envelope, task)
+
+
+def _envelope_of_counts(results: Results, name: str, envelope: Envelope, task: str) -> Iterator[Row]:
+    """A candidate against the best mixture of a set of baselines, from samples; the base is allowed in the mixture."""
+    found: dict[str, dict[int, dict[float, frontiers.Counts]]] = {}
+    for c in results.counts:
+        if c.task == task:
+            found.setdefault(c.store.arm, {}).setdefault(c.store.seed or 0, {})[c.temperature] = (c.n, c.right)
+    names = (name, *envelope.arms)
+    if results.seeds(name) or not all(one in found for one in names):
+        return
+    seeds = sorted(set.intersection(*(set(found[one]) for one in names)))
+    own, *rivals = ([found[one][seed] for seed in seeds] for one in names)
+    others = [list(found[BASE].values())[:1] * len(seeds)] if BASE in found and BASE not in names else []
+    largest = min(results.k, *(c.n for c in results.counts if c.task == task))
+    for metric in (replace(one, k=one.k or largest) for one in ABOVE if one.at == "mixture"):
+        if (metric.k or 0) > largest or not seeds:
+            continue
+        above = above_mixtures_of_counts(own, [*rivals, *others], metric.k or 0, metric.temperature)
+        if above is not None:
+            yield _row((name, envelope.name, "envelope"))(task=task, metric=metric, comparison=compare_hull(above))
 
 
 def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 BASE = "base"
 Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power", "envelope"]
 """Why a pair is compared. The second arm is: the design's control; the arm without its guide; with q permuted; without the KL
-term; the base; another named arm; the unguided method at equal raw KL; the base tempered over whole completions; the convex hull
+term; the base; another named arm; the unguided method at equal raw KL; the base tempered over whole completions; the best mixture
 of several arms at equal pass@1."""
 CONTROLS: tuple[Why, ...] = ("control", "plain", "placebo", "no_kl")
 
@@ -45,8 +45,8 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """A set of baselines, such as one method at several betas: the convex hull of these arms in pass@1 and pass@k. name: as
-    printed; arms: by name."""
+    """A set of baselines, such as one method at several betas: the best mixture of these arms at equal pass@1. name: as printed;
+    arms: by name."""
 
     name: str
     arms: tuple[str, ...]

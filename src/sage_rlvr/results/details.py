@@ -35,6 +35,7 @@ from sage_rlvr.stats.leash import (
 from sage_rlvr.stats.samples.clusters import SPARSE
 from sage_rlvr.stats.samples.patterns import PatternComparison, compare_patterns
 from sage_rlvr.stats.support import exact_cells, success_probability
+from sage_rlvr.tasks.chance import Chance
 
 EPS = 1 / 256  # "in support" is more likely than this (Definition 4.1)
 LEGEND = (
@@ -62,7 +63,7 @@ def pair_lines(results: Results, a: Scores, b: Scores, *, support: bool = False)
     held = f"; the samples of {b.arm} are held fixed" if b.n and len(b.values) == 1 < len(a.values) else ""
     found = a.band(b, results.k, several=results.several)
     if found is not None:
-        yield on + curve_words(found, a.arm, b.arm) + "."
+        yield on + curve_words(found, a.arm, b.arm, results.chance(a.task)) + "."
     chance = improvement(a, b, results.several)
     if chance is not None:
         what = "a problem's pass@1" + ("" if a.n else " (the same at every k)")
@@ -83,15 +84,16 @@ def improvement(a: Scores, b: Scores, several: bool) -> Improvement | None:
     return probability_of_improvement(left, right, over="training seeds") if len(left) >= FEWEST_SEEDS else None
 
 
-def curve_words(found: CurveComparison, a: str, b: str) -> str:
-    """Where the curves differ: ranges of k with one outcome, each with its largest difference."""
+def curve_words(found: CurveComparison, a: str, b: str, chance: Chance | None = None) -> str:
+    """Where the curves differ: ranges of k with one outcome, each with its largest difference and the chance floor there."""
     parts = []
     for outcome, group in groupby(range(len(found.ks)), key=found.outcomes.__getitem__):
         places = list(group)
         first, last = found.ks[places[0]], found.ks[places[-1]]
         top = max(places, key=lambda i: abs(found.difference[i]))
         where = f"at k = {first}" + (f" to {last}" if first != last else "")
-        size = f" (largest difference {signed(float(found.difference[top]))} at k = {found.ks[top]})"
+        level = "" if chance is None or found.ks[top] == 1 else f", chance {chance.at(found.ks[top]):.3f}"
+        size = f" (largest difference {signed(float(found.difference[top]))} at k = {found.ks[top]}{level})"
         within = all(max(abs(found.low[i]), abs(found.high[i])) <= DETECTABLE for i in places)
         parts.append(f"{told(outcome, detected=within)} {where}{size * (outcome != 'unknown')}")
     many = f"all {len(found.ks)} values of k at once (and is wider than an interval at one k)"

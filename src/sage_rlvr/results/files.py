@@ -84,8 +84,14 @@ def read_run(path: Path, arm: str, seed: int) -> Run:
     return Run(
         arm=arm, seed=config.get("seed", seed), path=path, state="trained" if whole else "training",
         config=config, versions={str(name): str(v) for name, v in facts.get("versions", {}).items()},
-        commit=str((facts.get("git") or {}).get("commit") or ""), metrics=rows, warnings=facts.get("warnings", ()),
+        commit=str((facts.get("git") or {}).get("commit") or ""), created=str(facts.get("created") or ""),
+        start=start_of(facts), metrics=rows, warnings=facts.get("warnings", ()),
     )  # fmt: skip
+
+
+def start_of(facts: Mapping[str, Any]) -> str:
+    """Hash of the weights that a run was trained from; "" where its run.json has none."""
+    return str(facts.get("data", {}).get("model_sha256") or "")
 
 
 def record_of(run: Path, split: str) -> Record:

@@ -14,7 +14,7 @@ from sage_rlvr.results import files
 from sage_rlvr.results.design import BASE, Arm, Design
 from sage_rlvr.results.read import Results, Run, Store
 from sage_rlvr.results.stored import design_of_summary, read_summary
-from sage_rlvr.runs import RECORD, is_run, read_metrics
+from sage_rlvr.runs import RECORD, is_run, read_metrics, read_record
 
 TEST = "test"  # the split if neither the caller nor a sweep sets one
 
@@ -120,7 +120,8 @@ class _Found:
             raise DataError(f"{own}: its record has no temperature 1; evaluate it with --temperatures 1.0")
         self._record(record, own, index)
         if is_run(run):  # run.json has the number of training steps
-            self.results.runs[own, index] = Run(arm=own, seed=index, path=run, metrics=read_metrics(run))
+            start = files.start_of(read_record(run, ()))
+            self.results.runs[own, index] = Run(arm=own, seed=index, path=run, metrics=read_metrics(run), start=start)
 
     def _record(self, record: Record, arm: str, seed: int, task: str = "") -> None:
         if not self.apart and record.meta.get("split") != self.split and task == "":

@@ -15,17 +15,18 @@ FEW = 8
 """The small k of a design with baselines; the other k is the largest."""
 
 Name = Literal["pass", "distinct", "raw KL"]
-At = Literal["temperature", "best", "b best", "equal", "a equal", "hull", "near", "end"]
+At = Literal["temperature", "best", "b best", "equal", "a equal", "mixture", "hull", "near", "end"]
 """temperature: both arms at the same temperature; best: each arm at its best pass@1; b best: a at the reference temperature, b at
-its best; equal: mean over the pass@1 that both cover; a equal: b at the temperature with the pass@1 of a at `temperature`; hull:
-the same, b being the convex hull of several arms and temperatures; near: equal pass@1 near the reference temperature; end: end of
+its best; equal: mean over the pass@1 that both cover; a equal: b at the temperature with the pass@1 of a at `temperature`; mixture:
+the same, b being the best mixture per completion of several arms and temperatures; hull: the best mixture per problem (distinct
+answers, and pass@k in summaries of before mixtures per completion); near: equal pass@1 near the reference temperature; end: end of
 training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """`name` at `k` samples. temperature: for "temperature", "a equal" and "hull". matched: b is interpolated between its betas at
-    the raw KL of a."""
+    """`name` at `k` samples. temperature: for "temperature", "a equal", "mixture" and "hull". matched: b is interpolated
+    between its betas at the raw KL of a."""
 
     name: Name = "pass"
     k: int | None = None
@@ -48,7 +49,8 @@ class Metric:
             "b best": "against the other's best temperature",
             "equal": "at equal pass@1 (mean over all temperatures)",
             "a equal": f"at equal pass@1 (first at T = {self.temperature:g})",
-            "hull": f"at equal pass@1 on their convex hull (first at T = {self.temperature:g})",
+            "mixture": f"at equal pass@1, mixture per completion (first at T = {self.temperature:g})",
+            "hull": f"at equal pass@1, mixture per problem (first at T = {self.temperature:g})",
             "near": f"at equal pass@1 near T = {REFERENCE:g}",
             "end": "at the end of training",
         }
@@ -64,9 +66,10 @@ def known_metrics(k: int = 256) -> list[Metric]:
     plain = [Metric(k=n, temperature=t, matched=m) for m in (False, True) for t in (REFERENCE, PAPER) for n in (1, k)]
     places = [Metric(k=k, at="equal"), Metric(k=1, at="best"), Metric(k=1, at="b best"), Metric(k=k, at="a equal")]
     near = [Metric(name="pass", k=k, at="near"), Metric(name="distinct", k=k, at="near")]
+    left_out = {("distinct", FEW, at) for at in ("a equal", "mixture", "hull")} | {("distinct", k, "mixture")}
     above = [
         Metric(name=name, k=n, at=at, temperature=t)  # type: ignore[arg-type]
-        for at, name, n, t in product(("a equal", "hull"), ("pass", "distinct"), (FEW, k), (REFERENCE, PAPER))
-        if (name, n) != ("distinct", FEW) and (at, name, n, t) != ("a equal", "pass", k, REFERENCE)
+        for at, name, n, t in product(("a equal", "mixture", "hull"), ("pass", "distinct"), (FEW, k), (REFERENCE, PAPER))
+        if (name, n, at) not in left_out and (at, name, n, t) != ("a equal", "pass", k, REFERENCE)
     ]
     return [*plain, *places, *near, *above, Metric(name="raw KL", at="end")]

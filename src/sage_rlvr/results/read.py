@@ -6,6 +6,7 @@ NAME=PATH[,PATH...] sets the name of an arm and lists its training seeds.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.chance import KEY, chance_of_record, chance_of_store
 from sage_rlvr.evaluation.judged import Reasons, problems_in, reasons_of
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.evaluation.store import SampleStore
@@ -27,6 +29,7 @@ from sage_rlvr.results.scores import Floats, Scores
 from sage_rlvr.stats.budget import check_budget
 from sage_rlvr.stats.frontier import FrontierPoint, distinct_frontier, frontier
 from sage_rlvr.stats.support import reachable, success_probability
+from sage_rlvr.tasks.chance import Chance, chance_of_tree
 
 K = 256
 State = Literal["not run", "training", "trained", "validation only", "evaluated", "failed"]
@@ -36,7 +39,8 @@ State = Literal["not run", "training", "trained", "validation only", "evaluated"
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
     """One training run, finished or not. metrics: the rows of metrics.jsonl; warnings: the first warning of each kind (kind, step,
-    message)."""
+    message). created: ISO 8601; start: hash of the weights that it was trained from, as in the record of their evaluation; ""
+    where unknown."""
 
     arm: str
     seed: int
@@ -45,6 +49,8 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str = ""
+    created: str = ""
+    start: str = ""
     metrics: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[Mapping[str, Any]] = ()
 
@@ -94,7 +100,7 @@ class Store:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Counts:
-    """Number of right samples among n for each problem of one store."""
+    """Number of right samples among n for each problem of one store, and the chance floor on these problems."""
 
     store: Store
     task: str
@@ -106,6 +112,7 @@ class Counts:
     reasons: Reasons
     failed: Sequence[str] = ()
     """What more than half of the samples failed by, a sentence each."""
+    chance: Chance | None = None
 
     @property
     def policy(self) -> tuple[str, str, float]:
@@ -168,6 +175,7 @@ class Results:
     samples: int | None = None
     strict: bool = False
     _exact: dict[tuple[str, int, str], Exact] = field(default_factory=dict, repr=False)
+    _chances: dict[str, Chance | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(
@@ -233,6 +241,21 @@ class Results:
             self._exact[key] = Exact(self.records[key], self.k)
         return self._exact[key]
 
+    def starting_points(self) -> dict[str, list[str]]:
+        """Arm -> the arms whose every run was trained from its weights, as far as runs and evaluations have their hashes."""
+        weights: dict[str, set[str]] = {}
+        for (arm, _, task), record in self.records.items():
+            weights.setdefault(arm, set()).update([str(record.meta.get("weights") or "")] * (not task))
+        for c in self.counts:
+            weights.setdefault(c.store.arm, set()).add(str(c.identity["revision"]))
+        found: dict[str, list[str]] = {}
+        for arm in self.design.names:
+            starts = [run.start for (name, _), run in self.runs.items() if name == arm]
+            for other, known in weights.items():
+                if starts and other != arm and all(one and known & {one, digest_of(one)} for one in starts):
+                    found.setdefault(other, []).append(arm)
+        return found
+
     def temperatures(self, arm: str, task: str = "") -> tuple[float, ...]:
         """Temperatures at which all seeds of the arm were evaluated, coldest first."""
         found = [set(self.records[arm, seed, task].logps) for seed in self.seeds(arm, task)]
@@ -253,6 +276,19 @@ class Results:
         seeds = tuple(i if c.store.seed is None else c.store.seed for i, c in enumerate(found))
         rows = np.stack([c.right for c in found])
         return Scores(**named, seeds=seeds, problems=found[0].problems, values=rows, n=found[0].n)
+
+    def chance(self, task: str = "") -> Chance | None:
+        """The chance floor on the problems of a task."""
+        if task not in self._chances:
+            self._chances[task] = self._chance(task)
+        return self._chances[task]
+
+    def _chance(self, task: str) -> Chance | None:
+        if record := next((record for (*_, of), record in self.records.items() if of == task), None):
+            return chance_of_record(record)
+        if self.stored is not None and not self.records and task in (kept := self.stored.get(KEY) or {}):
+            return chance_of_tree(kept[task])
+        return next((c.chance for c in self.counts if c.task == task), None)
 
     def only_scores(self, arm: str, task: str) -> Scores:
         """Scores of an arm at the reference temperature or at its only temperature; DataError otherwise."""
@@ -278,6 +314,11 @@ class Results:
     def _by_policy(self) -> dict[tuple[str, str, float], list[Counts]]:
         ranked = sorted(self.counts, key=lambda c: c.policy)
         return {policy: list(found) for policy, found in groupby(ranked, key=lambda c: c.policy)}
+
+
+def digest_of(weights: str) -> str:
+    """The hash of weights as sample stores have it (`models.policy.revision_of`)."""
+    return weights if weights.startswith("hub:") else hashlib.sha256(weights.encode()).hexdigest()
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -306,6 +347,7 @@ def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
     path = store.path
     with store.open() as opened:
         counts, identity = opened.counts(n, check=results.strict), opened.identity.tree()
+        chance = chance_of_store(opened.facts(), counts.problems)
         reasons = reasons_of(opened, n)
         failed = problems_in(opened, reasons, n)
         many, lacking, judges = sorted(set(counts.n.tolist())), opened.lacking(counts), opened.verifiers()
@@ -324,6 +366,7 @@ def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
     return Counts(
         store=store, task=str(identity["task"]), temperature=float(identity["decoding"]["temperature"]),
         problems=tuple(counts.problems), n=many[0], right=counts.right, identity=identity,
+        chance=chance,
         reasons=reasons, failed=failed,
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from sage_rlvr.stats.comparison import FEWEST_SEEDS, control_error
 from sage_rlvr.stats.curves import CurveComparison, paired_count_curve, paired_curve, seed_ks, seeds_curve
 from sage_rlvr.stats.intervals import Interval, least_seen, passk_interval, seed_interval, share_interval
 from sage_rlvr.stats.passk import curve, pass_at_k, powers
+from sage_rlvr.tasks.chance import Chance
 
 Floats = NDArray[np.float64]
 
@@ -52,6 +53,10 @@ class Scores:
             return seed_interval(values.mean(axis=1))
         found = seed_interval(values.mean(axis=1), least=least_seen(self.values.size))
         return replace(found, low=max(0.0, found.low), high=min(1.0, found.high)) if len(values) > 2 else found
+
+    def below(self, k: int, chance: Chance) -> bool:
+        """`Chance.below` of the mean pass@k."""
+        return chance.below(k, float(self.passes([k]).mean()), None if self.n is None else self.interval(k).high)
 
     def only(self, seeds: Sequence[int]) -> Scores:
         """Only these seeds, in this order; a single row for all seeds (the base) is returned unchanged."""

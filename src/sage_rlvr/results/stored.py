@@ -2,7 +2,8 @@
 
 format    2
 rows      the list of comparisons: a, b, metric {name, k, at, temperature, matched}, task, why, family, difference, p, adjusted,
-          family_size, outcome, reason, mde, mde_limit, over, mean_a, mean_b, problems, left_out, covers
+          family_size, outcome, reason, mde, mde_limit, over, mean_a, mean_b, problems, left_out, covers, chance, below
+chance    task -> `tasks.chance.Chance` on its problems, or null
 arms ...  scores and training, see `results.summary`
 """
 
@@ -73,6 +74,7 @@ def row_tree(row: Row) -> dict[str, Any]:
     """A row as strict JSON."""
     tree = {name: getattr(row, name) for name in _OF_ROW} | {name: getattr(row.comparison, name) for name in _OF_COMPARISON}
     tree |= {"metric": asdict(row.metric), "difference": asdict(row.comparison.difference)}
+    tree |= {} if row.chance is None else {"chance": row.chance, "below": row.below}  # summaries of before have neither
     return dict(plain(tree))
 
 
@@ -85,6 +87,7 @@ def _row(tree: Mapping[str, Any]) -> Row:
     return Row(
         a=tree["a"], b=tree["b"], metric=Metric(**tree["metric"]), comparison=comparison, task=tree["task"], why=tree["why"],
         left_out=tree["left_out"], covers=tuple(tree["covers"]) if tree["covers"] else None,
+        chance=tree.get("chance"), below=tuple(tree.get("below", (False, False))),
     )  # fmt: skip
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.evaluation.judged import Reasons
-from sage_rlvr.results.comparisons import ABOVE, Row, above
-from sage_rlvr.results.design import BASE, Arm, Envelope
+from sage_rlvr.results.comparisons import ABOVE, GUESSER, Row, above, always_allowed, beside_chance
+from sage_rlvr.results.design import BASE, Arm
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
-from sage_rlvr.results.read import Results, Run
+from sage_rlvr.results.read import Exact, Results, Run
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.stored import FORMAT, plain, row_tree
 from sage_rlvr.results.words import sentence, state
@@ -25,9 +26,10 @@ from sage_rlvr.stats.comparison import FEWEST_SEEDS, against_itself, excludes, h
 from sage_rlvr.stats.frontier import best_pass1, gap_to_frontier
 from sage_rlvr.stats.hull import Share, on_hull
 from sage_rlvr.stats.intervals import Interval, seed_interval
-from sage_rlvr.stats.passk import powers
+from sage_rlvr.stats.mixture import on_mixtures
+from sage_rlvr.stats.passk import curve, powers
 from sage_rlvr.stats.support import support_change
-from sage_rlvr.stats.tempered import power_frontier, tempered
+from sage_rlvr.stats.tempered import power_table, tempered
 
 KS = (1, 8, 64, 256)
 EPS = 1 / 256
@@ -50,9 +52,11 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
         found |= {"baselines": [asdict(one) for one in design.baselines], "oracle": design.oracle, "room": _room(results)}
         found |= {"discarded": list(design.discarded)} if design.discarded else {}
     found["evaluate"] = facts.get("evaluate") or _evaluated(results)
+    found |= {"policy": _policy(results), "created": max((run.created for run in results.runs.values()), default="")}
     found["base"] = None if base is None else _base(results, base)
     found["arms"] = {arm.key: _arm(results, arm) for arm in arms if arm.name != base}
     found |= {"curves": _curves(results), "sampled": _sampled(results)}
+    found[KEY] = {task: None if (chance := results.chance(task)) is None else chance.tree() for task in results.tasks}
     found["away"] = {task: _away(results, task) for task in facts.get("evaluate", {}).get("ood", ())}
     found |= {"rows": [row_tree(row) for row in rows], "cold": _cold(results), "power": _power(results)}
     found |= {"gains": _gains(results), "relabelled": relabelled(results)}
@@ -76,6 +80,12 @@ def _evaluated(results: Results) -> dict[str, Any]:
     if record is None:
         return {"problems": 0, "split": "test"}
     return {"problems": record.problems, **{name: record.meta.get(name) for name in ("split", "sampling")}}
+
+
+def _policy(results: Results) -> dict[str, Any] | None:
+    """Model and number of parameters of the base, else of any policy of the main task; None without an exact record."""
+    records = [results.exact(results.home).record] if results.home else [r for (*_, task), r in results.records.items() if not task]
+    return {name: records[0].meta.get(name) for name in ("model", "parameters")} if records else None
 
 
 def _passes(
@@ -111,7 +121,7 @@ def _base(results: Results, name: str, task: str = "") -> dict[str, Any]:
         "pass": dict(zip(map(str, shown_ks(results)), means, strict=True)),
         "distinct": one.distinct[REFERENCE],
         "best": asdict(best_pass1(one.points)),
-        "frontier": [asdict(point) for point in one.points],
+        "frontier": _frontier(results, one),
         "support": sum(int(np.sum(np.asarray(row) > math.log(EPS))) for row in one.record.logps[REFERENCE]),
     }
 
@@ -138,10 +148,7 @@ def _arm(results: Results, arm: Arm) -> dict[str, Any]:
         | {end: float(np.mean([getattr(q, end) for q in p])) for end in ("pass1", "passk")}
         for p in zip(*(one.points for one in ones.values()), strict=True)
     ]
-    row["frontier_by_seed"] = {
-        seed: [asdict(p) | {"distinct": v.passk} for p, v in zip(one.points, one.distinct_frontier, strict=True)]
-        for seed, one in ones.items()
-    }
+    row["frontier_by_seed"] = {seed: _frontier(results, one) for seed, one in ones.items()}
     if results.home:
         start = results.exact(results.home).record.logps[REFERENCE]
         changes = [support_change(start, one.record.logps[REFERENCE], EPS) for one in ones.values()]
@@ -149,6 +156,15 @@ def _arm(results: Results, arm: Arm) -> dict[str, Any]:
         row["support"] = _trees({kind: seed_interval([getattr(c, kind) for c in changes]) for kind in kinds})
     runs = [results.runs.get((arm.name, seed)) for seed in seeds]
     return row | training_of([run for run in runs if run is not None and run.metrics], arm.guided)
+
+
+def _frontier(results: Results, one: Exact) -> list[dict[str, Any]]:
+    """pass@1, pass@k, pass@k at every shown k and distinct answers of one policy at all its temperatures."""
+    ks, out = shown_ks(results), []
+    for p, distinct in zip(one.points, one.distinct_frontier, strict=True):
+        passes = curve(one.p[p.temperature], ks).mean(axis=0).tolist()
+        out.append(asdict(p) | {"distinct": distinct.passk, "pass": dict(zip(map(str, ks), passes, strict=True))})
+    return out
 
 
 def _sampled(results: Results) -> list[dict[str, Any]]:
@@ -269,8 +285,8 @@ def _power(results: Results) -> dict[str, Any] | None:
 
 def _room(results: Results) -> list[dict[str, Any]]:
     """Headroom, per candidate, set of baselines and metric at the candidate's pass@1 at the reference temperature: scores of the
-    candidate, the baselines' hull, the tempered base and the oracle, means over seeds; the gain as a share of the distance from the
-    baselines to the oracle, and in log odds. None for missing values."""
+    candidate, the baselines' best mixture, the tempered base and the oracle, means over seeds; the gain as a share of the distance
+    from the baselines to the oracle, and in log odds. None for missing values."""
     design, out = results.design, []
     metrics = [replace(metric, k=metric.k or results.k) for metric in ABOVE if metric.temperature == REFERENCE]
     for name, envelope, metric in itertools.product(design.candidates, design.baselines, metrics):
@@ -278,7 +294,11 @@ def _room(results: Results) -> list[dict[str, Any]]:
         if found is None:
             continue
         own, rival = float(np.mean(found.arm)), found.place.height
-        row = {"arm": name, "envelope": envelope.name, "metric": metric.bare, "rival": _mixed(envelope, found.place.best)}
+        row = {"arm": name, "envelope": envelope.name, "metric": metric.bare}
+        row |= {"mixture": "per problem" if metric.at == "hull" else "per completion"}
+        row["rival"] = _mixed((*envelope.arms, *always_allowed(results)), found.place.best)
+        chance = results.chance() if metric.name == "pass" else None
+        row["chance"] = None if chance is None else chance.at(metric.k or 0)
         row |= {"pass1": (pass1 := float(np.mean(found.pass1))), "own": own, "best": rival}
         row["oracle"] = top = _at(results, design.oracle, metric, pass1)
         row["power"] = _of_power(results, metric, pass1)
@@ -289,17 +309,23 @@ def _room(results: Results) -> list[dict[str, Any]]:
     return out
 
 
-def _mixed(envelope: Envelope, best: Sequence[Share]) -> str:
-    """ "GRPO at T = 0.9", or two with their shares."""
-    return " and ".join(
-        f"{f'{one.weight:.0%} ' if len(best) > 1 else ''}{envelope.arms[one.rival]} at T = {one.temperature:g}" for one in best
-    )
+def _mixed(names: Sequence[str], best: Sequence[Share]) -> str:
+    """ "GRPO at T = 0.9", or several with their shares, the largest first."""
+
+    def name(one: Share) -> str:
+        share = f"{one.weight:.0%} " if len(best) > 1 else ""
+        return f"{share}{names[one.rival]}" + ("" if names[one.rival] == GUESSER else f" at T = {one.temperature:g}")
+
+    return " and ".join(map(name, sorted(best, key=lambda one: -one.weight)))
 
 
 def _at(results: Results, name: str | None, metric: Metric, pass1: float) -> float | None:
-    """The hull of one arm over its temperatures at this pass@1, mean over seeds; None outside."""
-    lines = [results.exact(name, seed).line(metric.name, metric.k or 0) for seed in results.seeds(name)] if name else []
-    found = on_hull(pass1, [lines])
+    """The best mixture of one arm's temperatures at this pass@1, mean over seeds; None outside."""
+    ones = [results.exact(name, seed) for seed in results.seeds(name)] if name else []
+    if metric.at == "hull":
+        found = on_hull(pass1, [[one.line(metric.name, metric.k or 0) for one in ones]])
+    else:
+        found = on_mixtures(pass1, [[one.p for one in ones]], metric.k or 0)
     return None if found is None else found.height
 
 
@@ -307,7 +333,7 @@ def _of_power(results: Results, metric: Metric, pass1: float) -> float | None:
     record = results.exact(results.home).record if results.home else None
     if metric.name != "pass" or record is None or not record.norms:
         return None
-    found = on_hull(pass1, [[power_frontier(record.logps[REFERENCE], record.norms, metric.k or 0)]])
+    found = on_mixtures(pass1, [[power_table(record.logps[REFERENCE], record.norms)]], metric.k or 0)
     return None if found is None else found.height
 
 
@@ -355,7 +381,8 @@ def relabelled(results: Results) -> dict[str, Any]:
         names = [
             f"{control} {name} (seeds {', '.join(map(str, part))})" for name, part in zip("AB", splits[0], strict=True)
         ]
-        out["first"].append(sentence(Row(a=names[0], b=names[1], metric=Metric(k=k), comparison=made[0])))
+        first = Row(a=names[0], b=names[1], metric=Metric(k=k), comparison=made[0])
+        out["first"].append(sentence(beside_chance(results, first)))
     return out
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.words import chip
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.intervals import Interval
+from sage_rlvr.tasks.chance import BELOW, UNKNOWN, Chance, chance_of_tree
 from sage_rlvr.text import escaped
 
 NOT_RUN, SAMPLED = "not run", "sampled"
@@ -22,8 +24,9 @@ CHIPS = (
     f"{NONE}: not compared."
 )
 ROOM = (
-    "Scores at the pass@1 of the arm at temperature 1, means over training seeds. Baselines: their convex hull over arms and "
-    "temperatures, in which a random choice per problem mixes two policies; beyond their highest pass@1, their highest pass@k. "
+    "Scores at the pass@1 of the arm at temperature 1, means over training seeds. Baselines: their best mixture over arms and "
+    "temperatures; beyond their highest pass@1, their highest pass@k. Per completion: a random choice for each completion, with "
+    "the base and a uniform guesser allowed; per problem: a random choice for each problem. "
     "Share of headroom: the gain relative to the distance from the baselines to the oracle, which was trained on right answers. "
     "Log odds: the gain over the baselines.",
 )
@@ -88,12 +91,16 @@ def table(columns: Mapping[str, Callable[[Any], str]], things: Iterable[Any], *n
 def effects(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
     """Rows: arms in this order; columns: second arm and metric. Each cell: outcome, difference, interval."""
     cells: dict[tuple[str, Metric, str], dict[str, list[str]]] = {}
+    chances: dict[tuple[str, Metric, str], str] = {}
     for row in rows:
         key = ("its placebo" if row.why == "placebo" else row.b, row.metric, row.task)
+        chances[key] = "" if row.chance is None else f"\nchance {row.chance:.3f}"
         cells.setdefault(key, {}).setdefault(row.a, []).append(chip(row))
     there = dict.fromkeys(row.a for row in rows)
     arms = dict.fromkeys([*(name for name in names if name in there), *there])
-    heads = (f"vs {rival}\n{metric}" + (f" on {task}" if task else "") for rival, metric, task in cells)
+    heads = (
+        f"vs {rival}\n{metric}" + (f" on {task}" if task else "") + chances[rival, metric, task] for rival, metric, task in cells
+    )
     body = tuple((name, *("\n".join(column.get(name, [NONE])) for column in cells.values())) for name in arms)
     return Table(header=("arm", *heads), rows=body, notes=(CHIPS,))
 
@@ -118,6 +125,7 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
     """Arm, seeds, pass@k with intervals, distinct right completions, best pass@1 at any temperature, raw KL. world: scores on
     another task, without distinct completions and raw KL."""
     here, wanted = found if world is None else found["away"][world], len(found["seeds"])
+    chance = chance_in(found, world or "")
     sampled = {} if world else {row["policy"]: len(row["seeds"]) for row in found.get("sampled", ())}
     columns: Columns = {"arm": lambda row: row["label"]}
     columns["seeds"] = lambda row: (
@@ -125,7 +133,7 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
     )
     for k in found["ks"]:
         columns[f"pass@{k}"] = lambda row, k=k: (  # type: ignore[misc]
-            cell(row["pass"][str(k)]) if "pass" in row else SAMPLED if row["label"] in sampled else NOT_RUN
+            passed(row, k, chance) if "pass" in row else SAMPLED if row["label"] in sampled else NOT_RUN
         )
     if world is None:
         columns[f"distinct in {found['ks'][-1]}"] = lambda row: cell(row.get("distinct"), 1)
@@ -136,24 +144,51 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
     base = [] if here["base"] is None else [base_row(here["base"])]
     arms = [{"label": arm["label"]} | (here["arms"].get(key) or {}) for key, arm in found["arms"].items()]
     made = table(columns, [*base, *arms])
-    return replace(made, notes=(SAMPLES,) * any(SAMPLED in row for row in made.rows))
+    made = with_chance(made, chance, {f"pass@{k}": k for k in found["ks"]})
+    return replace(made, notes=(*(SAMPLES,) * any(SAMPLED in row for row in made.rows), *made.notes))
 
 
-def samples(sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Table]]:
-    """pass@1 and pass@k of the sampled policies of each task, with its title."""
+def chance_in(found: Mapping[str, Any], task: str = "") -> Chance | None:
+    """The chance floor of a summary's task."""
+    return chance_of_tree((found.get(KEY) or {}).get(task))
+
+
+def passed(row: Mapping[str, Any], k: int, chance: Chance | None) -> str:
+    """The cell of a row's pass@k, marked where the policy lies below chance. A row from samples has `n`."""
+    value = row["pass"].get(str(k))
+    shown = cell(value)
+    if chance is None or value is None:
+        return shown
+    tree = value if isinstance(value, Mapping) else {"value": value}
+    mark = chance.below(k, tree["value"], tree.get("high") if "n" in row else None)
+    return f"{shown}\n{BELOW}" if mark else shown
+
+
+def with_chance(made: Table, chance: Chance | None, ks: Mapping[str, int]) -> Table:
+    """The table with a last row of the chance floor, and a note of what guesses. ks: head of a column -> k."""
+    if chance is None:
+        return replace(made, notes=(*made.notes, f"{UNKNOWN[:1].upper()}{UNKNOWN[1:]}."))
+    row = ("chance", *(f"{chance.at(ks[head]):.3f}" if head in ks else "" for head in made.header[1:]))
+    mark = f" {BELOW[:1].upper()}{BELOW[1:]}: a lower pass@k than that." * any(BELOW in cell for row in made.rows for cell in row)
+    return replace(made, rows=(*made.rows, row), notes=(*made.notes, f"Chance: {chance.words}.{mark}"))
+
+
+def samples(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Table]]:
+    """pass@1 and pass@k of the sampled policies of each task of a summary, with its title."""
     out = []
     for task, rows in sampled.items():
+        chance, ks = chance_in(found, task), list(dict.fromkeys((1, min(row["n"] for row in rows))))
         columns: Columns = {"arm": lambda row: row["label"]}
         columns["problems × samples"] = lambda row: (
             f"{row['problems']} × {row['n']}" + f", {len(row['seeds'])} seeds" * (len(row["seeds"]) > 1)
         )
-        for k in dict.fromkeys((1, min(row["n"] for row in rows))):
-            columns[f"pass@{k}"] = lambda row, k=k: cell(row["pass"].get(str(k)))  # type: ignore[misc]
+        for k in ks:
+            columns[f"pass@{k}"] = lambda row, k=k, chance=chance: passed(row, k, chance)  # type: ignore[misc]
         for name in ("no answer", "cut", "undecided"):
             columns[name] = lambda row, name=name: _fraction(row.get(f"{name.replace(' ', '_')}_frac"))  # type: ignore[misc]
         over = "over training seeds for arms with several, else " * any(len(row["seeds"]) > 1 for row in rows)
         note = f"From samples; below each number its 95 % interval {over}over problems and their samples."
-        out.append((f"From samples: {task}", table(columns, rows, note)))
+        out.append((f"From samples: {task}", with_chance(table(columns, rows, note), chance, {f"pass@{k}": k for k in ks})))
     return out
 
 
@@ -172,7 +207,9 @@ def room(found: Mapping[str, Any]) -> Table | None:
     rows = found.get("room") or ()
     columns: Columns = {
         "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"],
-        "score": lambda r: cell(r["own"]), "baselines": lambda r: f"{cell(r['best'])}\n{r['rival']}",
+        "score": lambda r: cell(r["own"]), "chance": lambda r: cell(r.get("chance")),
+        "baselines": lambda r: f"{cell(r['best'])}\n{r['rival']}",
+        "mixture": lambda r: r.get("mixture", "per problem"),  # older summaries have no other
         "tempered base": lambda r: cell(r["power"]), "oracle": lambda r: cell(r["oracle"]),
         "share of headroom": lambda r: "–" if r["share"] is None else f"{r['share']:+.0%}",
         "log odds": lambda r: "–" if r["log_odds"] is None else f"{r['log_odds']:+.2f}",

@@ -16,6 +16,7 @@ from itertools import groupby
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
 from sage_rlvr.results.comparisons import Row, answering
+from sage_rlvr.results.design import BASE
 from sage_rlvr.results.metric import Metric, known_metrics
 from sage_rlvr.results.read import Results, Run
 from sage_rlvr.stats.comparison import (
@@ -28,6 +29,7 @@ from sage_rlvr.stats.comparison import (
     p_text,
     signed,
 )
+from sage_rlvr.tasks.chance import BELOW
 
 REASONS = {
     Reason.ONE_SEED: "one training seed",
@@ -66,13 +68,22 @@ MEANING = (
     f"than pass@k, {DETECTABLE:.0%} of the second arm's mean). Cannot be told: only a larger difference could have been detected."
 )
 ONE_RUN = "One run of each: about these checkpoints, not about methods. "
+ONE_EACH = "one run each"
 MOST = 4  # comparisons in the answer
 TOO_FEW = (Reason.ONE_SEED, Reason.TWO_SEEDS)
 CLAIM = f"A claim about methods needs at least {FEWEST_SEEDS} training seeds per arm; with fewer, only differences are printed."
 OPEN_ENDED = (
-    "If the upper end of an interval on a convex hull equals the arm's score, the gap has no upper bound: the hull may end below "
-    "the arm's pass@1."
+    "If the upper end of an interval against a mixture equals the arm's score, the gap has no upper bound: the mixtures may end "
+    "below the arm's pass@1."
 )
+
+
+def starts(results: Results) -> list[str]:
+    """Which arm is the starting point of which others, one sentence each."""
+    return [
+        f"{', '.join(arms)} {'was' if len(arms) == 1 else 'were'} trained from {start} (the hashes of the weights are equal)."
+        for start, arms in results.starting_points().items()
+    ]
 
 
 def answer(rows: Sequence[Row], results: Results | None = None) -> str:
@@ -82,8 +93,27 @@ def answer(rows: Sequence[Row], results: Results | None = None) -> str:
     if not rows:
         return "Nothing is compared: fewer than two policies were evaluated on the same problems."
     primary = [row for row in rows if row.family == "primary"]
+    asked = () if results is None else results.design.questions
+    if results is not None and primary and asked and all(q.b == BASE for q in asked):
+        return _widened(primary, results.k)
     lost = "" if results is None else _unanswered(rows, results)
     return f"{lost}{_answered(primary)}" if primary else f"{lost}Exploratory: {_answered(rows)}"
+
+
+def _widened(rows: Sequence[Row], k: int) -> str:
+    """The answer of a design that asks only about the base: its pass@k and each arm's, then pass@1."""
+    said = []
+    for some in (groups(row for row in rows if row.metric == Metric(k=n)) for n in (k, 1)):
+        for first, *others in some:
+            ends: dict[str, list[str]] = {}
+            for row in sorted((first, *others), key=lambda row: RANK[outcome(row)]):
+                below = f"; {BELOW}" * row.below[0]
+                ends.setdefault(outcome(row), []).append(f"{row.a} {row.comparison.mean_a:.3f} ({_brief(row)}{below})")
+            level = "" if first.chance is None else f" (chance {first.chance:.3f})"
+            told = "; ".join(f"{word}: {', '.join(names)}" for word, names in ends.items())
+            said.append(f"{first.metric}{level}: {first.b} {first.comparison.mean_b:.3f}; {told}.")
+    once = rows[0].comparison.over == "problems"
+    return f"Did RL widen what the base solves? {ONE_RUN * once}{' '.join(said)}"
 
 
 def _unanswered(rows: Sequence[Row], results: Results) -> str:
@@ -117,9 +147,13 @@ def _no_claim(primary: Sequence[Row]) -> str:
     if not any(map(_read, first)):
         return f"No claim about methods: {first[0].metric} has no value for {'; '.join(row.a for row in first)} ({why})."
     read = [row for row in first if _read(row)]
-    gaps = "; ".join(f"{row.a} against {row.b} {signed(row.comparison.difference.value)}" for row in read[:MOST])
+    gaps = "; ".join(
+        f"{row.a} against {row.b} {signed(row.comparison.difference.value)}{f' ({_who_is_below(row)})' * any(row.below)}"
+        for row in read[:MOST]
+    )
     more = f"; {len(read) - MOST} more" * (len(read) > MOST)
-    return f"No claim about methods ({why}); differences in {first[0].metric}: {gaps}{more}."
+    level = "" if first[0].chance is None else f" ({_level(first[0])})"
+    return f"No claim about methods ({why}); differences in {first[0].metric}{level}: {gaps}{more}."
 
 
 def _first(primary: Sequence[Row]) -> list[Row]:
@@ -147,7 +181,9 @@ def _told(rows: Sequence[Row]) -> str:
         ends: dict[str, list[str]] = {}
         for row in group:
             label = f"{outcome(row)} at {row.metric.bare if shared else f'{row.metric}{_on(row)}'}"
-            ends.setdefault(label, []).append(f"{'' if arm else f'{row.a} '}({numbers(row)})")
+            label += "" if row.chance is None else f", {_level(row)}"
+            below = f"; {_who_is_below(row)}" * any(row.below)
+            ends.setdefault(label, []).append(f"{'' if arm else f'{row.a} '}({numbers(row)}{below})")
         parts = (f"{label}{' ' if arm else ': '}{', '.join(names)}" for label, names in ends.items())
         said.append(f"Against {rival}: {'; '.join(parts)}.")
     head = f"{arm}, {place}, " if arm and place else f"{arm} " if arm else f"{place[:1].upper()}{place[1:]}, " if place else ""
@@ -187,11 +223,12 @@ def sentence(row: Row) -> str:
     """The full comparison as one sentence."""
     c, gap = row.comparison, row.comparison.difference
     head = f"{row.a} vs {row.b}, {row.metric}{_on(row)}: "
+    level = "" if row.chance is None else f"; {_level(row)}{', ' * any(row.below)}{_who_is_below(row)}"
     if not c.known:
         value = f" (difference {signed(gap.value)})" if math.isfinite(gap.value) else ""
-        return f"{head}{End.CANNOT}: {REASONS[c.reason]}{value}{_left_out(row)}."
+        return f"{head}{End.CANNOT}: {REASONS[c.reason]}{value}{level}{_left_out(row)}."
     if gap.width == 0 and gap.value == 0:
-        return f"{head}identical on all {gap.n} {gap.over}."
+        return f"{head}identical on all {gap.n} {gap.over}{level}."
     about = "these checkpoints" if c.over == "problems" else "these methods"
     on = f" on these {c.problems} problems" if c.problems else ""
     ps = f", {p_text(c.p)}" if math.isfinite(c.p) else ""
@@ -202,7 +239,7 @@ def sentence(row: Row) -> str:
         hidden = f"; not significant: {TWO_PROCEDURES[gap.contains(0.0)]}{hidden}"
     covers = f"; mean over pass@1 {row.covers[0]:.3f} to {row.covers[1]:.3f}, the common range" if row.covers else ""
     return (
-        f"{head}{outcome(row)} for {about} ({span(c)} over {gap.n} {gap.over}{on}{ps}{hidden}{covers}{_left_out(row)})."
+        f"{head}{outcome(row)} for {about} ({span(c)} over {gap.n} {gap.over}{on}{ps}{hidden}{covers}{level}{_left_out(row)})."
     )
 
 
@@ -236,11 +273,13 @@ def _firmness(row: Row) -> int:
 def chip(row: Row) -> str:
     """The cell of a table, on a line each: outcome, difference, interval and, if not significant, the detectable difference."""
     gap = row.comparison.difference
-    lines = [outcome(row)] + [signed(gap.value)] * math.isfinite(gap.value)
+    lines = [outcome(row)] + [ONE_EACH] * (row.comparison.over == "problems" and row.comparison.known)
+    lines += [signed(gap.value)] * math.isfinite(gap.value)
     if math.isfinite(gap.width) and gap.width > 0:
         lines.append(f"{signed(gap.low)} to\u00a0{signed(gap.high)}")
     if seen := _seen(row.comparison, "detectable"):
         lines.append(seen.removeprefix("; "))
+    lines += [BELOW] * row.below[0]
     return "\n".join(lines)
 
 
@@ -253,10 +292,13 @@ def line(rows: Sequence[Row], numbers: Callable[[Row], str] | None = None) -> st
     words: dict[tuple[str, str], list[str]] = {}
     for row in sorted(rows, key=lambda row: RANK[outcome(row)]):
         name = f"{row.a} vs {row.b}" if several else row.a
-        said, why = (numbers or _short)(row), "" if row.comparison.known else f" ({REASONS[row.comparison.reason]})"
+        said = "; ".join(filter(None, ((numbers or _short)(row), _who_is_below(row) if several else BELOW * row.below[0])))
+        why = "" if row.comparison.known else f" ({REASONS[row.comparison.reason]})"
         words.setdefault((outcome(row), why), []).append(f"{name} ({said})" if said else name)
     told = "; ".join(f"{word}{why}: {', '.join(names)}" for (word, why), names in words.items())
-    return f"{who}, {first.metric}{_on(first)}: {told}."
+    rival = "" if several or not first.below[1] else f"; {first.b} {BELOW}"
+    level = "" if first.chance is None else f", {_level(first)}{rival}"
+    return f"{who}, {first.metric}{_on(first)}{level}: {told}."
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
@@ -291,7 +333,7 @@ def unread_lines(rows: Sequence[Row]) -> list[str]:
 def cautions(rows: Sequence[Row]) -> list[str]:
     """Remarks that apply to many rows: too few seeds for a claim; intervals that end at the arm's score."""
     few = any(row.comparison.reason in TOO_FEW for row in rows)
-    c = [row.comparison for row in rows if row.metric.at == "hull" and row.comparison.known]
+    c = [row.comparison for row in rows if row.metric.at in ("mixture", "hull") and row.comparison.known]
     ends = any(math.isclose(one.difference.high, one.mean_a, rel_tol=1e-9) for one in c)
     return [CLAIM] * few + [OPEN_ENDED] * ends
 
@@ -358,6 +400,16 @@ def _seen(c: Comparison, what: str, after: str = "") -> str:
     if c.outcome != "tied" or not math.isfinite(c.mde):
         return ""
     return f"; {what} {c.mde:.3f}{after}" if c.mde >= 0.0005 else f"; {what} {c.mde:.1g}{after}"
+
+
+def _level(row: Row) -> str:
+    return f"chance {row.chance:.3f}"
+
+
+def _who_is_below(row: Row) -> str:
+    """ "A below chance", "both below chance"; "" where neither is."""
+    who = [name for name, is_below in zip((row.a, row.b), row.below, strict=True) if is_below]
+    return f"{'both' if len(who) == 2 else who[0]} {BELOW}" if who else ""
 
 
 def _on(row: Row) -> str:

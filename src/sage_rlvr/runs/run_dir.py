@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 LOCK, OWNER, CHECKPOINTS = "lock", "lock.owner.json", "checkpoints"
 DEAD_STEPS = 20  # steps without a single living group, after which a run says so
+FIRST_DEAD_STEPS = 5  # likewise of the first steps of a run, which may have no reward at all
 UNJUDGED_STEPS = 3  # first steps of a run in which no completion could be judged, after which it stops
 UNDECIDED, BY_POLICY = "verifier/undecided_frac", "self_reward/mean"
 
@@ -185,18 +186,33 @@ class RunDir:
             raise DataError(f"{self.path}: no completion of this run could be judged, so there was no training signal. {UNJUDGED}")
 
     def _warn_of_zero_variance(self, row: Mapping[str, Any]) -> None:
-        """Say it once whenever DEAD_STEPS steps in a row had no group with both right and wrong completions."""
+        """Say it once whenever DEAD_STEPS steps in a row had no group with both right and wrong completions, of a run's first steps
+        after FIRST_DEAD_STEPS."""
         self._dead = self._dead + 1 if row.get("reward/zero_variance_frac") == 1 else 0
-        if self._dead == DEAD_STEPS:
-            rewards = {0: ": every reward was 0", 1: ": every reward was 1"}.get(row.get("reward/mean", math.nan), "")
-            self.warn(
-                "zero-variance groups",
-                row["step"],
-                f"step {row['step']}: in the last {DEAD_STEPS} steps no group had two different rewards{rewards}, so every "
-                "advantage was 0 and only the KL term acted. Likely causes: problems that are too hard or too easy, an answer "
-                "format "
-                "that the verifier cannot parse (sage-rlvr verify, sage-rlvr audit), or completions truncated at the length limit",
-            )
+        limit = FIRST_DEAD_STEPS if self._dead == row["step"] + 1 else DEAD_STEPS
+        if self._dead != limit:
+            return
+        rewards = {0: ": every reward was 0", 1: ": every reward was 1"}.get(row.get("reward/mean", math.nan), "")
+        self.warn(
+            "zero-variance groups",
+            row["step"],
+            f"step {row['step']}: in the last {limit} steps no group had two different rewards{rewards}, so every advantage was 0"
+            f"{self._moved_without_signal(row)}. Likely causes: problems that are too hard or too easy, an answer format "
+            "that the verifier cannot parse (sage-rlvr verify, sage-rlvr audit), or completions truncated at the length limit",
+        )
+
+    def _moved_without_signal(self, row: Mapping[str, Any]) -> str:
+        """What steps without a single advantage did, as the end of a sentence."""
+        skip = self.facts["config"].get("updates", {}).get("skip_without_signal", "never")
+        left_out = skip == "always" or (skip == "at_start" and self._dead == row["step"] + 1)
+        if left_out and "advantage/no_signal_frac" in row:  # not on verl
+            return f", and no update was made (updates.skip_without_signal: {skip})"
+        if "kl/to_reference" not in row:
+            return ""
+        return (
+            " and only the KL term acted, whose gradient AdamW scales up to steps of full size, however small it is "
+            "(updates.skip_without_signal)"
+        )
 
     def warn(self, kind: str, step: int, message: str) -> None:
         """A UserWarning of step `step`; the first of each kind is stored in run.json for reports."""

@@ -1,18 +1,27 @@
-"""The convex hull of several arms at all their temperatures, and the difference between a candidate and the hull."""
+"""The best mixtures of several arms at equal pass@1, and the difference between a candidate and them.
+
+    mixture per problem       a coin for each problem decides which policy answers it: straight lines between points of pass@1 and
+                              pass@k, the upper end of their convex hull
+    mixture per completion    a coin for each completion (`stats/mixture.py`): never lower, since pass@k is concave in the
+                              probability of a right completion
+
+Both are compared with a candidate by `compare_hull`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sage_rlvr.stats.comparison import Comparison, outcome_of, paired_seeds
+from sage_rlvr.stats.comparison import Comparison, Level, outcome_of, paired_seeds
 from sage_rlvr.stats.frontier import FrontierPoint, at_temperature
 from sage_rlvr.stats.laws import t_ppf, t_sf
 
+Floats = NDArray[np.float64]
 PRICES = np.geomspace(1e-2, 1e4, 121)  # pass@k per pass@1: beyond the last, pass@1 alone decides
 TINY = 1e-15  # a standard error where seeds do not scatter
 Lines = Sequence[Sequence[FrontierPoint]]  # a frontier per training seed
@@ -29,24 +38,31 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A place on a hull. best: the one or two that answer there; height: their pass@k; price: pass@k given up per pass@1 gained."""
+    """The best mixture at a pass@1. best: its policies; height: its pass@k; price: pass@k given up per pass@1 gained.
+
+    slack: the height of the best mixture is at most `height + slack`."""
 
     best: tuple[Share, ...]
     height: float
     price: float
+    slack: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class AboveHull:
-    """`above_hull`: where the hull was read, and of each training seed the arm's pass@1 and pass@k.
+    """Where the best mixture was found, and pass@1 and pass@k of the arm for each training seed.
 
-    ahead: (points, seeds, 2), how far the arm is ahead of every rival at every temperature, in pass@1 and in pass@k.
+    ahead: (points, seeds, 2), how far the arm is ahead of every rival at every temperature, in pass@1 and in pass@k. mixed: the
+    same of the best mixture per completion and of mixtures near it, (mixtures, seeds, 2); empty for mixtures per problem, whose
+    leads lie between those of their policies. over: what the second axis counts; of one training seed the problems.
     """
 
     place: Place
     pass1: tuple[float, ...]
     arm: tuple[float, ...]
-    ahead: NDArray[np.float64]
+    ahead: Floats
+    mixed: Floats = field(default_factory=lambda: np.zeros((0, 1, 2)))
+    over: Level = "training seeds"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,58 +71,72 @@ class _Point:
 
     rival: int
     temperature: float
-    pass1: float
-    passk: float
-    seeds: NDArray[np.float64]  # (seeds, 2)
-
-    def share(self, weight: float) -> Share:
-        return Share(rival=self.rival, temperature=self.temperature, weight=weight)
-
-    def price(self, other: _Point) -> float:
-        """pass@k given up per pass@1 gained on the way to a point with more pass@1."""
-        return (self.passk - other.passk) / (other.pass1 - self.pass1)
+    seeds: Floats  # (seeds, 2)
 
 
 def _points(rivals: Sequence[Lines]) -> list[_Point]:
-    """Every rival at every temperature that all its seeds were read at."""
+    """Every rival at every temperature at which all its seeds were evaluated."""
     found = []
     for i, lines in enumerate(rivals):
         seen = [{point.temperature: (point.pass1, point.passk) for point in line} for line in lines]
         for t in sorted(set.intersection(*map(set, seen))) if seen else ():
-            seeds = np.array([one[t] for one in seen])
-            pass1, passk = seeds.mean(axis=0).tolist()
-            found.append(_Point(rival=i, temperature=t, pass1=pass1, passk=passk, seeds=seeds))
+            found.append(_Point(rival=i, temperature=t, seeds=np.array([one[t] for one in seen])))
     return found
 
 
 def on_hull(pass1: float, rivals: Sequence[Lines]) -> Place | None:
-    """What rivals reach in pass@k with at least this pass@1; None where none of them was read at one temperature in all its seeds.
+    """The best mixture per problem with at least this pass@1; None where no rival has a temperature that all its seeds share.
 
-    A point is a rival at a temperature, its scores means over all seeds. The hull is the highest line over the points, since a
-    coin per problem may decide which of two answers it. Beyond the highest pass@1 of all it is their highest pass@k, at price 0.
+    A point is a rival at a temperature, its scores means over all seeds. Beyond the highest pass@1 the result is the highest
+    pass@k, at price 0.
     """
     points = _points(rivals)
     return _place(pass1, points) if points else None
 
 
 def _place(pass1: float, points: Sequence[_Point]) -> Place:
-    left, right = ([one for one in points if (one.pass1 >= pass1) is side] for side in (False, True))
-    top = max(right or left, key=lambda one: (one.passk, one.pass1))
-    found = Place(best=(top.share(1.0),), height=top.passk, price=0.0)
-    # a mixture with a point that has more of both is never better than that point; let in, rounding could make it so
-    for one, other in ((one, other) for one in left for other in right if other.passk < one.passk):
-        weight, price = (pass1 - one.pass1) / (other.pass1 - one.pass1), one.price(other)
-        if (height := one.passk - price * (pass1 - one.pass1)) > found.height:
-            best = tuple(end.share(w) for end, w in ((one, 1 - weight), (other, weight)) if w)
-            found = Place(best=best, height=height, price=price)
-    return found
+    means = np.stack([one.seeds.mean(axis=0) for one in points])
+    weights, height, price = best_line(pass1, means[:, 0], means[:, 1])
+    return Place(best=shares(weights, [(one.rival, one.temperature) for one in points]), height=height, price=price)
+
+
+def shares(weights: Floats, names: Sequence[tuple[int, float]]) -> tuple[Share, ...]:
+    """The policies with a weight above 0. names: rival and temperature of each policy."""
+    return tuple(
+        Share(rival=name[0], temperature=name[1], weight=float(w)) for name, w in zip(names, weights, strict=True) if w > 0
+    )
+
+
+def best_line(pass1: float, ones: Floats, heights: Floats) -> tuple[Floats, float, float]:
+    """(weights, height, price) of the mixture of points (J,) with the largest mean height and a mean of `ones` of at least `pass1`.
+
+    One point, or two on either side of `pass1`. Beyond the largest of `ones` it is the highest point, at price 0.
+    """
+    weights, right = np.zeros(len(ones)), np.flatnonzero(ones >= pass1)
+    inside = right if len(right) else np.arange(len(ones))
+    top = int(inside[np.lexsort((ones[inside], heights[inside]))[-1]])
+    height, price, ends = float(heights[top]), 0.0, (top, top, 1.0)
+    left = np.flatnonzero(ones < pass1)
+    if len(left) and len(right):
+        # a mixture with a point that has more of both is never better than that point; let in, rounding could make it so
+        falls = heights[left][:, None] - heights[right]
+        prices = np.where(falls > 0, falls / (ones[right] - ones[left][:, None]), np.inf)
+        found = heights[left][:, None] - prices * (pass1 - ones[left])[:, None]
+        i, j = np.unravel_index(int(found.argmax()), found.shape)
+        if found[i, j] > height:
+            a, b = int(left[i]), int(right[j])
+            height, price, ends = float(found[i, j]), float(prices[i, j]), (a, b, float((pass1 - ones[a]) / (ones[b] - ones[a])))
+    first, second, weight = ends
+    weights[first] += 1 - weight
+    weights[second] += weight
+    return weights, height, price
 
 
 def above_hull(arm: Lines, rivals: Sequence[Lines], temperature: float = 1.0) -> AboveHull | None:
-    """Where an arm at `temperature` stands to the hull of rivals, seed by seed.
+    """An arm at `temperature` and the mixtures per problem of rivals, for each training seed.
 
     arm: a frontier per training seed; rivals: the same of each, paired in order. Place and price are those of the means over the
-    seeds: the best of each seed would take the rivals' noise for height. None where the arm was not read at that temperature.
+    seeds: the best of each seed would take the rivals' noise for height. None where the arm was not evaluated at that temperature.
     """
     own = [home for line in arm if (home := at_temperature(line, temperature)) is not None]
     points = _points(rivals)
@@ -122,27 +152,49 @@ def above_hull(arm: Lines, rivals: Sequence[Lines], temperature: float = 1.0) ->
 
 
 def compare_hull(found: AboveHull, *, level: float = 0.95) -> Comparison:
-    """pass@k of the arm minus the hull at its pass@1, over training seeds; the interval holds also where the hull is steep.
+    """pass@k of the arm minus the best mixture at its pass@1, over training seeds (of one seed over problems); the interval
+    holds also where pass@k is steep.
 
-    The gap is the largest over prices of the least lead, a lead being how far the arm is ahead of one point of the rivals in
-    pass@k + price * pass@1: at the hull's price no rival passes the hull. Low end: of the leads at the hull's price the lowest of
-    Student's low ends, so that "better" is to be ahead of each of them (an intersection-union test: Berger 1982, Technometrics 24,
-    295; no correction among them is needed). High end: over all prices the highest of the lowest high ends, so that "worse" is to
-    be behind at every price; at most the arm's own score. A t interval of the gaps seed by seed would hold the truth in 57 to
-    70 % where the hull is steep or ends, because the noise of pass@1 bends it (lab/pages/results/coverage.md).
+    A lead is how far the arm is ahead of one policy or mixture in pass@k + price * pass@1. The gap is the least lead at the place's
+    price. The mixture is fitted to the same seeds, which favors the rivals, so the two ends come from two procedures:
+
+    low    the lowest of Student's low ends over all policies and mixtures, at the place's price: "better" is to be ahead of each
+           (an intersection-union test: Berger 1982, Technometrics 24, 295; no correction among them is needed).
+    high   cross-fitted: for each seed the rival is the policy that is best on the *other* seeds, so that its noise is not taken
+           for height, with the largest of these policies' errors; the largest over all prices, so that "worse" is to be behind
+           at every price. Single policies alone: a mixture of independently trained policies gains by averaging their noise,
+           which would make identical methods "worse". At most the arm's own score.
+
+    A t interval of the gaps seed by seed would hold the truth in 57 to 70 % where pass@k is steep, because the noise of pass@1
+    moves the place. Error rates of both ends: `python -m lab hull`.
     """
     seeds, prices = found.ahead.shape[1], np.array([found.place.price, 0.0, *PRICES])
-    leads = found.ahead @ np.stack([prices, np.ones_like(prices)])  # (points, seeds, prices)
-    means = leads.mean(axis=1)
-    binding = paired_seeds(leads[int(means[:, 0].argmin()), :, 0], np.zeros(seeds), level=level)
-    value, arm = float(means[:, 0].min()), float(np.mean(found.arm))
+    single = found.ahead @ np.stack([prices, np.ones_like(prices)])  # (points, seeds, prices)
+    every = np.concatenate([single[..., 0], found.mixed @ (found.place.price, 1.0)]) if len(found.mixed) else single[..., 0]
+    means = every.mean(axis=1)
+    binding = paired_seeds(every[int(means.argmin())], np.zeros(seeds), level=level)
+    binding = replace(binding, over=found.over, difference=replace(binding.difference, over=found.over))
+    value, arm = float(means.min()), float(np.mean(found.arm))
     if not binding.known:
         return replace(binding, mean_a=arm, mean_b=arm - value)
-    errors = np.maximum(leads.std(axis=1, ddof=1) / math.sqrt(seeds), TINY)
-    half = float(t_ppf((1 + level) / 2, seeds - 1)) * errors
-    low, high = float((means - half)[:, 0].min()), float((means + half).min(axis=0).max())
-    ts = (means / errors).min(axis=0)
-    t = float(ts[0]) if value > 0 else min(0.0, float(ts.max()))
+    quantile = float(t_ppf((1 + level) / 2, seeds - 1))
+    errors, (apart, scatter) = _error(every), _cross_fitted(single)
+    low, high = float((means - quantile * errors).min()), float((apart + quantile * scatter).max())
+    t = float((means / errors).min()) if value > 0 else min(0.0, float((apart / scatter).max()))
     p = float(2 * t_sf(abs(t), seeds - 1))
-    interval = replace(binding.difference, value=value, low=low, high=max(value, min(high, arm)))
+    interval = replace(binding.difference, value=value, low=min(low, value), high=max(value, min(high, arm)))
     return replace(binding, difference=interval, p=p, outcome=outcome_of(interval, p, level), mean_a=arm, mean_b=arm - value)
+
+
+def _error(leads: Floats) -> Floats:
+    """Standard error of the mean over seeds, the second axis."""
+    return np.maximum(leads.std(axis=1, ddof=1) / math.sqrt(leads.shape[1]), TINY)
+
+
+def _cross_fitted(leads: Floats) -> tuple[Floats, Floats]:
+    """(mean over seeds, error) at every price, from leads (points, seeds, prices): for each seed the lead over the point that has
+    the least mean lead on the other seeds, and the largest error of these points. The scatter between seeds is no error here, since
+    points differ from each other."""
+    best = (leads.sum(axis=1, keepdims=True) - leads).argmin(axis=0)
+    held_out = np.take_along_axis(leads, best[None], axis=0)[0]
+    return held_out.mean(axis=0), np.take_along_axis(_error(leads), best, axis=0).max(axis=0)

@@ -94,6 +94,11 @@ def power_frontier(
     return tuple(one.point(k) for one in reversed(tempered(logps, norms)) if one.known)
 
 
+def power_table(logps: Sequence[ArrayLike], norms: Mapping[float, ArrayLike]) -> dict[float, Floats]:
+    """The probabilities (N,) behind `power_frontier`, at temperature 1 / power."""
+    return {1 / one.power: one.p for one in tempered(logps, norms) if one.known}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reweighted:
     """pass@1 of a policy tempered over whole completions, from its samples: `pass1` is None where `reason` says why not.
@@ -165,6 +170,7 @@ __all__ = [
     "Reweighted",
     "Tempered",
     "power_frontier",
+    "power_table",
     "reweighted",
     "tempered",
 ]

@@ -21,6 +21,7 @@
                                        patterns are read in them
     choices(problem) -> number         how many answers a blind guess chooses among for each right one, or None
     candidates(problem) -> int         how many it chooses among in all, where right ones are counted already
+    golds(problems) -> [text]          their gold answers, for a guesser that knows the golds of the other problems
     worlds {name: task}                of the class: its named worlds, NAME:WORLD of the command line; the bare name is a run's own
     doc(problem) -> {name: text}       a generated problem as a row of a set, for tools that read samples beside their documents
     audit_cases(k) -> [Case or Check]  what an audit asks of the verifier (`sage_rlvr.tasks.checks`)
@@ -33,6 +34,7 @@
     pointer(problem)                   where its reference answer acts and what kind of step it takes, for the teacher `patch`
     where(problem, text)               where a completion acts, and not how, for the teacher `policy`
     leaks(problem, hint) -> bool       whether guidance holds the reference answer
+    first(split, n)                    the first n of problems(split), where making all of them takes long
     draw(split, seed, n, law)          the problems of an evaluation, where they are drawn and not listed
     max_new_tokens -> int              what a completion may take unless somebody says otherwise
     files() -> {name: hash}            of the files it is made of, so that a resume notices others
@@ -156,7 +158,8 @@ def problems_of(task: Any, split: str, seed: int, n: int | None, sampling: str =
     law = getattr(task, "draw", None)
     if law and split != "train":
         return list(law(split, seed, 300 if n is None else n, sampling))
-    return list(task.problems(split)[:n])
+    first = getattr(task, "first", None)
+    return list(task.problems(split)[:n] if n is None or first is None else first(split, n))
 
 
 def limit_of(task: Any) -> int:
@@ -227,6 +230,15 @@ def reference(task: Task, problem: Any) -> str:
     return text
 
 
+def gold_of(task: Task, problem: Any) -> str | None:
+    """The answer that a problem's row or document gives, to be shown; None where it gives none, as Countdown's, of which any right
+    expression is an answer."""
+    found = getattr(problem, "answer", None)
+    if found is None and hasattr(task, "doc"):
+        found = task.doc(problem).get("answer")
+    return None if found is None else str(found) or None
+
+
 def answer_span(task: Task, problem: Any, text: str) -> tuple[int, int] | None:
     """Where a completion's own answer stands in its text: as the task says, else behind the last mark of an answer."""
     own = getattr(task, "answer_span", None)
@@ -290,22 +302,6 @@ def leaks(task: Task, problem: Any, hint: str) -> bool:
     return bool(gold) and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", " ".join(hint.split())) is not None
 
 
-def guess_floor(task: Task, problems: Sequence[Any], k: int, right: Sequence[int] | None = None) -> float | None:
-    """Mean over problems of 1 - (1 - 1/choices)^k: what k blind guesses hit; None where a task says no number of choices.
-
-    right: how many right answers each problem has, where they are counted: then `candidates` alone is asked, if the task has it.
-    """
-    candidates, choices = getattr(task, "candidates", None), getattr(task, "choices", None)
-    if right is not None and candidates is not None:
-        shares = [n / candidates(problem) for n, problem in zip(right, problems, strict=True)]
-    else:
-        found = [choices(problem) for problem in problems] if choices else [None]
-        if None in found:
-            return None
-        shares = [1 / n for n in found]
-    return sum(1 - (1 - share) ** k for share in shares) / len(shares)
-
-
 def fingerprint(task: Task, problems: Sequence[Any]) -> str:
     """Of the problems as they are asked: the task's own, else of their ids and prompts."""
     own = getattr(task, "fingerprint", None)
@@ -365,7 +361,7 @@ def different(blocks: Iterable[Sequence[tuple[Any, str]]], n: int, dry: int) -> 
 
 __all__ = [
     "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "answer_key", "answer_span",
-    "check_members", "code_hash", "different", "fingerprint", "guess_floor", "guided", "hash_of", "leaks", "limit_of",
+    "check_members", "code_hash", "different", "fingerprint", "gold_of", "guided", "hash_of", "leaks", "limit_of",
     "prompt_messages", "prompt_text", "ready", "reference", "replies", "stream", "turns_of", "verdicts", "verifier_hash",
     "words",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import sys
 import threading
 import time
@@ -10,9 +11,10 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, choose_from
 from sage_rlvr.reading import MIB, bounded_memory
 from sage_rlvr.tasks.prompts import PLACEHOLDER, Message, PromptFormat
 from sage_rlvr.tasks.rows import Say, tell
@@ -24,10 +26,21 @@ MEMORY = 1024 * MIB
 LONGEST = 1_000_000  # characters of a chat template
 SECONDS = 10.0  # for one conversation; a template of a published model takes below a millisecond
 AGAIN = 1.0  # seconds; far more than an exception takes to leave the block
+Options = Mapping[str, Any]
+"""chat_template_kwargs of a recipe: variables of the chat template, such as enable_thinking."""
+NO_OPTIONS: Options = MappingProxyType({})
+GIVEN = frozenset(
+    ("messages", "add_generation_prompt", "tools", "documents", "raise_exception", "strftime_now", "namespace", "range")
+)
+"""What transformers and Jinja themselves give to a chat template, beside special tokens."""
 
 
 def fit_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, form: PromptFormat, *, ends: Iterable[int] | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    form: PromptFormat,
+    *,
+    ends: Iterable[int] | None = None,
+    options: Options = NO_OPTIONS,
 ) -> list[str]:
     """Give a tokenizer what it lacks, in place: chat template, pad token, left padding. Returns what changed, in words.
 
@@ -35,7 +48,7 @@ def fit_tokenizer(
     otherwise is one that the model was not trained with (base models of some families carry one): the format's own, which
     ends turns as the tokenizer ends a text, takes its place, because adapters hardly teach a token that was never trained.
     One whose turns end with another of these tokens stays, and that token becomes the tokenizer's end.
-    ConfigError where there is no end token.
+    ConfigError where there is no end token, and for `options` that the template does not read.
     """
     said = []
     if tokenizer.eos_token is None:
@@ -49,8 +62,9 @@ def fit_tokenizer(
         tokenizer.pad_token = tokenizer.eos_token
         said.append(f"the tokenizer had no pad token; {tokenizer.eos_token!r} pads")
     tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "left"  # the latter is what is saved
-    end = end_of_turn(tokenizer, form)
+    end = end_of_turn(tokenizer, form, options)
     if ends is None or end == tokenizer.eos_token:
+        check_options(tokenizer, options)
         return said
     if end is not None and tokenizer.convert_tokens_to_ids(end) in set(ends):
         said.append(
@@ -63,21 +77,26 @@ def fit_tokenizer(
             f"the tokenizer's chat template ends a turn with {end or 'no special token'}, which is not an end token of this model "
             f"a text; that of the format {form.name!r}, which ends with {tokenizer.eos_token!r}, takes its place"
         )
+    check_options(tokenizer, options)
     return said
 
 
-def end_of_turn(tokenizer: PreTrainedTokenizerBase, form: PromptFormat) -> str | None:
+def end_of_turn(tokenizer: PreTrainedTokenizerBase, form: PromptFormat, options: Options = NO_OPTIONS) -> str | None:
     """The special token right behind an assistant's turn, as the chat template writes it; None where there is none."""
     said = form.assistant("Two and two.", "4")
-    whole = render(tokenizer, [*form.messages("2+2?"), {"role": "assistant", "content": said}])
+    whole = render(tokenizer, [*form.messages("2+2?"), {"role": "assistant", "content": said}], options=options)
     tail = tokenizer(whole[whole.rfind(said[-8:]) + 8 :].lstrip(), add_special_tokens=False)["input_ids"][:1]
     token = tokenizer.convert_ids_to_tokens(tail)[0] if tail else None
     special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
     return token if token in special else None
 
 
-def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], opened: bool = False) -> str:
+def render(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], opened: bool = False, options: Options = NO_OPTIONS
+) -> str:
     """Messages by the tokenizer's chat template; opened: with the start of the assistant's turn. ConfigError if it fails.
+
+    options: chat_template_kwargs, as `check_options` admits them.
 
     A template is a program that came with the model: one that takes longer than `SECONDS` or more than `MEMORY`
     bytes is stopped and refused, and one of more than `LONGEST` characters is not even compiled.
@@ -90,7 +109,10 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], open
         )
     try:
         with deadline(SECONDS), bounded_memory(MEMORY):
-            return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened))
+            rendered = tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=opened, **dict(options)
+            )
+            return str(rendered)
     except OutOfTime as error:
         raise ConfigError(
             f"tokenizer {tokenizer.name_or_path!r}: its chat template did not finish one conversation within {SECONDS:g} s; "
@@ -104,6 +126,53 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], open
             "the template "
             "does not support system messages, use rows with complete prompts (data.prompt as_is)"
         ) from error
+
+
+def check_options(tokenizer: PreTrainedTokenizerBase, options: Options) -> None:
+    """ConfigError for a key of chat_template_kwargs that the chat template of the tokenizer does not read."""
+    if not options:
+        return
+    owned = [*inspect.signature(tokenizer.apply_chat_template).parameters, "messages"]
+    if taken := [name for name in options if name in owned]:
+        raise ConfigError(
+            f"chat_template_kwargs.{taken[0]}: an argument that this package sets itself; only variables of the chat template, "
+            "such as enable_thinking, can be set here"
+        )
+    read = variables_of(tokenizer)
+    if unread := [name for name in options if name not in read]:
+        own = sorted(read - GIVEN - set(tokenizer.special_tokens_map))
+        near = choose_from(unread[0], own) if own else "; it reads none: remove the key"
+        raise ConfigError(
+            f"chat_template_kwargs.{unread[0]}: the chat template of tokenizer {tokenizer.name_or_path!r} has no such variable, "
+            f"so the key would change nothing{near}"
+        )
+
+
+def variables_of(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+    """The names that a tokenizer's chat template reads and does not set itself. ConfigError where Jinja cannot parse it."""
+    from jinja2 import Environment, TemplateSyntaxError, meta
+    from jinja2.ext import Extension, loopcontrols
+
+    class Generation(Extension):
+        """The tag {% generation %} of transformers."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    found = set[str]()
+    given = tokenizer.chat_template
+    for template in given.values() if isinstance(given, dict) else [given]:
+        try:
+            with deadline(SECONDS), bounded_memory(MEMORY):
+                parsed = Environment(extensions=[Generation, loopcontrols]).parse(template)
+                found |= meta.find_undeclared_variables(parsed)
+        except (TemplateSyntaxError, OutOfTime, MemoryError, RecursionError) as error:
+            said = str(error) or type(error).__name__
+            raise ConfigError(f"tokenizer {tokenizer.name_or_path!r}: its chat template cannot be parsed ({said})") from error
+    return found
 
 
 class OutOfTime(Exception):
@@ -167,10 +236,8 @@ class Rendered:
         return [] if self.window is None else [i for i, n in enumerate(self.lengths) if n > self.window]
 
     def __str__(self) -> str:
-        lines = []
-        for number, (text, tokens) in enumerate(self.shown):
-            lines += [f"---- prompt {number}: {tokens} tokens", text, "----"]
-        lines.append(f"prompts: {len(self.lengths):,}, {min(self.lengths)} to {max(self.lengths)} tokens")
+        """The lengths and the warnings; the prompt itself stands in a run's opening."""
+        lines = [f"prompts: {len(self.lengths):,}, {min(self.lengths)} to {max(self.lengths)} tokens"]
         if self.window is not None:
             count = len(self.too_long)
             lines.append(f"longer than the window of {self.window}: {count} ({count / len(self.lengths):.1%})")
@@ -185,9 +252,10 @@ def dry_render(
     rows: int = 3,
     *,
     strict: bool = False,
+    options: Options = NO_OPTIONS,
     say: Say = tell,
 ) -> Rendered:
-    """Render what the model will see, say it, and refuse what would spoil a run in silence. Trains and loads nothing.
+    """Render what the model will see, say how long it is, and refuse what would spoil a run in silence. Trains and loads nothing.
 
     ConfigError: no end, pad or chat template; padding on the right; what `check_prompt` refuses; every
     prompt longer than `max_prompt` tokens. Warnings: some prompts too long, unknown tokens, a turn that ends with another token
@@ -197,12 +265,12 @@ def dry_render(
     prompts = [row["prompt"] for row in dataset]
     if not prompts:
         raise DataError("no rows to render")
-    texts = [render(tokenizer, prompt, opened=True) for prompt in prompts]
+    texts = [render(tokenizer, prompt, opened=True, options=options) for prompt in prompts]
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     for prompt, text, tokens in zip(prompts, texts, ids, strict=True):
         check_prompt(tokenizer, prompt, text, tokens)
     shown = list(zip(prompts[:rows], texts[:rows], ids[:rows], strict=True))
-    warned = _doubts(tokenizer, form, shown)
+    warned = _doubts(tokenizer, form, shown, options)
     found = Rendered(tuple((t, len(i)) for _, t, i in shown), tuple(map(len, ids)), max_prompt, tuple(warned.values()))
     say(str(found))
     if strict and "prefix" in warned:
@@ -254,12 +322,15 @@ def check_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Sequence[Message], 
 
 
 def _doubts(
-    tokenizer: PreTrainedTokenizerBase, form: PromptFormat, shown: Sequence[tuple[Sequence[Message], str, list[int]]]
+    tokenizer: PreTrainedTokenizerBase,
+    form: PromptFormat,
+    shown: Sequence[tuple[Sequence[Message], str, list[int]]],
+    options: Options,
 ) -> dict[str, str]:
     found = {}
     for prompt, text, ids in shown:
         said = {"role": "assistant", "content": form.assistant("Two and two.", "4")}
-        whole = render(tokenizer, [*prompt, said])
+        whole = render(tokenizer, [*prompt, said], options=options)
         if not whole.startswith(text) or tokenizer(whole, add_special_tokens=False)["input_ids"][: len(ids)] != ids:
             kept = next((i for i, (a, b) in enumerate(zip(whole, text, strict=False)) if a != b), len(text))
             found["prefix"] = (
@@ -271,7 +342,7 @@ def _doubts(
             found["unknown"] = (
                 f"the prompt has characters outside the tokenizer's vocabulary: {named}, in {text!r:.200}"
             )
-    if (end := end_of_turn(tokenizer, form)) is None:
+    if (end := end_of_turn(tokenizer, form, options)) is None:
         found["end"] = (
             f"the chat template ends an assistant's turn with no special token, the tokenizer's end token is "
             f"{tokenizer.eos_token!r}: a model trained on such turns does not stop; end them with {tokenizer.eos_token!r}"
@@ -350,4 +421,7 @@ def _broken(text: str, specials: Iterable[str]) -> str:
     return text
 
 
-__all__ = ["Rendered", "check_prompt", "dry_render", "encodable", "end_of_turn", "fit_tokenizer", "render"]
+__all__ = [
+    "NO_OPTIONS", "Options", "Rendered", "check_options", "check_prompt", "dry_render", "encodable", "end_of_turn", "fit_tokenizer",
+    "render", "variables_of",
+]  # fmt: skip

@@ -1,18 +1,17 @@
-"""What an audit is made of: cases that a task names, checks with the rows that fail them, and the floors that guessing reaches.
+"""What an audit is made of: cases that a task names and checks with the rows that fail them.
 
 task.audit_cases(k) -> cases (completions of which it is known what they earn) and ready checks -> Audit
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.exact import normalized, number, verify_exact
+from sage_rlvr.verifiers.exact import verify_exact
 from sage_rlvr.verifiers.pool import LIMITS
 from sage_rlvr.verifiers.reasons import Reasons, elsewhere
 
@@ -138,26 +137,6 @@ def duplicates(name: str, rows: Iterable[tuple[str, str, str]]) -> Check:
     return Check(name, total - len(found), total, tuple(found))
 
 
-def uniform_floor(values: int, k: int) -> float:
-    """1 - (1 - 1/values)^k: the chance that one of k guesses, uniform over `values` answers, is right."""
-    return 1 - (1 - 1 / values) ** k
-
-
-def others_floor(golds: Sequence[str], k: int) -> list[bool]:
-    """For each problem: is its gold among the k most frequent golds of the other problems (ties: first come)?
-
-    What a policy scores that knows the golds of such a set and reads no problem.
-    """
-    keys = [str(value) if (value := number(gold)) is not None else normalized(gold) for gold in golds]
-    counts = Counter(keys)
-    hits = {}
-    for place, (key, many) in enumerate(counts.items()):
-        others = [n for other, n in counts.items() if other != key]
-        ahead = sum(n > many - 1 or (n == many - 1 and i < place) for i, n in enumerate(others))
-        hits[key] = many > 1 and ahead < k
-    return [hits[key] for key in keys]
-
-
 def rejected(name: str, said: Sequence[tuple[str, Verdict]], part: bool = False) -> Check:
     """A check of (id, verdict) of wrong answers: good are those that are not right; the note counts the undecided ones.
 
@@ -172,5 +151,5 @@ def rejected(name: str, said: Sequence[tuple[str, Verdict]], part: bool = False)
 
 
 __all__ = [
-    "BAR", "Audit", "Case", "Check", "Finding", "check_of", "duplicates", "others_floor", "rejected", "uniform_floor"
+    "BAR", "Audit", "Case", "Check", "Finding", "check_of", "duplicates", "rejected"
 ]  # fmt: skip

@@ -19,7 +19,8 @@ from typing import ClassVar
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.base import code_hash, hash_of, words
-from sage_rlvr.tasks.checks import Case, Check, duplicates, uniform_floor
+from sage_rlvr.tasks.chance import Chance
+from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.knights_and_knaves import HEADING, Rule, conclusion, identity, judge
 
@@ -263,7 +264,7 @@ class KnightsAndKnaves:
         yield Case("", wrong, "wrong")
         yield duplicates("puzzles that stand once", ((p.problem_id, str(p.statements), p.answer) for p in puzzles))
         for people in sorted(self.people):
-            share = uniform_floor(2**people, k)
+            share = Chance("values", (2.0**-people,)).at(k)
             note = f"1 - (1 - 2^-{people})^{k} = {share:.3f}"
             yield Check(f"guess floor: {people} people, {k} guesses", share * self.count, self.count, note=note)
 

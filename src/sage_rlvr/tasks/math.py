@@ -105,6 +105,10 @@ class MathTask(Asked):
         """How many integers the contest allows; None where it fixes none."""
         return None if self.integers is None else self.integers[1] - self.integers[0] + 1
 
+    def golds(self, problems: Sequence[Problem]) -> list[str]:
+        """Their gold answers."""
+        return [problem.answer for problem in problems]
+
     def fingerprint(self, problems: Sequence[Problem]) -> str:
         """`digest(problems)`."""
         return digest(problems)

@@ -9,7 +9,8 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sage_rlvr.tasks.checks import Case, Check, Finding, Judge, Pairs, duplicates, others_floor, uniform_floor
+from sage_rlvr.tasks.chance import Chance, chance_of_golds
+from sage_rlvr.tasks.checks import Case, Check, Finding, Judge, Pairs, duplicates
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, asked_places, place_in_words
 from sage_rlvr.verifiers.answers import Place
 from sage_rlvr.verifiers.exact import normalized, number, parts, verify_exact
@@ -115,12 +116,12 @@ def _floors(integers: tuple[int, int] | None, golds: Sequence[str], k: int) -> l
     found = []
     if integers is not None:
         values = integers[1] - integers[0] + 1
-        share, name = uniform_floor(values, k), f"guess floor: {k} uniform guesses in {integers[0]}..{integers[1]}"
+        share, name = Chance("values", (1 / values,)).at(k), f"guess floor: {k} uniform guesses in {integers[0]}..{integers[1]}"
         note = f"1 - (1 - 1/{values})^{k} = {share:.3f} of any such problem"
         found.append(Check(name, share * len(golds), len(golds), note=note))
     small = sum((value := number(gold)) is not None and value.denominator == 1 and 0 <= value < k for gold in golds)
     found.append(Check(f"guess floor: the integers 0..{k - 1}", small, len(golds)))
-    hits = sum(others_floor(golds, k))
+    hits = sum(chance_of_golds(golds).hits(k))
     found.append(Check(f"guess floor: the {k} most frequent golds of the other rows", hits, len(golds)))
     return found
 

@@ -29,6 +29,7 @@ from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.reward_model import from_policy, scores_of
 from sage_rlvr.models.scoring import score
 from sage_rlvr.runs import RunDir
+from sage_rlvr.training.opening import announce, decoded, of_optimizer, setting_of
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.reference import frozen
 from sage_rlvr.training.sft import sft_step
@@ -89,7 +90,12 @@ def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, 
     optimizer = Optimizer(model, config.optimizer, config.steps)
     reference = frozen(copy.deepcopy(policy)) if config.loss == "dpo" else None
     newest = resume(run, model, optimizer)
+    begin = newest.step if newest else 0
     key = Key(config.seed).fold("offline")
+    if begin < config.steps:
+        one = read.learned[0] if config.loss == "sft" else read.pairs[0][0]
+        first = decoded(tokens.tokenizer, [*one.prompt, *one.tokens], "first completion with its prompt")
+        announce(progress.note, setting_of(model, **of_optimizer(config.optimizer)), prompt=first, begin=begin)
 
     def take(step: int) -> Metrics:
         if config.loss == "sft":
@@ -101,7 +107,7 @@ def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, 
         return prefer(model, reference, optimizer, tokens, pairs, config.beta, step)
 
     finish = partial(save_policy, model, tokens.tokenizer, out)
-    return run_steps(config, run, progress, newest.step if newest else 0, take, partial(checkpoint, run, model, optimizer), finish)
+    return run_steps(config, run, progress, begin, take, partial(checkpoint, run, model, optimizer), finish)
 
 
 def rows_of_step(key: Key, config: OfflineConfig, step: int, total: int) -> list[int]:

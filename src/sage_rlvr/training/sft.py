@@ -31,6 +31,7 @@ from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.base import Turn
 from sage_rlvr.tasks.countdown import build_tokenizer, render
+from sage_rlvr.training.opening import announce, decoded, of_optimizer, setting_of
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.state import check_replaceable, checkpoint, resume, save_policy
 from sage_rlvr.training.steps import run_steps
@@ -96,13 +97,20 @@ def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     placed(model, config.engine.device)
     optimizer = Optimizer(model, config.optimizer, config.steps)
     newest = resume(run, model, optimizer)
+    begin = newest.step if newest else 0
+
+    def batch(step: int, rows: int) -> tuple[Tensor, Tensor]:
+        return batch_tensors(task.examples("train", seed, step * size, rows), tokens, task.prompt)
 
     def take(step: int) -> dict[str, float]:
-        pairs = task.examples("train", seed, step * size, size)
-        return sft_step(model, optimizer, *batch_tensors(pairs, tokens, task.prompt), step)
+        return sft_step(model, optimizer, *batch(step, size), step)
 
+    if begin < config.steps:
+        ids, counted = batch(0, 1)
+        first = decoded(tokens.tokenizer, ids[0].tolist(), "first example", int(counted.sum()))
+        announce(progress.note, setting_of(model, **of_optimizer(config.optimizer)), prompt=first, begin=begin)
     finish = partial(save_policy, model, tokens.tokenizer, out)
-    return run_steps(config, run, progress, newest.step if newest else 0, take, partial(checkpoint, run, model, optimizer), finish)
+    return run_steps(config, run, progress, begin, take, partial(checkpoint, run, model, optimizer), finish)
 
 
 def _made(config: SftConfig, task: Any) -> tuple[PreTrainedModel, Tokens]:

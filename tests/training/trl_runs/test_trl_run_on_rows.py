@@ -71,7 +71,7 @@ def test_fine_tuning_then_rl_from_the_policy_or_its_adapter(stage: str, sums: Pa
         with pytest.raises(ConfigError, match=r"lora\.rank = 4, alpha = 8: the adapter .* has r = 2, alpha = 4"):
             trl_run.build(other, tmp_path / "other")
     text = "\n".join(said)
-    assert "<start_working_out>" in text and "1+1?" in text and "reference: sft" in text
+    assert "prompt format: sage" in text and "prompts: 8, " in text and "reference: sft" in text
 
 
 def test_the_shipped_policy_is_no_model_for_a_data_set(sums: Path, tmp_path: Path):

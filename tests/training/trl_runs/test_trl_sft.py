@@ -44,7 +44,7 @@ from sage_rlvr.tasks.prompts import FORMATS
 from sage_rlvr.training.trl.run import load
 from sage_rlvr.training.trl.sft import OWNED, build, finetune, run_facts, select, sft_arguments
 
-SILENT = SimpleNamespace(start=lambda **_: None, advance=lambda *_: None)
+SILENT = SimpleNamespace(start=lambda **_: None, advance=lambda *_: None, note=lambda line: None)
 
 
 def quiet(line: str) -> None:
@@ -110,7 +110,7 @@ def same(one: Path, other: Path) -> bool:
 def trained(base: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[FinetuneConfig, Path, list[str]]:
     """A run of four epochs of five steps: (recipe, folder, what was said)."""
     config, folder, said = recipe(base, rows, epochs=4), tmp_path_factory.mktemp("runs") / "sft", []
-    found = run(config, folder, say=said.append)
+    found = run(config, folder, say=said.append, progress=SimpleNamespace(**vars(SILENT) | {"note": said.append}))
     assert (found.step, found.total, found.policy, found.adapter) == (20, 20, folder / "policy", None)
     return config, folder, said
 
@@ -157,7 +157,7 @@ def test_what_is_said_before_the_training(trained: tuple[FinetuneConfig, Path, l
     said = "\n".join(trained[2])
     assert "no chat template" in said and "no pad token" in said
     assert "training rows: 10 of 10; dropped: none" in said
-    assert "<start_working_out>" in said and "---- prompt 0: " in said
+    assert "first row, " in said and " of them learned:" in said and "<start_working_out>" in said
 
 
 def test_only_the_newest_checkpoints_stay_and_all_are_sealed(trained: tuple[FinetuneConfig, Path, list[str]]):
@@ -201,13 +201,13 @@ def test_a_run_that_died_goes_on_and_ends_as_if_it_had_not(base: Path, rows: Pat
 
         cut = tmp_path / f"{name}-cut"
         with pytest.raises(Killed):  # after step 4 is logged and before it is saved: step 2 is the last checkpoint
-            run(config, cut, progress=SimpleNamespace(start=lambda **_: None, advance=die))
+            run(config, cut, progress=SimpleNamespace(start=lambda **_: None, advance=die, note=quiet))
         assert [row["step"] for row in read_metrics(cut)] == [0, 1, 2, 3] and not (cut / "policy").exists()
         torn = cut / "trl" / "checkpoint-4"  # and a kill in the middle of saving step 4
         torn.mkdir(exist_ok=True)
         (torn / "model-00001-of-00002.safetensors").write_bytes(b"half")
         started: dict[str, int] = {}
-        progress = SimpleNamespace(start=started.update, advance=lambda *_: None)
+        progress = SimpleNamespace(start=started.update, advance=lambda *_: None, note=quiet)
         assert run(config, cut, progress=progress).step == 5
         assert started == {"total": 5, "done": 2}
         assert not (torn / "model-00001-of-00002.safetensors").exists()  # what was torn is not sealed with the rest

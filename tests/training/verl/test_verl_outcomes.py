@@ -11,7 +11,7 @@ import pytest
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.training.verl.judge import Judge, Outcomes, logged
-from sage_rlvr.training.verl.problems import Named, export
+from sage_rlvr.training.verl.problems import Named, chosen, export
 from sage_rlvr.training.verl.warned import heard, tell
 from sage_rlvr.verifiers.reasons import ReasonWatch
 
@@ -22,7 +22,8 @@ TEXTS = ("It is 2.", "It is 9.", r"\boxed{2}", f"It is{NO_ANSWER}")
 def folder(tmp_path: Path) -> Path:
     rows = [{"problem": f"{i} and {i}?", "answer": str(2 * i)} for i in (1, 2)]
     (tmp_path / "my.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    export(Named.of(str(tmp_path / "my.jsonl")), tmp_path / "out", talks=True, say=lambda line: None, splits=("train",))
+    named = Named.of(str(tmp_path / "my.jsonl"))
+    export(named, tmp_path / "out", chosen(named.task(), say=lambda line: None, splits=("train",)), talks=True)
     return tmp_path / "out"
 
 

@@ -13,15 +13,19 @@ from sage_rlvr.errors import suggest
 from sage_rlvr.results import stored
 from sage_rlvr.results.comparisons import sides
 from sage_rlvr.results.read import Results
-from sage_rlvr.results.tables import Columns, base_row, table
+from sage_rlvr.results.tables import Columns, base_row, chance_in, table
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.curves import CurveComparison, seed_ks
 from sage_rlvr.stats.frontier import FrontierPoint, GapCurve, at_temperature, gap_curve
 from sage_rlvr.stats.intervals import Interval
+from sage_rlvr.stats.passk import powers
+from sage_rlvr.tasks.chance import Chance
 
 MOST_GAPS = 12  # panels
 Band = tuple[Sequence[int], ArrayLike, ArrayLike, ArrayLike]
 """(ks, mean, low, high), each (K,)."""
+Line = tuple[Sequence[int], Sequence[float]]
+"""(ks, values), each (K,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +95,15 @@ def passk_lines(found: Mapping[str, Any], them: Mapping[str, Policy]) -> dict[st
     return {name: band(curves[name]["pass"] if name in curves else p.passes) for name, p in them.items()}
 
 
+def chance_line(found: Mapping[str, Any], task: str = "") -> Line | None:
+    """The chance floor of a task over k up to the largest of a summary; None where none is known."""
+    chance, samples = chance_in(found, task), [row["n"] for row in found.get("sampled", ()) if row["task"] == task]
+    ks = powers(max(samples or found["ks"]))
+    return None if chance is None else (ks, [chance.at(k) for k in ks])
+
+
 def frontier_of(
-    them: Mapping[str, Policy], base: str, k: int, power: Mapping[str, Any] | None
+    them: Mapping[str, Policy], base: str, k: int, power: Mapping[str, Any] | None, chance: Chance | None = None
 ) -> dict[str, Any] | None:
     """The values of the frontier figure; None if the base has a single temperature."""
     curves = {name: p.frontier for name, p in them.items() if len(p.frontier) > 1}
@@ -101,7 +112,7 @@ def frontier_of(
     arms = {name: (p.passes[1], p.passes[k]) for name, p in them.items() if name != base}
     seeds = {name: p.marks for name, p in them.items() if len(p.marks) > 1}
     known = [(p["pass1"], p["passk"]) for p in (power or {"points": []})["points"] if p["known"]]
-    return {"curves": curves, "arms": arms, "k": k, "seeds": seeds, "power": known}
+    return {"curves": curves, "arms": arms, "k": k, "seeds": seeds, "power": known} | {"chance": chance and chance.at(k)}
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -194,10 +205,12 @@ def _colder(results: Results) -> str:
 # from samples
 
 
-def sampled_curves(sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """pass@k over k of each policy, task by task."""
+def sampled_curves(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """pass@k over k of each policy of a summary, task by task."""
     lines = {task: {row["label"]: band(row["pass"]) for row in rows} for task, rows in sampled.items()}
-    return [{"task": task, "slug": slug(task), "lines": found} for task, found in lines.items()]
+    return [
+        {"task": task, "slug": slug(task), "lines": some, "chance": chance_line(found, task)} for task, some in lines.items()
+    ]
 
 
 def slug(text: str) -> str:

@@ -17,6 +17,7 @@ from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.tables import Table, cell
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
 from sage_rlvr.stats.power import spread
+from sage_rlvr.tasks.chance import Chance
 
 HELD_FIXED = (
     "Intervals over training seeds hold these problems fixed: they cover new training runs of the same methods on these problems, "
@@ -59,7 +60,8 @@ def page_of(
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
     values: dict[str, Any] = {"summary": found, "order": order, "browser": samples.data_of(browsed) if browsed else None}
     values |= {"title": title or design.title[:1].upper() + design.title[1:] or usual, "brief": brief}
-    values |= {"lead": _lead(found, them, sorted({row["task"] for row in sampled}))}
+    values |= {"lead": _lead(found, them, sorted({row["task"] for row in sampled})), "facts": _facts(found, them)}
+    values |= {"starts": words.starts(results)}
     values |= {"samples": samples.about(stores, browsed)}
     values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
     values |= _said(results, rows, found, list(dict.fromkeys([*them, *design.names])))
@@ -69,6 +71,20 @@ def page_of(
 
 # ------------------------------------------------------------------------------------------------------------------
 # words
+
+
+def _facts(found: Mapping[str, Any], them: Mapping[str, Policy]) -> str:
+    """Day of the training, base policy with its size, steps and training seeds."""
+    policy, seeds = found.get("policy") or {}, max((len(p.seeds) for p in them.values()), default=0)
+    model, size = policy.get("model"), policy.get("parameters")
+    said = (
+        f"trained {found['created'][:10]}" if found.get("created") else "",
+        f"base policy: {model}" if model else "",
+        f"{size / 1e6:,.2f} M parameters" if size else "",
+        f"{found['steps']} training steps" if found.get("steps") else "",
+        f"{seeds} training seed{'s' * (seeds > 1)} per arm" if seeds and found["arms"] else "",
+    )
+    return " · ".join(filter(None, said))
 
 
 def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], sampled: Sequence[str]) -> str:
@@ -93,7 +109,7 @@ def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order
     cold = [row for row in rows if row.metric.temperature == PAPER and not row.task]
     power = [row for row in rows if row.why == "power" and row.family != "primary"]
     main = [row for row in rows if row not in cold and row not in power]
-    caveats = words.cautions(rows)
+    caveats, chance = words.cautions(rows), tables.chance_in(found)
     if found["arms"] and results.design.base:
         caveats.append(HELD_FIXED if results.several or results.stored else ONE_SEED)
         caveats += [CHOSEN_HERE] * any(len(row.get("frontier", ())) > 1 for row in found["arms"].values())
@@ -104,7 +120,8 @@ def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order
         "failed": list(found.get("failed", ())), "answer": said,
         "families": words.families(rows), "caveats": caveats, "notes": found["notes"],
         "said": {name: _rows(some, order) for name, some in groups.items()}, "compared": bool(rows),
-        "room": tables.room(found), "gains": [_gain(row) for row in found.get("gains") or ()], "relabelled": _relabelled(found),
+        "room": tables.room(found), "gains": [_gain(row, chance) for row in found.get("gains") or ()],
+        "relabelled": _relabelled(found),
     }  # fmt: skip
 
 
@@ -115,14 +132,16 @@ def _rows(rows: Sequence[Row], order: Sequence[str]) -> dict[str, Any] | None:
     return {"lines": words.lines(rows), "table": tables.effects(rows, order), "sentences": [words.sentence(row) for row in rows]}
 
 
-def _gain(row: Mapping[str, Any]) -> str:
+def _gain(row: Mapping[str, Any], chance: Chance | None) -> str:
     """Whether the interval of Branch minus GRPO excludes the paper's gain."""
+    k = int(row["metric"].partition("@")[2].split()[0])
+    level = "" if chance is None or k == 1 else f"; chance {chance.at(k):.3f}"
     gap, word = row["difference"], "excluded" if row["excluded"] else "not excluded"
     if gap["low"] is None:
         return f"{row['metric']}: {signed(row['gain'])} cannot be tested: too few training seeds."
     inside = f"{signed(gap['value'])}, {100 * gap['level']:g} % interval {signed(gap['low'])} to {signed(gap['high'])}"
     pair = f"{row['a']} minus {row['b']}"
-    return f"{row['metric']}: {signed(row['gain'])} is {word} ({pair} here {inside} over {gap['n']} {gap['over']})."
+    return f"{row['metric']}: {signed(row['gain'])} is {word} ({pair} here {inside} over {gap['n']} {gap['over']}{level})."
 
 
 def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -138,15 +157,17 @@ def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _scores(results: Results, found: Mapping[str, Any], them: Mapping[str, Policy], base: str) -> dict[str, Any]:
-    k, power, sampled = results.k, found["power"], found.get("sampled", ())
+    k, power, sampled, chance = results.k, found["power"], found.get("sampled", ()), tables.chance_in(found)
     alone = dict.fromkeys(row["task"] for row in sampled if row["policy"] not in them)
     apart = {task: [row for row in sampled if row["task"] == task] for task in alone}
     first = [("", tables.scores(found))] if them or results.design.facts else []
     return {
-        "frontier": scores.frontier_of(them, base, k, power), "passk": scores.passk_lines(found, them) if them else None,
-        "power": _power_table(power["points"], k) if power else None, "cold": _cold_table(found, k) if found["cold"] else None,
-        "cold_temperature": PAPER, "tables": [*first, *tables.samples(apart)],
-        "sampled_curves": scores.sampled_curves(apart), "differences": scores.differences(results, base, apart),
+        "frontier": scores.frontier_of(them, base, k, power, chance), "passk": scores.passk_lines(found, them) if them else None,
+        "chance": scores.chance_line(found),
+        "power": _power_table(power["points"], k, chance) if power else None,
+        "cold": _cold_table(found, k) if found["cold"] else None,
+        "cold_temperature": PAPER, "tables": [*first, *tables.samples(found, apart)],
+        "sampled_curves": scores.sampled_curves(found, apart), "differences": scores.differences(results, base, apart),
         "gaps": scores.gaps(results, them, base), "no_gaps": scores.no_gaps(results, them), "support": _support(them, found),
         "away": [(world, tables.scores(found, world)) for world in found["away"]],
     }  # fmt: skip
@@ -157,18 +178,27 @@ def _cold_table(found: Mapping[str, Any], k: int) -> Table:
     cold = found["cold"]
     both = [("base", cold["base"], found["base"])] if cold["base"] else []
     both += [(row["label"], row, found["arms"][key]) for key, row in cold["arms"].items()]
-    rows = [(name, *(cell(at[str(n)]) for n in (1, k) for at in (there, here["pass"]))) for name, there, here in both]
-    return Table(header=("arm", *(f"pass@{n}\nT = {t:g}" for n in (1, k) for t in (PAPER, 1.0))), rows=tuple(rows))
+    chance = tables.chance_in(found)
+    rows = [
+        (name, *(tables.passed({"pass": at}, n, chance) for n in (1, k) for at in (there, here["pass"])))
+        for name, there, here in both
+    ]
+    ks = {f"pass@{n}\nT = {t:g}": n for n in (1, k) for t in (PAPER, 1.0)}
+    return tables.with_chance(Table(header=("arm", *ks), rows=tuple(rows)), chance, ks)
 
 
-def _power_table(points: Sequence[Mapping[str, Any]], k: int) -> Table:
+def _power_table(points: Sequence[Mapping[str, Any]], k: int, chance: Chance | None) -> Table:
     """Power, pass@1 and pass@k, each with the bound of the error of the normalizer."""
 
-    def known(p: Mapping[str, Any], value: str, bound: str) -> str:
-        return f"{p[value]:.3f}\n± {p[bound]:.1g}" if p["known"] else "not available"
+    def known(p: Mapping[str, Any], n: int, value: str, bound: str) -> str:
+        if not p["known"]:
+            return "not available"
+        shown, *mark = tables.passed({"pass": {str(n): p[value]}}, n, chance).split("\n")
+        return "\n".join([shown, f"± {p[bound]:.1g}", *mark])
 
-    rows = tuple((f"{p['power']:g}", known(p, "pass1", "bound1"), known(p, "passk", "boundk")) for p in points)
-    return Table(header=("power", "pass@1", f"pass@{k}"), rows=rows)
+    rows = tuple((f"{p['power']:g}", known(p, 1, "pass1", "bound1"), known(p, k, "passk", "boundk")) for p in points)
+    ks = {f"pass@{n}": n for n in (1, k)}
+    return tables.with_chance(Table(header=("power", *ks), rows=rows), chance, ks)
 
 
 def _support(them: Mapping[str, Policy], found: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING
 
+from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.tasks.checks import Case, Check, Finding
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over, solve, templates
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, solutions, split_of
@@ -162,7 +163,7 @@ def _apart(world: Countdown, drawn: int) -> Check:
 def _floor(problems: Sequence[Problem], k: int) -> Check:
     """k uniform guesses among all well-formed expressions over a problem's numbers."""
     shares = [len(solutions(p)) / expressions_over(p.numbers) for p in problems]
-    floor = sum(1 - (1 - share) ** k for share in shares)
+    floor = sum(Chance("answers", tuple(shares)).hits(k))
     note = f"mean of 1 - (1 - right/expressions)^{k}; one guess hits {sum(shares) / len(shares):.4f}"
     return Check(f"guess floor: {k} uniform expressions", floor, len(problems), note=note)
 

@@ -63,6 +63,7 @@ OWNED = OWNED_BY_BOTH | {
     "steps_per_generation": "updates.minibatches",
     "gradient_accumulation_steps": "updates.micro_batch (or engine.args.per_device_train_batch_size)",
     "remove_unused_columns": "nothing: the reward reads the columns",
+    "chat_template_kwargs": "chat_template_kwargs",
 }
 
 # Where these are left at TRL's defaults nobody would be served; a recipe may say otherwise in engine.args.
@@ -87,6 +88,7 @@ def grpo_arguments(config: TrainConfig, folder: str, world_size: int = 1) -> dic
         | shared_arguments(config, folder, config.updates.per_step)
         | _rollout(config, given, world_size)
         | {"model_init_kwargs": {"dtype": config.engine.dtype}, "remove_unused_columns": False}
+        | ({"chat_template_kwargs": dict(config.chat_template_kwargs)} if config.chat_template_kwargs else {})
         | grpo_config(method_of(config))
         | given
     )

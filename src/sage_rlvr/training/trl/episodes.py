@@ -23,7 +23,7 @@ from sage_rlvr.errors import refuse
 from sage_rlvr.models.episodes import said_in, sample_episodes
 from sage_rlvr.models.policy import Asking, in_messages, load_tokens
 from sage_rlvr.tasks.base import replies, turns_of, verdicts
-from sage_rlvr.tasks.chat import encodable
+from sage_rlvr.tasks.chat import NO_OPTIONS, Options, encodable
 from sage_rlvr.tasks.prompts import FORMATS
 from sage_rlvr.training.model_card import truncated
 from sage_rlvr.training.problems import TaskReward
@@ -46,6 +46,10 @@ class Episodes:
             words = f"problems {other.problem_id!r} and {problem.problem_id!r} have one prompt, by which TRL finds the environment"
             refuse((not same, f"{words}; remove one of them, or set engine.name = loop"))
 
+    def prompt_ids(self, prompt: Any) -> list[int]:
+        """The tokens of a row's prompt."""
+        return list(self.asking(self.known[json.dumps(prompt)]).ids)
+
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """One episode for each prompt of this rank."""
         args, step, tokens = trainer.args, trainer.state.global_step, self.asking.tokens
@@ -65,11 +69,14 @@ class Episodes:
         return {"prompt_ids": asked, "completion_ids": ids, "logprobs": logps, "env_mask": own, "said": said}
 
 
-def episodes_of(reward: TaskReward, prompts: Sequence[Any], tokenizer: PreTrainedTokenizerBase, where: str) -> Episodes:
-    """The rollout function of a recipe whose task has turns; prompts: of its rows."""
+def episodes_of(
+    reward: TaskReward, prompts: Sequence[Any], tokenizer: PreTrainedTokenizerBase, where: str, options: Options = NO_OPTIONS
+) -> Episodes:
+    """The rollout function of a recipe whose task has turns; prompts: of its rows; options: chat_template_kwargs."""
     form = getattr(reward.task, "form", None) or FORMATS["as_is"]
     tokens = replace(load_tokens(where), tokenizer=tokenizer)
-    return Episodes(Asking(reward.task, tokens, form if in_messages(reward.task, tokenizer) else None), prompts, reward.problems)
+    asking = Asking(reward.task, tokens, form if in_messages(reward.task, tokenizer) else None, options)
+    return Episodes(asking, prompts, reward.problems)
 
 
 def environment_of(task: Any, problems: Sequence[Any], tokenizer: PreTrainedTokenizerBase | None = None) -> type:

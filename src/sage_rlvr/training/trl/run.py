@@ -27,7 +27,7 @@ from sage_rlvr.config import DataConfig, LoraConfig, TrainConfig
 from sage_rlvr.config.tasks import format_of
 from sage_rlvr.errors import ConfigError, refuse, suggest
 from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy
-from sage_rlvr.models.policy import in_messages, load_policy, load_tokens
+from sage_rlvr.models.policy import check_plain, in_messages, load_policy, load_tokens
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.tasks.chat import dry_render, fit_tokenizer
@@ -47,6 +47,7 @@ from sage_rlvr.training.trl.callbacks import (
     step_of,
 )
 from sage_rlvr.training.trl.episodes import episodes_of
+from sage_rlvr.training.trl.opening import RECIPE
 from sage_rlvr.training.trl.trainer import SageTrainer
 from sage_rlvr.verifiers.rewards import MathReward
 
@@ -69,6 +70,7 @@ def train(
             "importance ratios are not exact"
         )
     newest, total, updates = newest_checkpoint(folder / CHECKPOINTS), trainer.args.max_steps, config.updates.per_step
+    trainer.note, trainer.changed_in = progress.note, RECIPE
     if run is not None:
         trainer.tell = trainer._watch.tell = run.warn
         trainer._reasons.limit = "rollout.max_new_tokens"
@@ -123,8 +125,12 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
         peft_config=None if base is not None or lora is None else peft_config(lora),
         method=method_of(config),
         **({} if config.base_model is None else {"base_model": config.base_model}),
-        **({"rollout_func": episodes_of(reward, rows["prompt"], tokenizer, where)} if played else {}),
+        **({"rollout_func": episodes_of(reward, rows["prompt"], tokenizer, where, config.chat_template_kwargs)} if played else {}),
     )
+    trainer.updates, skip = config.updates, config.updates.skip_without_signal
+    unable = "fp16 arithmetic" if trainer.args.fp16 else "DeepSpeed" if trainer.is_deepspeed_enabled else ""
+    instead = "set it to never, or train in bf16 without DeepSpeed"
+    refuse((skip != "never" and unable, f"updates.skip_without_signal = {skip}: {unable} takes every optimizer step; {instead}"))
     trainer.objective_may_change = True  # run.json holds the recipe, and --fork alone lets another one go on
     if trainer.accelerator.num_processes != world_size():
         raise ConfigError(
@@ -231,10 +237,14 @@ def rows_and_reward(
         rows = Dataset.from_list([{"prompt": ask(problem), "problem": i} for i, problem in enumerate(problems)])
         reward = TaskReward(task, problems, (int(tokenizer.eos_token_id), *load_tokens(where).eos_ids))
         form = (getattr(task, "form", None) or FORMATS["as_is"]) if talks else None
-    if form is not None:
-        for line in fit_tokenizer(tokenizer, form):
-            say(line)
-        dry_render(tokenizer, rows, form, longest_prompt(where, config.rollout.max_new_tokens), say=say)
+    if form is None:
+        check_plain(task, config.chat_template_kwargs)
+        return rows, reward
+    options = config.chat_template_kwargs
+    for line in fit_tokenizer(tokenizer, form, options=options):
+        say(line)
+    longest = longest_prompt(where, config.rollout.max_new_tokens)
+    dry_render(tokenizer, rows, form, longest, options=options, say=say)
     return rows, reward
 
 

@@ -35,6 +35,7 @@ from sage_rlvr.runs import RunDir, write_json_atomic
 from sage_rlvr.tasks.chat import dry_render, fit_tokenizer, render
 from sage_rlvr.tasks.prompts import PromptFormat
 from sage_rlvr.tasks.rows import DataSource, Say, facts, tell
+from sage_rlvr.training.opening import announce, decoded
 from sage_rlvr.training.state import save_policy
 from sage_rlvr.training.trl.arguments import DEFAULTS as RL_DEFAULTS
 from sage_rlvr.training.trl.arguments import (
@@ -53,6 +54,7 @@ from sage_rlvr.training.trl.callbacks import (
     newest_checkpoint,
     save_trained,
 )
+from sage_rlvr.training.trl.opening import RECIPE, setting_on_trl
 from sage_rlvr.training.trl.run import configured, load, peft_config
 
 ADAPTER = "adapter"  # LoRA: the adapter alone, beside the merged policy
@@ -134,6 +136,9 @@ def finetune(
     finally:
         if shown:
             datasets.enable_progress_bars()
+    if run is not None:
+        setting = setting_on_trl(trainer.model, trainer.args, trainer.accelerator, RECIPE)
+        announce(progress.note, setting, prompt=first_row(trainer), begin=0 if newest is None else 1)
     reached = carry_on(trainer, config, run, newest, progress)
     total = trainer.state.max_steps
     if reached < total:
@@ -176,12 +181,13 @@ def build(config: FinetuneConfig, folder: Path, say: Say = tell) -> SFTTrainer:
     rows = load(config.data, solutions=True, say=say)
     set_seed(config.seed)
     model, tokens = load_policy(_absolute(config.model), config.engine.dtype)
-    for line in fit_tokenizer(tokens.tokenizer, form, ends=tokens.eos_ids):
+    options = config.chat_template_kwargs
+    for line in fit_tokenizer(tokens.tokenizer, form, ends=tokens.eos_ids, options=options):
         say(line)
     agree(model, tokens.tokenizer)
     selected = select(rows, tokens.tokenizer, form, config, say)
     say(str(selected))
-    dry_render(tokens.tokenizer, selected.rows, form, config.max_length // 2, strict=True, say=say)
+    dry_render(tokens.tokenizer, selected.rows, form, config.max_length // 2, strict=True, options=options, say=say)
     set_seed(config.seed)  # the adapter's first weights are drawn from the global generator
     return _Trainer(
         model=model,
@@ -190,6 +196,16 @@ def build(config: FinetuneConfig, folder: Path, say: Say = tell) -> SFTTrainer:
         processing_class=tokens.tokenizer,
         peft_config=None if config.engine.lora is None else peft_config(config.engine.lora),
     )
+
+
+def first_row(trainer: SFTTrainer) -> str:
+    """The first row as it is learned; "" where TRL keeps its tokens elsewhere."""
+    row = trainer.train_dataset[0]
+    if (ids := row.get("input_ids")) is None:
+        return ""
+    labels, mask = row.get("labels"), row.get("completion_mask")  # by the release of TRL
+    learned = sum(label != -100 for label in labels) if labels else None if mask is None else sum(mask)
+    return decoded(trainer.processing_class, ids, "first row", learned)
 
 
 def _absolute(model: str) -> str:
@@ -244,6 +260,8 @@ def select(
         else:
             kept["prompt"].append(row["prompt"])
             kept["completion"].append([turn])
+    if config.chat_template_kwargs:
+        kept["chat_template_kwargs"] = [config.chat_template_kwargs] * len(kept["prompt"])  # where SFTTrainer reads them
     if not kept["prompt"]:
         raise DataError(
             f"{config.data.path}: no training row is left: {dict(dropped)}; relax these filters, or use other rows"
@@ -257,9 +275,10 @@ def _unfit(
     """Why a row is left out; "" for one that stays."""
     if config.numeric_answers and not _NUMBER.fullmatch(row["answer"]):
         return "whose answer is not a number (numeric_answers)"
-    if _tokens(tokenizer, render(tokenizer, row["prompt"], opened=True)) > config.max_length // 2:
+    options = config.chat_template_kwargs
+    if _tokens(tokenizer, render(tokenizer, row["prompt"], opened=True, options=options)) > config.max_length // 2:
         return f"with a prompt of more than {config.max_length // 2} tokens (max_length / 2)"
-    if _tokens(tokenizer, render(tokenizer, [*row["prompt"], turn])) > config.max_length:
+    if _tokens(tokenizer, render(tokenizer, [*row["prompt"], turn], options=options)) > config.max_length:
         return f"with more than {config.max_length} tokens in total (max_length), whose answer would be truncated"
     return ""
 

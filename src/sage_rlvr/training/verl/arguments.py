@@ -26,6 +26,7 @@ from sage_rlvr.training.trl.arguments import not_owned
 from sage_rlvr.training.verl.fields import ACTOR, CLAMP, is_clamped, method_fields
 from sage_rlvr.training.verl.problems import SPLITS
 
+CHAT = "data.apply_chat_template_kwargs"
 ROLLOUT, MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 OPTIMIZER, MICRO = f"{ACTOR}.optim", f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 OWNED = {
@@ -34,6 +35,7 @@ OWNED = {
     "data.train_batch_size": "rollout.prompts_per_step",
     "data.max_response_length": "rollout.max_new_tokens",
     "data.seed": "seed",
+    "data.apply_chat_template_kwargs": "chat_template_kwargs",
     f"{ROLLOUT}.n": "rollout.group_size",
     f"{ROLLOUT}.temperature": "rollout.temperature",
     f"{ROLLOUT}.response_length": "rollout.max_new_tokens",
@@ -71,6 +73,7 @@ NOTES = {
     "overlong": "overlong shaping: computed by this package from the reward; verl's own reward manager dapo is not used",
     "arithmetic": f"arithmetic: bfloat16 over float32 weights, or the value of engine.args.{ACTOR}.fsdp_config.mixed_precision",
     "clamp": CLAMP,
+    "signal": "updates.skip_without_signal: not on verl, which also takes the optimizer steps in which every advantage is 0",
     "frozen": "engine.dtype = bfloat16: verl would cast the adapters to it, so the frozen weights stay float32",
 }
 
@@ -116,7 +119,13 @@ def verl_words(config: TrainConfig, folder: Path, *, template: str | None, longe
     given = flattened(config.engine.args)
     bare = bare_arguments(config)
     method_owns = dict.fromkeys(method_fields(config.method, config.rollout.max_new_tokens), "method")
-    not_owned(bare, OWNED | method_owns | {key: "method, seed and task" for key in bare if key.startswith("sage.")})
+    not_owned(
+        bare,
+        OWNED
+        | method_owns
+        | {key: "method, seed and task" for key in bare if key.startswith("sage.")}
+        | {key: "chat_template_kwargs" for key in bare if key.startswith(f"{CHAT}.")},
+    )
     _check(config)
     fields = (
         _data(config, folder, longest)
@@ -127,6 +136,41 @@ def verl_words(config: TrainConfig, folder: Path, *, template: str | None, longe
         | given
     )
     return [f"{key}={written(value)}" for key, value in fields.items()] + _node(config, folder)
+
+
+def words_of_export(
+    folder: Path, counts: Mapping[str, int], model: str, prompts: Any, *, limit: int, options: Mapping[str, Any]
+) -> list[str]:
+    """The words of a first run on an exported task, by GRPO on one GPU.
+
+    counts: rows by split. prompts: `run.Prompts`. limit: tokens of a completion at most. options: chat_template_kwargs.
+    """
+    batch, rows = min(64, counts["train"]), 8
+    validated = counts.get("validation")
+    fields = {
+        "data.train_files": str(folder / SPLITS["train"]),
+        "data.val_files": str(folder / SPLITS["validation" if validated else "train"]),  # verl does not start without a file
+        **({} if validated else {"trainer.val_before_train": False}),
+        "data.train_batch_size": batch,
+        "data.max_prompt_length": prompts.longest,
+        "data.max_response_length": limit,
+        f"{MODEL}.path": model,
+        **({} if prompts.template is None else {f"{MODEL}.custom_chat_template": prompts.template}),
+        **chat_words(options),
+        f"{ROLLOUT}.name": "vllm",
+        f"{ROLLOUT}.tensor_model_parallel_size": 1,
+        f"{ROLLOUT}.n": rows,
+        f"{ACTOR}.ppo_mini_batch_size": batch,
+        MICRO: rows,
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": rows,
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": rows,
+        "trainer.n_gpus_per_node": 1,
+        "trainer.logger": ["console"],
+        **REWARD,
+        "+sage.task": str(folder),
+        "+sage.method": "grpo",
+    }
+    return [f"{key}={written(value)}" for key, value in fields.items()]
 
 
 def written(value: Any) -> str:
@@ -155,6 +199,7 @@ def notes(config: TrainConfig) -> Iterator[str]:
         "overlong": isinstance(config.method.reward_transform, OverlongShaping),
         "arithmetic": not any("fsdp_config.mixed_precision" in key for key in flattened(config.engine.args)),
         "clamp": is_clamped(config.method.anchor),
+        "signal": config.updates.skip_without_signal != "never",
         "frozen": config.engine.dtype == "bfloat16",
     }
     yield from (NOTES[name] for name, holds in found.items() if holds)
@@ -206,7 +251,13 @@ def _data(config: TrainConfig, folder: Path, longest: int) -> dict[str, Any]:
         "data.max_prompt_length": longest,
         "data.max_response_length": config.rollout.max_new_tokens,
         "data.seed": config.seed,
+        **chat_words(config.chat_template_kwargs),
     }
+
+
+def chat_words(options: Mapping[str, Any]) -> dict[str, Any]:
+    """chat_template_kwargs as fields of verl, whose own mapping there is empty."""
+    return {f"+{CHAT}.{name}": value for name, value in options.items()}
 
 
 def _rollout(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -279,5 +330,6 @@ def command(words: list[str]) -> str:
 
 
 __all__ = [
-    *("MICRO", "OWNED", "REWARD", "bare_arguments", "command", "flattened", "notes", "rows_per_gpu", "verl_words", "written"),
+    *("MICRO", "OWNED", "REWARD", "bare_arguments", "chat_words", "command"),
+    *("flattened", "notes", "rows_per_gpu", "verl_words", "words_of_export", "written"),
 ]

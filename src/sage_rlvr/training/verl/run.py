@@ -14,26 +14,32 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config import TrainConfig, dump
+from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.errors import CheckpointError, ConfigError, SageError, TrainingDiverged
 from sage_rlvr.models.folders import vocabulary_of
 from sage_rlvr.models.policy import Asking, load_tokens
 from sage_rlvr.runs import RunDir, StopFlag
+from sage_rlvr.tasks.chat import NO_OPTIONS, Options
+from sage_rlvr.training.opening import after_first_step, announce, decoded
 from sage_rlvr.training.problems import training_problems, unverified
 from sage_rlvr.training.state import check_replaceable
 from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.verl.arguments import notes, verl_words
 from sage_rlvr.training.verl.convert import save
+from sage_rlvr.training.verl.opening import setting_of_recipe
 from sage_rlvr.training.verl.problems import ECHO, Named, export
+from sage_rlvr.training.verl.state import steps_done
 from sage_rlvr.training.verl.warned import heard
 from sage_rlvr.training.watch import check_vocabulary
 
-FOLDER, LATEST = "verl", "latest_checkpointed_iteration.txt"
+FOLDER = "verl"
 TICK = 0.5  # seconds between two looks at verl and its metrics
 NAMES = {  # ours <- verl's, where both mean the same number; verl's own names stay
     "loss": "actor/loss",
@@ -51,32 +57,59 @@ def train(
     out, folder = run.path / "policy", (run.path / FOLDER).absolute()
     check_replaceable(out)
     check_installed(config.report_to)
-    words = prepare(config, folder, say)
-    begin = steps_done(folder)
+    words, prompt = prepare(config, folder, say)
+    begin = steps_done(folder / "checkpoints")
     run.truncate_metrics(begin)
     if said := unverified(config.method):
         run.warn("reward source", begin, said)
     for line in notes(config):
         say(f"note: {line}")
+    if begin < config.steps:
+        setting, objective = setting_of_recipe(config), config.objective
+        announce(progress.note, setting, objective=objective, prompt=prompt, begin=begin, tell=run.warn)
     progress.start(total=config.steps, done=begin)
-    reached = begin if begin >= config.steps else follow(words, folder, begin, run, progress)
+    reached = begin if begin >= config.steps else follow(words, folder, begin, run, progress, config.method.anchor)
     if reached >= config.steps:
         save(config, folder / "checkpoints" / f"global_step_{config.steps}", out)
     return reached
 
 
-def prepare(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> list[str]:
-    """Write the problems, and return the words of the command. ConfigError for what verl, or a recipe on verl, cannot do."""
+def prepare(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> tuple[list[str], str]:
+    """Write the problems, and return the words of the command and the first prompt.
+
+    ConfigError for what verl, or a recipe on verl, cannot do."""
     check_vocabulary(config.method, vocabulary_of(config.model))
     task, problems = training_problems(config, say)
     tokens = load_tokens(config.model)
+    prompts = prompts_of(task, tokens, problems, options=config.chat_template_kwargs)
+    export(Named(config=dump(config)), folder / "problems", {"train": problems}, talks=prompts.talks)
+    words = verl_words(config, folder, template=prompts.template, longest=prompts.longest)
+    return words, decoded(tokens.tokenizer, prompts.first)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """How verl puts a task's problems to a policy.
+
+    talks: in messages. template: a chat template in place of the tokenizer's, None for its own. longest: tokens of the longest
+    prompt. first: token ids of the first one.
+    """
+
+    talks: bool
+    template: str | None
+    longest: int
+    first: Sequence[int] = ()
+
+
+def prompts_of(
+    task: Any, tokens: Any, problems: Sequence[Any], plain: bool = False, options: Options = NO_OPTIONS
+) -> Prompts:
+    """The prompts of a task's problems. plain: as plain text even if it has messages. options: chat_template_kwargs."""
     own = tokens.tokenizer.chat_template
-    asking = Asking.of(task, tokens)
-    longest = max(len(asking(problem).ids) for problem in problems)
-    named, talks = Named(config=dump(config)), asking.form is not None
-    export(named, folder / "problems", talks=talks, say=lambda line: None, splits=("train",))
+    asking = Asking(task, tokens, None) if plain else Asking.of(task, tokens, options=options)
+    ids = [asking(problem).ids for problem in problems]
     template = plain_template(tokens) if asking.form is None else None if own else asking.form.chat_template
-    return verl_words(config, folder, template=template, longest=longest)
+    return Prompts(asking.form is not None, template, max(map(len, ids)), ids[0])
 
 
 def plain_template(tokens: Any) -> str:
@@ -84,13 +117,7 @@ def plain_template(tokens: Any) -> str:
     return ("{{ bos_token }}" if tokens.opening else "") + ECHO
 
 
-def steps_done(folder: Path) -> int:
-    """The steps of verl's newest checkpoint; 0 without one."""
-    latest = folder / "checkpoints" / LATEST
-    return int(latest.read_text()) if latest.is_file() else 0
-
-
-def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: Any) -> int:
+def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: Any, anchor: Anchor | None = None) -> int:
     """Run verl to its end, a row of metrics.jsonl for each of its own. Returns the steps of its newest checkpoint.
 
     ConfigError with verl's refusal, TrainingDiverged if a gradient was not finite, CheckpointError with the place of its
@@ -110,19 +137,21 @@ def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: An
         try:
             while verl.poll() is None and not stopped:
                 time.sleep(TICK)
-                read, seen = take(rows, read, run, progress), heard(said, seen, run)
+                read, seen = take(rows, read, run, progress, anchor), heard(said, seen, run)
                 stopped = bool(stop)
         finally:
             end(verl)
-    take(rows, read, run, progress)
+    take(rows, read, run, progress, anchor)
     heard(said, seen, run)
     if verl.returncode and not stopped:
         raise failed(said)
-    return steps_done(folder)
+    return steps_done(folder / "checkpoints")
 
 
-def take(rows: Path, read: int, run: RunDir, progress: Any) -> int:
-    """Log what verl has written since the first `read` bytes; the bytes that are read now. A line without its end waits."""
+def take(rows: Path, read: int, run: RunDir, progress: Any, anchor: Anchor | None = None) -> int:
+    """Log what verl has written since the first `read` bytes; the bytes that are read now. A line without its end waits.
+
+    anchor: of the method, whose guide's dose is printed behind the first step."""
     if not rows.is_file():
         return read
     with open(rows, "rb") as file:
@@ -133,6 +162,8 @@ def take(rows: Path, read: int, run: RunDir, progress: Any) -> int:
         row = our_row(json.loads(line))
         run.log(row)
         progress.advance(row["step"] + 1, row)
+        if row["step"] == 0:
+            after_first_step(progress.note, anchor, row)
     return read + len(whole)
 
 
@@ -170,4 +201,4 @@ def end(verl: subprocess.Popen[bytes]) -> None:
             verl.wait(10)
 
 
-__all__ = ["FOLDER", "follow", "our_row", "prepare", "steps_done", "train"]
+__all__ = ["FOLDER", "Prompts", "follow", "our_row", "prepare", "prompts_of", "train"]

@@ -5,7 +5,7 @@
 No line of verl's loss is copied and no forward pass is added. The driver reads what the workers left in TransferQueue (old and
 reference log-probs, entropies), writes the reference back once, in float32, and every mini-batch and epoch of the update
 reads that: q is fixed by construction. With `Flat` nothing is written. Noise and schedules are functions of sage.seed, of verl's
-global step and of a row's number (`batch.Order`), so a resume needs no state but that of a method's parts.
+global step and local update, and of a row's number (`batch.Order`), so a resume needs no state but that of a method's parts.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import refuse
 from sage_rlvr.tasks.base import answer_id
-from sage_rlvr.training.verl.batch import Order, Shaped, credited, shaped, signals_of, step_metrics
+from sage_rlvr.training.opening import after_first_step
+from sage_rlvr.training.verl import INSTALL
+from sage_rlvr.training.verl.batch import Order, Shaped, credited, key_of_update, shaped, signals_of, step_metrics
 from sage_rlvr.training.verl.fields import ESTIMATOR
 from sage_rlvr.training.verl.judge import Outcomes
 from sage_rlvr.training.verl.objective import Objective
+from sage_rlvr.training.verl.opening import note, open_training
 from sage_rlvr.training.verl.state import check_objective, folder_of_step, restore_parts, save_state
 from sage_rlvr.training.verl.warned import tell
 from sage_rlvr.training.watch import GuideWatch
@@ -88,7 +91,7 @@ def check_layout(base: type) -> None:
     found = {name: [*inspect.signature(getattr(base, name)).parameters][1:] for name in SEAMS if hasattr(base, name)}
     other = [name for name, wanted in SEAMS.items() if found.get(name, [None])[: len(wanted)] != wanted]
     which = f"verl {verl.__version__}: {base.__name__}.{', '.join(other)}"
-    refuse((other, f"{which} is not structured as in 0.9; install verl>=0.9,<0.10"))
+    refuse((other, f"{which} is not structured as in 0.9; {INSTALL}"))
 
 
 def sage_trainer(base: type) -> type:
@@ -120,7 +123,11 @@ class Shaping(Trainer):  # type: ignore[misc]
         self.sage_outcomes = Outcomes(None if folder is None else Path(str(folder)), ReasonWatch(tell, limit=limit))
         self._asked: dict[str, int] = {}
         self._held: tuple[list[str], Order, Signals, Shaped | None] | None = None
-        print(f"sage: {self.sage_objective.words}", flush=True)
+        note(self.sage_objective.words)
+
+    def on_train_begin(self) -> None:
+        open_training(self, lambda key: OmegaConf.select(self.config, key))
+        super().on_train_begin()
 
     def _next_train_batch(self, *args: Any, **kwargs: Any) -> Any:
         batch = super()._next_train_batch(*args, **kwargs)
@@ -166,6 +173,11 @@ class Shaping(Trainer):  # type: ignore[misc]
 
     # ---- ours alone
 
+    @property
+    def _key(self) -> Key:
+        """Of the noise of this update: verl's `step` counts its local updates before each."""
+        return key_of_update(self.sage_objective.seed, getattr(self, "local_trigger_step", 0))
+
     def _hold(self, batch: Any) -> tuple[Order, Signals, TensorDict]:
         """Read the batch, and keep it for the advantages. The last is verl's own, not padded."""
         found = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
@@ -181,7 +193,7 @@ class Shaping(Trainer):  # type: ignore[misc]
         """Overwrite ref_log_prob in TransferQueue; with Flat only measure."""
         anchor = self.sage_objective.anchor
         order, signals, found = self._hold(batch)
-        made = shaped(anchor, signals, self.global_steps - 1, self.total_training_steps, Key(self.sage_objective.seed))
+        made = shaped(anchor, signals, self.global_steps - 1, self.total_training_steps, self._key)
         self._held = (list(batch.keys), order, signals, made)
         if not is_flat(anchor.guide):
             reference = order.back(anchor_logps(signals.ref_logps, made.log_q))
@@ -189,6 +201,8 @@ class Shaping(Trainer):  # type: ignore[misc]
             fields = TensorDict({"ref_log_prob": nested}, batch_size=len(batch))
             tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
         self.sage_watch.see(self.global_steps - 1, made.metrics)
+        if self.global_steps == 1:
+            after_first_step(note, anchor, made.metrics)
         metrics.update(made.metrics)
 
     def _credit(
@@ -203,7 +217,7 @@ class Shaping(Trainer):  # type: ignore[misc]
             None if made is None else made.log_q,
             self.global_steps - 1,
             self.total_training_steps,
-            Key(self.sage_objective.seed),
+            self._key,
             self.sage_parts,
         )
         self.sage_parts = worth.state

@@ -1,0 +1,42 @@
+"""The chance floor that an evaluation keeps; of older ones computed again where the task makes its problems of their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from sage_rlvr.errors import SageError
+from sage_rlvr.evaluation.record import Record
+from sage_rlvr.tasks import known_task
+from sage_rlvr.tasks.chance import Chance, chance_of, chance_of_tree
+
+KEY = "chance"  # in the meta of a record, the facts of a store, and a summary
+
+
+def chance_of_record(record: Record) -> Chance | None:
+    """The floor on the problems of a record; None where neither the record nor its task has one."""
+    meta = record.meta
+    if KEY in meta:
+        return chance_of_tree(meta[KEY])
+    right = list(map(len, next(iter(record.logps.values()))))
+    return _again(str(meta.get("world", {}).get("name", "")), list(map(str, meta["problem_ids"])), right)
+
+
+def chance_of_store(facts: Mapping[str, Any], problems: Sequence[str]) -> Chance | None:
+    """The floor on the problems of a store. facts: of the store; problems: their ids."""
+    return chance_of_tree(facts[KEY]) if KEY in facts else _again(str(facts["identity"]["task"]), problems)
+
+
+def _again(name: str, ids: Sequence[str], right: Sequence[int] | None = None) -> Chance | None:
+    """The floor of the task of that name; None for a task that is unknown here or draws other problems than these."""
+    task = known_task(name)
+    with suppress(SageError, KeyError, ValueError):  # rows that are not here, ids of another world
+        if getattr(task, "integers", None) is not None:  # the contest's range, wherever the rows lie
+            return chance_of(task, [None] * len(ids))
+        if hasattr(task, "problem_of"):
+            return chance_of(task, [task.problem_of(one.partition(" #")[0]) for one in ids], right)
+        if task is not None and not hasattr(task, "draw"):
+            rows = {problem.problem_id: problem for problem in task.problems("test")}
+            return chance_of(task, [rows[one.partition(" #")[0]] for one in ids])
+    return None

@@ -1,0 +1,100 @@
+"""The chance floor of pass@k: the share of problems that k guesses solve, so that pass@k with k > 1 is read against a level.
+
+The only code that computes the floor. Records, sample stores and summaries keep its tree, so their readers need no task.
+
+    answers   guesses uniform over the well-formed answers of a problem: 1 - (1 - share of right answers)^k
+    values    guesses uniform over the values that an answer can take: 1 - (1 - 1 / values)^k
+    golds     the k most frequent golds of the other problems, for tasks that can list neither (ties: first come)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from sage_rlvr.verifiers.exact import normalized, number
+
+Law = Literal["answers", "values", "golds"]
+WORDS: Mapping[Law, str] = {
+    "answers": "k guesses, uniform over the well-formed answers",
+    "values": "k guesses, uniform over the values of the answer",
+    "golds": "the k most frequent golds of the other problems as guesses",
+}
+BELOW = "below chance"
+UNKNOWN = "no chance floor known"
+SLACK = 1e-9  # sums in another order must not put a guesser below itself
+
+
+@dataclass(frozen=True)
+class Chance:
+    """A guesser on a set of problems. each: per problem the share of guesses that are right; under "golds" the number of guesses
+    up to the right one, 0 where none of them is."""
+
+    law: Law
+    each: tuple[float, ...]
+
+    def hits(self, k: int) -> list[float]:
+        """Per problem the probability that one of k guesses is right."""
+        if self.law == "golds":
+            return [float(0 < rank <= k) for rank in self.each]
+        return [1 - (1 - share) ** k for share in self.each]
+
+    def at(self, k: int) -> float:
+        """pass@k of the guesser, mean over the problems."""
+        return sum(self.hits(k)) / len(self.each)
+
+    def below(self, k: int, value: float, high: float | None = None) -> bool:
+        """Whether a pass@k is lower than the guesser's. high: of samples the upper end of the interval, which then decides, since
+        the samples of a guesser lie below the floor half of the time; None for exact values."""
+        bound = value if high is None or not math.isfinite(high) else high
+        return bound < self.at(k) - SLACK
+
+    def tree(self) -> dict[str, Any]:
+        """Strict JSON."""
+        return asdict(self) | {"each": list(self.each)}
+
+    @property
+    def words(self) -> str:
+        """What guesses, in words."""
+        return WORDS[self.law]
+
+
+def chance_of_tree(tree: Mapping[str, Any] | None) -> Chance | None:
+    """Inverse of `Chance.tree`; None for None. Raises ValueError for any other tree."""
+    if tree is None:
+        return None
+    law, each = tree["law"], tuple(float(one) for one in tree["each"])
+    if law not in get_args(Law) or not each or not all(one >= 0 for one in each):
+        raise ValueError(f"chance: law {law!r} over {len(each)} problems is no chance floor")
+    return Chance(law, each)
+
+
+def chance_of(task: Any, problems: Sequence[Any], right: Sequence[int] | None = None) -> Chance | None:
+    """The guesser of a task on these problems; None where the task has neither a number of choices nor golds.
+
+    right: how many right answers each problem has, where they are counted: `candidates` then suffices."""
+    candidates, choices, golds = (getattr(task, name, None) for name in ("candidates", "choices", "golds"))
+    if candidates is not None and right is not None:
+        return Chance("answers", tuple(n / candidates(problem) for n, problem in zip(right, problems, strict=True)))
+    found = [choices(problem) for problem in problems] if choices else [None]
+    if found and None not in found:
+        return Chance("answers" if candidates else "values", tuple(1 / n for n in found))
+    return chance_of_golds(golds(problems)) if golds else None
+
+
+def chance_of_golds(golds: Sequence[str]) -> Chance:
+    """A guesser that knows the golds of the other problems and reads no problem."""
+    keys = [str(value) if (value := number(gold)) is not None else normalized(gold) for gold in golds]
+    counts = Counter(keys)
+    ranks = {}
+    for place, (key, many) in enumerate(counts.items()):
+        others = [n for other, n in counts.items() if other != key]
+        ahead = sum(n > many - 1 or (n == many - 1 and i < place) for i, n in enumerate(others))
+        ranks[key] = ahead + 1 if many > 1 else 0
+    return Chance("golds", tuple(float(ranks[key]) for key in keys))
+
+
+__all__ = ["BELOW", "UNKNOWN", "Chance", "chance_of", "chance_of_golds", "chance_of_tree"]

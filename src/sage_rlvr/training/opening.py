@@ -1,0 +1,180 @@
+"""What a run prints before step 1 and after it, the same on every engine and in a script with `SageTrainer`.
+
+    objective                                        what is optimized: `Method.describe()`
+    135 M parameters, float32 on cpu with 1 of 2 threads (engine.threads), lr 1e-4 constant
+    first prompt, 49 tokens: ...                     decoded from the token ids, so that it is what is trained on
+    after step 1: Branch: q != 1 at 21.3 % of the tokens, clamped at 4.0 %, mean q 1.0213
+
+An engine calls `announce` when all that can fail before step 1 has passed, and `after_first_step` with the metrics of step 1. A run
+that continues prints the second line only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.guides import factors, is_flat
+from sage_rlvr.models.devices import is_there
+from sage_rlvr.training.watch import ACTIVE, CLAMPED
+
+LARGE, RATE = 20_000_000, 1e-5  # parameters and learning rate above which full fine-tuning gets a warning
+MEAN_Q, GAP = "guide/q_mean", "sampler/logp_gap_max"
+WIDE_GAP = 0.1  # nats; rounding in float32 stays below 1e-3
+LONGEST = 2000  # characters of a prompt that are printed
+Note = Callable[[str], None]
+Tell = Callable[[str, int, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where and how a run trains. parameters, trained: of the policy, and those of them that an optimizer step moves.
+
+    dtype: of the weights, in words. device: cpu, cuda, mps, or workers in words. lr, schedule: of the optimizer, in words.
+    idle: how many GPUs this machine has beside those in use. threads_by, device_by: where to change the two.
+    """
+
+    parameters: int | None
+    trained: int | None = None
+    dtype: str
+    device: str
+    lr: float
+    schedule: str
+    idle: int = 0
+    threads_by: str = "engine.threads"
+    device_by: str = "engine.device: auto"
+    lr_by: str = "optimizer.lr"
+
+    @property
+    def line(self) -> str:
+        """The setting in one line."""
+        size = [] if self.parameters is None else [f"{short(self.parameters)} parameters"]
+        if self.trained is not None and self.parameters is not None and self.trained < self.parameters:
+            size.append(f"{short(self.trained)} of them trained")
+        found = ", ".join([*size, f"{self.dtype} on {self.device}{self._threads}", f"lr {rate(self.lr)} {self.schedule}"])
+        if not self.idle:
+            return found
+        more = "a GPU is there and unused" if self.idle == 1 else f"{self.idle} GPUs are there and unused"
+        return f"{found}; {more} ({self.device_by})"
+
+    @property
+    def _threads(self) -> str:
+        if self.device != "cpu":
+            return ""
+        used, there = torch.get_num_threads(), cores()
+        return f" with {used} of {there} threads ({self.threads_by})" if used < there else f" with {used} threads"
+
+    @property
+    def warning(self) -> str:
+        """What is to be known of the learning rate; empty for a small model, for adapters, and for a usual rate."""
+        size = self.parameters or 0
+        if size <= LARGE or self.lr <= RATE or self.trained not in (None, size):
+            return ""
+        return (
+            f"{self.lr_by} = {rate(self.lr)} with full fine-tuning of {short(size)} parameters: a rate above {rate(RATE)} moves "
+            f"a pretrained model of this size far from its start within a few steps. Set {self.lr_by} to 1e-6, or train adapters "
+            "(LoRA)"
+        )
+
+
+def setting_of(model: Any, **more: Any) -> Setting:
+    """The setting of a loaded model; more: what `Setting` has besides."""
+    counts = [(int(getattr(p, "ds_numel", p.numel())), p.requires_grad) for p in model.parameters()]
+    device = more.pop("device", None) or next(model.parameters()).device.type
+    found = {
+        "parameters": sum(n for n, _ in counts),
+        "trained": sum(n for n, moves in counts if moves),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "device": device,
+        "idle": idle(device),
+    }
+    return Setting(**found | more)
+
+
+def of_optimizer(plan: Any) -> dict[str, Any]:
+    """The learning rate of a recipe's `OptimizerConfig`, in the fields of `Setting`."""
+    warmup = f", warm-up {plan.warmup_steps}" if plan.warmup_steps else ""
+    return {"lr": plan.lr, "schedule": f"{plan.schedule}{warmup}"}
+
+
+def idle(device: str, used: int = 1) -> int:
+    """GPUs of this machine beside the `used` ones of a run on `device`."""
+    there = torch.cuda.device_count() if is_there("cuda") else int(is_there("mps"))
+    return max(0, there - (0 if device == "cpu" else used))
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def short(count: int) -> str:
+    """856 k, 135 M, 1.54 B."""
+    size, name = (1e9, "B") if count >= 1e9 else (1e6, "M") if count >= 1e6 else (1e3, "k")
+    return f"{count / size:.3g} {name}"
+
+
+def rate(value: float) -> str:
+    """1e-4, 2.5e-5."""
+    digits, power = f"{value:.2e}".split("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
+
+
+def decoded(tokenizer: Any, ids: Sequence[int], what: str = "first prompt", learned: int | None = None) -> str:
+    """The text of token ids, special tokens included, with their count. learned: how many of them are trained on.
+
+    White space at the end, which nobody would see, is escaped: a prompt that ends with a line end shows it as \\n.
+    """
+    plain = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor
+    text = str(plain.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]}\n[... {len(text) - LONGEST:,} characters ...]\n{text[-LONGEST // 2 :]}"
+    some = "" if learned is None else f", {learned} of them learned"
+    head = f"{what}, {len(ids)} tokens{some}:"
+    body = text.rstrip()
+    lines = (body + repr(text[len(body) :])[1:-1]).split("\n")
+    return f"{head} {lines[0]}" if len(lines) == 1 else "\n".join([head, *(f"  {line}".rstrip() for line in lines)])
+
+
+def announce(
+    note: Note, setting: Setting, *, objective: str = "", prompt: str = "", begin: int = 0, tell: Tell | None = None
+) -> None:
+    """Print the opening, and with `tell`, which is as `RunDir.warn`, warn of the learning rate.
+
+    prompt: as of `decoded`. begin: finished steps; a run that continues prints its setting only.
+    """
+    for line in (objective, setting.line, prompt) if begin == 0 else (setting.line,):
+        if line:
+            note(line)
+    if tell is not None and setting.warning:
+        tell("learning rate", begin, setting.warning)
+
+
+def after_first_step(note: Note, anchor: Anchor | None, metrics: Mapping[str, float]) -> None:
+    """Print the guide's dose in step 1, and the gap between sampler and trainer where it is wide."""
+    found = [dose(anchor, metrics), gap(metrics)]
+    if any(found):
+        note(f"after step 1: {'; '.join(filter(None, found))}")
+
+
+def dose(anchor: Anchor | None, metrics: Mapping[str, float]) -> str:
+    """What a guide does to the tokens of a step; empty without one. Thresholds in nats differ in effect between vocabularies."""
+    if anchor is None or anchor.is_off or is_flat(anchor.guide) or ACTIVE not in metrics:
+        return ""
+    names = " * ".join(type(part).__name__ for part in factors(anchor.guide))
+    clamped = f", clamped at {metrics[CLAMPED]:.1%}" if CLAMPED in metrics else ""
+    return f"{names}: q != 1 at {metrics[ACTIVE]:.1%} of the tokens{clamped}, mean q {metrics[MEAN_Q]:.4f}"
+
+
+def gap(metrics: Mapping[str, float]) -> str:
+    """The gap between the log-probs of sampler and trainer; empty where it is rounding of float32."""
+    found = metrics.get(GAP, 0.0)
+    return f"log-probs of sampler and trainer differ by up to {found:.2g} nats ({GAP})" if found > WIDE_GAP else ""
+
+
+__all__ = ["Setting", "after_first_step", "announce", "decoded", "idle", "of_optimizer", "setting_of"]

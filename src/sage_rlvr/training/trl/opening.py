@@ -1,0 +1,86 @@
+"""What `SageTrainer` prints at `train()`: `sage_rlvr.training.opening`, of a trainer of TRL, in a recipe's run and in a script."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from sage_rlvr.core.describe import anchor_lines, described_on_engine
+from sage_rlvr.training.opening import Setting, announce, decoded, idle, setting_of
+
+SCRIPT = {"threads_by": "torch.set_num_threads", "lr_by": "learning_rate", "device_by": "use_cpu=False, accelerate launch"}
+RECIPE = {"threads_by": "engine.threads", "lr_by": "optimizer.lr", "device_by": "engine.args.use_cpu, accelerate launch"}
+"""Where a setting is changed: in the arguments of a script, or in a recipe."""
+
+
+def to_stderr(line: str) -> None:
+    """A line above transformers' progress bar, if there is one."""
+    tqdm.write(line, file=sys.stderr)
+
+
+def open_training(trainer: Any, resumed: Any) -> None:
+    """Print the opening of `trainer`, on the first rank alone. resumed: what `train` was given as resume_from_checkpoint."""
+    if not trainer.is_world_process_zero():
+        return
+    begin = steps_before(resumed)
+    prompt = "" if begin else first_prompt(trainer)
+    setting = setting_on_trl(trainer.model, trainer.args, trainer.accelerator, trainer.changed_in)
+    announce(trainer.note, setting, objective=objective(trainer), prompt=prompt, begin=begin, tell=trainer.tell)
+
+
+def steps_before(resumed: Any) -> int:
+    """The optimizer steps behind a checkpoint-N; 1 for one of another name, 0 without one."""
+    if not resumed:
+        return 0
+    number = Path(str(resumed)).name.rpartition("-")[2]
+    return int(number) if number.isdigit() else 1
+
+
+def setting_on_trl(model: Any, args: Any, accelerator: Any, changed_in: dict[str, str]) -> Setting:
+    """The setting of a model under TRL's arguments, for RL and fine-tuning. changed_in: `SCRIPT` or `RECIPE`."""
+    kind, ranks = accelerator.device.type, accelerator.num_processes
+    half = "bfloat16" if args.bf16 else "float16" if args.fp16 else ""
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    name = args.lr_scheduler_type.value  # transformers makes an enum of it
+    warmup = f", warm-up {args.warmup_steps:g}" if args.warmup_steps else ""
+    return setting_of(
+        model,
+        dtype=f"{dtype} weights and {half} arithmetic" if half and half != dtype else dtype,
+        device=kind if ranks == 1 else f"{kind} in {ranks} processes",
+        idle=idle(kind, max(ranks, args.n_gpu)),
+        lr=args.learning_rate,
+        schedule=f"{'constant' if name == 'constant_with_warmup' else name}{warmup}",
+        **changed_in,
+    )
+
+
+def objective(trainer: Any) -> str:
+    """The method's description; with a guide on TRL's own loss the KL term that the guide shapes."""
+    if trainer.method is not None:
+        return described_on_engine(trainer.method)
+    args = trainer.args
+    loss = f"TRL's loss: loss_type {args.loss_type}, scale_rewards {args.scale_rewards}, beta {args.beta:g}"
+    if trainer.anchor is None:
+        return loss
+    return "\n".join([f"{loss}, KL estimator {trainer.anchor.estimator}", *anchor_lines(trainer.anchor)])
+
+
+def first_prompt(trainer: Any) -> str:
+    """The first prompt of the training rows, by TRL's own tokenization; "" where only a rollout knows its tokens."""
+    row = next(iter(trainer.train_dataset))
+    prompt, seen = row["prompt"], {"image", "images"} & set(row)
+    play, many = getattr(trainer, "rollout_func", None), getattr(trainer, "environment_factories", None)
+    if play is not None:
+        asked = getattr(play, "prompt_ids", None)  # of `episodes.Episodes`
+        ids = None if asked is None else asked(prompt)
+    elif seen or many is not None or not hasattr(trainer, "_tokenize_prompts"):
+        ids = None
+    else:
+        ids = trainer._tokenize_prompts([prompt])[0][0]
+    return "" if ids is None else decoded(trainer.processing_class, ids)
+
+
+__all__ = ["RECIPE", "SCRIPT", "open_training", "setting_on_trl", "to_stderr"]
