@@ -179,7 +179,7 @@ def test_the_node_of_this_package_is_the_method(tmp_path: Path) -> None:
     words += ["+sage.method=rloo", "+sage.method.beta=0.1", "+sage.guide=branch", "+sage.guide.ratio=0.3"]
     method = dump(verl(tmp_path, words)[0])["method"]
     assert (method["base"]["name"], method["base"]["beta"], method["guide"]["ratio"]) == ("rloo", 0.1, 0.3)
-    alone, findings = verl(tmp_path, [word for word in words if "method" not in word])
+    _, findings = verl(tmp_path, [word for word in words if "method" not in word])
     assert findings["sage.guide"].kind == "no counterpart"
 
 
