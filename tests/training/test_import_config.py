@@ -174,6 +174,15 @@ python3 -m verl.trainer.main_ppo \
     assert "other arguments" in findings["custom_reward_function.path"].said
 
 
+def test_the_node_of_this_package_is_the_method(tmp_path: Path) -> None:
+    words = ["actor_rollout_ref.model.path=owner/policy", "trainer.total_training_steps=3", "actor_rollout_ref.rollout.n=2"]
+    words += ["+sage.method=rloo", "+sage.method.beta=0.1", "+sage.guide=branch", "+sage.guide.ratio=0.3"]
+    method = dump(verl(tmp_path, words)[0])["method"]
+    assert (method["base"]["name"], method["base"]["beta"], method["guide"]["ratio"]) == ("rloo", 0.1, 0.3)
+    _, findings = verl(tmp_path, [word for word in words if "method" not in word])
+    assert findings["sage.guide"].kind == "no counterpart"
+
+
 def test_ppo_of_verl_is_not_silently_grpo(tmp_path: Path) -> None:
     words = ["actor_rollout_ref.model.path=owner/policy", "trainer.total_training_steps=3", "actor_rollout_ref.rollout.n=2"]
     _, findings = verl(tmp_path, [*words, "algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=True"])

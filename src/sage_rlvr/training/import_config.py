@@ -584,13 +584,15 @@ class _Verl(_Source):
 
     def _method(self) -> Any:
         """The method of `+sage.method` as written; else the one whose fields fit."""
-        if "sage.method" in self.given:
-            return self.given["sage.method"]
+        if (own := self._node("method")) is not None:
+            return own | ({} if (guide := self._node("guide")) is None else {"guide": guide})
         named, normalized = self.read("algorithm.adv_estimator"), self.read("algorithm.norm_adv_by_std_in_grpo")
         advantage = SPELLED.get(named, GroupNormalized)() if normalized or named != "grpo" else GroupCentered()
         if named not in SPELLED:
             why = f"recipes on verl have {' and '.join(SPELLED)}; this recipe trains with {type(advantage).__name__}"
             self.lost["algorithm.adv_estimator"] = why
+        if "sage.guide" in self.given:
+            self.lost["sage.guide"] = "a guide of verl's own loss; set method.guide in the recipe"
         if self.read("algorithm.use_kl_in_reward"):
             self.lost["algorithm.use_kl_in_reward"] = (
                 "verl divides this KL by the group's standard deviation; see placement: reward of dr_grpo and rloo"
@@ -612,6 +614,14 @@ class _Verl(_Source):
         wanted = {key: self.read(key) for key in method_fields(METHODS["grpo"](), limit)}
         parts = ((SequenceMean(), TokenMean(), budget), (advantage,), anchors)
         return method_tree(_fitting(_candidates(clips, *parts, **more), lambda method: method_fields(method, limit), wanted))
+
+    def _node(self, kind: str) -> dict[str, Any] | None:
+        """+sage.method=rloo +sage.method.beta=0.1 as {name: rloo, beta: 0.1}; None without it."""
+        place = f"sage.{kind}"
+        if (named := self.given.get(place)) is None:
+            return None
+        options = {key.removeprefix(f"{place}."): value for key, value in self.given.items() if key.startswith(f"{place}.")}
+        return {**({"name": named} if isinstance(named, str) else named), **options}
 
     def forward(self, config: TrainConfig) -> dict[str, Any]:
         words = verl_words(config, Path("."), template=None, longest=0)
