@@ -22,6 +22,7 @@ COMMANDS = {
     "register": "lab.register.command:Register",
     "designs": "lab.register.command:Designs",
     "floor": "lab.floor:Floor",
+    "no-reward": "lab.no_reward:NoReward",
 }
 
 

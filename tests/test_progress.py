@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -101,3 +102,36 @@ def test_silent_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     quiet.advance(3, {"loss": 1.0})
     quiet.close()
     assert quiet.first == 1 and capsys.readouterr() == ("", "")
+
+
+def test_the_first_line_of_long_work_comes_before_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "FIRST_S", 0.05)
+    console = Console(file=io.StringIO(), force_terminal=False, width=120)
+    bar = Bar(console, "eval", 300)
+    bar.soon.join(5)
+    assert console.file.getvalue() == "eval 0/300, time left unknown\n"  # type: ignore[attr-defined]
+    bar.close()
+    quick = Console(file=io.StringIO(), force_terminal=False, width=120)
+    bar = Bar(quick, "eval", 2)
+    bar.update(2)
+    bar.close()
+    bar.soon.join(5)
+    assert quick.file.getvalue() == "eval 2/2, done\n"  # type: ignore[attr-defined]
+
+
+def test_work_without_steps_says_what_it_does_while_it_lasts() -> None:
+    told: list[str] = []
+    heard = threading.Event()
+
+    def say(text: str) -> None:
+        told.append(text)
+        if len(told) == 2:
+            heard.set()
+
+    with progress.reporting(say, "report: reading", first=0.01, every=0.01):
+        assert heard.wait(5)
+    assert told[0] == "report: reading (0 s so far)"
+    before = len(told)
+    with progress.reporting(say, "quick", first=60.0):
+        pass
+    assert len(told) == before

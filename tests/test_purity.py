@@ -23,6 +23,7 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "extras": set(),
     "parent": set(),
+    "paths": set(),
     "text": set(),
     "reading": {"errors"},
     "runs": {"reading", "errors"},
@@ -31,16 +32,18 @@ LAYERS: dict[str, set[str]] = {
     "core": {"registry", "errors"},
     "methods": {"core", "registry", "errors"},
     "verifiers": {"registry", "errors"},
-    "tasks": {"plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
+    "tasks": {"paths", "plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
     "stats": {"reading", "errors"},
-    "recipes": {"plugins", "reading", "registry", "errors"},
+    "recipes": {"paths", "plugins", "reading", "registry", "errors"},
     "signatures": {"registry"},
     "schema": {"plugins", "recipes", "registry", "signatures", "errors"},
     "testing": {"core", "schema", "errors"},
     "progress": {"text"},
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
     "models": {"plugins", "registry", "config", "core", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
-    "training": {"config", "core", "methods", "models", "plugins", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
+    "training": {
+        *("config", "core", "methods", "models", "paths", "plugins", "reading", "recipes", "runs", "tasks", "verifiers", "errors"),
+    },
     "evaluation": {
         *("config", "core", "methods", "models", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
         *("plugins", "reading", "errors"),
@@ -50,7 +53,7 @@ LAYERS: dict[str, set[str]] = {
     "render": {"results", "runs", "stats", "text", "errors"},
     "experiments": {
         *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "render", "results", "runs", "stats"),
-        *("plugins", "reading", "tasks", "training", "errors"),
+        *("paths", "plugins", "reading", "tasks", "training", "errors"),
     },
     "api": {
         *("config", "core", "evaluation", "experiments", "models", "progress", "recipes", "registry", "render", "results"),

@@ -1,7 +1,7 @@
 """sage-rlvr: exploration in RLVR, from objectives to honest comparisons, on plain torch, TRL and verl.
 
     import sage_rlvr
-    run = sage_rlvr.train("maxrl", steps=40)             also: sft, offline, evaluate, compare, report, sweep, demo
+    run = sage_rlvr.train("maxrl", steps=40)             also: sft, offline, evaluate, compare, report, sweep, demo, push
     sage_rlvr.evaluate(run)
     sage_rlvr.sage(sage_rlvr.grpo(beta=0.05), sage_rlvr.Branch("p80"))      methods, guides, and @sage_rlvr.guide for your own
 
@@ -27,7 +27,7 @@ from sage_rlvr.extras import advice
 from sage_rlvr.registry import HOMES, declared, registry_of
 
 _HERE = Path(__file__).parent
-_JOBS = ("Comparison", "Evaluation", "Run", "compare", "demo", "evaluate", "offline", "report", "sft", "sweep", "train")
+_JOBS = ("Comparison", "Evaluation", "Run", "compare", "demo", "evaluate", "offline", "push", "report", "sft", "sweep", "train")
 _HOME = {
     **dict.fromkeys(_JOBS, "sage_rlvr.api"),
     **dict.fromkeys(("Anchor", "Banded", "Guide", "Method", "objective", "shape"), "sage_rlvr.core"),

@@ -30,6 +30,13 @@ class Told:
         return ": ".join(part for part in (source, "" if typed else ".".join(self.place)) if part) + self.problem
 
 
+UNJUDGED = (
+    "The reward function or verifier returns None or undecided, takes longer than its limit (task.seconds), or ends its process. "
+    "Test it on one completion (sage-rlvr verify), then fix it or raise the limit"
+)
+"""Causes of undecided completions, and the next step."""
+
+
 class SageError(ValueError):
     """Base class of all errors of this package. told: the problems of a configuration with their places, if known."""
 

@@ -59,7 +59,8 @@ def use(path: str | Path) -> str:
     twin = next((other for other in _loaded if other.name == file.name), None)
     if twin is not None:
         raise ConfigError(f"plugin {file}: {twin} is loaded and has the same file name, which runs record; rename one")
-    read_bytes(file, error=ConfigError, advice=f"pass the path of a Python file as --plugin {path}")
+    advice = f"{path} was looked for in {file.parent}: plugins of a recipe start at its folder, --plugin at the working directory"
+    read_bytes(file, error=ConfigError, advice=advice)
     digest = source_sha256(file)
     _loaded[file] = digest
     known = os.environ.get(VARIABLE, "").split(os.pathsep)

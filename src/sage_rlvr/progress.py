@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from sage_rlvr.text import visible
 
 SHOWN = {"loss": "loss", "reward/mean": "reward", "kl/to_reference": "KL", "guide/q_mean": "q", "policy/entropy": "H"}
 NEWEST = 32  # intervals that count for the time left
+FIRST_S = 2.0  # before long work prints its first line
 
 
 def quiet_libraries() -> None:
@@ -123,8 +125,28 @@ def noted(metrics: Mapping[str, float]) -> str:
     return "  ".join(f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics)
 
 
+@contextmanager
+def reporting(say: Callable[[str], None], what: str, first: float = FIRST_S, every: float = 20.0) -> Iterator[None]:
+    """Say what goes on, and for how long, while work without countable steps takes longer than `first` seconds."""
+    done, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        wait = first
+        while not done.wait(wait):
+            say(f"{what} ({time.monotonic() - began:.0f} s so far)")
+            wait = every
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 class Bar:
-    """A bar in a terminal; elsewhere a line every `every` seconds and at the end."""
+    """A bar in a terminal; elsewhere a line after FIRST_S seconds, then every `every` seconds, and at the end."""
 
     def __init__(self, console: Console, label: str, total: int, done: int = 0, every: float = 15.0) -> None:
         self.console, self.label, self.total, self.every = console, label, total, every
@@ -139,6 +161,13 @@ class Bar:
         self.rich = Progress(*columns, console=console, disable=not console.is_terminal)
         self.task = self.rich.add_task(label, total=total, completed=done, note="")
         self.rich.start()
+        self.soon = threading.Timer(FIRST_S, self._first)  # the first step may take minutes
+        self.soon.daemon = True
+        if self.rich.disable and done < total:
+            self.soon.start()
+
+    def _first(self) -> None:
+        self.console.print(f"{self.label} {self.pace.done}/{self.total}, time left unknown", soft_wrap=True)
 
     def update(self, done: int, note: str = "") -> None:
         """The bar at `done`, with the time left and a note behind it."""
@@ -147,11 +176,13 @@ class Bar:
         self.rich.update(self.task, completed=done, note=f"{words}  {note}")
         if self.rich.disable and (done >= self.total or time.monotonic() - self.last >= self.every):
             self.last = time.monotonic()
+            self.soon.cancel()
             line = f"{self.label} {done}/{self.total}, {words}  {note}".rstrip()
             self.console.print(line, soft_wrap=True)
 
     def close(self) -> None:
         """Leave the bar on the screen."""
+        self.soon.cancel()
         self.rich.stop()
 
 

@@ -18,6 +18,7 @@ import yaml
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, Told, choose_from, nearest, short, suggest
+from sage_rlvr.paths import ROW_SUFFIXES, Place, anchored
 from sage_rlvr.reading import read_text
 from sage_rlvr.registry import registry_of
 
@@ -27,9 +28,7 @@ FAMILIES = ("countdown", "paper", "designs", "repair", "knights", "steps", "word
 SHORT = ("countdown", "designs")  # families whose recipes are also known by the stem of their file
 DEFAULT_TASK = "countdown"
 ROWS = "rows"  # the family whose base.yaml has the settings for a file of rows
-ROW_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 METHODS = "methods"  # the file of a family that names methods
-Place = tuple[str, ...]
 
 
 class Tree(dict):  # type: ignore[type-arg]
@@ -156,12 +155,25 @@ class Recipe:
     def __str__(self) -> str:
         return str(self.file) if not self.above else self.name
 
+    @property
+    def settings(self) -> list[str]:
+        """Of a method by name the line that says whose settings it gets, as a comment of YAML."""
+        family = self.file.parent.name
+        pretrained = ", those for a pretrained model, because the task is a file of rows" if family == ROWS else ""
+        return [f"# settings: {family}/{self.file.stem}{pretrained}"] if self.above else []
+
 
 def _folder(family: str) -> Path:
     """Where a family of recipes lies: inside the installed package, or in the repository's recipes/."""
     package = Path(__file__).resolve().parent
     inside = package / "assets" / "recipes"
     return (inside if inside.is_dir() else package.parents[1] / "recipes") / family
+
+
+def is_shipped(file: Path) -> bool:
+    """Whether a file is a recipe of this package, whose paths start at the working directory."""
+    folder = file.resolve().parent
+    return folder == _folder("").resolve() or (folder.parent == _folder("").resolve() and folder.name in FAMILIES)
 
 
 def shipped(*families: str) -> dict[str, Path]:
@@ -251,10 +263,12 @@ def _method_on(task: str, method: str) -> Recipe:
         family, above, file = "", Tree(), find(task)
     elif task.endswith(ROW_SUFFIXES):
         family, above, file = ROWS, Tree({"task": {"name": "jsonl", "file": task}}, {("task",): "--task"}), None
+    elif (generator := task.removeprefix("reasoning_gym:")) and generator != task:
+        family, above, file = ROWS, Tree({"task": {"name": "reasoning_gym", "dataset": generator}}, {("task",): "--task"}), None
     else:
         raise ConfigError(
-            f"--task {task!r}: no settings to train with{choose_from(task, families)}; or pass a recipe whose settings are used "
-            f"(.yaml), or a file of rows ({', '.join(ROW_SUFFIXES)})"
+            f"--task {task!r}: no settings to train with{choose_from(task, families)}; or reasoning_gym:NAME, a recipe whose "
+            f"settings are used (.yaml), or a file of rows ({', '.join(ROW_SUFFIXES)})"
         )
     if file is None and (own := _folder(family) / f"{method}.yaml").is_file():
         return Recipe(own.stem if family == DEFAULT_TASK else f"{family}-{own.stem}", own)
@@ -264,7 +278,7 @@ def _method_on(task: str, method: str) -> Recipe:
         near = nearest(method, known)
         hint = f"did you mean {near!r}?" if near else f"`{suggest('methods')}` lists all"
         raise ConfigError(f"{method!r}: unknown method; {hint}{registry_of('method').own}")
-    stem = found.name if file is None and not above else f"{Path(task).stem}-{method}"
+    stem = found.name if file is None and not above else f"{Path(task).stem.replace(':', '-')}-{method}"
     return Recipe(stem, found.file if file is None else file, merge(above, found.above))
 
 
@@ -373,26 +387,46 @@ def copy(name: str, to: Path) -> Path:
 
 
 def load(path: str | Path | Recipe, overrides: Iterable[tuple[str, str]] = (), task: str | None = None) -> Tree:
-    """Read a recipe, merge the file its `base:` names (one level), load its `plugins:`, apply `--a.b value` edits.
+    """Read a recipe, merge it over the file that its `base:` names (which may have a base too), load the `plugins:` of each, apply
+    `--a.b value` edits.
 
     path: a YAML file, the name of a shipped one, or of a method, or what `locate` has found. overrides: pairs such as
     ("optimizer.lr", "3e-5"); the value is a YAML scalar or flow collection. task: whose settings a method by name is given, see
     `locate`. Nothing is decoded yet.
     Raises ConfigError for a missing, oversized or malformed file and for a malformed override.
     """
-    found = path if isinstance(path, Recipe) else locate(path, task)
-    tree = read(found.file)
-    base = tree.pop("base", None)
-    if base is not None:
-        tree = _inherit(found.file, base, tree)
-    use_plugins(tree, found.file)
-    if found.above:
-        for key in found.above:  # a method in the place of another one, of which nothing stays
-            tree.pop(key, None)
-        tree = merge(tree, found.above)
+    tree = _over_its_bases(path if isinstance(path, Recipe) else locate(path, task))
     for key, text in overrides:
         tree = override(tree, key, text)
     return tree
+
+
+def _over_its_bases(found: Recipe, below: tuple[Path, ...] = ()) -> Tree:
+    """The tree of a recipe with its bases, the plugins of each loaded. below: the files whose bases have led here."""
+    tree = read(found.file)
+    base = tree.pop("base", None)
+    if base is not None:
+        tree = _inherit(found.file, base, tree, (*below, found.file))
+    use_plugins(tree, found.file)
+    if not found.above:
+        return tree
+    for key in found.above:  # a method in the place of another one, of which nothing stays
+        tree.pop(key, None)
+    return merge(tree, found.above)
+
+
+def resolved(tree: Tree) -> Tree:
+    """The tree with absolute paths, each seen from where it was written (`sage_rlvr.paths` has the rule)."""
+
+    def start(place: Place) -> Path | None:
+        written = next((place[:n] for n in range(len(place), -1, -1) if place[:n] in tree.origins), None)
+        source = "" if written is None else tree.origins[written]
+        if source.startswith("--") or source.endswith("=") or not source:
+            return Path.cwd()
+        file = Path(source.rpartition(":")[0])
+        return None if is_shipped(file) else file.parent
+
+    return Tree(anchored(dict(tree), (), start), tree.origins)
 
 
 def use_plugins(tree: Tree, path: Path) -> None:
@@ -408,17 +442,15 @@ def use_plugins(tree: Tree, path: Path) -> None:
         plugins.use(path.parent / file)
 
 
-def _inherit(path: Path, base: Any, tree: Tree) -> Tree:
+def _inherit(path: Path, base: Any, tree: Tree, below: tuple[Path, ...]) -> Tree:
     spot = tree.origins.get(("base",), str(path))
     if not isinstance(base, str):
-        raise ConfigError(f"{spot}: base = {base!r}: expected the name of a YAML file in the same folder")
+        raise ConfigError(f"{spot}: base = {base!r}: expected a YAML file in the same folder, or the name of a recipe")
     found = locate(base, folder=path.parent)
-    parent = load(found) if found.above else read(found.file)
-    if "base" in parent:
-        raise ConfigError(
-            f"{spot}: base = {base!r} has a base of its own ({parent['base']!r}); one level of inheritance is allowed. "
-            f"Write the settings of {parent['base']!r} into {base!r}"
-        )
+    if found.file.resolve() in [file.resolve() for file in below]:
+        circle = " -> ".join(file.name for file in (*below, found.file))
+        raise ConfigError(f"{spot}: base = {base!r}: the bases form a circle ({circle}); remove one of these `base:` lines")
+    parent = _over_its_bases(found, below)
     if "world" not in tree and {"task", "data"} & tree.keys():
         parent.pop("world", None)  # other problems than those of the base recipe
     return merge(parent, tree)

@@ -57,6 +57,9 @@ HOMES = {
 }  # kind: module and name of its registry, imported when it is first asked for
 
 
+CALLED = ("signals", "rewards", "seen", "batch", "log_ratio", "log_ratios", "key")  # what parts are called with
+
+
 class UnknownPart(ConfigError, KeyError):
     """A name without a registry entry, entry point or plugin."""
 
@@ -68,7 +71,8 @@ class Registry(MutableMapping[str, P], Generic[P]):
 
     kind: the noun of messages ("guide"), a key of `HOMES`. remember: whether a function that is registered makes parts,
     which then know their call (`call_of`), so that a configuration can be written down again. check: refuses a class whose
-    declaration alone shows that it cannot work; given what messages call it ("guide 'late'"), and the class.
+    declaration alone shows that it cannot work; given what messages call it ("guide 'late'"), and the class. form: what such a
+    class declares, in words.
     """
 
     def __init__(
@@ -78,8 +82,9 @@ class Registry(MutableMapping[str, P], Generic[P]):
         *,
         remember: bool = True,
         check: Callable[[str, Any], object] | None = None,
+        form: str = "",
     ) -> None:
-        self.kind, self.remember, self.check = kind, remember, check
+        self.kind, self.remember, self.check, self.form = kind, remember, check, form
         self._parts: dict[str, P] = dict(parts or {})
         self._labels: dict[str, str] = {}
         self._about: dict[str, tuple[str, str]] = {}
@@ -114,6 +119,8 @@ class Registry(MutableMapping[str, P], Generic[P]):
                 f"{self.kind} {name!r}: decorate the class {part.__name__} with @dataclass(frozen=True), so that its "
                 "settings can be recorded and compared"
             )
+        if self.remember and inspect.isfunction(part):
+            self._refuse_rule(name, part)
         if self.check is not None and inspect.isclass(part):
             self.check(f"{self.kind.replace('_', ' ')} {name!r}", part)
         there = self._parts.get(name)
@@ -130,6 +137,18 @@ class Registry(MutableMapping[str, P], Generic[P]):
             self._labels[name] = label
         self._about[name] = about, arxiv
         return part
+
+    def _refuse_rule(self, name: str, function: Any) -> None:
+        """ConfigError for a function that is itself what a part does when it is called: `_remembering` calls it for options."""
+        given = [key for key in inspect.signature(function).parameters if key in CALLED]
+        if not given:
+            return
+        kind = self.kind.replace("_", " ")
+        raise ConfigError(
+            f"{kind} {name!r}: a registered function makes parts of this kind from options of a recipe, and {', '.join(given)} "
+            f"{'is no option' if len(given) == 1 else 'are no options'}; declare a class for the rule: @dataclass(frozen=True), "
+            f"{self.form or 'equation and __call__(self, ' + ', '.join(inspect.signature(function).parameters) + ')'}"
+        )
 
     def __setitem__(self, name: str, part: Any) -> None:
         """Register, whatever stands there; with `del` for tests."""

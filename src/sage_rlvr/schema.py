@@ -24,12 +24,13 @@ from typing_extensions import TypedDict
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, SageError, Told, choose_from, nearest, short
-from sage_rlvr.recipes import Place, Recipe, Tree, dotted, load, parse_scalar
+from sage_rlvr.recipes import Place, Recipe, Tree, dotted, load, parse_scalar, resolved
 from sage_rlvr.registry import HOMES, call_of, registry_of
 from sage_rlvr.signatures import KINDS, PLACEHOLDERS, SCALARS, kind_of, parameters, phrase
 
 T = TypeVar("T")
 
+FAR = 0.8  # how similar a key elsewhere in the recipe has to be: r is no slip of lr
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 EXPECTED = {  # pydantic's kind of error: what stands in a recipe there
     **{"bool_type": "true or false", "int_type": "a whole number", "float_type": "a number", "string_type": "text"},
@@ -41,9 +42,11 @@ EXPECTED = {  # pydantic's kind of error: what stands in a recipe there
 def decode(schema: type[T], tree: Any, where: str = "") -> T:
     """Build `schema` (a dataclass, or any annotation that `reader` knows) from a plain tree, strictly.
 
-    where: the file to quote when the tree (see `recipes.Tree`) does not know where a value came from.
+    where: the file to quote when the tree (see `recipes.Tree`) does not know where a value came from. Relative paths of a tree
+    become absolute ones (`recipes.resolved`). A dataclass may have `also`, other names of its fields.
     Raises ConfigError with one line per problem, or the refusal of the part itself (such as CancellingGuide) with its place.
     """
+    tree = resolved(tree) if isinstance(tree, Tree) else tree
     try:
         value: T = _adapter(schema).validate_python(tree)
         return value
@@ -136,6 +139,7 @@ def _make(part: Callable[..., Any], tree: Any, having: Callable[[str], list[str]
     tree = {"name": tree} if isinstance(tree, str) and "name" in fields else tree
     if not isinstance(tree, dict):
         raise _expected(f"a mapping with the keys {', '.join(fields)}")
+    tree = _renamed(tree, getattr(part, "also", {}))
     for key in tree:
         if key not in fields:
             others = "" if nearest(str(key), fields) else ", ".join(having(str(key))[:3])
@@ -145,6 +149,14 @@ def _make(part: Callable[..., Any], tree: Any, having: Callable[[str], list[str]
         if key not in tree and default is inspect.Parameter.empty:
             raise _refused(f"the key {key!r} is missing ({phrase(hint)})")
     return part(**_arguments(part).validate_python(tree))
+
+
+def _renamed(tree: dict[Any, Any], also: Mapping[str, str]) -> dict[Any, Any]:
+    """The mapping with a field's other name replaced by the field's own."""
+    for key in tree:
+        if also.get(key) in tree:
+            raise _at(key, tree[key], _refused(f"the same setting as {also[key]!r}; keep one of the two"))
+    return {also.get(key, key): value for key, value in tree.items()}
 
 
 @functools.cache
@@ -294,7 +306,7 @@ class _Refusal:
             return f"unknown key; it belongs to name: {others.replace(', ', ' or ')}. Keys here: {', '.join(keys)}"
         if near is None:
             places = {p[-1]: dotted(p) for p in _places(self.schema)}
-            near = below.get(nearest(key, below) or "") or places.get(key) or places.get(nearest(key, places) or "")
+            near = below.get(nearest(key, below) or "") or places.get(key) or places.get(nearest(key, places, FAR) or "")
         return f"unknown key{f'; did you mean {near!r}?' if near else '.'} Keys here: {', '.join(keys) or 'none'}"
 
     def _below(self) -> dict[str, str]:

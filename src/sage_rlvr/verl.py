@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sage_rlvr.errors import SageError
+from sage_rlvr.errors import ConfigError, SageError
 from sage_rlvr.parent import end_with_parent
-from sage_rlvr.training.verl import require_verl
+from sage_rlvr.training.verl import INSTALL, require_verl
 
 __all__ = ["main"]
 
@@ -18,15 +18,23 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Train. Exit code 0; 2 where something was refused, with one line that says what to do."""
     end_with_parent()
-    require_verl()
-    from sage_rlvr.training.verl.launch import main as launch
-
     try:
-        launch(argv)
-    except SageError as error:
+        _launch(argv)
+    except (SageError, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name != "verl":
+            raise
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _launch(argv: Sequence[str] | None) -> None:
+    require_verl()
+    try:
+        from sage_rlvr.training.verl.launch import main as launch
+    except ImportError as error:  # of the series that it should have, and still of another layout
+        raise ConfigError(f"verl is not structured as in 0.9 ({error}); {INSTALL}") from error
+    launch(argv)
 
 
 if __name__ == "__main__":

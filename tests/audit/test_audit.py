@@ -203,7 +203,7 @@ def test_verdicts_on_a_file(tmp_path: Path):
         f"{path}: 2 rows; completion: completion or response; gold: answer or gold",
         "a\tright\tright",
         "3\twrong\tno answer",
-        "1 right, 1 wrong, 0 undecided",
+        "1 right, 1 wrong (1 without an answer), 0 undecided",
     ]
     seen: list[int] = []
 

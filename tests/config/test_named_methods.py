@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sage_rlvr.cli.app import main
 from sage_rlvr.config import TrainConfig, dump, read_recipe
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import METHODS
@@ -94,6 +95,33 @@ def test_a_file_of_rows_is_a_task(tmp_path: Path) -> None:
     assert config["task"]["file"] == str(rows) and config["model"] == "my/model" and config["method"]["name"] == "maxrl"
     with pytest.raises(ConfigError, match="--model"):
         read_recipe("maxrl", task=str(rows))
+
+
+def test_a_file_of_rows_gets_the_settings_for_a_pretrained_model(
+    tmp_path: Path, tiny_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All methods the same ones, the guided with the beta of their baseline; the dry run names them."""
+    rows = tmp_path / "mine.jsonl"
+    rows.write_text("".join(json.dumps({"problem": f"1+{n}", "answer": str(n + 1)}) + "\n" for n in range(8)))
+    edits = [("model", str(tiny_policy))]
+    found = {name: dump(read_recipe(name, task=str(rows), edits=edits)) for name in ("grpo", "sage_branch", "dapo")}
+    for config in found.values():
+        assert config["optimizer"]["lr"] == 5e-6 and config["optimizer"]["warmup_steps"] == 10
+        assert config["engine"]["device"] == "auto" and config["engine"]["threads"] is None
+        assert config["updates"]["skip_without_signal"] == "at_start"
+        assert {**config, "method": None} == {**found["grpo"], "method": None}
+    assert found["sage_branch"]["method"]["base"]["beta"] == found["grpo"]["method"]["beta"]
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "grpo", "--task", str(rows), "--model", str(tiny_policy), "--dry-run"])
+    line = "# settings: rows/base, those for a pretrained model, because the task is a file of rows\n"
+    assert ended.value.code == 0 and capsys.readouterr().out.startswith(line)
+
+
+def test_the_option_to_skip_stands_in_no_recipe_that_does_not_set_it() -> None:
+    """So that recorded runs and the hashes above stay what they are."""
+    assert "skip_without_signal" not in dump(read_recipe("grpo"))["updates"]
+    changed = dump(read_recipe("grpo", edits=[("updates.skip_without_signal", "always")]))
+    assert changed["updates"]["skip_without_signal"] == "always"
 
 
 @pytest.mark.parametrize(

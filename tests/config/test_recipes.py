@@ -143,14 +143,37 @@ def test_unreadable_files(tmp_path: Path) -> None:
         s.load(tmp_path / "large.yaml")
 
 
-def test_inheritance_is_one_level_deep(recipe: Path) -> None:
+def test_a_base_may_have_a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Own arms over the documented recipe, in folders of their own; each file's plugins are found beside it."""
+    (tmp_path / "arms").mkdir()
+    used: list[Path] = []
+    monkeypatch.setattr(recipes.plugins, "use", used.append)
+    mine, arm, again = tmp_path / "mine.yaml", tmp_path / "arms" / "branch.yaml", tmp_path / "arms" / "longer.yaml"
+    mine.write_text(
+        "base: countdown/base\nplugins: [beside.py]\nsteps: 7\n"
+        "task: {name: jsonl, file: a.jsonl}\nmethod: {name: grpo, beta: 0.1}\n"
+    )
+    arm.write_text("base: ../mine.yaml\nmethod: {name: sage, base: {name: grpo, beta: 0.1}, guide: {name: branch}}\n")
+    again.write_text("base: branch.yaml\nsteps: 9\nmethod: {guide: {ratio: 1.0}}\n")
+    tree = s.load(again)
+    assert tree["steps"] == 9 and tree["optimizer"] == s.load("grpo")["optimizer"] and "world" not in tree
+    assert tree["method"] == {"name": "sage", "base": {"name": "grpo", "beta": 0.1}, "guide": {"name": "branch", "ratio": 1.0}}
+    assert tree.origins[("task",)] == f"{arm.parent / '..' / 'mine.yaml'}:4" and tree.origins[("steps",)] == f"{again}:2"
+    assert [path.resolve() for path in used] == [tmp_path / "beside.py"]
+
+
+def test_bases_in_a_circle_are_refused_with_their_names(recipe: Path) -> None:
     child, grandchild = recipe.with_name("child.yaml"), recipe.with_name("grandchild.yaml")
-    child.write_text("base: recipe.yaml\n")
+    child.write_text("base: grandchild.yaml\n")
     grandchild.write_text("base: child.yaml\n")
-    with pytest.raises(ConfigError, match=r"grandchild\.yaml:1: base = 'child\.yaml' has a base of its own"):
+    circle = r"child\.yaml:1: base = 'grandchild\.yaml'.*circle \(grandchild\.yaml -> child\.yaml -> grandchild\.yaml\)"
+    with pytest.raises(ConfigError, match=circle):
         s.load(grandchild)
+    child.write_text("base: ./child.yaml\n")
+    with pytest.raises(ConfigError, match=r"child\.yaml -> child\.yaml"):
+        s.load(child)
     child.write_text("base: [recipe.yaml]\n")
-    with pytest.raises(ConfigError, match="expected the name of a YAML file"):
+    with pytest.raises(ConfigError, match="expected a YAML file in the same folder"):
         s.load(child)
 
 

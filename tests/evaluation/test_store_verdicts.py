@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, repeats
+from sage_rlvr.evaluation.store import Chunk, Identity, Question, Sample, SampleStore, repeats
 from sage_rlvr.evaluation.store.archive import from_parquet, to_parquet
 from samples_common import DECODING, PROBLEMS, SMALL, TURNS, Verdict, draw, evaluate, lenient, rows
 
@@ -210,7 +210,8 @@ def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path, identity: Identi
     with evaluate(tmp_path / "s", PROBLEMS, 6, identity) as store:
         store.want(PROBLEMS, 6)
         store.reverify(lenient, "v1")
-        said = [(row.reason, row.said) for row in store.samples()]
+        store.describe({"a": Question("1 + 1 =", "2"), "b": Question("say \ud800")})
+        said = [(row.reason, row.said) for row in store.samples() if row.finish == "stop"]
         assert all(reason.endswith(f": {text[:1]}") for reason, text in said)  # of episodes the policy's turns are judged
         assert isinstance(said[0][1], tuple) is (identity is TURNS)
         assert to_parquet(store, tmp_path / "all.parquet") == 12
@@ -219,9 +220,11 @@ def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path, identity: Identi
     with SampleStore.open(tmp_path / "t", replace(identity, verifier_hash="v1")) as back:
         assert back.digest() == digest and back.wanted() == {"problems": 2, "n": 6}
         assert back.missing(PROBLEMS, 6) == []
+        assert back.questions() == {"a": Question("1 + 1 =", "2"), "b": Question("say \ud800")}
     with pytest.raises(ConfigError, match="already has a sample store"):
         from_parquet(tmp_path / "all.parquet", tmp_path / "t")
     table = pq.read_table(tmp_path / "all.parquet")
+    assert table["prompt"].to_pylist()[5] == "1 + 1 =" and table["gold"].to_pylist()[5:7] == ["2", None]
     assert table["sample"].to_pylist()[:6] == list(range(6)) and table["rollout_logps"].to_pylist()[1][0] == -np.inf
     assert json.loads(table.schema.metadata[b"sage_rlvr"])["identity"]["decoding"]["temperature"] == 1.0
     pq.write_table(table.drop_columns(["seed"]), tmp_path / "less.parquet")

@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sage_rlvr.core import Banded, Branch, Compose, Flat, Placebo, Random, Token
-from sage_rlvr.core.guides import GUIDES
+from sage_rlvr.core.guides import GUIDES, Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.testing import check_guide, check_no_gradient, check_precision, run, signals
+from sage_rlvr.testing import (
+    check_dependence,
+    check_guide,
+    check_needs,
+    check_no_gradient,
+    check_precision,
+    run,
+    signals,
+)
 
 EXAMPLES = {
     "branch_p80": Branch(threshold="p80"),
@@ -118,6 +126,64 @@ class ByColumn(Banded):
 
     def raw_q(self, signals: Signals, step: int, total_steps: int, key: Key) -> Tensor:
         return 1.0 + torch.arange(signals.mask.shape[1]).expand(signals.mask.shape) / 100
+
+
+@dataclass(frozen=True)
+class Dishonest(Banded):
+    """Declares what the fields say, and reads what `reads` says."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"entropies"})
+    equation: ClassVar[str] = "q of a state"
+    reads: str = "old_logps"
+    shift: int = 0
+    depends_on: str = "state"
+    looks_ahead: bool = False
+    q_min: float = 0.6
+    q_max: float = 1.4
+
+    def raw_q(self, signals: Signals, step: int, total_steps: int, key: Key) -> Tensor:
+        values = torch.where(signals.mask, getattr(signals, self.reads), 0.0)
+        zeros = torch.zeros_like(values)
+        if self.shift > 0:  # tokens before
+            values = torch.cat([zeros[:, : self.shift], values[:, : -self.shift]], dim=1)
+        if self.shift < 0:
+            values = torch.cat([values[:, -self.shift :], zeros[:, : -self.shift]], dim=1)
+        return 1.0 + values.abs().clamp(max=4.0) / 10
+
+
+@pytest.mark.parametrize(
+    ("guide", "said"),
+    [
+        (Dishonest(), "depends_on = 'state', but q of token 0 changes when only the log-prob of that drawn token does"),
+        (Dishonest(depends_on="nothing"), "depends_on = 'nothing', but q changes with the signals"),
+        (Dishonest(reads="entropies", depends_on="nothing"), "depends_on = 'nothing', but q changes with the signals"),
+        (Dishonest(reads="ref_entropies"), "q reads Signals.ref_entropies, which needs = .'entropies'. does not declare"),
+        (Dishonest(reads="ref_logps", depends_on="token"), "q reads Signals.ref_logps, which needs"),
+        (Dishonest(shift=-1, depends_on="token"), "q up to token 0 changes with signals of later tokens; declare looks_ahead"),
+        (Dishonest(reads="entropies", shift=-1), "q up to token 0 changes with signals of later tokens"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else f"{value.reads}-{value.shift}-{value.depends_on}",
+)
+def test_a_false_declaration_fails(guide: Guide, said: str) -> None:
+    """Each objective that `show` prints, and each refusal, is derived from the declarations."""
+    with pytest.raises(AssertionError, match=said):
+        for law in (check_dependence, check_needs):
+            law(guide, 0)
+
+
+@pytest.mark.parametrize(
+    "guide",
+    [
+        Dishonest(depends_on="token"),
+        Dishonest(shift=2),  # log-probs of tokens before are of the state
+        Dishonest(reads="entropies"),
+        Dishonest(reads="entropies", shift=-1, looks_ahead=True),
+    ],
+)
+def test_a_true_declaration_passes(guide: Guide) -> None:
+    for seed in range(5):
+        check_dependence(guide, seed)
+        check_needs(guide, seed)
 
 
 def test_a_broken_law_says_the_remedy() -> None:

@@ -16,6 +16,7 @@ from transformers import GenerationConfig, MinPLogitsWarper, TopKLogitsWarper, T
 from conftest import tiny_llama
 from models.generation_common import LAW, TOKENS
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.models import generation
 from sage_rlvr.models.generation import (
     PRESETS,
     CpuGenerator,
@@ -26,7 +27,7 @@ from sage_rlvr.models.generation import (
     Truncation,
 )
 from sage_rlvr.models.policy import NO_ANSWER, Tokens
-from sage_rlvr.models.sampler import draw
+from sage_rlvr.models.sampler import draw, sample
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks.countdown import build_tokenizer
 
@@ -137,7 +138,7 @@ def test_settings_without_meaning_are_refused(bad: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("law", [LAW, Decoding("paper", 0.3, min_p=0.01, max_new_tokens=8)], ids=["untruncated", "paper"])
 def test_a_request_is_computed_alike_whatever_comes_with_it(law: Decoding) -> None:
-    generator = CpuGenerator(tiny_llama(), TOKENS, law)
+    generator = CpuGenerator(tiny_llama(), TOKENS, law, together=False)
     asked = [request(0, 0), request(0, 6), request(1, 0), request(2, 0), request(0, 12)]
     together = generator.generate(asked)
     alone = [generator.generate([one])[0] for one in asked]
@@ -153,11 +154,41 @@ def test_requests_drawn_together_are_those_drawn_alone_up_to_rounding_and_themse
     asked = [request(0, 0), request(1, 0), request(2, 0)]
     assert len({len(one.prompt) for one in asked}) > 1
     once, again = generator.generate(asked), generator.generate(asked)
-    alone = CpuGenerator(tiny_llama(), TOKENS, law).generate(asked)
+    alone = CpuGenerator(tiny_llama(), TOKENS, law, together=False).generate(asked)
     for rows, others, single in zip(once, again, alone, strict=True):
         assert all(same(a, b) for a, b in zip(rows, others, strict=True))
         assert [row.text for row in rows] == [row.text for row in single]
         assert all(np.allclose(a.logps, b.logps, atol=1e-5) for a, b in zip(rows, single, strict=True))
+
+
+def test_a_call_is_few_passes_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight prompts with a sample each are one pass, not eight; other numbers of seeds, and more than memory holds, start another.
+    In order, and each as it is alone."""
+    passes: list[int] = []
+    monkeypatch.setattr(generation, "sample", lambda *args, **more: passes.append(len(args[1])) or sample(*args, **more))
+    generator = CpuGenerator(tiny_llama(), TOKENS, LAW)
+    each = [Request(PROMPTS[n % 3], (n,)) for n in range(8)]
+    generator.generate(each)
+    assert passes == [8]
+    mixed = [*each[:3], request(0, 20), request(1, 40), each[4]]
+    passes.clear()
+    found = generator.generate(mixed)
+    assert passes == [3, 2, 1] and [len(rows) for rows in found] == [len(one.seeds) for one in mixed]
+    alone = CpuGenerator(tiny_llama(), TOKENS, LAW, together=False).generate(mixed)
+    assert [tokens_of(rows) for rows in found] == [tokens_of(rows) for rows in alone]
+    monkeypatch.setattr(generation, "PASS_ROWS", 3)
+    passes.clear()
+    generator.generate(each)
+    assert passes == [3, 3, 2]
+
+
+def test_a_pass_is_as_wide_as_memory_holds() -> None:
+    """Keys, values and logits of each completion at its longest: a large model's passes are narrow."""
+    small, row = tiny_llama(), generation.cache_bytes(tiny_llama())
+    assert generation.rows_of_a_pass(small, LAW) == generation.PASS_ROWS
+    long = Decoding(max_new_tokens=1 << 20)
+    logits = generation.LOGIT_BYTES * small.config.vocab_size
+    assert generation.rows_of_a_pass(small, long) == generation.PASS_BYTES // ((1 << 20) * row + logits) < 100
 
 
 def test_log_probs_are_those_of_the_model_and_a_cut_completion_is_marked() -> None:

@@ -53,6 +53,9 @@ class FakeLlm:
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     module, lora, request_ = ModuleType("vllm"), ModuleType("vllm.lora"), ModuleType("vllm.lora.request")
+    platforms = ModuleType("vllm.platforms")
+    platforms.current_platform = SimpleNamespace(is_cpu=lambda: True)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
     module.LLM, module.SamplingParams, module.__version__ = FakeLlm, SimpleNamespace, "0"  # type: ignore[attr-defined]
     request_.LoRARequest = lambda *words: words  # type: ignore[attr-defined]
     for name, part in (("vllm", module), ("vllm.lora", lora), ("vllm.lora.request", request_)):
@@ -80,6 +83,21 @@ def test_vllm_gets_every_seed_and_every_setting(vllm: None, tiny_policy: Path) -
     assert found[0][0].finish == "stop" and not found[0][0].text.endswith(NO_ANSWER)
     assert found[0][1].finish == "length" and found[0][1].text.endswith(NO_ANSWER)
     assert np.allclose(found[1][0].logps, -0.5) and found[1][0].entropies is None
+
+
+def test_on_a_cpu_vllm_splits_no_prompt_over_two_steps(
+    vllm: None, tiny_policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would rewind the generator of the seed, which a CPU's cannot do. On a GPU, and where the caller sets it, vLLM decides."""
+
+    def settings(**engine: Any) -> Any:
+        VllmGenerator(str(tiny_policy), TOKENS, LAW, **engine)
+        return FakeLlm.last.settings  # type: ignore[attr-defined]
+
+    assert settings()["enable_chunked_prefill"] is False
+    assert settings(enable_chunked_prefill=True)["enable_chunked_prefill"] is True
+    monkeypatch.setattr(sys.modules["vllm.platforms"].current_platform, "is_cpu", lambda: False)
+    assert "enable_chunked_prefill" not in settings()
 
 
 def test_vllm_gets_an_adapter_as_an_adapter(vllm: None, tiny_policy: Path, tmp_path: Path) -> None:

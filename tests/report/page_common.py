@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from sage_rlvr.evaluation.store import Sample
+from sage_rlvr.evaluation.store import Question, Sample
 from sage_rlvr.results import Run
 from sage_rlvr.results.page.samples import SampleSet
 
@@ -32,13 +32,14 @@ def hostile(sets: tuple[SampleSet, ...]) -> tuple[SampleSet, ...]:
             Sample(
                 problem=f"problem {p} {BREAKOUT}", sample=i, text=text, verdict=("right", "wrong", "undecided")[i % 3],  # type: ignore[arg-type]
                 reason=f"because {BREAKOUT}", answer=text, prompt_hash="", **signals,  # type: ignore[arg-type]
-                turns=IN_TURNS if i == 3 else None,
+                turns=IN_TURNS if i == 3 else None, finish="length" if i == 0 else "stop", token_ids=[1, 2, 3],
             ),
             ("a", BREAKOUT, "<eos>") if i < 4 else None,
         )
         for p in range(3) for i, text in enumerate(texts)
     )  # fmt: skip
-    return tuple(replace(one, shown=shown) for one in sets[:2])
+    questions = {row.problem: Question(f"prompt {BREAKOUT}", f"gold {BREAKOUT}") for row, _ in shown}
+    return tuple(replace(one, shown=shown, questions=questions) for one in sets[:2])
 
 
 def run(arm: str, seed: int, rows: list[dict[str, float]], **config: object) -> Run:

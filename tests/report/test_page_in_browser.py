@@ -51,7 +51,7 @@ def test_the_design_scrolls_in_its_box_and_folds_open_from_the_keyboard(opened) 
     known = {"higher", "lower", "no", "cannot", "identical"}
     assert len(chips) >= 6 and {chip.split(" ")[0] for chip in chips} <= known
     shown = "document.querySelector('details ul').checkVisibility()"
-    assert browser.run("[...document.querySelectorAll('details')].every(d => !d.open)") and not browser.run(shown)
+    assert browser.run("[...document.querySelectorAll('details:not(.asked)')].every(d => !d.open)") and not browser.run(shown)
     browser.run("document.querySelector('details summary').focus()")
     browser.press("Enter")
     assert browser.run(shown) and browser.run("document.querySelector('details ul').offsetHeight") > 100
@@ -83,13 +83,16 @@ def test_filters_work_from_the_keyboard(opened) -> None:
     parts = browser.run("[...document.querySelectorAll('.column')[0].querySelectorAll('.turn')].map(t => t.textContent)")
     assert parts == ["policy, turn 1a", "environment, turn 1it gave [U+202E]" + BREAKOUT, "policy, turn 2<eos>"]
     assert browser.run("document.querySelectorAll('.turn-reply .heat').length") == 0  # nobody drew a reply
+    above = "[...document.querySelectorAll('#b-list > .asked pre, #b-list > .gold')].map(t => t.textContent)"
+    assert browser.run(above) == [f"prompt {BREAKOUT}", f"gold: gold {BREAKOUT}"]
+    assert browser.run("document.querySelector('.cut').textContent") == "cut at 3 tokens"
     browser.run("document.getElementById('b-verdict').focus()")
     browser.press("ArrowDown")
     assert browser.run("document.getElementById('b-verdict').value") == "0"
     assert browser.run("[...document.querySelectorAll('.sample .word')].every(w => w.textContent === 'right')")
     browser.run("document.getElementById('b-verdict').value = ''; document.getElementById('b-search').focus()")
     browser.send("Input.insertText", text="SHORT")
-    assert browser.run("[...document.querySelectorAll('.sample-text')].map(t => t.textContent)") == ["short", "short"]
+    assert browser.run("[...document.querySelectorAll('.sample .sample-text')].map(t => t.textContent)") == ["short", "short"]
     assert browser.run(status).startswith(f"2 of {6 * per_problem} samples")
     browser.run("document.getElementById('b-search').value = ''; document.getElementById('b-problem').focus()")
     browser.press("End")

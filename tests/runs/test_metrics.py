@@ -31,22 +31,39 @@ def test_metrics_are_strict_json_lines(tmp_path: Path) -> None:
     assert runs.comparable(rows[0]) == {"step": 0, "loss": 0.1 + 0.2}
 
 
-def test_steps_without_a_living_group_are_said_once_with_a_cause(tmp_path: Path) -> None:
-    def rows(run: RunDir, share: float, mean: float, count: int) -> list[str]:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            for step in range(count):
-                run.log({"step": step, "reward/zero_variance_frac": share, "reward/mean": mean})
-        return [str(w.message) for w in caught]
+def dead_rows(run: RunDir, share: float, mean: float, count: int, first: int = 100, **more: float) -> list[str]:
+    """The warnings of so many rows from step `first` on."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(first, first + count):
+            run.log({"step": step, "reward/zero_variance_frac": share, "reward/mean": mean, **more})
+    return [str(w.message) for w in caught]
 
+
+def test_steps_without_a_living_group_are_said_once_with_a_cause(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
-        assert rows(run, 1.0, 0.0, runs.DEAD_STEPS - 1) == []
-        assert rows(run, 0.9, 0.1, 1) == []  # one living group: the count begins again
-        (said,) = rows(run, 1.0, 0.0, 2 * runs.DEAD_STEPS)
+        assert dead_rows(run, 1.0, 0.0, runs.DEAD_STEPS - 1) == []
+        assert dead_rows(run, 0.9, 0.1, 1) == []  # one living group: the count begins again
+        (said,) = dead_rows(run, 1.0, 0.0, 2 * runs.DEAD_STEPS)
         assert "every reward was 0" in said
         assert "audit" in said
-        rows(run, 0.5, 0.5, 1)
-        assert "every reward was 1" in rows(run, 1.0, 1.0, runs.DEAD_STEPS)[0]
+        dead_rows(run, 0.5, 0.5, 1)
+        assert "every reward was 1" in dead_rows(run, 1.0, 1.0, runs.DEAD_STEPS)[0]
+
+
+def test_a_run_that_begins_without_a_living_group_says_so_at_once_and_what_moved_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "kl") as run:
+        (said,) = dead_rows(run, 1.0, 0.0, 30, first=0, **{"kl/to_reference": 0.01})
+        assert said.startswith(f"step {runs.FIRST_DEAD_STEPS - 1}: ")
+        assert "only the KL term acted, whose gradient AdamW scales up" in said
+        assert run.facts["warnings"][0]["kind"] == "zero-variance groups"
+    with opened(tmp_path / "alone") as run:
+        assert "KL" not in dead_rows(run, 1.0, 0.0, 5, first=0)[0]
+    more = {"kl/to_reference": 0.01, "advantage/no_signal_frac": 1.0}
+    for skip, first, left_out in (("always", 0, True), ("at_start", 0, True), ("at_start", 100, False), ("never", 0, False)):
+        with RunDir.open(tmp_path / f"{skip}{first}", {"updates": {"skip_without_signal": skip}}) as run:
+            (said,) = dead_rows(run, 1.0, 0.0, runs.DEAD_STEPS, first=first, **more)
+        assert ("no update was made" in said) is left_out and ("AdamW" in said) is not left_out
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

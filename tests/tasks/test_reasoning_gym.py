@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.base import reference
 from sage_rlvr.tasks.reasoning_gym import ReasoningGym
 
@@ -97,3 +98,8 @@ def test_golds_are_right_and_other_answers_are_not():
         ReasoningGym("no_such_task").problems()
     with pytest.raises(ConfigError, match="no_such_setting"):
         ReasoningGym("leg_counting", settings={"no_such_setting": 1}).problems()
+
+
+def test_a_generator_by_the_name_of_the_command_line(package: None):
+    made = task_named("reasoning_gym:words", "boxed")
+    assert isinstance(made, ReasoningGym) and made == TASKS["reasoning_gym"](dataset="words")

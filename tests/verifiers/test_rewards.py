@@ -37,7 +37,7 @@ def test_right_wrong_and_undecided_are_one_zero_and_none(column: str):
         **{column: golds},
     )
     assert scores == [1.0, 0.0, 0.0, None]
-    assert logged == {"verifier/undecided": 0.25}
+    assert logged == {"verifier/no_answer_frac": 0.25, "verifier/undecided_frac": 0.25}
 
 
 def test_conversations_and_their_parts():

@@ -31,7 +31,7 @@ from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import dapo
-from sage_rlvr.training.verl import fields, objective, trainer
+from sage_rlvr.training.verl import fields, objective, terms, trainer
 
 DRAW = torch.Generator().manual_seed(0)
 LOGPS, REF = (-3 * torch.rand(4, 6, generator=DRAW) for _ in range(2))
@@ -59,7 +59,7 @@ def test_another_layout_is_refused():
     class Other(PPOTrainer):
         def _compute_ref_log_prob(self, whole: Any) -> Any: ...
 
-    with pytest.raises(ConfigError, match=r"Other\._compute_ref_log_prob is not laid out as in 0\.9"):
+    with pytest.raises(ConfigError, match=r"Other\._compute_ref_log_prob is not structured as in 0\.9; install"):
         trainer.check_layout(Other)
 
 
@@ -139,6 +139,34 @@ def test_the_vanilla_loss_is_our_clip(dual: float | None):
         REF, LOGPS, advantages, MASK, "seq-mean-token-mean", SimpleNamespace(**config, get=lambda k, d=None: config.get(k, d))
     )
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_the_weights_of_the_sampler_multiply_the_surrogate_alone():
+    """As the words of `rollout_is` have it: min(pi_old / sampler, bound) on the loss of a token, no weight on its KL."""
+    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask as corrected
+
+    weights, mask, _ = corrected(LOGPS, REF, MASK.float(), rollout_is="token", rollout_is_threshold=2.0, rollout_rs=None)
+    found = weights.batch["rollout_is_weights"]
+    torch.testing.assert_close(found, (LOGPS - REF).exp().clamp_max(2.0) * MASK, rtol=1e-5, atol=1e-6)
+    assert torch.equal(mask, MASK.float())
+    clip = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2}
+    config = SimpleNamespace(**clip, global_batch_info={}, get=lambda *_: fields.FAR)
+    loss, _ = core_algos.compute_policy_loss_vanilla(LOGPS, LOGPS, 1 + 0 * LOGPS, MASK, "token-mean", config, found)
+    torch.testing.assert_close(loss, -found[MASK].mean())
+    text = source(losses.ppo_loss)
+    assert text.count("rollout_is_weights=rollout_is_weights") == 1 and "rollout_is_weights" not in text.split("add kl loss")[1]
+
+
+def test_the_terms_have_verls_defaults():
+    """A field that a release adds to verl's losses is no term here; one that it drops or changes fails this."""
+    from stage import configured
+
+    config = configured()
+    found = {key: OmegaConf.select(config, key, default="missing") for key in terms.OWN}
+    assert {key: value for key, value in found.items() if not terms.same(value, terms.OWN[key])} == {}
+    told = {f"{terms.LOSS}.{name}" for name in config.actor_rollout_ref.actor.policy_loss}
+    told |= {f"{terms.CORRECTION}.{name}" for name in config.algorithm.rollout_correction}
+    assert {key for key in told if not key.endswith("_target_")} <= {*terms.OWN, *terms.ALWAYS}
 
 
 def test_the_kl_in_the_reward_of_verl_is_divided_by_the_groups_std():

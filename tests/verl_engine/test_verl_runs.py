@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -34,7 +36,8 @@ from sage_rlvr.recipes import Tree, override
 from sage_rlvr.training.groups import Groups
 from sage_rlvr.training.problems import training_problems
 from sage_rlvr.training.verl.arguments import OWNED, REWARD
-from sage_rlvr.training.verl.problems import Named, export
+from sage_rlvr.training.verl.problems import Named, chosen, export
+from sage_rlvr.training.verl.state import LATEST, OBJECTIVE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 STEPS = 4
@@ -48,7 +51,8 @@ def small(name: str, *more: str) -> TrainConfig:
 
 def play_back(config: TrainConfig, groups: list[Groups], folder: Path) -> Path:
     """The problems of the loop's run in its order as verl's file, and a file of its completions for the rollout of cpu_verl.py."""
-    export(Named(config=dump(config)), folder / "problems", talks=False, say=lambda line: None)
+    named = Named(config=dump(config))
+    export(named, folder / "problems", chosen(named.task(), say=lambda line: None), talks=False)
     rows = pq.read_table(folder / "problems" / "train.parquet").to_pylist()
     problems = training_problems(config, lambda line: None)[1]
     numbers = {problem.problem_id: n for n, problem in enumerate(problems)}
@@ -91,7 +95,7 @@ def test_two_workers_killed_and_resumed_end_with_the_loops_weights(tmp_path: Pat
     arguments = [*words(tmp_path, workers=2, steps=STEPS), *node_words, *saved]
     before = killed_after(3, arguments, tmp_path, SAGE_TEST_REPLAY=str(replay))
     assert (tmp_path / "verl/latest_checkpointed_iteration.txt").read_text() == "2"
-    with pytest.raises(AssertionError, match=r"(?s)another objective:\nmethod grpo\+branch.*objective_may_change=true"):
+    with pytest.raises(AssertionError, match=r"(?s)a different objective:\nmethod grpo\+branch.*objective_may_change=true"):
         launched([*arguments, "+sage.method.base.beta=0.4"], tmp_path, SAGE_TEST_REPLAY=str(replay))
     said = launched(arguments, tmp_path, SAGE_TEST_REPLAY=str(replay))
     assert "sage: method grpo+branch: minimize" in said
@@ -163,6 +167,7 @@ def test_a_recipe_runs_on_verl_and_is_read_like_any_other(case: str, tmp_path: P
     assert {"reward/mean", "kl/to_reference", "optimizer/lr", "loss", "actor/kl_loss"} <= rows[1].keys()
     assert rows[0]["kl/to_reference"] == pytest.approx(0, abs=1e-6) and abs(rows[0]["guide/q_mean"] - 1) > 1e-4
     assert rows[1]["kl/to_reference"] > 1e-8
+    assert {"verifier/no_answer_frac", "verifier/undecided_frac", "completions/unfinished_frac"} <= rows[1].keys()
     assert (rows[0]["reward/zero_variance_frac"] == 0) or case != "lora"
     assert "nothing to do" in command(tmp_path, "train", "mine.yaml", "--run", "run")
     assert json.loads((tmp_path / "run/run.json").read_text())["config"]["engine"]["name"] == "verl"
@@ -178,3 +183,33 @@ def test_a_recipe_runs_on_verl_and_is_read_like_any_other(case: str, tmp_path: P
         assert "verl" in command(tmp_path, "compare", "base=base", "verl=verl", "--k", "4")
         command(tmp_path, "report", "run", "-o", "report.html")
         assert "kl/to_anchor" in (tmp_path / "report.html").read_text()
+
+
+def test_a_resume_with_another_objective_is_refused_before_ray_starts(tmp_path: Path):
+    """In a line, from the checkpoint's files; what verl was told is not looked at."""
+    (checkpoint := tmp_path / "verl" / "global_step_3").mkdir(parents=True)
+    (checkpoint / OBJECTIVE).write_text('{"objective": "method of another run"}')
+    (tmp_path / "verl" / LATEST).write_text("3")
+    begun = time.monotonic()
+    with started([*words(tmp_path), "+sage.method=grpo"], tmp_path / "said.txt", tmp_path / "file.jsonl") as process:
+        assert process.wait(600) == 2
+    said = (tmp_path / "said.txt").read_text()
+    assert "ConfigError: " in said and "method of another run" in said and "Traceback" not in said
+    assert "Ray instance" not in said and not (tmp_path / "file.jsonl").exists(), f"{time.monotonic() - begun:.0f} s"
+
+
+def test_the_command_that_an_export_prints_trains(tmp_path: Path):
+    """By a task's name, with nothing added but what verl needs on a CPU: two steps, judged by the task's verifier."""
+    said = command(tmp_path, "export", "verl", "countdown", "--out", "out", "--take", "8")
+    found = re.search(r"python -m sage_rlvr\.verl \\\n(.*\\\n)*.*", said)
+    assert found is not None
+    printed = shlex.split(found[0].replace("\\\n", " "))[3:]
+    told = dict(word.split("=", 1) for word in printed)
+    assert told["data.train_batch_size"] == "8"
+    cpu = dict(word.split("=", 1) for word in words(tmp_path, prompts=8, steps=2) if not word.startswith("data.m"))
+    kept = [key for key in cpu if key in told and key != "actor_rollout_ref.rollout.name" and key != "trainer.logger"]
+    merged = told | {key: value for key, value in cpu.items() if key not in kept} | {"trainer.test_freq": "2"}
+    launched([f"{key}={value}" for key, value in merged.items()], tmp_path)
+    rows = rows_of(tmp_path / "file.jsonl")
+    assert [row["step"] for row in rows] == [1, 2] and all(0 <= row["data"]["reward/mean"] <= 1 for row in rows)
+    assert any(name.startswith("val-core/countdown") for name in rows[1]["data"]), rows[1]["data"].keys()

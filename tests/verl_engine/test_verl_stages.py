@@ -10,6 +10,7 @@ As in test_trl_replay.py: the same completions and rewards; log-probs, reference
 from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -30,6 +31,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import advantages_of, shape
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.recipes import trainable
+from sage_rlvr.training.groups import Groups
 from sage_rlvr.training.verl import trainer
 from sage_rlvr.training.verl.fields import not_on_verl
 
@@ -81,11 +83,18 @@ def _estimator() -> Iterator[None]:
     yield
 
 
-def replay(case: str, patch: Any, words: list[str], figure: Figure, *more: str) -> None:
-    """The loop's run of a recipe, its rows shuffled as verl balances them, ends with the loop's weights."""
+def elsewhere(groups: Groups) -> Groups:
+    """The same completions with a sampler's log-probs that are not the policy's."""
+    noise = 0.5 * torch.randn(groups.rollout.logps.shape, generator=torch.Generator().manual_seed(3))
+    return dataclasses.replace(groups, rollout=dataclasses.replace(groups.rollout, logps=groups.rollout.logps + noise))
+
+
+def replay(case: str, patch: Any, words: list[str], figure: Figure, *more: str, taught: str | None = None) -> None:
+    """The loop's run of a recipe, its rows shuffled as verl balances them, ends with the loop's weights. taught: the recipe of
+    verl, by default the same."""
     config = config_of(case, *more)
     groups, wanted = record(config)
-    verl = stages(config, patch, *words)
+    verl = stages(config if taught is None else config_of(taught, *more), patch, *words)
     start = verl.weights()
     shaped = 0.0
     for step, part in enumerate(groups):
@@ -105,6 +114,30 @@ def replay(case: str, patch: Any, words: list[str], figure: Figure, *more: str) 
 @pytest.mark.parametrize("case", REPLAYED)
 def test_the_loops_run_replayed_on_verl_ends_with_its_weights(case: str, monkeypatch: pytest.MonkeyPatch, figure: Figure):
     replay(case, monkeypatch, [], figure)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OTHER_ESTIMATE)
+def test_the_exact_forward_kl_is_descended_as_the_estimate_that_is_printed(
+    case: str, monkeypatch: pytest.MonkeyPatch, figure: Figure
+):
+    """The loop with k3, verl with the recipe of the exact sum: the same weights."""
+    exact = load_config(TrainConfig, case).method.anchor
+    assert exact is not None and exact.estimator == "exact"
+    name = "grpo" if is_flat(exact.guide) else "sage_branch"
+    replay(name, monkeypatch, [], figure, taught=case)
+
+
+@pytest.mark.slow
+def test_weights_of_the_sampler_that_are_one_change_nothing_and_others_do(monkeypatch: pytest.MonkeyPatch, figure: Figure):
+    """rollout_is, which a method honors: 1 where the sampler's log-probs are the policy's, as in the loop."""
+    honored = ["algorithm.rollout_correction.rollout_is=token"]
+    replay("sage_branch", monkeypatch, honored, figure)
+    groups, wanted = record(config_of("sage_branch", "steps=2"))
+    verl = stages(config_of("sage_branch", "steps=2"), monkeypatch, *honored)
+    for part in groups:
+        verl.step(elsewhere(part))
+    assert furthest(verl.weights(), wanted) > 2e-5
 
 
 @pytest.mark.slow
@@ -180,6 +213,63 @@ def test_flat_is_plain_verl_bit_for_bit(monkeypatch: pytest.MonkeyPatch):
         ends.append(found.weights())
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
     assert furthest(ends[2], ends[0]) > 1e-6
+
+
+# verl's own terms, which are verl's with a guide alone
+VERLS = {
+    "algorithm.norm_adv_by_std_in_grpo=false": (),
+    "algorithm.adv_estimator=rloo": (),
+    "actor_rollout_ref.actor.policy_loss.loss_mode=gspo": (),
+    "actor_rollout_ref.actor.policy_loss.loss_mode=cispo": (),
+    "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum": (),
+    "actor_rollout_ref.actor.entropy_coeff=0.05": (),
+    "algorithm.rollout_correction.rollout_is=token": (),
+    "algorithm.rollout_correction.rollout_is=sequence": ("algorithm.rollout_correction.rollout_is_batch_normalize=true",),
+    "algorithm.rollout_correction.rollout_rs=token_k1": ("algorithm.rollout_correction.rollout_rs_threshold='0.7_1.4'",),
+}
+
+
+def end_of(*words: str) -> Stages:
+    """verl's own loss with a KL term and these words, after a step of two epochs, so that ratios differ."""
+    own = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.actor.ppo_epochs=2"]
+    own += [f"actor_rollout_ref.actor.{w}" for w in ("use_kl_loss=true", "kl_loss_coef=0.5", "optim.lr=1e-3")]
+    found = Stages(*own, *words)
+    with pytest.MonkeyPatch.context() as patch:
+        plug(patch, found)
+        (part,), _ = record(config_of("grpo", "steps=1"))
+        found.step(elsewhere(part))
+    return found
+
+
+@pytest.fixture(scope="module")
+def usual() -> Stages:
+    """With a guide alone, and nothing of verl's changed."""
+    return end_of("+sage.guide=flat")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", VERLS)
+def test_a_term_of_verls_own_acts_under_a_guide_alone_as_without_it_and_stands_in_the_words(word: str, usual: Stages):
+    """Bit for bit plain verl's with the neutral guide; without the term other weights and words."""
+    plain, guided = (end_of(word, *VERLS[word], *guide) for guide in ((), ("+sage.guide=flat",)))
+    ends = [one.weights() for one in (plain, guided, usual)]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    assert furthest(ends[1], ends[2]) > 1e-6
+    assert guided.trainer.sage_objective.words != usual.trainer.sage_objective.words
+
+
+def test_each_local_update_of_a_step_has_noise_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    """`parameter_sync_step` > 1: verl's global step stands still while its number of the local update moves."""
+    config = config_of("sage_random", "steps=1")
+    (part,), _ = record(config)
+    noise = []
+    for update in (0, 1, 1):
+        verl = stages(config, monkeypatch)
+        verl.trainer.local_trigger_step = update
+        verl.step(part)
+        noise.append(verl.padded("ref_log_prob") - verl.padded("unshaped"))
+    assert float((noise[0] - noise[1]).abs().max()) > 0.1
+    torch.testing.assert_close(noise[1], noise[2], rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

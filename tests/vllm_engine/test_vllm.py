@@ -54,6 +54,18 @@ def test_samples_follow_the_exact_law_and_tell_their_log_probs(policy: tuple[Any
 
 
 @pytest.mark.timeout(600)
+def test_prompts_of_a_real_length_are_more_than_a_step_holds(policy: tuple[Any, Any], engine: VllmGenerator) -> None:
+    """4 prompts of about 40 tokens x 64 samples: 10,000 tokens of prompts in flight. A step of the engine has room for fewer."""
+    once = policy[1].encode_prompt(PROMPTS[0])
+    prompts = [tuple(int(i) for i in (once * 5)[: 40 - n]) for n in range(4)]
+    room = engine._llm.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens
+    assert sum(64 * len(prompt) for prompt in prompts) > 2 * room and all(room % len(prompt) for prompt in prompts)
+    drawn = engine.generate([Request(prompt, tuple(range(100 * n, 100 * n + 64))) for n, prompt in enumerate(prompts)])
+    for prompt, rows in zip(prompts, drawn, strict=True):
+        assert len(rows) == 64 and far(*policy, prompt, rows) < 1e-3
+
+
+@pytest.mark.timeout(600)
 def test_a_top_up_draws_what_one_call_would_have_drawn(policy: tuple[Any, Any], engine: VllmGenerator) -> None:
     """Seeds alone name samples; neighbors move the rounding, so nearly all are the same."""
     whole = engine.generate([asked(policy, range(200))])[0]

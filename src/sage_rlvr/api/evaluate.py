@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.api.tables import Rows, html_table, number
 from sage_rlvr.api.train import RUNS, Run, to_stderr
-from sage_rlvr.errors import ConfigError, choose_from
+from sage_rlvr.errors import ConfigError, choose_from, suggest
 from sage_rlvr.evaluation.settings import EvalSettings, SampleSettings
 from sage_rlvr.progress import quiet_libraries
 
@@ -95,7 +95,38 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
 def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -> Evaluation:
     """Evaluate and store the result. what: see `evaluate`."""
     quiet_libraries()
+    _refuse_recipe(what)
+    _say_default_task(what, settings, say)
     return _by_samples(what, settings, quiet, say) if settings.by_samples() else _exactly(what, settings, quiet)
+
+
+def _refuse_recipe(what: str) -> None:
+    """ConfigError where a recipe or a method is given in place of a policy."""
+    from sage_rlvr.recipes import shipped
+    from sage_rlvr.registry import registry_of
+
+    path, name = Path(what), what.removesuffix(".yaml").removesuffix(".yml")
+    method = name in registry_of("method")
+    if path.is_dir() or not (name != what or method or name in shipped()):
+        return
+    kind = "method" if method and name == what else "recipe"
+    run = RUNS / f"{Path(name).name}-s0"
+    raise ConfigError(
+        f"{what}: that is a {kind}; evaluate its run: {suggest('eval', run)}, or first train it: {suggest('train', what)}"
+    )
+
+
+def _say_default_task(what: str, settings: EvalSettings, say: Say) -> None:
+    """What is asked of a model that no run of this package has trained, where nobody names a task."""
+    from sage_rlvr.runs import is_run
+
+    if what == "embedded" or settings.task is not None or settings.world is not None or is_run(Path(what)):
+        return
+    how = f"{settings.samples} samples per problem" if settings.by_samples() else "exact evaluation"
+    say(
+        f"{what} is a model, not a run, so it has no task of its own: {how} on Countdown, asked in plain text without a chat "
+        "template. For your task pass --task NAME, --task FILE.jsonl or --task RECIPE.yaml"
+    )
 
 
 # ---- exact
@@ -241,6 +272,7 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
     from sage_rlvr.evaluation.sampled_run import best_line, rank_line, sample_into_store, verify_again
     from sage_rlvr.experiments.jobs import ended_like_ctrl_c
     from sage_rlvr.progress import PlainConsole, counting
+    from sage_rlvr.tasks.unanswered import read_at
 
     run, lines = _sample_run(what, settings, say), []
     if settings.rejudge:
@@ -249,8 +281,8 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
     else:
         console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
         with ended_like_ctrl_c():
-            store, task = sample_into_store(run, partial(counting, console, run.policy), say)
-    lines += report_lines(store, settings.samples or None, task.floor)
+            store, task = sample_into_store(run, partial(counting, console, run.policy), say, progress=console.print)
+    lines += report_lines(store, settings.samples or None, task.floor, place=read_at(task.task), judge=task.judge_at)
     if hasattr(task.task, "draw"):
         lines.append(_problems_line(settings, task.task))
     if settings.effective_rank:

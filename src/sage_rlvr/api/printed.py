@@ -21,12 +21,12 @@ ONCE = "Each arm was trained once: the results are about these checkpoints on su
 def print_results(
     console: Console, results: Results, rows: Sequence[Row], *, details: bool = True, support: bool = False
 ) -> None:
-    """Where they were evaluated, a table, every comparison in a sentence, what is known beyond, and last the answer."""
+    """What most samples failed by, where the arms were evaluated, a table, every comparison in a sentence, details, the answer."""
     from sage_rlvr.results import tables, words
     from sage_rlvr.results.details import detail_lines
     from sage_rlvr.results.summary import summary_of
 
-    _say(console, *setting_lines(results))
+    _say(console, *results.failed, *setting_lines(results))
     if results.records or results.stored:
         print_table(console, tables.scores(summary_of(results, rows)))
     _say(console, *_sampled_scores(results))

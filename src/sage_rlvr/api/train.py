@@ -213,6 +213,12 @@ def _as_yaml(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(dump(value))
 
 
+def directory_of(command: str, name: str, config: RunConfig, run: str | Path | None) -> Path:
+    """The run directory: `run`, or by default that of the recipe's name and seed."""
+    seeded = name if command == "sft" else f"{name}-s{config.seed}"
+    return Path(run) if run is not None else RUNS / seeded
+
+
 def begin(
     command: str,
     recipe: str | Path | Method,
@@ -231,8 +237,7 @@ def begin(
     from sage_rlvr.api.start import start
 
     name, config = read(command, recipe, task, edits, settings)
-    seeded = name if command == "sft" else f"{name}-s{config.seed}"
-    directory = Path(run) if run is not None else RUNS / seeded
+    directory = directory_of(command, name, config, run)
     policy = Path(out) if out is not None else directory / "policy"
     say = say or to_stderr
     started = start(config, command, directory, policy, fork=fork, quiet=quiet, say=say)

@@ -13,14 +13,16 @@ from sage_rlvr.tasks.datasets import completions
 from sage_rlvr.text import escaped
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import shared
+from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, elsewhere, place_in_words
 
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 NOT_PASSED = "NOT PASSED: a check is below 99 %; fix or remove the listed rows"
 
 
 def lines_of(found: Audit, listed: int = 50) -> list[str]:
-    """The audit for a terminal: a line per check, and below it the ids and reasons of at most `listed` rows."""
-    lines = [f"{found.task}: {found.head}"]
+    """The audit for a terminal: what most answers of a check failed by; a line per check, and below it the ids and reasons of at
+    most `listed` rows."""
+    lines = [*(sentence for check in found.checks for sentence in check.failed), f"{found.task}: {found.head}"]
     for check in found.checks:
         mark = "" if not check.bar else "  ok" if check.passed else "  BELOW 99 %"
         note, rows = f"  ({check.note})" if check.note else "", _shown(check)
@@ -62,7 +64,9 @@ def _section(one: Audit) -> list[str]:
     rows = [f"| {' | '.join(map(escaped, (row.problem_id, name, row.label, row.reason)))} |" for name, row in named]
     table = ["| row | check | verdict | reason |", "|---|---|---|---|", *rows, ""] if rows else []
     checks = [_row(check) for check in one.checks]
-    return [f"## {escaped(one.task)}", "", head, "", "| check | | share | bar | |", "|---|---|---|---|---|", *checks, "", *table]
+    failed = [line for check in one.checks for sentence in check.failed for line in (f"> {escaped(sentence)}", "")]
+    begin = [f"## {escaped(one.task)}", "", *failed, head, ""]
+    return [*begin, "| check | | share | bar | |", "|---|---|---|---|---|", *checks, "", *table]
 
 
 def _row(check: Check) -> str:
@@ -78,7 +82,8 @@ def write_page(found: Sequence[Audit], path: Path, command: str) -> None:
 
 
 def verify_lines(path: Path, answer_in: str, tag: str, counting: Counting | None = None, batch: int = 2048) -> list[str]:
-    """What was taken of a file with completion (or response) and a gold; verdicts on its rows: id, label, reason; a count.
+    """What most completions failed by; what was taken of a file with completion (or response) and a gold; verdicts on its rows: id,
+    label, reason; a count.
 
     The gold stands where `sage_rlvr.tasks.datasets` looks for it. DataError names file, line and column of what is missing.
     counting(total): a context whose value gets the number of rows that were judged since its last call.
@@ -89,11 +94,19 @@ def verify_lines(path: Path, answer_in: str, tag: str, counting: Counting | None
         for start in range(0, len(rows), batch):
             verdicts += shared().verify([row[1:] for row in rows[start : start + batch]], answer_in=answer_in, tag=tag)
             advance(len(verdicts) - start)
-    counts = Counter(verdict.label for verdict in verdicts)
+    counts, reasons = Counter(verdict.label for verdict in verdicts), Reasons.of(verdicts)
     told = [
         f"{i}\t{verdict.label}\t{verdict.reason}" for i, verdict in zip((i for i, *_ in rows), verdicts, strict=True)
     ]
-    return [taken, *told, ", ".join(f"{counts[label]} {label}" for label in ("right", "wrong", "undecided"))]
+    left = [row[1:] for row, verdict in zip(rows, verdicts, strict=True) if verdict.unanswered]
+
+    def found() -> Elsewhere | None:
+        return elsewhere([text for text, _ in left], lambda at, other: shared().verify([left[i] for i in at], **other))
+
+    failed = [sentence for _, sentence in reasons.problems(place=place_in_words(answer_in, tag), found=found)]
+    none = f" ({reasons.unanswered} without an answer)" * bool(reasons.unanswered)
+    count = f"{counts['right']} right, {counts['wrong']} wrong{none}, {counts['undecided']} undecided"
+    return [*failed, taken, *told, count]
 
 
 __all__ = ["lines_of", "page_of", "verify_lines", "write_page"]

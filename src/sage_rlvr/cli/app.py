@@ -37,6 +37,7 @@ GROUPS = {
     "evaluate": {
         "eval": "evaluate:Eval",
         "samples": "samples:Samples",
+        "samples show": "samples:ShowSamples",
         "audit": "audit:Audit",
         "verify": "audit:Verify",
     },
@@ -51,7 +52,9 @@ GROUPS = {
         "recipes copy": "recipes:CopyRecipe",
         "show": "recipes:Show",
         "parts": "recipes:Parts",
+        "import-config": "export:ImportConfig",
         "export verl": "export:ExportVerl",
+        "push": "export:Push",
         "doctor": "doctor:Doctor",
     },
 }  # name: file of this folder and class, imported when it is typed: the overview answers without their libraries

@@ -12,6 +12,7 @@ import tyro
 
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, DataError, suggest
+from sage_rlvr.progress import reporting
 
 if TYPE_CHECKING:
     from sage_rlvr.audit import Audit as Audited
@@ -27,8 +28,8 @@ class Audit(Command):
     SAGE_RLVR_DATA sets a folder with the data files; by default they are downloaded at pinned commits."""
 
     tasks: tyro.conf.Positional[tuple[str, ...]]
-    """Names of tasks, countdown:WORLD, files of rows with a problem and an answer, recipes with a task of their own, pairs, or
-    pairs and files of pairs."""
+    """Names of tasks, countdown:WORLD, reasoning_gym:NAME, files of rows with a problem and an answer, recipes with a task of their
+    own, pairs, or pairs and files of pairs."""
     template: str | None = None
     """The prompt format: sage, boxed or as_is (default: each of them)."""
     answer_in: Literal["boxed", "tag", "stated", "last_number", "anywhere"] | None = None
@@ -47,13 +48,18 @@ class Audit(Command):
         if not self.tasks:
             from sage_rlvr.audit import NAMES
 
-            raise ConfigError(f"audit: pass at least one task: {', '.join(NAMES)}, or a .jsonl file")
+            raise ConfigError(f"audit: pass at least one task: {', '.join(NAMES)}, reasoning_gym:NAME, or a .jsonl file")
         found = []
         own_pairs = self.tasks[0] == PAIRS and len(self.tasks) > 1
         for name in self.tasks[1:] if own_pairs else self.tasks:
+<<<<<<< HEAD
             if name.endswith((".yaml", ".yml")) and (prompt := _prompt_of(name)):
                 session.say(prompt)
             found.append(self._pairs(name) if own_pairs else self._task(name))
+=======
+            with reporting(session.note, f"audit: checking the verifier on {name}"):
+                found.append(self._pairs(name) if own_pairs else self._task(name))
+>>>>>>> main
             session.say(*lines_of(found[-1], self.rows))
         if self.out is not None:
             given = {

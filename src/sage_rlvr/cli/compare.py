@@ -10,6 +10,7 @@ import tyro
 
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.progress import reporting
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,10 @@ class Compare(Command):
 
         if self.patterns and self.arms and not has_stores(self.arms):
             raise ConfigError(OF_STORES)
-        found = comparison_of(self.arms, split=self.split, k=self.k, samples=self.samples)
+        with reporting(session.note, f"compare: reading {', '.join(self.arms)}"):
+            found = comparison_of(self.arms, split=self.split, k=self.k, samples=self.samples)
         results, rows = found.results, found.comparisons
-        with results.believed():
+        with results.believed(), reporting(session.note, "compare: computing intervals"):
             print_results(session.out, results, rows, support=self.support)
             if self.patterns:
                 session.say(*patterns(results))
@@ -52,4 +54,4 @@ class Compare(Command):
                 page, pictures = write_page(results, self.out)
                 session.say(f"\npage     {page}\nfigures  {pictures}/*.png")
                 write_json_atomic(self.out / "summary.json", summary_of(results, rows))
-        return 0
+        return 0 if rows else 2  # the last line says why nothing is compared

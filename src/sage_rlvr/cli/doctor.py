@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tyro
+
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.extras import missing
@@ -16,15 +18,15 @@ from sage_rlvr.extras import missing
 
 @dataclass(frozen=True)
 class Doctor(Command):
-    """Check which features work on this machine; with --model or --recipe, print the cost of a run.
+    """Check which features work on this machine; with RECIPE or --model, print the cost of a run.
 
-    --model and --recipe read only the model's config.json (downloaded if needed) and count: parameters, bytes by kind of
+    RECIPE and --model read only the model's config.json (downloaded if needed) and count: parameters, bytes by kind of
     tensor, tokens to sample, operations of a step for each number of --gpus. Nothing is timed, and no weights are downloaded."""
 
+    recipe: tyro.conf.Positional[Path | None] = None
+    """An RL recipe or a method: a file or a name."""
     model: str | None = None
     """A model folder or Hub id, instead of the recipe's model."""
-    recipe: Path | None = None
-    """An RL recipe: a file or a name."""
     gpus: tuple[int, ...] = (1, 8, 64, 512)
     """Numbers of GPUs for the cost of a step."""
 
@@ -49,7 +51,7 @@ class Doctor(Command):
         return 0 if good else 2
 
     def counted(self) -> list[str]:
-        """What `--model` and `--recipe` cost, in lines."""
+        """What a recipe and a model cost, in lines."""
         from sage_rlvr.config import TrainConfig, read_recipe
         from sage_rlvr.training.counts.footprint import footprint_lines
 

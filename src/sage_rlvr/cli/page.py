@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from sage_rlvr.cli.session import Command, Session
+from sage_rlvr.progress import reporting
 
 
 @dataclass(frozen=True)
@@ -38,16 +39,17 @@ class Report(Command):
     def execute(self, session: Session) -> int:
         from sage_rlvr.api import report
 
-        page = report(
-            *self.runs,
-            out=self.out or Path(f"report.{self.format}"),
-            format=self.format,
-            png=self.png,
-            split=self.split,
-            k=self.k,
-            show=self.show,
-            title=self.title,
-        )
+        with reporting(session.note, f"report: reading {', '.join(self.runs)}, comparing, drawing figures"):
+            page = report(
+                *self.runs,
+                out=self.out or Path(f"report.{self.format}"),
+                format=self.format,
+                png=self.png,
+                split=self.split,
+                k=self.k,
+                show=self.show,
+                title=self.title,
+            )
         for path in page.written:
             session.say(f"{path}  {path.stat().st_size / 1e3:,.0f} kB")
         session.say(page.answer)

@@ -16,6 +16,7 @@ from sage_rlvr.config import (
     RunConfig,
     TrainConfig,
     WorldConfig,
+    dump,
     read_recipe,
     to_yaml,
 )
@@ -55,6 +56,10 @@ class Recipes(Command):
     def execute(self, session: Session) -> int:
         listed = [(name, files.headline(file)) for name, file in files.shipped().items() if "/" in name]
         _list(session, listed, self.words, "recipe")
+        bases = [name.partition("/")[0] for name, _ in listed if name.endswith("/base")]
+        if bases:
+            by_name = suggest("train", "METHOD", "--task", "NAME")
+            session.note(f"NAME/base has the settings of a task and no method: {by_name}, NAME one of {', '.join(bases)}")
         return 0
 
 
@@ -183,8 +188,11 @@ def recipe_lines(config: RunConfig) -> list[str]:
     from sage_rlvr.models.folders import vocabulary_of
     from sage_rlvr.training.watch import check_vocabulary
 
-    lines = [to_yaml(config).rstrip()]
+    tree = dump(config)
+    if getattr(config, "task", None) is not None or getattr(config, "data", None) is not None:
+        tree.pop("world", None)  # the default of a key that such a recipe does not use
+    lines = [to_yaml(tree).rstrip()]
     if isinstance(config, TrainConfig):
         check_vocabulary(config.method, vocabulary_of(config.model))
-        lines += ["\n" + config.method.describe(), "\n" + reference_line(config)]
+        lines += ["\n" + config.objective, "\n" + reference_line(config)]
     return lines

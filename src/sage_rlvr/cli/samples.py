@@ -1,11 +1,11 @@
-"""`samples`: report, judge, import and export a sample store."""
+"""`samples`: report, show, judge, import and export a sample store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -13,6 +13,7 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sage_rlvr.evaluation.judged import JudgeAt
     from sage_rlvr.evaluation.store import SampleStore
 
 
@@ -21,7 +22,7 @@ class Samples(Command):
     """Print the report of a sample store, or convert it from or to lm-evaluation-harness or Parquet.
 
     Prints the report, reasoning patterns and signals by class of token; imports samples of the harness, judges them with the
-    verifier of this package, or exports a store. The command does not sample.
+    verifier of this package, or exports a store. The command does not sample; `samples show STORE` prints the samples.
 
     With one repeat, the harness's score of 0 or 1 (exact_match) is the sample's verdict until --judge; with several repeats the
     score is per document, so samples have no verdict until --judge."""
@@ -66,7 +67,7 @@ class Samples(Command):
             if self.judge is not None:
                 session.say(f"{_judge_imported(store, self.judge, self.tag):,} samples judged by the verifier of this package")
             self._write_out(store, session)
-            session.say(*report_lines(store, self.samples))
+            session.say(*report_lines(store, self.samples, judge=_judge_at(store)))
             if self.patterns:
                 session.say(*pattern_lines(store, self.samples))
             if self.token_stats is not None:
@@ -96,12 +97,36 @@ class Samples(Command):
         from sage_rlvr.evaluation.lm_eval import export_lm_eval
 
         if self.to_lm_eval is not None:
-            docs = _docs_of(self.docs) if self.docs is not None else _docs_made_again(store)
+            docs = _docs_of(self.docs) if self.docs is not None else _docs_known(store)
             session.say(f"written: {export_lm_eval(store, self.to_lm_eval, docs=docs, n=self.samples)}")
         if self.to_parquet is not None:
             from sage_rlvr.evaluation.store.archive import to_parquet  # pyarrow
 
             session.say(f"written: {to_parquet(store, self.to_parquet):,} samples to {self.to_parquet}")
+
+
+@dataclass(frozen=True)
+class ShowSamples(Command):
+    """Print samples of a store: prompt, gold, completion, verdict with its reason.
+
+    Control characters are printed as their codes, such as [U+001B], and every line of a text stands behind a bar."""
+
+    store: tyro.conf.Positional[Path]
+    """A sample store."""
+    problem: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """The id of a problem, once for each (default: the first problem; the ids are listed at the end)."""
+    n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 3
+    """The first N samples of each problem."""
+    verdict: Literal["right", "wrong", "undecided"] | None = None
+    """Only samples with this verdict."""
+
+    def execute(self, session: Session) -> int:
+        from sage_rlvr.evaluation.sample_text import sample_lines
+        from sage_rlvr.evaluation.store import SampleStore
+
+        with SampleStore.open(self.store) as store:
+            session.say_plainly(list(sample_lines(store, self.problem, self.n, self.verdict, session.out.width)))
+        return 0
 
 
 def _judge_imported(store: SampleStore, answer_in: str, tag: str) -> int:
@@ -117,6 +142,14 @@ def _judge_imported(store: SampleStore, answer_in: str, tag: str) -> int:
     )
 
 
+def _judge_at(store: SampleStore) -> JudgeAt | None:
+    """Verdicts on an imported store with answers read at another place, against its targets; None for other stores."""
+    from sage_rlvr.evaluation.judged import judged_at
+    from sage_rlvr.evaluation.lm_eval import is_imported, targets_of
+
+    return (lambda *asked: judged_at(targets_of(store))(*asked)) if is_imported(store) else None
+
+
 def _spelled_by(policy: str) -> Callable[[Sequence[int]], list[str]]:
     from sage_rlvr.models.policy import load_tokens
 
@@ -124,12 +157,18 @@ def _spelled_by(policy: str) -> Callable[[Sequence[int]], list[str]]:
     return lambda ids: [tokenizer.decode([i]) for i in ids]
 
 
-def _docs_made_again(store: SampleStore) -> dict[str, dict[str, Any]]:
-    """`generated_docs`; {} for an imported store, which knows its documents."""
+def _docs_known(store: SampleStore) -> dict[str, dict[str, Any]]:
+    """`generated_docs`, else the prompts and golds that the store keeps; {} for an imported store, which knows its documents."""
     from sage_rlvr.evaluation.documents import generated_docs
     from sage_rlvr.evaluation.lm_eval import is_imported
 
-    return {} if is_imported(store) else generated_docs(store)
+    if is_imported(store):
+        return {}
+    kept = {
+        name: {"doc": {"id": name, "problem": q.prompt, "answer": q.gold or ""}, "target": q.gold or "", "prompt": q.prompt}
+        for name, q in store.questions().items()
+    }
+    return generated_docs(store) or kept
 
 
 def _docs_of(name: str) -> dict[str, dict[str, Any]]:

@@ -42,12 +42,15 @@ class FromRecipe(Command):
         reported = [("report_to", f"[{', '.join(self.report_to)}]")] if self.report_to else []
         edits = [*session.edits, *reported]
         if self.dry_run:
+            from sage_rlvr.api.train import directory_of, read
             from sage_rlvr.cli.recipes import recipe_lines
-            from sage_rlvr.config import read_recipe
+            from sage_rlvr.recipes import locate
             from sage_rlvr.training.counts.dry_run import dry_run_lines
 
-            config = read_recipe(self.recipe, edits, self.name, self.task)
-            session.say(*recipe_lines(config), "", *dry_run_lines(config))
+            name, config = read(self.name, self.recipe, self.task, edits)
+            run = directory_of(self.name, name, config, self.run).absolute()
+            settings = locate(self.recipe, self.task).settings
+            session.say(*settings, *recipe_lines(config), "", *dry_run_lines(config, run))
             return 0
         return _ended(self.start(session, edits), session)
 
@@ -93,7 +96,8 @@ class Train(FromRecipe):
     name: ClassVar[str] = "train"
 
     task: str | None = None
-    """Settings for a method by name: countdown (default), words, repair, knights, steps, a recipe, or a file of rows (.jsonl)."""
+    """Settings for a method by name: countdown (default), words, repair, knights, steps, reasoning_gym:NAME, a recipe, or a file of
+    rows (.jsonl)."""
     fork: bool = False
     """Continue a run even if its recipe or the installed versions have changed."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config.runs import FinetuneConfig, OfflineConfig, SftConfig, TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
-from sage_rlvr.recipes import ROWS, Recipe, Tree, load, locate, merge, override
+from sage_rlvr.recipes import ROWS, Place, Recipe, Tree, is_shipped, load, locate, merge, override
 from sage_rlvr.schema import decode
 
 RunConfig = TrainConfig | FinetuneConfig | SftConfig | OfflineConfig
@@ -51,7 +51,7 @@ def read_recipe(
     if settings:
         if "method" in settings:
             tree.pop("method", None)
-        tree = merge(tree, Tree(settings, {(key,): f"{key}=" for key in settings}))
+        tree = merge(tree, Tree(settings, {place: f"{place[0]}=" for place in _within(settings)}))
     for key, text in edits:
         tree = override(tree, key, text)
     if found.file.parent.name == ROWS and "model" not in tree:
@@ -67,8 +67,19 @@ def read_recipe(
     if command not in ("", kind) and (kind == "train" or own & set(tree)):
         what = {"train": "an RL", "sft": "an SFT", "offline": "an offline"}[kind]
         raise ConfigError(f"{recipe}: this is {what} recipe; run it with: {suggest(kind, recipe)}")
+    if kind == "train" and "method" not in tree:
+        by_name = suggest("train", "METHOD", "--task", found.file.parent.name if is_shipped(found.file) else recipe)
+        raise ConfigError(f"{recipe}: has no method: pass --method NAME, or train a method with these settings: {by_name}")
     # what is left for `train` is a recipe for RL that lacks its method, which decoding says
     return decode({"train": TrainConfig, "offline": OfflineConfig}.get(command, schema), tree, where=str(found))
+
+
+def _within(tree: Mapping[str, Any], place: Place = ()) -> Iterator[Place]:
+    """Every place of plain nested settings."""
+    for key, value in tree.items():
+        yield (*place, str(key))
+        if isinstance(value, Mapping):
+            yield from _within(value, (*place, str(key)))
 
 
 def command_of(schema: type[RunConfig]) -> str:

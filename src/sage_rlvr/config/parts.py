@@ -104,11 +104,18 @@ class UpdateConfig:
 
     epochs: passes over them. minibatches: optimizer updates a pass; groups stay whole. micro_batch: groups in one
     forward pass, only to save memory (gradients add up to the same update); null is all groups of a mini-batch.
+    skip_without_signal: which optimizer steps to leave out of those in which every advantage is 0 (each group's rewards are equal),
+    so that the loss is the KL term alone: never; at_start, those before the first step with a signal; always. AdamW scales such
+    a step up to full size however small its gradient is. But a policy that has moved needs the KL's pull in them too: where
+    rewards are rare, always acts like a smaller beta. Weights and moments stay.
     """
 
     epochs: int = 1
     minibatches: int = 1
     micro_batch: int | None = None
+    skip_without_signal: Literal["never", "at_start", "always"] = "never"
+
+    added: ClassVar[tuple[str, ...]] = ("skip_without_signal",)  # see schema.dump
 
     def __post_init__(self) -> None:
         positive(self, "epochs", "minibatches")
@@ -123,6 +130,10 @@ class UpdateConfig:
     def once(self) -> bool:
         """Whether a step is one update by one forward pass, which is then the old policy's own."""
         return self.per_step == 1 and self.micro_batch is None
+
+    def skips(self, before_first: bool) -> bool:
+        """Whether an update without a signal is left out. before_first: no update has been made, and the moments are empty."""
+        return self.skip_without_signal == "always" or (self.skip_without_signal == "at_start" and before_first)
 
     @property
     def per_step(self) -> int:
@@ -170,13 +181,19 @@ class CheckpointConfig:
         positive(self, "every", "keep")
 
 
+PEFT_NAMES = {"r": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout"}  # PEFT's name -> ours; a recipe takes both
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
     """Low-rank adapters instead of full fine-tuning (engines trl and verl).
 
     rank: of the update. alpha: its scale is alpha / rank; null is 2 * rank, as in the authors' code. dropout: on the
-    adapter's input. target_modules: names of the layers, or "all-linear" for the attention and MLP projections.
+    adapter's input. target_modules: names of the layers, or "all-linear" for the attention and MLP projections. PEFT's names (r,
+    lora_alpha, lora_dropout) are read too.
     """
+
+    also: ClassVar[dict[str, str]] = PEFT_NAMES  # see schema.decode
 
     rank: int = 8
     alpha: float | None = None

@@ -91,6 +91,13 @@ class TrainConfig:
         self._check_method(self.method)
 
     @property
+    def objective(self) -> str:
+        """The objective as the run's engine descends it, as text."""
+        from sage_rlvr.core.describe import described_on_engine
+
+        return self.method.describe() if self.engine.name == "loop" else described_on_engine(self.method)
+
+    @property
     def reference(self) -> str | None:
         """What the method's reference is loaded from, a name as in `model`; None where the method reads none.
 

@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -276,6 +276,16 @@ def _warn(message: str) -> None:
     while frame and str(frame.f_globals.get("__name__")).partition(".")[0] in ("sage_rlvr", "dataclasses", "pydantic"):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, UserWarning, stacklevel=level)
+
+
+def is_sampled(anchor: Anchor | None) -> bool:
+    """Whether TRL and verl, whose losses read only the log-probs of sampled tokens, estimate an anchor: the exact forward KL."""
+    return anchor is not None and not anchor.is_off and (anchor.estimator, anchor.divergence) == ("exact", "forward")
+
+
+def sampled(anchor: Anchor) -> Anchor:
+    """The anchor as TRL and verl descend it: k3 in place of the exact forward KL, with the same expected gradient."""
+    return replace(anchor, estimator="k3", divergence=None) if is_sampled(anchor) else anchor
 
 
 def anchor_logps(ref_logps: PerToken, log_q: PerToken | None) -> PerToken:

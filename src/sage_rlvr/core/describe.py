@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sage_rlvr.core.advantages import sees
-from sage_rlvr.core.anchor import Anchor, length_note
+from sage_rlvr.core.anchor import Anchor, is_sampled, length_note, sampled
 from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat, pays_nothing
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.schedules import show
@@ -15,20 +16,28 @@ if TYPE_CHECKING:
     from sage_rlvr.core.buffers import Buffer
     from sage_rlvr.core.method import Method
 
+SAMPLED = "the engine has no exact forward KL; k3 is its estimate from the sampled tokens, whose gradient has more variance"
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of objects without a repr of their own: another in every process
 
 
 def objective_words(method: Method | None, anchor: Anchor | None) -> str:
-    """The objective of a run on TRL or verl, as stored in its checkpoints: `describe()` of the method, which starts
+    """The objective of a run on TRL or verl, as stored in its checkpoints: `described_on_engine` of the method, which starts
     with its name, or the guide, KL estimator and beta that are added to the engine's own loss.
     """
     if method is not None:
-        words = f"method {method.describe()}"
+        words = f"method {described_on_engine(method)}"
     elif anchor is not None:
         words = f"guide={anchor.guide!r}, estimator {anchor.estimator}, beta {anchor.beta!r}"
     else:
         words = "no KL term"
     return _ADDRESS.sub("", words)
+
+
+def described_on_engine(method: Method) -> str:
+    """`describe` of a method as TRL and verl descend it (`anchor.sampled`)."""
+    if method.anchor is None or not is_sampled(method.anchor):
+        return describe(method)
+    return f"{describe(replace(method, anchor=sampled(method.anchor)))}\n  note: {SAMPLED}"
 
 
 def _equation_of(part: object) -> str:

@@ -31,6 +31,8 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.registry import Registry
 
 PerToken = Float[Tensor, "B T"]
+NO_SIGNAL = "advantage/no_signal_frac"
+"""Metric: fraction of a step's updates in which no row `has_signal`."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,17 @@ class Credit:
     grouped: Float[Tensor, "P G"] | Float[Tensor, " B"]
     state: State
     term_weights: PerToken | None = None
+
+
+def has_signal(method: Method | None, grouped: Tensor, mask: Bool[Tensor, "B T"]) -> Bool[Tensor, " B"]:
+    """The rows on which more than the KL acts: with a counted token and an advantage other than 0, a KL in the reward left out.
+
+    method: None where only a guide is known. grouped: as in `Credit`. A loss term acts without an advantage, and a label of 0 is
+    no lack of one: all rows with a counted token there.
+    """
+    if method is not None and (method.loss_term is not None or getattr(method.surrogate, "reads_labels", False)):
+        return mask.any(dim=1)
+    return (grouped.reshape(len(mask), -1) != 0).any(dim=1) & mask.any(dim=1)
 
 
 @dataclass(frozen=True)

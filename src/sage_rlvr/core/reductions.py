@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from sage_rlvr.core.signals import check_equation
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.registry import Registry
 
@@ -47,7 +48,7 @@ class Reduction(Protocol):
     def __call__(self, per_token: PerToken, mask: Mask, budget: float | None = None) -> Float[Tensor, ""]: ...
 
 
-REDUCTIONS: Registry[type] = Registry("reduction")
+REDUCTIONS: Registry[type] = Registry("reduction", check=check_equation("the mean"))
 
 
 def _counted(per_token: PerToken, mask: Mask) -> PerToken:

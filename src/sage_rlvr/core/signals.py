@@ -6,6 +6,7 @@ size. Everything that is a log-probability or an entropy is in nats.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -122,6 +123,19 @@ def check_needs(who: str, part: object) -> frozenset[str]:
     for name in found.difference(NEEDS):
         raise ConfigError(f"{who}: needs {name!r}, which is not a signal{choose_from(name, NEEDS)}")
     return found
+
+
+def check_equation(symbol: str) -> Callable[[str, Any], object]:
+    """The check of a registry whose parts declare `needs` and `equation`; symbol: what the equation is of, as messages call it."""
+
+    def check(who: str, part: Any) -> object:
+        own = {name for base in part.__mro__[:-1] for name in (*vars(base), *vars(base).get("__annotations__", ()))}
+        if "equation" not in own:
+            declared = f'equation: ClassVar[str] = "{symbol} as one line of text"'
+            raise ConfigError(f"{who}: {part.__name__} lacks equation, which `describe` and `show` print; declare {declared}")
+        return check_needs(who, part)
+
+    return check
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sage_rlvr.evaluation.lm_eval.incoming import UNJUDGED
+from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.evaluation.store.sample import ESCAPED, unescape
+from sage_rlvr.tasks.base import NO_ANSWER
+from sage_rlvr.tasks.prompts import FORMATS
+from sage_rlvr.verifiers import UNANSWERED, Verdict
 from sage_rlvr.verifiers.pool import shared
+from sage_rlvr.verifiers.reasons import LOOKED, Elsewhere, Reasons, elsewhere
 from sage_rlvr.verifiers.rewards import answered
 
 
@@ -17,6 +25,55 @@ class Judged:
     label: str
     reason: str
     answer: str | None = None
+
+
+JudgeAt = Callable[[Sequence[tuple[str, str]], Mapping[str, Any]], Sequence[Verdict]]
+"""(problem id, text) of samples, and a reading (answer_in, tag, closed) -> their verdicts there."""
+
+
+def reasons_of(store: SampleStore, n: int | None = None) -> Reasons:
+    """Why samples of a store earned nothing, of the first n of each problem."""
+    rows = store.lists(("verdict", "reason", "finish"), n=n)
+    ends = [None if end is None else end == "length" for end in rows["finish"]]
+    return Reasons(Counter(zip(rows["verdict"], map(unescape, rows["reason"]), ends, strict=True)))
+
+
+def elsewhere_in(store: SampleStore, n: int | None = None, judge: JudgeAt | None = None) -> Elsewhere | None:
+    """Where whole samples without an answer have one, of `LOOKED` at most; None for tasks that read no place of a text.
+
+    judge: gives verdicts at another place; None where no golds are at hand.
+    """
+    if judge is None and store.identity.prompt not in FORMATS:
+        return None
+    rows = store.lists(("problem", "text", "verdict", "reason", "finish"), n=n)
+    columns = ([*map(unescape, rows[name])] if name in ESCAPED else rows[name] for name in rows)
+    left = [
+        (problem, text)
+        for problem, text, verdict, reason, finish in zip(*columns, strict=True)
+        if verdict == "wrong" and reason in UNANSWERED and finish != "length" and not text.endswith(NO_ANSWER)
+    ]
+    some = left[:: max(1, len(left) // LOOKED)][:LOOKED]  # of all problems, not only of the first
+
+    def at(places: Sequence[int], reading: Mapping[str, Any]) -> Sequence[Verdict]:
+        assert judge is not None
+        return judge([some[i] for i in places], reading)
+
+    return elsewhere([text for _, text in some], None if judge is None else at)
+
+
+def problems_in(
+    store: SampleStore, reasons: Reasons, n: int | None = None, *, place: str = "", judge: JudgeAt | None = None
+) -> list[str]:
+    """A sentence for each fraction above a half, of the first n samples of each problem; [] for an import that nobody judged."""
+    if {reason for _, reason, _ in reasons.counted} == {UNJUDGED}:
+        return []
+    found = reasons.problems(place=place, found=lambda: elsewhere_in(store, n, judge), limit="--max-new-tokens")
+    return [sentence for _, sentence in found]
+
+
+def judged_at(golds: Mapping[str, str]) -> JudgeAt:
+    """By the mathematics verifier, against the gold of each problem."""
+    return lambda pairs, reading: shared().verify([(text, golds[problem]) for problem, text in pairs], **reading)
 
 
 def judged_by(items: Sequence[tuple[str, str]], reading: Mapping[str, Any]) -> list[Judged]:

@@ -13,7 +13,6 @@ caller's: a store keeps ids.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.judged import JudgeAt, problems_in, reasons_of
 from sage_rlvr.evaluation.lm_eval import UNJUDGED
 from sage_rlvr.evaluation.store import Counts, SampleStore
 from sage_rlvr.evaluation.store.database import TURNS
@@ -38,6 +38,8 @@ from sage_rlvr.stats.samples.patterns import pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_excess, perplexity_tails
 from sage_rlvr.stats.tempered import reweighted
 from sage_rlvr.tasks import known_task
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.reasons import NO_ANSWER, UNDECIDED
 
 SAMPLED_POWERS = (1.5, 2.0, 4.0)  # of whole completions; sharper ones leave too few effective samples
 TAUS = (0.25, 0.5, 0.75, 1.0)
@@ -114,11 +116,20 @@ def common_n(store: SampleStore) -> int:
     return int(counts.n.min())
 
 
-def report_lines(store: SampleStore, n: int | None = None, floor: Callable[[int], float] | None = None) -> list[str]:
-    """See above. n: default `common_n`. floor: k -> share of problems that k uniform guesses hit, where it is known."""
+def report_lines(
+    store: SampleStore,
+    n: int | None = None,
+    floor: Callable[[int], float] | None = None,
+    *,
+    place: str = "",
+    judge: JudgeAt | None = None,
+) -> list[str]:
+    """See above. n: default `common_n`. floor: k -> share of problems that k uniform guesses hit, where it is known. place: where
+    answers are read, in words; judge: verdicts at other places. The first lines are about what most samples failed by."""
     n = common_n(store) if n is None else n
     counts, drawn, law = store.counts(n), Drawn(store, n), store.identity.decoding
     cuts = [f"{name} {law[name]:g}" for name, off in CUTS.items() if law[name] != off]
+    reasons = reasons_of(store, n)
     lines = [
         f"{store.identity.task}: {len(counts.problems)} problems, n = {n} samples each; preset {law['preset']}: "
         f"T {law['temperature']:g}, {', '.join(cuts) or 'no truncated sampling'}; 95 % intervals over problems and their samples"
@@ -126,28 +137,25 @@ def report_lines(store: SampleStore, n: int | None = None, floor: Callable[[int]
     if store.lacking(counts):
         lines.append(f"INCOMPLETE: {store.lacking(counts)}")
     ends = _truncated_line(counts, law["max_new_tokens"])
-    undecided = Counter(
-        reason
-        for verdict, reason in zip(drawn["verdict"], drawn["reason"], strict=True)
-        if verdict == "undecided"
-    )
-    if undecided[UNJUDGED] == counts.n.sum():  # an import whose harness gave no verdict per sample
+    if set(drawn["reason"]) == {UNJUDGED}:  # an import whose harness gave no verdict per sample
         lines.append(
             f"no pass@k: none of the {counts.n.sum():,} samples has a verdict; add --judge boxed (or tag, last_number, whole)"
         )
         return [*lines, ends, *_token_lines(drawn)]
     c = counts.right
     covers = [f"{tau:g}: {cell(share_interval(np.asarray(cover_at_tau(n, c, tau))))}" for tau in TAUS]
-    often = sorted(undecided, key=lambda reason: (-undecided[reason], reason))[:3]
-    why = f" ({', '.join(f'{reason}: {undecided[reason]:,}' for reason in often)})" if often else ""
+    none = drawn.sums([Verdict(*said).unanswered for said in zip(drawn["verdict"], drawn["reason"], strict=True)])
+    over = f"(over {len(counts.problems)} problems)"
     return [
+        *problems_in(store, reasons, n, place=place, judge=judge),
         *lines,
         *_table(drawn, c, n, floor),
         f"avg@{n}     {cell(passk_interval(n, c, 1))}",
         "Cover@tau  " + "  ".join(covers),
         LEGEND,
+        f"no answer  {_share(none, counts.n)} {over}, counted as wrong{reasons.often(NO_ANSWER)}",
         ends,
-        f"undecided  {_share(counts.undecided, counts.n)} (over {len(counts.problems)} problems), counted as not right{why}",
+        f"undecided  {_share(counts.undecided, counts.n)} {over}, counted as not right{reasons.often(UNDECIDED)}",
         *_tempered_lines(drawn),
         *_token_lines(drawn),
     ]
@@ -192,7 +200,7 @@ def _tempered_lines(drawn: Drawn) -> list[str]:
     logps = drawn.arrays("rollout_logps")
     if logps is None:
         return ["tempered   over whole completions: not available, the samples have no log-probs"]
-    sums, texts = [float(np.sum(row, dtype=float)) for row in logps], np.array(drawn["text"], dtype=object)
+    sums, texts = [float(np.sum(row, dtype=float)) for row in logps], _completions(drawn)
     parts = [drawn.parts(column) for column in (sums, drawn.right, texts)]
     cells = []
     for power in SAMPLED_POWERS:
@@ -200,6 +208,11 @@ def _tempered_lines(drawn: Drawn) -> list[str]:
         said = one.reason if one.pass1 is None else f"{cell(one.pass1)}, +- {one.unseen:.1%} for unsampled completions"
         cells.append(f"power {one.power:g}: {said}")
     return [f"tempered   pass@1 over whole completions, pi(y)^power, by importance weights: {'; '.join(cells)}"]
+
+
+def _completions(drawn: Drawn) -> NDArray[Any]:
+    """What tells completions apart: a text that ended and the same text where it was cut are two."""
+    return np.array([f"{end} {text}" for end, text in zip(drawn["finish"], drawn["text"], strict=True)], dtype=object)
 
 
 def _token_lines(drawn: Drawn) -> list[str]:

@@ -8,6 +8,7 @@ task's rows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -27,13 +28,14 @@ from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import CHUNK, Identity, Sample, SampleStore, is_store
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of
 from sage_rlvr.models.episodes import positions_of
-from sage_rlvr.models.folders import cached_folder
-from sage_rlvr.models.generation import Decoding, Source
+from sage_rlvr.models.folders import EMBEDDED, cached_folder, folder_of
+from sage_rlvr.models.generation import Decoding, Source, rows_of_a_pass
 from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, revision_of
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
 from sage_rlvr.models.shared_prefix import supports_shared_prefix
 from sage_rlvr.models.teachers import teacher_named
 from sage_rlvr.models.vllm import GENERATORS
+from sage_rlvr.progress import reporting
 from sage_rlvr.runs import versions
 from sage_rlvr.stats.comparison import paired
 from sage_rlvr.stats.intervals import mean_interval, share_interval
@@ -43,10 +45,9 @@ from sage_rlvr.tasks.base import Task, ready
 from sage_rlvr.tasks.rows import Say, tell
 
 WIDE = 64  # samples per chunk of the CPU sampler at most: a third faster than twice the 32 of other generators
-# Problems in one call of the CPU sampler, and what their keys, values and logits may take if no completion ends: for a small
-# model most of the time is the calling of operations, which does not grow with the rows (benchmarks/evaluator.py).
-TOGETHER, TOGETHER_BYTES = 8, 1 << 31
-LOGIT_BYTES = 32  # of each of a row's logits while a token is drawn: float32, and float64 with its sums
+# Problems in one call of the CPU sampler: for a small model most of the time is the calling of operations, which does not grow
+# with the rows (benchmarks/evaluator.py).
+TOGETHER = 8
 UNKNOWN = "revision unknown"
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
@@ -158,23 +159,16 @@ class SampleRun(SampleSettings):
             return SampleStore.open(self.store).identity.together
         if self.engine != "sampler" or model is None or not supports_shared_prefix(model):
             return 1
-        row = decoding.max_new_tokens * cache_bytes(model) + LOGIT_BYTES * model.config.get_text_config().vocab_size
-        rows = TOGETHER * (self._chunk_size(decoding) or CHUNK)
-        return TOGETHER if rows * row <= TOGETHER_BYTES else 1
+        return TOGETHER if TOGETHER * (self._chunk_size(decoding) or CHUNK) <= rows_of_a_pass(model, decoding) else 1
 
 
-def cache_bytes(model: PreTrainedModel) -> int:
-    """Of the keys and values of one token, float32."""
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * 4 * int(config.num_hidden_layers * heads * width)
-
-
-def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tuple[SampleStore, Chosen]:
+def sample_into_store(
+    run: SampleRun, counting: Counting, say: Say = tell, *, progress: Say = lambda text: None
+) -> tuple[SampleStore, Chosen]:
     """Generate the missing samples, and compute missing log-probs under `base_logprobs`.
 
-    counting(total): a context manager whose value receives the number of new samples. say: receives messages about the problems.
+    counting(total): a context manager whose value receives the number of new samples. say: receives messages about the problems;
+    progress: what is loaded, where that takes seconds.
     Returns the store and the task. All errors are raised before sampling. Without missing samples the policy's weights are not
     loaded.
     """
@@ -185,8 +179,15 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
     decoding, drawing = run.decoding(task), _lacks(run, task)
     if drawing:
         ready(task.task, say, run.split)
+<<<<<<< HEAD
     model, tokens = _policy(run) if drawing else (None, load_tokens(run.model))
     prompts, template_hash = prompts_of(task, tokens, run.chat_template, run.options)
+=======
+    loaded = "policy" if drawing else "tokenizer"
+    with reporting(progress, f"{run.policy}: loading the {loaded}, rendering {len(task.problems)} prompts"):
+        model, tokens = _policy(run) if drawing else (None, load_tokens(run.model))
+        prompts, template_hash = prompts_of(task, tokens, run.chat_template)
+>>>>>>> main
     if model is not None:
         check_window(prompts, model, decoding.max_new_tokens)
     guide = None if run.guide is None else guide_of(run.guide)
@@ -199,6 +200,9 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
         say(f"a store has complete chunks of {size} samples: {run.samples + over} per problem instead of {run.samples}")
     with _agreeing(run.store, identity, task) as store:
         lacking = len(store.missing(task.problems, run.samples)) * size
+        if os.access(run.store, os.W_OK):
+            store.describe(task.questions(prompts))
+            store.keep_place(_place(run.model))
         if lacking and drawing:
             server = {"server": run.server, "served_as": run.server_model}
             together = identity.together > 1
@@ -211,6 +215,12 @@ def sample_into_store(run: SampleRun, counting: Counting, say: Say = tell) -> tu
         if scorer is not None:
             _score(store, scorer, prompts, (SCORED, identity.versions[SCORED]), counting)
     return store, task
+
+
+def _place(model: str) -> str:
+    """Where a policy is found again: the whole path of a folder, else its name."""
+    folder = folder_of(model)
+    return str(folder.resolve()) if model != EMBEDDED and folder.is_dir() else model
 
 
 def _agreeing(folder: Path, identity: Identity, task: Chosen) -> SampleStore:

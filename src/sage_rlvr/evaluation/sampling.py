@@ -27,18 +27,20 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import generate_episodes
-from sage_rlvr.evaluation.judged import Judged
-from sage_rlvr.evaluation.store import Chunk, Identity, Sample, SampleStore, prompt_hash
-from sage_rlvr.evaluation.store.sample import own_of, said_of
+from sage_rlvr.evaluation.judged import JudgeAt, Judged
+from sage_rlvr.evaluation.store import Chunk, Identity, Question, Sample, SampleStore, prompt_hash
+from sage_rlvr.evaluation.store.sample import own_of, said_of, turns_unmarked, unmarked
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks.base import (
+    NO_ANSWER,
     Said,
     Task,
     answer_key,
     fingerprint,
+    gold_of,
     guess_floor,
     hash_of,
     limit_of,
@@ -98,6 +100,14 @@ class Chosen:
         return None if guess_floor(self.task, rows, 1) is None else lambda k: guess_floor(self.task, rows, k) or 0.0
 
     @property
+    def judge_at(self) -> JudgeAt | None:
+        """Verdicts on (problem id, text) with answers read at another place; None for a task that reads completions its own way."""
+        task: Any = self.task
+        if getattr(task, "reading", None) is None:
+            return None
+        return lambda pairs, reading: task.verify_all([(self.problems[i], text) for i, text in pairs], **reading)
+
+    @property
     def turns(self) -> int:
         """The most turns of an episode; 1 where a completion is one text."""
         return turns_of(self.task)
@@ -108,7 +118,16 @@ class Chosen:
             raise ConfigError(f"{self.name}: problem {unknown[0]!r} is not among these; use the settings of the store")
         pairs = [(self.problems[i], text) for i, text in zip(ids, texts, strict=True)]
         said = verdicts(self.task, pairs)
-        return [Judged(v.label, v.reason, answer_key(self.task, *pair)) for v, pair in zip(said, pairs, strict=True)]
+        return [Judged(v.label, v.reason, self._answer(*pair)) for v, pair in zip(said, pairs, strict=True)]
+
+    def _answer(self, problem: Any, said: Said) -> str | None:
+        """`answer_key`; None for a completion that was cut within its answer."""
+        key = answer_key(self.task, problem, said)
+        return None if key is not None and key.endswith(NO_ANSWER) else key
+
+    def questions(self, prompts: Mapping[str, Prompt]) -> dict[str, Question]:
+        """Problem id -> its prompt and gold, as a store keeps them."""
+        return {name: Question(prompts[name].text, gold_of(self.task, problem)) for name, problem in self.problems.items()}
 
 
 def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None, sampling: str = "iid") -> Chosen:
@@ -365,7 +384,7 @@ class Evaluation:
                         sample=number,
                         seed=seed,
                         prompt_hash=hashed,
-                        text=row.text,
+                        text=unmarked(row.text, row.finish),
                         token_ids=row.token_ids,
                         rollout_logps=row.logps,
                         base_logps=logps,
@@ -376,7 +395,7 @@ class Evaluation:
                         verdict=verdict.label,  # type: ignore[arg-type]
                         reason=verdict.reason,
                         latency_s=seconds,
-                        turns=row.turns,
+                        turns=None if row.turns is None else turns_unmarked(row.turns, row.finish),
                     )
                 )
         return made

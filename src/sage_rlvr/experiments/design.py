@@ -29,6 +29,7 @@ from sage_rlvr.errors import ConfigError, Told, choose_from, refuse, require, sh
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.experiments.controls import KINDS, Arm, Kind, controls_of, free_name, linked, twin_of
 from sage_rlvr.experiments.jobs import Exact, Sampled
+from sage_rlvr.paths import anchored
 from sage_rlvr.recipes import Recipe, Tree, dotted, find, locate, place_of, read, use_plugins
 from sage_rlvr.results.comparisons import TEMPERED
 from sage_rlvr.results.design import BASE, Question
@@ -240,7 +241,9 @@ def resolve(
     arms: list[Arm] = []
     for name in design.arms:
         spec = design.spec(name)
-        own = {**({} if policy is None else {"model": policy}), **design.base, **spec.edits}
+        edits_of_arm = {**design.base, **spec.edits}
+        edited = {key: anchored(value, place_of(key), lambda place: source.parent) for key, value in edits_of_arm.items()}
+        own = {**({} if policy is None else {"model": policy}), **edited}
         try:
             recipe = locate(spec.recipe, folder=source.parent)
             changes = [*((key, json.dumps(value)) for key, value in own.items()), *edits]

@@ -2,10 +2,10 @@
 
     token t of a sample = inverse CDF of the (truncated) next-token distribution at u(seed, t),   u from `core/keys.py`
 
-`CpuGenerator` runs a prompt once for all its samples and is a function of the seeds, bit for bit, whatever was drawn before
-(a request, some seeds of one prompt, is the unit that is computed). `TransformersGenerator` is `model.generate` with the same
-draw made inside it, row by row: neighbors and batch size move its rounding, never its seeds. vLLM is in
-`models/vllm.py`. All stop at the model's end tokens only and read no sampling defaults from a model's files.
+`CpuGenerator` is a function of prompts and seeds, bit for bit, whatever was drawn before: of those of a call, or with
+together=False of a request, some seeds of one prompt. `TransformersGenerator` is `model.generate` with the same draw made inside
+it, row by row: neighbors and batch size move its rounding, never its seeds. vLLM is in `models/vllm.py`. All stop at the model's
+end tokens only and read no sampling defaults from a model's files.
 
 What truncated sampling leaves of a next-token distribution, exactly:
 
@@ -41,6 +41,8 @@ from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.base import MAX_NEW_TOKENS
 
 KEY = Key(0).fold("samples of an evaluation")  # the seeds are the row ids of its streams
+PASS_ROWS, PASS_BYTES = 1024, 1 << 31  # what `CpuGenerator` draws in one pass at most
+LOGIT_BYTES = 32  # of each of a row's logits while a token is drawn: float32, and float64 with its sums
 TRANSFORMERS_TOP_K = 50  # what `generate` cuts at when nobody says otherwise
 
 
@@ -241,17 +243,18 @@ def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
 
 @GENERATORS.register
 class CpuGenerator:
-    """`models/sampler.py`: a prompt is run once for all its requests. Bitwise a function of (prompt, seeds of the request).
+    """`models/sampler.py`. It runs wherever the model lies; on a GPU equal seeds give equal bits only as far as its kernels do.
 
-    together: the requests of a call, of equal numbers of seeds, are drawn in one pass. That is faster for a small model, whose
-    time is mostly that of calling operations, and bitwise a function of the whole call. It runs wherever the model lies; on a
-    GPU equal seeds give equal bits only as far as its kernels do.
+    together: consecutive requests of a call with equal numbers of seeds are drawn in one pass, as far as memory holds
+    (`rows_of_a_pass`): bitwise a function of the whole call, and the fastest for a small model, whose time is mostly that of
+    calling operations. False: a prompt at a time, run once for all its requests: bitwise a function of (prompt, seeds of the
+    request).
     """
 
     name, local = "sampler", True
 
     def __init__(
-        self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, at_once: int = 4, together: bool = False
+        self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, at_once: int = 4, together: bool = True
     ) -> None:
         self.model, self.tokens, self.decoding = model.eval(), tokens, decoding
         self.at_once, self.together = at_once, together
@@ -266,11 +269,13 @@ class CpuGenerator:
         found: list[list[Generation]] = []
         weights = packed(self.model)  # anew each call: nobody said that the model stays as it is between two
         if self.together:
-            prompts, size = [request.prompt for request in requests], len(requests[0].seeds)
-            seeds = [seed for request in requests for seed in request.seeds]
-            limits = [request.limit for request in requests for _ in request.seeds]
-            rows = self._drawn(prompts, seeds, prefill(self.model, prompts, weights), limits)
-            return [rows[first : first + size] for first in range(0, len(rows), size)]
+            for some in _passes(requests, rows_of_a_pass(self.model, self.decoding)):
+                prompts, size = [request.prompt for request in some], len(some[0].seeds)
+                seeds = [seed for request in some for seed in request.seeds]
+                limits = [request.limit for request in some for _ in request.seeds]
+                rows = self._drawn(prompts, seeds, prefill(self.model, prompts, weights), limits)
+                found += [rows[first : first + size] for first in range(0, len(rows), size)]
+            return found
         for prompt, group in itertools.groupby(requests, key=lambda request: request.prompt):
             ready = prefill(self.model, [prompt], weights)
             found += [self._drawn([prompt], one.seeds, ready, [one.limit] * len(one.seeds)) for one in group]
@@ -296,6 +301,27 @@ class CpuGenerator:
             limits=None if min(rooms) == most else torch.tensor(rooms),
         )
         return generations(self.tokens, rollout)
+
+
+def _passes(requests: Sequence[Request], rows: int) -> Iterator[list[Request]]:
+    """Consecutive requests of equal numbers of seeds, as many at a time as `rows` completions hold, one at least."""
+    for size, alike in itertools.groupby(requests, key=lambda request: len(request.seeds)):
+        some, most = list(alike), max(1, rows // max(1, size))
+        yield from (some[first : first + most] for first in range(0, len(some), most))
+
+
+def rows_of_a_pass(model: PreTrainedModel, decoding: Decoding) -> int:
+    """Completions whose caches and logits are within `PASS_BYTES`, at most `PASS_ROWS`."""
+    row = decoding.max_new_tokens * cache_bytes(model) + LOGIT_BYTES * model.config.get_text_config().vocab_size
+    return min(PASS_ROWS, PASS_BYTES // row)
+
+
+def cache_bytes(model: PreTrainedModel) -> int:
+    """Of the keys and values of one token, float32."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * 4 * int(config.num_hidden_layers * heads * width)
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +41,7 @@ from sage_rlvr.tasks.chat import NO_OPTIONS, Options, check_prompt, fit_tokenize
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
 
 Chat = Literal["model", "format"]
+UTF8_BYTES = 4  # of a character at most
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,32 @@ class Tokens:
         decoded = self.tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         whole = [done and self.known.issuperset(row) for row, done in zip(rows, finished, strict=True)]
         return [self.marked(text, good) for text, good in zip(decoded, whole, strict=True)]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The text that each token adds. A character that several tokens spell stands at the last of them; a tokenizer that drops
+        the space before the first word does so for the whole, not for each token."""
+        text_of = self._text_of
+        alone = [text_of((i,)) for i in ids]
+        if "".join(alone) == text_of.__wrapped__(tuple(ids)):  # type: ignore[attr-defined]
+            return alone
+        found, first, done = [], 0, 0  # ids[first:done] is the context in which the tokens from `done` on are spelled
+        for place in range(1, len(ids) + 1):
+            before, now = text_of(tuple(ids[first:done])), text_of(tuple(ids[first:place]))
+            if now.endswith(NO_ANSWER) and place < min(len(ids), done + UTF8_BYTES):  # the first bytes of a character
+                found.append("")
+                continue
+            found.append(now[len(before) :])
+            first, done = done, place
+        return found
+
+    @cached_property
+    def _text_of(self) -> Callable[[tuple[int, ...]], str]:
+        @lru_cache(maxsize=1 << 16)
+        def text(ids: tuple[int, ...]) -> str:
+            decoded = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+            return str(decoded) if ids else ""
+
+        return text
 
     @staticmethod
     def marked(text: str, whole: bool) -> str:

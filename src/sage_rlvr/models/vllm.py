@@ -34,7 +34,10 @@ LONGEST_ANSWER = 64 << 20  # bytes; a completion of 100,000 tokens with its log-
 
 @GENERATORS.register
 class VllmGenerator:
-    """vLLM offline: a model folder, a Hub id, or a LoRA adapter folder (given to vLLM as an adapter on its base)."""
+    """vLLM offline: a model folder, a Hub id, or a LoRA adapter folder (given to vLLM as an adapter on its base).
+
+    vLLM starts a process that imports the script again, so a script makes a generator below `if __name__ == "__main__":`.
+    """
 
     name, local = "vllm", False
 
@@ -47,6 +50,7 @@ class VllmGenerator:
         """engine: further arguments of `vllm.LLM`, such as gpu_memory_utilization or tensor_parallel_size."""
         try:
             import vllm
+            from vllm.platforms import current_platform
         except ModuleNotFoundError as error:
             raise ConfigError("generator 'vllm': vLLM is not installed; install it, or use transformers") from error
         self.tokens, self.decoding, self.at_once = tokens, decoding, at_once
@@ -54,6 +58,9 @@ class VllmGenerator:
         base = adapter_base(folder)
         settings: dict[str, Any] = {"model": str(folder) if folder.exists() else model, "seed": 0}
         settings |= {"generation_config": "vllm", "logprobs_mode": "processed_logprobs", "enable_prefix_caching": True}
+        # vLLM rewinds the generator of a seeded request whose prompt it splits over two steps, and a CPU's generator cannot be
+        # rewound: the engine would die. Without chunked prefill a prompt that has no room in a step waits for the next one.
+        settings |= {"enable_chunked_prefill": False} if current_platform.is_cpu() else {}
         self._lora: Any = None
         if base is not None:
             from vllm.lora.request import LoRARequest
@@ -133,7 +140,7 @@ class ServerGenerator:
 
     A request is tried again after a broken connection, 429 and 5xx, at most `attempts` times, waiting 1, 2, 4, ...
     seconds up to 30; any other refusal ends the evaluation with the server's words. `model` is the name of the served
-    model.
+    model. A server of vLLM on a CPU needs --no-enable-chunked-prefill, for the reason in `VllmGenerator`.
     """
 
     name, local = "server", False

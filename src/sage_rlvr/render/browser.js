@@ -10,6 +10,7 @@
   const controls = { problem: at("b-problem"), arm: at("b-arm"), verdict: at("b-verdict"), search: at("b-search"), strip: at("b-strip") };
   const status = at("b-status"), list = at("b-list");
   let limit = STEP;
+  const questions = data.sets.map((one) => new Map(one.asked.map(([problem, ...question]) => [problem, question])));
 
   function element(name, className, text) {
     const made = document.createElement(name);
@@ -17,12 +18,18 @@
     if (text !== undefined) made.textContent = text;
     return made;
   }
+  function goldOf(problem) {
+    const known = questions.map((one) => one.get(problem)).find((one) => one && one[1] !== null);
+    if (!known) return "";
+    const gold = data.golds[known[1]];
+    return ", gold " + (gold.length > 24 ? gold.slice(0, 23) + "\u2026" : gold);
+  }
   function option(select, value, text) {
     const made = element("option", "", text);
     made.value = value;
     select.append(made);
   }
-  data.problems.forEach((name, i) => option(controls.problem, String(i), name));
+  data.problems.forEach((name, i) => option(controls.problem, String(i), name + goldOf(i)));
   option(controls.problem, "", "all problems");
   data.sets.forEach((one, i) => option(controls.arm, String(i), one.name));
 
@@ -48,7 +55,8 @@
     row.k.slice(first, behind).forEach((place, j) => {
       const i = first + j;
       const token = element("span", "token");
-      token.append(element("span", "spelling", data.spellings[place]));
+      const spelling = data.spellings[place];
+      token.append(element("span", "spelling", spelling.replaceAll("\n", "\u21b5")));
       const said = [];
       if (row.e) said.push("entropy " + digits(row.e[i]) + " nats");
       if (row.q) said.push("q " + digits(row.q[i]));
@@ -59,6 +67,7 @@
         token.append(cell);
       });
       box.append(token);
+      if (spelling.includes("\n")) box.append(element("br"));
     });
     return box;
   }
@@ -87,7 +96,6 @@
     const known = own(row, row.e || []).filter((value) => value !== null);
     if (known.length) said.push("mean entropy " + digits(known.reduce((a, b) => a + b, 0) / known.length));
     if (row.u) said.push(Math.ceil(row.u.length / 2) + " turns");
-    if (row.l) said.push(row.u ? "unfinished" : "reached the length limit");
     if (row.x) said.push(row.x.toLocaleString("en") + " more characters are in the store");
     return said.join(" · ");
   }
@@ -99,14 +107,27 @@
     const spelled = row.k && controls.strip.value !== "none" && (row.e || row.q);
     if (row.u) made.append(turns(row, spelled));
     else made.append(spelled ? tokens(row, 0, row.k.length) : element("pre", "sample-text", row.t));
-    if (!row.e && !row.q && controls.strip.value !== "none") made.append(element("p", "quiet", "no entropies or q recorded"));
+    if (row.l) made.append(element("p", "cut", (row.u ? "unfinished after " : "cut at ") + row.l + " tokens"));
+    if (controls.strip.value !== "none" && !row.e && !row.q) made.append(element("p", "quiet", unmeasured(row)));
     return made;
   }
-  function column(number, rows) {
+  function unmeasured(row) {
+    if (row.m) return "entropies or q are recorded, but no tokenizer on the machine that wrote this page has the sample's tokens";
+    return "no entropies or q recorded";
+  }
+  function asked(box, prompt, gold) {
+    const details = element("details", "asked"), summary = element("summary", "", "prompt");
+    details.open = true;
+    details.append(summary, element("pre", "sample-text", data.prompts[prompt]));
+    box.append(details);
+    if (gold !== null) box.append(element("p", "gold", "gold: " + data.golds[gold]));
+  }
+  function column(number, rows, question) {
     const made = element("section", "column");
     const title = element("h4", "", data.sets[number].name);
     title.style.borderColor = "var(--c" + data.sets[number].color.slice(1) + ", " + data.sets[number].color + ")";
     made.append(title);
+    if (question) asked(made, ...question);
     rows.slice(0, limit).forEach((row) => made.append(card(row)));
     if (!rows.length) made.append(element("p", "quiet", "no sample of this kind"));
     if (rows.length > limit) made.append(element("p", "quiet", (rows.length - limit) + " more"));
@@ -124,15 +145,20 @@
     let hidden = 0, shown = 0;
     problems.slice(0, controls.problem.value === "" ? limit : 1).forEach((problem) => {
       const rows = kept.filter((row) => row.p === problem);
-      list.append(element("h3", "problem", data.problems[problem]));
+      list.append(element("h3", "problem", "problem " + data.problems[problem]));
       const grid = element("div", "columns");
+      const shownSets = data.sets.map((_, i) => i).filter((i) => rows.some((row) => row.s === i));
+      const posed = shownSets.map((i) => questions[i].get(problem));
+      const alike = posed.every((one) => one && one.join() === posed[0].join());
+      if (alike) asked(list, ...posed[0]);
+      else if (!posed.some(Boolean)) list.append(element("p", "quiet", "this store does not keep prompts and golds; the same eval command adds them"));
       data.sets.forEach((_, i) => {
         if (controls.arm.value !== "" && i !== Number(controls.arm.value)) return;
         const mine = rows.filter((row) => row.s === i);
         if (controls.problem.value === "" && !mine.length) return;
         shown += Math.min(limit, mine.length);
         hidden += Math.max(0, mine.length - limit);
-        grid.append(column(i, mine));
+        grid.append(column(i, mine, alike ? null : questions[i].get(problem)));
       });
       list.append(grid);
     });

@@ -103,7 +103,7 @@ class Page:
 
     def _colored(self, store: Mapping[str, str]) -> dict[str, str]:
         """A store of the sample browser in the color of its arm."""
-        return {"name": store["name"], "color": self.looks[store["arm"]].color, "guide": store["guide"]}
+        return {name: store[name] for name in ("name", "guide", "asked")} | {"color": self.looks[store["arm"]].color}
 
     def _render(self, pictures: str | None, *, browsing: bool) -> str:
         def figure(key: str, label: str, draw: Callable[..., Figure | None], *values: Any, **more: Any) -> Markup:

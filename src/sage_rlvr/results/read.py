@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.judged import Reasons, problems_in, reasons_of
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.reading import understood
@@ -81,6 +82,11 @@ class Store:
     path: Path
     seed: int | None = None
 
+    @property
+    def name(self) -> str:
+        """The arm with its training seed, if known."""
+        return self.arm if self.seed is None else f"{self.arm}, seed {self.seed}"
+
     def open(self) -> SampleStore:
         """Open the store; the caller closes it."""
         return SampleStore.open(self.path)
@@ -97,6 +103,9 @@ class Counts:
     n: int
     right: np.ndarray
     identity: Mapping[str, Any]
+    reasons: Reasons
+    failed: Sequence[str] = ()
+    """What more than half of the samples failed by, a sentence each."""
 
     @property
     def policy(self) -> tuple[str, str, float]:
@@ -258,6 +267,13 @@ class Results:
         """Counts of every complete store; incomplete stores are noted."""
         return tuple(_read_counts(self))
 
+    @property
+    def failed(self) -> list[str]:
+        """What more than half of the samples of a store failed by, a sentence each, with the store's name."""
+        if self.stored is not None and not self.records:
+            return list(self.stored.get("failed", ()))
+        return [f"{c.store.name}, {c.task}: {sentence}" for c in self.counts for sentence in c.failed]
+
     @cached_property
     def _by_policy(self) -> dict[tuple[str, str, float], list[Counts]]:
         ranked = sorted(self.counts, key=lambda c: c.policy)
@@ -290,6 +306,8 @@ def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
     path = store.path
     with store.open() as opened:
         counts, identity = opened.counts(n, check=results.strict), opened.identity.tree()
+        reasons = reasons_of(opened, n)
+        failed = problems_in(opened, reasons, n)
         many, lacking, judges = sorted(set(counts.n.tolist())), opened.lacking(counts), opened.verifiers()
     if results.strict and lacking:
         raise DataError(f"{path}: has {lacking}, so the evaluation is not complete")
@@ -306,6 +324,7 @@ def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
     return Counts(
         store=store, task=str(identity["task"]), temperature=float(identity["decoding"]["temperature"]),
         problems=tuple(counts.problems), n=many[0], right=counts.right, identity=identity,
+        reasons=reasons, failed=failed,
     )  # fmt: skip
 
 

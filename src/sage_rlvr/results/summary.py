@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sage_rlvr.evaluation.judged import Reasons
 from sage_rlvr.results.comparisons import ABOVE, Row, above
 from sage_rlvr.results.design import BASE, Arm, Envelope
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
@@ -56,7 +57,7 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
     found |= {"rows": [row_tree(row) for row in rows], "cold": _cold(results), "power": _power(results)}
     found |= {"gains": _gains(results), "relabelled": relabelled(results)}
     found["added"] = {arm.key: arm.why for arm in design.arms if arm.why}
-    found["left_out"] = list(results.notes)
+    found |= {"left_out": list(results.notes), "failed": results.failed}
     found["warnings"] = [
         {"arm": run.arm, "seed": run.seed, **warning} for run in results.runs.values() for warning in run.warnings
     ]
@@ -160,6 +161,7 @@ def _sampled(results: Results) -> list[dict[str, Any]]:
             alone = sum((name, task) == other[:2] for other in policies) == 1
             row = {"label": name if alone else f"{name} at T = {temperature:g}", "policy": name, "task": task, "n": found.n}
             row |= {"temperature": temperature, "problems": len(found.problems), "seeds": found.seeds}
+            row |= Reasons.sum(c.reasons for c in results.counts if c.policy == (name, task, temperature)).fractions()
             row["pass"] = _trees({str(k): found.interval(k) for k in powers(found.n)})
             out.append(row | {"pass_by_seed": _by_seed(found, powers(found.n))})
     return out

@@ -149,10 +149,16 @@ def samples(sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[st
         )
         for k in dict.fromkeys((1, min(row["n"] for row in rows))):
             columns[f"pass@{k}"] = lambda row, k=k: cell(row["pass"].get(str(k)))  # type: ignore[misc]
+        for name in ("no answer", "cut", "undecided"):
+            columns[name] = lambda row, name=name: _fraction(row.get(f"{name.replace(' ', '_')}_frac"))  # type: ignore[misc]
         over = "over training seeds for arms with several, else " * any(len(row["seeds"]) > 1 for row in rows)
         note = f"From samples; below each number its 95 % interval {over}over problems and their samples."
         out.append((f"From samples: {task}", table(columns, rows, note)))
     return out
+
+
+def _fraction(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1%}"
 
 
 def base_row(base: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,11 +26,12 @@ from sage_rlvr.runs.files import (
     writing,
 )
 from sage_rlvr.runs.record import RECORD, binding, differences, git_state, installed, is_run, read_record, versions
-from sage_rlvr.runs.run_dir import DEAD_STEPS, RunDir
+from sage_rlvr.runs.run_dir import DEAD_STEPS, FIRST_DEAD_STEPS, RunDir
 from sage_rlvr.runs.signals import StopFlag
 
 __all__ = [
     "DEAD_STEPS",
+    "FIRST_DEAD_STEPS",
     "MANIFEST",
     "RECORD",
     "Checkpoint",

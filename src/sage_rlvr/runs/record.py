@@ -22,6 +22,7 @@ from sage_rlvr.runs.files import METRICS, read_metrics, to_json, write_json_atom
 RECORD = "run.json"
 STRETCHED = frozenset({"linear", "cosine", "cosine_cycles"})  # schedules that read how many steps a run has
 UNBOUND = ("report_to",)  # keys of a recipe with which a run may be continued otherwise
+_PATHS = ("data.path", "task.file", "task.test_file", "task.reward", "method.buffer.file")  # recorded with their SHA-256
 _PACKAGES = ("torch", "transformers", "numpy", "safetensors", "sage-rlvr")
 _BINDING = ("torch", "transformers")  # a resume under other versions of these would not be the same run
 
@@ -198,8 +199,30 @@ def binding(config: Mapping[str, Any]) -> dict[str, Any]:
 def _binding_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     found = differences(binding(old["config"]), binding(new["config"]))
     found |= differences({"kind": old["kind"], "data": old["data"]}, {"kind": new["kind"], "data": new["data"]})
+    found = {place: pair for place, pair in found.items() if not _only_moved(place, pair, old["data"], new["data"])}
     before, now = ({name: facts["versions"].get(name) for name in _BINDING} for facts in (old, new))
     return found | differences(before, now, "versions")
+
+
+def _only_moved(place: str, pair: tuple[Any, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether a difference is that of a file or policy that lies elsewhere, with the same content by the hashes of both records."""
+    known = _content(place, old)
+    if not known or known != _content(place, new):
+        return False
+    names = {Path(value).name if isinstance(value, str) else value for value in pair}
+    return len(names) == 1 or place in ("model", "base_model") or place.startswith("data.data.")
+
+
+def _content(place: str, data: Mapping[str, Any]) -> Any:
+    """The recorded hashes of what a path at a place of the configuration, or a key of the files, stands for; None for no path."""
+    if place == "model":
+        return data.get("model_sha256")
+    if place == "base_model":
+        return (data.get("reference") or {}).get("sha256")
+    if place in _PATHS or place.startswith("data.data."):
+        files = data.get("data") or {}
+        return sorted((Path(name).name, str(digest)) for name, digest in files.items()) if isinstance(files, Mapping) else None
+    return None
 
 
 def _code_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

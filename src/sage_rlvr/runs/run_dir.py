@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from sage_rlvr.errors import CheckpointError, ConfigError, DataError, RunLocked, SageError
+from sage_rlvr.errors import UNJUDGED, CheckpointError, ConfigError, DataError, RunLocked, SageError
 from sage_rlvr.reading import LINES, read_bytes, read_json
 from sage_rlvr.runs.checkpoints import STATE, Checkpoint, metrics_rows, newest_complete, save_checkpoint, steps_in
 from sage_rlvr.runs.files import (
@@ -35,14 +35,9 @@ if TYPE_CHECKING:
 
 LOCK, OWNER, CHECKPOINTS = "lock", "lock.owner.json", "checkpoints"
 DEAD_STEPS = 20  # steps without a single living group, after which a run says so
+FIRST_DEAD_STEPS = 5  # likewise of the first steps of a run, which may have no reward at all
 UNJUDGED_STEPS = 3  # first steps of a run in which no completion could be judged, after which it stops
 UNDECIDED, BY_POLICY = "verifier/undecided_frac", "self_reward/mean"
-
-
-_JUDGE = (
-    "The reward function or verifier returns None or undecided, takes longer than its limit (task.seconds), or ends its process. "
-    "Test it on one completion (sage-rlvr verify), then fix it or raise the limit"
-)
 
 
 class RunDir:
@@ -174,38 +169,50 @@ class RunDir:
         self._look_at_undecided(row)
 
     def _look_at_undecided(self, row: Mapping[str, Any]) -> None:
-        """Warn at the first step in which most completions were undecided; DataError where none was judged from the start on."""
+        """DataError where no completion was judged in the first steps."""
         share = row.get(UNDECIDED)
         if share is None or BY_POLICY in row:  # the policy pays itself there, and the verifier only watches
             return
         self._unjudged += share == 1
         self._judged = self._judged or share < 1
-        if share > 0.5 and "undecided" not in {one["kind"] for one in self.facts.get("warnings", [])}:
-            said = f"step {row['step']}: {share:.0%} of the completions were undecided, reward 0. {_JUDGE}"
-            self.warn("undecided", row["step"], said)
         if self._unjudged == UNJUDGED_STEPS and not self._judged:
-            raise DataError(f"{self.path}: no completion could be judged in the first {UNJUDGED_STEPS} steps. {_JUDGE}")
+            raise DataError(f"{self.path}: no completion could be judged in the first {UNJUDGED_STEPS} steps. {UNJUDGED}")
 
     def check_judged(self) -> None:
         """DataError where a run has ended and not one of its completions could be judged."""
         rows = read_metrics(self.path)
         shares = [row[UNDECIDED] for row in rows if UNDECIDED in row and BY_POLICY not in row]
         if shares and all(share == 1 for share in shares):
-            raise DataError(f"{self.path}: no completion of this run could be judged, so there was no training signal. {_JUDGE}")
+            raise DataError(f"{self.path}: no completion of this run could be judged, so there was no training signal. {UNJUDGED}")
 
     def _warn_of_zero_variance(self, row: Mapping[str, Any]) -> None:
-        """Say it once whenever DEAD_STEPS steps in a row had no group with both right and wrong completions."""
+        """Say it once whenever DEAD_STEPS steps in a row had no group with both right and wrong completions, of a run's first steps
+        after FIRST_DEAD_STEPS."""
         self._dead = self._dead + 1 if row.get("reward/zero_variance_frac") == 1 else 0
-        if self._dead == DEAD_STEPS:
-            rewards = {0: ": every reward was 0", 1: ": every reward was 1"}.get(row.get("reward/mean", math.nan), "")
-            self.warn(
-                "zero-variance groups",
-                row["step"],
-                f"step {row['step']}: in the last {DEAD_STEPS} steps no group had two different rewards{rewards}, so every "
-                "advantage was 0 and only the KL term acted. Likely causes: problems that are too hard or too easy, an answer "
-                "format "
-                "that the verifier cannot parse (sage-rlvr verify, sage-rlvr audit), or completions truncated at the length limit",
-            )
+        limit = FIRST_DEAD_STEPS if self._dead == row["step"] + 1 else DEAD_STEPS
+        if self._dead != limit:
+            return
+        rewards = {0: ": every reward was 0", 1: ": every reward was 1"}.get(row.get("reward/mean", math.nan), "")
+        self.warn(
+            "zero-variance groups",
+            row["step"],
+            f"step {row['step']}: in the last {limit} steps no group had two different rewards{rewards}, so every advantage was 0"
+            f"{self._moved_without_signal(row)}. Likely causes: problems that are too hard or too easy, an answer format "
+            "that the verifier cannot parse (sage-rlvr verify, sage-rlvr audit), or completions truncated at the length limit",
+        )
+
+    def _moved_without_signal(self, row: Mapping[str, Any]) -> str:
+        """What steps without a single advantage did, as the end of a sentence."""
+        skip = self.facts["config"].get("updates", {}).get("skip_without_signal", "never")
+        left_out = skip == "always" or (skip == "at_start" and self._dead == row["step"] + 1)
+        if left_out and "advantage/no_signal_frac" in row:  # not on verl
+            return f", and no update was made (updates.skip_without_signal: {skip})"
+        if "kl/to_reference" not in row:
+            return ""
+        return (
+            " and only the KL term acted, whose gradient AdamW scales up to steps of full size, however small it is "
+            "(updates.skip_without_signal)"
+        )
 
     def warn(self, kind: str, step: int, message: str) -> None:
         """A UserWarning of step `step`; the first of each kind is stored in run.json for reports."""

@@ -24,7 +24,7 @@ from sage_rlvr.tasks.countdown.steps import CountdownSteps
 from sage_rlvr.tasks.jsonl import jsonl
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.math import SETS, MathTask
-from sage_rlvr.tasks.prompts import FORMATS
+from sage_rlvr.tasks.prompts import FORMATS, AnswerIn
 from sage_rlvr.tasks.reasoning_gym import ReasoningGym
 from sage_rlvr.tasks.repair import Repair
 from sage_rlvr.tasks.rows import SUFFIXES
@@ -43,9 +43,18 @@ STRICT = "knights_and_knaves_strict"
 
 
 @TASKS.register(name="math")
-def published(set: Literal[tuple(SETS)], *, prompt: Literal["sage", "boxed", "as_is"] = "boxed") -> MathTask:  # type: ignore[valid-type]
-    """Mathematics problems with one gold answer: a published set, asked and read in a prompt format."""
-    return MathTask(set, FORMATS[prompt])
+def published(
+    set: Literal[tuple(SETS)],  # type: ignore[valid-type]
+    *,
+    prompt: Literal["sage", "boxed", "as_is"] = "boxed",
+    answer_in: AnswerIn | None = None,
+    tag: str | None = None,
+) -> MathTask:
+    """Mathematics problems with one gold answer: a published set, asked and read in a prompt format.
+
+    answer_in, tag: where the answer is read in place of the format's own.
+    """
+    return MathTask(set, FORMATS[prompt].read_at(answer_in, tag))
 
 
 @TASKS.register(name="reasoning_gym")
@@ -56,17 +65,23 @@ def reasoning_gym(
     seed: int = 0,
     settings: dict[str, Any] | None = None,
     prompt: Literal["sage", "boxed", "as_is"] = "boxed",
+    answer_in: AnswerIn | None = None,
+    tag: str | None = None,
 ) -> ReasoningGym:
     """A generator of the package reasoning-gym by its name there; right where its own scorer gives 1.
 
-    count, seed: how many problems, and of which seed. settings: what else the generator takes.
+    count, seed: how many problems, and of which seed. settings: what else the generator takes. answer_in, tag: where the answer is
+    read in place of the format's own.
     """
-    return ReasoningGym(dataset, count, seed, settings or {}, FORMATS[prompt])
+    return ReasoningGym(dataset, count, seed, settings or {}, FORMATS[prompt].read_at(answer_in, tag))
+
+
+GYM = "reasoning_gym:NAME (a generator of reasoning-gym)"
 
 
 def task_named(name: str, template: str = "boxed") -> Task:
     """A task of the command line: a set of `SETS`, a name of `TASKS`, NAME:WORLD of one that has named worlds (of the bare name
-    the first), repair:TURNS, or a file or Hub id of rows.
+    the first), repair:TURNS, reasoning_gym:NAME, or a file or Hub id of rows.
 
     template: the prompt format of mathematics. ConfigError for what is none of these.
     """
@@ -83,6 +98,9 @@ def task_named(name: str, template: str = "boxed") -> Task:
         if not turns.isdecimal():
             raise ConfigError(f"{name}: repair:TURNS is a number of turns, as repair:4")
         return Repair(turns=int(turns))
+    if bare == "reasoning_gym" and after:
+        generated: Task = TASKS[bare](dataset=after, prompt=template)
+        return generated
     if name == STRICT:
         return replace(KnightsAndKnaves(), rule="strict")
     own = [
@@ -90,8 +108,8 @@ def task_named(name: str, template: str = "boxed") -> Task:
     ]  # the others need to be told what
     if name not in own:
         raise ConfigError(
-            f"task {name!r}: choose one of {', '.join([*SETS, *own, STRICT])}, or give a file of rows ({', '.join(SUFFIXES)}) with "
-            "a problem and an answer, or a Hub id"
+            f"task {name!r}: choose one of {', '.join([*SETS, *own, STRICT, GYM])}, or give a file of rows "
+            f"({', '.join(SUFFIXES)}) with a problem and an answer, or a Hub id"
         )
     made: Task = TASKS[name]()
     return made

@@ -16,6 +16,7 @@
     answer_key(problem, text)          equal for two completions that give the same answer; None for one without an answer
     reference(problem) -> text         one right answer as a completion would write it, for rewards without a verifier
     answer_span(problem, text)         where a completion's own answer stands, (first, behind) in characters; None without one
+    reading -> {option: value}         where an answer is read (answer_in, tag, closed); `verify_all` takes other values as options
     token_classes                      ((class, regex), ...) of the tokens of completions that are not in words: no reasoning
                                        patterns are read in them
     choices(problem) -> number         how many answers a blind guess chooses among for each right one, or None
@@ -32,6 +33,7 @@
     pointer(problem)                   where its reference answer acts and what kind of step it takes, for the teacher `patch`
     where(problem, text)               where a completion acts, and not how, for the teacher `policy`
     leaks(problem, hint) -> bool       whether guidance holds the reference answer
+    first(split, n)                    the first n of problems(split), where making all of them takes long
     draw(split, seed, n, law)          the problems of an evaluation, where they are drawn and not listed
     max_new_tokens -> int              what a completion may take unless somebody says otherwise
     files() -> {name: hash}            of the files it is made of, so that a resume notices others
@@ -155,7 +157,8 @@ def problems_of(task: Any, split: str, seed: int, n: int | None, sampling: str =
     law = getattr(task, "draw", None)
     if law and split != "train":
         return list(law(split, seed, 300 if n is None else n, sampling))
-    return list(task.problems(split)[:n])
+    first = getattr(task, "first", None)
+    return list(task.problems(split)[:n] if n is None or first is None else first(split, n))
 
 
 def limit_of(task: Any) -> int:
@@ -224,6 +227,15 @@ def reference(task: Task, problem: Any) -> str:
             "it; give the row one, name its column (answer_column), or leave the row out"
         )
     return text
+
+
+def gold_of(task: Task, problem: Any) -> str | None:
+    """The answer that a problem's row or document gives, to be shown; None where it gives none, as Countdown's, of which any right
+    expression is an answer."""
+    found = getattr(problem, "answer", None)
+    if found is None and hasattr(task, "doc"):
+        found = task.doc(problem).get("answer")
+    return None if found is None else str(found) or None
 
 
 def answer_span(task: Task, problem: Any, text: str) -> tuple[int, int] | None:
@@ -364,7 +376,7 @@ def different(blocks: Iterable[Sequence[tuple[Any, str]]], n: int, dry: int) -> 
 
 __all__ = [
     "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "answer_key", "answer_span",
-    "check_members", "code_hash", "different", "fingerprint", "guess_floor", "guided", "hash_of", "leaks", "limit_of",
+    "check_members", "code_hash", "different", "fingerprint", "gold_of", "guess_floor", "guided", "hash_of", "leaks", "limit_of",
     "prompt_messages", "prompt_text", "ready", "reference", "replies", "stream", "turns_of", "verdicts", "verifier_hash",
     "words",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.exact import normalized, number, verify_exact
 from sage_rlvr.verifiers.pool import LIMITS
+from sage_rlvr.verifiers.reasons import Reasons, elsewhere
 
 BAR = Fraction(99, 100)
 
@@ -30,7 +31,7 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Check:
     """One figure: `good` of `total` (an expected number in a floor). bar: whether it must reach 99 %. rows: not good.
-    part: of the check before it."""
+    part: of the check before it. failed: what more than half of the answers that must be right failed by, a sentence each."""
 
     name: str
     good: float
@@ -39,6 +40,7 @@ class Check:
     bar: bool = False
     note: str = ""
     part: bool = False
+    failed: tuple[str, ...] = ()
 
     @property
     def share(self) -> float:
@@ -78,6 +80,7 @@ class Case:
     wanted  right; not right; decided (right or wrong); wrong: not right, by kind below a sum
     bar     whether 99 % of them must be so
     judge   gives the verdicts, where another reading is asked for than the task's own
+    place   where they read the answer, in words
     """
 
     name: str
@@ -85,6 +88,7 @@ class Case:
     wanted: Wanted = "right"
     bar: bool = True
     judge: Judge | None = None
+    place: str = ""
 
     def checks(self, judge: Judge) -> list[Check]:
         """The lines, judged by `judge` unless the case has its own."""
@@ -93,7 +97,16 @@ class Case:
             kinds = {kind: _judged(pairs, judge) for kind, pairs in self.pairs.items()}
             whole = rejected("all wrong answers rejected", [pair for said in kinds.values() for pair in said])
             return [whole, *(rejected(kind, said, part=True) for kind, said in kinds.items())]
-        return [check_of(self.name, _judged(self.pairs, judge), self.wanted, bar=self.bar)]
+        said = _judged(self.pairs, judge)
+        found = check_of(self.name, said, self.wanted, bar=self.bar)
+        if self.wanted != "right" or found.good == found.total:
+            return [found]
+        reasons = Reasons.of([verdict for _, verdict in said])
+        counts = {"no answer": reasons.unanswered, "undecided": reasons.undecided}
+        note = ", ".join(f"{many} {name}" for name, many in counts.items() if many)
+        asked = [text for _, text in self.pairs]
+        failed = reasons.problems(place=self.place, found=lambda: elsewhere(asked, None))
+        return [replace(found, note=note, failed=tuple(f"{self.name}: {sentence}" for _, sentence in failed))]
 
 
 def _judged(pairs: Pairs, judge: Judge) -> list[tuple[str, Verdict]]:

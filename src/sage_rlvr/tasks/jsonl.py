@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from sage_rlvr.errors import ConfigError, DataError, refuse, require, wrong
+from sage_rlvr.paths import not_in
 from sage_rlvr.plugins import executed, source_sha256
 from sage_rlvr.reading import read_text
 from sage_rlvr.tasks.base import NO_ANSWER, Asked, hash_of
@@ -62,7 +63,8 @@ def _loaded(reward: str) -> Callable[..., Any]:
 
 
 def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], asked: Any) -> Verdict:
-    """The number as the reason of "right", what is wrong with the function as that of "wrong": a pool hands on two texts.
+    """The number as the reason of "right", behind it the reason of a `Verdict`; what is wrong with the function as that of "wrong":
+    a pool hands on two texts.
 
     Nothing that foreign code raises leaves here but a MemoryError, which is a limit: the pool makes all else "undecided".
     """
@@ -70,6 +72,7 @@ def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], a
         value = _called(function, completion, row, asked)
         if value is None or (isinstance(value, Verdict) and value.label == "undecided"):
             return Verdict("undecided", "no reward" if value is None else value.reason)
+        why = f" {_shown(value.reason, str)}" if isinstance(value, Verdict) else ""
     except MemoryError:
         raise
     except BaseException as error:
@@ -81,7 +84,7 @@ def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], a
         raise
     except BaseException as error:  # 10**400 is an OverflowError, and a class has a __float__ of its own
         return Verdict("wrong", f"gave {_shown(value):.80}, which is no number ({type(error).__name__})")
-    return Verdict("right", repr(number)) if math.isfinite(number) else Verdict("wrong", f"gave {number}")
+    return Verdict("right", f"{number!r}{why}") if math.isfinite(number) else Verdict("wrong", f"gave {number}")
 
 
 def _line(error: BaseException, file: str) -> str:
@@ -189,11 +192,12 @@ class RewardTask(Asked):
             return said
         if said.label == "wrong":
             raise DataError(
-                f"reward {self.reward}: on row {problem.problem_id!r} of {self.file} it {said.reason}; the completion was "
-                f"{text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
+                f"reward {Path(self.reward).name}: on row {problem.problem_id!r} of {Path(self.file).name} it {said.reason}; the "
+                f"completion was {text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
             )
-        score = float(said.reason)
-        return Verdict("right" if score >= self.right_from else "wrong", f"reward {score:g}", score)
+        number, _, why = said.reason.partition(" ")
+        score = float(number)
+        return Verdict("right" if score >= self.right_from else "wrong", why or f"reward {score:g}", score)
 
     @property
     def audited(self) -> str:
@@ -241,9 +245,7 @@ def _place_of(reward: str) -> tuple[str, str]:
         return "", reward
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        near = get_close_matches(file.name, [p.name for p in file.parent.glob("*.py")], 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise wrong("reward", reward, f"there is no file {file}{hint}")
+        raise wrong("reward", reward, f"there is no file {file.name} in {not_in(file)}")
     try:
         tree = ast.parse(read_text(file, error=ConfigError))
     except (SyntaxError, ValueError) as error:

@@ -87,10 +87,15 @@ class MathTask(Asked):
         """Whether these rows are the published ones (`Source.sha256`); a file of your own never is."""
         return self.published is not None and digest(self.problems()) == self.published.sha256
 
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Where an answer is read."""
+        return self.form.reading
+
     def verify_all(self, pairs: Sequence[tuple[Problem, str]], **options: Any) -> list[Verdict]:
         """The verdicts on many (problem, completion) at once; `options` of `verify_math` override the format's reading."""
         items = [(completion, problem.answer) for problem, completion in pairs]
-        return (self.pool or shared()).verify(items, **(self.form.reading | options))
+        return (self.pool or shared()).verify(items, **(self.reading | options))
 
     def answer_key(self, problem: Problem, text: str) -> str | None:
         """What a completion answers where the format asks for it, in the spelling by which answers are counted."""

@@ -40,7 +40,8 @@ def cases(
         # The ceiling of a format: a demonstration with the gold, read as a completion is; and one without an answer.
         read = partial(task.verify_all, **form.reading | ({"answer_in": answer_in} if answer_in else {}))
         perfect = [(p, form.assistant(WORKING, p.answer)) for p in problems]
-        yield Case(f"format {form.name!r}: perfect answer", perfect, judge=read)
+        at = place_in_words(answer_in or form.answer_in, form.tag)
+        yield Case(f"format {form.name!r}: perfect answer", perfect, judge=read, place=at)
         name = f"format {form.name!r}: working without an answer earns nothing"
         yield Case(name, [(p, WORKING) for p in problems], "not right", bar=False, judge=read)
         if task.published is None:

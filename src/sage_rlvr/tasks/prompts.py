@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.verifiers.reasons import place_in_words
 
 Message = dict[str, str]
 AnswerIn = Literal["boxed", "tag", "stated", "last_number"]
@@ -61,12 +62,6 @@ def asked_places(prompt: str) -> dict[str, str]:
     """Where a prompt asks for the answer: place -> the tag, or "". Empty where it names no place."""
     found = {place: pattern.search(prompt) for place, pattern in _ASKED.items()}
     return {place: one.groupdict().get("tag") or "" for place, one in found.items() if one is not None}
-
-
-def place_in_words(answer_in: str, tag: str) -> str:
-    """A place of answers as messages name it."""
-    words = {"boxed": r"in \boxed{}", "tag": f"in <{tag}>", "stated": 'behind "Answer:"', "last_number": "as the last number"}
-    return words.get(answer_in, answer_in)
 
 
 @dataclass(frozen=True, kw_only=True)

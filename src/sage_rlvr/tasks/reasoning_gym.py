@@ -113,9 +113,14 @@ class ReasoningGym(Asked):
             for i, entry in entries
         )
 
-    def verify_all(self, pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
-        """The verdicts on many (problem, completion) at once."""
-        found = [extract(completion, **self.form.reading) for _, completion in pairs]
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Where an answer is read."""
+        return self.form.reading
+
+    def verify_all(self, pairs: Sequence[tuple[Problem, str]], **options: Any) -> list[Verdict]:
+        """The verdicts on many (problem, completion) at once; `options` override the format's reading."""
+        found = [extract(completion, **(self.reading | options)) for _, completion in pairs]
         items = [
             (answer.strip(), self.name, self._settings(problem.seed), problem.index)
             for (problem, _), (answer, _) in zip(pairs, found, strict=True)

@@ -18,19 +18,19 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.paths import ROW_SUFFIXES, looks_local, not_in
 from sage_rlvr.reading import MIB, opened, read_json, read_json_lines, read_parquet
 from sage_rlvr.text import visible
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+SUFFIXES = ROW_SUFFIXES
 WHOLE = 256 * MIB  # bytes of a .json file, which is held whole
 Row = dict[str, Any]
 Say = Callable[[str], None]
@@ -110,11 +110,9 @@ def read(data: DataSource) -> Rows:
     if not (looks_local(data.path) or local.exists()):
         return _hub(data)
     if not local.exists():
-        near = get_close_matches(local.name, [p.name for p in local.parent.glob("*")], 1)
-        hint = f"; did you mean {local.parent / near[0]}?" if near else ""
         raise ConfigError(
-            f"{data.option('path')} = {data.path!r}: no such file or folder{hint}; pass a local {', '.join(SUFFIXES)} file, "
-            "a folder of such, or a Hub id (owner/name)"
+            f"{data.option('path')} = {data.path!r}: no such file or folder in {not_in(local)}; pass a local "
+            f"{', '.join(SUFFIXES)} file, a folder of such, or a Hub id (owner/name)"
         )
     if local.is_dir() and ((local / "state.json").is_file() or (local / "dataset_dict.json").is_file()):
         return _saved(local, data)
@@ -123,11 +121,6 @@ def read(data: DataSource) -> Rows:
     if not taken:
         raise DataError(f"{data.path}: has no rows")
     return Rows(str(data.path), [row for _, row in taken], [place for place, _ in taken])
-
-
-def looks_local(path: str) -> bool:
-    """Whether a path can only mean a file or folder here, and no Hub id (owner/name)."""
-    return path.count("/") != 1 or path.startswith((".", "/", "~")) or path.endswith(SUFFIXES)
 
 
 def local_files(data: DataSource) -> list[Path]:

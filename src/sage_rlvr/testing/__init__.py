@@ -10,7 +10,9 @@ whole method). tried.py has the signals that the laws are tested on.
 from __future__ import annotations
 
 from sage_rlvr.testing.guides import (
+    check_dependence,
     check_guide,
+    check_needs,
     check_no_gradient,
     check_order,
     check_padding,
@@ -45,9 +47,11 @@ __all__ = [
     "check_advantage",
     "check_buffer",
     "check_dead",
+    "check_dependence",
     "check_guide",
     "check_loss_term",
     "check_method",
+    "check_needs",
     "check_no_gradient",
     "check_order",
     "check_padding",

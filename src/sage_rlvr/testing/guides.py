@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sage_rlvr.core.guides import Guide, band_of
+from sage_rlvr.core.guides import Guide, band_of, looks_ahead
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.testing.tried import KEY, SIGNALS, Change, changed, check_recipe, holed, padding, signals, unholed
 
@@ -38,7 +40,7 @@ class _NoHalf(TorchDispatchMode):
 
 
 def check_guide(guide: Guide, seed: int = 0) -> None:
-    """All laws of a guide: values, padding, order, repeatability, gradient, precision, micro-batches, recipe."""
+    """All laws of a guide: values, padding, order, repeatability, gradient, precision, micro-batches, declarations, recipe."""
     assert isinstance(guide, Guide), f"{guide!r} lacks needs, depends_on or equation"
     check_values(guide, seed)
     check_padding(guide, seed)
@@ -48,6 +50,8 @@ def check_guide(guide: Guide, seed: int = 0) -> None:
     check_precision(guide, seed)
     if guide.depends_on != "batch":
         check_rows_apart(guide, seed)
+        check_dependence(guide, seed)
+    check_needs(guide, seed)
     check_recipe("guide", guide)
 
 
@@ -120,3 +124,52 @@ def check_rows_apart(guide: Guide, seed: int) -> None:
     part = changed(given, lambda value: value[2:4], given.row_ids[2:4])
     said = "q depends on other rows; declare depends_on = 'batch', or use one row at a time"
     assert torch.equal(run(guide, part), run(guide, given)[2:4]), said
+
+
+OTHER_LOGPS = (-0.01, -1.5, -20.0)  # of a drawn token: likely, usual, rare
+LOGPS = ("old_logps", "ref_logps")  # the signals of the drawn token; all others are of the state in which it was drawn
+
+
+def check_dependence(guide: Guide, seed: int) -> None:
+    """q depends on no more than `depends_on` and `looks_ahead` declare, from which the objective and its refusals are derived."""
+    given = signals(seed)
+    q, columns = run(guide, given), range(given.mask.shape[1])
+    if guide.depends_on == "nothing":
+        other = signals(seed + 1, len(given.mask), len(columns))
+        values = {name: torch.where(given.mask, torch.nan_to_num(getattr(other, name)), math.nan) for name in SIGNALS}
+        said = "depends_on = 'nothing', but q changes with the signals; declare 'state', 'token' or 'batch'"
+        assert torch.equal(run(guide, replace(given, **values)), q), said
+    if guide.depends_on in ("nothing", "state"):
+        for t in columns:
+            for value in OTHER_LOGPS:
+                found = run(guide, _with(given, dict.fromkeys(LOGPS, value), slice(t, t + 1)))
+                assert torch.equal(found[:, t], q[:, t]), (
+                    f"depends_on = {guide.depends_on!r}, but q of token {t} changes when only the log-prob of that drawn token "
+                    "does; declare depends_on = 'token'"
+                )
+    for t in columns if not looks_ahead(guide) else ():
+        found = run(guide, _with(given, dict.fromkeys(LOGPS, -1.5) | {"entropies": 0.7, "ref_entropies": 0.7}, slice(t + 1, None)))
+        assert torch.equal(found[:, : t + 1], q[:, : t + 1]), (
+            f"q up to token {t} changes with signals of later tokens; declare looks_ahead = True, or read what stands before"
+        )
+
+
+def check_needs(guide: Guide, seed: int) -> None:
+    """q is the same with and without each optional signal that `needs` does not declare: engines compute only what is declared."""
+    given = signals(seed)
+    q = run(guide, given)
+    for name in {"ref_logps", "entropies", "ref_entropies"}.difference(guide.needs):
+        said = f"q reads Signals.{name}, which needs = {sorted(guide.needs)} does not declare; add {name!r} to needs"
+        try:
+            found = run(guide, replace(given, **{name: None}))
+        except Exception as error:
+            raise AssertionError(said) from error
+        assert torch.equal(found, q), said
+
+
+def _with(given: Signals, values: Mapping[str, float], where: slice) -> Signals:
+    """The signals with these values at the counted tokens of some columns."""
+    changed = {name: getattr(given, name).clone() for name in values}
+    for name, value in values.items():
+        changed[name][:, where] = torch.where(given.mask[:, where], value, math.nan)
+    return replace(given, **changed)

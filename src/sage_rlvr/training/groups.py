@@ -14,6 +14,7 @@ from sage_rlvr.core.rollout_plans import rows_of_stages
 from sage_rlvr.core.state import State
 from sage_rlvr.models.sampler import Rollout, joined
 from sage_rlvr.tasks.base import answer_id
+from sage_rlvr.verifiers import Verdict
 
 COLUMNS = ("rewards", "undecided", "answers", "right", "support", "guided")
 """What `Groups` have of each completion, (P, G)."""
@@ -28,7 +29,8 @@ class Groups:
     numbers (P,): which group of the step each is. answers (P, G) int64: equal for two completions that give the same
     answer; None if the method reads none. right (P, G) bool, the verifier's word beside rewards that are not its own;
     support (P, G), what a plan looks at then. guided (P, G) bool, true where a completion was drawn under guidance,
-    which `prompts` do not have; None if none could be. first: how many of the G are of the first stage; None = all.
+    which `prompts` do not have; None if none could be. verdicts: of the P * G completions. first: how many of the G are of the
+    first stage; None = all.
     """
 
     problems: list[Any]
@@ -41,6 +43,7 @@ class Groups:
     right: Tensor | None = None
     support: Tensor | None = None
     guided: Tensor | None = None
+    verdicts: Sequence[Verdict] = ()
     first: int | None = None
 
     @property
@@ -69,10 +72,12 @@ class Groups:
         if bool(kept.all()):
             return self
         places = kept.nonzero().squeeze(1)
-        rollout = self.rollout.rows(rows_of_groups(places, self.rewards.shape[1]))
+        rows = rows_of_groups(places, self.rewards.shape[1])
+        rollout, verdicts = self.rollout.rows(rows), [self.verdicts[i] for i in rows.tolist()]
         problems, prompts = ([part[i] for i in places.tolist()] for part in (self.problems, self.prompts))
         columns: dict[str, Any] = {name: value[places] for name, value in self.columns().items()}
-        return replace(self, problems=problems, prompts=prompts, rollout=rollout, numbers=self.numbers[places], **columns)
+        columns |= {"numbers": self.numbers[places], "verdicts": verdicts}
+        return replace(self, problems=problems, prompts=prompts, rollout=rollout, **columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +142,7 @@ def together(parts: Sequence[Groups], pad_id: int) -> Groups:
         name: torch.cat([getattr(part, name) for part in parts]) for name in (*parts[0].columns(), "numbers")
     }
     problems, prompts = ([one for part in parts for one in getattr(part, name)] for name in ("problems", "prompts"))
+    columns["verdicts"] = [one for part in parts for one in part.verdicts]
     return Groups(problems, prompts, joined([part.rollout for part in parts], pad_id), **columns)
 
 
@@ -147,7 +153,9 @@ def union(first: Groups, second: Groups, pad_id: int) -> Groups:
     places = torch.cat([torch.arange(part.rewards.numel()).reshape(part.rewards.shape) for part in (own, second)], 1)
     places[:, before:] += own.rewards.numel()
     rollout = joined([own.rollout, second.rollout], pad_id).rows(places.reshape(-1).to(own.rewards.device))
+    verdicts = [*own.verdicts, *second.verdicts]
     columns: dict[str, Any] = {name: torch.cat([value, getattr(second, name)], 1) for name, value in own.columns().items()}
+    columns["verdicts"] = [verdicts[i] for i in places.reshape(-1).tolist()]
     return replace(own, rollout=rollout, first=before, **columns)
 
 

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.anchor import PER_COMPLETION
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Method, credit, objective, q_clamped, shape
+from sage_rlvr.core.method import NO_SIGNAL, Method, credit, has_signal, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, masked_mean
 from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.errors import TrainingDiverged
@@ -35,7 +35,11 @@ from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.buffer import Memory, fill, numbered, stored
 from sage_rlvr.training.groups import Rows
+<<<<<<< HEAD
 from sage_rlvr.training.opening import after_first_step, announce, decoded, of_optimizer, setting_of
+=======
+from sage_rlvr.training.model_card import facts_of, render
+>>>>>>> main
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.problems import training_problems, unkeyed, unverified
 from sage_rlvr.training.reference import (
@@ -46,7 +50,7 @@ from sage_rlvr.training.reference import (
     reference_metrics,
     restore_reference,
 )
-from sage_rlvr.training.rollouts import draw_groups, guided_weights, rollout_metrics
+from sage_rlvr.training.rollouts import draw_groups, guided_weights, rollout_metrics, show
 from sage_rlvr.training.scores import at_once, reference_scores, score_rows, step_scores, step_signals
 from sage_rlvr.training.state import (
     check_replaceable,
@@ -60,7 +64,8 @@ from sage_rlvr.training.state import (
 )
 from sage_rlvr.training.steps import run_steps
 from sage_rlvr.training.trackers import check_installed
-from sage_rlvr.training.watch import BufferWatch, GuideWatch, SourceWatch, check_vocabulary
+from sage_rlvr.training.watch import ROWS, BufferWatch, GuideWatch, SourceWatch, check_vocabulary
+from sage_rlvr.verifiers.reasons import ReasonWatch
 
 
 @dataclass
@@ -87,6 +92,8 @@ class Loop:
     """The policy as the run began with it, where the method's reward source asks for it."""
     solved: dict[tuple[int, str], float] = field(default_factory=dict)
     """(reference_step, id of a problem) -> log P(right) under the reference, where the method reads it."""
+    reasons: ReasonWatch = field(default_factory=ReasonWatch)
+    """Warns where most completions earn nothing for a reason that can be named."""
 
 
 def train_step(loop: Loop, step: int) -> dict[str, float]:
@@ -101,6 +108,8 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         return stored_updates(loop, memory, {"rollout/tokens": 0.0})
     drawn = draw_groups(loop, step)  # sample and verify; a rollout plan keeps some of it and refills
     metrics = rollout_metrics(loop, drawn) | reference_metrics(loop)
+    if method.reward_source is None:  # else the policy computes the rewards, and the verifier only watches
+        show(loop, step, drawn.everything)
     if memory is not None:
         for part in (drawn.everything, *drawn.second):
             memory.see(part)
@@ -131,10 +140,11 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
         term_weights=worth.term_weights,
         weights=weights,
     )
+    signal = has_signal(method, worth.grouped, whole.mask)
     if once:
-        metrics |= told | update(loop, [whole], whole.mask, step, step, memory)
+        metrics |= told | update(loop, [whole], whole.mask, signal, step, step, memory)
     else:
-        metrics |= told | several_updates(loop, whole, groups, step, memory)
+        metrics |= told | several_updates(loop, whole, groups, signal, step, memory)
     loop.parts = worth.state
     same = groups.rollout.drawn if weights is None else groups.rollout.drawn & ~groups.column("guided")[:, None]
     gap = (groups.rollout.logps - signals.old_logps).abs()[same].max() if bool(same.any()) else 0.0
@@ -170,11 +180,12 @@ def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
 
 
 def update(
-    loop: Loop, parts: Iterable[Batch], mask: Tensor, step: int, number: int, memory: Memory | None = None
+    loop: Loop, parts: Iterable[Batch], mask: Tensor, signal: Tensor, step: int, number: int, memory: Memory | None = None
 ) -> dict[str, float]:
     """One optimizer step from micro-batches that add up to one mini-batch (its rows' `mask`), and from the buffer's term.
 
-    Number counts updates.
+    signal: the rows' `has_signal`; without any of them and any stored answer only the KL has a gradient, and
+    `updates.skip_without_signal` may leave the step out. Number counts updates.
 
     Nothing moves if the loss or the gradient is not finite: `TrainingDiverged`, with the weights as they were.
     """
@@ -192,11 +203,14 @@ def update(
     shares = {n: sum((rows if n in PER_COMPLETION else tokens) * m[n] for tokens, rows, m in collected) for n in names}
     stored = {"loss": 0.0} if memory is None else memory.descend(number)
     total = sum(m["loss"] for *_, m in collected) + stored["loss"]
-    return shares | stored | {"loss": total} | loop.optimizer.step(number)
+    idle = not (bool(signal.any()) or stored.get(ROWS))
+    skips = idle and loop.config.updates.skips(before_first=not loop.optimizer.adam.state)
+    moved = loop.optimizer.skip(number) if skips else loop.optimizer.step(number)
+    return shares | stored | {"loss": total, NO_SIGNAL: float(idle)} | moved
 
 
 def several_updates(
-    loop: Loop, whole: Batch, groups: Rows, step: int, memory: Memory | None = None
+    loop: Loop, whole: Batch, groups: Rows, signal: Tensor, step: int, memory: Memory | None = None
 ) -> dict[str, float]:
     """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first.
 
@@ -213,7 +227,7 @@ def several_updates(
                 if len(part):
                     rows = torch.isin(groups.owners, part.to(groups.owners.device)).nonzero().squeeze(1)
                     parts = micro_batches(loop, whole, groups, rows)
-                    collected.append(update(loop, parts, whole.mask[rows], step, number, memory))
+                    collected.append(update(loop, parts, whole.mask[rows], signal[rows], step, number, memory))
     return mean_of(collected)
 
 
@@ -285,6 +299,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     check_replaceable(out)
     check_installed(config.report_to)
     loop = build(config)
+    loop.reasons.tell = run.warn
     newest = resume(run, loop.policy, loop.optimizer)
     restore_reference(loop, newest)
     restore_parts(loop, newest)
@@ -319,7 +334,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
             after_first_step(progress.note, loop.method.anchor, metrics)
         follow(loop, step + 1)
 
-    finish = partial(save_policy, loop.policy, loop.tokens.tokenizer, out)
+    finish = partial(save_policy, loop.policy, loop.tokens.tokenizer, out, render(facts_of(config)))
     return run_steps(config, run, progress, begin, take, partial(save, loop, run), finish, after)
 
 

@@ -76,9 +76,7 @@ class Optimizer:
 
     def step(self, step: int) -> dict[str, float]:
         """Clip, raise an error for a non-finite gradient (weights unchanged), update, clear the gradients."""
-        norm = float(torch.nn.utils.clip_grad_norm_(list(self.names), self.config.max_grad_norm, foreach=True))
-        if not math.isfinite(norm):
-            raise TrainingDiverged(f"gradient norm is {norm} at update {step}; the weights were not changed")
+        norm = self._clip(step)
         rate = learning_rate(self.config, step, self.total_steps)
         for group in self.adam.param_groups:
             group["lr"] = rate
@@ -86,6 +84,18 @@ class Optimizer:
         self._round()
         self.adam.zero_grad(set_to_none=True)
         return {"optimizer/grad_norm": norm, "optimizer/lr": rate}
+
+    def skip(self, step: int) -> dict[str, float]:
+        """In place of `step`: the same check, weights and moments as they were, gradients cleared; its rate is 0."""
+        norm = self._clip(step)
+        self.adam.zero_grad(set_to_none=True)
+        return {"optimizer/grad_norm": norm, "optimizer/lr": 0.0}
+
+    def _clip(self, step: int) -> float:
+        norm = float(torch.nn.utils.clip_grad_norm_(list(self.names), self.config.max_grad_norm, foreach=True))
+        if not math.isfinite(norm):
+            raise TrainingDiverged(f"gradient norm is {norm} at update {step}; the weights were not changed")
+        return norm
 
     @torch.no_grad()
     def _round(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from sage_rlvr.config import TrainConfig, task_of
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.base import (
     NO_ANSWER,
     Asked,
@@ -24,7 +25,8 @@ from sage_rlvr.tasks.base import (
     verifier_hash,
 )
 from sage_rlvr.tasks.rows import Say, sha256_of, tell
-from sage_rlvr.verifiers.rewards import log_undecided, text_of
+from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
+from sage_rlvr.verifiers.rewards import log_reasons, text_of
 
 
 def training_problems(config: TrainConfig, say: Say = tell) -> tuple[Task, list[Any]]:
@@ -90,7 +92,8 @@ def files_of(config: TrainConfig) -> dict[str, str]:
         return found
     if not Path(file).is_file():
         raise ConfigError(
-            f'method.buffer.file = {file!r}: no such file; pass a file with lines {{"problem": id, "completion": text}}'
+            f"method.buffer.file = {file!r}: no such file in {not_in(Path(file))}; pass a file with lines "
+            '{"problem": id, "completion": text}'
         )
     return found | {file: sha256_of(Path(file))}
 
@@ -129,14 +132,16 @@ class TaskReward:
     def __call__(
         self, completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], problem: Sequence[int], **columns: Any
     ) -> list[float]:
-        """`Verdict.reward` of each completion, or of an episode, whose turns are in the column `said`; the share of undecided ones
-        goes to TRL's `log_metric`."""
+        """`Verdict.reward` of each completion, or of an episode, whose turns are in the column `said`; their reasons go to TRL's
+        `log_metric` and to the watch (`log_reasons`)."""
         said_by: Sequence[Said] = [tuple(turns) for turns in columns.get("said") or ()] or [
             text_of(said) + ("" if len(ids) and ids[-1] in self.ends else NO_ANSWER)
             for said, ids in zip(completions, completion_ids, strict=True)
         ]
-        found = verdicts(self.task, [(self.problems[i], said) for i, said in zip(problem, said_by, strict=True)])
-        log_undecided(found, columns)
+        pairs = [(self.problems[i], said) for i, said in zip(problem, said_by, strict=True)]
+        found = verdicts(self.task, pairs)
+        cut = [("".join(said)).endswith(NO_ANSWER) for said in said_by]
+        log_reasons(found, columns, read_at(self.task), lambda: elsewhere_of(self.task, pairs, found), cut)
         return [said.reward for said in found]
 
 

@@ -27,7 +27,10 @@ from sage_rlvr.models.substituted import Answered, substituted
 from sage_rlvr.tasks.base import answer_id, answer_key, answer_span, guided, reference, turns_of, verdicts
 from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.teachers import hint_of
+from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
 from sage_rlvr.training.groups import Drawn, Groups, Rows, rows_of_groups, together, union
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.reasons import Elsewhere, Reasons
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
@@ -134,14 +137,14 @@ def guided_weights(loop: Loop, rows: Rows, logps: Tensor) -> tuple[Tensor | None
 
 def judged(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout, numbers: Tensor) -> Groups:
     """Sampled groups with their rewards, from the verifier or from the reward source."""
-    rewards, undecided, right = rewards_of(loop, problems, rollout)
+    rewards, undecided, right, said = rewards_of(loop, problems, rollout)
     answers = answers_of(loop, problems, rollout) if "answers" in loop.method.needs else None
     numbers = numbers.to(rewards.device)
     if loop.method.reward_source is None:
-        return Groups(problems, prompts, rollout, rewards, undecided, numbers, answers)
+        return Groups(problems, prompts, rollout, rewards, undecided, numbers, answers, verdicts=said)
     paid = paid_by_policy(loop, problems, prompts, rollout)
     earned, support = (part.reshape(rewards.shape) for part in (paid.rewards, paid.support))
-    return Groups(problems, prompts, rollout, earned, undecided, numbers, answers, right, support)
+    return Groups(problems, prompts, rollout, earned, undecided, numbers, answers, right, support, verdicts=said)
 
 
 def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]:
@@ -184,15 +187,15 @@ def sampled(
     return sample(loop.policy, prompts, eos_id=tokens.eos_ids, pad_id=tokens.pad_id, entropies=False, **law)
 
 
-def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
+def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor, Tensor, list[Verdict]]:
     """Rewards (P, G), `Verdict.reward`: as a rule 1 for right and 0 for wrong or undecided. Which were undecided, and which right,
-    (P, G) bool."""
+    (P, G) bool. The verdicts."""
     size, device = len(rollout.tokens) // len(problems), rollout.tokens.device
     said = verdicts(loop.task, [(problems[i // size], text) for i, text in enumerate(said_in(loop.tokens, rollout))])
     rewards = torch.tensor([v.reward for v in said], device=device)
     undecided = torch.tensor([v.label == "undecided" for v in said], device=device)
     right = torch.tensor([v.right for v in said], device=device)
-    return rewards.reshape(-1, size), undecided.reshape(-1, size), right.reshape(-1, size)
+    return rewards.reshape(-1, size), undecided.reshape(-1, size), right.reshape(-1, size), said
 
 
 def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: Rollout) -> Paid:
@@ -225,9 +228,9 @@ def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
     With a rollout plan also how much of it was kept, `rollout/...`, and the mean reward of that. Means over completions are
     those of the first stage, which has as many of each prompt; tokens and completions are those of both.
     """
-    rewards, rollout, undecided = drawn.everything.rewards, drawn.everything.rollout, drawn.everything.undecided
+    rewards, rollout = drawn.everything.rewards, drawn.everything.rollout
     found = {
-        "verifier/undecided_frac": int(undecided.sum()) / undecided.numel(),
+        **reasons_of(drawn.everything).metrics(),
         "reward/mean": float(rewards.mean()),
         "reward/zero_variance_frac": float((rewards == rewards[:, :1]).all(1).float().mean()),
         "completions/length_mean": float(rollout.drawn.sum(1).float().mean()),
@@ -243,6 +246,21 @@ def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
         return found
     found |= kept_metrics(rewards, rewards[drawn.kept], wanted, drawn.refills)
     return found | stage_metrics(drawn) if is_staged(plan) else found
+
+
+def reasons_of(groups: Groups) -> Reasons:
+    """Why completions earned nothing."""
+    return Reasons.of(groups.verdicts, (~groups.rollout.finished).tolist())
+
+
+def show(loop: Loop, step: int, groups: Groups) -> None:
+    """Show the completions of a step to the watch, with their texts for places that would have found an answer."""
+
+    def found() -> Elsewhere | None:
+        texts, size = said_in(loop.tokens, groups.rollout), groups.rewards.shape[1]
+        return elsewhere_of(loop.task, [(groups.problems[i // size], text) for i, text in enumerate(texts)], groups.verdicts)
+
+    loop.reasons.see(step, reasons_of(groups), read_at(loop.task), found)
 
 
 def episode_metrics(rollout: Rollout) -> dict[str, float]:

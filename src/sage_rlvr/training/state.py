@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
 
 PARTS = "parts"  # the group of tensors in a checkpoint
+README = "README.md"
 CARD = "# What this policy was trained on"  # the heading of a model card that this package wrote
 POLICY_FILES = (
     *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
@@ -61,13 +62,13 @@ def check_replaceable(out: Path) -> None:
 
 def _of_a_policy(file: Path) -> bool:
     """True for a file that saving a policy writes; of a README.md only for a card of this package."""
-    if file.name == "README.md" and file.is_file():
+    if file.name == README and file.is_file():
         return CARD.encode() in read_bytes(file)
     return file.is_file() and any(fnmatch(file.name, known) for known in POLICY_FILES)
 
 
-def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
-    """config.json, model.safetensors and the tokenizer, loadable by AutoModelForCausalLM; appears whole or not at all.
+def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path, card: str | None = None) -> None:
+    """config.json, model.safetensors, the tokenizer and a card, loadable by AutoModelForCausalLM; appears whole or not at all.
 
     Raises CheckpointError (full disk, read-only folder), ConfigError if `out` holds anything but a former policy.
     """
@@ -75,6 +76,8 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out:
     with writing("policy", out, sum(p.nbytes for p in model.parameters())), replacing_folder(out.absolute()) as partial:
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
+        if card is not None:
+            (partial / README).write_text(card, encoding="utf-8")
         check_replaceable(out)  # again: training and writing took their time
 
 

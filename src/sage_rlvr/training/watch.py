@@ -4,7 +4,6 @@ steps in a row.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +12,7 @@ from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.guides import band_of, check_reach, factors, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reward_sources import RewardSource
+from sage_rlvr.verifiers.reasons import warned
 
 PATIENCE = 10
 ACTIVE, CLAMPED, ROWS = "guide/active_frac", "guide/clamped_frac", "replay/rows"
@@ -25,11 +25,6 @@ def check_vocabulary(part: Anchor | Method | None, logits: int | None) -> None:
     anchor = part.anchor if isinstance(part, Method) else part
     if anchor is not None and not anchor.is_off and logits is not None:
         check_reach(anchor.guide, logits)
-
-
-def warned(kind: str, step: int, message: str) -> None:
-    """A UserWarning only, where there is no run directory to keep it."""
-    warnings.warn(message, UserWarning, stacklevel=4)
 
 
 @dataclass

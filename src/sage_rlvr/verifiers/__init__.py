@@ -22,6 +22,16 @@ Label = Literal["right", "wrong", "undecided"]
 MATHEMATICS = ("math", "algebra", "answers", "quantities", "style", "units", "pool")
 """Modules of this package that a verdict on mathematics is made of: their source is hashed on cards and in sample stores."""
 
+UNANSWERED = frozenset(
+    {
+        *("no answer", "answer cut off"),  # mathematics and reasoning-gym, at the place that is read
+        *("not an expression", "not a step", "not a chain"),  # countdown, countdown_steps, word_problems: all of it is read
+        *("no conclusion", "no line is edited"),  # knights_and_knaves, repair
+    }
+)
+"""Reasons of "wrong" verdicts with the meaning: nothing was found where the answer is read. A verifier or a reward from outside
+uses "no answer". Stored samples keep the reason, so that they are counted alike."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -44,6 +54,11 @@ class Verdict:
     def right(self) -> bool:
         """True only for the label "right": an undecided completion earns no reward."""
         return self.label == "right"
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether nothing was found where the answer is read (`UNANSWERED`)."""
+        return self.label == "wrong" and self.reason in UNANSWERED
 
     @property
     def reward(self) -> float:
@@ -103,4 +118,4 @@ def _exact(completion: str, gold: str) -> Verdict:
     return verify_exact(completion, gold)
 
 
-__all__ = ["MATHEMATICS", "VERIFIERS", "Label", "Verdict", "reads"]
+__all__ = ["MATHEMATICS", "UNANSWERED", "VERIFIERS", "Label", "Verdict", "reads"]

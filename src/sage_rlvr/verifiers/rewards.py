@@ -7,7 +7,7 @@ group; before, it counted as 0). Nothing here imports TRL.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import Place, bare, extract, span_of, spelling
 from sage_rlvr.verifiers.golds import gold_of
 from sage_rlvr.verifiers.pool import Pool, shared
+from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, elsewhere, place_in_words, watch_here
 
 COLUMNS = ("answer", "solution", "ground_truth")
 REWARD = {"right": 1.0, "wrong": 0.0, "undecided": None}
@@ -113,23 +114,45 @@ class MathReward:
     async def rewards_async(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """The rewards, without blocking the event loop."""
         items, options = self._call(completions, columns)
-        return _rewards(await (self.pool or shared()).verify_async(items, **options), columns)
+        return self._rewards(await (self.pool or shared()).verify_async(items, **options), items, columns)
 
     def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """1.0, 0.0 or None per completion (strings or conversations); golds from the one column that is there."""
-        return _rewards(self.verdicts(completions, **columns), columns)
+        items, options = self._call(completions, columns)
+        return self._rewards((self.pool or shared()).verify(items, **options), items, columns)
+
+    def _rewards(
+        self, verdicts: list[Verdict], items: list[tuple[str, str]], columns: dict[str, Any]
+    ) -> list[float | None]:
+        def found() -> Elsewhere | None:
+            left = [item for item, verdict in zip(items, verdicts, strict=True) if verdict.unanswered]
+            pool = self.pool or shared()
+            return elsewhere([text for text, _ in left], lambda at, reading: pool.verify([left[i] for i in at], **reading))
+
+        log_reasons(verdicts, columns, place_in_words(self.answer_in, self.tag), found)
+        return [REWARD[verdict.label] for verdict in verdicts]
 
 
-def log_undecided(verdicts: Sequence[Verdict], columns: Mapping[str, Any]) -> None:
-    """The share of undecided verdicts goes to TRL's `log_metric`, where the trainer passes it among the columns."""
+def log_reasons(
+    verdicts: Sequence[Verdict],
+    columns: Mapping[str, Any],
+    place: str = "",
+    found: Callable[[], Elsewhere | None] = lambda: None,
+    cut: Sequence[bool] | None = None,
+) -> None:
+    """The fractions without an answer and undecided go to TRL's `log_metric`, where the trainer passes it among the columns, and
+    the completions to the watch of this context, which warns. place, found: of `Reasons.problems`; cut: which met the length limit.
+    """
+    watch, ids = watch_here(), columns.get("completion_ids")
+    if cut is None and watch.ends and ids is not None:
+        cut = [not (len(row) and row[-1] in watch.ends) for row in ids]
+    reasons = Reasons.of(verdicts, cut)
     log = columns.get("log_metric")
     if callable(log) and verdicts:
-        log("verifier/undecided", sum(verdict.label == "undecided" for verdict in verdicts) / len(verdicts))
-
-
-def _rewards(verdicts: list[Verdict], columns: dict[str, Any]) -> list[float | None]:
-    log_undecided(verdicts, columns)
-    return [REWARD[verdict.label] for verdict in verdicts]
+        for name, fraction in reasons.metrics().items():
+            log(name, fraction)
+    if (state := columns.get("trainer_state")) is not None:  # a trainer's, and no call of one's own
+        watch.see(state.global_step, reasons, place, found)
 
 
 math_reward = MathReward()  # the answer in the last \boxed{...}

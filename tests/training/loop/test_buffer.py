@@ -300,7 +300,7 @@ def test_the_truth_is_every_answer_that_the_task_lists(
 
 
 def test_a_file_that_is_not_there_is_refused(write_recipe: Recipe) -> None:
-    with pytest.raises(ConfigError, match=r"buffer\.file = 'nowhere\.jsonl': no such file"):
+    with pytest.raises(ConfigError, match=r"buffer\.file = '.*nowhere\.jsonl': no such file"):
         files_of(config_of(write_recipe("{name: rft, base: 0, file: nowhere.jsonl}")))
 
 
@@ -321,8 +321,8 @@ def test_a_run_with_an_empty_buffer_says_so(write_recipe: Recipe, tiny_policy: P
     said = r"Likelihood trained on no stored answer in the 3 steps up to step 2 .*no answer was correct"
     with pytest.warns(UserWarning, match=said):
         go(recipe, tmp_path / "run")
-    (kept_,) = json.loads((tmp_path / "run" / "run.json").read_text())["warnings"]
-    assert kept_["kind"] == "empty buffer" and "0 answers stored" in kept_["message"]
+    kept_ = {one["kind"]: one for one in json.loads((tmp_path / "run" / "run.json").read_text())["warnings"]}["empty buffer"]
+    assert "0 answers stored" in kept_["message"]
     assert [row["replay/answers"] for row in rows(tmp_path / "run")] == [0.0] * 3
     weights, start = (load_file(f / "model.safetensors") for f in (tmp_path / "run" / "policy", tiny_policy))
     assert all(torch.equal(weights[name], start[name]) for name in weights)

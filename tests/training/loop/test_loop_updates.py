@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from sage_rlvr.core.loss_terms import EntropyBonus
+from sage_rlvr.core.method import has_signal
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods import METHODS
 from sage_rlvr.recipes import locate
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training import scores
@@ -128,3 +132,96 @@ def test_a_guide_that_sleeps_for_ten_steps_is_said_once(write_recipe: Recipe, tm
         with pytest.warns(UserWarning, match=rf"^{said}.* in the 10 steps up to step 9 ") as caught:
             run_of(recipe, tmp_path / threshold)
         assert len([each for each in caught if "Branch" in str(each.message)]) == 1
+
+
+# ---- updates without a signal
+
+BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch, threshold: 0.1}}"
+
+
+def unpaid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every completion earns 0."""
+    inner = engine.draw_groups
+
+    def drawn(*args: Any) -> Any:
+        found = inner(*args)
+        for part in found.groups:
+            part.rewards.zero_()
+        return found
+
+    monkeypatch.setattr(engine, "draw_groups", drawn)
+
+
+@pytest.mark.parametrize("more", ["", "updates: {epochs: 2, minibatches: 2}\n"])
+def test_an_update_without_a_signal_moves_a_guided_policy_unless_it_is_skipped(
+    write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    unpaid(monkeypatch)
+    plain = make(write_recipe(BRANCH, more=more))
+    skipped = make(write_recipe(BRANCH, more=more), ("updates.skip_without_signal", "always"))
+    start = weights(plain)
+    found, left = train_step(plain, 0), train_step(skipped, 0)
+    assert found["advantage/no_signal_frac"] == left["advantage/no_signal_frac"] == 1
+    # AdamW's first step is the learning rate, 1e-3, at nearly every weight, however small the gradient is
+    assert found["optimizer/grad_norm"] < 0.1 and (weights(plain) - start).abs().median() > 5e-4
+    assert torch.equal(weights(skipped), start) and not skipped.optimizer.adam.state
+    assert left["optimizer/lr"] == 0 and left["optimizer/grad_norm"] > 0
+
+
+def test_without_a_kl_nothing_moves_where_nothing_is_earned(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpaid(monkeypatch)
+    loop = make(write_recipe("{name: grpo, beta: 0.0}"))
+    start = weights(loop)
+    assert train_step(loop, 0)["optimizer/grad_norm"] == 0 and torch.equal(weights(loop), start)
+
+
+def test_an_update_with_a_signal_is_the_same_with_the_option(write_recipe: Recipe) -> None:
+    a, b = make(write_recipe(BRANCH)), make(write_recipe(BRANCH), ("updates.skip_without_signal", "always"))
+    assert train_step(a, 0)["advantage/no_signal_frac"] == 0
+    train_step(b, 0)
+    assert torch.equal(weights(a), weights(b))
+
+
+def test_a_mini_batch_is_skipped_alone(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One group of four has two rewards: one of four updates is made."""
+    inner = engine.draw_groups
+
+    def drawn(*args: Any) -> Any:
+        found = inner(*args)
+        for part in found.groups:
+            part.rewards.zero_()
+            part.rewards[0, 0] = 1.0
+        return found
+
+    monkeypatch.setattr(engine, "draw_groups", drawn)
+    loop = make(write_recipe(BRANCH, more="updates: {minibatches: 4, skip_without_signal: always}\n"))
+    assert train_step(loop, 0)["advantage/no_signal_frac"] == 0.75
+    assert {float(state["step"]) for state in loop.optimizer.adam.state.values()} == {1.0}
+
+
+def test_at_start_skips_until_the_first_signal(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps 0 and 2 earn nothing, step 1 does: the KL's pull after it is needed, and stays."""
+    inner = engine.draw_groups
+
+    def drawn(loop: Any, step: int) -> Any:
+        found = inner(loop, step)
+        for part in found.groups:
+            part.rewards.zero_()
+            part.rewards[:, 0] = float(step == 1)
+        return found
+
+    monkeypatch.setattr(engine, "draw_groups", drawn)
+    loop = make(write_recipe(BRANCH, steps=3, more="updates: {skip_without_signal: at_start}\n"))
+    rows = [train_step(loop, step) for step in range(3)]
+    assert [row["advantage/no_signal_frac"] for row in rows] == [1, 0, 1]
+    assert [row["optimizer/lr"] for row in rows] == [0, 1e-3, 1e-3]
+
+
+def test_a_label_of_0_and_a_loss_term_are_signals() -> None:
+    """PACS learns from wrong completions, whose label is 0; an entropy bonus needs no advantage; a KL in the reward is none."""
+    mask, zero = torch.tensor([[True, True], [False, False]]), torch.zeros(2)
+    for name, wanted in (("pacs", True), ("grpo", False), ("rloo", False)):
+        assert has_signal(METHODS[name](), zero, mask).tolist() == [wanted, False], name
+    bonus = replace(METHODS["dapo"](), loss_term=EntropyBonus(0.01))
+    assert has_signal(bonus, zero, mask).tolist() == [True, False]
+    assert has_signal(None, torch.tensor([[0.5], [0.5]]), mask).tolist() == [True, False]

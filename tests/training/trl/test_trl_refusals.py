@@ -16,7 +16,7 @@ trl = pytest.importorskip("trl")
 from sage_rlvr.core.guides import Branch, Placebo, Token
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import grpo, grpo_token_mean, rloo, sage
-from sage_rlvr.training.trl import SageTrainer, checks, grpo_config
+from sage_rlvr.training.trl import TESTED, SageTrainer, checks, grpo_config
 from sage_rlvr.training.trl.checks import check_agreement
 from trl_common import arguments, build, reward, same, weights
 
@@ -135,6 +135,16 @@ def test_a_loss_that_reads_the_reference_early_is_refused(tmp_path: Path, monkey
 
     monkeypatch.setattr(trl.GRPOTrainer, "_compute_loss", early)
     refused(arguments(tmp_path), "has an unexpected structure", guide=BRANCH)
+
+
+def test_a_loss_that_was_never_tested_names_the_newest_tested_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of a user whose release lies in the range of the extra already."""
+
+    def other(self: Any, model: Any, inputs: Any) -> Any:
+        return model(inputs)
+
+    monkeypatch.setattr(trl.GRPOTrainer, "_compute_loss", other)
+    refused(arguments(tmp_path), f"pip install 'trl=={TESTED}'", guide=BRANCH)
 
 
 def test_a_run_whose_loss_passes_by_stops_before_its_first_update(tiny_policy: Path, tmp_path: Path):

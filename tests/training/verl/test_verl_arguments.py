@@ -18,22 +18,30 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+import sage_rlvr.training.trl as trl_package
+import sage_rlvr.training.verl as verl_package
+from sage_rlvr import verl as entry
+from sage_rlvr.cli.app import main as cli
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.core.guides import Branch, Random
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, TrainingDiverged
 from sage_rlvr.methods import adaptive_entropy, grpo, sage
+from sage_rlvr.models.folders import embedded_policy
 from sage_rlvr.models.policy import load_policy
-from sage_rlvr.tasks.base import NO_ANSWER
+from sage_rlvr.tasks.base import NO_ANSWER, problems_of
+from sage_rlvr.tasks.countdown import WORLDS
 from sage_rlvr.tasks.datasets import examples
 from sage_rlvr.tasks.rows import DataSource
 from sage_rlvr.training.counts.dry_run import dry_run_lines
 from sage_rlvr.training.verl import convert, run, state
 from sage_rlvr.training.verl import judge as judging
-from sage_rlvr.training.verl.arguments import command, flattened, notes, verl_words, written
+from sage_rlvr.training.verl.arguments import command, flattened, notes, verl_words, words_of_export, written
 from sage_rlvr.training.verl.fields import ACTOR, CLAMP
 from sage_rlvr.training.verl.judge import Judge
 from sage_rlvr.training.verl.objective import Objective
-from sage_rlvr.training.verl.problems import ECHO, Named, export, exported
+from sage_rlvr.training.verl.problems import ECHO, Named, chosen, export, exported
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def config_of(*edits: str, name: str = "sage_branch") -> TrainConfig:
@@ -158,6 +166,49 @@ def test_a_dry_run_prints_the_command():
     assert command(["a=b c"]) == "python -m sage_rlvr.verl \\\n  'a=b c'"
 
 
+def test_a_dry_run_names_the_run_directory(tmp_path: Path):
+    found = command_line(tmp_path, "train", "grpo", "--dry-run", "--run", "here/mine", "--engine", "{name: verl}", "--steps", "30")
+    assert f"trainer.default_local_dir={tmp_path}/here/mine/verl/checkpoints" in found and "<run>" not in found
+
+
+def command_line(folder: Path, *words: str) -> str:
+    """What a command of this package prints in `folder`."""
+    done = subprocess.run([sys.executable, "-m", "sage_rlvr", *words], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ---- which verl
+
+
+def test_the_tested_releases_are_those_of_the_constraints():
+    for engine, tested in (("verl", verl_package.TESTED), ("trl", trl_package.TESTED)):
+        file = ROOT / ("constraints-verl.txt" if engine == "verl" else "constraints.txt")
+        assert f"{engine}=={tested}" in file.read_text().splitlines()
+    assert '"verl>=0.9,<0.10"' in (ROOT / "pyproject.toml").read_text() and "verl>=0.9,<0.10" in verl_package.INSTALL
+
+
+@pytest.mark.parametrize("found", ["0.8.0", "0.10.0.dev0"])
+def test_another_series_of_verl_is_refused_before_any_of_it_is_imported(
+    found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(verl_package, "version", lambda name: found)
+    monkeypatch.setitem(sys.modules, "transfer_queue", None)  # importing it is an ImportError
+    with pytest.raises(ConfigError, match=rf"verl {found} is not structured as in 0\.9; install verl>=0\.9,<0\.10 \(tested: "):
+        verl_package.require_verl()
+    monkeypatch.setattr(entry, "end_with_parent", lambda: None)
+    assert entry.main(["+sage.guide=branch"]) == 2
+    assert capsys.readouterr().err.startswith(f"ConfigError: verl {found} is not structured as in 0.9")
+
+
+def test_a_verl_of_the_series_with_another_layout_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(entry, "require_verl", lambda: None)
+    monkeypatch.setattr(entry, "end_with_parent", lambda: None)
+    monkeypatch.setitem(sys.modules, "sage_rlvr.training.verl.launch", None)
+    assert entry.main([]) == 2
+    assert "verl is not structured as in 0.9 (import of sage_rlvr.training.verl.launch" in capsys.readouterr().err
+
+
 # ---- problems and verdicts
 
 
@@ -165,7 +216,8 @@ def test_a_dry_run_prints_the_command():
 def folder(tmp_path: Path) -> Path:
     file = tmp_path / "mine.yaml"
     file.write_text("base: countdown/base\nmethod: grpo\nworld: {train_problems: 6}\nrollout: {prompts_per_step: 4}\n")
-    found = export(Named.of(str(file)), tmp_path / "out", talks=False, take=6, say=lambda line: None)
+    named = Named.of(str(file))
+    found = export(named, tmp_path / "out", chosen(named.task(), 6, say=lambda line: None), talks=False)
     assert found == {"train": 6, "validation": 6}
     return tmp_path / "out"
 
@@ -188,7 +240,8 @@ def test_the_ground_truth_of_an_exported_row_is_its_gold(tmp_path: Path):
     golds = (4, "6*1=6\n#### 6", "1/3")
     rows = [{"question": f"{number}?", "answer": gold} for number, gold in enumerate(golds)]
     (file := tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    export(Named.of(str(file)), tmp_path / "out", talks=True, say=lambda line: None)
+    named = Named.of(str(file))
+    export(named, tmp_path / "out", chosen(named.task(), say=lambda line: None), talks=True)
     made = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
     assert [row["reward_model"]["ground_truth"] for row in made] == ["4", "6", "1/3"]
     assert [row["extra_info"] for row in made] == [{"index": n, "split": "train", "problem": str(n)} for n in range(3)]
@@ -271,17 +324,56 @@ _Pool = judging.Pool
 
 
 @pytest.mark.slow
-def test_export_by_the_command_line(folder: Path):
-    tmp_path = folder.parent
-    done = subprocess.run(
-        [sys.executable, "-m", "sage_rlvr", "export", "verl", "mine.yaml", "--out", "out", "--plain", "--take", "3"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
+def test_export_by_a_tasks_name_prints_a_command_that_needs_no_addition(tmp_path: Path):
+    """The first problems alone are made; the words have the files of both splits and what verl does not start without."""
+    found = command_line(tmp_path, "export", "verl", "countdown", "--out", "out", "--take", "3")
+    assert "guess floor" in found
+    out = tmp_path / "out"
+    wanted = (
+        *(f"data.train_files={out}/train.parquet", f"data.val_files={out}/val.parquet", f"+sage.task={out}", "+sage.method=grpo"),
+        *("data.train_batch_size=3", "data.max_prompt_length=11", "data.max_response_length=32", "SageRewardManager"),
+        *(f"actor_rollout_ref.model.path={embedded_policy()}", "custom_chat_template=", "actor_rollout_ref.rollout.name=vllm"),
     )
-    assert done.returncode == 0, done.stderr
-    assert "+sage.task=out" in done.stdout and "SageRewardManager" in done.stdout and "custom_chat_template" in done.stdout
-    assert len(pq.read_table(tmp_path / "out" / "val.parquet")) == 3
+    assert [word for word in wanted if word not in found] == []
+    assert len(pq.read_table(out / "val.parquet")) == len(pq.read_table(out / "train.parquet")) == 3
+
+
+def test_what_is_refused_comes_before_the_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """And before any file."""
+    world = "{counts: {2: 1.0}, max_number: 4, max_target: 6, train_problems: 500}"
+    (tmp_path / "mine.yaml").write_text(f"base: countdown/base\nmethod: grpo\nworld: {world}\nrollout: {{prompts_per_step: 4}}\n")
+    with pytest.raises(SystemExit, match="2"):
+        cli(["export", "verl", str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "out")])
+    said = capsys.readouterr()
+    assert "500 distinct train problems: this world gave only" in said.err and "right expression" not in said.out + said.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_export_without_validation_problems_validates_nothing(tmp_path: Path):
+    found = words_of_export(tmp_path, {"train": 100, "validation": 0}, "m", template=None, longest=9, limit=32)
+    assert f"data.val_files={tmp_path}/train.parquet" in found and "trainer.val_before_train=false" in found
+    assert "data.train_batch_size=64" in found and not any("custom_chat_template" in word for word in found)
+
+
+@pytest.mark.parametrize(
+    "world", ["demo", "demo-base", "countdown-3", "demo-large", pytest.param("demo-5", marks=pytest.mark.slow)]
+)
+def test_a_named_world_has_its_training_problems(world: str):
+    """By its name alone: what a task of the command line is asked for. The first few are the first of all of them."""
+    task = WORLDS[world]
+    every = task.problems("train")
+    assert len(every) == task.train_problems
+    assert problems_of(task, "train", 1, 5) == every[:5] and problems_of(task, "train", 1, 10**9) == every
+
+
+@pytest.mark.parametrize("name", ["countdown", "countdown_steps", "word_problems"])
+def test_the_first_problems_are_made_without_the_others(name: str):
+    """Of a pool that no world could fill."""
+    kind = type(Named.of(name).task())
+    endless, small = kind(train_problems=10**9), kind(train_problems=30)
+    every = small.problems("train")
+    assert problems_of(endless, "train", 1, 4) == every[:4] == problems_of(small, "train", 1, 4)
+    assert problems_of(small, "train", 1, 99) == every
 
 
 # ---- rows and states
@@ -342,3 +434,23 @@ def test_objective_and_parts_beside_a_checkpoint(tmp_path: Path):
     state.check_objective(replace(other, may_change=True), place)
     (place / state.OBJECTIVE).unlink()
     state.check_objective(other, place)
+
+
+def test_a_resume_with_another_objective_is_refused_from_the_configuration_alone(tmp_path: Path):
+    """Before anything of verl has started: from the files of the checkpoint that it would resume from."""
+    method = grpo()
+    written = Objective(method, method.anchor, 0, False)
+    config = trainer_of(tmp_path, written, {}).config
+    other = replace(written, terms=("added to verl's own loss: critic.enable = True",))
+    state.check_resume(other, config)  # a new run
+    state.save_state(trainer_of(tmp_path, written, {}), tmp_path / "global_step_5")
+    state.check_resume(other, config)  # verl has not named the checkpoint its newest
+    (tmp_path / state.LATEST).write_text("5")
+    state.check_resume(written, config)
+    with pytest.raises(ConfigError, match=r"(?s)global_step_5: .*a different objective.*may_change=true"):
+        state.check_resume(other, config)
+    config.trainer.resume_mode = "disable"
+    state.check_resume(other, config)
+    config.trainer.resume_mode, config.trainer.resume_from_path = "resume_path", str(tmp_path / "global_step_5")
+    with pytest.raises(ConfigError, match="a different objective"):
+        state.check_resume(other, config)

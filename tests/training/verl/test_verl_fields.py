@@ -16,11 +16,12 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, credit
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import CancellingGuide, ConfigError, DataError
-from sage_rlvr.methods import bnpo, compose, dapo, dr_grpo, entropy_bonus, grpo, no_kl, rloo, sage
+from sage_rlvr.methods import bnpo, compose, dapo, dr_grpo, entropy_bonus, forward_kl, grpo, no_kl, rloo, sage
 from sage_rlvr.recipes import trainable
-from sage_rlvr.training.verl.batch import Order, credited, signals_of, step_metrics
+from sage_rlvr.training.verl.batch import Order, credited, key_of_update, signals_of, step_metrics
 from sage_rlvr.training.verl.fields import ACTOR, method_fields, not_on_verl
 from sage_rlvr.training.verl.objective import Objective, SageNode, fields_of, unproven
+from sage_rlvr.training.verl.terms import ALWAYS, CORRECTION, HONORED, NEUTRAL, OWN, ROLLOUT
 
 KL = {"use_kl_loss": True, "kl_loss_coef": 0.05, "kl_loss_type": "low_var_kl"}
 
@@ -145,6 +146,103 @@ def test_what_a_node_means():
     assert "token to 10" not in paid.words
 
 
+# ---- verl's terms: neutral beside a method, honored and in the words, or in the words of verl's own loss
+
+# A value of each field under which verl's loss or its sampling is another one than by default.
+OTHER: dict[str, Any] = {
+    "algorithm.norm_adv_by_std_in_grpo": False,
+    "algorithm.gamma": 0.99,
+    "algorithm.lam": 0.95,
+    "algorithm.use_pf_ppo": True,
+    "critic.enable": True,
+    "trainer.critic_warmup": 5,
+    f"{CORRECTION}.bypass_mode": True,
+    f"{CORRECTION}.rollout_rs": "token_k1",
+    f"{CORRECTION}.rollout_is": "token",
+    f"{CORRECTION}.rollout_is_threshold": 5.0,
+    f"{CORRECTION}.rollout_is_batch_normalize": True,
+    f"{CORRECTION}.rollout_rs_threshold": "0.5_2.0",
+    f"{CORRECTION}.loss_type": "reinforce",
+    f"{ROLLOUT}.top_p": 0.9,
+    f"{ROLLOUT}.top_k": 20,
+    f"{ROLLOUT}.ignore_eos": True,
+    f"{ROLLOUT}.temperature": 0.7,
+    "actor_rollout_ref.model.mtp.enable_train": True,
+    "algorithm.filter_groups.enable": True,
+    "algorithm.filter_groups.metric": "acc",
+    **{f"{ACTOR}.{name}": 0.3 for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "entropy_coeff")},
+    **{f"{ACTOR}.tau_pos": 0.3, f"{ACTOR}.tau_neg": 0.3, f"{ACTOR}.clip_ratio_c": 10.0, f"{ACTOR}.loss_scale_factor": 24},
+    **{f"{ACTOR}.policy_loss.{name}": 0.3 for name in ("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio")},
+    **{f"{ACTOR}.policy_loss.ppo_kl_coef": 0.3, f"{ACTOR}.policy_loss.dro_beta": 0.3},
+}
+PLAIN = VERL | OWN | {f"{ACTOR}.policy_loss.loss_mode": "vanilla", f"{ACTOR}.loss_agg_mode": "token-mean"}
+
+
+def test_every_term_has_another_value_here():
+    assert OTHER.keys() == OWN.keys() and {**NEUTRAL, **HONORED}.keys() <= OWN.keys()
+
+
+@pytest.mark.parametrize("key", [*NEUTRAL, "algorithm.norm_adv_by_std_in_grpo"])
+def test_beside_a_method_a_term_that_it_does_not_have_is_refused(key: str):
+    """Named, with its value: nothing is accepted and then ignored."""
+    there = OWN | VERL | method_fields(grpo(), 24)
+    Objective.of({"method": "grpo"}, there.get)
+    with pytest.raises(ConfigError, match=re.escape(f"{key} = {OTHER[key]}, but the method ")):
+        Objective.of({"method": "grpo"}, (there | {key: OTHER[key]}).get)
+
+
+def test_the_normalization_of_a_method_is_the_methods():
+    """Who turns it off wants Dr. GRPO, and is told so; where the method does not divide, off is what it is."""
+    key = "algorithm.norm_adv_by_std_in_grpo"
+    assert method_fields(grpo(), 24)[key] is True and method_fields(dr_grpo(), 24)[key] is False
+    with pytest.raises(ConfigError, match=re.escape("+sage.method=dr_grpo is without the standard deviation")):
+        Objective.of({"method": "grpo"}, (OWN | VERL | method_fields(grpo(), 24) | {key: False}).get)
+
+
+def test_the_words_of_the_exact_forward_kl_are_those_of_its_estimate():
+    method = sage(forward_kl(beta=0.3), Branch())
+    there = OWN | VERL | method_fields(method, 24)
+    assert there[f"{ACTOR}.kl_loss_type"] == "low_var_kl"
+    tree = {"method": {"name": "forward_kl", "beta": 0.3}, "guide": "branch"}
+    found = Objective.of(tree, there.get)
+    assert "exact_forward" in method.describe()
+    assert "0.3 * k3(pi, q pi_ref)" in found.words and "exact_forward" not in found.words
+    assert "k3 is its estimate from the sampled tokens" in found.words and "token to 10" in found.words
+    assert found.anchor is not None and found.anchor.estimator == "k3"
+    said = {name: load_config(TrainConfig, "forward_kl", [("engine.name", name)]).objective for name in ("loop", "trl", "verl")}
+    assert {name: "k3(pi" in text for name, text in said.items()} == {"loop": False, "trl": True, "verl": True}
+    assert {name: "exact_forward" in text for name, text in said.items()} == {"loop": True, "trl": False, "verl": False}
+
+
+def test_weights_of_the_sampler_are_honored_and_in_the_words():
+    there = OWN | VERL | method_fields(grpo(), 24)
+    plain, *found = (
+        Objective.of({"method": "grpo"}, (there | {f"{CORRECTION}.rollout_is": level} | more).get).words
+        for level, more in (
+            (None, {}),
+            ("token", {}),
+            ("sequence", {}),
+            ("token", {f"{CORRECTION}.rollout_is_threshold": "0.5_5.0"}),
+            ("token", {f"{CORRECTION}.rollout_is_batch_normalize": True}),
+        )
+    )
+    assert len({plain, *found}) == 5 and all("rollout_is = " in words for words in found) and "rollout_is" not in plain
+
+
+def test_with_a_guide_alone_the_words_are_those_of_verls_own_loss():
+    """Equal only for the same loss, so that a resume sees a change: each field, and the losses and estimators of verl."""
+    changes = [
+        *({key: value} for key, value in OTHER.items() if not key.endswith("bypass_mode")),
+        *({"algorithm.adv_estimator": name} for name in ("rloo", "gae", "reinforce_plus_plus")),
+        *({ALWAYS[1]: name} for name in ("gspo", "kl_cov", "cispo")),
+        *({ALWAYS[2]: name} for name in ("seq-mean-token-mean", "seq-mean-token-sum-norm", "seq-mean-token-sum", "token-sum")),
+    ]
+    found = [Objective.of(BRANCH, (PLAIN | more).get).words for more in ({}, *changes)]
+    assert len(set(found)) == len(found)
+    assert "algorithm.adv_estimator = grpo, actor.policy_loss.loss_mode = vanilla, actor.loss_agg_mode = token-mean" in found[0]
+    assert "top_p" not in found[0] and any("rollout.top_p = 0.9" in words for words in found)
+
+
 def test_what_was_never_run_is_said():
     other = {"trainer.v1.trainer_mode": "separate_async", f"{ACTOR}.strategy": "megatron"}
     assert unproven(VERL.get) == []
@@ -219,6 +317,14 @@ def test_groups_of_unequal_sizes():
     several = Order(order.places, order.owners, order.rows, True)
     with pytest.raises(DataError, match="several pieces"):
         credited(grpo(), several, signals.rewards, signals, None, 0, 9, Key(0), {})
+
+
+def test_each_local_update_of_a_step_has_noise_of_its_own():
+    """`parameter_sync_step` updates share verl's global step; the first has the noise of a run with one update per step."""
+    rows = torch.arange(4)
+    found = [key_of_update(3, update).uniform(0, "random", rows, torch.arange(5)) for update in range(3)]
+    assert torch.equal(found[0], Key(3).uniform(0, "random", rows, torch.arange(5)))
+    assert len({tuple(part.flatten().tolist()) for part in found}) == 3
 
 
 def test_a_prompt_that_nobody_asked_here_comes_last():

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.signals import check_needs
+from sage_rlvr.core.signals import check_equation
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.registry import Registry
 
@@ -112,7 +112,7 @@ class Advantage(Protocol):
     def __call__(self) -> Callable[..., Any]: ...
 
 
-ADVANTAGES: Registry[type] = Registry("advantage", check=check_needs)
+ADVANTAGES: Registry[type] = Registry("advantage", check=check_equation("A"))
 
 
 def at_step(part: Advantage, step: int, total_steps: int) -> Advantage:

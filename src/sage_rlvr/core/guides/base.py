@@ -84,7 +84,10 @@ _BAND = {
     "q_max": "q_max: float = 1.4",
     "raw_q": "raw_q(self, signals, step, total_steps, key)",
 }
-GUIDES: Registry[type] = Registry("guide", check=check_declared)
+GUIDES: Registry[type] = Registry(
+    "guide", check=check_declared, form="sage_rlvr.Banded as its base, needs, depends_on, equation and raw_q(self, signals, step, "
+    "total_steps, key)"
+)
 
 
 class Multiplies:

@@ -12,7 +12,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.guides.base import GUIDES, DependsOn, Guide, Mask, Multiplies, PerToken, band_of, is_clamped
+from sage_rlvr.core.guides.base import (
+    GUIDES,
+    DependsOn,
+    Guide,
+    Mask,
+    Multiplies,
+    PerToken,
+    band_of,
+    is_clamped,
+    looks_ahead,
+)
 from sage_rlvr.core.guides.flat import Flat
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.core.signals import Signals
@@ -86,6 +96,10 @@ class Compose(Multiplies):
     @property
     def depends_on(self) -> DependsOn:
         return max((guide.depends_on for guide in self.guides), key=_STRENGTH.index, default="nothing")
+
+    @property
+    def looks_ahead(self) -> bool:
+        return any(looks_ahead(guide) for guide in self.guides)
 
     @property
     def equation(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from sage_rlvr.core.signals import Batch, check_needs
+from sage_rlvr.core.signals import Batch, check_equation
 from sage_rlvr.registry import Registry
 
 PerToken = Float[Tensor, "B T"]
@@ -36,4 +36,4 @@ class LossTerm(Protocol):
         """v, (B, T), in the graph of the policy's log-probs or entropies."""
 
 
-LOSS_TERMS: Registry[Any] = Registry("loss_term", check=check_needs)
+LOSS_TERMS: Registry[Any] = Registry("loss_term", check=check_equation("the loss of a token"))

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from sage_rlvr.core.signals import check_equation
 from sage_rlvr.errors import DataError
 from sage_rlvr.registry import Registry
 
@@ -84,7 +85,7 @@ class RewardSource(Protocol):
     def __call__(self, seen: Substituted) -> Paid: ...
 
 
-REWARD_SOURCES: Registry[type] = Registry("reward_source")
+REWARD_SOURCES: Registry[type] = Registry("reward_source", check=check_equation("r"))
 
 
 def most_repeated(tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], n: int) -> Int[Tensor, " B"]:

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from sage_rlvr.core.signals import check_equation
 from sage_rlvr.core.state import State, has_state
 from sage_rlvr.registry import Registry
 
@@ -35,7 +36,7 @@ class RolloutPlan(Protocol):
         """Which groups of raw rewards (P, G) a step trains on, (P,) bool."""
 
 
-ROLLOUT_PLANS: Registry[type] = Registry("rollout_plan")
+ROLLOUT_PLANS: Registry[type] = Registry("rollout_plan", check=check_equation("the groups that are kept"))
 
 
 def kept_by(plan: RolloutPlan, rewards: Float[Tensor, "P G"], state: State) -> Bool[Tensor, " P"]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.signals import check_needs, masked_mean
+from sage_rlvr.core.signals import check_equation, masked_mean
 from sage_rlvr.registry import Registry
 
 PerToken = Float[Tensor, "B T"]
@@ -38,7 +38,7 @@ class Surrogate(Protocol):
     def __call__(self) -> Callable[..., tuple[PerToken, dict[str, float]]]: ...
 
 
-SURROGATES: Registry[Any] = Registry("surrogate", check=check_needs)
+SURROGATES: Registry[Any] = Registry("surrogate", check=check_equation("the loss of a token"))
 
 
 def bounded_ratio(log_ratios: PerToken, mask: Bool[Tensor, "B T"]) -> tuple[PerToken, dict[str, float]]:

@@ -48,7 +48,7 @@ def export_lm_eval(
         by_problem.setdefault(sample.problem, []).append(sample)
     if unknown := [problem for problem in by_problem if problem not in known]:
         raise DataError(
-            f"{store.path}: a store has no problem texts, and {len(unknown)} problems ({unknown[0]!r}, ...) are not in "
+            f"{store.path}: keeps no prompts, and {len(unknown)} problems ({unknown[0]!r}, ...) are not in "
             "docs; pass docs={problem: {'doc': {...}, 'target': ..., 'prompt': ...}} (on the command line: --docs TASK or a "
             ".jsonl file with id, problem and answer)"
         )

@@ -7,6 +7,7 @@ archive.py exports to Parquet.
     store.sqlite   meta: identity, its changes, what was asked for     samples: a row each, token-level columns as float32
                    verdicts: a row per sample and pass; pass 0 is the evaluation's own, the newest counts, none is lost
                    passes: who judged again, and when                  claims: the chunks that a live process works on
+                   problems: the prompt and the gold of each
     writer-*.lock  held by a live writer; the operating system drops it with the process, SIGKILL included
 
 The unit of work is a chunk, 32 samples of one problem, committed whole or redone:
@@ -26,7 +27,7 @@ network file system that several hosts share, SQLite's locks are not safe: give 
 
 from sage_rlvr.evaluation.store.repeats import Repeat
 from sage_rlvr.evaluation.store.rows import Counts
-from sage_rlvr.evaluation.store.sample import CHUNK, Chunk, Identity, Sample, prompt_hash, seed_of
+from sage_rlvr.evaluation.store.sample import CHUNK, Chunk, Identity, Question, Sample, prompt_hash, seed_of
 from sage_rlvr.evaluation.store.samples import SampleStore, is_store
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Chunk",
     "Counts",
     "Identity",
+    "Question",
     "Repeat",
     "Sample",
     "SampleStore",

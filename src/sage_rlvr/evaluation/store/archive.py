@@ -16,7 +16,8 @@ from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.arrow import SCHEMA, rows_of
 from sage_rlvr.evaluation.store.database import COLUMNS, FILE, TURNS, whole_without_log
-from sage_rlvr.evaluation.store.sample import Identity
+from sage_rlvr.evaluation.store.rows import ASKED
+from sage_rlvr.evaluation.store.sample import Identity, Question, unescape
 from sage_rlvr.reading import MIB, parse_json, read_parquet
 from sage_rlvr.runs import replacing
 
@@ -24,7 +25,8 @@ LARGEST = 16384 * MIB  # bytes of all rows of a file, unpacked
 
 
 def to_parquet(store: SampleStore, file: Path) -> int:
-    """All samples with their newest verdicts, the identity in the schema's metadata; returns how many."""
+    """All samples with their newest verdicts, their problem's prompt and gold, and the identity in the schema's metadata; returns
+    how many."""
     table = store.table()
     try:
         with replacing(file) as half:
@@ -39,7 +41,7 @@ def from_parquet(file: Path, folder: Path) -> int:
     table = _parquet(file)
     about = (table.schema.metadata or {}).get(b"sage_rlvr")
     kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
-    wanted = [*COLUMNS, *((TURNS,) * (TURNS in kinds))]
+    wanted = [*COLUMNS, *ASKED, *((TURNS,) * (TURNS in kinds))]
     if about is None or any(kinds.get(name) != SCHEMA.field(name).type for name in wanted):
         raise DataError(
             f"{file}: was not written by `{suggest('samples', 'STORE', '--to-parquet')}`: it lacks the identity or a column, or "
@@ -50,7 +52,18 @@ def from_parquet(file: Path, folder: Path) -> int:
         store.note(wanted=facts.get("wanted", {}))
         for row in rows_of(table):
             store.insert(row)
+        store.describe(_questions(table))
     return len(table)
+
+
+def _questions(table: pa.Table) -> dict[str, Question]:
+    """Problem -> its prompt and gold, of the rows that have them."""
+    rows = table.select(["problem", *ASKED]).group_by(["problem", *ASKED]).aggregate([]).to_pylist()
+    return {
+        unescape(row["problem"]): Question(unescape(row["prompt"]), None if row["gold"] is None else unescape(row["gold"]))
+        for row in rows
+        if row["prompt"] is not None
+    }
 
 
 @contextlib.contextmanager

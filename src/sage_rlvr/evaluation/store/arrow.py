@@ -13,7 +13,7 @@ from sage_rlvr.evaluation.store.sample import TOKEN_LEVEL
 
 _TEXT = pa.large_string()
 _KINDS = {
-    **dict.fromkeys((*COLUMNS, TURNS), _TEXT),
+    **dict.fromkeys((*COLUMNS, TURNS, "prompt", "gold"), _TEXT),
     "sample": pa.int32(),
     **dict.fromkeys(("seed", "text_hash"), pa.int64()),
     "token_ids": pa.large_list(pa.int32()),

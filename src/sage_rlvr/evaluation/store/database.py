@@ -1,6 +1,7 @@
 """The file of a sample store: SQLite, its tables and columns, its transactions, and the hash that every row carries.
 
     meta: facts as JSON · samples: a row each · verdicts: a row per sample and pass · passes: who judged again · claims
+    problems: prompt and gold of each
 
 Written ahead into a log and synced at each commit: killed at any instant, a transaction is there or it is not. A row whose
 hash is not that of its values is refused by name, as is a file that SQLite finds damaged. Text is `escape`d where it is no
@@ -60,6 +61,9 @@ CREATE TABLE passes (pass INTEGER PRIMARY KEY, verifier TEXT NOT NULL, who TEXT 
 CREATE TABLE claims (problem TEXT, first INTEGER, writer TEXT NOT NULL, PRIMARY KEY (problem, first));
 PRAGMA user_version = {format};
 """
+PROBLEMS = (  # stores of before have no such table; the next evaluation into one adds it
+    "CREATE TABLE IF NOT EXISTS problems (problem TEXT PRIMARY KEY, sha INTEGER NOT NULL, prompt TEXT NOT NULL, gold TEXT)"
+)
 
 
 class Database:
@@ -158,6 +162,10 @@ class Database:
             (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
             if found != "ok":
                 raise _damaged(self.path, found)
+            if (problem := _changed_problem(db)) is not None:
+                advice = shlex.join(["sqlite3", str(self.path / FILE), "DROP TABLE problems"])
+                what = f"prompt or gold of problem {problem!r} was changed after it was written"
+                raise _damaged(self.path, what, f"Or remove the prompts, which the same eval command then writes again: {advice}")
             harm = _changed_sample(db, self.stored) or _changed_verdict(db) or _lost_row(db, size)
         if harm is not None:
             what, problem, sample = harm
@@ -186,7 +194,7 @@ def create(path: Path, identity: Mapping[str, Any]) -> None:
                 with contextlib.closing(sqlite3.connect(half, isolation_level=None)) as db:
                     kind = (EPISODES, f"{TURNS} TEXT NOT NULL, ") if identity.get("turns", 1) > 1 else (FORMAT, "")
                     tables = TABLES.format(format=kind[0], turns=kind[1], labels=LABELS)
-                    db.executescript(f"BEGIN; {tables}")
+                    db.executescript(f"BEGIN; {tables} {PROBLEMS};")
                     first_id(db)
                     _note(db, {"identity": identity, "created": now(), "changes": [], "wanted": {}})
                     db.execute("COMMIT")
@@ -330,6 +338,16 @@ def _changed_sample(db: sqlite3.Connection, stored: Sequence[str]) -> Harm | Non
         if sha != seal(row):
             return f"problem {row[at[0]]!r}, sample {row[at[1]]} was changed after it was written", row[at[0]], row[at[1]]
     return None
+
+
+def has_problems(db: sqlite3.Connection) -> bool:
+    """Whether the store keeps prompts and golds."""
+    return db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'problems'").fetchone() is not None
+
+
+def _changed_problem(db: sqlite3.Connection) -> str | None:
+    rows = db.execute("SELECT sha, problem, prompt, gold FROM problems") if has_problems(db) else ()
+    return next((str(row[0]) for sha, *row in rows if sha != seal(row)), None)
 
 
 def _changed_verdict(db: sqlite3.Connection) -> Harm | None:

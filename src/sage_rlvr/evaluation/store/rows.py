@@ -26,19 +26,34 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import ConfigError, DataError, RunLocked
 from sage_rlvr.evaluation.store import repeats
-from sage_rlvr.evaluation.store.database import JUDGED, NESTED, TURNS, Database, arrays, feed, flat, pid_of, put
+from sage_rlvr.evaluation.store.database import (
+    JUDGED,
+    NESTED,
+    PROBLEMS,
+    TURNS,
+    Database,
+    arrays,
+    feed,
+    flat,
+    has_problems,
+    pid_of,
+    put,
+)
 from sage_rlvr.evaluation.store.repeats import Repeat
 from sage_rlvr.evaluation.store.sample import (
     ESCAPED,
     LABELS,
     Chunk,
     Identity,
+    Question,
     Sample,
     checked,
     escape,
     natural,
     text_hash,
+    turns_unmarked,
     unescape,
+    unmarked,
 )
 from sage_rlvr.reading import parse_json
 
@@ -52,6 +67,7 @@ NEWEST = (
 )
 UNSTEADY = ("latency_s",)  # columns that two equal evaluations need not share
 ALL = 2**31  # samples of a problem
+ASKED = ("prompt", "gold")  # columns of a table that are of the problem
 
 Ints = NDArray[np.int64]
 
@@ -214,7 +230,26 @@ class Rows(Database):
                 "this folder. The existing sample is kept; claim chunks before sampling them, or use another folder"
             )
 
+    def describe(self, questions: Mapping[str, Question]) -> None:
+        """Keep the prompts and golds of problems that have none here yet."""
+        known = self.questions()
+        if not set(questions) - set(known):
+            return
+        with self.transaction(write=True) as db:
+            db.execute(PROBLEMS)
+            for name in sorted(set(questions) - set(self.questions())):
+                gold = questions[name].gold
+                row = {"problem": escape(name), "prompt": escape(questions[name].prompt)}
+                put(db, "problems", row | {"gold": None if gold is None else escape(gold)})
+
     # ---- read
+
+    def questions(self) -> dict[str, Question]:
+        """Problem id -> its prompt and gold; {} for a store of a version that did not keep them."""
+        self.verify()
+        with self.transaction() as db:
+            rows = db.execute("SELECT problem, prompt, gold FROM problems").fetchall() if has_problems(db) else []
+        return {unescape(name): Question(unescape(prompt), None if gold is None else unescape(gold)) for name, prompt, gold in rows}
 
     def _read(
         self, columns: Sequence[str], problems: Sequence[str] | None, n: int | None, verifier: str | None = None
@@ -263,11 +298,15 @@ class Rows(Database):
         verifier: str | None = None,
     ) -> pa.Table:
         """All samples as an Arrow table of `arrow.SCHEMA`, whose metadata holds the identity. Arguments as in `lists`; None: all
-        columns, with turns for episodes."""
+        columns, with turns for episodes, and with the problem's prompt and gold, null where the store does not keep them."""
         from sage_rlvr.evaluation.store.arrow import table_of  # pyarrow, which the base install lacks
 
         names = list(self.columns if columns is None else columns)
         rows = self._read(self._known(names), problems, n, verifier)
+        if columns is None:
+            asked, at = {escape(name): q for name, q in self.questions().items()}, names.index("problem")
+            names += ASKED
+            rows = [(*row, *_stored(asked.get(row[at]))) for row in rows]
         about = {"identity": self.identity.tree(), "wanted": self.facts()["wanted"]}
         return table_of(names, rows).replace_schema_metadata({"sage_rlvr": json.dumps(about, sort_keys=True)})
 
@@ -352,8 +391,16 @@ def _sample_of(row: dict[str, Any]) -> Sample:
     """A stored row as a `Sample`: token-level columns as arrays, text as it was."""
     row |= {name: np.frombuffer(row[name], kind) for name, kind in NESTED.items() if row[name] is not None}
     if TURNS in row:
-        row[TURNS] = turns_in(row[TURNS])
-    return Sample(**row | {name: unescape(row[name]) for name in ESCAPED if row[name] is not None})
+        row[TURNS] = turns_unmarked(turns_in(row[TURNS]), row["finish"])
+    row |= {name: unescape(row[name]) for name in ESCAPED if row[name] is not None}
+    return Sample(**row | {"text": unmarked(row["text"], row["finish"])})  # stores of before have the mark
+
+
+def _stored(question: Question | None) -> tuple[str | None, str | None]:
+    """The columns `ASKED` of a row, as text that UTF-8 holds."""
+    if question is None:
+        return None, None
+    return escape(question.prompt), None if question.gold is None else escape(question.gold)
 
 
 def turns_in(text: str) -> tuple[tuple[str, str, int], ...]:

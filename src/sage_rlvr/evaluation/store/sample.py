@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import Said
+from sage_rlvr.tasks.base import NO_ANSWER, Said
 
 CHUNK = 32
 LABELS = ("right", "wrong", "undecided")
@@ -215,7 +215,7 @@ class Sample:
     problem, sample    its address: the problem's id, and its number from 0
     seed               what it was drawn with, `seed_of`; None where nobody knows (imported samples)
     prompt_hash        `prompt_hash` of the rendered prompt
-    text               the completion, any text: lone surrogates and NULs too
+    text               the completion, any text: lone surrogates and NULs too; one that was cut has no mark of it, see `judged_text`
     token_ids          (T,) its tokens, end token included; None where nobody knows
     rollout_logps      (T,) their log-probs under the sampler, nats; base_logps: under the base policy
     entropies, q       (T,) of the sampler's distribution in nats, and of the guide; each None where not computed
@@ -252,6 +252,31 @@ class Sample:
 def said_of(turns: Sequence[tuple[str, str, int]]) -> tuple[str, ...]:
     """The policy's turns of an episode."""
     return tuple(text for who, text, _ in turns if who == POLICY)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What every sample of a problem was drawn for. prompt: as it was rendered; gold: the answer in the task's row, None without
+    one."""
+
+    prompt: str
+    gold: str | None = None
+
+
+def unmarked(text: str, finish: str | None) -> str:
+    """A completion as it is stored and shown: without the mark of a cut one, and without the character in which it was cut."""
+    return text.rstrip(NO_ANSWER) if finish == "length" else text
+
+
+def judged_text(text: str, finish: str | None) -> str:
+    """A stored completion as a verifier gets it: a cut one with the mark that no verifier accepts."""
+    return text + NO_ANSWER if finish == "length" and not text.endswith(NO_ANSWER) else text
+
+
+def turns_unmarked(turns: Sequence[tuple[str, str, int]], finish: str | None) -> tuple[tuple[str, str, int], ...]:
+    """`unmarked` for the last turn of an episode."""
+    *before, (who, text, tokens) = turns
+    return (*before, (who, unmarked(text, finish), tokens))
 
 
 def own_of(turns: Sequence[tuple[str, str, int]]) -> NDArray[np.bool_]:

@@ -24,6 +24,7 @@ from sage_rlvr.evaluation.store.sample import (
     Identity,
     Sample,
     escape,
+    judged_text,
     natural,
     said_of,
     unescape,
@@ -92,6 +93,16 @@ class SampleStore(Rows):
         """The requested size of the largest evaluation as recorded by `want`: problems, n; {} without a record."""
         return dict(self.facts()["wanted"])
 
+    def keep_place(self, place: str) -> None:
+        """Record where the policy lies, for whoever reads its tokenizer later; no part of the identity, as folders move."""
+        if self.place() != place:
+            self.note(place=place)
+
+    def place(self) -> str | None:
+        """The folder or name of the policy as recorded by `keep_place`; None without a record."""
+        found = self.facts().get("place")
+        return None if found is None else str(found)
+
     def lacking(self, counts: Counts) -> str:
         """A text about requested problems without samples in `counts`; "" if there are none."""
         wanted, have = self.wanted().get("problems", 0), len(counts.problems)
@@ -124,21 +135,20 @@ class SampleStore(Rows):
     ) -> int:
         """Judge all samples again; returns how many were judged, not counting those whose verdict it already is.
 
-        function: problem ids and texts (the policy's turns, a tuple, where it is an episode), in step -> one verdict each, with
-        `label` ("right", "wrong", "undecided"), `reason`, and `answer` if it has one. verifier_hash: of the verifier and its
-        limits. by: who, default user and
-        host. Each batch is committed by itself: interrupted, the same call goes on. Older verdicts stay readable
-        (`table(verifier=...)`).
+        function: problem ids and texts as `judged_text` (the policy's turns, a tuple, where it is an episode), in step -> one
+        verdict each, with `label` ("right", "wrong", "undecided"), `reason`, and `answer` if it has one. verifier_hash: of the
+        verifier and its limits. by: who, default user and host. Each batch is committed by itself: interrupted, the same call
+        goes on. Older verdicts stay readable (`table(verifier=...)`).
         """
         if not verifier_hash:
             raise ConfigError("reverify: verifier_hash is empty; set a hash of the verifier and its limits")
         said_by = TURNS if TURNS in self.columns else "text"
-        rows = self._read(("problem", "sample", said_by, "verifier"), None, None)
-        others = [row[:3] for row in rows if row[3] != verifier_hash]
+        rows = self._read(("problem", "sample", said_by, "finish", "verifier"), None, None)
+        others = [row[:4] for row in rows if row[4] != verifier_hash]
         for start in range(0, len(others), batch):
             some = others[start : start + batch]
             problems = [unescape(row[0]) for row in some]
-            texts = [said_of(turns_in(row[2])) if said_by == TURNS else unescape(row[2]) for row in some]
+            texts = [_said(row[2], row[3], said_by == TURNS) for row in some]
             said = function(problems, texts)
             self.overlay(some, _judged(said, problems, [row[1] for row in some]), verifier_hash, by or _somebody())
         return len(others)
@@ -215,6 +225,14 @@ class SampleStore(Rows):
             row["versions"] = json.dumps(json.loads(row["versions"]) | {stamp[0]: stamp[1]}, sort_keys=True)
             new = (row["base_logps"], row["versions"], seal(row.values()))
             db.execute(f"UPDATE samples SET base_logps = ?, versions = ?, sha = ?{at}", (*new, *where))
+
+
+def _said(stored: str, finish: str | None, turns: bool) -> str | tuple[str, ...]:
+    """What a verifier gets of a stored text, or of stored turns."""
+    if not turns:
+        return judged_text(unescape(stored), finish)
+    *before, last = said_of(turns_in(stored))
+    return (*before, judged_text(last, finish))
 
 
 def _differences(path: Path, old: dict[str, Any], new: dict[str, Any], judges: set[str]) -> dict[str, tuple[Any, Any]]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import SageError
 from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, gaps, made_under
-from sage_rlvr.evaluation.store import Sample, SampleStore
+from sage_rlvr.evaluation.store import Question, Sample, SampleStore
 from sage_rlvr.evaluation.store.database import TURNS
 from sage_rlvr.evaluation.store.rows import turns_in
-from sage_rlvr.evaluation.store.sample import POLICY, own_of, unescape
+from sage_rlvr.evaluation.store.sample import POLICY, own_of, unescape, unmarked
 from sage_rlvr.extras import advice
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.read import Counts, Results
@@ -29,6 +29,9 @@ from sage_rlvr.tasks import known_task
 from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.text import visible
 
+if TYPE_CHECKING:
+    from sage_rlvr.models.policy import Tokens
+
 LONGEST = 4000  # characters of one sample on the page
 MOST_SAMPLES = 20_000  # on one page
 MOST_COLUMNS = 8  # of the sample browser, side by side
@@ -39,7 +42,8 @@ VERDICTS = ("right", "wrong", "undecided")
 class SampleSet:
     """One sample store. policy: name of the policy; arm: the same, with the temperature if there are several. n: samples per
     problem; shown: the samples on the page, with the texts of their tokens if known; perplexities (M,) under `scored` with the
-    problem and verdict of each, if recorded; distinct: (N, K) expected distinct right answers over `powers(n)`."""
+    problem and verdict of each, if recorded; distinct: (N, K) expected distinct right answers over `powers(n)`. limit: tokens of a
+    completion at most; questions: prompt and gold of the problems on the page, {} of a store that does not keep them."""
 
     arm: str
     policy: str
@@ -56,6 +60,8 @@ class SampleSet:
     patterns: Mapping[str, PatternFrequency] = field(default_factory=dict)
     guide: str | None = None
     temperature: float = 1.0
+    limit: int | None = None
+    questions: Mapping[str, Question] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -130,7 +136,8 @@ def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
         perplexities=perplexities(_of_policy(rows)) if known else None,
         owners=tuple(names), is_right=right, distinct=np.array(distinct),
         patterns=pattern_frequencies(texts, right, names, resamples=1000) if worded else {},
-        guide=guides[0] if guides else None, temperature=float(law["temperature"]),
+        guide=guides[0] if guides else None, temperature=float(law["temperature"]), limit=int(law["max_new_tokens"]),
+        questions=store.questions() if shown else {},
     )  # fmt: skip
 
 
@@ -145,18 +152,13 @@ def _of_policy(rows: Any) -> list[NDArray[Any]]:
 def _shown(store: SampleStore, n: int) -> list[tuple[Sample, tuple[str, ...] | None]]:
     """The first n samples of every problem, with the texts of their tokens."""
     rows = store.samples(n=n)
-    spelled = _spellings(store, rows)
-    long = (spelled is None or row.token_ids is None or len(row.text) > LONGEST for row in rows)
-    return [
-        (row, None if without else tuple((spelled or {})[int(i)] for i in np.asarray(row.token_ids)))
-        for row, without in zip(rows, long, strict=True)
-    ]
+    tokens = _tokens_of(store, [row for row in rows if row.token_ids is not None])
+    return [(row, None if tokens is None or len(row.text) > LONGEST else _pieces(tokens, row)) for row in rows]
 
 
-def _spellings(store: SampleStore, rows: Sequence[Sample]) -> dict[int, str] | None:
-    """Token id -> its text, from the tokenizer of the store's policy; None without a tokenizer, or if it decodes to other texts."""
-    tokens = [(np.asarray(row.token_ids).tolist(), _parts(row)) for row in rows if row.token_ids is not None]
-    if not tokens:
+def _tokens_of(store: SampleStore, rows: Sequence[Sample]) -> Tokens | None:
+    """The tokenizer of the store's policy; None without one here that decodes the samples to their texts."""
+    if not rows:
         return None
     try:
         from sage_rlvr.models.policy import load_tokens
@@ -165,23 +167,39 @@ def _spellings(store: SampleStore, rows: Sequence[Sample]) -> dict[int, str] | N
             raise
         warnings.warn(f"the page shows each sample as plain text, because the view by token {needs}", stacklevel=2)
         return None
-    known = {i for ids, _ in tokens for i in ids}
-    runs = [str(parent / "policy") for parent in list(store.path.parents)[:3] if (parent / "policy").is_dir()]
-    named = [store.identity.model] if Path(store.identity.model).is_dir() else []
-    for place in (*runs, *named, "embedded"):
+    for place in _places(store):
         try:
-            tokenizer = load_tokens(place).tokenizer
+            tokens = load_tokens(place)
         except SageError:
             continue
-        spelled = {i: str(tokenizer.decode([i])) for i in sorted(known)}
-        if all(text in "".join(spelled[i] for i in ids) for ids, texts in tokens[:32] for text in texts):
-            return spelled
+        tried = [_pieces(tokens, row) is not None for row in rows[:32]]
+        if sum(tried) > len(tried) / 2:  # by itself a sample may hold ids without a text
+            return tokens
     return None
 
 
-def _parts(row: Sample) -> list[str]:
-    """The texts that the sample's tokens decode to: the sample's text, or the texts of its turns."""
-    return [row.text] if row.turns is None else [text.removesuffix(NO_ANSWER) for _, text, _ in row.turns]
+def _places(store: SampleStore) -> list[str]:
+    """Where the tokenizer of the store's policy may lie here: its run, its folder, the cache of the Hub, this package."""
+    from sage_rlvr.models.folders import cached_folder
+
+    runs = [parent / "policy" for parent in list(store.path.parents)[:3]]
+    named = [place for place in (store.place(), store.identity.model) if place]
+    cached = [folder for place in named if (folder := cached_folder(place)) is not None]
+    folders = dict.fromkeys(str(folder) for folder in (*runs, *map(Path, named), *cached) if folder.is_dir())
+    return [*folders, "embedded"]
+
+
+def _pieces(tokens: Tokens, row: Sample) -> tuple[str, ...] | None:
+    """The text of each token of a sample; None where they are not its text."""
+    if row.token_ids is None:
+        return None
+    ids, found = np.asarray(row.token_ids).tolist(), []
+    for _, text, many in row.turns or ((POLICY, row.text, len(ids)),):
+        part = tokens.pieces(ids[len(found) : len(found) + many])
+        if text.rstrip(NO_ANSWER) not in "".join(part):
+            return None
+        found += part
+    return tuple(found)
 
 
 def _turns(row: Sample) -> list[list[Any]] | None:
@@ -201,7 +219,7 @@ def _turns(row: Sample) -> list[list[Any]] | None:
 
 def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
     """Every shown sample. Problems, reasons and tokens are places in lists; entropies (nats) and q are rounded to three digits."""
-    lists: dict[str, dict[str, int]] = {"problems": {}, "spellings": {}, "reasons": {}}
+    lists: dict[str, dict[str, int]] = {"problems": {}, "spellings": {}, "reasons": {}, "prompts": {}, "golds": {}}
 
     def place(name: str, text: str) -> int:
         return lists[name].setdefault(visible(text), len(lists[name]))
@@ -214,18 +232,48 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
             row: dict[str, Any] = {
                 "s": number, "p": place("problems", s.problem), "n": s.sample, "v": VERDICTS.index(s.verdict),
                 "r": place("reasons", s.reason), "t": visible(s.text[:LONGEST]), "x": max(0, len(s.text) - LONGEST) or None,
-                "a": visible(s.answer)[:200] if s.answer not in (None, s.text[:LONGEST]) else None,
-                "l": 1 if s.finish == "length" else None,
+                "a": _answer(s),
+                "l": _cut_at(s, one.limit),
                 "k": None if tokens is None else [place("spellings", text) for text in tokens],
                 "e": None if tokens is None else _numbers(s.entropies), "q": None if tokens is None else _numbers(s.q),
+                "m": 1 if tokens is None and (s.entropies is not None or s.q is not None) else None,
                 "u": _turns(s), "b": None if odds is None else _number(min(float(odds[0]), 1e9)),
             }  # fmt: skip
             rows.append({key: value for key, value in row.items() if value is not None})
     named = [
-        {"name": visible(name), "arm": one.arm, "guide": visible(one.guide or "")}
+        {
+            "name": visible(name), "arm": one.arm, "guide": visible(one.guide or ""),
+            "asked": [[place("problems", problem), *_asked(question, place)] for problem, question in _questions(one).items()],
+        }
         for name, one in zip(_names(sets), sets, strict=True)
-    ]
+    ]  # fmt: skip
     return {"sets": named, "rows": rows} | {name: list(found) for name, found in lists.items()}
+
+
+def _cut_at(s: Sample, limit: int | None) -> int | None:
+    """Tokens of the policy in a completion that was cut, `limit` where they are not known; None for one that ended."""
+    if s.finish != "length":
+        return None
+    if s.token_ids is None:
+        return limit
+    return len(np.asarray(s.token_ids)) if s.turns is None else int(own_of(s.turns).sum())
+
+
+def _answer(s: Sample) -> str | None:
+    """The answer that was read; None where it is all of the text."""
+    answer = None if s.answer is None else unmarked(s.answer, s.finish)
+    return None if answer is None or answer == s.text[:LONGEST] else visible(answer)[:200]
+
+
+def _questions(one: SampleSet) -> dict[str, Question]:
+    """Of the problems that have samples on the page."""
+    return {s.problem: one.questions[s.problem] for s, _ in one.shown if s.problem in one.questions}
+
+
+def _asked(question: Question, place: Callable[[str, str], int]) -> tuple[int, int | None]:
+    """The places of a prompt and of a gold; None without a gold."""
+    gold = None if question.gold is None else place("golds", question.gold[:LONGEST])
+    return place("prompts", question.prompt[:LONGEST]), gold
 
 
 def _names(sets: Sequence[SampleSet]) -> list[str]:

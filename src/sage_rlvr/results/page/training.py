@@ -216,7 +216,7 @@ def _equation(config: Config) -> str:
     try:
         from sage_rlvr.config import TrainConfig, decode
 
-        return decode(TrainConfig, config).method.describe()
+        return decode(TrainConfig, config).objective
     except ImportError as error:
         message = advice(error)
         if message is None:

@@ -101,7 +101,8 @@ def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order
     groups = {"primary": primary, "exploratory": rest, "cold": cold, "power": power}
     said = words.answer(rows, results) if rows else words.nothing(results)
     return {
-        "answer": said, "families": words.families(rows), "caveats": caveats, "notes": found["notes"],
+        "failed": list(found.get("failed", ())), "answer": said,
+        "families": words.families(rows), "caveats": caveats, "notes": found["notes"],
         "said": {name: _rows(some, order) for name, some in groups.items()}, "compared": bool(rows),
         "room": tables.room(found), "gains": [_gain(row) for row in found.get("gains") or ()], "relabelled": _relabelled(found),
     }  # fmt: skip

@@ -171,6 +171,10 @@ class Countdown:
             return self.sample_of_census(split, seed, n)
         raise DataError(f"sampling {sampling!r}: choose one of {', '.join(SAMPLINGS)}")
 
+    def first(self, split: str, n: int) -> list[Problem]:
+        """The first n of `problems(split)`."""
+        return self.problems(split, n=min(n, self.train_problems))
+
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:
         """Examples start..start+n-1: problem and correct canonical expression. A pure function of its arguments."""
         _check_split(split)
@@ -237,18 +241,19 @@ class Countdown:
 
 
 WORLDS: Mapping[str, Countdown] = {
-    "demo": Countdown({4: 1.0}, max_number=9, max_target=20),
-    "demo-base": Countdown({3: 0.85, 4: 0.15}, max_number=9, max_target=20),
-    "demo-5": Countdown({5: 1.0}, max_number=9, max_target=20, targets="uniform"),
-    "demo-large": Countdown({4: 1.0}, max_number=9, min_target=21, max_target=99),
-    "countdown-3": Countdown({3: 1.0}),
+    "demo": Countdown({4: 1.0}, max_number=9, max_target=20, train_problems=6_000),
+    "demo-base": Countdown({3: 0.85, 4: 0.15}, max_number=9, max_target=20, train_problems=6_000),
+    "demo-5": Countdown({5: 1.0}, max_number=9, max_target=20, targets="uniform", train_problems=6_000),
+    "demo-large": Countdown({4: 1.0}, max_number=9, min_target=21, max_target=99, train_problems=6_000),
+    "countdown-3": Countdown({3: 1.0}, train_problems=3_000),
     "countdown-base": Countdown({3: 0.85, 4: 0.15}),
     "countdown-4": Countdown({4: 1.0}, targets="uniform"),
     "countdown-5": Countdown({5: 1.0}, targets="uniform"),
     "countdown-4-large": Countdown({4: 1.0}, min_target=101, max_target=999, targets="uniform"),
 }
 """Named worlds. "demo" is the frozen world of recipes/countdown, "demo-base" what its base policy was trained on, "demo-5"
-(five numbers) and "demo-large" (targets 21..99) its out-of-distribution sets. The others go to 12 and 100: "countdown-3" and
+(five numbers) and "demo-large" (targets 21..99) its out-of-distribution sets. Each has
+at least its train_problems. The others go to 12 and 100: "countdown-3" and
 "countdown-base" teach, "countdown-4", "countdown-5" and "countdown-4-large" draw their targets uniformly."""
 Countdown.worlds = WORLDS
 

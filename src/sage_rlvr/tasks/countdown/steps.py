@@ -105,6 +105,10 @@ class CountdownSteps:
         """The first `train_problems` different ones of a split. DataError where the world has fewer."""
         return self._different(split, self.data_seed, self.train_problems)
 
+    def first(self, split: str, n: int) -> list[Problem]:
+        """The first n of `problems(split)`."""
+        return self._different(split, self.data_seed, min(n, self.train_problems))
+
     def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Problem]:
         """The problems of an evaluation: n independent draws, repeats kept."""
         if sampling != "iid":

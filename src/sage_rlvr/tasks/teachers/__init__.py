@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.paths import not_in
 from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.base import Task, answer_key, leaks, reference, turns_of
 from sage_rlvr.tasks.rows import sha256_of
@@ -142,7 +143,8 @@ class Function:
 def _function(place: str) -> Callable[..., Any]:
     path, _, name = place.rpartition(":")
     if not path or not Path(path).is_file():
-        raise ConfigError(f"teacher {place!r}: there is no file {path!r}; write FILE.py:FUNCTION")
+        there = f" in {not_in(Path(path))}" if path else ""
+        raise ConfigError(f"teacher {place!r}: there is no file {path!r}{there}; write FILE.py:FUNCTION")
     found = getattr(plugins.module_of(path), name, None)
     if not callable(found):
         raise ConfigError(f"teacher {place!r}: {path} defines no function {name!r}")

@@ -178,6 +178,11 @@ class WordProblems:
         _check_split(split)
         return list(_different(self, split, self.data_seed, self.train_problems))
 
+    def first(self, split: str, n: int) -> list[Story]:
+        """The first n of `problems(split)`."""
+        _check_split(split)
+        return list(_different(self, split, self.data_seed, min(n, self.train_problems)))
+
     def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Story]:
         """The problems of an evaluation: n independent draws, repeats kept."""
         if sampling != "iid":

@@ -15,8 +15,9 @@ from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, OfflineConf
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
 from sage_rlvr.models.weights import loading
+from sage_rlvr.paths import looks_local
 from sage_rlvr.tasks.datasets import examples
-from sage_rlvr.tasks.rows import DataSource, looks_local, read
+from sage_rlvr.tasks.rows import DataSource, read
 from sage_rlvr.training.trl.arguments import (
     check_fields,
     grpo_arguments,
@@ -33,8 +34,8 @@ GIB = 1 << 30
 TITLES = ("GRPOConfig", "Command", "Data", "Work", "Notes")  # of blocks that are left out where they have no line
 
 
-def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig | OfflineConfig) -> list[str]:
-    """What a dry run says below the recipe itself.
+def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig | OfflineConfig, run: Path = Path("<run>")) -> list[str]:
+    """What a dry run says below the recipe itself. run: the run directory.
 
     ConfigError for arguments that TRL or the recipe refuses, and where a local file lacks a column that the recipe names.
     """
@@ -50,13 +51,13 @@ def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig | OfflineConf
         blocks = {"Data": data_lines(config.data), "Work": finetune_work(config), **_bytes(config, small)}
     else:
         if config.engine.name == "trl":
-            fields = grpo_arguments(config, "<run>/trl", world_size())
+            fields = grpo_arguments(config, str(run / "trl"), world_size())
         if fields and config.engine.args and find_spec("trl") is not None:
             from trl import GRPOConfig
 
             check_fields(GRPOConfig, config.engine.args)
         if config.engine.name == "verl":
-            words = verl_words(config, Path("<run>/verl"), template=_template(config), longest="LONGEST")
+            words = verl_words(config, run / "verl", template=_template(config), longest="LONGEST")
             blocks = {"Command": command(words).split("\n"), "Work": work(config, {}), **_bytes(config, False)}
             return _laid_out(blocks | {"Notes": [*notes(config), *verl_notes(config)]})
         blocks = {

@@ -1,6 +1,6 @@
 """Memory and compute of a model, counted from its config.json before download, and the work of a recipe.
 
-    doctor --model ID_OR_FOLDER --recipe R --gpus 1 8 64 512
+    doctor RECIPE --model ID_OR_FOLDER --gpus 1 8 64 512
 
 Counted, and nothing timed: parameters; bytes by kind of tensor; floating-point operations of a step by what does them, products
 alone, attention over the whole square; bytes that a sampler reads; bytes that a guide moves through verl's driver. How long a
@@ -9,6 +9,7 @@ step takes is these over what a machine is measured to do.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +153,7 @@ def byte_lines(size: Size, config: TrainConfig) -> Iterator[str]:
     one = forward_pass(size, rows, limit, half).kept
     inputs = size.layers * rows * limit * size.hidden * width
     parts = tensor_bytes(config, size.where, "8bit" in str(config.engine.args.get("optim")))
+    always = sum(parts.values())
     parts["activations of a micro batch"] = inputs + one // size.layers if again else one
     parts["logits of a micro batch, float32"] = 4 * rows * limit * size.vocabulary
     parts["KV cache of a rollout"] = config.rollout.completions * limit * size.kv * width
@@ -160,8 +162,31 @@ def byte_lines(size: Size, config: TrainConfig) -> Iterator[str]:
     yield f"of {counts}, {limit:,} tokens each, without prompts"
     if again:
         yield "activations: each layer's input, and all of one layer, because the layers are recomputed in the backward pass"
+    passing = parts["activations of a micro batch"] + parts["logits of a micro batch, float32"]
+    yield fit_line(always + max(passing, parts["KV cache of a rollout"]), *memory_of(config))
     if config.engine.name == "loop":
         yield "logits: on the loop engine a Llama-shaped model holds at most 16 MiB of logits at a time"
+
+
+def memory_of(config: TrainConfig) -> tuple[int, str]:
+    """Bytes of memory where this machine would train the recipe, and what has them: its GPU, else the machine."""
+    import torch
+
+    from sage_rlvr.models.devices import device_of
+
+    wanted = device_of(config.engine.device).type if config.engine.name == "loop" else "cuda"
+    if wanted == "cuda" and torch.cuda.is_available():
+        return int(torch.cuda.get_device_properties(0).total_memory), torch.cuda.get_device_name(0)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "this machine, on the CPU"
+
+
+def fit_line(needed: int, there: int, what: str) -> str:
+    """Whether a process fits: all that it always holds, and the larger of a micro batch and of sampling."""
+    fits = "fits in" if needed <= there else "does NOT fit in"
+    return (
+        f"about {needed / 1e9:.1f} GB at the peak, {fits} the {there / 1e9:.0f} GB of {what}; prompts, fragmentation and the "
+        "libraries come on top"
+    )
 
 
 def step_operations(size: Size, config: TrainConfig) -> dict[str, int]:

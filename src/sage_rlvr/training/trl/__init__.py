@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sage_rlvr.training.trl.episodes import environment_of
     from sage_rlvr.training.trl.trainer import SageTrainer
 
+TESTED = "1.16.0"  # the newest TRL that the tests ran with, which is that of constraints.txt
+INSTALL_TESTED = f"install TRL {TESTED}, the newest version that was tested: pip install 'trl=={TESTED}'"
 _HOMES = {"grpo_config": "arguments", "SageTrainer": "trainer", "environment_of": "episodes"}
 
 
@@ -36,4 +38,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
-__all__ = ["SageTrainer", "environment_of", "grpo_config", "require_trl"]
+__all__ = ["INSTALL_TESTED", "TESTED", "SageTrainer", "environment_of", "grpo_config", "require_trl"]

@@ -19,7 +19,7 @@ from sage_rlvr.core.advantages import GroupCentered, GroupNormalized, sees
 from sage_rlvr.core.anchor import PER_COMPLETION, Anchor, anchor_logps, anchor_metrics
 from sage_rlvr.core.guides import clamped, factors, is_flat
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Credit, Method, credit
+from sage_rlvr.core.method import Credit, Method, credit, has_signal
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State, state_metrics
@@ -171,6 +171,7 @@ def with_advantages(method: Method, output: Inputs, drawn: Drawn, trainer: Any) 
     rows = found[first : first + local]
     output["advantages"] = (scale * (rows if rows.dim() == 1 else rows[:, :width])).to(output["advantages"])
     output["sage_scale"] = torch.tensor(scale)
+    output["sage_signal"] = has_signal(method, worth.grouped.flatten()[first : first + local], counted(output))
 
 
 ROLLOUT_ONLY = ("sage_logps", "sage_entropies", "sage_hidden", "sage_answers", "sage_problems", "sage_support")

@@ -185,7 +185,7 @@ NAMES = {
     "reward/zero_variance_frac": "frac_reward_zero_std",
     "policy/entropy": "entropy",
     "surrogate/clipped_frac": "clip_ratio/region_mean",
-    "verifier/undecided_frac": "verifier/undecided",
+    "completions/unfinished_frac": "completions/clipped_ratio",
 }
 
 # Likewise, of what transformers' trainer adds to a line of the log.

@@ -19,6 +19,7 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError, refuse
 from sage_rlvr.methods import METHODS
 from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.training.trl import INSTALL_TESTED
 from sage_rlvr.training.trl.arguments import PART, grpo_config, making, scores_rollouts
 from sage_rlvr.training.trl.batch import computes_advantages, reads_logps
 
@@ -115,8 +116,7 @@ def _check_release(method: Method, args: Any) -> None:
         (
             computes_advantages(method) and missing,
             f"SageTrainer: the loss of TRL {trl.__version__} does not support per-token advantages or a changing beta "
-            f"({missing} not found in its source), which {method.name} may need; install a version in the range of "
-            "the trl extra.",
+            f"({missing} not found in its source), which {method.name} may need; {INSTALL_TESTED}.",
         ),
     )
 
@@ -198,8 +198,7 @@ def check_engine(trainer: type, args: Any) -> None:
         (
             missing or not _reads_reference_late(),
             f"SageTrainer: TRL {trl.__version__} has an unexpected structure; missing in GRPOTrainer: "
-            f"({', '.join(missing) or '_compute_loss'}); install a version in the range of the trl extra: pip install "
-            "'sage-rlvr[trl]'.",
+            f"({', '.join(missing) or '_compute_loss'}); {INSTALL_TESTED}.",
         ),
     )
 

@@ -25,8 +25,8 @@ from sage_rlvr.models.policy import Asking, in_messages, load_tokens
 from sage_rlvr.tasks.base import replies, turns_of, verdicts
 from sage_rlvr.tasks.chat import NO_OPTIONS, Options, encodable
 from sage_rlvr.tasks.prompts import FORMATS
+from sage_rlvr.training.model_card import truncated
 from sage_rlvr.training.problems import TaskReward
-from sage_rlvr.training.trl.model_card import truncated
 from sage_rlvr.training.trl.reference_model import sharded
 
 OVER = "The task is over."

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import trl
 from accelerate.utils import is_peft_model
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
@@ -38,6 +39,7 @@ from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.weights import check_files, whole
 from sage_rlvr.training.reference import check_vocabularies, copy_of, due, frozen
 from sage_rlvr.training.state import load_tensors, model_tensors
+from sage_rlvr.training.trl import INSTALL_TESTED
 from sage_rlvr.training.trl.adapters import (
     ADAPTER,
     MOVES_WEIGHTS,
@@ -158,9 +160,8 @@ def chosen_reference(trainer: Any, given: Mapping[str, Any], base_model: str | N
     how = _settle_adapters(trainer, choice) if adapters else choice.how
     if how is None:
         raise ConfigError(
-            "SageTrainer: this release of TRL does not load its reference with create_model_from_path, so the source "
-            "of the reference cannot be set; install a version in the range of the trl extra: pip install "
-            "'sage-rlvr[trl]'."
+            f"SageTrainer: TRL {trl.__version__} does not load its reference with create_model_from_path, so the source "
+            f"of the reference cannot be set; {INSTALL_TESTED}."
         )
     every, share = (args.ref_model_sync_steps, args.ref_model_mixup_alpha) if synced else (None, 1.0)
     snapshot = trainer.anchor.snapshot_step

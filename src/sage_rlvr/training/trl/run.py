@@ -35,6 +35,7 @@ from sage_rlvr.tasks.datasets import examples, worked_solutions
 from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, place_in_words
 from sage_rlvr.tasks.rows import DataSource, Say, tell
+from sage_rlvr.training.model_card import facts, render, truncated
 from sage_rlvr.training.problems import TaskReward, training_problems, unkeyed, unverified
 from sage_rlvr.training.trl.arguments import check_fields, grpo_arguments, method_of, world_size
 from sage_rlvr.training.trl.callbacks import (
@@ -46,8 +47,11 @@ from sage_rlvr.training.trl.callbacks import (
     step_of,
 )
 from sage_rlvr.training.trl.episodes import episodes_of
+<<<<<<< HEAD
 from sage_rlvr.training.trl.model_card import facts, render, truncated
 from sage_rlvr.training.trl.opening import RECIPE
+=======
+>>>>>>> main
 from sage_rlvr.training.trl.trainer import SageTrainer
 from sage_rlvr.verifiers.rewards import MathReward
 
@@ -73,6 +77,7 @@ def train(
     trainer.note, trainer.changed_in = progress.note, RECIPE
     if run is not None:
         trainer.tell = trainer._watch.tell = run.warn
+        trainer._reasons.limit = "rollout.max_new_tokens"
         begin = 0 if newest is None else step_of(newest) // updates
         for reward in trainer.reward_funcs:
             if trainer.method is not None and isinstance(reward, TaskReward) and (said := unkeyed(trainer.method, reward.task)):
@@ -126,6 +131,10 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
         **({} if config.base_model is None else {"base_model": config.base_model}),
         **({"rollout_func": episodes_of(reward, rows["prompt"], tokenizer, where, config.chat_template_kwargs)} if played else {}),
     )
+    trainer.updates, skip = config.updates, config.updates.skip_without_signal
+    unable = "fp16 arithmetic" if trainer.args.fp16 else "DeepSpeed" if trainer.is_deepspeed_enabled else ""
+    instead = "set it to never, or train in bf16 without DeepSpeed"
+    refuse((skip != "never" and unable, f"updates.skip_without_signal = {skip}: {unable} takes every optimizer step; {instead}"))
     trainer.objective_may_change = True  # run.json holds the recipe, and --fork alone lets another one go on
     if trainer.accelerator.num_processes != world_size():
         raise ConfigError(

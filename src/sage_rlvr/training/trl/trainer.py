@@ -23,14 +23,19 @@ import torch
 from torch import Tensor
 from trl import GRPOTrainer
 
+from sage_rlvr.config import UpdateConfig
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import Guide
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import Method
+from sage_rlvr.core.method import NO_SIGNAL, Method, has_signal
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.reading import read_json
+<<<<<<< HEAD
 from sage_rlvr.training.opening import after_first_step
+=======
+from sage_rlvr.training.model_card import facts, render
+>>>>>>> main
 from sage_rlvr.training.reference import REFERENCE_STEP
 from sage_rlvr.training.trl.batch import (
     ROLLOUT_ONLY,
@@ -52,12 +57,16 @@ from sage_rlvr.training.trl.batch import (
 from sage_rlvr.training.trl.callbacks import NAMES, leave_gloo, our_names
 from sage_rlvr.training.trl.checks import admitted_anchor, check_data, check_engine, check_keywords, check_kinds
 from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
+<<<<<<< HEAD
 from sage_rlvr.training.trl.model_card import facts, render
 from sage_rlvr.training.trl.opening import SCRIPT, open_training, to_stderr
+=======
+>>>>>>> main
 from sage_rlvr.training.trl.reference_model import Reference, check_start, chosen_reference
 from sage_rlvr.training.trl.reward_source import ReferenceAnswer, initial_of, pay, reference_answer_of
 from sage_rlvr.training.trl.state import EARLIER, check_objective, restore_parts, restore_reference, save_state
-from sage_rlvr.training.watch import GuideWatch, check_vocabulary, warned
+from sage_rlvr.training.watch import GuideWatch, check_vocabulary
+from sage_rlvr.verifiers.reasons import ReasonWatch, warned, watching
 
 atexit.register(leave_gloo)
 
@@ -87,6 +96,7 @@ class SageTrainer(GRPOTrainer):
 
     reference: Reference | None  # None without a KL
     objective_may_change = False  # True: a resume with another guide or method goes on with it
+    updates = UpdateConfig()  # whose `skip_without_signal` holds, of which steps without an advantage are left out
 
     def __init__(
         self,
@@ -121,14 +131,17 @@ class SageTrainer(GRPOTrainer):
         self._waiting: Inputs | None = None  # a micro-batch whose q comes from the forward in progress
         self._numbered = (-1, 0)  # optimizer step, rows numbered in it, over all ranks and rollouts
         self._losses = 0  # computed from a shaped reference
-        self._counted = 0  # tokens in the losses of this optimizer step, where a rollout plan may have left none
+        self._counted = self._signals = 0  # tokens, and rows with a signal, in the losses of this optimizer step
         self.tell: Callable[[str, int, str], None] = warned  # RunDir.warn, where there is a run to keep warnings
         self.note: Callable[[str], None] = to_stderr  # where the opening goes
         self.changed_in, self._opened = SCRIPT, False
         self._watch, self._means = GuideWatch(self.anchor), list[dict[str, float]]()  # of this optimizer step
+        self._reasons = ReasonWatch(self._tell_reason, limit="max_completion_length")
         with chosen_reference(self, named, base_model):
             super().__init__(*args, **kwargs)
         self.initial = initial_of(self)
+        tokenizer, ends = getattr(self.processing_class, "tokenizer", self.processing_class), getattr(self, "eos_token_ids", ())
+        self._reasons.ends = (*ends, tokenizer.eos_token_id, tokenizer.pad_token_id)
         check_vocabulary(self.anchor, self.model.config.get_text_config().vocab_size)
 
     @property
@@ -149,6 +162,8 @@ class SageTrainer(GRPOTrainer):
         logps, entropies = output.get("sage_logps"), output.get("sage_entropies")
         if self.anchor is not None and logps is not None:
             self._shape(output, logps, entropies)
+        varied = drawn.rewards - drawn.rewards[:, :1]  # TRL's own advantages of equal rewards are 0 up to rounding only
+        output["sage_signal"] = has_signal(self.method, varied.flatten()[place : place + len(inputs)], counted(output))
         if self.method is not None:
             with_advantages(self.method, output, drawn, self)
         return {name: value for name, value in output.items() if name not in ROLLOUT_ONLY}
@@ -201,8 +216,9 @@ class SageTrainer(GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: Inputs) -> Tensor:
         if not self.model.training:
             return super()._compute_loss(model, inputs)
-        if self._plan is not None:
-            self._counted += int(counted(inputs).sum())
+        mask = counted(inputs)
+        self._counted += int(mask.sum())
+        self._signals += int((inputs["sage_signal"] & mask.any(dim=1)).sum())
         if self.anchor is None:
             return super()._compute_loss(model, inputs)
         self._waiting = None if "sage_log_q" in inputs else inputs
@@ -235,12 +251,21 @@ class SageTrainer(GRPOTrainer):
             check_start(self, found[-1])
         if self.accelerator.sync_gradients:
             self._watch_guide()
-        if self._plan is not None and self.accelerator.sync_gradients:
-            count = self.accelerator.reduce(torch.tensor(self._counted, device=loss.device), reduction="sum")
-            if not count and not self.args.fp16:  # whose scaler asks for gradients
-                self.model.zero_grad(set_to_none=True)  # no gradient at all: the moments stay too, as in the loop
-            self._counted = 0
+            self._leave_idle_out(loss.device)
         return loss
+
+    def _leave_idle_out(self, device: torch.device) -> None:
+        """No optimizer step where a rollout plan has left no token, and, if wanted, where no row has a signal."""
+        both = torch.tensor([self._counted, self._signals], device=device)
+        tokens, signals = self.accelerator.reduce(both, reduction="sum").tolist()
+        self._counted = self._signals = 0
+        if tokens:
+            self._metrics["train"][NO_SIGNAL].append(float(not signals))
+        empty = self._plan is not None and not tokens
+        idle = not signals and self.updates.skip_without_signal != "never"
+        skips = idle and self.updates.skips(before_first=not self.optimizer.state)
+        if (empty or skips) and not self.args.fp16:  # whose scaler asks for gradients
+            self.model.zero_grad(set_to_none=True)  # no gradient at all: the moments stay too, as in the loop
 
     def _watch_guide(self) -> None:
         """Show the watch this optimizer step's means over its micro-batches; they are the same on all ranks, one speaks."""
@@ -287,14 +312,21 @@ class SageTrainer(GRPOTrainer):
         super().log(logs | our_names(logs), *args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """The card of `sage_rlvr.training.trl.model_card` in place of TRL's, as README.md of the output folder."""
+        """The card of `sage_rlvr.training.model_card` in place of TRL's, as README.md of the output folder."""
         if self.is_world_process_zero():
             folder = Path(self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "README.md").write_text(render(facts(self)), encoding="utf-8")
 
+    def _tell_reason(self, kind: str, step: int, sentence: str) -> None:
+        """On the first rank; where the policy computes the rewards, the verdicts earn nothing."""
+        paid = self.method is not None and self.method.reward_source is not None
+        if self.is_world_process_zero() and not paid:
+            self.tell(kind, step, sentence)
+
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
-        self._rewards = super()._calculate_rewards(*args, **kwargs)  # of all ranks, (rows, reward functions)
+        with watching(self._reasons):
+            self._rewards = super()._calculate_rewards(*args, **kwargs)  # of all ranks, (rows, reward functions)
         return self._rewards
 
 

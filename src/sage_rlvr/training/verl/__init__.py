@@ -2,23 +2,37 @@
 
 Entry points: `python -m sage_rlvr.verl`, and recipes with `engine: {name: verl}`. Read trainer.py first (the two
 methods of verl that are overridden), then objective.py and fields.py (a `Method` as fields of verl's configuration, and
-what verl cannot express), batch.py and reward.py. run.py and launch.py start a run; convert.py exports a checkpoint.
+what verl cannot express), terms.py (fields of verl that no method has), batch.py and reward.py. run.py and launch.py start
+a run; convert.py exports a checkpoint.
 
-`fields` and `arguments` work without verl installed; the other modules need the verl extra.
+`fields`, `terms` and `arguments` work without verl installed; the other modules need the verl extra.
 """
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
+
+from sage_rlvr.errors import ConfigError
+
+TESTED = "0.9.1"  # the newest verl that the tests ran with, which is that of constraints-verl.txt
+SERIES = ("0", "9")
+INSTALL = f"install verl>=0.9,<0.10 (tested: {TESTED}) in an environment without TRL: pip install 'sage-rlvr[verl]'"
+
 
 def require_verl() -> None:
-    """ModuleNotFoundError that says how to install verl, where it is missing."""
+    """ConfigError for a verl of another series, before any of it is imported; ModuleNotFoundError where it is missing. Both say how
+    to install it."""
+    try:
+        found = version("verl")
+    except PackageNotFoundError:
+        found = ".".join(SERIES)  # missing, or a source tree on the path: the imports tell
+    if tuple(found.split(".")[:2]) != SERIES:
+        raise ConfigError(f"verl {found} is not structured as in 0.9; {INSTALL}")
     try:
         import transfer_queue  # noqa: F401
         import verl  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"sage_rlvr.verl needs verl ({error}); run in an environment without TRL: pip install 'sage-rlvr[verl]'", name="verl"
-        ) from error
+        raise ModuleNotFoundError(f"sage_rlvr.verl needs verl ({error}); {INSTALL}", name="verl") from error
 
 
-__all__ = ["require_verl"]
+__all__ = ["INSTALL", "TESTED", "require_verl"]

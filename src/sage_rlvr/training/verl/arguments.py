@@ -73,6 +73,7 @@ NOTES = {
     "overlong": "overlong shaping: computed by this package from the reward; verl's own reward manager dapo is not used",
     "arithmetic": f"arithmetic: bfloat16 over float32 weights, or the value of engine.args.{ACTOR}.fsdp_config.mixed_precision",
     "clamp": CLAMP,
+    "signal": "updates.skip_without_signal: not on verl, which also takes the optimizer steps in which every advantage is 0",
     "frozen": "engine.dtype = bfloat16: verl would cast the adapters to it, so the frozen weights stay float32",
 }
 
@@ -137,6 +138,38 @@ def verl_words(config: TrainConfig, folder: Path, *, template: str | None, longe
     return [f"{key}={written(value)}" for key, value in fields.items()] + _node(config, folder)
 
 
+def words_of_export(
+    folder: Path, counts: Mapping[str, int], model: str, *, template: str | None, longest: int, limit: int
+) -> list[str]:
+    """The words of a first run on an exported task, by GRPO on one GPU. counts: rows by split; longest, limit: tokens of the
+    longest prompt, and of a completion at most."""
+    batch, rows = min(64, counts["train"]), 8
+    validated = counts.get("validation")
+    fields = {
+        "data.train_files": str(folder / SPLITS["train"]),
+        "data.val_files": str(folder / SPLITS["validation" if validated else "train"]),  # verl does not start without a file
+        **({} if validated else {"trainer.val_before_train": False}),
+        "data.train_batch_size": batch,
+        "data.max_prompt_length": longest,
+        "data.max_response_length": limit,
+        f"{MODEL}.path": model,
+        **({} if template is None else {f"{MODEL}.custom_chat_template": template}),
+        f"{ROLLOUT}.name": "vllm",
+        f"{ROLLOUT}.tensor_model_parallel_size": 1,
+        f"{ROLLOUT}.n": rows,
+        f"{ACTOR}.ppo_mini_batch_size": batch,
+        MICRO: rows,
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": rows,
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": rows,
+        "trainer.n_gpus_per_node": 1,
+        "trainer.logger": ["console"],
+        **REWARD,
+        "+sage.task": str(folder),
+        "+sage.method": "grpo",
+    }
+    return [f"{key}={written(value)}" for key, value in fields.items()]
+
+
 def written(value: Any) -> str:
     """A value as hydra reads it: text that is no plain word in quotes."""
     if value is None or isinstance(value, bool):
@@ -163,6 +196,7 @@ def notes(config: TrainConfig) -> Iterator[str]:
         "overlong": isinstance(config.method.reward_transform, OverlongShaping),
         "arithmetic": not any("fsdp_config.mixed_precision" in key for key in flattened(config.engine.args)),
         "clamp": is_clamped(config.method.anchor),
+        "signal": config.updates.skip_without_signal != "never",
         "frozen": config.engine.dtype == "bfloat16",
     }
     yield from (NOTES[name] for name, holds in found.items() if holds)
@@ -293,6 +327,11 @@ def command(words: list[str]) -> str:
 
 
 __all__ = [
+<<<<<<< HEAD
     *("MICRO", "OWNED", "REWARD", "bare_arguments", "chat_words", "command"),
     *("flattened", "notes", "rows_per_gpu", "verl_words", "written"),
+=======
+    *("MICRO", "OWNED", "REWARD", "bare_arguments", "command", "flattened", "notes", "rows_per_gpu", "verl_words"),
+    *("words_of_export", "written"),
+>>>>>>> main
 ]

@@ -68,6 +68,11 @@ class Order:
         return [torch.stack([part for part in rows if len(part) == size]) for size in sorted(set(sizes))]
 
 
+def key_of_update(seed: int, update: int) -> Key:
+    """The key of an update's noise. update: its number within verl's global step, above 0 where `parameter_sync_step` is."""
+    return Key(seed).fold(f"local update {update}") if update else Key(seed)
+
+
 def signals_of(order: Order, fields: Mapping[str, Tensor], problems: Tensor | None = None) -> Signals:
     """The signals of a batch, N rows; fields: padded (rows, T) `old_log_probs`, `response_mask`, and where they are there
     `ref_log_prob`, `entropy` and `rm_scores`; problems: (rows,)."""

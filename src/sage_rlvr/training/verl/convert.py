@@ -19,7 +19,8 @@ from sage_rlvr.models.folders import ADAPTER, ADAPTER_WEIGHTS
 from sage_rlvr.models.policy import load_policy, load_tokens
 from sage_rlvr.runs import write_json_atomic
 from sage_rlvr.runs.files import replacing_folder, writing
-from sage_rlvr.training.state import check_replaceable, save_policy
+from sage_rlvr.training.model_card import facts_of, render
+from sage_rlvr.training.state import README, check_replaceable, save_policy
 
 
 def save(config: TrainConfig, checkpoint: Path, out: Path) -> None:
@@ -30,7 +31,7 @@ def save(config: TrainConfig, checkpoint: Path, out: Path) -> None:
         raise CheckpointError(f"{trained}: verl saved no weights there; run the command again with a smaller checkpoint.every")
     tokenizer = load_tokens(config.model).tokenizer
     if config.engine.lora is None:
-        save_policy(load_policy(str(trained))[0], tokenizer, out)
+        save_policy(load_policy(str(trained))[0], tokenizer, out, render(facts_of(config)))
     else:
         _save_adapter(config, trained, tokenizer, out)
 
@@ -53,6 +54,7 @@ def _save_adapter(config: TrainConfig, trained: Path, tokenizer: PreTrainedToken
         save_file(tensors, partial / ADAPTER_WEIGHTS)
         write_json_atomic(partial / ADAPTER, described)
         tokenizer.save_pretrained(partial)
+        (partial / README).write_text(render(facts_of(config)), encoding="utf-8")
 
 
 __all__ = ["save"]

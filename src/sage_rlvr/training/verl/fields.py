@@ -5,6 +5,7 @@
     FixedBudget    1/(B L) sum_i sum_t       loss_agg_mode seq-mean-token-sum-norm, loss_scale_factor L
     Clip           low, high, dual           clip_ratio_low, clip_ratio_high, clip_ratio_c (verl has no "none": FAR for it)
     k3, k2                                   kl_loss_type low_var_kl, k2; verl's k3 holds each token's value at 10
+    exact forward KL                         low_var_kl, its estimate from the sampled token
     straight_through                         kl_loss_type kl+
     EntropyBonus   a number                  entropy_coeff
     dynamic sampling                         algorithm.filter_groups by the reward
@@ -15,12 +16,11 @@ penalty is a return-to-go and is never divided by the group's standard deviation
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sage_rlvr.core.advantages import GroupNormalized, LeaveOneOut
-from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.anchor import Anchor, sampled
 from sage_rlvr.core.guides import Guide, factors
 from sage_rlvr.core.loss_terms import EntropyBonus
 from sage_rlvr.core.method import Method, needs_of
@@ -29,8 +29,8 @@ from sage_rlvr.core.rollout_plans import DynamicSampling
 from sage_rlvr.core.schedules import Constant, Schedule, as_schedule
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.training.verl.terms import ACTOR, INSTEAD, NEUTRAL, same
 
-ACTOR = "actor_rollout_ref.actor"
 ESTIMATOR = "sage"  # the name of our advantage estimator among verl's
 FAR = 1e9  # clip_ratio_c where there is no dual clip: a ratio is at most exp(20) < 1e9
 SEEN = frozenset({"logps", "ref_logps", "entropies", "problems", "advantages"})  # signals that the driver of verl can read
@@ -47,7 +47,7 @@ CLAMP = "verl clamps the log-ratio of k3 to +-20 nats and the KL of a token to 1
 def method_fields(method: Method, max_tokens: int) -> dict[str, Any]:
     """Dotted keys of verl's configuration under which it optimizes `method`; max_tokens: of a completion.
 
-    ConfigError for a part that verl cannot express. The exact forward KL becomes k3, its one-sample estimate (a UserWarning).
+    ConfigError for a part that verl cannot express.
     """
     for lacking in not_on_verl(method):
         raise ConfigError(f"{method.name} on verl: {lacking}; use the loop engine.")
@@ -55,7 +55,9 @@ def method_fields(method: Method, max_tokens: int) -> dict[str, Any]:
     tokens = method.reduction.tokens or max_tokens if isinstance(method.reduction, FixedBudget) else None
     clip: Any = method.surrogate
     found = {
+        **NEUTRAL,
         "algorithm.adv_estimator": ESTIMATOR,
+        "algorithm.norm_adv_by_std_in_grpo": isinstance(method.advantage, GroupNormalized),
         "algorithm.use_kl_in_reward": False,
         f"{ACTOR}.loss_agg_mode": reduction,
         f"{ACTOR}.loss_scale_factor": tokens,
@@ -74,30 +76,18 @@ def _anchor_fields(method: Method) -> dict[str, Any]:
     anchor = method.anchor
     if anchor is None or anchor.is_off:
         return {f"{ACTOR}.use_kl_loss": False}
-    if anchor.estimator == "exact":
-        warnings.warn(
-            f"{method.name} on verl: the exact forward KL becomes k3, its estimate from the sampled token: the same expected "
-            "gradient with more variance; the loop engine sums it exactly.",
-            UserWarning,
-            stacklevel=2,
-        )
     in_loss = anchor.placement == "loss"
     # with the KL in the reward a coefficient of 0 makes verl load and score the reference, and adds nothing to its loss
     beta = anchor.beta_at(0, 1) if in_loss else 0.0
-    kind = KL_TYPES[_estimated(anchor) or "k3"]
+    kind = KL_TYPES[sampled(anchor).estimator if in_loss else "k3"]
     return {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": beta, f"{ACTOR}.kl_loss_type": kind}
 
 
 def is_clamped(anchor: Anchor | None) -> bool:
     """Whether `CLAMP` is to be known of an anchor: k3 in verl's loss."""
-    return anchor is not None and not anchor.is_off and anchor.placement == "loss" and _estimated(anchor) == "k3"
-
-
-def _estimated(anchor: Anchor) -> str | None:
-    """The estimator that verl's loss has for an anchor's; None if it has none."""
-    if anchor.placement == "reward" or (anchor.estimator, anchor.divergence) == ("exact", "forward"):
-        return "k3"
-    return anchor.estimator if anchor.estimator in KL_TYPES else None
+    if anchor is None or anchor.is_off or anchor.placement != "loss":
+        return False
+    return sampled(anchor).estimator == "k3"
 
 
 def not_on_verl(method: Method) -> Iterator[str]:
@@ -126,7 +116,7 @@ def not_on_verl(method: Method) -> Iterator[str]:
 
 
 def _anchor_not_on_verl(anchor: Anchor) -> Iterator[str]:
-    if _estimated(anchor) is None:
+    if anchor.placement == "loss" and sampled(anchor).estimator not in KL_TYPES:
         yield f"estimator {anchor.estimator}" + (f" of {anchor.divergence}" if anchor.divergence else "")
     if anchor.placement == "loss" and not isinstance(as_schedule(anchor.beta), Constant):
         yield "a beta that changes during training, in the loss (verl's is fixed; placement='reward' supports schedules)"
@@ -145,7 +135,17 @@ def guide_not_on_verl(guide: Guide) -> Iterator[str]:
 
 def different(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """The keys under which `given` says something else than `wanted`; numbers are compared as numbers."""
-    return [key for key, value in wanted.items() if key in given and not _same(value, given[key])]
+    return [key for key, value in wanted.items() if key in given and not same(value, given[key])]
+
+
+def disagreement(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """What a method needs of the fields under which `given` says something else, and what to set instead; "" if they agree."""
+    said = []
+    for key in different(wanted, given):
+        means = "has no such term" if key in NEUTRAL else "needs"
+        instead = f" ({INSTEAD[key]})" if key in INSTEAD else ""
+        said.append(f"{key} = {given[key]}, but the method {means}: {wanted[key]}{instead}")
+    return "; ".join(said)
 
 
 def is_spelled(name: Any, method: Method) -> bool:
@@ -153,12 +153,7 @@ def is_spelled(name: Any, method: Method) -> bool:
     return name == ESTIMATOR or isinstance(method.advantage, SPELLED.get(name, ()))
 
 
-def _same(one: Any, other: Any) -> bool:
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other))
-    return float(one) == float(other) if numbers else bool(one == other)
-
-
 __all__ = [
-    "ACTOR", "CLAMP", "ESTIMATOR", "ESTIMATORS", "different", "guide_not_on_verl", "is_clamped", "is_spelled", "method_fields",
-    "not_on_verl",
+    "ACTOR", "CLAMP", "ESTIMATOR", "ESTIMATORS", "disagreement", "guide_not_on_verl", "is_clamped", "is_spelled",
+    "method_fields", "not_on_verl",
 ]  # fmt: skip

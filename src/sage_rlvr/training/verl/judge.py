@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.plugins import raised_at
-from sage_rlvr.tasks.base import Task, verdicts
+from sage_rlvr.tasks.base import NO_ANSWER, Task, verdicts
+from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
 from sage_rlvr.training.verl.problems import exported
-from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers import Label, Verdict
 from sage_rlvr.verifiers.pool import Pool
+from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, ReasonWatch
 
 JUDGE = "sage_rlvr.training.verl.judge:judge"
 
@@ -65,4 +68,49 @@ class Judge:
         return Verdict(found.label, reason, reward)
 
 
-__all__ = ["JUDGE", "Judge", "judge"]
+def logged(verdict: Verdict, place: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """What verl keeps of a completion beside its reward; it averages the numbers in validation. place: the row's extra_info. A text
+    that ends in `NO_ANSWER` was cut; of a whole one without an answer the text is kept, to be read at other places."""
+    cut = text.endswith(NO_ANSWER)
+    return {
+        "acc": float(verdict.right),
+        "no_answer": float(verdict.unanswered),
+        "undecided": float(verdict.label == "undecided"),
+        "cut": float(cut),
+        "reason": verdict.reason,
+        "unanswered": json.dumps([place["split"], int(place["index"]), text]) if verdict.unanswered and not cut else "",
+    }
+
+
+@dataclass
+class Outcomes:
+    """Why the completions of a step earned nothing, from what is `logged` of each: its metrics, and the watch's warning.
+
+    folder: of the exported task; None where there is none.
+    """
+
+    folder: Path | None
+    watch: ReasonWatch = field(default_factory=ReasonWatch)
+
+    def see(self, step: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """The completions of step `step`, from 0; {} where another reward manager gave the rewards."""
+        if self.folder is None or not rows or any("no_answer" not in row for row in rows):
+            return {}
+        task, problems = _exported(str(self.folder))
+        verdicts = [Verdict(_label(row), row["reason"]) for row in rows]
+        reasons = Reasons.of(verdicts, [bool(row["cut"]) for row in rows])
+
+        def found() -> Elsewhere | None:
+            kept = [json.loads(row["unanswered"]) for row in rows if row["unanswered"]]
+            pairs = [(problems[split][number], text) for split, number, text in kept]
+            return elsewhere_of(task, pairs, [Verdict("wrong", "no answer")] * len(pairs))
+
+        self.watch.see(step, reasons, read_at(task), found)
+        return reasons.metrics() | {"completions/unfinished_frac": reasons.cut_frac or 0.0}
+
+
+def _label(row: Mapping[str, Any]) -> Label:
+    return "right" if row["acc"] else "undecided" if row["undecided"] else "wrong"
+
+
+__all__ = ["JUDGE", "Judge", "Outcomes", "judge", "logged"]

@@ -25,8 +25,9 @@ from verl.utils.device import auto_set_device
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.recipes import Tree, override
-from sage_rlvr.training.verl.fields import different, is_spelled
+from sage_rlvr.training.verl.fields import disagreement, is_spelled
 from sage_rlvr.training.verl.objective import Objective, SageNode, fields_of, unproven
+from sage_rlvr.training.verl.state import check_resume
 
 CONFIG = str(Path(verl.trainer.__file__).parent / "config")
 
@@ -63,8 +64,7 @@ def prepare(config: DictConfig, tree: dict[str, Any], named: Sequence[str]) -> O
     given = {key: read(key) for key in fields if key in named}
     if node.method is not None and is_spelled(given.get(estimator), node.method):
         given.pop(estimator)
-    if other := different(fields, given):
-        said = "; ".join(f"{key}={given[key]}, but the method needs {fields[key]}" for key in other)
+    if said := disagreement(fields, given):
         raise ConfigError(f"{said}. Remove these, or set them in the method, as in +sage.method.beta=0.01")
     with open_dict(config):
         config.sage = merged
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     @hydra.main(config_path=CONFIG, config_name="ppo_trainer", version_base=None)
     def composed(config: DictConfig) -> None:
         named = [word.partition("=")[0].lstrip("+~") for word in HydraConfig.get().overrides.task]
-        prepare(config, tree, named)
+        check_resume(prepare(config, tree, named), config)  # before Ray, the workers and the model start
         launch(config)
 
     composed()

@@ -9,12 +9,12 @@ A configuration that would ignore the guide, or optimize another objective, rais
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sage_rlvr.config import decode
-from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.anchor import Anchor, sampled
 from sage_rlvr.core.describe import objective_words
 from sage_rlvr.core.guides import Guide, factors, is_flat
 from sage_rlvr.core.method import Method
@@ -25,11 +25,12 @@ from sage_rlvr.training.verl.fields import (
     CLAMP,
     ESTIMATOR,
     ESTIMATORS,
-    different,
+    disagreement,
     guide_not_on_verl,
     is_clamped,
     method_fields,
 )
+from sage_rlvr.training.verl.terms import Read, honored, own_loss
 from sage_rlvr.training.watch import check_vocabulary
 
 MODES = ("sync", "colocate_async", "separate_async")
@@ -38,8 +39,6 @@ UNPROVEN = {
     f"{ACTOR}.strategy": ("megatron", "veomni", "torchtitan", "automodel", "mindspeed"),
     "actor_rollout_ref.rollout.name": ("sglang", "trtllm"),
 }
-Read = Callable[[str], Any]
-"""A dotted key of verl's configuration -> its value, None if it is not there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,18 +70,22 @@ class SageNode:
 
 @dataclass(frozen=True)
 class Objective:
-    """A checked objective. method: None if verl's own is shaped; anchor: None without a KL."""
+    """A checked objective. method: None if verl's own is shaped; anchor: as verl descends it, None without a KL.
+
+    terms: lines on what verl adds to it (`terms.honored`, `terms.own_loss`).
+    """
 
     method: Method | None
     anchor: Anchor | None
     seed: int
     may_change: bool
+    terms: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
-        """The objective as it is optimized, verl's clamp of the KL included."""
-        text = objective_words(self.method, self.anchor)
-        return f"{text}\n{CLAMP}" if is_clamped(self.anchor) else text
+        """The objective as it is optimized, verl's own terms and its clamp of the KL included."""
+        clamp = (CLAMP,) if is_clamped(self.anchor) else ()
+        return "\n".join([objective_words(self.method, self.anchor), *self.terms, *clamp])
 
     @property
     def needs(self) -> frozenset[str]:
@@ -97,11 +100,11 @@ class Objective:
         _check_engine(read)
         if node.method is None:
             assert node.guide is not None
-            anchor: Anchor | None = _anchor_of_verl(node.guide, read)
+            found = cls(None, _anchor_of_verl(node.guide, read), node.seed, node.objective_may_change, (own_loss(read),))
         else:
             _check_fields(node.method, read)
-            anchor = None if node.method.anchor is None or node.method.anchor.is_off else node.method.anchor
-        found = cls(node.method, anchor, node.seed, node.objective_may_change)
+            anchor = None if node.method.anchor is None or node.method.anchor.is_off else sampled(node.method.anchor)
+            found = cls(node.method, anchor, node.seed, node.objective_may_change, tuple(honored(read)))
         _check_seen(found, read)
         return found
 
@@ -143,8 +146,7 @@ def _check_fields(method: Method, read: Read) -> None:
     """ConfigError naming every field of verl that says something else than the method."""
     limit = int(read("actor_rollout_ref.rollout.response_length"))
     wanted = method_fields(method, limit)
-    if other := different(wanted, {key: read(key) for key in wanted}):
-        said = "; ".join(f"{key} = {read(key)!r}, but the method needs {wanted[key]!r}" for key in other)
+    if said := disagreement(wanted, {key: read(key) for key in wanted}):
         raise ConfigError(
             f"{method.name} on verl: {said}. Remove these: `python -m sage_rlvr.verl` sets them; to train with other "
             "values set them in the method, as in +sage.method.beta=0.01"
@@ -208,11 +210,6 @@ def _check_seen(objective: Objective, read: Read) -> None:
             "algorithm.rollout_correction.bypass_mode = True: old log-probs come from the sampler, and verl then "
             "computes no entropies, which this objective reads; set it to false, or use a guide that reads log-probs "
             "(token)",
-        ),
-        (
-            bypass and objective.method is not None,
-            "algorithm.rollout_correction.bypass_mode = True: verl replaces the method's surrogate by its own; set "
-            "it to false, or use a guide with verl's own objective (sage.guide without sage.method)",
         ),
     )
 

@@ -10,7 +10,7 @@ task's own, with all that it knows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,18 +54,20 @@ class Named:
         return task_named(str(self.word), self.template)
 
 
-def export(
-    named: Named,
-    folder: Path,
-    *,
-    talks: bool,
-    take: int | None = None,
-    say: Say = tell,
-    splits: Sequence[str] = tuple(SPLITS),
-) -> dict[str, int]:
-    """Write the problems of a task; rows by split. talks: prompts are the task's messages (else its plain text, one message).
+def chosen(task: Task, take: int | None = None, say: Say = tell, splits: Sequence[str] = tuple(SPLITS)) -> dict[str, list[Any]]:
+    """The problems to export by split, of each only the first `take`. ConfigError if the task has no training problems."""
+    found = {}
+    for split in splits:
+        ready(task, say, split)
+        found[split] = problems_of(task, split, SEED, take)
+        if split == "train" and not found[split]:
+            raise ConfigError(f"task {task.name} has no training problems to export")
+    return found
 
-    take: of each split only so many; splits: which. ConfigError if the task has no training problems, or no messages to talk in.
+
+def export(named: Named, folder: Path, problems: Mapping[str, Sequence[Any]], *, talks: bool) -> dict[str, int]:
+    """Write the problems of a task (`chosen`); rows by split. talks: prompts are the task's messages (else its plain text, one
+    message). ConfigError if the task has no messages to talk in.
     """
     task = named.task()
     if talks and not hasattr(task, "messages"):
@@ -74,18 +76,14 @@ def export(
             "printed chat template to verl"
         )
     prints, counts = {}, {}
-    for split in splits:
+    for split, some in problems.items():
         file = SPLITS[split]
-        ready(task, say, split)
-        problems = problems_of(task, split, SEED, take)
-        if split == "train" and not problems:
-            raise ConfigError(f"task {task.name} has no training problems to export")
-        rows = [_row(task, split, number, problem, talks) for number, problem in enumerate(problems)]
+        rows = [_row(task, split, number, problem, talks) for number, problem in enumerate(some)]
         if rows:
             with writing("problems", folder / file, 1 << 20):
                 folder.mkdir(parents=True, exist_ok=True)
                 pq.write_table(pa.Table.from_pylist(rows), folder / file)
-        prints[split], counts[split] = fingerprint(task, problems), len(problems)
+        prints[split], counts[split] = fingerprint(task, some), len(some)
     record = {"word": named.word, "template": named.template, "config": named.config, "counts": counts, "problems": prints}
     write_json_atomic(folder / RECORD, record)
     return counts
@@ -124,4 +122,4 @@ def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:
     return task, found
 
 
-__all__ = ["ECHO", "RECORD", "SPLITS", "Named", "export", "exported"]
+__all__ = ["ECHO", "RECORD", "SPLITS", "Named", "chosen", "export", "exported"]

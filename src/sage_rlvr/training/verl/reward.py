@@ -16,7 +16,7 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.policy import load_tokens
-from sage_rlvr.training.verl.judge import Judge
+from sage_rlvr.training.verl.judge import Judge, logged
 
 
 class SageRewardManager(RewardManagerBase):
@@ -41,8 +41,7 @@ class SageRewardManager(RewardManagerBase):
         text = self.tokens.decode([responses[:length].tolist()], [True])[0]
         place = row.non_tensor_batch["extra_info"]
         verdict = await self.loop.run_in_executor(None, self.judge, place["split"], int(place["index"]), text)
-        extra = {"acc": float(verdict.right), "undecided": float(verdict.label == "undecided")}
-        return {"reward_score": verdict.reward, "reward_extra_info": extra}
+        return {"reward_score": verdict.reward, "reward_extra_info": logged(verdict, place, text)}
 
 
 __all__ = ["SageRewardManager"]

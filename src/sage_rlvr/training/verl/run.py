@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,11 @@ from sage_rlvr.training.verl.arguments import notes, verl_words
 from sage_rlvr.training.verl.convert import save
 from sage_rlvr.training.verl.opening import setting_of_recipe
 from sage_rlvr.training.verl.problems import ECHO, Named, export
+from sage_rlvr.training.verl.state import steps_done
+from sage_rlvr.training.verl.warned import heard
 from sage_rlvr.training.watch import check_vocabulary
 
-FOLDER, LATEST = "verl", "latest_checkpointed_iteration.txt"
+FOLDER = "verl"
 TICK = 0.5  # seconds between two looks at verl and its metrics
 NAMES = {  # ours <- verl's, where both mean the same number; verl's own names stay
     "loss": "actor/loss",
@@ -53,8 +55,13 @@ def train(
     out, folder = run.path / "policy", (run.path / FOLDER).absolute()
     check_replaceable(out)
     check_installed(config.report_to)
+<<<<<<< HEAD
     words, prompt = prepare(config, folder, say)
     begin = steps_done(folder)
+=======
+    words = prepare(config, folder, say)
+    begin = steps_done(folder / "checkpoints")
+>>>>>>> main
     run.truncate_metrics(begin)
     if said := unverified(config.method):
         run.warn("reward source", begin, said)
@@ -77,6 +84,7 @@ def prepare(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> tu
     check_vocabulary(config.method, vocabulary_of(config.model))
     task, problems = training_problems(config, say)
     tokens = load_tokens(config.model)
+<<<<<<< HEAD
     own = tokens.tokenizer.chat_template
     asking = Asking.of(task, tokens, options=config.chat_template_kwargs)
     asked = [asking(problem).ids for problem in problems]
@@ -84,6 +92,21 @@ def prepare(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> tu
     export(named, folder / "problems", talks=talks, say=lambda line: None, splits=("train",))
     template = plain_template(tokens) if asking.form is None else None if own else asking.form.chat_template
     return verl_words(config, folder, template=template, longest=max(map(len, asked))), decoded(tokens.tokenizer, asked[0])
+=======
+    talks, template, longest = asked(task, tokens, problems)
+    export(Named(config=dump(config)), folder / "problems", {"train": problems}, talks=talks)
+    return verl_words(config, folder, template=template, longest=longest)
+>>>>>>> main
+
+
+def asked(task: Any, tokens: Any, problems: Sequence[Any], plain: bool = False) -> tuple[bool, str | None, int]:
+    """How verl puts a task's problems to a policy: whether in messages, a chat template in place of the tokenizer's, and the tokens
+    of the longest prompt. plain: as plain text even if it has messages."""
+    own = tokens.tokenizer.chat_template
+    asking = Asking(task, tokens, None) if plain else Asking.of(task, tokens)
+    longest = max(len(asking(problem).ids) for problem in problems)
+    template = plain_template(tokens) if asking.form is None else None if own else asking.form.chat_template
+    return asking.form is not None, template, longest
 
 
 def plain_template(tokens: Any) -> str:
@@ -91,6 +114,7 @@ def plain_template(tokens: Any) -> str:
     return ("{{ bos_token }}" if tokens.opening else "") + ECHO
 
 
+<<<<<<< HEAD
 def steps_done(folder: Path) -> int:
     """The steps of verl's newest checkpoint; 0 without one."""
     latest = folder / "checkpoints" / LATEST
@@ -98,13 +122,16 @@ def steps_done(folder: Path) -> int:
 
 
 def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: Any, anchor: Anchor | None = None) -> int:
+=======
+def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: Any) -> int:
+>>>>>>> main
     """Run verl to its end, a row of metrics.jsonl for each of its own. Returns the steps of its newest checkpoint.
 
     ConfigError with verl's refusal, TrainingDiverged if a gradient was not finite, CheckpointError with the place of its
     output where it failed otherwise.
     """
     rows, said = folder / f"metrics-{begin}.jsonl", folder / f"said-{begin}.txt"
-    read, stopped = 0, False
+    read, seen, stopped = 0, 0, False
     with StopFlag() as stop, open(said, "wb") as output:
         verl = subprocess.Popen(
             [sys.executable, "-m", "sage_rlvr.verl", *words],
@@ -117,14 +144,23 @@ def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: An
         try:
             while verl.poll() is None and not stopped:
                 time.sleep(TICK)
+<<<<<<< HEAD
                 read = take(rows, read, run, progress, anchor)
                 stopped = bool(stop)
         finally:
             end(verl)
     take(rows, read, run, progress, anchor)
+=======
+                read, seen = take(rows, read, run, progress), heard(said, seen, run)
+                stopped = bool(stop)
+        finally:
+            end(verl)
+    take(rows, read, run, progress)
+    heard(said, seen, run)
+>>>>>>> main
     if verl.returncode and not stopped:
         raise failed(said)
-    return steps_done(folder)
+    return steps_done(folder / "checkpoints")
 
 
 def take(rows: Path, read: int, run: RunDir, progress: Any, anchor: Anchor | None = None) -> int:
@@ -180,4 +216,4 @@ def end(verl: subprocess.Popen[bytes]) -> None:
             verl.wait(10)
 
 
-__all__ = ["FOLDER", "follow", "our_row", "prepare", "steps_done", "train"]
+__all__ = ["FOLDER", "asked", "follow", "our_row", "prepare", "train"]

@@ -14,6 +14,7 @@ from sage_rlvr.runs import replacing, write_json_atomic
 from sage_rlvr.training.verl.objective import Objective
 
 OBJECTIVE, PARTS = "sage_objective.json", "sage_parts.safetensors"  # in verl's global_step_N
+LATEST = "latest_checkpointed_iteration.txt"  # in the folder of verl's checkpoints: the newest step
 
 
 def folder_of_step(config: Any, step: int) -> Path:
@@ -21,6 +22,21 @@ def folder_of_step(config: Any, step: int) -> Path:
     if config.trainer.resume_mode == "resume_path" and str(config.trainer.resume_from_path).endswith(f"global_step_{step}"):
         return Path(config.trainer.resume_from_path)
     return Path(config.trainer.default_local_dir) / f"global_step_{step}"
+
+
+def steps_done(checkpoints: Path) -> int:
+    """The steps of verl's newest checkpoint; 0 without one."""
+    latest = checkpoints / LATEST
+    return int(latest.read_text()) if latest.is_file() else 0
+
+
+def check_resume(objective: Objective, config: Any) -> None:
+    """`check_objective` of the checkpoint that verl will resume from, if there is one."""
+    settings = config.trainer
+    if settings.resume_mode == "resume_path":
+        check_objective(objective, Path(str(settings.resume_from_path)))
+    elif settings.resume_mode == "auto" and (step := steps_done(Path(settings.default_local_dir))):
+        check_objective(objective, folder_of_step(config, step))
 
 
 def save_state(trainer: Any, folder: Path) -> None:

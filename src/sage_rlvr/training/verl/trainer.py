@@ -5,7 +5,7 @@
 No line of verl's loss is copied and no forward pass is added. The driver reads what the workers left in TransferQueue (old and
 reference log-probs, entropies), writes the reference back once, in float32, and every mini-batch and epoch of the update
 reads that: q is fixed by construction. With `Flat` nothing is written. Noise and schedules are functions of sage.seed, of verl's
-global step and of a row's number (`batch.Order`), so a resume needs no state but that of a method's parts.
+global step and local update, and of a row's number (`batch.Order`), so a resume needs no state but that of a method's parts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,13 +34,21 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import refuse
 from sage_rlvr.tasks.base import answer_id
+<<<<<<< HEAD
 from sage_rlvr.training.opening import after_first_step
 from sage_rlvr.training.verl.batch import Order, Shaped, credited, shaped, signals_of, step_metrics
+=======
+from sage_rlvr.training.verl import INSTALL
+from sage_rlvr.training.verl.batch import Order, Shaped, credited, key_of_update, shaped, signals_of, step_metrics
+>>>>>>> main
 from sage_rlvr.training.verl.fields import ESTIMATOR
+from sage_rlvr.training.verl.judge import Outcomes
 from sage_rlvr.training.verl.objective import Objective
 from sage_rlvr.training.verl.opening import note, open_training
 from sage_rlvr.training.verl.state import check_objective, folder_of_step, restore_parts, save_state
+from sage_rlvr.training.verl.warned import tell
 from sage_rlvr.training.watch import GuideWatch
+from sage_rlvr.verifiers.reasons import ReasonWatch
 
 SEAMS = {
     **{name: ["batch", "metrics"] for name in ("_compute_ref_log_prob", "_compute_old_log_prob", "_compute_advantage")},
@@ -86,7 +95,7 @@ def check_layout(base: type) -> None:
     found = {name: [*inspect.signature(getattr(base, name)).parameters][1:] for name in SEAMS if hasattr(base, name)}
     other = [name for name, wanted in SEAMS.items() if found.get(name, [None])[: len(wanted)] != wanted]
     which = f"verl {verl.__version__}: {base.__name__}.{', '.join(other)}"
-    refuse((other, f"{which} is not structured as in 0.9; install verl>=0.9,<0.10"))
+    refuse((other, f"{which} is not structured as in 0.9; {INSTALL}"))
 
 
 def sage_trainer(base: type) -> type:
@@ -112,7 +121,10 @@ class Shaping(Trainer):  # type: ignore[misc]
         self.sage_objective = Objective.of(tree, lambda key: OmegaConf.select(self.config, key))  # type: ignore[arg-type]
         method = self.sage_objective.method
         self.sage_parts: State = {} if method is None else method.start()
-        self.sage_watch = GuideWatch(self.sage_objective.anchor)
+        self.sage_watch = GuideWatch(self.sage_objective.anchor, tell)
+        folder = tree.get("task") if isinstance(tree, dict) else None
+        limit = "data.max_response_length (rollout.max_new_tokens)"
+        self.sage_outcomes = Outcomes(None if folder is None else Path(str(folder)), ReasonWatch(tell, limit=limit))
         self._asked: dict[str, int] = {}
         self._held: tuple[list[str], Order, Signals, Shaped | None] | None = None
         note(self.sage_objective.words)
@@ -134,6 +146,9 @@ class Shaping(Trainer):  # type: ignore[misc]
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         method, anchor = self.sage_objective.method, self.sage_objective.anchor
+        more = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])["extra_fields"]
+        rows = [getattr(row, "data", row).get("reward_extra_info", {}) for row in more]
+        metrics.update(self.sage_outcomes.see(self.global_steps - 1, rows))
         if anchor is not None and (self._held is None or self._held[0] != list(batch.keys)):
             raise RuntimeError(
                 "sage: verl computes advantages of a batch whose reference log-probs were not changed, so the guide "
@@ -162,6 +177,11 @@ class Shaping(Trainer):  # type: ignore[misc]
 
     # ---- ours alone
 
+    @property
+    def _key(self) -> Key:
+        """Of the noise of this update: verl's `step` counts its local updates before each."""
+        return key_of_update(self.sage_objective.seed, getattr(self, "local_trigger_step", 0))
+
     def _hold(self, batch: Any) -> tuple[Order, Signals, TensorDict]:
         """Read the batch, and keep it for the advantages. The last is verl's own, not padded."""
         found = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
@@ -177,7 +197,7 @@ class Shaping(Trainer):  # type: ignore[misc]
         """Overwrite ref_log_prob in TransferQueue; with Flat only measure."""
         anchor = self.sage_objective.anchor
         order, signals, found = self._hold(batch)
-        made = shaped(anchor, signals, self.global_steps - 1, self.total_training_steps, Key(self.sage_objective.seed))
+        made = shaped(anchor, signals, self.global_steps - 1, self.total_training_steps, self._key)
         self._held = (list(batch.keys), order, signals, made)
         if not is_flat(anchor.guide):
             reference = order.back(anchor_logps(signals.ref_logps, made.log_q))
@@ -201,7 +221,7 @@ class Shaping(Trainer):  # type: ignore[misc]
             None if made is None else made.log_q,
             self.global_steps - 1,
             self.total_training_steps,
-            Key(self.sage_objective.seed),
+            self._key,
             self.sage_parts,
         )
         self.sage_parts = worth.state

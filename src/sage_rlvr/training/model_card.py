@@ -1,7 +1,7 @@
-"""The model card of a run on TRL: its objective, reference and verifier.
+"""The model card (README.md) of a trained policy on every engine: its objective, reference, verifier and settings.
 
-TRL writes a card beside every checkpoint (README.md); this one takes its place. Every value is read from the trainer,
-so that the card always names the objective that was run.
+`render(facts(trainer))` on TRL, where every value is read from the trainer, so that the card names the objective that was run also
+for a script; it takes the place of TRL's own card. `render(facts_of(config))` on the loop and verl, from the recipe of the run.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sage_rlvr.config import TrainConfig, dump, task_of
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import is_flat
+from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.runs import installed
+from sage_rlvr.tasks.base import Task, verifier_hash
 from sage_rlvr.training.state import CARD
 from sage_rlvr.verifiers import MATHEMATICS
 
@@ -38,18 +42,60 @@ def facts(trainer: Any) -> dict[str, Any]:
     """The content of the card as plain values, also for run records and comparisons."""
     anchor, args = trainer.anchor, trainer.args
     return {
+        "engine": "trl",
         "policy": str(getattr(trainer.model.config, "_name_or_path", "")),
         "method": None if trainer.method is None else trainer.method.name,
         "objective": None if trainer.method is None else trainer.method.describe(),
         "anchor": None if anchor is None else _anchor(anchor),
         "reference": getattr(trainer, "reference_description", None),
         "rewards": {name: source_hash(function) for name, function in _rewards(trainer).items()},
+        "settings": "GRPOConfig",
         "arguments": {name: _plain(getattr(args, name)) for name in TELLING if hasattr(args, name)},
         "truncated_sampling": truncated(args),
         "ranks": trainer.accelerator.num_processes,
         "steps": trainer.state.global_step,
         "versions": installed(PACKAGES),
     }
+
+
+def facts_of(config: TrainConfig) -> dict[str, Any]:
+    """The content of the card of a finished run on the loop or on verl."""
+    method, task = config.method, task_of(config)
+    return {
+        "engine": config.engine.name,
+        "policy": config.model,
+        "method": method.name,
+        "objective": method.describe(),
+        "anchor": None if method.anchor is None else _anchor(method.anchor),
+        "reference": None if config.reference is None else _named(config.reference),
+        "rewards": {task.name: _hash_of(task)},
+        "settings": "recipe",
+        "arguments": {"seed": config.seed, "steps": config.steps, **_settings(config)},
+        "truncated_sampling": [],
+        "ranks": 1,
+        "steps": config.steps * config.updates.per_step,
+        "versions": installed(PACKAGES),
+    }
+
+
+def _hash_of(task: Task) -> str:
+    """SHA-256 (16 digits) of what decides a task's verdicts; "unknown" for code without a file, as in a notebook."""
+    try:
+        return verifier_hash(task)[:16]
+    except (OSError, TypeError):
+        return "unknown"
+
+
+def _settings(config: TrainConfig) -> dict[str, Any]:
+    """The sections of a recipe that decide what is sampled and how it is used, flat."""
+    sections = {name: dump(getattr(config, name)) for name in ("rollout", "updates", "optimizer", "engine")}
+    flat = {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+    return {key: value for key, value in flat.items() if value not in (None, {})}
+
+
+def _named(model: str) -> str:
+    """A model as readers elsewhere know it: a local folder by its weights, since the path means nothing to them."""
+    return f"local policy, SHA-256 {weights_hash(model)[:16]}" if Path(model).is_dir() else model
 
 
 def truncated(args: Any) -> list[str]:
@@ -93,11 +139,11 @@ def _options(function: Any) -> str:
 def render(found: dict[str, Any]) -> str:
     """The card as Markdown with the Hub's front matter."""
     policy, cuts = found["policy"], ", ".join(found["truncated_sampling"])
-    tags = ["trl", "grpo", "sage-rlvr", *([found["method"]] if found["method"] else [])]
+    tags = [*(["trl"] if found["engine"] == "trl" else []), "grpo", "sage-rlvr", *([found["method"]] if found["method"] else [])]
     cut = f"Sampling was truncated ({cuts}), while log-probs are those of the full policy: importance ratios are not exact."
     lines = [
         "---",
-        *([f"base_model: {policy}"] if policy and not Path(policy).is_dir() else []),
+        *([f"base_model: {policy}"] if policy and policy != EMBEDDED and not Path(policy).is_dir() else []),
         "library_name: transformers",
         "tags:",
         *(f"- {json.dumps(tag)}" for tag in tags),
@@ -107,7 +153,7 @@ def render(found: dict[str, Any]) -> str:
         *(f"- reward `{name}`: source SHA-256 {digest}" for name, digest in found["rewards"].items()),
         *(f"- optimizer steps {found['steps']}, ranks {found['ranks']}", ""),
         *([cut, ""] if cuts else []),
-        *("| GRPOConfig | |", "|---|---|"),
+        *(f"| {found['settings']} | |", "|---|---|"),
         *(f"| {name} | {json.dumps(value)} |" for name, value in found["arguments"].items()),
         *("", "Versions: " + ", ".join(f"{name} {said}" for name, said in found["versions"].items()) + ".", ""),
         "This card contains no evaluation; for pass@k with intervals run `sage-rlvr eval` and `sage-rlvr compare`.",

@@ -1,0 +1,33 @@
+"""Completions of a task in which no answer was found: where the task reads, and what another place would have found there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sage_rlvr.tasks.base import NO_ANSWER, Said
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.reasons import Elsewhere, elsewhere, place_in_words
+
+
+def read_at(task: Any) -> str:
+    """Where a task reads answers, in words; "" for one that reads completions in a way of its own."""
+    reading = getattr(task, "reading", None)
+    return place_in_words(reading["answer_in"], reading["tag"]) if reading else ""
+
+
+def elsewhere_of(task: Any, pairs: Sequence[tuple[Any, Said]], verdicts: Sequence[Verdict]) -> Elsewhere | None:
+    """`elsewhere` of the whole completions without an answer among (problem, completion), judged by the task; None for a task
+    without `reading`. verdicts: of `pairs`."""
+    if getattr(task, "reading", None) is None:
+        return None
+    left = [
+        (problem, text)
+        for (problem, text), verdict in zip(pairs, verdicts, strict=True)
+        if verdict.unanswered and isinstance(text, str) and not text.endswith(NO_ANSWER)  # what was cut had not come to its answer
+    ]
+    texts = [text for _, text in left]
+    return elsewhere(texts, lambda places, reading: task.verify_all([left[i] for i in places], **reading))
+
+
+__all__ = ["elsewhere_of", "read_at"]

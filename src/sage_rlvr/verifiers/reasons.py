@@ -1,0 +1,287 @@
+r"""Why completions earn nothing: the fractions without an answer, cut and undecided, and where the answers are instead.
+
+    verdicts, which were cut  -> Reasons      counts and fractions, for metrics and tables
+    texts without an answer   -> Elsewhere    the place (boxed, tag, stated, last_number) at which most of them have one
+    both                      -> problems     [(kind, sentence)] of each fraction above a half, with the next step
+
+Training on all engines, evaluation, reports and audits take their counts and sentences from here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from sage_rlvr.errors import UNJUDGED
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.answers import bare, extract
+
+HALF = 0.5
+LOOKED = 200  # texts at most that are searched at other places
+SHOWN = 3  # reasons that a sentence names
+NO_ANSWER, CUT, UNDECIDED = "no answer", "cut", "undecided"  # kinds of warnings in run.json
+TAGS = ("SOLUTION", "answer", "solution", "final_answer", "result")
+PLACES = (("boxed", ""), *(("tag", tag) for tag in TAGS), ("stated", ""), ("last_number", ""))
+Counted = Mapping[tuple[str, str, bool | None], int]
+"""(label, reason, whether it met the length limit; None: not recorded) -> completions."""
+Judge = Callable[[Sequence[int], Mapping[str, Any]], Sequence[Verdict]]
+"""Numbers of texts, and a reading (answer_in, tag, closed) -> their verdicts."""
+Tell = Callable[[str, int, str], None]
+"""kind, step, sentence, as `RunDir.warn`."""
+
+
+def place_in_words(answer_in: str, tag: str) -> str:
+    """A place of answers as messages name it."""
+    words = {"boxed": r"in \boxed{}", "tag": f"in <{tag}>", "stated": 'behind "Answer:"', "last_number": "as the last number"}
+    return words.get(answer_in, answer_in)
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """Completions by verdict, reason and end. A cut completion has a verdict too, most often "no answer"."""
+
+    counted: Counted
+
+    @classmethod
+    def of(cls, verdicts: Sequence[Any], cut: Sequence[bool | None] | None = None) -> Reasons:
+        """verdicts: with label and reason. cut: which completions met the length limit; None where that is not known."""
+        ends = [None] * len(verdicts) if cut is None else cut
+        return cls(Counter((one.label, one.reason, end) for one, end in zip(verdicts, ends, strict=True)))
+
+    @classmethod
+    def sum(cls, parts: Iterable[Reasons]) -> Reasons:
+        """Of several sets of completions together."""
+        total: Counter[tuple[str, str, bool | None]] = Counter()
+        for part in parts:
+            total.update(part.counted)
+        return cls(total)
+
+    @property
+    def total(self) -> int:
+        """All completions."""
+        return sum(self.counted.values())
+
+    @property
+    def unanswered(self) -> int:
+        """Those with nothing where the answer is read."""
+        return sum(self._unanswered.values())
+
+    @property
+    def undecided(self) -> int:
+        """Those that are neither right nor wrong."""
+        return sum(self._undecided.values())
+
+    @property
+    def cut(self) -> int:
+        """Those that met the length limit."""
+        return sum(n for (*_, end), n in self.counted.items() if end)
+
+    @property
+    def ends(self) -> int:
+        """Those of which it is known how they ended."""
+        return sum(n for (*_, end), n in self.counted.items() if end is not None)
+
+    @property
+    def cut_frac(self) -> float | None:
+        """Of those of which it is known; None where it is known of none."""
+        return self.cut / self.ends if self.ends else None
+
+    def metrics(self) -> dict[str, float]:
+        """The two fractions that are metrics of training; `completions/unfinished_frac` is the engines' own."""
+        total = max(self.total, 1)
+        return {"verifier/no_answer_frac": self.unanswered / total, "verifier/undecided_frac": self.undecided / total}
+
+    def fractions(self) -> dict[str, float | None]:
+        """All three, for tables."""
+        found = self.metrics()
+        return {
+            "no_answer_frac": found["verifier/no_answer_frac"],
+            "cut_frac": self.cut_frac,
+            "undecided_frac": found["verifier/undecided_frac"],
+        }
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What is above a half: of `UNDECIDED`, `CUT`, `NO_ANSWER`."""
+        parts = {UNDECIDED: (self.undecided, self.total), CUT: (self.cut, self.ends), NO_ANSWER: (self.unanswered, self.total)}
+        return tuple(kind for kind, (many, of) in parts.items() if many > HALF * of)
+
+    def often(self, kind: str) -> str:
+        """The most frequent reasons of `NO_ANSWER` or `UNDECIDED`, in brackets; "" where there are none, or only that one word."""
+        found = self._undecided if kind == UNDECIDED else self._unanswered
+        return f" ({_most(found)})" if set(found) - {kind} else ""
+
+    def problems(
+        self,
+        *,
+        place: str = "",
+        found: Callable[[], Elsewhere | None] = lambda: None,
+        limit: str = "max_new_tokens",
+        kinds: Sequence[str] | None = None,
+    ) -> list[tuple[str, str]]:
+        """A sentence for each fraction above a half. place: where answers are read, in words; found: looks at other places, and is
+        called where a sentence needs it; limit: the setting of the length limit; kinds: those wanted, default `kinds`."""
+        sentences = {
+            UNDECIDED: self._about_undecided,
+            CUT: lambda: self._about_cut(limit),
+            NO_ANSWER: lambda: self._about_none(place, found),
+        }
+        return [(kind, sentences[kind]()) for kind in (self.kinds if kinds is None else kinds)]
+
+    # ---- sentences
+
+    def _about_undecided(self) -> str:
+        return (
+            f"{_of(self.undecided, self.total)} completions are undecided and earn 0 ({_most(self._undecided)}). {UNJUDGED}"
+        )
+
+    def _about_cut(self, limit: str) -> str:
+        return f"{_of(self.cut, self.ends)} completions were cut at the length limit, before they ended: raise {limit}"
+
+    def _about_none(self, place: str, found: Callable[[], Elsewhere | None]) -> str:
+        at_place = set(self._unanswered) <= {"no answer", "answer cut off"}
+        named = f"no answer {place}".rstrip() if at_place else f"no answer ({_most(self._unanswered)})"
+        said = f"{named} in {_of(self.unanswered, self.total)} completions, so these earn 0"
+        cut = sum(n for (*said, end), n in self.counted.items() if end and Verdict(*said).unanswered)
+        said += f" ({cut:,} of them were cut at the length limit)" * bool(cut)
+        there = found()
+        if there is not None:
+            return f"{said}; {there.words(place)}"
+        return said if cut > HALF * self.unanswered else f"{said}. {_LEARN}"
+
+    @property
+    def _unanswered(self) -> Counter[str]:
+        return self._by_reason(lambda label, reason: Verdict(label, reason).unanswered)
+
+    @property
+    def _undecided(self) -> Counter[str]:
+        return self._by_reason(lambda label, reason: label == "undecided")
+
+    def _by_reason(self, wanted: Callable[[str, str], bool]) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for (label, reason, _), n in self.counted.items():
+            if wanted(label, reason):
+                found[reason] += n
+        return found
+
+
+_LEARN = (
+    "Read some completions; then ask for that format in the prompt (prompt: of task or data), or train the policy on it first "
+    "(sage-rlvr sft)"
+)
+
+
+def _of(some: int, all_of: int) -> str:
+    return f"{some:,} of {all_of:,}"
+
+
+def _most(reasons: Counter[str]) -> str:
+    often = sorted(reasons, key=lambda reason: (-reasons[reason], reason))[:SHOWN]
+    return ", ".join(f"{reason}: {reasons[reason]:,}" for reason in often)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# other places
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """What `looked` texts without an answer have at the place where most have a right one; `right` is None without golds."""
+
+    looked: int
+    answer_in: str
+    tag: str
+    answers: int
+    right: int | None
+
+    def words(self, place: str = "") -> str:
+        """What was found there, and the next step."""
+        where = place_in_words(self.answer_in, self.tag)
+        said = f"of {self.looked:,} such texts {self.answers:,} have one {where}"
+        ask = f"ask for it {place}" if place else "ask for it at the place that is read"
+        if self.right == 0:
+            return f"{said}, none of them right. {_LEARN}"
+        said += " (not judged there)" if self.right is None else f", {self.right:,} of them right"
+        read = f"answer_in: {self.answer_in}" + (f", tag: {self.tag}" if self.answer_in == "tag" else "")
+        forms = {"boxed": "boxed", "tag": "sage" if self.tag == "SOLUTION" else "as_is"}  # a format requests the place that is read
+        read += f", with prompt: {forms[self.answer_in]}" if self.answer_in in forms else ""
+        keys = "keys of task or data in a recipe; MathReward(answer_in=...)"
+        return f"{said}: set {read} ({keys}), or {ask}"
+
+
+def elsewhere(texts: Sequence[str], judge: Judge | None = None) -> Elsewhere | None:
+    """Where the first `LOOKED` of these texts have an answer; None where they have none at any place.
+
+    texts: of whole completions without an answer at their own place, which therefore never is the result. judge: gives the
+    verdicts at another place; None without golds.
+    """
+    texts = texts[:LOOKED]
+    found = []
+    for answer_in, tag in PLACES:
+        reading = {"answer_in": answer_in, "tag": tag or "SOLUTION", "closed": True}
+        have = [i for i, text in enumerate(texts) if bare(extract(text, **reading)[0] or "")]
+        if have:
+            right = None if judge is None else sum(one.right for one in judge(have, reading))
+            found.append(Elsewhere(looked=len(texts), answer_in=answer_in, tag=tag, answers=len(have), right=right))
+    return max(found, key=lambda one: (one.right or 0, one.answers), default=None)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# during training
+
+
+def warned(kind: str, step: int, message: str) -> None:
+    """A UserWarning only, where there is no run directory to keep it."""
+    warnings.warn(message, UserWarning, stacklevel=4)
+
+
+@dataclass
+class ReasonWatch:
+    """Warns at the first step at which more than half of the completions are undecided, cut or without an answer, once of a kind.
+
+    tell: see `Tell`. ends: tokens that end a completion, where the watch has to know. limit: the setting of the length limit.
+    """
+
+    tell: Tell = warned
+    ends: tuple[int, ...] = ()
+    limit: str = "rollout.max_new_tokens"
+    said: set[str] = field(default_factory=set)
+
+    def see(
+        self, step: int, reasons: Reasons, place: str = "", found: Callable[[], Elsewhere | None] = lambda: None
+    ) -> None:
+        """The completions of step `step`, from 0."""
+        kinds = [kind for kind in reasons.kinds if kind not in self.said]
+        self.said.update(kinds)
+        for kind, sentence in reasons.problems(place=place, found=found, limit=self.limit, kinds=kinds):
+            self.tell(kind, step, f"step {step}: {sentence}")
+
+
+_WATCH: ContextVar[ReasonWatch] = ContextVar("watch")
+_PROCESS = ReasonWatch(limit="max_completion_length")  # of trainers that set none, as a plain GRPOTrainer
+
+
+@contextmanager
+def watching(watch: ReasonWatch) -> Iterator[None]:
+    """Rewards that are computed in here show their verdicts to this watch; elsewhere to one of the process."""
+    token = _WATCH.set(watch)
+    try:
+        yield
+    finally:
+        _WATCH.reset(token)
+
+
+def watch_here() -> ReasonWatch:
+    """The watch of this context."""
+    return _WATCH.get(_PROCESS)
+
+
+__all__ = [
+    "CUT", "NO_ANSWER", "UNDECIDED", "Elsewhere", "ReasonWatch", "Reasons", "elsewhere", "place_in_words", "warned", "watch_here",
+    "watching",
+]  # fmt: skip
