@@ -55,13 +55,7 @@ def start(
     facts, work = _WORK[kind](config, directory, policy, say)
     if config.engine.name == "trl" and os.environ.get("RANK", "0") != "0":  # torchrun, accelerate launch
         return Started(*work(None, Silent(), _unheard))
-<<<<<<< HEAD
     progress: Reporter = Silent() if quiet else Terminal(directory.name if kind == "train" else kind, say=say)
-=======
-    progress: Reporter = Silent() if quiet else Terminal(directory.name if kind == "train" else kind)
-    if kind == "train" and not quiet:
-        say(config.objective)
->>>>>>> main
     with closing(progress), RunDir.open(directory, dump(config), kind=kind, fork=fork, data=facts()) as run:
         steps, total = work(run, progress, _unheard if quiet else say)
         if steps >= total:

@@ -52,14 +52,10 @@ class Audit(Command):
         found = []
         own_pairs = self.tasks[0] == PAIRS and len(self.tasks) > 1
         for name in self.tasks[1:] if own_pairs else self.tasks:
-<<<<<<< HEAD
             if name.endswith((".yaml", ".yml")) and (prompt := _prompt_of(name)):
                 session.say(prompt)
-            found.append(self._pairs(name) if own_pairs else self._task(name))
-=======
             with reporting(session.note, f"audit: checking the verifier on {name}"):
                 found.append(self._pairs(name) if own_pairs else self._task(name))
->>>>>>> main
             session.say(*lines_of(found[-1], self.rows))
         if self.out is not None:
             given = {

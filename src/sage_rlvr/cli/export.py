@@ -37,15 +37,9 @@ class ExportVerl(Command):
     """Export even if the verifier fails the audit."""
 
     def execute(self, session: Session) -> int:
-<<<<<<< HEAD
-        from sage_rlvr.audit import audit, lines_of
-        from sage_rlvr.training.verl.arguments import REWARD, chat_words, command, written
-        from sage_rlvr.training.verl.problems import ECHO, SPLITS, Named, export
-=======
         from sage_rlvr.tasks.base import limit_of
         from sage_rlvr.training.verl.arguments import command, words_of_export
         from sage_rlvr.training.verl.problems import SPLITS, Named, chosen, export
->>>>>>> main
 
         named = Named.of(self.task, self.template)
         task = named.task()
@@ -57,7 +51,11 @@ class ExportVerl(Command):
         if model == UNKNOWN:
             session.note(f"in the command below replace {UNKNOWN} by your model, or name it: --model NAME")
         limit = min(limit_of(task), 1024)
-        session.say(command(words_of_export(self.out.absolute(), counts, model, template=template, longest=longest, limit=limit)))
+        options = (named.config or {}).get("chat_template_kwargs", {})
+        words = words_of_export(
+            self.out.absolute(), counts, model, template=template, longest=longest, limit=limit, options=options
+        )
+        session.say(command(words))
         return 0
 
     def _put(self, named: Any, task: Any, problems: list[Any]) -> tuple[str, bool, str | None, int]:
@@ -73,7 +71,9 @@ class ExportVerl(Command):
         if model is None:
             talks = not self.plain and hasattr(task, "messages")
             return UNKNOWN, talks, None if talks else ECHO, 1024
-        return str(embedded_policy()) if model == EMBEDDED else model, *asked(task, load_tokens(model), problems, self.plain)
+        return str(embedded_policy()) if model == EMBEDDED else model, *asked(
+            task, load_tokens(model), problems, self.plain, (named.config or {}).get("chat_template_kwargs", {})
+        )
 
     def _audit(self, task: Any, session: Session) -> None:
         """Print the audit. ConfigError if the verifier fails it."""
@@ -86,14 +86,6 @@ class ExportVerl(Command):
                 f"{self.task}: its verifier fails the audit above, so training would optimize a wrong reward; fix the rows, or "
                 f"export anyway: {suggest('export', 'verl', self.task, '--out', self.out, '--unaudited')}"
             )
-<<<<<<< HEAD
-        counts = export(named, self.out, talks=talks, take=self.take, say=session.note)
-        session.note(*(f"{count:,} {split} problems: {self.out / SPLITS[split]}" for split, count in counts.items() if count))
-        fields = {"data.train_files": str(self.out / SPLITS["train"]), **REWARD, "+sage.task": str(self.out)}
-        fields |= {} if talks else {"actor_rollout_ref.model.custom_chat_template": ECHO}
-        fields |= chat_words((named.config or {}).get("chat_template_kwargs", {}))
-        session.say(command([f"{key}={written(value)}" for key, value in fields.items()]))
-=======
 
 
 @dataclass(frozen=True)
@@ -143,5 +135,4 @@ class Push(Command):
         from sage_rlvr.api.push import push
 
         session.say(push(self.run, self.repo, private=self.private))
->>>>>>> main
         return 0

@@ -179,15 +179,10 @@ def sample_into_store(
     decoding, drawing = run.decoding(task), _lacks(run, task)
     if drawing:
         ready(task.task, say, run.split)
-<<<<<<< HEAD
-    model, tokens = _policy(run) if drawing else (None, load_tokens(run.model))
-    prompts, template_hash = prompts_of(task, tokens, run.chat_template, run.options)
-=======
     loaded = "policy" if drawing else "tokenizer"
     with reporting(progress, f"{run.policy}: loading the {loaded}, rendering {len(task.problems)} prompts"):
         model, tokens = _policy(run) if drawing else (None, load_tokens(run.model))
-        prompts, template_hash = prompts_of(task, tokens, run.chat_template)
->>>>>>> main
+        prompts, template_hash = prompts_of(task, tokens, run.chat_template, run.options)
     if model is not None:
         check_window(prompts, model, decoding.max_new_tokens)
     guide = None if run.guide is None else guide_of(run.guide)

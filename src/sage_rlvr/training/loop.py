@@ -35,11 +35,8 @@ from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.buffer import Memory, fill, numbered, stored
 from sage_rlvr.training.groups import Rows
-<<<<<<< HEAD
-from sage_rlvr.training.opening import after_first_step, announce, decoded, of_optimizer, setting_of
-=======
 from sage_rlvr.training.model_card import facts_of, render
->>>>>>> main
+from sage_rlvr.training.opening import after_first_step, announce, decoded, of_optimizer, setting_of
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.problems import training_problems, unkeyed, unverified
 from sage_rlvr.training.reference import (
@@ -319,7 +316,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     if begin < config.steps:
         first = decoded(loop.tokens.tokenizer, loop.ask(loop.problems[0]).ids)
         setting = setting_of(loop.policy, **of_optimizer(config.optimizer))
-        announce(progress.note, setting, objective=loop.method.describe(), prompt=first, begin=begin, tell=run.warn)
+        announce(progress.note, setting, objective=config.objective, prompt=first, begin=begin, tell=run.warn)
 
     def take(step: int) -> dict[str, float]:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from sage_rlvr.core.describe import anchor_lines
+from sage_rlvr.core.describe import anchor_lines, described_on_engine
 from sage_rlvr.training.opening import Setting, announce, decoded, idle, setting_of
 
 SCRIPT = {"threads_by": "torch.set_num_threads", "lr_by": "learning_rate", "device_by": "use_cpu=False, accelerate launch"}
@@ -60,7 +60,7 @@ def setting_on_trl(model: Any, args: Any, accelerator: Any, changed_in: dict[str
 def objective(trainer: Any) -> str:
     """The method's description; with a guide on TRL's own loss the KL term that the guide shapes."""
     if trainer.method is not None:
-        return str(trainer.method.describe())
+        return described_on_engine(trainer.method)
     args = trainer.args
     loss = f"TRL's loss: loss_type {args.loss_type}, scale_rewards {args.scale_rewards}, beta {args.beta:g}"
     if trainer.anchor is None:

@@ -47,11 +47,7 @@ from sage_rlvr.training.trl.callbacks import (
     step_of,
 )
 from sage_rlvr.training.trl.episodes import episodes_of
-<<<<<<< HEAD
-from sage_rlvr.training.trl.model_card import facts, render, truncated
 from sage_rlvr.training.trl.opening import RECIPE
-=======
->>>>>>> main
 from sage_rlvr.training.trl.trainer import SageTrainer
 from sage_rlvr.verifiers.rewards import MathReward
 

@@ -31,11 +31,8 @@ from sage_rlvr.core.method import NO_SIGNAL, Method, has_signal
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.reading import read_json
-<<<<<<< HEAD
-from sage_rlvr.training.opening import after_first_step
-=======
 from sage_rlvr.training.model_card import facts, render
->>>>>>> main
+from sage_rlvr.training.opening import after_first_step
 from sage_rlvr.training.reference import REFERENCE_STEP
 from sage_rlvr.training.trl.batch import (
     ROLLOUT_ONLY,
@@ -57,11 +54,7 @@ from sage_rlvr.training.trl.batch import (
 from sage_rlvr.training.trl.callbacks import NAMES, leave_gloo, our_names
 from sage_rlvr.training.trl.checks import admitted_anchor, check_data, check_engine, check_keywords, check_kinds
 from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
-<<<<<<< HEAD
-from sage_rlvr.training.trl.model_card import facts, render
 from sage_rlvr.training.trl.opening import SCRIPT, open_training, to_stderr
-=======
->>>>>>> main
 from sage_rlvr.training.trl.reference_model import Reference, check_start, chosen_reference
 from sage_rlvr.training.trl.reward_source import ReferenceAnswer, initial_of, pay, reference_answer_of
 from sage_rlvr.training.trl.state import EARLIER, check_objective, restore_parts, restore_reference, save_state

@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from math import gcd
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sage_rlvr.config import TrainConfig, dump
@@ -139,10 +140,17 @@ def verl_words(config: TrainConfig, folder: Path, *, template: str | None, longe
 
 
 def words_of_export(
-    folder: Path, counts: Mapping[str, int], model: str, *, template: str | None, longest: int, limit: int
+    folder: Path,
+    counts: Mapping[str, int],
+    model: str,
+    *,
+    template: str | None,
+    longest: int,
+    limit: int,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[str]:
     """The words of a first run on an exported task, by GRPO on one GPU. counts: rows by split; longest, limit: tokens of the
-    longest prompt, and of a completion at most."""
+    longest prompt, and of a completion at most; options: chat_template_kwargs."""
     batch, rows = min(64, counts["train"]), 8
     validated = counts.get("validation")
     fields = {
@@ -152,6 +160,7 @@ def words_of_export(
         "data.train_batch_size": batch,
         "data.max_prompt_length": longest,
         "data.max_response_length": limit,
+        **chat_words(options),
         f"{MODEL}.path": model,
         **({} if template is None else {f"{MODEL}.custom_chat_template": template}),
         f"{ROLLOUT}.name": "vllm",
@@ -327,11 +336,6 @@ def command(words: list[str]) -> str:
 
 
 __all__ = [
-<<<<<<< HEAD
-    *("MICRO", "OWNED", "REWARD", "bare_arguments", "chat_words", "command"),
-    *("flattened", "notes", "rows_per_gpu", "verl_words", "written"),
-=======
-    *("MICRO", "OWNED", "REWARD", "bare_arguments", "command", "flattened", "notes", "rows_per_gpu", "verl_words"),
-    *("words_of_export", "written"),
->>>>>>> main
+    *("CHAT", "MICRO", "OWNED", "REWARD", "bare_arguments", "chat_words", "command", "flattened", "notes", "rows_per_gpu"),
+    *("verl_words", "words_of_export", "written"),
 ]

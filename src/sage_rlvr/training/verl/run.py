@@ -25,6 +25,7 @@ from sage_rlvr.errors import CheckpointError, ConfigError, SageError, TrainingDi
 from sage_rlvr.models.folders import vocabulary_of
 from sage_rlvr.models.policy import Asking, load_tokens
 from sage_rlvr.runs import RunDir, StopFlag
+from sage_rlvr.tasks.chat import NO_OPTIONS, Options
 from sage_rlvr.training.opening import after_first_step, announce, decoded
 from sage_rlvr.training.problems import training_problems, unverified
 from sage_rlvr.training.state import check_replaceable
@@ -55,20 +56,15 @@ def train(
     out, folder = run.path / "policy", (run.path / FOLDER).absolute()
     check_replaceable(out)
     check_installed(config.report_to)
-<<<<<<< HEAD
     words, prompt = prepare(config, folder, say)
-    begin = steps_done(folder)
-=======
-    words = prepare(config, folder, say)
     begin = steps_done(folder / "checkpoints")
->>>>>>> main
     run.truncate_metrics(begin)
     if said := unverified(config.method):
         run.warn("reward source", begin, said)
     for line in notes(config):
         say(f"note: {line}")
     if begin < config.steps:
-        setting, objective = setting_of_recipe(config), config.method.describe()
+        setting, objective = setting_of_recipe(config), config.objective
         announce(progress.note, setting, objective=objective, prompt=prompt, begin=begin, tell=run.warn)
     progress.start(total=config.steps, done=begin)
     reached = begin if begin >= config.steps else follow(words, folder, begin, run, progress, config.method.anchor)
@@ -84,26 +80,21 @@ def prepare(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> tu
     check_vocabulary(config.method, vocabulary_of(config.model))
     task, problems = training_problems(config, say)
     tokens = load_tokens(config.model)
-<<<<<<< HEAD
-    own = tokens.tokenizer.chat_template
-    asking = Asking.of(task, tokens, options=config.chat_template_kwargs)
-    asked = [asking(problem).ids for problem in problems]
-    named, talks = Named(config=dump(config)), asking.form is not None
-    export(named, folder / "problems", talks=talks, say=lambda line: None, splits=("train",))
-    template = plain_template(tokens) if asking.form is None else None if own else asking.form.chat_template
-    return verl_words(config, folder, template=template, longest=max(map(len, asked))), decoded(tokens.tokenizer, asked[0])
-=======
-    talks, template, longest = asked(task, tokens, problems)
+    options = config.chat_template_kwargs
+    talks, template, longest = asked(task, tokens, problems, options=options)
     export(Named(config=dump(config)), folder / "problems", {"train": problems}, talks=talks)
-    return verl_words(config, folder, template=template, longest=longest)
->>>>>>> main
+    first = decoded(tokens.tokenizer, Asking.of(task, tokens, options=options)(problems[0]).ids)
+    return verl_words(config, folder, template=template, longest=longest), first
 
 
-def asked(task: Any, tokens: Any, problems: Sequence[Any], plain: bool = False) -> tuple[bool, str | None, int]:
+def asked(
+    task: Any, tokens: Any, problems: Sequence[Any], plain: bool = False, options: Options = NO_OPTIONS
+) -> tuple[bool, str | None, int]:
     """How verl puts a task's problems to a policy: whether in messages, a chat template in place of the tokenizer's, and the tokens
-    of the longest prompt. plain: as plain text even if it has messages."""
+    of the longest prompt. plain: as plain text even if it has messages.
+    options: chat_template_kwargs."""
     own = tokens.tokenizer.chat_template
-    asking = Asking(task, tokens, None) if plain else Asking.of(task, tokens)
+    asking = Asking(task, tokens, None) if plain else Asking.of(task, tokens, options=options)
     longest = max(len(asking(problem).ids) for problem in problems)
     template = plain_template(tokens) if asking.form is None else None if own else asking.form.chat_template
     return asking.form is not None, template, longest
@@ -114,17 +105,7 @@ def plain_template(tokens: Any) -> str:
     return ("{{ bos_token }}" if tokens.opening else "") + ECHO
 
 
-<<<<<<< HEAD
-def steps_done(folder: Path) -> int:
-    """The steps of verl's newest checkpoint; 0 without one."""
-    latest = folder / "checkpoints" / LATEST
-    return int(latest.read_text()) if latest.is_file() else 0
-
-
 def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: Any, anchor: Anchor | None = None) -> int:
-=======
-def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: Any) -> int:
->>>>>>> main
     """Run verl to its end, a row of metrics.jsonl for each of its own. Returns the steps of its newest checkpoint.
 
     ConfigError with verl's refusal, TrainingDiverged if a gradient was not finite, CheckpointError with the place of its
@@ -144,20 +125,12 @@ def follow(words: list[str], folder: Path, begin: int, run: RunDir, progress: An
         try:
             while verl.poll() is None and not stopped:
                 time.sleep(TICK)
-<<<<<<< HEAD
-                read = take(rows, read, run, progress, anchor)
+                read, seen = take(rows, read, run, progress, anchor), heard(said, seen, run)
                 stopped = bool(stop)
         finally:
             end(verl)
     take(rows, read, run, progress, anchor)
-=======
-                read, seen = take(rows, read, run, progress), heard(said, seen, run)
-                stopped = bool(stop)
-        finally:
-            end(verl)
-    take(rows, read, run, progress)
     heard(said, seen, run)
->>>>>>> main
     if verl.returncode and not stopped:
         raise failed(said)
     return steps_done(folder / "checkpoints")
