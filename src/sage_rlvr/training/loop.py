@@ -316,7 +316,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     if begin < config.steps:
         first = decoded(loop.tokens.tokenizer, loop.ask(loop.problems[0]).ids)
         setting = setting_of(loop.policy, **of_optimizer(config.optimizer))
-        announce(progress.note, setting, objective=loop.method.describe(), prompt=first, begin=begin, tell=run.warn)
+        announce(progress.note, setting, objective=config.objective, prompt=first, begin=begin, tell=run.warn)
 
     def take(step: int) -> dict[str, float]:
         try:

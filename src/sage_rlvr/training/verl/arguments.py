@@ -330,6 +330,6 @@ def command(words: list[str]) -> str:
 
 
 __all__ = [
-    *("MICRO", "OWNED", "REWARD", "bare_arguments", "chat_words", "command"),
+    *("MICRO", "OWNED", "REWARD", "bare_arguments", "chat_words", "command", "CHAT"),
     *("flattened", "notes", "rows_per_gpu", "verl_words", "words_of_export", "written"),
 ]
