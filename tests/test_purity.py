@@ -45,8 +45,8 @@ LAYERS: dict[str, set[str]] = {
         *("config", "core", "methods", "models", "paths", "plugins", "reading", "recipes", "runs", "tasks", "verifiers", "errors"),
     },
     "evaluation": {
-        *("config", "core", "methods", "models", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
-        *("plugins", "reading", "errors"),
+        *("config", "core", "methods", "models", "progress", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
+        *("plugins", "reading", "text", "errors"),
     },
     "audit": {"tasks", "text", "verifiers", "stats", "errors"},
     "results": {"config", "evaluation", "extras", "models", "reading", "runs", "stats", "tasks", "text", "errors"},

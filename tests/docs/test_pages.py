@@ -87,7 +87,7 @@ def words_of(page: Path) -> int:
 def test_the_docs_are_short():
     assert 600 <= words_of(ROOT / "README.md") <= 900
     assert words_of(DOCS / "contributing.md") <= 800
-    assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 45
+    assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 60
     pages = {page.name: words_of(page) for page in PAGES}
     assert sum(map(words_of, PAGES)) <= 30_000, pages
 

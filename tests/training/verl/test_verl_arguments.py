@@ -350,7 +350,8 @@ def test_what_is_refused_comes_before_the_audit(tmp_path: Path, capsys: pytest.C
 
 
 def test_an_export_without_validation_problems_validates_nothing(tmp_path: Path):
-    found = words_of_export(tmp_path, {"train": 100, "validation": 0}, "m", run.Prompts(True, None, longest=9), limit=32, options={})
+    prompts = run.Prompts(True, None, longest=9)
+    found = words_of_export(tmp_path, {"train": 100, "validation": 0}, "m", prompts, limit=32, options={})
     assert f"data.val_files={tmp_path}/train.parquet" in found and "trainer.val_before_train=false" in found
     assert "data.train_batch_size=64" in found and not any("custom_chat_template" in word for word in found)
 
