@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tyro
@@ -23,7 +22,7 @@ class Doctor(Command):
     RECIPE and --model read only the model's config.json (downloaded if needed) and count: parameters, bytes by kind of
     tensor, tokens to sample, operations of a step for each number of --gpus. Nothing is timed, and no weights are downloaded."""
 
-    recipe: tyro.conf.Positional[Path | None] = None
+    recipe: tyro.conf.Positional[str | None] = None
     """An RL recipe or a method: a file or a name."""
     model: str | None = None
     """A model folder or Hub id, instead of the recipe's model."""

@@ -126,6 +126,7 @@ class Shaping(Trainer):  # type: ignore[misc]
         note(self.sage_objective.words)
 
     def on_train_begin(self) -> None:
+        """verl's hook, once its workers hold the model and before step 1: print the setting and the first prompt."""
         open_training(self, lambda key: OmegaConf.select(self.config, key))
         super().on_train_begin()
 
