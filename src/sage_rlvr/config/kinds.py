@@ -55,8 +55,10 @@ def read_recipe(
     for key, text in edits:
         tree = override(tree, key, text)
     if found.file.parent.name == ROWS and "model" not in tree:
+        own = tree.get("task")
+        rows = own.get("file") or own.get("dataset") if isinstance(own, dict) else None
         raise ConfigError(
-            f"--task {task or recipe}: set the model to train, --model FOLDER or --model HUB_ID; the shipped policy's vocabulary "
+            f"{rows or recipe}: set the model to train, --model FOLDER or --model HUB_ID; the shipped policy's vocabulary "
             "covers only Countdown"
         )
     if "arms" in tree:

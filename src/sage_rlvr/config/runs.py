@@ -34,7 +34,8 @@ def _check_run(config: TrainConfig | SftConfig | OfflineConfig, per_step: int = 
     require(config.seed < 2**63, "seed", config.seed, "must be below 2**63")
     warmup = config.optimizer.warmup_steps
     updates = config.steps * per_step
-    require(warmup < updates, "optimizer.warmup_steps", warmup, f"must be below the run's {updates} optimizer steps")
+    short = f"must be below the run's {updates} optimizer steps; for a short trial set it to 0"
+    require(warmup < updates, "optimizer.warmup_steps", warmup, short)
 
 
 @dataclass(frozen=True, kw_only=True)
