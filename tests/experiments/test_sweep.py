@@ -53,7 +53,7 @@ def test_it_makes_what_is_missing_and_only_that(
     assert [cell["status"] for cell in facts["runs"]] == ["evaluated"] * 6 and facts["base_evaluated"] == [""]
     assert {arm["name"]: arm["no_kl"] for arm in facts["arms"]}["branch"] == "grpo_no_kl"
     found = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    assert len(load_probabilities(out)) == 7  # of the base and six runs
+    assert len(load_probabilities(out)) == 8  # of the base, six runs and the uniform guesser
     record = load_record(out / "evaluations" / "grpo-s1.npz")
     p = np.array([math.fsum(np.exp(row)) for row in record.logps[1.0]])
     assert found["arms"]["grpo"]["pass_by_seed"]["1"]["8"] == pytest.approx(np.mean(1 - (1 - p) ** 8))

@@ -147,7 +147,7 @@ def test_a_reward_that_hangs_is_undecided(made: Any) -> None:
 def test_rewards_that_are_not_there_are_refused_at_once(made: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="defines no 'scor'; did you mean 'score'"):
         made("scor")
-    with pytest.raises(ConfigError, match=r"there is no file .*rewards\.py; did you mean my_rewards\.py"):
+    with pytest.raises(ConfigError, match=r"there is no file rewards\.py in .*did you mean my_rewards\.py"):
         RewardTask("my.jsonl", str(tmp_path / "rewards.py:score"))
     with pytest.raises(ConfigError, match="or the name of a verifier: math, exact"):
         RewardTask("my.jsonl", "exakt")

@@ -30,9 +30,9 @@ def named(name: str | None) -> torch.device:
     return PAPER if name == "cuda" else torch.device("cpu")
 
 
-def saved_from_cpu(model: Any, tokenizer: Any, out: Path) -> None:
+def saved_from_cpu(model: Any, tokenizer: Any, out: Path, card: str) -> None:
     """`save_policy` of a model whose memory can be read: transformers finds tied tensors by their address."""
-    save_policy(model.to("cpu"), tokenizer, out)
+    save_policy(model.to("cpu"), tokenizer, out, card)
 
 
 devices.device_of = policy.device_of = named
