@@ -54,6 +54,7 @@ def golden_inputs(trainer: Any) -> dict[str, Any]:
         "advantages": torch.tensor([1.2, -0.7, -0.5, 0.0, 2.0, -2.0]),
         "num_items_in_batch": mask.sum(),
         "sage_row_ids": torch.arange(6),
+        "sage_signal": torch.ones(6, dtype=torch.bool),
     }
     with torch.no_grad():
         logps, _ = forward(trainer.model, inputs, trainer.args.temperature)
