@@ -181,7 +181,8 @@ def of_reward(said: Verdict) -> Verdict:
     """What `judge` of tasks/jsonl.py means: "right" has the number for a reason, "wrong" what the function did wrong."""
     if said.label == "wrong":
         raise RuntimeError(said.reason)
-    return said if said.label == "undecided" else Verdict("right" if float(said.reason) > 0 else "wrong", said.reason)
+    number = said.reason.partition(" ")[0]  # behind it the reason of a `Verdict`
+    return said if said.label == "undecided" else Verdict("right" if float(number) > 0 else "wrong", said.reason)
 
 
 def countdown(count: int, seed: int) -> dict[str, Any]:

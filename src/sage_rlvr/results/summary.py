@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
         found |= {"baselines": [asdict(one) for one in design.baselines], "oracle": design.oracle, "room": _room(results)}
         found |= {"discarded": list(design.discarded)} if design.discarded else {}
     found["evaluate"] = facts.get("evaluate") or _evaluated(results)
-    found |= {"policy": _policy(results), "created": max((run.created for run in results.runs.values()), default="")}
+    found |= {"policy": _policy(results), "created": max((run.created[:10] for run in results.runs.values()), default="")}
     found["base"] = None if base is None else _base(results, base)
     found["arms"] = {arm.key: _arm(results, arm) for arm in arms if arm.name != base}
     found |= {"curves": _curves(results), "sampled": _sampled(results)}
@@ -85,7 +86,18 @@ def _evaluated(results: Results) -> dict[str, Any]:
 def _policy(results: Results) -> dict[str, Any] | None:
     """Model and number of parameters of the base, else of any policy of the main task; None without an exact record."""
     records = [results.exact(results.home).record] if results.home else [r for (*_, task), r in results.records.items() if not task]
-    return {name: records[0].meta.get(name) for name in ("model", "parameters")} if records else None
+    if not records:
+        return None
+    model = records[0].meta.get("model")
+    return {"model": model and _without_place(model), "parameters": records[0].meta.get("parameters")}
+
+
+def _without_place(model: str) -> str:
+    """The name of a folder, of a run's `policy` the run's; a Hub id as it is. A summary is the same wherever its runs lie."""
+    path = Path(model)
+    if not path.is_absolute():
+        return model
+    return path.parent.name if path.name == "policy" else path.name
 
 
 def _passes(
