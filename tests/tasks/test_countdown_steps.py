@@ -89,6 +89,10 @@ def test_refusals() -> None:
         TASK.examples("dev", 0, 0, 1)
     with pytest.raises(ConfigError, match="max_number 0"):
         CountdownSteps(max_number=0)
+
+
+@pytest.mark.slow
+def test_a_world_with_too_few_problems_is_refused() -> None:
     with pytest.raises(DataError, match="ask for fewer or widen it"):
         CountdownSteps({2: 1.0}, max_number=2, max_target=4, train_problems=99).problems("train")
 
