@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
@@ -27,6 +29,8 @@ from sage_rlvr.audit.peers import ENVIRONMENT, lm_eval_verdicts
 from sage_rlvr.cli import app as cli
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks import SETS, TASKS
+from sage_rlvr.tasks.checks import Case
+from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.exact import verify_exact
 from sage_rlvr.verifiers.pool import shared
 
@@ -399,3 +403,14 @@ def test_the_published_tasks_reach_the_bar(name: str):
         assert named(found, "guess floor: 256 uniform guesses in 0..999").note.startswith(
             "1 - (1 - 1/1000)^256 = 0.226"
         )
+
+
+def test_other_places_are_looked_for_only_in_texts_without_an_answer() -> None:
+    pairs = [(SimpleNamespace(problem_id=str(i)), r"\boxed{5}" if i < 4 else "the number 7") for i in range(10)]
+
+    def judge(given: Any) -> list[Verdict]:
+        return [Verdict("wrong", "value" if "boxed" in text else "no answer") for _, text in given]
+
+    (check,) = Case("gold", pairs, place=r"in \boxed{}").checks(judge)
+    (sentence,) = check.failed
+    assert "of 6 such texts 6 have one as the last number" in sentence and "have one in" not in sentence

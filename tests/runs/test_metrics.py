@@ -64,6 +64,10 @@ def test_a_run_that_begins_without_a_living_group_says_so_at_once_and_what_moved
         with RunDir.open(tmp_path / f"{skip}{first}", {"updates": {"skip_without_signal": skip}}) as run:
             (said,) = dead_rows(run, 1.0, 0.0, runs.DEAD_STEPS, first=first, **more)
         assert ("no update was made" in said) is left_out and ("AdamW" in said) is not left_out
+    more["advantage/no_signal_frac"] = 0.0  # a loss term moved the policy
+    with RunDir.open(tmp_path / "term", {"updates": {"skip_without_signal": "always"}}) as run:
+        (said,) = dead_rows(run, 1.0, 0.0, runs.DEAD_STEPS, first=0, **more)
+    assert "no update" not in said and "only the KL" not in said
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

@@ -340,6 +340,7 @@ def store_rows(store: SampleStore, n: int | None = None) -> list[dict[str, Any]]
 def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
     """The policy, and a run's own task or the world it is given; the store's place where none was named."""
     from sage_rlvr.config import task_named
+    from sage_rlvr.config.tasks import recipe_of
     from sage_rlvr.evaluation.sampled_run import SampleRun
     from sage_rlvr.runs import is_run, read_record
     from sage_rlvr.tasks import with_worlds
@@ -356,6 +357,8 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
         policy = "base" if what == "embedded" else run.name
         model = str(run / "policy") if of_run else what
         _say_other_reward(settings, run if of_run else None, say)
+        if settings.max_new_tokens is None and str(settings.task).endswith((".yaml", ".yml")):
+            chosen = replace(chosen, max_new_tokens=recipe_of(str(settings.task)).rollout.max_new_tokens)
     if of_run and chosen.chat_template_kwargs is None and (options := read_record(run)["config"].get("chat_template_kwargs")):
         chosen = replace(chosen, chat_template_kwargs=json.dumps(options))  # a run is asked as it was trained
     home = run / "samples" if of_run else RUNS / "samples" / policy

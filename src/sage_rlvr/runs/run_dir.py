@@ -205,9 +205,10 @@ class RunDir:
         """What steps without a single advantage did, as the end of a sentence."""
         skip = self.facts["config"].get("updates", {}).get("skip_without_signal", "never")
         left_out = skip == "always" or (skip == "at_start" and self._dead == row["step"] + 1)
-        if left_out and "advantage/no_signal_frac" in row:  # not on verl
+        signal = 1 - row.get("advantage/no_signal_frac", 1.0)  # above 0 with a loss term or stored answers
+        if left_out and not signal and "advantage/no_signal_frac" in row:  # not a metric on verl
             return f", and no update was made (updates.skip_without_signal: {skip})"
-        if "kl/to_reference" not in row:
+        if "kl/to_reference" not in row or signal:
             return ""
         return (
             " and only the KL term acted, whose gradient AdamW scales up to steps of full size, however small it is "

@@ -74,8 +74,8 @@ def fit_tokenizer(
     else:
         tokenizer.chat_template = form.chat_template
         said.append(
-            f"the tokenizer's chat template ends a turn with {end or 'no special token'}, which is not an end token of this model "
-            f"a text; that of the format {form.name!r}, which ends with {tokenizer.eos_token!r}, takes its place"
+            f"the tokenizer's chat template ends a turn with {end or 'no special token'}, which does not end this model's texts; "
+            f"the template of the format {form.name!r}, which ends a turn with {tokenizer.eos_token!r}, takes its place"
         )
     check_options(tokenizer, options)
     return said

@@ -103,7 +103,7 @@ class Case:
         reasons = Reasons.of([verdict for _, verdict in said])
         counts = {"no answer": reasons.unanswered, "undecided": reasons.undecided}
         note = ", ".join(f"{many} {name}" for name, many in counts.items() if many)
-        asked = [text for _, text in self.pairs]
+        asked = [text for (_, text), (_, verdict) in zip(self.pairs, said, strict=True) if verdict.unanswered]
         failed = reasons.problems(place=self.place, found=lambda: elsewhere(asked, None))
         return [replace(found, note=note, failed=tuple(f"{self.name}: {sentence}" for _, sentence in failed))]
 

@@ -44,6 +44,20 @@ def run(kind: type, policy: Path, folder: Path, method: Any = GUIDED, layout: st
     return build(policy, arguments(folder, layout, **options), kind, method=method, **more)
 
 
+def last(completions: list[str], **_: object) -> list[float]:
+    """Only the last completion of a group is paid: all rows but one equal the group's first row."""
+    return [0.0] * (len(completions) - 1) + [1.0]
+
+
+def test_rows_that_equal_the_first_of_their_group_have_a_signal(tiny_policy: Path, tmp_path: Path) -> None:
+    method = dr_grpo(beta=0.0)
+    split = {"per_device_train_batch_size": 2, "num_generations": 8, "steps_per_generation": 4, "max_steps": 4}
+    options = {**grpo_config(method), **split}
+    trainer = build(tiny_policy, arguments(tmp_path, **options), Skipping, method=method, reward_funcs=last)
+    trainer.train()
+    assert [line[FRACTION] for line in trainer.state.log_history[:-1]] == [0.0] * 4
+
+
 @pytest.mark.parametrize("layout", ["plain", "accumulated", "moves: both"])
 @pytest.mark.parametrize("method", [GUIDED, sage(rloo(beta=0.3), Branch(threshold=0.1)), dr_grpo(beta=0.3)])
 def test_an_update_without_a_signal_is_counted_and_skipped(tiny_policy: Path, tmp_path: Path, method: Any, layout: str) -> None:

@@ -155,7 +155,10 @@ class SageTrainer(GRPOTrainer):
         logps, entropies = output.get("sage_logps"), output.get("sage_entropies")
         if self.anchor is not None and logps is not None:
             self._shape(output, logps, entropies)
-        varied = drawn.rewards - drawn.rewards[:, :1]  # TRL's own advantages of equal rewards are 0 up to rounding only
+        # A row has a signal where its group has two different rewards: TRL's own advantages of equal rewards are 0 up to rounding
+        # only, and the difference to one row of the group would be 0 for every row that happens to equal that one.
+        high, low = (drawn.rewards.nan_to_num(nan=end * torch.inf) for end in (-1, 1))
+        varied = ((high.amax(1, keepdim=True) > low.amin(1, keepdim=True)) & ~drawn.rewards.isnan()).float()
         output["sage_signal"] = has_signal(self.method, varied.flatten()[place : place + len(inputs)], counted(output))
         if self.method is not None:
             with_advantages(self.method, output, drawn, self)
