@@ -134,3 +134,26 @@ def test_a_generator_of_reasoning_gym_is_a_task_by_name(capsys: Capture) -> None
     said = told(capsys, "audit", "no_such_task")
     assert "reasoning_gym:NAME" in said
     assert "reasoning_gym:NAME" in told(capsys, "train", "grpo", "--task", "no_such_task")
+
+
+# ---- eval of rows of one's own
+
+GRADED = """model: embedded
+steps: 1
+task: {name: jsonl, file: rows.jsonl, reward: graded.py:score}
+rollout: {prompts_per_step: 1, group_size: 2, max_new_tokens: 5}
+method: {name: grpo, beta: 0.0}
+"""
+
+
+def test_eval_on_training_rows_says_so_and_the_base_gets_the_length_of_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text('{"prompt": "2 3 6="}\n')
+    Path("graded.py").write_text("def score(completion, row):\n    return float('*' in completion)\n")
+    Path("graded.yaml").write_text(GRADED)
+    assert call("train", "graded.yaml", "--run", "run", "--quiet") == 0 and call("eval", "run", "--samples", "2") == 0
+    assert "rows: the rows that this run was trained on" in capsys.readouterr().err
+    assert call("eval", "embedded", "--task", "graded.yaml", "--samples", "2") == 0
+    assert "of 5 tokens" in capsys.readouterr().out

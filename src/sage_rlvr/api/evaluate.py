@@ -352,6 +352,8 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
         form = getattr(getattr(own, "form", None), "name", "as_is")
         limit = settings.max_new_tokens or (None if target.task is None else target.limit)
         chosen = replace(chosen, task=own.name, template=form, max_new_tokens=limit)  # type: ignore[arg-type]
+        if of_run and _on_training_rows(own):
+            say(f"{own.name}: the rows that this run was trained on, since its task has no test_file; a claim needs other rows")
     else:
         of_run = is_run(run)
         policy = "base" if what == "embedded" else run.name
@@ -367,6 +369,16 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
         raise _either(settings.world, str(settings.task))
     store = chosen.store or home / chosen.store_name(asked)
     return SampleRun(**(vars(chosen) | {"store": store}), policy=policy, model=model, own=own)
+
+
+def _on_training_rows(task: Any) -> bool:
+    """Whether a task of a file of rows has no others to evaluate on."""
+    from sage_rlvr.tasks.jsonl import RewardTask
+    from sage_rlvr.tasks.math import MathTask
+
+    if isinstance(task, RewardTask):
+        return task.test_file is None
+    return isinstance(task, MathTask) and task.published is None and task.test is None
 
 
 def _say_other_reward(settings: EvalSettings, run: Path | None, say: Say) -> None:
