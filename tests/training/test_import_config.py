@@ -288,8 +288,9 @@ def test_variables_of_a_shell_are_filled_in(tmp_path: Path, monkeypatch: pytest.
     assert config.engine.args["trainer.nnodes"] == 1
     assert "gsm8k_train_path" not in findings and findings["data.train_files"].kind == "taken over"
     assert findings["data.val_files"].kind == "no counterpart" and "$LOST" in findings["data.val_files"].said
-    config, findings = verl(tmp_path, [*VERL, "data.train_files=$LOST"], ("steps", "3"))
-    assert findings["data.train_files"].kind == "no counterpart" and "$LOST" not in str(dump(config))
+    config, findings = verl(tmp_path, [*VERL, "data.train_files=$LOST", "data.val_files=there.parquet"], ("steps", "3"))
+    assert findings["data.train_files"].kind == findings["data.val_files"].kind == "no counterpart"
+    assert "$LOST" not in str(dump(config))
 
 
 def test_findings_name_the_keys_of_the_recipe(tmp_path: Path) -> None:

@@ -667,6 +667,8 @@ class _Verl(_Source):
 
     def _task(self) -> dict[str, Any] | None:
         rows, held = (self._file(f"data.{name}_files") for name in ("train", "val"))
+        if rows is None and held is not None:
+            self.lost["data.val_files"] = "task.test_file stands beside a task.file, which the recipe does not have"
         test = {"test_file": held} if held is not None and held != rows else {}
         return None if rows is None else {"name": "jsonl", "file": rows, "prompt": "as_is", **test}
 
