@@ -28,6 +28,7 @@ TRL = {  # GRPOConfig's defaults of TRL 1.16, of the fields that these tests lea
     **{"sync_ref_model": False, "ref_model_sync_steps": 512, "ref_model_mixup_alpha": 0.6, "top_p": 1.0, "bf16": None},
     "top_entropy_quantile": 1.0,
     **{"multi_objective_aggregation": "sum_then_normalize", "num_train_epochs": 3.0, "hub_token": None},
+    **{"save_strategy": "steps", "chat_template_kwargs": None, "warmup_ratio": None},
 }
 
 
@@ -188,6 +189,115 @@ def test_ppo_of_verl_is_not_silently_grpo(tmp_path: Path) -> None:
     _, findings = verl(tmp_path, [*words, "algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=True"])
     assert "trains with GroupNormalized" in findings["algorithm.adv_estimator"].said
     assert findings["algorithm.use_kl_in_reward"].kind == "no counterpart"
+
+
+VERL = ["actor_rollout_ref.model.path=owner/policy", "actor_rollout_ref.rollout.n=4"]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "actor_rollout_ref.actor.policy_loss.loss_mode=gspo",
+        "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum",
+        "actor_rollout_ref.rollout.top_p=0.9",
+        "actor_rollout_ref.rollout.top_k=50",
+        "algorithm.gamma=0.9",
+        "actor_rollout_ref.actor.clip_ratio=0.1",
+        "algorithm.rollout_correction.rollout_rs=token",
+        "actor_rollout_ref.rollout.response_length=7",
+    ],
+)
+def test_a_field_of_verl_that_the_recipe_does_not_have_is_not_taken_over(tmp_path: Path, word: str) -> None:
+    found = verl(tmp_path, [*VERL, word], ("steps", "3"))[1][word.partition("=")[0]]
+    assert found.kind == "no counterpart" and "this recipe trains with" in found.said
+
+
+def test_a_field_of_verl_that_the_recipe_has_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("policy").mkdir()
+    words = ["actor_rollout_ref.rollout.top_p=1.0", "algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc"]
+    _, findings = verl(tmp_path, ["actor_rollout_ref.model.path=./policy", VERL[1], *words], ("steps", "3"))
+    assert findings["actor_rollout_ref.rollout.top_p"].kind == findings["actor_rollout_ref.model.path"].kind == "taken over"
+    assert findings["algorithm.filter_groups.metric"].kind == "no counterpart"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("use_bias_correction_kl: true", "default"),  # TRL's default, which does nothing where beta is 0
+        ("use_bias_correction_kl: false", "no counterpart"),
+        ("sync_ref_model: true", "no counterpart"),
+        ("save_strategy: 'no'", "no counterpart"),
+        ("save_strategy: steps", "taken over"),
+        ("save_total_limit: null", "no counterpart"),
+        ("data_seed: 3", "no counterpart"),
+        ("lora_r: 3\nuse_peft: false", "no counterpart"),
+    ],
+)
+def test_a_field_of_trl_that_the_recipe_does_not_have_is_not_taken_over(tmp_path: Path, line: str, kind: str) -> None:
+    _, findings = trl(tmp_path, f"max_steps: 4\nbeta: 0.0\nmodel_name_or_path: owner/policy\n{line}\n")
+    assert findings[line.partition(":")[0]].kind == kind
+
+
+def test_an_edit_stands_over_the_file(tmp_path: Path) -> None:
+    text = "max_steps: 4\nmodel_name_or_path: owner/policy\n"
+    assert trl(tmp_path, text)[1]["model_name_or_path"].kind == "taken over"
+    _, findings = trl(tmp_path, text, ("model", "owner/other"))
+    assert "this recipe trains with 'owner/other'" in findings["model_name_or_path"].said
+
+
+def test_the_variables_of_the_chat_template_are_the_recipes(tmp_path: Path) -> None:
+    text = "max_steps: 4\nmodel_name_or_path: owner/policy\nchat_template_kwargs: {enable_thinking: false}\n"
+    config, findings = trl(tmp_path, text)
+    assert config.chat_template_kwargs == {"enable_thinking": False}
+    assert findings["chat_template_kwargs"].kind == "taken over"
+    key = "data.apply_chat_template_kwargs"
+    config, findings = verl(tmp_path, [*VERL, f"+{key}.enable_thinking=False", f"+{key}.style.tone=dry"], ("steps", "3"))
+    assert config.chat_template_kwargs == {"enable_thinking": False, "style": {"tone": "dry"}}
+    assert findings[f"{key}.enable_thinking"].kind == findings[f"{key}.style.tone"].kind == "taken over"
+
+
+def test_a_part_of_the_run_as_warm_up_counts_the_final_steps(tmp_path: Path) -> None:
+    text = "num_train_epochs: 2\nmodel_name_or_path: owner/policy\nwarmup_ratio: 0.1\nsteps_per_generation: 2\n"
+    config, findings = trl(tmp_path, text, ("steps", "200"))
+    assert (config.updates.per_step, config.optimizer.warmup_steps) == (2, 40)
+    assert findings["warmup_ratio"].kind == "taken over"
+    config, findings = trl(tmp_path, text, ("steps", "200"), ("optimizer.warmup_steps", "3"))
+    assert config.optimizer.warmup_steps == 3 and findings["warmup_ratio"].kind == "no counterpart"
+    key = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio"
+    config, findings = verl(tmp_path, [*VERL, f"{key}=0.1"], ("steps", "100"))
+    assert (config.updates.per_step, config.optimizer.warmup_steps) == (4, 40)
+    assert findings[key].kind == "taken over"
+
+
+@pytest.mark.parametrize(("key", "text"), [("stpes", "7"), ("optimzer.lr", "1e-3")])
+def test_an_edit_of_no_key_is_refused(tmp_path: Path, key: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=key.partition(".")[0]):
+        trl(tmp_path, "max_steps: 4\nmodel_name_or_path: owner/policy\n", (key, text))
+
+
+def test_variables_of_a_shell_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROWS", "/data")
+    monkeypatch.setenv("gsm8k_train_path", "/of/the/environment.parquet")
+    monkeypatch.delenv("LOST", raising=False)
+    words = ["gsm8k_train_path=$ROWS/train.parquet", "export BATCH=64", 'data.train_files="$gsm8k_train_path"']
+    words += ['data.val_files="$LOST/test.parquet"', "data.train_batch_size=${BATCH}", "trainer.nnodes=${NODES:-1}"]
+    words += ["actor_rollout_ref.actor.ppo_mini_batch_size=$BATCH"]
+    config, findings = verl(tmp_path, [*VERL, *words], ("steps", "3"))
+    assert dump(config)["task"]["file"] == "/data/train.parquet" and config.rollout.prompts_per_step == 64
+    assert config.engine.args["trainer.nnodes"] == 1
+    assert "gsm8k_train_path" not in findings and findings["data.train_files"].kind == "taken over"
+    assert findings["data.val_files"].kind == "no counterpart" and "$LOST" in findings["data.val_files"].said
+    config, findings = verl(tmp_path, [*VERL, "data.train_files=$LOST", "data.val_files=there.parquet"], ("steps", "3"))
+    assert findings["data.train_files"].kind == findings["data.val_files"].kind == "no counterpart"
+    assert "$LOST" not in str(dump(config))
+
+
+def test_findings_name_the_keys_of_the_recipe(tmp_path: Path) -> None:
+    text = "max_steps: 4\nmodel_name_or_path: owner/policy\nbeta: 0.1\nepsilon_high: 0.3\nloss_type: grpo\n"
+    _, findings = trl(tmp_path, text)
+    said = {key: findings[key].said for key in ("beta", "epsilon_high", "loss_type")}
+    assert said == {"beta": "method.beta", "epsilon_high": "method.clip_high", "loss_type": "method.name"}
 
 
 def test_the_command_writes_a_recipe_that_is_read(

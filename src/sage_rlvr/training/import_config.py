@@ -38,7 +38,7 @@ from sage_rlvr.paths import anchored
 from sage_rlvr.reading import read_json, read_text
 from sage_rlvr.training.trl.arguments import OWNED as OF_TRL
 from sage_rlvr.training.trl.arguments import PART, grpo_arguments, grpo_config
-from sage_rlvr.training.verl.arguments import MODEL, OPTIMIZER, ROLLOUT, flattened, verl_words
+from sage_rlvr.training.verl.arguments import CHAT, MODEL, OPTIMIZER, ROLLOUT, flattened, verl_words
 from sage_rlvr.training.verl.arguments import OWNED as OF_VERL
 from sage_rlvr.training.verl.fields import ACTOR, ESTIMATOR, ESTIMATORS, FAR, SPELLED, method_fields
 
@@ -58,6 +58,7 @@ SCRIPT = {
 VERL_DEFAULTS: dict[str, Any] = {
     "data.train_batch_size": 1024,
     "data.max_response_length": 512,
+    CHAT: {},
     f"{ROLLOUT}.n": 1,
     f"{ROLLOUT}.temperature": 1.0,
     f"{ACTOR}.ppo_mini_batch_size": 256,
@@ -70,6 +71,7 @@ VERL_DEFAULTS: dict[str, Any] = {
     f"{OPTIMIZER}.lr_warmup_steps": -1,
     f"{MODEL}.lora_rank": 0,
     f"{MODEL}.lora_alpha": 16,
+    f"{MODEL}.target_modules": "all-linear",
     "algorithm.adv_estimator": "gae",
     "algorithm.norm_adv_by_std_in_grpo": True,
     "algorithm.use_kl_in_reward": False,
@@ -92,6 +94,8 @@ NAMED = ("grpo", "dr_grpo", "rloo", "grpo_token_mean", "dapo", "gspo", "cispo") 
 SET_BY_RUN = "the run sets this key"
 UNSAFE = ("hub_token", "push_to_hub_token")
 _WORD = re.compile(r"\+{0,2}[a-z_]\w*(\.\w+)*=", re.ASCII)
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^{}]*))?\})", re.ASCII)  # $name, ${name}, ${name:-text}
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,9 @@ def import_config(path: str | Path, edits: Iterable[tuple[str, str]] = (), defau
     flat = flattened({key: value for key, value in given.items() if key not in method}) | method
     bare = {key.lstrip("+"): value for key, value in flat.items()}
     if any(key.partition(".")[0] in ROOTS and "." in key for key in bare):
-        return _finish(_Verl(bare), edits, Path(path))
+        variables, used = _shell(Path(path))
+        found = {key: _filled(value, variables) for key, value in bare.items() if "." in key or key not in used}
+        return _finish(_Verl(found), edits, Path(path))
     return _finish(_Trl(dict(given), dict(trl_defaults() if defaults is None else defaults)), edits, Path(path))
 
 
@@ -189,9 +195,40 @@ def _value(text: str) -> Any:
         return text
 
 
-def _expanded(text: Any) -> Any:
-    """A path of a shell script with its variables and ~ filled in."""
-    return os.path.expanduser(os.path.expandvars(text)) if isinstance(text, str) else text
+def _shell(path: Path) -> tuple[dict[str, str], set[str]]:
+    """The variables that a shell script sets, and the names of those that it reads."""
+    text = "" if path.suffix == ".json" else read_text(path, error=ConfigError)
+    words: list[str] = []
+    for line in text.splitlines():
+        with suppress(ValueError):  # a quotation mark that the line does not close
+            words += shlex.split(line.strip().removesuffix("\\"), comments=True)
+    found = dict(word.split("=", 1) for word in words if _ASSIGNED.match(word))
+    return found, {one[1] or one[2] for one in _VARIABLE.finditer(text)}
+
+
+def _filled(value: Any, variables: Mapping[str, str], depth: int = 8) -> Any:
+    """A value with the variables of its file, else those of the environment; what neither has stays as it is."""
+    if isinstance(value, list):
+        return [_filled(item, variables) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def named(one: re.Match[str]) -> str:
+        name = one[1] or one[2]
+        return variables.get(name, os.environ.get(name, one[0] if one[3] is None else one[3]))
+
+    text = _VARIABLE.sub(named, value)
+    return value if text == value else _filled(_value(text), variables, depth - 1) if depth else text
+
+
+def _open(value: Any) -> list[str]:
+    """The variables of a shell that are left in a value."""
+    return [one[0] for text in (value if isinstance(value, list) else [value]) for one in _VARIABLE.finditer(str(text))]
+
+
+def _at(value: Any, ours: Any) -> Any:
+    """The value where it is the recipe's path, which is absolute there; else the recipe's."""
+    return value if isinstance(value, str) and ours == str((Path.cwd() / Path(value).expanduser()).resolve()) else ours
 
 
 def trl_defaults() -> dict[str, Any]:
@@ -221,8 +258,9 @@ class _Source:
     owned: Mapping[str, str]
 
     def __init__(self, given: dict[str, Any], defaults: Mapping[str, Any]):
-        self.given, self.defaults = given, defaults
+        self.given, self.defaults, self.all = given, defaults, given
         self.lost: dict[str, str] = {}
+        self.ratio = 0.0  # of the warm-up, where the file counts it as a part of the run
 
     def read(self, key: str) -> Any:
         """The value of the file, else the library's default."""
@@ -234,6 +272,10 @@ class _Source:
 
     def forward(self, config: TrainConfig) -> dict[str, Any]:
         """The fields of the library of a recipe."""
+        raise NotImplementedError
+
+    def warmup(self, config: TrainConfig) -> int:
+        """The warm-up of `ratio` in updates."""
         raise NotImplementedError
 
     def passed(self) -> dict[str, Any]:
@@ -265,19 +307,26 @@ def _finish(source: _Source, edits: Iterable[tuple[str, str]], path: Path) -> Im
     tree = source.recipe()
     passed = {key: value for key, value in source.passed().items() if key not in unknown}
     edited = Tree({**tree, "engine": {"name": source.name, **tree.get("engine", {})}})
+    edits = list(edits)
     for key, text in edits:
         edited = override(edited, key, text)
     for key, option in (("steps", "--steps N"), ("model", "--model FOLDER or HUB_ID")):
         if edited.get(key) is None:
             raise ConfigError(f"{path}: the settings have no {key}; pass {option}")
     # relative paths of a command start where it is run, and those of the recipe that is written would start at its folder
-    edited = Tree(anchored({f.name: edited[f.name] for f in fields(TrainConfig) if f.name in edited}, (), lambda place: Path.cwd()))
+    names = [f.name for f in fields(TrainConfig) if f.name in edited]
+    rest = [name for name in edited if name not in names]  # keys that no recipe has, for `decode` to refuse
+    edited = Tree(anchored({name: edited[name] for name in names + rest}, (), lambda place: Path.cwd()))
     split = {key: value for key, value in passed.items() if key in source.split}
-    became = source.forward(_with_args(edited, split, path))
+    config = _with_args(edited, split, path)
+    if source.ratio and not {"optimizer", "optimizer.warmup_steps"} & {key.lstrip("-") for key, _ in edits}:
+        edited = Tree({**edited, "optimizer": edited["optimizer"] | {"warmup_steps": source.warmup(config)}})
+        config = _with_args(edited, split, path)
+    became = source.forward(config)
     passed = {key: value for key, value in passed.items() if key in split or key not in became or not _same(became[key], value)}
     edited = Tree({**edited, "engine": edited["engine"] | ({"args": passed} if passed else {})})
     became = source.forward(_with_args(edited, passed, path))
-    findings = tuple(_finding(source, key, value, became, unknown, passed) for key, value in source.given.items())
+    findings = tuple(_finding(source, key, value, became, unknown, passed, edited["method"]) for key, value in source.all.items())
     return Imported(dict(edited), findings, {"trl": "TRL", "verl": "verl"}[source.name])
 
 
@@ -287,7 +336,13 @@ def _with_args(tree: Mapping[str, Any], args: Mapping[str, Any], path: Path) -> 
 
 
 def _finding(
-    source: _Source, key: str, value: Any, became: Mapping[str, Any], unknown: Mapping[str, str], passed: Mapping[str, Any]
+    source: _Source,
+    key: str,
+    value: Any,
+    became: Mapping[str, Any],
+    unknown: Mapping[str, str],
+    passed: Mapping[str, Any],
+    method: Any,
 ) -> Finding:
     if key in unknown:
         return Finding(key, value, "unknown", unknown[key])
@@ -302,9 +357,25 @@ def _finding(
         return Finding(key, value, "default", place)
     if place.startswith(("nothing", "the run directory")):
         return Finding(key, value, "no counterpart", f"set by {place}" if place.startswith("the") else f"needs {place}")
-    if key in became and not _same(became[key], value):
-        return Finding(key, value, "no counterpart", f"this recipe trains with {short(became[key], 40)} ({place})")
-    return Finding(key, value, "taken over", place)
+    place = _written_place(place, method)
+    if key in became and _same(became[key], value):
+        return Finding(key, value, "taken over", place)
+    if key in source.defaults and _same(source.defaults[key], value) and (key not in became or value is None):
+        return Finding(key, value, "default", "what a run of this recipe has without the key")
+    if key not in became:
+        return Finding(key, value, "no counterpart", f"this recipe has no use for it ({place})")
+    return Finding(key, value, "no counterpart", f"this recipe trains with {short(became[key], 40)} ({place})")
+
+
+def _written_place(place: str, method: Any) -> str:
+    """The key that the recipe has for a part of a method: method.anchor.beta -> method.beta."""
+    part, _, option = place.removeprefix("method.").partition(".")
+    if not place.startswith("method.") or not isinstance(method, Mapping):
+        return place
+    for name in (f"clip_{option}", option) if option else ():
+        if name in method:
+            return f"method.{name}"
+    return place if part in method else "method.name"
 
 
 def _same(ours: Any, theirs: Any) -> bool:
@@ -404,6 +475,7 @@ class _Trl(_Source):
             "seed": self.read("seed"),
             "steps": self._steps(updates),
             "model": self.given.get("model_name_or_path"),
+            "chat_template_kwargs": self.given.get("chat_template_kwargs"),
             "data": {**data, "prompt": "as_is"} if "path" in data else None,  # TRL takes the rows' own prompts
             "method": method_tree(self._method()),
             "rollout": {
@@ -418,7 +490,7 @@ class _Trl(_Source):
             "engine": self._engine(),
             "report_to": [name for name in ([report] if isinstance(report, str) else report or []) if name in get_args(Tracker)],
         }
-        return {key: value for key, value in tree.items() if value not in (None, [])}
+        return {key: value for key, value in tree.items() if value not in (None, [], {})}
 
     def _batch(self) -> tuple[int, int, int]:
         """Prompts of a step, mini-batches and epochs. TRL counts rows of one device, micro-batches and accumulation."""
@@ -441,16 +513,21 @@ class _Trl(_Source):
         return None
 
     def _optimizer(self) -> dict[str, Any]:
-        warmup, ratio, most = self.read("warmup_steps") or 0, self.given.get("warmup_ratio"), max(self.read("max_steps") or 0, 0)
+        warmup, ratio = self.read("warmup_steps") or 0, self.given.get("warmup_ratio")
         if ratio or 0 < warmup < 1:
-            warmup = math.ceil((ratio or warmup) * most)
+            self.ratio, warmup = float(ratio or warmup), 0
         names = {"lr": "learning_rate", "beta1": "adam_beta1", "beta2": "adam_beta2", "eps": "adam_epsilon"}
         names |= {"weight_decay": "weight_decay", "max_grad_norm": "max_grad_norm"}
         rates = {ours: float(self.read(theirs)) for ours, theirs in names.items()}
         schedule = self.schedule(self.read("lr_scheduler_type"), "lr_scheduler_type")
         return {**rates, "schedule": schedule, "warmup_steps": int(warmup)}
 
+    def warmup(self, config: TrainConfig) -> int:
+        return math.ceil(self.ratio * config.steps * config.updates.per_step)
+
     def _kept(self) -> dict[str, int]:
+        if "save_total_limit" in self.given and not self.given["save_total_limit"]:
+            self.lost["save_total_limit"] = "recipes keep a number of checkpoints; see checkpoint.keep"
         return {"keep": self.read("save_total_limit")} if self.read("save_total_limit") else {}
 
     def _engine(self) -> dict[str, Any]:
@@ -488,9 +565,23 @@ class _Trl(_Source):
         found["generation_batch_size"] = config.rollout.completions
         if self.given.get("scale_rewards") in (True, False):
             found["scale_rewards"] = found["scale_rewards"] == "group"
-        for name in ("warmup_ratio", "warmup_steps", "save_strategy", "data_seed"):  # said in another form, and taken over
-            if name in self.given and (name != "warmup_steps" or 0 < self.given[name] < 1):
-                found[name] = self.given[name]
+        found |= self._script(config) | {"save_total_limit": config.checkpoint.keep}
+        for name in ("warmup_ratio", "warmup_steps", "data_seed"):  # said in another form, and taken over
+            value = self.given.get(name, 0)
+            part = name == "warmup_ratio" or 0 < (value or 0) < 1
+            if name in self.given and (value is None or (part and (not value or self.warmup(config) == found["warmup_steps"]))):
+                found[name] = value
+        return found
+
+    def _script(self, config: TrainConfig) -> dict[str, Any]:
+        """What the recipe has of the keys of a script."""
+        found: dict[str, Any] = {"use_peft": config.engine.lora is not None}
+        tree = flattened(dump(config))
+        for key, place in SCRIPT.items():
+            if place in tree and key != "use_peft":
+                found[key] = _at(self.given.get(key), tree[place])
+        if self.given.get("lora_target_modules") == ["all-linear"] and found.get("lora_target_modules") == "all-linear":
+            found["lora_target_modules"] = ["all-linear"]
         return found
 
 
@@ -502,11 +593,21 @@ class _Verl(_Source):
 
     def __init__(self, given: dict[str, Any]):
         super().__init__(given, VERL_DEFAULTS)
-        here = ("algorithm.norm_adv_by_std_in_grpo", *method_fields(METHODS["grpo"](), 1))
-        self.owned = OF_VERL | dict.fromkeys(here, "method") | {
-            f"{OPTIMIZER}.lr_warmup_steps_ratio": "optimizer.warmup_steps",
-            f"{OPTIMIZER}.override_optimizer_config.eps": "optimizer.eps",
-        }
+        for key, value in given.items():
+            if names := _open(value):
+                self.lost[key] = f"neither the file nor the environment sets {', '.join(dict.fromkeys(names))}"
+        self.given = {key: value for key, value in given.items() if key not in self.lost}
+        here = ("algorithm.norm_adv_by_std_in_grpo", "algorithm.filter_groups.metric", *method_fields(METHODS["grpo"](), 1))
+        chat = [key for key in given if key.startswith(f"{CHAT}.")]
+        self.owned = (
+            OF_VERL
+            | dict.fromkeys(here, "method")
+            | dict.fromkeys(chat, "chat_template_kwargs")
+            | {
+                f"{OPTIMIZER}.lr_warmup_steps_ratio": "optimizer.warmup_steps",
+                f"{OPTIMIZER}.override_optimizer_config.eps": "optimizer.eps",
+            }
+        )
 
     def unknown(self) -> dict[str, str]:
         known = [*self.owned, *self.defaults]
@@ -534,6 +635,7 @@ class _Verl(_Source):
             "seed": self.given.get("sage.seed", self.given.get("data.seed")),
             "steps": self.given.get("trainer.total_training_steps"),
             "model": self.given.get(f"{MODEL}.path"),
+            "chat_template_kwargs": self._chat(),
             "task": self._task(),
             "method": self._method(),
             "rollout": {
@@ -552,13 +654,33 @@ class _Verl(_Source):
             self.lost["trainer.total_epochs"] = "recipes count steps (rollouts): rows * epochs / train_batch_size; see steps"
         return {key: value for key, value in tree.items() if value not in (None, [], {})}
 
+    def _chat(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in self.given.items():
+            if key.startswith(f"{CHAT}."):
+                *above, last = key.removeprefix(f"{CHAT}.").split(".")
+                node = found
+                for name in above:
+                    node = node.setdefault(name, {})
+                node[last] = value
+        return found
+
     def _task(self) -> dict[str, Any] | None:
-        rows, held = (_expanded(self.given.get(f"data.{name}_files")) for name in ("train", "val"))
-        if isinstance(rows, list):
-            rows = rows[0] if len(rows) == 1 else None
-            self.lost |= {} if rows else {"data.train_files": "task.file is one file or one folder; put the files into a folder"}
-        test = {"test_file": held} if isinstance(held, str) and held != rows else {}
+        rows, held = (self._file(f"data.{name}_files") for name in ("train", "val"))
+        if rows is None and held is not None:
+            self.lost["data.val_files"] = "task.test_file stands beside a task.file, which the recipe does not have"
+        test = {"test_file": held} if held is not None and held != rows else {}
         return None if rows is None else {"name": "jsonl", "file": rows, "prompt": "as_is", **test}
+
+    def _file(self, key: str) -> str | None:
+        """The one file of a key; None where there is none, or where it is not known."""
+        files = self.given.get(key)
+        file = files[0] if isinstance(files, list) and len(files) == 1 else files
+        if isinstance(file, list):
+            self.lost[key] = "task.file and task.test_file are one file or one folder each; put the files into a folder"
+        elif "$" in str(file):
+            self.lost[key] = "a recipe's files are plain paths; set task.file and task.test_file"
+        return os.path.expanduser(file) if isinstance(file, str) and key not in self.lost else None
 
     def _lora(self) -> dict[str, Any]:
         rank = self.read(f"{MODEL}.lora_rank")
@@ -569,8 +691,7 @@ class _Verl(_Source):
         key = f"{OPTIMIZER}.lr_scheduler_type"
         warmup = self.read(f"{OPTIMIZER}.lr_warmup_steps")
         if warmup < 0:
-            ratio = self.given.get(f"{OPTIMIZER}.lr_warmup_steps_ratio", 0.0)
-            warmup = int(ratio * (self.given.get("trainer.total_training_steps") or 0))
+            self.ratio, warmup = float(self.given.get(f"{OPTIMIZER}.lr_warmup_steps_ratio") or 0.0), 0
         first, second = self.read(f"{OPTIMIZER}.betas")
         eps = {} if (eps := self.given.get(f"{OPTIMIZER}.override_optimizer_config.eps")) is None else {"eps": float(eps)}
         return {
@@ -581,6 +702,9 @@ class _Verl(_Source):
             "schedule": self.schedule(self.read(key), key),
             "warmup_steps": warmup * updates,
         }
+
+    def warmup(self, config: TrainConfig) -> int:
+        return int(self.ratio * config.steps) * config.updates.per_step  # verl counts steps
 
     def _method(self) -> Any:
         """The method of `+sage.method` as written; else the one whose fields fit."""
@@ -625,12 +749,17 @@ class _Verl(_Source):
 
     def forward(self, config: TrainConfig) -> dict[str, Any]:
         words = verl_words(config, Path("."), template=None, longest=0)
-        found = {key.lstrip("+"): _value(text) for key, _, text in (word.partition("=") for word in words)}
+        found = flattened({key.lstrip("+"): _value(text) for key, _, text in (word.partition("=") for word in words)})
+        found = method_fields(config.method, config.rollout.max_new_tokens) | found
+        found[f"{ROLLOUT}.response_length"] = config.rollout.max_new_tokens
+        found[f"{MODEL}.path"] = _at(self.given.get(f"{MODEL}.path"), found[f"{MODEL}.path"])
         estimator = self.given.get("algorithm.adv_estimator")
         centered = {"algorithm.norm_adv_by_std_in_grpo": not isinstance(config.method.advantage, GroupCentered)}
         said = {"algorithm.adv_estimator": estimator} if estimator in (*SPELLED, ESTIMATOR) else {}
-        in_another_form = ("sage.", "data.train_files", "data.val_files", "trainer.logger", f"{OPTIMIZER}.lr_warmup_steps")
-        same = {key: value for key, value in self.given.items() if key.startswith(in_another_form)}
+        in_another_form = ["sage.", "data.train_files", "data.val_files", "trainer.logger"]
+        if self.read(f"{OPTIMIZER}.lr_warmup_steps") < 0 and self.warmup(config) == config.optimizer.warmup_steps:
+            in_another_form.append(f"{OPTIMIZER}.lr_warmup_steps")
+        same = {key: value for key, value in self.given.items() if key.startswith(tuple(in_another_form))}
         return found | centered | said | same
 
 
