@@ -13,7 +13,9 @@ import pytest
 
 import sage_rlvr
 from command import call
+from sage_rlvr.config import TrainConfig, decode
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.training.model_card import facts_of, render
 
 Recipe = Callable[..., Path]
 
@@ -58,6 +60,19 @@ def test_a_run_of_the_loop_has_a_card(run: Path) -> None:
         assert words in text, words
     assert f"| optimizer.lr | {record['optimizer']['lr']} |" in text and "| seed | 3 |" in text
     assert str(Path(record["model"]).parent) not in card, "a card for others has no path of this machine"
+
+
+def test_a_card_names_the_kl_that_the_engine_descends_and_no_folder_of_its_reference(run: Path) -> None:
+    start = str(run / "policy")
+    method = {"name": "grpo", "beta": 0.1, "source": start, "estimator": "exact", "divergence": "forward"}
+    recipe = {"steps": 1, "model": start, "method": method}
+    card = render(facts_of(decode(TrainConfig, recipe)))
+    assert "estimator exact, divergence forward" in card and "exact_forward(pi, pi_ref)" in card and "k3" not in card
+    assert "pi_ref = local policy, SHA-256 " in card and start not in card
+    assert card.count('- "grpo"') == 1
+    card = render(facts_of(decode(TrainConfig, recipe | {"engine": {"name": "verl"}})))
+    assert "estimator k3 of the sampled token" in card and "0.1 * k3(pi, pi_ref)" in card
+    assert "exact_forward" not in card and start not in card
 
 
 def test_push_uploads_policy_and_card(run: Path, hub: type[Hub], capsys: pytest.CaptureFixture[str]) -> None:

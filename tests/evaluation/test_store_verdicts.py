@@ -235,6 +235,28 @@ def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path, identity: Identi
         from_parquet(tmp_path / "torn.parquet", tmp_path / "u")
 
 
+@pytest.mark.parametrize("kept", [{"chance": {"law": "values", "each": [0.25, 0.5]}}, {"chance": None}, {}])
+def test_the_chance_floor_goes_to_parquet_and_comes_back(kept: dict[str, Any], tmp_path: Path):
+    with evaluate(tmp_path / "s", PROBLEMS, 6, SMALL) as store:
+        store.note(**kept)
+        to_parquet(store, tmp_path / "all.parquet")
+    from_parquet(tmp_path / "all.parquet", tmp_path / "t")
+    with SampleStore.open(tmp_path / "t", SMALL) as back:
+        assert {name: fact for name, fact in back.facts().items() if name == "chance"} == kept
+
+
+def test_a_parquet_file_without_prompts_and_golds_makes_a_store_without_them(tmp_path: Path):
+    with evaluate(tmp_path / "s", PROBLEMS, 6, SMALL) as store:
+        store.describe({"a": Question("1 + 1 =", "2")})
+        to_parquet(store, tmp_path / "all.parquet")
+        digest = store.digest()
+    table = pq.read_table(tmp_path / "all.parquet")
+    pq.write_table(table.drop_columns(["prompt", "gold"]), tmp_path / "all.parquet")
+    assert from_parquet(tmp_path / "all.parquet", tmp_path / "t") == 12
+    with SampleStore.open(tmp_path / "t", SMALL) as back:
+        assert back.digest() == digest and back.questions() == {}
+
+
 @pytest.mark.parametrize(
     "harm",
     [
@@ -243,6 +265,9 @@ def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path, identity: Identi
         lambda table: table.replace_schema_metadata({"sage_rlvr": '{"identity": [1]}'}),
         lambda table: table.replace_schema_metadata({"sage_rlvr": "{}"}),
         lambda table: table.replace_schema_metadata({}),
+        lambda table: table.replace_schema_metadata(
+            {"sage_rlvr": json.dumps(json.loads(table.schema.metadata[b"sage_rlvr"]) | {"chance": {"law": "x", "each": []}})}
+        ),
         lambda table: table.set_column(0, "problem", [list(range(len(table)))]),
         lambda table: table.set_column(6, "token_ids", [["x"] * len(table)]),
         lambda table: table.drop_columns(["text"]),

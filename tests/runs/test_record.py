@@ -45,6 +45,22 @@ def test_another_recipe_is_refused_with_every_difference(tmp_path: Path) -> None
     opened(tmp_path).close()  # the refusals gave the lock back and changed nothing
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_reference_may_lie_elsewhere_but_be_no_other_one(wrapped: bool, tmp_path: Path) -> None:
+    def again(source: str, **data: Any) -> None:
+        method = {"name": "grpo", "source": source}
+        method = {"name": "sage", "base": method} if wrapped else method
+        RunDir.open(tmp_path / "run", CONFIG | {"method": method}, data=known | data).close()
+
+    known: dict[str, Any] = {"model_sha256": "m", "reference": {"sha256": "r"}}
+    again("start")
+    again("/a/start")
+    again("/b/moved")
+    for source, data in (("/b/moved", {"reference": {"sha256": "s"}}), ("snapshot@2", {}), ("base", {})):
+        with pytest.raises(ConfigError, match="this directory contains another run"):
+            again(source, **data)
+
+
 def test_another_torch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened(tmp_path).close()
     monkeypatch.setattr(record, "versions", lambda: {"torch": "9.9", "transformers": "9.9", "numpy": "9.9"})

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from itertools import permutations, product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.evaluation.chance import chance_of_record, chance_of_store
@@ -64,6 +68,24 @@ def test_the_floor_of_the_other_rows_leaves_the_row_itself_out() -> None:
     assert chance_of_golds(["5", "5", "5", "7", "7", "9"]).hits(2) == [1, 1, 1, 1, 1, 0]
     assert chance_of_golds(["5", "5", "5", "7", "7", "9"]).hits(99) == [1, 1, 1, 1, 1, 0]
     assert chance_of_golds(["x", "y"]).hits(99) == [0, 0]
+
+
+@given(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=25))
+def test_the_rank_of_a_gold_is_its_place_among_the_counts_of_the_other_rows(golds: list[str]) -> None:
+    def rank(row: int) -> int:
+        others = Counter(golds[:row] + golds[row + 1 :])
+        first = {gold: golds.index(gold) for gold in others}
+        order = sorted(others, key=lambda gold: (-others[gold], first[gold]))
+        return order.index(golds[row]) + 1 if golds[row] in others else 0
+
+    assert chance_of_golds(golds).each == tuple(float(rank(row)) for row in range(len(golds)))
+
+
+def test_many_distinct_golds_are_ranked_without_comparing_all_pairs() -> None:
+    golds = [f"g{i}" for i in range(20_000)]
+    began = time.process_time()
+    assert set(chance_of_golds([*golds, *golds]).each) == {20_000.0}  # without its row a gold stands behind all the others
+    assert time.process_time() - began < 10  # all pairs take minutes
 
 
 def test_a_set_without_a_range_of_its_golds_has_the_floor_of_the_golds(tmp_path) -> None:

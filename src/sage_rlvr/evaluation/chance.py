@@ -9,9 +9,7 @@ from typing import Any
 from sage_rlvr.errors import SageError
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.tasks import known_task
-from sage_rlvr.tasks.chance import Chance, chance_of, chance_of_tree
-
-KEY = "chance"  # in the meta of a record, the facts of a store, and a summary
+from sage_rlvr.tasks.chance import KEY, Chance, chance_of, chance_of_tree
 
 
 def chance_of_record(record: Record) -> Chance | None:
@@ -40,3 +38,6 @@ def _again(name: str, ids: Sequence[str], right: Sequence[int] | None = None) ->
             rows = {problem.problem_id: problem for problem in task.problems("test")}
             return chance_of(task, [rows[one.partition(" #")[0]] for one in ids])
     return None
+
+
+__all__ = ["KEY", "chance_of_record", "chance_of_store"]

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import subprocess
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ RECORD = "run.json"
 STRETCHED = frozenset({"linear", "cosine", "cosine_cycles"})  # schedules that read how many steps a run has
 UNBOUND = ("report_to",)  # keys of a recipe with which a run may be continued otherwise
 _PATHS = ("data.path", "task.file", "task.test_file", "task.reward", "method.buffer.file")  # recorded with their SHA-256
+_SOURCE = re.compile(r"method(\.base)*\.source")  # of the reference; `base` is the method that another one wraps
+_OF_THE_RUN = re.compile(r"base|sft|snapshot@\d+")  # sources that name no policy of their own
 _PACKAGES = ("torch", "transformers", "numpy", "safetensors", "sage-rlvr")
 _BINDING = ("torch", "transformers")  # a resume under other versions of these would not be the same run
 
@@ -209,6 +212,8 @@ def _only_moved(place: str, pair: tuple[Any, Any], old: Mapping[str, Any], new: 
     known = _content(place, old)
     if not known or known != _content(place, new):
         return False
+    if _SOURCE.fullmatch(place):
+        return not any(_OF_THE_RUN.fullmatch(str(value)) for value in pair)
     names = {Path(value).name if isinstance(value, str) else value for value in pair}
     return len(names) == 1 or place in ("model", "base_model") or place.startswith("data.data.")
 
@@ -219,6 +224,8 @@ def _content(place: str, data: Mapping[str, Any]) -> Any:
         return data.get("model_sha256")
     if place == "base_model":
         return (data.get("reference") or {}).get("sha256")
+    if _SOURCE.fullmatch(place):  # a reference that is the model itself has no hash of its own
+        return (data.get("reference") or {}).get("sha256", data.get("model_sha256"))
     if place in _PATHS or place.startswith("data.data."):
         files = data.get("data") or {}
         return sorted((Path(name).name, str(digest)) for name, digest in files.items()) if isinstance(files, Mapping) else None

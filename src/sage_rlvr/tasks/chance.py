@@ -10,6 +10,7 @@ The only code that computes the floor. Records, sample stores and summaries keep
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ WORDS: Mapping[Law, str] = {
     "values": "k guesses, uniform over the values of the answer",
     "golds": "the k most frequent golds of the other problems as guesses",
 }
+KEY = "chance"  # in the meta of a record, the facts of a store, and a summary
 BELOW = "below chance"
 UNKNOWN = "no chance floor known"
 SLACK = 1e-9  # sums in another order must not put a guesser below itself
@@ -89,12 +91,13 @@ def chance_of_golds(golds: Sequence[str]) -> Chance:
     """A guesser that knows the golds of the other problems and reads no problem."""
     keys = [str(value) if (value := number(gold)) is not None else normalized(gold) for gold in golds]
     counts = Counter(keys)
+    order = sorted((-many, place) for place, many in enumerate(counts.values()))  # most frequent first, ties: first come
+    # Without one row of itself a gold has many - 1 and stands behind all others of that number up to its own place.
     ranks = {}
     for place, (key, many) in enumerate(counts.items()):
-        others = [n for other, n in counts.items() if other != key]
-        ahead = sum(n > many - 1 or (n == many - 1 and i < place) for i, n in enumerate(others))
+        ahead = bisect_left(order, (1 - many, place)) - 1  # the gold itself is among those before
         ranks[key] = ahead + 1 if many > 1 else 0
     return Chance("golds", tuple(float(ranks[key]) for key in keys))
 
 
-__all__ = ["BELOW", "UNKNOWN", "Chance", "chance_of", "chance_of_golds", "chance_of_tree"]
+__all__ = ["BELOW", "KEY", "UNKNOWN", "Chance", "chance_of", "chance_of_golds", "chance_of_tree"]

@@ -10,12 +10,16 @@ import hashlib
 import importlib.metadata
 import inspect
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config import TrainConfig, dump, task_of
-from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.anchor import Anchor, is_sampled
+from sage_rlvr.core.describe import described_on_engine
 from sage_rlvr.core.guides import is_flat
+from sage_rlvr.core.method import Method
 from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.runs import installed
@@ -34,20 +38,23 @@ TELLING = (
 )  # fmt: skip
 PACKAGES = ("sage-rlvr", "trl", "transformers", "torch", "accelerate", "peft", "math-verify", "vllm", "deepspeed")
 VERIFIER = tuple(f"{name}.py" for name in ("__init__", *MATHEMATICS, "rewards"))  # of a reward of mathematics
-ESTIMATED = "k3 of the sampled token (TRL's estimate, in place of the exact sum of the objective)"
+ESTIMATED = "k3 of the sampled token (the engine's estimate, in place of the exact sum of the objective)"
 CUTS = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}  # the values that leave sampling whole
 
 
 def facts(trainer: Any) -> dict[str, Any]:
     """The content of the card as plain values, also for run records and comparisons."""
     anchor, args = trainer.anchor, trainer.args
+    method = None if trainer.method is None else _without_paths(trainer.method)
+    policy = str(getattr(trainer.model.config, "_name_or_path", ""))
+    said = getattr(trainer, "reference_description", None)
     return {
         "engine": "trl",
-        "policy": str(getattr(trainer.model.config, "_name_or_path", "")),
-        "method": None if trainer.method is None else trainer.method.name,
-        "objective": None if trainer.method is None else trainer.method.describe(),
-        "anchor": None if anchor is None else _anchor(anchor),
-        "reference": getattr(trainer, "reference_description", None),
+        "policy": policy,
+        "method": None if method is None else method.name,
+        "objective": None if method is None else described_on_engine(method),
+        "anchor": None if anchor is None else _anchor(anchor, "trl"),
+        "reference": None if said is None else _elsewhere(said, policy, *([] if anchor is None else [anchor.source])),
         "rewards": {name: source_hash(function) for name, function in _rewards(trainer).items()},
         "settings": "GRPOConfig",
         "arguments": {name: _plain(getattr(args, name)) for name in TELLING if hasattr(args, name)},
@@ -60,13 +67,13 @@ def facts(trainer: Any) -> dict[str, Any]:
 
 def facts_of(config: TrainConfig) -> dict[str, Any]:
     """The content of the card of a finished run on the loop or on verl."""
-    method, task = config.method, task_of(config)
+    method, task, engine = _without_paths(config.method), task_of(config), config.engine.name
     return {
-        "engine": config.engine.name,
+        "engine": engine,
         "policy": config.model,
         "method": method.name,
-        "objective": method.describe(),
-        "anchor": None if method.anchor is None else _anchor(method.anchor),
+        "objective": method.describe() if engine == "loop" else described_on_engine(method),
+        "anchor": None if method.anchor is None else _anchor(method.anchor, engine),
         "reference": None if config.reference is None else _named(config.reference),
         "rewards": {task.name: _hash_of(task)},
         "settings": "recipe",
@@ -96,6 +103,29 @@ def _settings(config: TrainConfig) -> dict[str, Any]:
 def _named(model: str) -> str:
     """A model as readers elsewhere know it: a local folder by its weights, since the path means nothing to them."""
     return f"local policy, SHA-256 {weights_hash(model)[:16]}" if Path(model).is_dir() else model
+
+
+def _source(anchor: Anchor) -> str:
+    """`Anchor.source`, a local folder by its weights."""
+    of_run = anchor.source in ("base", "sft") or anchor.snapshot_step is not None
+    return anchor.source if of_run else _named(anchor.source)
+
+
+def _elsewhere(text: str, *places: str) -> str:
+    """A text that names policies, with those of local folders `_named`."""
+    for place in sorted(filter(os.path.isabs, places), key=len, reverse=True):  # a folder before one that it lies in
+        text = text.replace(place, _named(place))
+    return text
+
+
+def _without_paths(method: Method) -> Method:
+    """A method to be described to readers elsewhere: its reference and its file of answers without folders of this machine."""
+    anchor, buffer = method.anchor, method.buffer
+    if anchor is not None:
+        anchor = replace(anchor, source=_source(anchor))
+    if buffer is not None and buffer.file is not None:
+        buffer = replace(buffer, file=Path(buffer.file).name)
+    return replace(method, anchor=anchor, buffer=buffer)
 
 
 def truncated(args: Any) -> list[str]:
@@ -146,7 +176,7 @@ def render(found: dict[str, Any]) -> str:
         *([f"base_model: {policy}"] if policy and policy != EMBEDDED and not Path(policy).is_dir() else []),
         "library_name: transformers",
         "tags:",
-        *(f"- {json.dumps(tag)}" for tag in tags),
+        *(f"- {json.dumps(tag)}" for tag in dict.fromkeys(tags)),
         *("---", "", CARD, ""),
         *(["```text", found["objective"], "```", ""] if found["objective"] else []),
         *_anchor_lines(found["anchor"], found["reference"]),
@@ -173,13 +203,14 @@ def _anchor_lines(anchor: dict[str, Any] | None, reference: str | None) -> list[
     ]
 
 
-def _anchor(anchor: Anchor) -> dict[str, Any]:
+def _anchor(anchor: Anchor, engine: str) -> dict[str, Any]:
+    exact = f"exact, divergence {anchor.divergence}" if anchor.estimator == "exact" else anchor.estimator
     return {
         "beta": _plain(anchor.beta),
         "placement": anchor.placement,
-        "estimator": ESTIMATED if anchor.estimator == "exact" else anchor.estimator,
+        "estimator": ESTIMATED if engine != "loop" and is_sampled(anchor) else exact,
         "guide": "none (Flat)" if is_flat(anchor.guide) else repr(anchor.guide),
-        "source": anchor.source,
+        "source": _source(anchor),
         "effect": anchor.effect.text,
     }
 

@@ -246,7 +246,15 @@ def test_the_card_says_that_an_exact_kl_was_estimated(tmp_path: Path):
     with pytest.warns(UserWarning, match="the exact forward KL becomes k3"):
         trainer = trl_run.build(config(method={"name": "forward_kl", "beta": 0.3}), tmp_path)
     card = render(facts(trainer))
-    assert "estimator k3 of the sampled token (TRL's estimate, in place of the exact sum" in card
+    assert "estimator k3 of the sampled token (the engine's estimate, in place of the exact sum" in card
+    assert "0.3 * k3(pi, pi_ref)" in card and "exact_forward" not in card
+
+
+def test_the_card_has_no_folder_of_the_reference(whole: Path, tmp_path: Path):
+    method = {"name": "grpo", "beta": 0.3, "source": str(whole / "policy")}
+    card = render(facts(trl_run.build(config(method=method), tmp_path)))
+    assert "pi_ref = local policy, SHA-256 " in card and "- reference: local policy, SHA-256 " in card
+    assert str(whole) not in card and card.count('- "grpo"') == 1
 
 
 def test_lora_trains_an_adapter(tmp_path: Path):

@@ -20,13 +20,14 @@ from sage_rlvr.evaluation.store.rows import ASKED
 from sage_rlvr.evaluation.store.sample import Identity, Question, unescape
 from sage_rlvr.reading import MIB, parse_json, read_parquet
 from sage_rlvr.runs import replacing
+from sage_rlvr.tasks.chance import KEY, chance_of_tree
 
 LARGEST = 16384 * MIB  # bytes of all rows of a file, unpacked
 
 
 def to_parquet(store: SampleStore, file: Path) -> int:
-    """All samples with their newest verdicts, their problem's prompt and gold, and the identity in the schema's metadata; returns
-    how many."""
+    """All samples with their newest verdicts, their problem's prompt and gold, and in the schema's metadata the identity and the
+    chance floor; returns how many."""
     table = store.table()
     try:
         with replacing(file) as half:
@@ -41,7 +42,8 @@ def from_parquet(file: Path, folder: Path) -> int:
     table = _parquet(file)
     about = (table.schema.metadata or {}).get(b"sage_rlvr")
     kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
-    wanted = [*COLUMNS, *ASKED, *((TURNS,) * (TURNS in kinds))]
+    later = (*ASKED, TURNS)  # columns that exports of before lack, or stores of completions
+    wanted = [*COLUMNS, *(name for name in later if name in kinds)]
     if about is None or any(kinds.get(name) != SCHEMA.field(name).type for name in wanted):
         raise DataError(
             f"{file}: was not written by `{suggest('samples', 'STORE', '--to-parquet')}`: it lacks the identity or a column, or "
@@ -50,6 +52,9 @@ def from_parquet(file: Path, folder: Path) -> int:
     facts = parse_json(about, f"{file}, its identity")
     with _believed(file), _made(folder, facts["identity"]) as store:
         store.note(wanted=facts.get("wanted", {}))
+        if KEY in facts:
+            chance_of_tree(facts[KEY])  # a tree of another shape is refused here, with the file's name
+            store.note(**{KEY: facts[KEY]})
         for row in rows_of(table):
             store.insert(row)
         store.describe(_questions(table))
@@ -57,7 +62,9 @@ def from_parquet(file: Path, folder: Path) -> int:
 
 
 def _questions(table: pa.Table) -> dict[str, Question]:
-    """Problem -> its prompt and gold, of the rows that have them."""
+    """Problem -> its prompt and gold, of the rows that have them; {} for a file of a version that did not keep them."""
+    if not set(ASKED) <= set(table.column_names):
+        return {}
     rows = table.select(["problem", *ASKED]).group_by(["problem", *ASKED]).aggregate([]).to_pylist()
     return {
         unescape(row["problem"]): Question(unescape(row["prompt"]), None if row["gold"] is None else unescape(row["gold"]))

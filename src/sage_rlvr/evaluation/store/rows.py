@@ -56,6 +56,7 @@ from sage_rlvr.evaluation.store.sample import (
     unmarked,
 )
 from sage_rlvr.reading import parse_json
+from sage_rlvr.tasks.chance import KEY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -307,7 +308,8 @@ class Rows(Database):
             asked, at = {escape(name): q for name, q in self.questions().items()}, names.index("problem")
             names += ASKED
             rows = [(*row, *_stored(asked.get(row[at]))) for row in rows]
-        about = {"identity": self.identity.tree(), "wanted": self.facts()["wanted"]}
+        kept = {name: fact for name, fact in self.facts().items() if name in ("wanted", KEY)}
+        about = {"identity": self.identity.tree(), **kept}
         return table_of(names, rows).replace_schema_metadata({"sage_rlvr": json.dumps(about, sort_keys=True)})
 
     def lists(
