@@ -32,7 +32,7 @@ class Told:
 
 UNJUDGED = (
     "The reward function or verifier returns None or undecided, takes longer than its limit (task.seconds), or ends its process. "
-    "Test it (sage-rlvr audit RECIPE; of mathematics also sage-rlvr verify), then fix it or raise the limit"
+    "Test it (sage-rlvr audit with the recipe; of mathematics also sage-rlvr verify), then fix it or raise the limit"
 )
 """Causes of undecided completions, and the next step."""
 
