@@ -168,7 +168,7 @@ def test_it_finishes_and_says_what_differs(
     assert "<h1>Does RL widen what a small policy solves?" in page and "base policy: " in page and "M parameters" in page
     assert re.search(r"trained 20\d\d-\d\d-\d\d", page) and "one run each" in page and "chance" in page
     assert "no KL, GRPO, SAGE-Branch were trained from base" in out
-    assert out.rpartition("Did RL widen what the base solves?")[2].count("pass@") == 2
+    assert out.rpartition("Did RL widen what the base solves?")[2].count("pass@") == 3  # the finding, and two lines
     stores = [store.parent.parent.name for store in (trained / "runs").glob("*/samples/*")]
     assert sorted(stores) == ["base", "grpo-s0", "no_kl-s0", "sage_branch-s0"] and 'id="samples-data"' in page
     results = Results.read(trained)

@@ -8,6 +8,7 @@ from typing import Any
 
 from byte_tokenizer import CHATML, byte_tokenizer
 from conftest import tiny_llama
+from sage_rlvr.config import TrainConfig, decode
 
 _OPENED = "{{ '<|im_start|>assistant\\n' }}"
 THINKING = CHATML.replace(
@@ -39,3 +40,15 @@ def rows_file(folder: Path, count: int = 1) -> str:
 def rendered(tokenizer: Any, messages: Any, **options: Any) -> list[int]:
     """The tokens of a prompt, by transformers alone."""
     return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, **options)["input_ids"])
+
+
+def guided_config(folder: Path, **changes: Any) -> TrainConfig:
+    """Two steps of GRPO with a guide on the row of `rows_file`. changes: keys of the recipe."""
+    tree = {
+        "steps": 2,
+        "model": chat_policy(folder / "policy"),
+        "task": {"name": "jsonl", "file": rows_file(folder)},
+        "method": {"name": "sage", "base": {"name": "grpo", "beta": 0.1}, "guide": {"name": "branch", "threshold": "p80"}},
+        "rollout": {"prompts_per_step": 1, "group_size": 4, "max_new_tokens": 4},
+    }
+    return decode(TrainConfig, tree | changes)

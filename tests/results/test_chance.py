@@ -161,7 +161,8 @@ def test_the_answer_of_a_design_that_asks_about_the_base_has_its_numbers(tmp_pat
     rows = comparisons(results)
     text = words.answer(rows, results)
     by_k = {row.metric.k: row for row in rows if row.a == "worse" and row.metric.at == "temperature"}
-    start = "Did RL widen what the base solves? One run of each: about these checkpoints, not about methods. "
+    found = "Not shown: pass@256 is higher in no arm. "
+    start = f"Did RL widen what the base solves? {found}One run of each: about these checkpoints, not about methods. "
     assert text.startswith(f"{start}pass@256 (chance {CHANCE.at(256):.3f}): base {by_k[256].comparison.mean_b:.3f}; ")
     assert re.search(rf"lower: worse {by_k[256].comparison.mean_a:.3f} \(−0\.\d+, −0\.\d+ to −0\.\d+; below chance\)", text)
     assert f" pass@1: base {by_k[1].comparison.mean_b:.3f}; " in text

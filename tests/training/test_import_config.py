@@ -81,8 +81,9 @@ def test_from_a_recipe_to_verl_and_back(tmp_path: Path, method: dict[str, Any], 
 def test_the_defaults_of_verl_are_those_of_keys_that_recipes_know() -> None:
     from sage_rlvr.methods import grpo
     from sage_rlvr.training.verl.arguments import OWNED
+    from sage_rlvr.training.verl.terms import OWN
 
-    known = {*OWNED, *method_fields(grpo(), 1), "algorithm.norm_adv_by_std_in_grpo"}
+    known = {*OWN, *OWNED, *method_fields(grpo(), 1), "algorithm.norm_adv_by_std_in_grpo"}
     assert set(VERL_DEFAULTS) <= known
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from chat_policy import EMPTY, OFF, chat_policy, rendered, rows_file
+from chat_policy import EMPTY, OFF, chat_policy, guided_config, rendered
 from sage_rlvr.api import train
 from sage_rlvr.config import TrainConfig, decode, dump
 from sage_rlvr.core.anchor import Anchor
@@ -43,17 +43,6 @@ class Notes(Silent):
         return "\n".join(line for _, line in self.lines)
 
 
-def config_of(folder: Path, **changes: Any) -> TrainConfig:
-    tree = {
-        "steps": 2,
-        "model": chat_policy(folder / "policy"),
-        "task": {"name": "jsonl", "file": rows_file(folder)},
-        "method": {"name": "sage", "base": {"name": "grpo", "beta": 0.1}, "guide": {"name": "branch", "threshold": "p80"}},
-        "rollout": {"prompts_per_step": 1, "group_size": 4, "max_new_tokens": 4},
-    }
-    return decode(TrainConfig, tree | changes)
-
-
 def run_of(folder: Path, config: TrainConfig) -> Notes:
     notes = Notes()
     with RunDir.open(folder / "run", dump(config)) as run:
@@ -72,7 +61,7 @@ def test_the_prompt_that_is_printed_is_the_one_that_is_trained_on(
         return scores(made, groups)
 
     monkeypatch.setattr(loop, "step_scores", seen)
-    config = config_of(tmp_path, chat_template_kwargs=options)
+    config = guided_config(tmp_path, chat_template_kwargs=options)
     notes = run_of(tmp_path, config)
     tokenizer = load_tokens(config.model).tokenizer
     messages = config.task.messages(config.task.problems("train")[0])  # type: ignore[union-attr]
@@ -83,25 +72,25 @@ def test_the_prompt_that_is_printed_is_the_one_that_is_trained_on(
 
 
 def test_objective_setting_and_prompt_come_before_step_1_and_the_dose_after_it(tmp_path: Path):
-    notes = run_of(tmp_path, config_of(tmp_path))
+    notes = run_of(tmp_path, guided_config(tmp_path))
     objective, setting, prompt, dose = notes.lines
-    assert objective == (0, config_of(tmp_path).method.describe())
+    assert objective == (0, guided_config(tmp_path).method.describe())
     assert re.search(SETTING, setting[1]) and setting[0] == 0 and prompt[1].startswith("first prompt")
     assert re.fullmatch(r"after step 1: Branch: q != 1 at [\d.]+% of the tokens, clamped at [\d.]+%, mean q [\d.]+", dose[1])
     assert "learning rate" not in {one["kind"] for one in read_record(tmp_path / "run").get("warnings", ())}
 
 
 def test_a_run_that_continues_prints_its_setting_alone(tmp_path: Path):
-    run_of(tmp_path, config_of(tmp_path))
-    (line,) = run_of(tmp_path, config_of(tmp_path, steps=3)).lines
+    run_of(tmp_path, guided_config(tmp_path))
+    (line,) = run_of(tmp_path, guided_config(tmp_path, steps=3)).lines
     assert re.search(SETTING, line[1])
-    assert run_of(tmp_path, config_of(tmp_path, steps=3)).lines == []
+    assert run_of(tmp_path, guided_config(tmp_path, steps=3)).lines == []
 
 
 def test_a_high_rate_for_a_large_model_is_warned_of_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(opening, "LARGE", 10_000)
     with pytest.warns(UserWarning, match=r"optimizer\.lr = 1e-4 with full fine-tuning of [\d.]+ k parameters.*1e-6"):
-        run_of(tmp_path, config_of(tmp_path))
+        run_of(tmp_path, guided_config(tmp_path))
     kept = {one["kind"]: one["step"] for one in read_record(tmp_path / "run")["warnings"]}
     assert kept["learning rate"] == 0
 
@@ -167,14 +156,14 @@ def test_a_long_prompt_is_cut_in_the_middle_and_white_space_at_its_end_is_shown(
 def test_errors_come_before_the_objective(tmp_path: Path):
     said: list[str] = []
     with pytest.raises(ConfigError, match=r"chat_template_kwargs\.enable_thinkin:"):
-        tree = dump(config_of(tmp_path, chat_template_kwargs={"enable_thinkin": False}))
+        tree = dump(guided_config(tmp_path, chat_template_kwargs={"enable_thinkin": False}))
         (tmp_path / "mine.yaml").write_text(json.dumps(tree))
         train(tmp_path / "mine.yaml", run=tmp_path / "run", say=said.append)
     assert "minimize" not in "".join(said) and not (tmp_path / "run").exists()
 
 
 def test_quiet_prints_none_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "mine.yaml").write_text(json.dumps(dump(config_of(tmp_path))))
+    (tmp_path / "mine.yaml").write_text(json.dumps(dump(guided_config(tmp_path))))
     train(tmp_path / "mine.yaml", run=tmp_path / "quiet", quiet=True)
     found = capsys.readouterr()
     assert not re.search("minimize|parameters|first prompt|after step 1", found.out + found.err)

@@ -31,6 +31,7 @@ from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import dapo
+from sage_rlvr.training.import_config import VERL_DEFAULTS
 from sage_rlvr.training.verl import fields, objective, terms, trainer
 
 DRAW = torch.Generator().manual_seed(0)
@@ -159,11 +160,13 @@ def test_the_weights_of_the_sampler_multiply_the_surrogate_alone():
 
 def test_the_terms_have_verls_defaults():
     """A field that a release adds to verl's losses is no term here; one that it drops or changes fails this."""
-    from stage import configured
+    from stage import configured, words
 
-    config = configured()
-    found = {key: OmegaConf.select(config, key, default="missing") for key in terms.OWN}
-    assert {key: value for key, value in found.items() if not terms.same(value, terms.OWN[key])} == {}
+    config, own = configured(), {word.partition("=")[0].lstrip("+") for word in words(Path("."))}
+    wanted = {key: value for key, value in VERL_DEFAULTS.items() if key not in own}  # these contain terms.OWN
+    found = {key: OmegaConf.select(config, key, default="missing") for key in wanted}
+    assert {key: value for key, value in found.items() if not terms.same(value, wanted[key])} == {}
+    assert terms.OWN.keys() <= wanted.keys()
     told = {f"{terms.LOSS}.{name}" for name in config.actor_rollout_ref.actor.policy_loss}
     told |= {f"{terms.CORRECTION}.{name}" for name in config.algorithm.rollout_correction}
     assert {key for key in told if not key.endswith("_target_")} <= {*terms.OWN, *terms.ALWAYS}

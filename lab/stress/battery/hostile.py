@@ -178,11 +178,12 @@ def in_pool(name: str, count: int, seed: int) -> dict[str, Any]:
 
 
 def of_reward(said: Verdict) -> Verdict:
-    """What `judge` of tasks/jsonl.py means: "right" has the number for a reason, "wrong" what the function did wrong."""
-    if said.label == "wrong":
+    """What `judge` of tasks/jsonl.py means: a score is the reward, "wrong" without one is what the function did wrong."""
+    if said.label == "undecided":
+        return said
+    if said.score is None:
         raise RuntimeError(said.reason)
-    number = said.reason.partition(" ")[0]  # behind it the reason of a `Verdict`
-    return said if said.label == "undecided" else Verdict("right" if float(number) > 0 else "wrong", said.reason)
+    return Verdict("right" if said.score > 0 else "wrong", said.reason)
 
 
 def countdown(count: int, seed: int) -> dict[str, Any]:

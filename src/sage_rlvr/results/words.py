@@ -101,19 +101,37 @@ def answer(rows: Sequence[Row], results: Results | None = None) -> str:
 
 
 def _widened(rows: Sequence[Row], k: int) -> str:
-    """The answer of a design that asks only about the base: its pass@k and each arm's, then pass@1."""
-    said = []
-    for some in (groups(row for row in rows if row.metric == Metric(k=n)) for n in (k, 1)):
-        for first, *others in some:
-            ends: dict[str, list[str]] = {}
-            for row in sorted((first, *others), key=lambda row: RANK[outcome(row)]):
-                below = f"; {BELOW}" * row.below[0]
-                ends.setdefault(outcome(row), []).append(f"{row.a} {row.comparison.mean_a:.3f} ({_brief(row)}{below})")
-            level = "" if first.chance is None else f" (chance {first.chance:.3f})"
-            told = "; ".join(f"{word}: {', '.join(names)}" for word, names in ends.items())
-            said.append(f"{first.metric}{level}: {first.b} {first.comparison.mean_b:.3f}; {told}.")
-    once = rows[0].comparison.over == "problems"
-    return f"Did RL widen what the base solves? {ONE_RUN * once}{' '.join(said)}"
+    """The answer of a design that asks only about the base: the finding at pass@k, then each arm's pass@k and pass@1."""
+    lines = []
+    for n in (k, 1):
+        lines += [_beside_base(some) for some in groups(row for row in rows if row.metric == Metric(k=n))]
+    once = ONE_RUN if rows[0].comparison.over == "problems" else ""
+    found = _shown_at([row for row in rows if row.metric == Metric(k=k)])
+    return f"Did RL widen what the base solves? {found}{once}{' '.join(lines)}"
+
+
+def _shown_at(rows: Sequence[Row]) -> str:
+    """Whether the arms are above the base in one metric, as a sentence; "" without rows."""
+    if not rows:
+        return ""
+    higher, lower = ([row for row in rows if outcome(row) == end] for end in (End.HIGHER, End.LOWER))
+    metric = rows[0].metric
+    if len(higher) == len(rows):
+        return f"Yes: {metric} is higher in every arm. "
+    if higher:
+        return f"In part: {metric} is higher in {', '.join(row.a for row in higher)}. "
+    return f"No: {metric} is lower in every arm. " if len(lower) == len(rows) else f"Not shown: {metric} is higher in no arm. "
+
+
+def _beside_base(rows: Sequence[Row]) -> str:
+    """One metric of the base, and of the arms by outcome."""
+    first, ends = rows[0], dict[str, list[str]]()
+    for row in sorted(rows, key=lambda row: RANK[outcome(row)]):
+        below = f"; {BELOW}" if row.below[0] else ""
+        ends.setdefault(outcome(row), []).append(f"{row.a} {row.comparison.mean_a:.3f} ({_brief(row)}{below})")
+    level = "" if first.chance is None else f" (chance {first.chance:.3f})"
+    arms = "; ".join(f"{word}: {', '.join(names)}" for word, names in ends.items())
+    return f"{first.metric}{level}: {first.b} {first.comparison.mean_b:.3f}; {arms}."
 
 
 def _unanswered(rows: Sequence[Row], results: Results) -> str:

@@ -63,8 +63,8 @@ def _loaded(reward: str) -> Callable[..., Any]:
 
 
 def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], asked: Any) -> Verdict:
-    """The number as the reason of "right", behind it the reason of a `Verdict`; what is wrong with the function as that of "wrong":
-    a pool hands on two texts.
+    """"right" with the reward as its score, and the reason of a `Verdict`; "wrong" without a score says what the function did
+    wrong.
 
     Nothing that foreign code raises leaves here but a MemoryError, which is a limit: the pool makes all else "undecided".
     """
@@ -72,7 +72,7 @@ def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], a
         value = _called(function, completion, row, asked)
         if value is None or (isinstance(value, Verdict) and value.label == "undecided"):
             return Verdict("undecided", "no reward" if value is None else value.reason)
-        why = f" {_shown(value.reason, str)}" if isinstance(value, Verdict) else ""
+        why = _shown(value.reason, str) if isinstance(value, Verdict) else ""
     except MemoryError:
         raise
     except BaseException as error:
@@ -84,7 +84,7 @@ def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], a
         raise
     except BaseException as error:  # 10**400 is an OverflowError, and a class has a __float__ of its own
         return Verdict("wrong", f"gave {_shown(value):.80}, which is no number ({type(error).__name__})")
-    return Verdict("right", f"{number!r}{why}") if math.isfinite(number) else Verdict("wrong", f"gave {number}")
+    return Verdict("right", why, number) if math.isfinite(number) else Verdict("wrong", f"gave {number}")
 
 
 def _line(error: BaseException, file: str) -> str:
@@ -190,14 +190,13 @@ class RewardTask(Asked):
     def _verdict(self, problem: Problem, text: str, said: Verdict) -> Verdict:
         if said.label == "undecided":
             return said
-        if said.label == "wrong":
+        if said.score is None:
             raise DataError(
                 f"reward {Path(self.reward).name}: on row {problem.problem_id!r} of {Path(self.file).name} it {said.reason}; the "
                 f"completion was {text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
             )
-        number, _, why = said.reason.partition(" ")
-        score = float(number)
-        return Verdict("right" if score >= self.right_from else "wrong", why or f"reward {score:g}", score)
+        label = "right" if said.score >= self.right_from else "wrong"
+        return Verdict(label, said.reason or f"reward {said.score:g}", said.score)
 
     @property
     def audited(self) -> str:

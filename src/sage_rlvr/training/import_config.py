@@ -36,11 +36,12 @@ from sage_rlvr.errors import ConfigError, nearest, short, suggest
 from sage_rlvr.methods import METHODS
 from sage_rlvr.paths import anchored
 from sage_rlvr.reading import read_json, read_text
+from sage_rlvr.training.trl.arguments import NO_KEY, PART, grpo_arguments, grpo_config
 from sage_rlvr.training.trl.arguments import OWNED as OF_TRL
-from sage_rlvr.training.trl.arguments import PART, grpo_arguments, grpo_config
 from sage_rlvr.training.verl.arguments import CHAT, MODEL, OPTIMIZER, ROLLOUT, flattened, verl_words
 from sage_rlvr.training.verl.arguments import OWNED as OF_VERL
 from sage_rlvr.training.verl.fields import ACTOR, ESTIMATOR, ESTIMATORS, FAR, SPELLED, method_fields
+from sage_rlvr.training.verl.terms import OWN
 
 # What scripts of TRL have beside a GRPOConfig (ScriptArguments, ModelConfig) -> the key of a recipe.
 SCRIPT = {
@@ -56,11 +57,11 @@ SCRIPT = {
 }
 # verl 0.9 where a command is silent, of the keys that decide a recipe.
 VERL_DEFAULTS: dict[str, Any] = {
+    **OWN,
     "data.train_batch_size": 1024,
     "data.max_response_length": 512,
     CHAT: {},
     f"{ROLLOUT}.n": 1,
-    f"{ROLLOUT}.temperature": 1.0,
     f"{ACTOR}.ppo_mini_batch_size": 256,
     f"{ACTOR}.ppo_epochs": 1,
     f"{OPTIMIZER}.lr": 1e-6,
@@ -73,16 +74,9 @@ VERL_DEFAULTS: dict[str, Any] = {
     f"{MODEL}.lora_alpha": 16,
     f"{MODEL}.target_modules": "all-linear",
     "algorithm.adv_estimator": "gae",
-    "algorithm.norm_adv_by_std_in_grpo": True,
     "algorithm.use_kl_in_reward": False,
-    "algorithm.filter_groups.enable": False,
     f"{ACTOR}.loss_agg_mode": "token-mean",
-    f"{ACTOR}.loss_scale_factor": None,
     f"{ACTOR}.policy_loss.loss_mode": "vanilla",
-    f"{ACTOR}.clip_ratio_low": 0.2,
-    f"{ACTOR}.clip_ratio_high": 0.2,
-    f"{ACTOR}.clip_ratio_c": 3.0,
-    f"{ACTOR}.entropy_coeff": 0,
     f"{ACTOR}.use_kl_loss": False,
     f"{ACTOR}.kl_loss_coef": 0.001,
     f"{ACTOR}.kl_loss_type": "low_var_kl",
@@ -286,6 +280,12 @@ class _Source:
         """Keys that the library does not have -> what to say."""
         raise NotImplementedError
 
+    def stranger(self, key: str, known: Iterable[str], library: str) -> str:
+        """What to say of a key that the library does not have."""
+        near = nearest(key, known, 0.8)
+        hint = f"; did you mean {near}?" if near else ""
+        return f"no field of {library}{hint}"
+
     def schedule(self, name: Any, key: str) -> str:
         """The recipe's schedule of a learning rate."""
         known = {"constant_with_warmup": "constant"}.get(str(name), str(name))
@@ -355,8 +355,8 @@ def _finding(
     place = source.owned[key]
     if place == SET_BY_RUN:
         return Finding(key, value, "default", place)
-    if place.startswith(("nothing", "the run directory")):
-        return Finding(key, value, "no counterpart", f"set by {place}" if place.startswith("the") else f"needs {place}")
+    if place in NO_KEY:
+        return Finding(key, value, "no counterpart", place)
     place = _written_place(place, method)
     if key in became and _same(became[key], value):
         return Finding(key, value, "taken over", place)
@@ -449,8 +449,7 @@ class _Trl(_Source):
 
     def unknown(self) -> dict[str, str]:
         known = {*self.defaults, *self.owned, "reward_funcs"}
-        near = {key: nearest(key, known, 0.8) for key in self.given if key not in known}
-        return {key: f"no field of GRPOConfig{f'; did you mean {one}?' if one else ''}" for key, one in near.items()}
+        return {key: self.stranger(key, known, "GRPOConfig") for key in self.given if key not in known}
 
     def passed(self) -> dict[str, Any]:
         for key in set(UNSAFE) & set(self.given):
@@ -612,8 +611,7 @@ class _Verl(_Source):
     def unknown(self) -> dict[str, str]:
         known = [*self.owned, *self.defaults]
         strange = [key for key in self.given if key.partition(".")[0] not in ROOTS or "." not in key]
-        near = {key: nearest(key, known, 0.8) for key in strange}
-        return {key: f"no field of verl{f'; did you mean {one}?' if one else ''}" for key, one in near.items()}
+        return {key: self.stranger(key, known, "verl") for key in strange}
 
     def passed(self) -> dict[str, Any]:
         own = ("hydra.", "sage.", "reward.reward_manager.", "custom_reward_function.", "reward.custom_reward_function.")

@@ -59,8 +59,7 @@ def facts(trainer: Any) -> dict[str, Any]:
         "settings": "GRPOConfig",
         "arguments": {name: _plain(getattr(args, name)) for name in TELLING if hasattr(args, name)},
         "truncated_sampling": truncated(args),
-        "ranks": trainer.accelerator.num_processes,
-        "steps": trainer.state.global_step,
+        "trained": f"{trainer.state.global_step} optimizer steps, ranks {trainer.accelerator.num_processes}",
         "versions": installed(PACKAGES),
     }
 
@@ -72,17 +71,21 @@ def facts_of(config: TrainConfig) -> dict[str, Any]:
         "engine": engine,
         "policy": config.model,
         "method": method.name,
-        "objective": method.describe() if engine == "loop" else described_on_engine(method),
+        "objective": replace(config, method=method).objective,
         "anchor": None if method.anchor is None else _anchor(method.anchor, engine),
         "reference": None if config.reference is None else _named(config.reference),
         "rewards": {task.name: _hash_of(task)},
         "settings": "recipe",
         "arguments": {"seed": config.seed, "steps": config.steps, **_settings(config)},
         "truncated_sampling": [],
-        "ranks": 1,
-        "steps": config.steps * config.updates.per_step,
+        "trained": f"{config.steps} steps, {config.steps * config.updates.per_step} updates{_skipped(config)}",
         "versions": installed(PACKAGES),
     }
+
+
+def _skipped(config: TrainConfig) -> str:
+    skip = config.updates.skip_without_signal
+    return "" if skip == "never" else f", less those without a signal (updates.skip_without_signal: {skip})"
 
 
 def _hash_of(task: Task) -> str:
@@ -181,7 +184,7 @@ def render(found: dict[str, Any]) -> str:
         *(["```text", found["objective"], "```", ""] if found["objective"] else []),
         *_anchor_lines(found["anchor"], found["reference"]),
         *(f"- reward `{name}`: source SHA-256 {digest}" for name, digest in found["rewards"].items()),
-        *(f"- optimizer steps {found['steps']}, ranks {found['ranks']}", ""),
+        *(f"- trained: {found['trained']}", ""),
         *([cut, ""] if cuts else []),
         *(f"| {found['settings']} | |", "|---|---|"),
         *(f"| {name} | {json.dumps(value)} |" for name, value in found["arguments"].items()),

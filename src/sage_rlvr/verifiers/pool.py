@@ -79,19 +79,19 @@ def _alarm(seconds: float) -> None:
 
 
 def _answer(function: Callable[..., Verdict], job: dict[str, Any], memory_mb: int) -> dict[str, Any]:
-    """Label, reason, and "full": whether this worker must be replaced. Libraries hide a MemoryError; the peak betrays it."""
-    full = False
+    """Label, reason, score, and "full": whether this worker must be replaced. Libraries hide a MemoryError; the peak betrays it."""
+    score, full = None, False
     try:
         verdict = function(*job["args"], **job["options"])
-        label, reason = verdict.label, verdict.reason
+        label, reason, score = verdict.label, verdict.reason, verdict.score
     except MemoryError:
         label, reason, full = "undecided", "", True
     except (Exception, SystemExit) as error:
         label, reason = "undecided", type(error).__name__
     full = full or _peak_mb() > memory_mb / 2
     if full and label != "right":
-        label, reason = "undecided", f"needed more than {memory_mb} MB"
-    return {"label": label, "reason": reason[:200], "full": full}
+        label, reason, score = "undecided", f"needed more than {memory_mb} MB", None
+    return {"label": label, "reason": reason[:200], "score": score, "full": full}
 
 
 def _serve() -> None:
@@ -249,10 +249,10 @@ class _Crew:
             worker = worker or self.hire()
             answer = self.ask(worker, {"args": job.args, "options": job.options}, self.order["seconds"])
             if answer is not None and not answer["full"]:
-                return Verdict(answer["label"], answer["reason"]), worker
+                return Verdict(answer["label"], answer["reason"], answer["score"]), worker
             status = self.dismiss(worker)
             if answer is not None:
-                return Verdict(answer["label"], answer["reason"]), None
+                return Verdict(answer["label"], answer["reason"], answer["score"]), None
             if worker.late:
                 return Verdict("undecided", f"took longer than {self.order['seconds']:g} s"), None
             worker = None

@@ -14,7 +14,7 @@ trl = pytest.importorskip("trl")
 
 from datasets import Dataset
 
-from chat_policy import EMPTY, OFF, chat_policy, rendered, rows_file
+from chat_policy import EMPTY, OFF, chat_policy, guided_config, rendered, rows_file
 from sage_rlvr.config import FinetuneConfig, TrainConfig, decode, dump
 from sage_rlvr.core.guides import Branch
 from sage_rlvr.errors import ConfigError
@@ -116,16 +116,8 @@ def test_a_script_is_warned_of_a_high_rate(tmp_path: Path, monkeypatch: pytest.M
 # ---- recipes
 
 
-def config_of(folder: Path, **changes: Any) -> TrainConfig:
-    tree = {
-        "steps": 1,
-        "model": chat_policy(folder / "policy"),
-        "task": {"name": "jsonl", "file": rows_file(folder)},
-        "method": {"name": "sage", "base": {"name": "grpo", "beta": 0.1}, "guide": {"name": "branch", "threshold": "p80"}},
-        "rollout": {"prompts_per_step": 1, "group_size": 4, "max_new_tokens": 4},
-        "engine": {"name": "trl"},
-    }
-    return decode(TrainConfig, tree | changes)
+def on_trl(folder: Path, **changes: Any) -> TrainConfig:
+    return guided_config(folder, **{"steps": 1, "engine": {"name": "trl"}} | changes)
 
 
 @pytest.mark.parametrize("options", [{}, OFF])
@@ -139,7 +131,7 @@ def test_the_prompt_that_a_recipe_prints_is_the_one_that_is_trained_on(
         return made[0]
 
     monkeypatch.setattr(trl_run, "SageTrainer", spied)
-    config, notes, said = config_of(tmp_path, chat_template_kwargs=options), Notes(), []
+    config, notes, said = on_trl(tmp_path, chat_template_kwargs=options), Notes(), []
     with RunDir.open(tmp_path / "run", dump(config)) as run:
         assert trl_run.train(config, run, tmp_path / "run", notes, said.append) == 1
     tokenizer = load_tokens(config.model).tokenizer
@@ -156,7 +148,7 @@ def test_the_prompt_that_a_recipe_prints_is_the_one_that_is_trained_on(
 def test_a_run_on_trl_keeps_its_warning_and_continues_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(opening, "LARGE", 10_000)
     for steps, lines in ((1, 4), (2, 1)):
-        config, notes = config_of(tmp_path, steps=steps), Notes()
+        config, notes = on_trl(tmp_path, steps=steps), Notes()
         with RunDir.open(tmp_path / "run", dump(config)) as run, pytest.warns(UserWarning, match=r"optimizer\.lr = 1e-4"):
             trl_run.train(config, run, tmp_path / "run", notes)
         assert len(notes.lines) == lines
@@ -166,7 +158,7 @@ def test_a_run_on_trl_keeps_its_warning_and_continues_in_one_line(tmp_path: Path
 
 def test_adapters_are_counted_and_not_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: Any):
     monkeypatch.setattr(opening, "LARGE", 10_000)
-    config, notes = config_of(tmp_path, engine={"name": "trl", "lora": {"rank": 2}}), Notes()
+    config, notes = on_trl(tmp_path, engine={"name": "trl", "lora": {"rank": 2}}), Notes()
     with RunDir.open(tmp_path / "run", dump(config)) as run:
         trl_run.train(config, run, tmp_path / "run", notes)
     assert re.search(r"k parameters, [\d.]+ k of them trained", notes.lines[1])
@@ -176,12 +168,12 @@ def test_adapters_are_counted_and_not_warned_of(tmp_path: Path, monkeypatch: pyt
 def test_the_recipe_alone_sets_the_options(tmp_path: Path):
     engine = {"name": "trl", "args": {"chat_template_kwargs": {"enable_thinking": True}}}
     with pytest.raises(ConfigError, match=r"engine\.args\.chat_template_kwargs = .*set chat_template_kwargs instead"):
-        trl_run.build(config_of(tmp_path, engine=engine, chat_template_kwargs=OFF), tmp_path / "trl")
+        trl_run.build(on_trl(tmp_path, engine=engine, chat_template_kwargs=OFF), tmp_path / "trl")
     with pytest.raises(ConfigError, match=r"chat_template_kwargs\.enable_thinkin: "):
-        trl_run.build(config_of(tmp_path, chat_template_kwargs={"enable_thinkin": False}), tmp_path / "trl")
+        trl_run.build(on_trl(tmp_path, chat_template_kwargs={"enable_thinkin": False}), tmp_path / "trl")
     with pytest.raises(ConfigError, match="plain text here"):
         plain = {"task": None, "world": {"train_problems": 8}, "model": "embedded"}
-        trl_run.build(config_of(tmp_path, **plain, chat_template_kwargs=OFF), tmp_path / "trl")
+        trl_run.build(on_trl(tmp_path, **plain, chat_template_kwargs=OFF), tmp_path / "trl")
 
 
 def test_fine_tuning_learns_the_prompt_of_the_options(tmp_path: Path):

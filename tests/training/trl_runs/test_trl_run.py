@@ -80,7 +80,7 @@ def test_the_same_command_again_has_nothing_to_do(policy: str, whole: Path, tmp_
         shutil.rmtree(folder / "policy")
     assert trained(folder, config()) == 4 and same(folder, whole)
     card = (folder / "policy" / "README.md").read_text(encoding="utf-8")
-    assert card == (whole / "policy" / "README.md").read_text(encoding="utf-8") and "optimizer steps 8" in card
+    assert card == (whole / "policy" / "README.md").read_text(encoding="utf-8") and "trained: 8 optimizer steps, ranks 1" in card
     assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 

@@ -30,9 +30,13 @@ from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.training.trackers import PROJECT, run_name
 
+RUN_DIRECTORY, CONTINUES = "the run directory (--run)", "nothing: the same command continues"
+COLUMNS = "nothing: the reward reads the columns"
+NO_KEY = (RUN_DIRECTORY, CONTINUES, COLUMNS)  # what stands in the place of a key of the recipe where there is none
+
 # Field of GRPOConfig and of SFTConfig -> the key of an RL or SFT recipe that sets it.
 OWNED_BY_BOTH = {
-    "output_dir": "the run directory (--run)",
+    "output_dir": RUN_DIRECTORY,
     "seed": "seed",
     "data_seed": "seed",
     "learning_rate": "optimizer.lr",
@@ -48,7 +52,7 @@ OWNED_BY_BOTH = {
     "save_strategy": "checkpoint.every",
     "save_total_limit": "checkpoint.keep",
     "model_init_kwargs": "engine.dtype",
-    "resume_from_checkpoint": "nothing: the same command continues",
+    "resume_from_checkpoint": CONTINUES,
 }
 
 # Field of GRPOConfig -> the key of the recipe that sets it.
@@ -62,7 +66,7 @@ OWNED = OWNED_BY_BOTH | {
     "num_iterations": "updates.epochs",
     "steps_per_generation": "updates.minibatches",
     "gradient_accumulation_steps": "updates.micro_batch (or engine.args.per_device_train_batch_size)",
-    "remove_unused_columns": "nothing: the reward reads the columns",
+    "remove_unused_columns": COLUMNS,
     "chat_template_kwargs": "chat_template_kwargs",
 }
 

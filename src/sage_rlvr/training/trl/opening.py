@@ -10,6 +10,7 @@ from tqdm.auto import tqdm
 
 from sage_rlvr.core.describe import anchor_lines, described_on_engine
 from sage_rlvr.training.opening import Setting, announce, decoded, idle, setting_of
+from sage_rlvr.training.trl.episodes import Episodes
 
 SCRIPT = {"threads_by": "torch.set_num_threads", "lr_by": "learning_rate", "device_by": "use_cpu=False, accelerate launch"}
 RECIPE = {"threads_by": "engine.threads", "lr_by": "optimizer.lr", "device_by": "engine.args.use_cpu, accelerate launch"}
@@ -74,8 +75,7 @@ def first_prompt(trainer: Any) -> str:
     prompt, seen = row["prompt"], {"image", "images"} & set(row)
     play, many = getattr(trainer, "rollout_func", None), getattr(trainer, "environment_factories", None)
     if play is not None:
-        asked = getattr(play, "prompt_ids", None)  # of `episodes.Episodes`
-        ids = None if asked is None else asked(prompt)
+        ids = play.prompt_ids(prompt) if isinstance(play, Episodes) else None
     elif seen or many is not None or not hasattr(trainer, "_tokenize_prompts"):
         ids = None
     else:

@@ -22,7 +22,7 @@ from sage_rlvr.core.rewards import OverlongShaping
 from sage_rlvr.errors import refuse
 from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy, folder_of
 from sage_rlvr.training.trackers import PROJECT, run_name
-from sage_rlvr.training.trl.arguments import not_owned
+from sage_rlvr.training.trl.arguments import CONTINUES, RUN_DIRECTORY, not_owned
 from sage_rlvr.training.verl.fields import ACTOR, CLAMP, is_clamped, method_fields
 from sage_rlvr.training.verl.problems import SPLITS
 
@@ -55,8 +55,8 @@ OWNED = {
     "trainer.total_training_steps": "steps",
     "trainer.save_freq": "checkpoint.every",
     "trainer.max_actor_ckpt_to_keep": "checkpoint.keep",
-    "trainer.default_local_dir": "the run directory (--run)",
-    "trainer.resume_mode": "nothing: the same command continues",
+    "trainer.default_local_dir": RUN_DIRECTORY,
+    "trainer.resume_mode": CONTINUES,
     "trainer.logger": "report_to",
 }
 REWARD = {

@@ -27,8 +27,8 @@ def _exported(folder: str) -> tuple[Task, dict[str, Sequence[Any]]]:
 
 
 def judge(folder: str, split: str, number: int, text: str) -> Verdict:
-    """The verdict on a completion of an exported problem. A pool carries label and reason: the reward stands in the reason, as
-    JSON [reward, reason]."""
+    """The verdict on a completion of an exported problem, with the reward as its score. "wrong" without a score says what the
+    verifier raised."""
     task, problems = _exported(folder)
     problem = problems[split][number]
     try:
@@ -37,9 +37,8 @@ def judge(folder: str, split: str, number: int, text: str) -> Verdict:
         raise
     except BaseException as error:  # the pool would make it "undecided", reward 0
         what = f"problem {problem.problem_id!r:.40}: {raised_at(error)}: {type(error).__name__}: {error!s:.80}"
-        plain = what.encode("ascii", "replace").decode().translate(str.maketrans('"\\', "'/"))  # a reason has 200 characters
-        return Verdict("undecided", json.dumps([None, plain]))
-    return Verdict(found.label, json.dumps([found.reward, found.reason[:100]]))
+        return Verdict("wrong", what.encode("ascii", "replace").decode())  # lone surrogates could not be printed
+    return Verdict(found.label, found.reason, found.reward)
 
 
 class Judge:
@@ -57,15 +56,11 @@ class Judge:
         if self.pool is None:
             return verdicts(self.task, [(self.problems[split][number], text)])[0]
         found = self.pool.verify([(str(self.folder), split, number, text)])[0]
-        if not found.reason.startswith("["):  # the pool's own: too late, or too much memory
-            return found
-        reward, reason = json.loads(found.reason)
-        if reward is None:
+        if found.label == "wrong" and found.score is None:
             raise DataError(
-                f"task {self.task.name}: its verifier raised on {reason}; a verifier must return a Verdict for every "
-                "text"
+                f"task {self.task.name}: its verifier raised on {found.reason}; a verifier must return a Verdict for every text"
             )
-        return Verdict(found.label, reason, reward)
+        return found
 
 
 def logged(verdict: Verdict, place: Mapping[str, Any], text: str) -> dict[str, Any]:
