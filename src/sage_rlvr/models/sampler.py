@@ -1,15 +1,15 @@
 """Sampling groups of completions from any causal LM of transformers: each prompt is prefilled once for its whole group.
 
-Three savings against `generate` on repeated prompts, none of which changes the distribution:
+A Llama-shaped model goes through the engine (`models/llama`). Its savings against `generate` on repeated prompts, none of which
+changes the distribution:
 
-1. The prompt runs once, not once per completion, and its keys and values are *kept* once (`shared_prefix.py`).
+1. What prompts begin with alike runs once, and a prompt's keys and values are kept once for its group.
 2. The completion's keys and values live in buffers allocated once, not in a tensor concatenated every step.
 3. Rows that have ended leave the batch.
+4. A draw from a large vocabulary looks at blocks of words first, then into one (`draw`).
 
-A small Llama-shaped model decodes without its module machinery besides (`llama/decoder.py`).
-
-A model whose attention cannot be replaced (a sliding window, say) repeats the prompt's cache instead, and draws prompts
-of one length at a time: padding would take the place of real tokens in its cache.
+Any other model takes the stock path, its own forward: it repeats the prompt's cache, and draws prompts of one length at a time,
+as padding would take the place of real tokens in a cache with a window.
 
 Chance is an argument: row `r` at position `t` uses the uniform number `key.uniform64(step, "sample", r, t)`, so a row's
 completion depends neither on its neighbors nor on the number of rows in a call (up to float rounding).
@@ -34,11 +34,17 @@ from transformers.cache_utils import DynamicCache
 
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.llama.decoder import LlamaDecoder, LlamaWeights, supports
-from sage_rlvr.models.shared_prefix import SHARED_PREFIX, SharedPrefix, attention, supports_shared_prefix
+from sage_rlvr.models.head import logits_of, pieces
+from sage_rlvr.models.llama.attention import attend
+from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
+from sage_rlvr.models.llama.forward import Record, run
+from sage_rlvr.models.llama.layout import Layout
+from sage_rlvr.models.llama.net import supports
+from sage_rlvr.models.llama.pieces import norm
 
 Cut = Callable[[Tensor], Tensor]
 LOWEST = torch.finfo(torch.float32).min
+ONE_LEVEL, BLOCK = 4096, 128  # words up to which a draw sums them all; words of a block beyond
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ def sample(
     device = next(model.parameters()).device
     rows = len(prompts) * group_size
     row_ids = torch.arange(rows) if row_ids is None else row_ids.cpu()
-    if len({len(p) for p in prompts}) > 1 and not supports_shared_prefix(model):
+    if len({len(p) for p in prompts}) > 1 and not supports(model):
         alike = partial(
             sample,
             model,
@@ -201,6 +207,8 @@ def draw(
     Sums are float64 where the device has it: near 1 a float32 sum moves in steps of 6e-8, above the probability of most
     tokens of a vocabulary of 100,000, which could then never be drawn.
     """
+    if cut is None and logits.shape[1] > ONE_LEVEL:
+        return _draw_in_two_levels(logits, uniforms, temperature, entropies)
     logits = logits.float() if temperature == 1 else logits.float() / temperature
     log_probs = torch.log_softmax(logits, dim=-1)
     if cut is not None:
@@ -214,6 +222,44 @@ def draw(
     # 0 log 0 = 0: a probability is 0 in float32 long before its logarithm is this low, and a cut leaves -inf.
     entropy = -torch.linalg.vecdot(probs, log_probs.clamp_min(LOWEST)) if entropies else None
     return chosen.squeeze(1), drawn, entropy
+
+
+def _draw_in_two_levels(
+    logits: Tensor, uniforms: Tensor, temperature: float, entropies: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`draw` without the sums of a whole vocabulary in float64: of blocks of `BLOCK` words, then of the words of one block."""
+    rows, vocabulary = logits.shape
+    widest = widest_float(logits.device)
+    whole = vocabulary // BLOCK * BLOCK  # what is left over is a block of its own
+    blocks = -(-vocabulary // BLOCK)
+    top, logs = (torch.empty(rows, device=logits.device) for _ in range(2))
+    sums = torch.empty(rows, blocks, device=logits.device)
+    found = torch.empty_like(top) if entropies else None
+    for part in pieces(logits):
+        wide = logits[part].float()
+        wide = wide / temperature if temperature != 1 else wide
+        highest = wide.amax(1, keepdim=True)
+        wide = wide - highest
+        powers = wide.exp()
+        sums[part, : whole // BLOCK] = powers[:, :whole].unflatten(1, (-1, BLOCK)).sum(-1)
+        if whole < vocabulary:
+            sums[part, -1] = powers[:, whole:].sum(-1)
+        total = sums[part].sum(-1)
+        top[part], logs[part] = highest[:, 0], total.log()
+        if found is not None:  # 0 log 0 = 0, as in `draw`
+            found[part] = logs[part] - torch.linalg.vecdot(powers, wide.clamp_min_(LOWEST)) / total
+    cumulative = sums.cumsum(-1, dtype=widest)
+    threshold = uniforms * cumulative[:, -1]
+    block = torch.searchsorted(cumulative, threshold[:, None]).squeeze(1).clamp_max_(blocks - 1)
+    here = torch.arange(rows, device=logits.device)
+    before = torch.where(block == 0, 0.0, cumulative[here, block - 1])
+    words = block[:, None] * BLOCK + torch.arange(BLOCK, device=logits.device)
+    inside = logits.gather(1, words.clamp_max(vocabulary - 1)).float() / temperature - top[:, None]
+    shares = inside.exp().masked_fill_(words >= vocabulary, 0.0).cumsum(-1, dtype=widest)
+    # The two levels round differently: the rest of the threshold is scaled by what the block sums to at this level.
+    rest = (threshold - before) / (cumulative[here, block] - before) * shares[:, -1]
+    at = torch.searchsorted(shares, rest[:, None]).squeeze(1).clamp_max_(BLOCK - 1)
+    return block * BLOCK + at, inside[here, at] - logs, found
 
 
 def _check(
@@ -232,30 +278,24 @@ def _check(
 
 @contextmanager
 def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """The model without dropout while the block runs; its mode and attention are then what they were."""
+    """The model without dropout while the block runs; its mode is then what it was."""
     was_training = model.training
     model.eval()
     try:
-        with attention(model, model.config._attn_implementation):
-            yield
+        yield
     finally:
         model.train(was_training)
 
 
 def _decoder(model: PreTrainedModel, ready: Prefill, group_size: int, max_new_tokens: int, again: bool) -> Any:
-    """The bare decoder for a small Llama, else the model with its attention replaced, else it with a repeated cache.
+    """The engine's decoder for a Llama-shaped model, else the model with the cache of its prompts repeated.
 
     again: whether `ready` is to be drawn from once more, so that its cache must stay as it is.
     """
-    layers = [(layer.keys, layer.values) for layer in ready.cache.layers]
-    if ready.weights is not None:
-        return LlamaDecoder(ready.weights, layers, ready.lengths, group_size, max_new_tokens)  # type: ignore[arg-type]
+    if isinstance(ready, EnginePrefill):
+        rows = None if ready.weights.record is None else len(ready.layout.ids)
+        return Decoder(ready.weights, ready.keys_values, ready.layout, ready.lengths, group_size, max_new_tokens, rows)
     positions = ready.lengths.repeat_interleave(group_size)
-    if supports_shared_prefix(model):
-        prefix = SharedPrefix(layers, ready.lengths, group_size, max_new_tokens)
-        # From here on the layers call `_attend`, which reads the prompt from the prefix.
-        model.config._attn_implementation = SHARED_PREFIX
-        return _ModelDecoder(model, positions, prefix.keep, **cached(model, prefix.suffix), shared_prefix=prefix)
     cache = copy.deepcopy(ready.cache) if again else ready.cache
     cache.batch_repeat_interleave(group_size)
     return _ModelDecoder(model, positions, cache.batch_select_indices, **cached(model, cache))
@@ -298,41 +338,70 @@ def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tens
 
 
 @dataclass(frozen=True)
-class Prefill:
-    """P prompts after one run: cache (P, H, S, D) a layer, logits (P, V) of the first new token, lengths (P,).
+class EnginePrefill:
+    """P prompts after one run through the engine: keys_values (N, 2 * kv heads * D) of their rows a layer, logits (P, V) of the
+    first new token, lengths (P,), and the weights that decode."""
 
-    weights: of the model as it was then, where `LlamaDecoder` is to decode with them.
-    """
+    keys_values: list[Tensor]
+    layout: Layout
+    logits: Tensor
+    lengths: Tensor
+    weights: Folded | Plain
+
+
+@dataclass(frozen=True)
+class StockPrefill:
+    """P prompts after one run of the model's own forward: cache (P, H, S, D) a layer, logits (P, V), lengths (P,)."""
 
     cache: DynamicCache
     logits: Tensor
     lengths: Tensor
-    weights: LlamaWeights | None
+
+
+Prefill = EnginePrefill | StockPrefill
 
 
 @torch.no_grad()
-def packed(model: PreTrainedModel) -> LlamaWeights | None:
-    """The weights as `LlamaDecoder` wants them, as they are now; None if the model is of another shape."""
-    return LlamaWeights(model) if supports_shared_prefix(model) and supports(model) else None
+def packed(model: PreTrainedModel) -> Folded | Plain | None:
+    """The weights as the engine decodes with them, as they are now; None for a model of the stock path."""
+    return weights_of(model) if supports(model) else None
 
 
 @torch.no_grad()
-def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: LlamaWeights | None = None) -> Prefill:
+def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: Folded | Plain | None = None) -> Prefill:
     """Run the prompts once; `sample(..., ready=...)` draws from it as often as wanted. The model must be in eval mode.
 
     `weights`: `packed(model)`, where the model has not changed since, to pack them once for many prompts.
     """
-    ids, lengths = pad_right(prompts, next(model.parameters()).device)
+    weights = packed(model) if weights is None else weights
+    device = next(model.parameters()).device
+    if weights is not None:
+        return _engine_prefill(weights, prompts, device)
+    ids, lengths = pad_right(prompts, device)
     cache = DynamicCache(config=model.config)
     logits, last = logits_at(model, lengths - 1, input_ids=ids, **cached(model, cache), use_cache=True)
-    first = logits[torch.arange(len(prompts), device=ids.device), last]
-    return Prefill(cache, first, lengths, packed(model) if weights is None else weights)
+    return StockPrefill(cache, logits[torch.arange(len(prompts), device=ids.device), last], lengths)
+
+
+def _engine_prefill(weights: Folded | Plain, prompts: Sequence[Sequence[int]], device: torch.device) -> EnginePrefill:
+    net, layout = weights.net, Layout.of_prompts(prompts, device)
+    asked, found = net.heads * net.width, []
+
+    def attention(number: int, qkv: Tensor) -> Tensor:
+        found.append(qkv[:, asked:].clone())
+        return attend(net, qkv, layout.tiles)
+
+    last = run(net, layout.ids, layout.positions, attention, weights.record)
+    states = norm(last.index_select(0, layout.outputs), net.final_norm, net.eps)
+    logits = logits_of(net.head, states).index_select(0, layout.of_token)
+    lengths = torch.tensor([len(p) for p in prompts], device=device)
+    return EnginePrefill(found, layout, logits, lengths, weights)
 
 
 class _ModelDecoder:
     """One token per row by the model's own forward. positions (B,) of the next token; drop: what keeps these rows of the cache.
 
-    Where attention cannot be replaced, the cache is the prompt's, repeated for the group, of prompts of one length.
+    The cache is the prompt's, repeated for the group, of prompts of one length.
     """
 
     def __init__(self, model: PreTrainedModel, positions: Tensor, drop: Callable[[Tensor], None], **inputs: Any) -> None:
