@@ -40,7 +40,7 @@ from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
 from sage_rlvr.models.llama.forward import Record, run
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import supports
-from sage_rlvr.models.llama.pieces import norm
+from sage_rlvr.models.llama.pieces import unit
 
 Cut = Callable[[Tensor], Tensor]
 LOWEST = torch.finfo(torch.float32).min
@@ -392,7 +392,7 @@ def _engine_prefill(weights: Folded | Plain, prompts: Sequence[Sequence[int]], d
         return attend(net, qkv, layout.tiles)
 
     last = run(net, layout.ids, layout.positions, attention, weights.record)
-    states = norm(last.index_select(0, layout.outputs), net.final_norm, net.eps)
+    states = unit(last.index_select(0, layout.outputs), net.eps, net.final_norm)
     logits = logits_of(net.head, states).index_select(0, layout.of_token)
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     return EnginePrefill(found, layout, logits, lengths, weights)

@@ -23,7 +23,7 @@ from sage_rlvr.models.head import logits_of
 from sage_rlvr.models.llama.forward import Record, normed_heads
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Layer, Net, stacked
-from sage_rlvr.models.llama.pieces import gated, norm
+from sage_rlvr.models.llama.pieces import gated, unit
 
 LEAST_ROOM, ROOM_STEP = 16, 8  # tokens of a completion; below 16 a row's product with its values takes a slow path
 
@@ -181,7 +181,7 @@ class Plain:
         """As of `Folded`, but q as it is, to be scaled."""
         net, layer = self.net, self.net.layers[number]
         bias = None if layer.qkv_bias is None else stacked(layer.qkv_bias)
-        mixed = self._product(norm(x, layer.attention_norm, net.eps), number, 0, lambda: stacked(layer.qkv), bias)
+        mixed = self._product(unit(x, net.eps, layer.attention_norm), number, 0, lambda: stacked(layer.qkv), bias)
         heads = self.mixed.view(len(x), -1, net.width)[:, : net.heads + net.kv_heads]
         plain = None
         if layer.head_norms is not None:
@@ -205,7 +205,7 @@ class Plain:
         middle = self._sum(x, attended, number, 1, layer.out)
         if layer.out_bias is not None:
             middle = middle + layer.out_bias
-        gate_up = self._product(norm(middle, layer.mlp_norm, self.net.eps), number, 2, lambda: stacked(layer.gate_up))
+        gate_up = self._product(unit(middle, self.net.eps, layer.mlp_norm), number, 2, lambda: stacked(layer.gate_up))
         if self.record is not None and self.part is not None:
             self.record.keep(number, self.part, attended=attended, middle=middle, gate_up=gate_up)
         return self._sum(middle, gated(gate_up), number, 3, layer.down)
@@ -213,8 +213,8 @@ class Plain:
     def logits(self, x: Tensor) -> Tensor:
         """As of `Folded`."""
         if self.record is not None and self.part is not None:
-            self.record.last[self.part] = x
-        normed = norm(x, self.net.final_norm, self.net.eps)
+            self.record.end(self.part, x)
+        normed = unit(x, self.net.eps, self.net.final_norm)
         if self.uses_repacked and self.repacked_head is not None:
             found: Tensor = torch.ops.mkldnn._linear_pointwise(normed, self.repacked_head, None, "none", [], "")
             return found

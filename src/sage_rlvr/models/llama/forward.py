@@ -18,32 +18,47 @@ from torch.nn import functional as F
 from sage_rlvr.models.llama.attention import attend, attend_backward
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Layer, Net, stacked
-from sage_rlvr.models.llama.pieces import gated, gated_backward, norm, norm_backward, turn
+from sage_rlvr.models.llama.pieces import gated, gated_backward, turn, unit, unit_backward
 
 Attend = Callable[[int, Tensor], Tensor]
 
 
 class Record:
-    """What backward reads of a forward over `rows` rows: of each layer its input x, q k v (turned; of Qwen3 also before their
-    norms), what attention gave, x behind it, gate and up; at last the x before the final norm. Rows may be filled in parts.
+    """What backward reads of a forward: of each layer its input x, q k v (turned), what attention gave, x behind it, gate and up,
+    and, where heads are normed (Qwen3), q and k before that; at last the x before the final norm.
+
+    rows: None for those of one forward, whose tensors are kept as they are; else the most that are filled in parts.
     """
 
-    NAMES = ("x", "qkv", "attended", "middle", "gate_up", "plain")
-
-    def __init__(self, net: Net, rows: int) -> None:
-        hidden, asked = net.embedding.shape[1], net.heads * net.width
-        turned = asked + net.kv_heads * net.width
-        widths = [hidden, turned + net.kv_heads * net.width, asked, hidden, 2 * len(net.layers[0].down.t())]
-        if net.layers[0].head_norms is not None:
-            widths.append(turned)
-        new = net.embedding.new_empty
-        self.layers = [[new(rows, width) for width in widths] for _ in net.layers]
-        self.last = new(rows, hidden)
+    def __init__(self, net: Net, rows: int | None = None) -> None:
+        self.rows = rows
+        self.layers: list[dict[str, Tensor]] = [{} for _ in net.layers]
+        self.last = net.embedding.new_empty(rows or 0, net.embedding.shape[1])
 
     def keep(self, layer: int, part: slice, **values: Tensor) -> None:
-        """Values of some rows of a layer, by `NAMES`."""
+        """Values of some rows of a layer."""
+        kept = self.layers[layer]
         for name, value in values.items():
-            self.layers[layer][self.NAMES.index(name)][part] = value
+            if self.rows is None:
+                kept[name] = value
+            else:
+                whole = kept.get(name)
+                if whole is None:  # memory that is never written costs nothing
+                    whole = kept[name] = self.last.new_empty(self.rows, value.shape[1])
+                whole[part] = value
+
+    def end(self, part: slice, last: Tensor) -> None:
+        """x behind the last layer of some rows."""
+        if self.rows is None:
+            self.last = last
+        else:
+            self.last[part] = last
+
+    def filled(self, rows: int) -> Record:
+        """Its first rows, all that have been filled."""
+        self.layers = [{name: value[:rows] for name, value in kept.items()} for kept in self.layers]
+        self.last, self.rows = self.last[:rows], rows
+        return self
 
 
 @torch.no_grad()
@@ -56,41 +71,47 @@ def run(net: Net, ids: Tensor, positions: Tensor, attention: Attend, record: Rec
     x = F.embedding(ids, net.embedding)
     whole = slice(0, len(ids))
     for number, layer in enumerate(net.layers):
-        qkv = F.linear(norm(x, layer.attention_norm, net.eps), stacked(layer.qkv), _bias(layer))
+        weight, norm = _behind(layer.qkv, layer.attention_norm)
+        qkv = F.linear(unit(x, net.eps, norm), weight, _bias(layer))
         heads = qkv.view(len(x), -1, net.width)[:, : net.heads + net.kv_heads]
-        plain = None
+        kept = {}
         if layer.head_norms is not None:
             plain = heads.flatten(1).clone()  # a flattened view of one row would change with it
             heads.copy_(normed_heads(net, layer, plain))
+            kept = {"plain": plain}
         turn(heads, cos, sin)
         attended = attention(number, qkv)
-        middle = _added(x, attended, layer.out)
+        middle = torch.addmm(x, attended, layer.out.t())
         if layer.out_bias is not None:
             middle += layer.out_bias
-        gate_up = F.linear(norm(middle, layer.mlp_norm, net.eps), stacked(layer.gate_up))
+        weight, norm = _behind(layer.gate_up, layer.mlp_norm)
+        gate_up = F.linear(unit(middle, net.eps, norm), weight)
         if record is not None:
-            kept = {} if plain is None else {"plain": plain}
             record.keep(number, whole, x=x, qkv=qkv, attended=attended, middle=middle, gate_up=gate_up, **kept)
-        x = _added(middle, gated(gate_up), layer.down)
+        x = torch.addmm(middle, gated(gate_up), layer.down.t())
     if record is not None:
-        record.last[whole] = x
+        record.end(whole, x)
     return x
+
+
+def _behind(parts: tuple[Tensor, ...], norm: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Weights of the projections behind a norm as one matrix, and the norm's weight where it is not multiplied into them.
+
+    In float32 it is: (outputs x inputs) products once save as many a row. In bfloat16 that would round the weights anew.
+    """
+    weight = stacked(parts)
+    return (weight * norm.detach(), None) if weight.dtype == torch.float32 else (weight, norm.detach())
 
 
 def _bias(layer: Layer) -> Tensor | None:
     return None if layer.qkv_bias is None else stacked(layer.qkv_bias)
 
 
-def _added(x: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-    """x + inputs @ weight.T"""
-    return torch.addmm(x, inputs, weight.t())
-
-
 def normed_heads(net: Net, layer: Layer, plain: Tensor) -> Tensor:
-    """(N, (heads + kv heads) * D), each head of q and of k normed by its own weight -> (N, heads + kv heads, D)."""
+    """(N, (heads + kv heads) * D), each head of q and of k normed by the weight of its kind -> (N, heads + kv heads, D)."""
     assert layer.head_norms is not None
     q, k = plain.view(len(plain), -1, net.width).split([net.heads, net.kv_heads], 1)
-    return torch.cat([norm(part.contiguous(), weight, net.eps) for part, weight in zip((q, k), layer.head_norms, strict=True)], 1)
+    return torch.cat([unit(part, net.eps, weight.detach()) for part, weight in zip((q, k), layer.head_norms, strict=True)], 1)
 
 
 def states(net: Net, layout: Layout) -> Tensor:
@@ -107,12 +128,12 @@ class _States(Function):
     @staticmethod
     def forward(ctx: Any, net: Net, layout: Layout, record: Record | None, *tensors: Tensor) -> Tensor:
         if record is None:
-            record = Record(net, len(layout.ids)) if any(ctx.needs_input_grad) else None
+            record = Record(net) if any(ctx.needs_input_grad) else None
             last = run(net, layout.ids, layout.positions, lambda _, qkv: attend(net, qkv, layout.tiles), record)
         else:
             last = record.last
         ctx.net, ctx.layout, ctx.record = net, layout, record
-        return norm(last.index_select(0, layout.outputs), net.final_norm, net.eps)
+        return unit(last.index_select(0, layout.outputs), net.eps, net.final_norm.detach())
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
@@ -120,8 +141,10 @@ class _States(Function):
         """Weights moved since the forward would give a wrong gradient silently; autograd's own check does not see them here."""
         net, layout, record = ctx.net, ctx.layout, ctx.record
         ctx.record = None
-        outputs = layout.outputs
-        by_last, _, by_final = norm_backward(record.last.index_select(0, outputs), by_states, net.final_norm, net.eps, None)
+        outputs, final = layout.outputs, net.final_norm.detach()
+        last = record.last.index_select(0, outputs)
+        by_last = unit_backward(last, by_states, net.eps, final)
+        by_final = (unit(last, net.eps).float() * by_states).sum(0)
         by_x = record.last.new_zeros(record.last.shape).index_copy_(0, outputs, by_last)
         cos, sin = (table[layout.positions] for table in net.angles(int(layout.positions.max()) + 1))
         found: list[tuple[Tensor, ...]] = []
@@ -130,7 +153,7 @@ class _States(Function):
             found.append(grads)
         wide = by_x.float()
         if net.padding is not None:  # as in the stock pass, whose embedding has no gradient there
-            wide.masked_fill_((layout.ids == net.padding)[:, None], 0.0)
+            wide = wide.masked_fill((layout.ids == net.padding)[:, None], 0.0)
         by_embedding = torch.zeros(net.embedding.shape, device=wide.device).index_add_(0, layout.ids, wide)
         flat = [by_embedding, by_final, *(grad for grads in reversed(found) for grad in grads)]
         typed = (grad.to(weight.dtype) for grad, weight in zip(flat, net.tensors, strict=True))
@@ -138,30 +161,49 @@ class _States(Function):
 
 
 def _layer_backward(
-    net: Net, layer: Layer, kept: list[Tensor], layout: Layout, by_x: Tensor, back: tuple[Tensor, Tensor]
+    net: Net, layer: Layer, kept: dict[str, Tensor], layout: Layout, by_x: Tensor, back: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """(gradient by the layer's input, gradients of `layer.tensors`); back: cos and -sin of the rows."""
-    x, qkv, attended, middle, gate_up, *plain = kept
-    by_gate_up, opened = gated_backward(gate_up, by_x @ layer.down)
+    x, middle = kept["x"], kept["middle"]
+    by_gate_up, opened = gated_backward(kept["gate_up"], by_x @ layer.down)
     by_down = by_x.t() @ opened
-    by_middle, normed, by_mlp_norm = norm_backward(middle, by_gate_up @ stacked(layer.gate_up), layer.mlp_norm, net.eps, by_x)
-    by_both = (by_gate_up.t() @ normed).split([len(w) for w in layer.gate_up])
-    by_out = by_middle.t() @ attended
+    by_middle, by_mlp_norm, by_both = _behind_backward(net, middle, by_gate_up, layer.gate_up, layer.mlp_norm, by_x)
+    by_out = by_middle.t() @ kept["attended"]
     by_out_bias = () if layer.out_bias is None else (by_middle.sum(0, dtype=torch.float32),)
-    by_qkv = attend_backward(net, qkv, layout.tiles, by_middle @ layer.out)
+    by_qkv = attend_backward(net, kept["qkv"], layout.tiles, by_middle @ layer.out)
     heads = by_qkv.view(len(x), -1, net.width)[:, : net.heads + net.kv_heads]
     turn(heads, *back)
     by_head_norms: tuple[Tensor, ...] = ()
     if layer.head_norms is not None:
-        split = [net.heads, net.kv_heads]
-        pairs = zip(plain[0].view(heads.shape).split(split, 1), heads.split(split, 1), layer.head_norms, strict=True)
-        pulled = [norm_backward(p.contiguous(), g.contiguous(), weight, net.eps, None) for p, g, weight in pairs]
-        heads.copy_(torch.cat([part for part, _, _ in pulled], 1))
-        by_head_norms = tuple(by_weight for _, _, by_weight in pulled)
-    by_input, normed, by_attention_norm = norm_backward(x, by_qkv @ stacked(layer.qkv), layer.attention_norm, net.eps, by_middle)
-    sizes = [len(w) for w in layer.qkv]
-    by_projections = (by_qkv.t() @ normed).split(sizes)
-    by_biases = () if layer.qkv_bias is None else by_qkv.sum(0, dtype=torch.float32).split(sizes)
+        by_head_norms = _heads_backward(net, layer, kept["plain"], heads)
+    by_input, by_attention_norm, by_projections = _behind_backward(net, x, by_qkv, layer.qkv, layer.attention_norm, by_middle)
+    by_biases = () if layer.qkv_bias is None else by_qkv.sum(0, dtype=torch.float32).split([len(w) for w in layer.qkv])
     return by_input, (
         by_attention_norm, *by_projections, *by_biases, *by_head_norms, by_out, *by_out_bias, by_mlp_norm, *by_both, by_down,
     )  # fmt: skip
+
+
+def _behind_backward(
+    net: Net, x: Tensor, by_projected: Tensor, parts: tuple[Tensor, ...], norm: Tensor, by_out: Tensor
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Of (unit(x) * norm) @ parts.T: gradient by x, plus `by_out`; by the norm; by each of the parts.
+
+    With G = by_projected.T @ unit(x) the latter two are sums over G and not over rows: (G * W).sum(0) and G * norm.
+    """
+    weight, left = _behind(parts, norm)
+    by_input = unit_backward(x, by_projected @ weight, net.eps, left, by_out)
+    both = (by_projected.t() @ unit(x, net.eps)).float()
+    by_norm = torch.linalg.vecdot(both, stacked(parts), dim=0) if both.dtype == weight.dtype else (both * stacked(parts)).sum(0)
+    by_parts = both.mul_(norm.detach()).to(weight.dtype).split([len(part) for part in parts])
+    return by_input, by_norm, by_parts
+
+
+def _heads_backward(net: Net, layer: Layer, plain: Tensor, by_heads: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients by the two norms of the heads; by_heads (N, heads + kv heads, D) becomes the gradient before them."""
+    assert layer.head_norms is not None
+    split, found, pulled = [net.heads, net.kv_heads], [], []
+    for before, grad, norm in zip(plain.view(by_heads.shape).split(split, 1), by_heads.split(split, 1), layer.head_norms, strict=True):
+        found.append((unit(before, net.eps).float() * grad).sum((0, 1)))
+        pulled.append(unit_backward(before, grad, net.eps, norm.detach()))
+    by_heads.copy_(torch.cat(pulled, 1))
+    return found[0], found[1]

@@ -1,7 +1,7 @@
-"""The operations between the products: norms, rotation, gate, softmax, and their gradients, for float32 and bfloat16.
+"""The operations between the products: norms, rotation, gate, and their gradients, for float32 and bfloat16.
 
-Each takes some rows at a time, so that its float32 temporaries stay in a core's cache; inside is float32, outside the dtype of the
-weights. `norm` is Llama's RMS norm: x / sqrt(mean(x^2) + eps) * weight.
+Each takes some rows at a time, so that its temporaries stay in a core's cache; norms and rotation are float32 inside, as in
+transformers. `unit` is Llama's RMS norm without its weight: x / sqrt(mean(x^2) + eps).
 """
 
 from __future__ import annotations
@@ -16,51 +16,64 @@ NUMBERS = 1 << 17
 """Of one temporary: 512 KiB in float32. On a GPU, which has no such cache, all rows at once."""
 
 
-def chunks(x: Tensor, most: int = NUMBERS) -> Iterator[slice]:
-    """Slices of the rows of x (N, W) that hold about `most` numbers each."""
-    rows = max(1, most // max(1, x[0].numel())) if x.device.type == "cpu" and len(x) else len(x)
+def chunks(x: Tensor) -> Iterator[slice]:
+    """Slices of the rows of x that hold about `NUMBERS` numbers each."""
+    rows = max(1, NUMBERS // max(1, x[:1].numel())) if x.device.type == "cpu" else len(x)
     return (slice(first, first + rows) for first in range(0, len(x), max(1, rows)))
 
 
-def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """(N, C) -> (N, C)."""
+def unit(x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
+    """(N, ..., C) -> the same; times the norm's weight (C,) where it is given."""
     out = torch.empty_like(x)
     for part in chunks(x):
         wide = x[part].float()
-        out[part] = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight
+        if weight is None:
+            torch.mul(wide, _root(wide, eps), out=out[part])
+        else:
+            torch.mul(wide * _root(wide, eps), weight, out=out[part])
     return out
 
 
-def norm_backward(x: Tensor, by_normed: Tensor, weight: Tensor, eps: float, by_out: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """(gradient by x, plus that of the residual `by_out`; the norm of x again; gradient by the weight, float32)."""
-    by_x, normed = torch.empty_like(x), torch.empty_like(x)
-    by_weight = torch.zeros(x.shape[-1], device=x.device)
+def unit_backward(x: Tensor, by_unit: Tensor, eps: float, weight: Tensor | None = None, by_out: Tensor | None = None) -> Tensor:
+    """Gradient by x, plus `by_out`, that of what x is added to. weight: `by_unit` is the gradient by unit(x) * weight."""
+    by_x = torch.empty_like(x)
     for part in chunks(x):
-        wide, grad = x[part].float(), by_normed[part].float()
-        root = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        unit = wide * root
-        normed[part] = unit * weight
-        by_weight += (grad * unit).flatten(0, -2).sum(0)
-        pulled = grad * weight
-        own = root * (pulled - unit * (pulled * unit).mean(-1, keepdim=True))
-        by_x[part] = own if by_out is None else own.add_(by_out[part])
-    return by_x, normed, by_weight
+        wide, grad = x[part].float(), by_unit[part].float()
+        grad = grad * weight if weight is not None else grad.clone() if grad.dtype == by_unit.dtype else grad
+        root = _root(wide, eps)
+        normed = wide * root
+        grad.addcmul_(normed, torch.linalg.vecdot(grad, normed)[..., None], value=-1.0 / x.shape[-1])
+        if by_out is None:
+            torch.mul(grad, root, out=by_x[part])
+        else:
+            torch.addcmul(by_out[part], grad, root, out=by_x[part])
+    return by_x
+
+
+def _root(wide: Tensor, eps: float) -> Tensor:
+    """1 / sqrt(mean(x^2) + eps), (n, ..., 1)."""
+    width = wide.shape[-1]
+    return (torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_() / width).add_(eps).rsqrt_()
 
 
 def turn(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Rotary positions in place: heads (N, H, D); cos, sin (N, 1, D / 2). With -sin it turns back."""
     for part in chunks(heads):
-        first, second = heads[part].float().chunk(2, -1)
-        c, s = cos[part], sin[part]
-        heads[part] = torch.cat([first * c - second * s, second * c + first * s], -1)
+        wide, c, s = heads[part].float(), cos[part], sin[part]
+        first, second = wide.chunk(2, -1)
+        turned = torch.mul(first, c).addcmul_(second, s, value=-1.0)
+        second.mul_(c).addcmul_(first, s)
+        first.copy_(turned)
+        if wide.dtype != heads.dtype:
+            heads[part] = wide
 
 
 def gated(gate_up: Tensor) -> Tensor:
     """(N, 2 F) -> silu(gate) * up, (N, F)."""
     out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
     for part in chunks(gate_up):
-        gate, up = gate_up[part].float().chunk(2, 1)
-        out[part] = F.silu(gate).mul_(up)
+        gate, up = gate_up[part].chunk(2, 1)
+        torch.mul(F.silu(gate), up, out=out[part])
     return out
 
 
@@ -68,11 +81,10 @@ def gated_backward(gate_up: Tensor, by_gated: Tensor) -> tuple[Tensor, Tensor]:
     """(gradient by gate_up, (N, 2 F); the gated values again)."""
     by_both, out = torch.empty_like(gate_up), torch.empty_like(by_gated)
     for part in chunks(gate_up):
-        gate, up = gate_up[part].float().chunk(2, 1)
-        grad, opened = by_gated[part].float(), torch.sigmoid(gate)
-        passed = gate * opened
+        gate, up = gate_up[part].chunk(2, 1)
         by_gate, by_up = by_both[part].chunk(2, 1)
-        out[part] = passed * up
-        by_up.copy_(grad * passed)
-        by_gate.copy_(grad.mul_(up).mul_(passed.sub_(passed * opened).add_(opened)))  # silu' = s + g s (1 - s)
+        opened = F.silu(gate)
+        torch.mul(opened, up, out=out[part])
+        torch.mul(by_gated[part], opened, out=by_up)
+        torch.ops.aten.silu_backward.grad_input(by_gated[part] * up, gate, grad_input=by_gate)
     return by_both, out
