@@ -36,14 +36,16 @@ def chosen_logps(
     entropies: bool = False,
     gradient: bool = False,
     rows: Tensor | None = None,
+    logits: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """states (M, C), weight (V, C), targets (n,) -> log-probs of the targets (n,) float32, in graph, and entropies (n,).
 
     Both are of softmax(states @ weight.T / temperature); entropies in nats, in the graph with `gradient`, or None if not
-    asked for. rows (n,): the state behind each target; None: one each.
+    asked for. rows (n,): the state behind each target; None: one each. logits (M, V): states @ weight.T where that is known; they
+    are overwritten by backward.
     """
     rows = torch.arange(len(targets), device=targets.device) if rows is None else rows
-    logps, found = _Chosen.apply(states, weight, targets, rows, temperature, entropies, entropies and gradient)
+    logps, found = _Chosen.apply(states, weight, targets, rows, temperature, entropies, entropies and gradient, logits)
     return logps, found[rows] if entropies else None
 
 
@@ -91,9 +93,17 @@ class _Chosen(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, rows: Tensor, temperature: float, entropies: bool, gradient: bool
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        rows: Tensor,
+        temperature: float,
+        entropies: bool,
+        gradient: bool,
+        known: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        most = max(1, KEPT // len(weight))
+        most = max(1, KEPT // len(weight)) if known is None else len(states)
         order = rows.argsort(stable=True)  # the tokens of a part of the states lie together
         firsts = range(0, len(states), most)
         bounds = torch.searchsorted(rows[order], torch.tensor([*firsts, len(states)], device=rows.device)).tolist()
@@ -103,7 +113,7 @@ class _Chosen(Function):
         logits = None
         for number, first in enumerate(firsts):
             part, tokens = slice(first, first + most), order[bounds[number] : bounds[number + 1]]
-            logits = F.linear(states[part], weight)
+            logits = F.linear(states[part], weight) if known is None else known
             totals[part], own = measured(logits, temperature, entropies)
             if own is not None:
                 found[part] = own
@@ -145,4 +155,4 @@ class _Chosen(Function):
             else:  # of several parts, in float32
                 by_weight = by_weight.float().add_(own_weight)
         assert by_weight is not None
-        return by_states, by_weight.to(weight.dtype), None, None, None, None, None
+        return by_states, by_weight.to(weight.dtype), None, None, None, None, None, None

@@ -34,12 +34,12 @@ from transformers.cache_utils import DynamicCache
 
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.head import logits_of, pieces
+from sage_rlvr.models.head import KEPT, logits_of, pieces
 from sage_rlvr.models.llama.attention import attend
 from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
-from sage_rlvr.models.llama.forward import Record, run
+from sage_rlvr.models.llama.forward import Record, Trace, run
 from sage_rlvr.models.llama.layout import Layout
-from sage_rlvr.models.llama.net import supports
+from sage_rlvr.models.llama.net import Net, supports
 from sage_rlvr.models.llama.pieces import unit
 
 Cut = Callable[[Tensor], Tensor]
@@ -55,6 +55,7 @@ class Rollout:
     the tokens under the temperature-scaled sampler; entropies (B, T) float32, nats, of the same distribution, None if they
     were not asked for; finished (B,) bool, False where the row ran into `max_new_tokens`.
     own (B, T) bool: of episodes, which tokens the policy drew, the others being an environment's; None = all that exist.
+    trace: what the engine computed on its way, for an update without a forward of its own; None if it was not asked for.
     """
 
     tokens: Tensor
@@ -63,6 +64,7 @@ class Rollout:
     entropies: Tensor | None
     finished: Tensor
     own: Tensor | None = None
+    trace: Trace | None = None
 
     @property
     def lengths(self) -> Tensor:
@@ -100,6 +102,7 @@ def sample(
     cut: Cut | None = None,
     ready: Prefill | None = None,
     limits: Tensor | None = None,
+    trace: bool = False,
 ) -> Rollout:
     """Draw `group_size` completions of each prompt, nothing truncated unless `cut` is given.
 
@@ -108,7 +111,7 @@ def sample(
     logits. `entropies` = False saves their computation. `cut` truncates the scaled distribution (top-k, top-p, min-p: see
     `models/generation.py`); log-probs and entropies are then those of what is left. `ready`: `prefill(model, prompts)`, to
     draw more than once from one run of the prompts. limits (P * group_size,): tokens of each row at most, at least 1 and at most
-    `max_new_tokens`; None = all alike. Raises `DataError` on an empty prompt, or without an end token.
+    `max_new_tokens`; None = all alike. trace: keep `Rollout.trace`, of a model that the engine takes. Raises `DataError` on an empty prompt, or without an end token.
     """
     ends = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
     _check(prompts, ends, group_size, max_new_tokens, temperature)
@@ -137,11 +140,17 @@ def sample(
     lengths = torch.full((rows,), max_new_tokens, dtype=torch.long, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
     limits = None if limits is None else limits.to(device)
+    again = ready is not None
     with _evaluating(model):
-        prefilled = prefill(model, prompts) if ready is None else ready
-        decoder = _decoder(model, prefilled, group_size, max_new_tokens, again=ready is not None)
+        tracing = _Tracing(model, prompts, group_size * (max_new_tokens - 1)) if trace and supports(model) else None
+        if ready is None:
+            ready = prefill(model, prompts, None if tracing is None else tracing.weights)
+        prefilled = ready
+        decoder = _decoder(model, prefilled, group_size, max_new_tokens, again=again)
         alive = torch.arange(rows, device=device)
         logits = prefilled.logits.repeat_interleave(group_size, 0)
+        if tracing is not None:
+            tracing.keep(prefilled.logits)
         for t in range(max_new_tokens):
             at = (slice(None) if alive.shape[0] == rows else alive, t)
             drawn, logp, entropy = draw(logits, uniforms[at], temperature, entropies, cut)
@@ -159,11 +168,45 @@ def sample(
                 decoder.keep(going)
             if t + 1 < max_new_tokens:
                 logits = decoder.advance(drawn)
+                if tracing is not None:
+                    tracing.keep(logits)
     mask = torch.arange(max_new_tokens, device=device)[None, :] < lengths[:, None]
     width = int(lengths.max())
-    return Rollout(
-        tokens[:, :width], mask[:, :width], logps[:, :width], None if found is None else found[:, :width], finished
-    )
+    entropies_found = None if found is None else found[:, :width]
+    kept = None if tracing is None else tracing.trace(prefilled)
+    return Rollout(tokens[:, :width], mask[:, :width], logps[:, :width], entropies_found, finished, None, kept)
+
+
+class _Tracing:
+    """Weights with a record for so many completion tokens of each prompt, and the logits that are drawn from."""
+
+    def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], more: int) -> None:
+        self.weights = Plain(Net(model))
+        rows, width = sum(map(len, prompts)) + len(prompts) * more, model.config.vocab_size
+        self.weights.record = Record(self.weights.net, rows)
+        outputs = len(prompts) * (1 + more)
+        self.logits = self.weights.net.embedding.new_empty(outputs, width) if outputs * width <= KEPT else None
+        self.filled = 0
+
+    def keep(self, logits: Tensor) -> None:
+        """The logits of a step."""
+        if self.logits is not None:
+            self.logits[self.filled : self.filled + len(logits)] = logits
+        self.filled += len(logits)
+
+    def trace(self, ready: Prefill) -> Trace:
+        """All of it, once the last token is drawn."""
+        assert isinstance(ready, EnginePrefill) and self.weights.record is not None
+        record, self.weights.record = self.weights.record, None
+        prompts = len(ready.layout.outputs)
+        logits = self.logits
+        if logits is not None:
+            if prompts < len(ready.logits):  # two prompts are one text, so that a row is missing
+                logits = None
+            else:  # those of the prompts in the layout's order
+                logits = logits[: self.filled]
+                logits[ready.layout.of_token] = ready.logits
+        return Trace(record.filled(len(ready.layout.ids) + self.filled - len(ready.logits)), logits)
 
 
 def _length_by_length(
@@ -293,8 +336,7 @@ def _decoder(model: PreTrainedModel, ready: Prefill, group_size: int, max_new_to
     again: whether `ready` is to be drawn from once more, so that its cache must stay as it is.
     """
     if isinstance(ready, EnginePrefill):
-        rows = None if ready.weights.record is None else len(ready.layout.ids)
-        return Decoder(ready.weights, ready.keys_values, ready.layout, ready.lengths, group_size, max_new_tokens, rows)
+        return Decoder(ready.weights, ready.keys_values, ready.layout, ready.lengths, group_size, max_new_tokens)
     positions = ready.lengths.repeat_interleave(group_size)
     cache = copy.deepcopy(ready.cache) if again else ready.cache
     cache.batch_repeat_interleave(group_size)

@@ -81,15 +81,15 @@ def score(
         if not log_probs and getattr(net.head, "bias", None) is None:
             weight: Any = net.head.weight
             chosen, flat = chosen_logps(found, weight, targets, temperature, entropies, gradient, layout.of_token)
-            return Scores(_on(mask, chosen), None if flat is None else _on(mask, flat), None, last)
+            return Scores(on_mask(mask, chosen), None if flat is None else on_mask(mask, flat), None, last)
         logits = logits_of(net.head, found).index_select(0, layout.of_token)
     else:
         logits, own = _padded(model, prompts, tokens, mask, owners, hidden)
         last = None if own is None else _laid(own, mask)
     laws = torch.log_softmax(logits.float() / temperature, -1)
     whole = laws.new_zeros(*mask.shape, laws.shape[1]).index_put((mask,), laws) if log_probs else None
-    spread = _on(mask, entropies_of(laws if gradient else laws.detach())) if entropies else None
-    return Scores(_on(mask, laws.gather(1, targets[:, None]).squeeze(1)), spread, whole, last)
+    spread = on_mask(mask, entropies_of(laws if gradient else laws.detach())) if entropies else None
+    return Scores(on_mask(mask, laws.gather(1, targets[:, None]).squeeze(1)), spread, whole, last)
 
 
 def takes(model: PreTrainedModel) -> bool:
@@ -103,7 +103,7 @@ def _laid(states: Tensor, mask: Tensor) -> Tensor:
     return torch.zeros(*mask.shape, states.shape[1], device=states.device).index_put((mask,), states.float())
 
 
-def _on(mask: Tensor, values: Tensor) -> Tensor:
+def on_mask(mask: Tensor, values: Tensor) -> Tensor:
     """values (M,) at the M counted places of mask (B, T), 0 elsewhere."""
     return torch.zeros(mask.shape, device=values.device).masked_scatter(mask, values)
 

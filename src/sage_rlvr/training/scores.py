@@ -6,7 +6,7 @@ A forward pass takes `updates.micro_batch` whole groups at a time, so that scori
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,12 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.token_weights import entropy_drift
-from sage_rlvr.models.scoring import Scores, score
+from sage_rlvr.models.head import chosen_logps
+from sage_rlvr.models.llama.forward import Trace, recorded_states
+from sage_rlvr.models.llama.layout import Layout
+from sage_rlvr.models.llama.net import Net, why_not
+from sage_rlvr.models.scoring import Scores, on_mask, score
+from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.training.groups import Rows
 from sage_rlvr.training.reference import reference_right
 
@@ -30,12 +35,46 @@ def step_scores(loop: Loop, groups: Rows) -> tuple[Scores, Scores | None]:
     needs, once = loop.method.needs, loop.config.updates.once
     rows = torch.arange(len(groups.owners), device=groups.owners.device)  # row = prompt * group_size + member
     exact, drift, seen = once and "distributions" in needs, "entropy_drift" in needs, "hidden" in needs
-    if once:
+    if groups.rollout.trace is not None and reuses_sampling(loop):
+        scores = traced_scores(loop, groups, groups.rollout.trace)
+    elif once:
         live = "entropy_gradient" in needs
         scores = score_rows(loop, loop.policy, groups, rows, entropies=True, log_probs=exact or drift, gradient=live, hidden=seen)
     else:
         scores = fixed_scores(loop, loop.policy, groups, rows, entropies=True, log_probs=drift, hidden=seen)
     return scores, reference_scores(loop, groups, rows, log_probs=exact)
+
+
+def reuses_sampling(loop: Loop) -> bool:
+    """Whether updates read the sampler's activations (`engine.reuse_sampling`): where that is the forward they would have made."""
+    return loop.config.engine.reuse_sampling and why_not_reused(loop) is None
+
+
+def why_not_reused(loop: Loop) -> str | None:
+    """Why an update needs a forward of its own; None if it does not."""
+    method, updates = loop.method, loop.config.updates
+    if reason := why_not(loop.policy):
+        return reason
+    if not updates.once:
+        return "a step has several updates or micro-batches"
+    if method.rollout is not None:
+        return f"{type(method.rollout).__name__} draws a step's completions in several parts"
+    if turns_of(loop.task) > 1:
+        return "an episode is drawn turn by turn"
+    read = sorted({"distributions", "entropy_gradient", "entropy_drift", "hidden"} & set(method.needs))
+    return f"the method reads {', '.join(read)}" if read else None
+
+
+def traced_scores(loop: Loop, groups: Rows, trace: Trace) -> Scores:
+    """Scores of all rows of a rollout from what the sampler computed, in graph: the log-probs are those that were drawn with."""
+    rollout, net = groups.rollout, Net(loop.policy)
+    layout = Layout.of(groups.prompts, rollout.tokens, rollout.mask, groups.owners, distinct=False)
+    weight: Any = net.head.weight
+    states = recorded_states(net, layout, trace.record)
+    temperature, targets = loop.config.rollout.temperature, rollout.tokens[rollout.mask]
+    found = chosen_logps(states, weight, targets, temperature, True, rows=layout.of_token, logits=trace.logits)
+    logps, entropies = (on_mask(rollout.mask, values) for values in found if values is not None)
+    return Scores(logps, entropies)
 
 
 def step_signals(loop: Loop, groups: Rows, scores: Scores, reference: Scores | None) -> Signals:

@@ -238,15 +238,14 @@ class Decoder:
         lengths: Tensor,
         group_size: int,
         max_new_tokens: int,
-        record_from: int | None = None,
     ) -> None:
         """prompt: keys and values (N, 2 * kv heads * D) of the rows of a layout of prompts, a layer each; lengths (P,).
 
-        record_from: the first row of the record that the completions fill, where `weights` has one.
+        Where `weights` has a record the completions fill its rows behind those of the prompts, and `kept_logits` grows.
         """
         self.weights, self.net, self.group_size, self.capacity = weights, weights.net, group_size, max_new_tokens
         self.prompts, self.longest = layout.prompt_rows.shape
-        self.recorded = record_from
+        self.recorded = None if weights.record is None else len(layout.ids)
         self.scaled = isinstance(weights, Folded)
         self.prompt = [self._of_prompts(both, layout.prompt_rows) for both in prompt]
         outside = torch.arange(self.longest, device=lengths.device)[None, :] >= lengths[:, None]

@@ -7,6 +7,7 @@ are computed again. The same record can be filled by the sampler (`decoder.py`),
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -59,6 +60,15 @@ class Record:
         self.layers = [{name: value[:rows] for name, value in kept.items()} for kept in self.layers]
         self.last, self.rows = self.last[:rows], rows
         return self
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What a sampler computed on its way: the record of the rows of `Layout.of(..., distinct=False)`, and the logits (M, V) that it
+    drew from, in the order of the layout's outputs; None where they would have been more than `head.KEPT`."""
+
+    record: Record
+    logits: Tensor | None
 
 
 @torch.no_grad()
