@@ -93,9 +93,12 @@ def score(
 
 
 def takes(model: PreTrainedModel) -> bool:
-    """Whether the engine scores the model: not one whose layers are to run again in backward, which it does not need to."""
-    checkpointed = model.training and any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
-    return supports(model) and not checkpointed
+    """Whether the engine scores the model: in training not one with attention dropout, or whose layers are to run again in
+    backward."""
+    stock = model.training and (
+        getattr(model.config, "attention_dropout", 0.0) or any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
+    )
+    return supports(model) and not stock
 
 
 def _laid(states: Tensor, mask: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.rollout_plans import is_guided
 from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.models.head import chosen_logps
 from sage_rlvr.models.llama.forward import Trace, recorded_states
@@ -63,6 +64,40 @@ def why_not_reused(loop: Loop) -> str | None:
         return "an episode is drawn turn by turn"
     read = sorted({"distributions", "entropy_gradient", "entropy_drift", "hidden"} & set(method.needs))
     return f"the method reads {', '.join(read)}" if read else None
+
+
+def engine_line(loop: Loop) -> str:
+    """How the policy is computed, where that is not the usual way; empty else."""
+    if reason := why_not(loop.policy):
+        return f"stock path (transformers' own forward, slower): {reason}"
+    if not loop.config.engine.reuse_sampling:
+        return ""
+    reason = why_not_reused(loop)
+    without = "the update reads the sampler's activations, without a forward of the policy"
+    return f"engine.reuse_sampling: {without if reason is None else f'not used: {reason}'}"
+
+
+GAP_EVERY = 50
+"""Steps between two measurements of the gap where the update has no forward of its own, and the measurement costs one."""
+
+
+def sampler_gap(loop: Loop, groups: Rows, signals: Signals, step: int) -> dict[str, float]:
+    """How far the sampler's log-probs lie from the scorer's, nats: the largest and the mean over the tokens that both computed.
+
+    With `engine.reuse_sampling` the update uses the sampler's, and a forward in steps 0, 50, 100, ... measures the gap to it.
+    """
+    rollout, scored = groups.rollout, signals.old_logps
+    if rollout.trace is not None:
+        if step % GAP_EVERY:
+            return {}
+        rows = torch.arange(len(groups.owners), device=groups.owners.device)
+        scored = fixed_scores(loop, loop.policy, groups, rows).logps
+    same = rollout.drawn
+    if is_guided(loop.method.rollout):
+        same = same & ~groups.column("guided")[:, None]
+    gaps = (rollout.logps - scored.detach()).abs()[same]
+    found = (gaps.max(), gaps.mean()) if len(gaps) else (0.0, 0.0)
+    return {"sampler/logp_gap_max": float(found[0]), "sampler/logp_gap_mean": float(found[1])}
 
 
 def traced_scores(loop: Loop, groups: Rows, trace: Trace) -> Scores:

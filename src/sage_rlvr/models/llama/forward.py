@@ -143,13 +143,17 @@ class _States(Function):
         else:
             last = record.last
         ctx.net, ctx.layout, ctx.record = net, layout, record
+        ctx.versions = [tensor._version for tensor in tensors]
         return unit(last.index_select(0, layout.outputs), net.eps, net.final_norm.detach())
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, by_states: Tensor) -> tuple[Tensor | None, ...]:
-        """Weights moved since the forward would give a wrong gradient silently; autograd's own check does not see them here."""
         net, layout, record = ctx.net, ctx.layout, ctx.record
+        if record is None:
+            raise RuntimeError("the forward has been used for a backward already, which frees its record; run the forward again")
+        if [tensor._version for tensor in net.tensors] != ctx.versions:  # the products below read the weights again
+            raise RuntimeError("the weights changed between forward and backward; take the optimizer step after backward")
         ctx.record = None
         outputs, final = layout.outputs, net.final_norm.detach()
         last = record.last.index_select(0, outputs)
