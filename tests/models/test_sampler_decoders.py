@@ -8,17 +8,31 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from models.sampler_common import COMMON, MODELS, WIDTHS, PAD, PROMPTS, build, gpt2, gqa, llama, owners, qwen2, run, same, sliding
+from models.sampler_common import (
+    COMMON,
+    PAD,
+    PROMPTS,
+    WIDTHS,
+    build,
+    gpt2,
+    gqa,
+    llama,
+    owners,
+    qwen2,
+    run,
+    same,
+    sliding,
+)
 from sage_rlvr.errors import DataError
 from sage_rlvr.models import sampler
+from sage_rlvr.models.head import chosen_logps
 from sage_rlvr.models.llama import decoder as llama_step
-from sage_rlvr.models.sampler import draw, packed, prefill
-from sage_rlvr.models.scoring import score
 from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
 from sage_rlvr.models.llama.forward import recorded_states
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, supports
-from sage_rlvr.models.head import chosen_logps
+from sage_rlvr.models.sampler import draw, packed, prefill
+from sage_rlvr.models.scoring import score
 
 
 def qwen3() -> PreTrainedModel:

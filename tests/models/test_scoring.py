@@ -304,7 +304,7 @@ def test_a_backward_of_other_weights_or_a_second_one_is_refused() -> None:
         loss.backward()
     loss = score(model, prompts, tokens, mask, owners).logps.sum()
     loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="run the forward again|inplace operation"):
+    with pytest.raises(RuntimeError, match=r"run the forward again|inplace operation"):
         loss.backward()
 
 

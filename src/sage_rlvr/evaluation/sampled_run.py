@@ -31,9 +31,9 @@ from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.folders import EMBEDDED, cached_folder, folder_of
 from sage_rlvr.models.generation import Decoding, Source, rows_of_a_pass
+from sage_rlvr.models.llama.net import supports
 from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, revision_of
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
-from sage_rlvr.models.llama.net import supports
 from sage_rlvr.models.teachers import teacher_named
 from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.progress import reporting

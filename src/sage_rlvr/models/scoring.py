@@ -95,10 +95,9 @@ def score(
 def takes(model: PreTrainedModel) -> bool:
     """Whether the engine scores the model: in training not one with attention dropout, or whose layers are to run again in
     backward."""
-    stock = model.training and (
-        getattr(model.config, "attention_dropout", 0.0) or any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
-    )
-    return supports(model) and not stock
+    dropout = getattr(model.config, "attention_dropout", 0.0)
+    checkpointed = any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
+    return supports(model) and not (model.training and (dropout or checkpointed))
 
 
 def _laid(states: Tensor, mask: Tensor) -> Tensor:

@@ -157,7 +157,8 @@ def announce(
 ) -> None:
     """Print the opening, and with `tell`, which is as `RunDir.warn`, warn of the learning rate.
 
-    engine: how the policy is computed, where that is not the usual way. prompt: as of `decoded`. begin: finished steps; a run that continues prints its setting only.
+    engine: how the policy is computed, where that is not the usual way. prompt: as of `decoded`. begin: finished steps; a run that
+    continues prints its setting only.
     """
     for line in (objective, setting.line, engine, prompt) if begin == 0 else (setting.line,):
         if line:
@@ -178,8 +179,8 @@ def after_first_step(note: Note, anchor: Anchor | None, metrics: Mapping[str, fl
         tell(
             "sampler gap",
             0,
-            f"log-probs of sampler and scorer differ by {metrics[MEAN_GAP]:.2g} nats on average ({MEAN_GAP}), more than rounding in "
-            f"bfloat16 explains ({WIDE_GAP:g}): the update is of another distribution than the one that was sampled from. Set "
+            f"log-probs of sampler and scorer differ by {metrics[MEAN_GAP]:.2g} nats on average ({MEAN_GAP}), more than "
+            f"rounding in bfloat16 explains ({WIDE_GAP:g}): the update is of another distribution than the one that was sampled from. Set "
             "engine.dtype: float32",
         )
 

@@ -28,8 +28,8 @@ from sage_rlvr.tasks.base import answer_id, answer_key, answer_span, guided, ref
 from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
-from sage_rlvr.training.scores import reuses_sampling
 from sage_rlvr.training.groups import Drawn, Groups, Rows, rows_of_groups, together, union
+from sage_rlvr.training.scores import reuses_sampling
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.rollout_plans import is_guided
+from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.models.head import chosen_logps
 from sage_rlvr.models.llama.forward import Trace, recorded_states

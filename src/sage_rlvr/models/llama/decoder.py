@@ -153,9 +153,8 @@ class Plain:
             found: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)
             return found
 
-        self.repacked = [
-            tuple(laid_out(w) for w in (stacked(layer.qkv), layer.out, stacked(layer.gate_up), layer.down)) for layer in self.net.layers
-        ]
+        of = [(stacked(layer.qkv), layer.out, stacked(layer.gate_up), layer.down) for layer in self.net.layers]
+        self.repacked = [tuple(map(laid_out, weights)) for weights in of]
         head: Any = self.net.head
         self.repacked_head = laid_out(head.weight) if head.bias is None else None
 

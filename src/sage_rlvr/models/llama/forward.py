@@ -1,7 +1,7 @@
 """Forward and backward of a Llama-shaped model over rows, written out: `states` is one node in the graph of the parameters.
 
-A forward keeps of each layer what backward reads (`Record`, 10 numbers a row and hidden unit) and nothing else; norms, gates and attention weights
-are computed again. The same record can be filled by the sampler (`decoder.py`), whose activations then serve the update.
+A forward keeps of each layer what backward reads (`Record`, 10 numbers a row and hidden unit) and nothing else; norms, gates and
+attention weights are computed again. The same record can be filled by the sampler (`decoder.py`), whose activations then serve the update.
 """
 
 from __future__ import annotations
@@ -216,7 +216,8 @@ def _heads_backward(net: Net, layer: Layer, plain: Tensor, by_heads: Tensor) -> 
     """Gradients by the two norms of the heads; by_heads (N, heads + kv heads, D) becomes the gradient before them."""
     assert layer.head_norms is not None
     split, found, pulled = [net.heads, net.kv_heads], [], []
-    for before, grad, norm in zip(plain.view(by_heads.shape).split(split, 1), by_heads.split(split, 1), layer.head_norms, strict=True):
+    parts = (whole.split(split, 1) for whole in (plain.view(by_heads.shape), by_heads))
+    for before, grad, norm in zip(*parts, layer.head_norms, strict=True):
         found.append((unit(before, net.eps).float() * grad).sum((0, 1)))
         pulled.append(unit_backward(before, grad, net.eps, norm.detach()))
     by_heads.copy_(torch.cat(pulled, 1))
