@@ -111,7 +111,7 @@ def sample(
     logits. `entropies` = False saves their computation. `cut` truncates the scaled distribution (top-k, top-p, min-p: see
     `models/generation.py`); log-probs and entropies are then those of what is left. `ready`: `prefill(model, prompts)`, to
     draw more than once from one run of the prompts. limits (P * group_size,): tokens of each row at most, at least 1 and at most
-    `max_new_tokens`; None = all alike. trace: keep `Rollout.trace`, of a model that the engine takes. Raises `DataError` on an empty
+    `max_new_tokens`; None = all alike. trace: keep `Rollout.trace`, of a model that the engine takes. `DataError` on an empty
     prompt, or without an end token.
     """
     ends = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)

@@ -180,8 +180,8 @@ def after_first_step(note: Note, anchor: Anchor | None, metrics: Mapping[str, fl
             "sampler gap",
             0,
             f"log-probs of sampler and scorer differ by {metrics[MEAN_GAP]:.2g} nats on average ({MEAN_GAP}), more than "
-            f"rounding in bfloat16 explains ({WIDE_GAP:g}): the update is of another distribution than the one that was sampled from. Set "
-            "engine.dtype: float32",
+            f"rounding in bfloat16 explains ({WIDE_GAP:g}): the update is of another distribution than the one that was sampled "
+            "from. Set engine.dtype: float32",
         )
 
 

@@ -1,7 +1,7 @@
 """Forward and backward of a Llama-shaped model over rows, written out: `states` is one node in the graph of the parameters.
 
 A forward keeps of each layer what backward reads (`Record`, 10 numbers a row and hidden unit) and nothing else; norms, gates and
-attention weights are computed again. The same record can be filled by the sampler (`decoder.py`), whose activations then serve the update.
+attention weights are computed again. The sampler (`decoder.py`) can fill the same record, so that its activations serve the update.
 """
 
 from __future__ import annotations
