@@ -9,6 +9,6 @@ Read in this order:
     pieces.py     norm, rotation and gate
     decoder.py    one token a row and step, with a key-value cache; its activations can serve the update
 
-What comes out of it is equal to transformers up to rounding (tests/models/test_scoring.py). The head, in parts that bound its memory,
-is `models/head.py`; the draw is in `models/sampler.py`. Any other model takes the stock path: transformers' own forward.
+What comes out of it is equal to transformers up to rounding (tests/models/test_scoring.py). The head, in parts that bound its
+memory, is `models/head.py`; the draw is in `models/sampler.py`. Any other model takes the stock path: transformers' own forward.
 """
