@@ -149,7 +149,7 @@ def test_the_trace_of_a_rollout_has_the_gradient_of_a_forward(
     """Also where two prompts are one text, and where the logits are too many to keep."""
     model = build(make)
     for kept in (1 << 20, 10):
-        monkeypatch.setattr(sampler, "KEPT", kept)
+        monkeypatch.setattr(sampler, "KEPT_LOGITS", kept)
         rollout = run(model, asked, temperature=0.7, trace=True)
         plain, rows = run(model, asked, temperature=0.7), owners(asked, 6)
         assert rollout.trace is not None and torch.equal(plain.tokens, rollout.tokens) and plain.trace is None
@@ -158,7 +158,7 @@ def test_the_trace_of_a_rollout_has_the_gradient_of_a_forward(
         wanted = {name: p.grad.clone() for name, p in model.named_parameters()}
         model.zero_grad()
         net, layout = Net(model), Layout.of(asked, rollout.tokens, rollout.mask, rows, distinct=False)
-        states, targets = recorded_states(net, layout, rollout.trace.record), rollout.tokens[rollout.mask]
+        states, targets = recorded_states(net, layout, rollout.trace), rollout.tokens[rollout.mask]
         more = {"rows": layout.of_token, "logits": rollout.trace.logits}
         logps, entropies = chosen_logps(states, net.head.weight, targets, 0.7, True, **more)
         assert torch.allclose(logps, rollout.logps[rollout.mask], atol=1e-5)

@@ -180,11 +180,11 @@ def test_sizes_of_parts_change_neither_values_nor_gradients(
     wanted = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(head, "KEPT", kept)
+        patch.setattr(head, "KEPT_LOGITS", kept)
         patch.setattr(head, "NUMBERS", numbers)
         patch.setattr(pieces, "NUMBERS", numbers)
         patch.setattr(layouts, "QUERIES", queries)
-        patch.setattr(layouts, "SCORES", numbers)
+        patch.setattr(layouts, "TILE_WEIGHTS", numbers)
         scores = score(model, prompts, tokens, mask, owners, temperature=temperature, entropies=True)
         (scores.logps * weights).sum().backward()
     found = [p.grad for p in model.parameters() if p.grad is not None]
@@ -237,7 +237,7 @@ def test_no_more_logits_are_kept_than_the_budget(monkeypatch: pytest.MonkeyPatch
     model, (prompts, tokens, mask, owners) = build("llama"), EXAMPLE
     rows = len(Layout.of(*EXAMPLE).outputs)
     for kept, whole in ((40, 0), (1 << 22, 1)):
-        monkeypatch.setattr(head, "KEPT", kept)
+        monkeypatch.setattr(head, "KEPT_LOGITS", kept)
         shapes: list[torch.Size] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda x, to=shapes: (to.append(x.shape), x)[1], lambda x: x):
             score(model, prompts, tokens, mask, owners, entropies=True)
@@ -441,7 +441,7 @@ def test_the_stock_path_computes_logits_only_where_they_are_read(monkeypatch: py
 def test_hidden_states_of_the_stock_path_are_those_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("gqa")
     found = score(model, *EXAMPLE, hidden=True).hidden
-    monkeypatch.setattr(scoring, "takes", lambda model: False)
+    monkeypatch.setattr(scoring, "engine_scores", lambda model: False)
     assert torch.allclose(score(model, *EXAMPLE, hidden=True).hidden, found, atol=3e-5)
 
 

@@ -52,7 +52,8 @@ class FloatHead(nn.Linear):
 
 def placed(model: PreTrainedModel, device: str | None) -> PreTrainedModel:
     """The model on the device; of one in half precision the logits are float32 from now on."""
-    model.to(device_of(device))  # type: ignore[arg-type]
+    if (where := device_of(device)).type != "cpu":
+        model.to(where)  # type: ignore[arg-type]
     head = model.get_output_embeddings()
     if type(head) is nn.Linear and head.weight.dtype in (torch.bfloat16, torch.float16):
         wide = FloatHead(head.in_features, head.out_features, bias=False, device="meta")

@@ -1,9 +1,9 @@
 """Log-probs of chosen tokens and entropies from final hidden states, a bounded number of logits at a time.
 
 Of M rows and a vocabulary of V the stock way keeps the logits, their log-softmax and its gradient, (M, V) float32 each: at 3,000
-rows and 50,000 words 600 MB a tensor. Here logits are in the dtype of the weights, at most `KEPT` numbers of them are alive, and
-what is float32 is smaller still. Where all logits fit, backward turns them into their gradient in place; else it computes
-them again.
+rows and 50,000 words 600 MB a tensor. Here logits are in the dtype of the weights, at most `KEPT_LOGITS` of them are alive, and on
+a CPU float32 temporaries are smaller still. Where all logits fit, backward turns them into their gradient in place; else it
+computes them again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from sage_rlvr.models.devices import FloatHead
 
-KEPT = 1 << 28
+KEPT_LOGITS = 1 << 28
 """Logits that are alive at a time: 512 MiB in bfloat16, 5,400 rows of a vocabulary of 49,152."""
 
 NUMBERS = 1 << 20
@@ -57,7 +57,8 @@ def entropies_of(laws: Tensor) -> Tensor:
 def logits_of(head: torch.nn.Module, states: Tensor) -> Tensor:
     """states (M, C) -> (M, V), in the dtype of the weights."""
     weight: Any = head.weight
-    return F.linear(states, weight) if type(head) is FloatHead else head(states)
+    bias: Any = head.bias
+    return F.linear(states, weight, bias) if type(head) is FloatHead else head(states)
 
 
 def measured(logits: Tensor, temperature: float, entropies: bool) -> tuple[Tensor, Tensor | None]:
@@ -69,8 +70,7 @@ def measured(logits: Tensor, temperature: float, entropies: bool) -> tuple[Tenso
         total = torch.logsumexp(wide, 1)
         totals[part] = total
         if found is not None:
-            laws = wide.sub_(total[:, None]) if wide is not logits else wide - total[:, None]
-            found[part] = entropies_of(laws)
+            found[part] = entropies_of(wide.sub_(total[:, None]))
     return totals, found
 
 
@@ -79,7 +79,7 @@ def _scaled(logits: Tensor, temperature: float) -> Tensor:
     wide = logits.float()
     if temperature != 1.0:
         return wide / temperature
-    return wide.clone() if wide is logits or wide.data_ptr() == logits.data_ptr() else wide
+    return wide.clone() if wide is logits else wide
 
 
 def pieces(logits: Tensor) -> Iterator[slice]:
@@ -103,7 +103,7 @@ class _Chosen(Function):
         gradient: bool,
         known: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        most = max(1, KEPT // len(weight)) if known is None else len(states)
+        most = max(1, KEPT_LOGITS // len(weight)) if known is None else len(states)
         order = rows.argsort(stable=True)  # the tokens of a part of the states lie together
         firsts = range(0, len(states), most)
         bounds = torch.searchsorted(rows[order], torch.tensor([*firsts, len(states)], device=rows.device)).tolist()
@@ -154,5 +154,5 @@ class _Chosen(Function):
                 by_weight = own_weight
             else:  # of several parts, in float32
                 by_weight = by_weight.float().add_(own_weight)
-        assert by_weight is not None
+        by_weight = torch.zeros_like(weight) if by_weight is None else by_weight  # of no token at all
         return by_states, by_weight.to(weight.dtype), None, None, None, None, None, None

@@ -34,7 +34,7 @@ from transformers.cache_utils import DynamicCache
 
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.head import KEPT, logits_of, pieces
+from sage_rlvr.models.head import KEPT_LOGITS, LOWEST, logits_of, pieces
 from sage_rlvr.models.llama.attention import attend, grids
 from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
 from sage_rlvr.models.llama.forward import Record, Trace, run
@@ -43,7 +43,6 @@ from sage_rlvr.models.llama.net import Net, supports
 from sage_rlvr.models.llama.pieces import unit
 
 Cut = Callable[[Tensor], Tensor]
-LOWEST = torch.finfo(torch.float32).min
 ONE_LEVEL, BLOCK = 4096, 128  # words up to which a draw sums them all; words of a block beyond
 
 
@@ -142,6 +141,8 @@ def sample(
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
     limits = None if limits is None else limits.to(device)
     again = ready is not None
+    if again and trace:
+        raise DataError("trace=True records the prompts too, so that it cannot start from `ready`; leave one of the two out")
     with _evaluating(model):
         tracing = _Tracing(model, prompts, group_size * (max_new_tokens - 1)) if trace and supports(model) else None
         if ready is None:
@@ -186,7 +187,7 @@ class _Tracing:
         rows, width = sum(map(len, prompts)) + len(prompts) * more, model.config.vocab_size
         self.weights.record = Record(self.weights.net, rows)
         outputs = len(prompts) * (1 + more)
-        self.logits = self.weights.net.embedding.new_empty(outputs, width) if outputs * width <= KEPT else None
+        self.logits = self.weights.net.embedding.new_empty(outputs, width) if outputs * width <= KEPT_LOGITS else None
         self.filled = 0
 
     def keep(self, logits: Tensor) -> None:
@@ -199,15 +200,15 @@ class _Tracing:
         """All of it, once the last token is drawn."""
         assert isinstance(ready, EnginePrefill) and self.weights.record is not None
         record, self.weights.record = self.weights.record, None
-        prompts = len(ready.layout.outputs)
-        logits = self.logits
+        distinct_prompts = len(ready.layout.outputs)
+        logits = self.logits  # its first rows hold the place of the prompts'
         if logits is not None:
-            if prompts < len(ready.logits):  # two prompts are one text, so that a row is missing
+            if distinct_prompts < len(ready.logits):  # two prompts are one text, so that a row is missing
                 logits = None
             else:  # those of the prompts in the layout's order
                 logits = logits[: self.filled]
                 logits[ready.layout.of_token] = ready.logits
-        return Trace(record.filled(len(ready.layout.ids) + self.filled - len(ready.logits)), logits)
+        return Trace(record.filled(len(ready.layout.ids) + self.filled - len(ready.logits)), logits, self.weights.net.versions)
 
 
 def _length_by_length(
@@ -303,7 +304,8 @@ def _draw_in_two_levels(
     # The two levels round differently: the rest of the threshold is scaled by what the block sums to at this level.
     rest = (threshold - before) / (cumulative[here, block] - before) * shares[:, -1]
     at = torch.searchsorted(shares, rest[:, None]).squeeze(1).clamp_max_(BLOCK - 1)
-    return block * BLOCK + at, inside[here, at] - logs, found
+    # Of logits that are not numbers the search ends behind the last word; such a rollout is refused by its log-probs.
+    return (block * BLOCK + at).clamp_max_(vocabulary - 1), inside[here, at] - logs, found
 
 
 def _check(

@@ -51,7 +51,7 @@ def completion_logits(
     owners (B,) the prompt of each row, ascending. Raises `DataError` where they are not so.
     """
     _check(prompts, tokens, mask, owners)
-    if not takes(model):
+    if not engine_scores(model):
         return _padded(model, prompts, tokens, mask, owners)[0]
     net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
     return logits_of(net.head, states(net, layout)).index_select(0, layout.of_token)
@@ -77,7 +77,7 @@ def score(
     """
     _check(prompts, tokens, mask, owners)
     targets = tokens[mask]
-    if takes(model):
+    if engine_scores(model):
         net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
         found = states(net, layout)
         last = _laid(found.detach().index_select(0, layout.of_token), mask) if hidden else None
@@ -98,7 +98,28 @@ def score(
     return Scores(on_mask(mask, laws.gather(1, targets[:, None]).squeeze(1)), spread, whole, last)
 
 
-def takes(model: PreTrainedModel) -> bool:
+def logps_at(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    tokens: Tensor,
+    mask: Tensor,
+    owners: Tensor,
+    temperatures: Sequence[float],
+) -> dict[float, Tensor]:
+    """`score(...).logps` at several temperatures, from one forward."""
+    _check(prompts, tokens, mask, owners)
+    targets = tokens[mask]
+    if engine_scores(model) and getattr(model.get_output_embeddings(), "bias", None) is None:
+        net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
+        found, weight = states(net, layout), net.head.weight
+        every = [chosen_logps(found, weight, targets, t, rows=layout.of_token)[0] for t in temperatures]  # type: ignore[arg-type]
+    else:
+        logits = _padded(model, prompts, tokens, mask, owners)[0].float()
+        every = [torch.log_softmax(logits / t, -1).gather(1, targets[:, None]).squeeze(1) for t in temperatures]
+    return {t: on_mask(mask, found) for t, found in zip(temperatures, every, strict=True)}
+
+
+def engine_scores(model: PreTrainedModel) -> bool:
     """Whether the engine scores the model: in training not one with attention dropout, or whose layers are to run again in
     backward."""
     dropout = getattr(model.config, "attention_dropout", 0.0)

@@ -81,6 +81,7 @@ class Optimizer:
         for group in self.adam.param_groups:
             group["lr"] = rate
         self.adam.step()
+        torch.autograd.graph.increment_version(list(self.names))  # fused AdamW moves them without a trace that backward could see
         self._round()
         self.adam.zero_grad(set_to_none=True)
         return {"optimizer/grad_norm": norm, "optimizer/lr": rate}

@@ -37,7 +37,7 @@ def step_scores(loop: Loop, groups: Rows) -> tuple[Scores, Scores | None]:
     needs, once = loop.method.needs, loop.config.updates.once
     rows = torch.arange(len(groups.owners), device=groups.owners.device)  # row = prompt * group_size + member
     exact, drift, seen = once and "distributions" in needs, "entropy_drift" in needs, "hidden" in needs
-    if groups.rollout.trace is not None and reuses_sampling(loop):
+    if groups.rollout.trace is not None:
         scores = traced_scores(loop, groups, groups.rollout.trace)
     elif once:
         live = "entropy_gradient" in needs
@@ -63,6 +63,10 @@ def why_not_reused(loop: Loop) -> str | None:
     method, updates = loop.method, loop.config.updates
     if reason := why_not(loop.policy):
         return reason
+    if loop.policy.device.type != "cpu":
+        return "on a GPU the room for all activations would be taken before the first token"
+    if method.is_stored_alone:
+        return "the method trains on stored answers only"
     if not updates.once:
         return "a step has several updates or micro-batches"
     if method.rollout is not None:
@@ -80,7 +84,7 @@ def engine_line(loop: Loop) -> str:
     if not loop.config.engine.reuse_sampling:
         return ""
     reason = why_not_reused(loop)
-    without = "the update reads the sampler's activations, without a forward of the policy"
+    without = "the update on sampled completions reads the sampler's activations, without a forward of the policy"
     return f"engine.reuse_sampling: {without if reason is None else f'not used: {reason}'}"
 
 
@@ -112,7 +116,7 @@ def traced_scores(loop: Loop, groups: Rows, trace: Trace) -> Scores:
     rollout, net = groups.rollout, Net(loop.policy)
     layout = Layout.of(groups.prompts, rollout.tokens, rollout.mask, groups.owners, distinct=False)
     weight: Any = net.head.weight
-    states = recorded_states(net, layout, trace.record)
+    states = recorded_states(net, layout, trace)
     temperature, targets = loop.config.rollout.temperature, rollout.tokens[rollout.mask]
     found = chosen_logps(states, weight, targets, temperature, True, rows=layout.of_token, logits=trace.logits)
     logps, entropies = (on_mask(rollout.mask, values) for values in found if values is not None)

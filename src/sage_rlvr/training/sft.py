@@ -27,6 +27,7 @@ from transformers import (
 from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.devices import placed
+from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.models.scoring import score
 from sage_rlvr.runs import RunDir
@@ -119,7 +120,9 @@ def _made(config: SftConfig, task: Any) -> tuple[PreTrainedModel, Tokens]:
     assert isinstance(config.model, ModelConfig)
     tokenizer = build_tokenizer() if config.task is None else build_tokenizer(task.characters)
     model = build_model(config.model, tokenizer, config.seed)
-    return model.to(getattr(torch, config.engine.dtype)), Tokens.of(tokenizer)
+    for parameter in model.parameters():  # and no buffer: rotary frequencies stay float32, as in a model that is loaded
+        parameter.data = parameter.data.to(getattr(torch, config.engine.dtype))
+    return adjacent(model), Tokens.of(tokenizer)
 
 
 def sft_step(model: PreTrainedModel, optimizer: Optimizer, ids: Tensor, counted: Tensor, step: int) -> dict[str, float]:

@@ -49,7 +49,7 @@ def test_the_policy_has_no_forward_but_to_measure_the_gap(write_recipe: Recipe, 
         ("{name: grpo, beta: 0.05}", "updates: {micro_batch: 1}\n", "not used: a step has several updates"),
         ("{name: dapo, beta: 0.05}", "", "not used: DynamicSampling draws a step's completions in several parts"),
         ("{name: forward_kl, beta: 0.05}", "", "not used: the method reads distributions"),
-        ("{name: grpo, beta: 0.05}", "", "reads the sampler's activations, without a forward of the policy"),
+        ("{name: grpo, beta: 0.05}", "", "reads the sampler's activations, without a forward"),
     ],
 )
 def test_the_start_names_the_choice_and_its_reason(write_recipe: Recipe, method: str, more: str, words: str) -> None:

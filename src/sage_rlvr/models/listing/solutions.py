@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import pad_right
-from sage_rlvr.models.scoring import completion_logits
+from sage_rlvr.models.scoring import logps_at
 from sage_rlvr.tasks.base import Task
 
 ROWS_PER_CHUNK = 512
@@ -84,14 +83,8 @@ def _row_logps(
     ids, lengths = pad_right(rows, next(model.parameters()).device)
     mask = torch.arange(ids.shape[1], device=ids.device)[None, :] < lengths[:, None]
     owners = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(counts)).to(ids.device)
-    logits = completion_logits(model, prompts, ids, mask, owners).float()
-    return {t: _sum_rows(logits / t, ids, mask) for t in temperatures}
-
-
-def _sum_rows(logits: Tensor, ids: Tensor, mask: Tensor) -> np.ndarray:
-    flat = torch.log_softmax(logits, -1).gather(1, ids[mask][:, None]).squeeze(1)
-    padded = torch.zeros(mask.shape, dtype=torch.float64, device=flat.device).masked_scatter(mask, flat.double())
-    return padded.sum(1).cpu().numpy()
+    found = logps_at(model, prompts, ids, mask, owners, temperatures)
+    return {t: logps.double().sum(1).cpu().numpy() for t, logps in found.items()}
 
 
 def log_right(

@@ -17,7 +17,7 @@ from torch import Tensor
 from sage_rlvr.models.llama.layout import Layout, Tile
 from sage_rlvr.models.llama.net import Net
 
-KEPT = 1 << 22
+KEPT_WEIGHTS = 1 << 22
 """Attention weights of a layer that are kept for backward at most."""
 
 
@@ -84,7 +84,7 @@ def grids(net: Net, layout: Layout) -> list[Grid]:
 
 def keeps(found: Sequence[Grid]) -> bool:
     """Whether the attention weights of a layer are few enough to be kept."""
-    return sum(math.prod(grid.shape) for grid in found) <= KEPT
+    return sum(math.prod(grid.shape) for grid in found) <= KEPT_WEIGHTS
 
 
 def attend(net: Net, qkv: Tensor, found: Sequence[Grid], kept: list[Tensor] | None = None) -> Tensor:

@@ -78,8 +78,8 @@ class Folded:
         """Buffers for so many rows; positions below `longest`."""
         new, net = self.net.embedding.new_empty, self.net
         self.turns = torch.complex(*net.angles(longest)) if not hasattr(self, "turns") or len(self.turns) < longest else self.turns
-        self.normed, self.mixed = new(rows, net.embedding.shape[1]), new(rows, (net.heads + 2 * net.kv_heads) * net.width)
-        pairs = self.mixed.view(rows, -1, net.width).unflatten(2, (-1, 2))
+        self.normed, self.qkv = new(rows, net.embedding.shape[1]), new(rows, (net.heads + 2 * net.kv_heads) * net.width)
+        pairs = self.qkv.view(rows, -1, net.width).unflatten(2, (-1, 2))
         self.rotated = torch.view_as_complex(pairs)[:, : net.heads + net.kv_heads]
         self.gate_up = new(rows, self.layers[0][4].shape[1])
         self.gate, self.up = self.gate_up.chunk(2, 1)
@@ -92,11 +92,11 @@ class Folded:
     def project(self, number: int, x: Tensor) -> Tensor:
         """q (scaled), k and v (B, heads + 2 kv heads, D) of a layer, q and k turned."""
         qkv, bias = self.layers[number][:2]
-        torch.mm(self._norm(x), qkv, out=self.mixed)
+        torch.mm(self._norm(x), qkv, out=self.qkv)
         if bias is not None:
-            self.mixed.add_(bias)
+            self.qkv.add_(bias)
         self.rotated.mul_(self.here)
-        return self.mixed
+        return self.qkv
 
     def finish(self, number: int, x: Tensor, attended: Tensor) -> Tensor:
         """x behind a layer, from what its attention gave (B, heads * D)."""
@@ -141,7 +141,7 @@ class Plain:
         net = self.net
         if not hasattr(self, "cos") or len(self.cos) < longest:
             self.cos, self.sin = net.angles(longest)
-        self.mixed = torch.empty(rows, (net.heads + 2 * net.kv_heads) * net.width, device=net.embedding.device)
+        self.qkv = torch.empty(rows, (net.heads + 2 * net.kv_heads) * net.width, device=net.embedding.device)
         few = rows <= REPACKED_ROWS and net.dtype == torch.bfloat16 and net.embedding.device.type == "cpu"
         if few and self.repacked is None:
             self._repack(rows)
@@ -180,23 +180,23 @@ class Plain:
         """As of `Folded`, but q as it is, to be scaled."""
         net, layer = self.net, self.net.layers[number]
         bias = None if layer.qkv_bias is None else stacked(layer.qkv_bias)
-        mixed = self._product(unit(x, net.eps, layer.attention_norm), number, 0, lambda: stacked(layer.qkv), bias)
-        heads = self.mixed.view(len(x), -1, net.width)[:, : net.heads + net.kv_heads]
+        qkv = self._product(unit(x, net.eps, layer.attention_norm), number, 0, lambda: stacked(layer.qkv), bias)
+        heads = self.qkv.view(len(x), -1, net.width)[:, : net.heads + net.kv_heads]
         plain = None
         if layer.head_norms is not None:
-            plain = mixed.view(len(x), -1, net.width)[:, : net.heads + net.kv_heads].flatten(1)
-            self.mixed.copy_(mixed)
+            plain = qkv.view(len(x), -1, net.width)[:, : net.heads + net.kv_heads].flatten(1)
+            self.qkv.copy_(qkv)
             heads.copy_(normed_heads(net, layer, plain))
         else:
-            self.mixed.copy_(mixed)
+            self.qkv.copy_(qkv)
         (cos, sin), (first, second) = self.here, heads.chunk(2, -1)
         turned = torch.mul(first, cos).addcmul_(second, sin, value=-1.0)
         second.mul_(cos).addcmul_(first, sin)
         first.copy_(turned)
         if self.record is not None and self.part is not None:
             kept = {} if plain is None else {"plain": plain}
-            self.record.keep(number, self.part, x=x, qkv=self.mixed, **kept)
-        return self.mixed
+            self.record.keep(number, self.part, x=x, qkv=self.qkv, **kept)
+        return self.qkv
 
     def finish(self, number: int, x: Tensor, attended: Tensor) -> Tensor:
         """As of `Folded`."""
@@ -280,10 +280,10 @@ class Decoder:
         self.recorded = None if self.recorded is None else self.recorded + len(tokens)
         return weights.logits(x)
 
-    def _take(self, number: int, mixed: Tensor) -> None:
+    def _take(self, number: int, qkv: Tensor) -> None:
         """q, k and v (B, (heads + 2 kv heads) * D) of a layer: keys and values join the cache, the query waits."""
-        net, rows = self.net, len(mixed)
-        heads = mixed.view(rows, -1, net.width)
+        net, rows = self.net, len(qkv)
+        heads = qkv.view(rows, -1, net.width)
         cached = heads[:, net.heads :].unflatten(1, (2, net.kv_heads)).permute(1, 2, 0, 3)  # (2, H, B, D)
         self.cache[number].select(3, self.filled).copy_(cached)
         query = heads[:, : net.heads].unflatten(1, (net.kv_heads, -1)).transpose(0, 1)  # (H, B, R, D)

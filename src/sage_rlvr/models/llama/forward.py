@@ -34,7 +34,7 @@ class Record:
     def __init__(self, net: Net, rows: int | None = None) -> None:
         self.rows = rows
         self.layers: list[dict[str, Tensor]] = [{} for _ in net.layers]
-        self.weights: list[list[Tensor]] = [[] for _ in net.layers]
+        self.attention_weights: list[list[Tensor]] = [[] for _ in net.layers]
         """Attention weights of the tiles of each layer, where they were few enough to be kept."""
         self.last = net.embedding.new_empty(rows or 0, net.embedding.shape[1])
 
@@ -67,10 +67,14 @@ class Record:
 @dataclass(frozen=True, eq=False)
 class Trace:
     """What a sampler computed on its way: the record of the rows of `Layout.of(..., distinct=False)`, and the logits (M, V) that it
-    drew from, in the order of the layout's outputs; None where they would have been more than `head.KEPT`."""
+    drew from, in the order of the layout's outputs; None where they would have been more than `head.KEPT_LOGITS`.
+
+    versions: of the weights that it drew with. A trace serves one update.
+    """
 
     record: Record
     logits: Tensor | None
+    versions: tuple[int, ...]
 
 
 @torch.no_grad()
@@ -128,21 +132,24 @@ def normed_heads(net: Net, layer: Layer, plain: Tensor) -> Tensor:
 
 def states(net: Net, layout: Layout) -> Tensor:
     """(M, hidden) final states that predict the counted tokens (`layout.outputs`), in the graph of the parameters."""
-    return _States.apply(net, layout, None, *net.tensors)
+    return _States.apply(net, layout, None, torch.is_grad_enabled(), *net.tensors)
 
 
-def recorded_states(net: Net, layout: Layout, record: Record) -> Tensor:
-    """`states` whose forward has been done already, by whoever filled the record."""
-    return _States.apply(net, layout, record, *net.tensors)
+def recorded_states(net: Net, layout: Layout, trace: Trace) -> Tensor:
+    """`states` whose forward the sampler has done. RuntimeError for a trace of other weights or rows, and for one that was used."""
+    record = trace.record
+    if trace.versions != net.versions or len(record.last) != len(layout.ids) or not record.layers:
+        raise RuntimeError("the trace of the sampler is of other weights or completions, or was used before; run a forward instead")
+    return _States.apply(net, layout, record, torch.is_grad_enabled(), *net.tensors)
 
 
 class _States(Function):
     @staticmethod
-    def forward(ctx: Any, net: Net, layout: Layout, record: Record | None, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, net: Net, layout: Layout, record: Record | None, graph: bool, *tensors: Tensor) -> Tensor:
         if record is None:
-            record = Record(net) if any(ctx.needs_input_grad) else None
+            record = Record(net) if graph and any(ctx.needs_input_grad) else None
             found = grids(net, layout)
-            kept = None if record is None or not keeps(found) else record.weights
+            kept = None if record is None or not keeps(found) else record.attention_weights
 
             def attention(number: int, qkv: Tensor) -> Tensor:
                 return attend(net, qkv, found, None if kept is None else kept[number])
@@ -151,7 +158,7 @@ class _States(Function):
         else:
             last = record.last
         ctx.net, ctx.layout, ctx.record = net, layout, record
-        ctx.versions = [tensor._version for tensor in tensors]
+        ctx.versions = net.versions
         return unit(last.index_select(0, layout.outputs), net.eps, net.final_norm.detach())
 
     @staticmethod
@@ -160,7 +167,7 @@ class _States(Function):
         net, layout, record = ctx.net, ctx.layout, ctx.record
         if record is None:
             raise RuntimeError("the forward has been used for a backward already, which frees its record; run the forward again")
-        if [tensor._version for tensor in net.tensors] != ctx.versions:  # the products below read the weights again
+        if net.versions != ctx.versions:  # the products below read the weights again
             raise RuntimeError("the weights changed between forward and backward; take the optimizer step after backward")
         ctx.record = None
         outputs, final = layout.outputs, net.final_norm.detach()
@@ -172,7 +179,7 @@ class _States(Function):
         places = grids(net, layout)
         found: list[tuple[Tensor, ...]] = []
         for layer in reversed(net.layers):
-            kept, weights = record.layers.pop(), record.weights.pop()
+            kept, weights = record.layers.pop(), record.attention_weights.pop()
             by_x, grads = _layer_backward(net, layer, kept, weights, places, by_x, (cos, -sin))
             found.append(grads)
         wide = by_x.float()
@@ -181,7 +188,7 @@ class _States(Function):
         by_embedding = torch.zeros(net.embedding.shape, device=wide.device).index_add_(0, layout.ids, wide)
         flat = [by_embedding, by_final, *(grad for grads in reversed(found) for grad in grads)]
         typed = (grad.to(weight.dtype) for grad, weight in zip(flat, net.tensors, strict=True))
-        return (None, None, None, *typed)
+        return (None, None, None, None, *typed)
 
 
 def _layer_backward(

@@ -17,7 +17,7 @@ from torch import Tensor
 QUERIES = 128
 """Of a text in one tile at most: later queries see more keys, so a tile as long as the text would compute twice what is read."""
 
-SCORES = 1 << 23
+TILE_WEIGHTS = 1 << 23
 """Attention weights of one head in one tile at most: 16 MiB in bfloat16."""
 
 
@@ -142,7 +142,7 @@ def _texts_of(
 
 def _prompt_tiles(rows: Tensor, new: Tensor, lengths: Tensor) -> list[Tile]:
     """Tiles of the prompts; what all of them begin with alike is a text of its own, computed in one prompt only."""
-    shared = (~new).int().cumprod(1).sum(1)  # tokens of each prompt that another one has computed
+    shared = (~new).int().cumprod(1).sum(1)  # its leading places without a row of their own
     begins_alike = len(rows) > 1 and int((shared > 0).sum()) == len(rows) - 1
     tiles = []
     if begins_alike:
@@ -182,7 +182,7 @@ def _tiles(texts: Tensor, starts: Tensor, ends: Tensor) -> list[Tile]:
         some = int((counts > first).sum())
         width = min(QUERIES, int(counts[0]) - first)
         keys = int((starts[:some] + (first + width)).clamp_max(starts[:some] + counts[:some]).max())
-        size = max(1, SCORES // (width * keys))
+        size = max(1, TILE_WEIGHTS // (width * keys))
         tiles += [_tile(texts, starts, counts, slice(a, min(a + size, some)), first, width) for a in range(0, some, size)]
     return tiles
 

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from sage_rlvr.models.devices import FloatHead
+
 SHAPED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotary frequencies that do not depend on the length of a text."""
@@ -37,8 +39,13 @@ def why_not(model: PreTrainedModel) -> str | None:
         return f"its MLP has hidden_act = {config.hidden_act!r} and mlp_bias = {getattr(config, 'mlp_bias', False)}"
     if rope not in STATIC_ROPE:
         return f"its rotary frequencies are of type {rope!r}"
-    if any(type(part).__module__.startswith("peft") for part in model.modules()):
+    inner = [part for part in model.modules() if part is not model]
+    if any(type(part).__module__.startswith("peft") for part in inner):
         return "it has adapters that are not merged"
+    if any(isinstance(part, nn.Linear) and type(part) not in (nn.Linear, FloatHead) for part in inner):
+        return "some of its projections are not plain torch.nn.Linear"
+    if any(part._forward_hooks or part._forward_pre_hooks for part in inner):
+        return "some of its layers have forward hooks, which the engine would not call"
     if model.device.type == "mps" or any(p.dtype not in (torch.float32, torch.bfloat16) for p in model.parameters()):
         return f"it computes in {model.dtype} on {model.device.type}"
     return None
@@ -117,6 +124,11 @@ class Net:
         """Every weight but the head's, in the order in which `Backward` gives their gradients."""
         return (self.embedding, self.final_norm, *(tensor for layer in self.layers for tensor in layer.tensors))
 
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """One number a weight, which a change in place raises."""
+        return tuple(tensor._version for tensor in self.tensors)
+
     def angles(self, longest: int) -> tuple[Tensor, Tensor]:
         """cos and sin (longest, 1, D / 2) float32 of every position."""
         positions = torch.arange(longest, device=self.embedding.device)[None]
@@ -142,11 +154,14 @@ def stacked(parts: Sequence[Tensor]) -> Tensor:
 def adjacent(model: PreTrainedModel) -> PreTrainedModel:
     """The model, its q, k, v and its gate, up laid one behind the other in memory, so that each are one product without a copy.
 
-    For a model of our own only: other code may hold on to where its parameters lay.
+    For a model of our own only: other code may hold on to where its parameters lay. A copy of the model, or one moved to another
+    device, has to be laid out again.
     """
     if supports(model):
         for layer in Net(model).layers:
             for parts in (layer.qkv, layer.gate_up):
+                if stacked(parts).data_ptr() == parts[0].data_ptr():
+                    continue
                 whole = torch.cat([p.detach() for p in parts])
                 for part, new in zip(parts, whole.split([len(p) for p in parts]), strict=True):
                     part.data = new
