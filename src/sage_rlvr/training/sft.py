@@ -1,4 +1,4 @@
-"""The warm start: supervised training of a causal LM, from scratch or an existing one, on (prompt, right completion) pairs of a task.
+"""Supervised training of a causal LM, from scratch or an existing one, on (prompt, right completion) pairs of a task.
 
 Loss: mean over the completion tokens (end token included) of -log pi(token | prompt, earlier tokens); the prompt is read, not
 learned, and so is what an environment says in an episode. Example i is a function of (data seed, i), so a resumed run sees what

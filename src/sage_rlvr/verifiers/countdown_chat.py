@@ -1,7 +1,7 @@
 """Countdown answers as chat models write them: any spelling of an expression, judged exactly.
 
-Spaces, needless parentheses, typographic operators such as the multiplication sign, and "= TARGET" behind it do not matter. There are
-no signs before a number and no leading zeros, and no other text may stand before or behind.
+Spaces, needless parentheses, typographic operators such as the multiplication sign, and "= TARGET" behind it do not matter. There
+are no signs before a number and no leading zeros, and no other text may stand before or behind.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.core.rollout_plans import GuidedStages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.episodes import said_in
+from sage_rlvr.models.policy import Asking
 from sage_rlvr.tasks import TASKS
 from sage_rlvr.training.groups import Rows
 from sage_rlvr.training.loop import Loop, build, train_step
 from sage_rlvr.training.rollouts import draw_groups, guided_weights
 from sage_rlvr.training.scores import score_rows
-from sage_rlvr.models.policy import Asking
 from sage_rlvr.training.sft import batch_tensors, sft_step
 from sage_rlvr.verifiers import Verdict
 

@@ -3,8 +3,9 @@
     user       Numbers: 3, 5, 7, 11. Target: 24. Write an expression.
     assistant  11+5*3-7+5
 
-Any spelling of a right expression is right (`verifiers/countdown_chat.py`); two spellings of one expression are one answer. Problems
-and splits are those of the world under law "expression", without those whose drawn expression has an operator that is not allowed.
+Any spelling of a right expression is right (`verifiers/countdown_chat.py`); two spellings of one expression are one answer.
+Problems and splits are those of the world under law "expression", without problems whose drawn expression has an operator that is
+not allowed.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class CountdownChat:
 
     @property
     def max_new_tokens(self) -> int:
-        """At least the longest canonical answer and its end, at a token per character; 24 for four numbers of two digits."""
+        """The longest canonical answer and its end, at a token per character, fit: 24 for four numbers of two digits."""
         return (2 * len(str(self.max_number)) + 2) * max(self.counts)
 
     def prompt(self, problem: Problem) -> str:
