@@ -1,4 +1,4 @@
-"""`model: smollm2`: converted once from a package's file, hash-checked, made again when half written; its adapter merged exactly."""
+"""`model: smollm2`: converted once from a package, hash-checked, made again when half written; its adapter is merged."""
 
 from __future__ import annotations
 
