@@ -116,11 +116,12 @@ class Adapter(Command):
     ) -> None:
         write_adapter(out, factors, rank)
         rows = {one.name: {f"pass@{k}": round(one.at(k), 4) for k in KS} for one in scored}
-        facts = {
+        facts: dict[str, Any] = {
             "base": smollm2.LONG_NAMES[smollm2.SMOLLM2], "rank": rank, "policy_sha256": file_sha256(policy / smollm2.WEIGHTS),
             "tensors_sha256": smollm2.tensors_sha256(smollm2.merged(base, out)),
-            "validation": {"problems": self.problems, "samples": self.samples, "seed": self.seed, "scores": rows},
         }  # fmt: skip
+        if scored:
+            facts["validation"] = {"problems": self.problems, "samples": self.samples, "seed": self.seed, "scores": rows}
         (out / smollm2.MADE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
