@@ -20,9 +20,11 @@ from byte_tokenizer import CHATML, byte_tokenizer
 from command import refused
 from conftest import tiny_llama
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.evaluation.evaluate import resolve
 from sage_rlvr.models import folders, smollm2
 from sage_rlvr.models.policy import load_policy, load_tokens, weights_hash
 from sage_rlvr.runs.files import file_sha256
+from sage_rlvr.tasks.countdown.chat import CountdownChat
 
 PARTS = {name: part for part, name in smollm2._PARTS.items()} | {name: part for part, name in smollm2._PLACES.items()}
 
@@ -243,3 +245,11 @@ def test_peft_merges_it_to_the_same_weights(model: Any, tmp_path: Path) -> None:
     for name, value in merged.named_parameters():
         torch.testing.assert_close(by_hand[name], value.detach(), rtol=0, atol=1e-5)
     assert set(by_hand) == set(load_file(base / "model.safetensors"))
+
+
+def test_an_evaluation_without_a_task_is_on_countdown_in_words() -> None:
+    for name in ("smollm2", "smollm2-countdown"):
+        target = resolve(name)
+        assert (target.name, target.model, target.named) == (name, name, "countdown_chat") and target.task == CountdownChat()
+    assert resolve("smollm2", named="knights_and_knaves").named == "knights_and_knaves"
+    assert resolve("embedded").task is None
