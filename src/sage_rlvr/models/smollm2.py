@@ -108,9 +108,10 @@ def _locked(where: Path, say: Say) -> Iterator[None]:
     except Timeout:
         say(f"waiting for another process that makes {where}")
         lock.acquire()
-    with lock:
-        lock.release()  # `with` has taken it a second time
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _make(where: Path, make: tuple[str, Callable[[Path], Mapping[str, Any]]], say: Say) -> None:
