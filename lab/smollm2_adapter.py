@@ -1,8 +1,8 @@
 """The shipped adapter of `smollm2-countdown`: `python -m lab smollm2-adapter RUN`, called by `make smollm2-sft`.
 
 A run of real/sft changes every weight. Of each projection's change only the first singular vectors are kept; changes of the
-embedding and of the norms are left out. Every rank is evaluated on validation problems, and the smallest one ships whose pass@1, @8
-and @32 are not significantly below those of the whole change.
+embedding and of the norms are left out. Every rank is evaluated on validation problems, and by default the smallest one ships whose
+pass@1, @8 and @32 are not significantly below those of the whole change. Few problems exclude little: see the intervals.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from sage_rlvr.api.evaluate import evaluate
 from sage_rlvr.cli.session import Command, Session
+from sage_rlvr.errors import require
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.models import smollm2
 from sage_rlvr.results.tables import Table
@@ -67,7 +68,9 @@ class Adapter(Command):
     seed: int = 1
     """Of the problems."""
     rank: int | None = None
-    """Ship this rank without a choice; nothing is evaluated."""
+    """Ship this rank in place of the smallest that is not significantly worse than the whole change."""
+    evaluate: bool = True
+    """False: evaluate nothing; needs --rank."""
     out: Path | None = None
     """Where the adapter goes (default: the folder of the package from which it ships)."""
     keep: Path = Path("runs/smollm2-ranks")
@@ -80,7 +83,8 @@ class Adapter(Command):
         change = change_of(base, policy)
         largest = max([*self.ranks, self.rank or 1])
         factors = {name: factors_of(matrix, largest) for name, matrix in change.items()}
-        scored = [] if self.rank is not None else self._scored(base, policy, factors, session)
+        require(self.evaluate or self.rank is not None, "--rank", self.rank, "without an evaluation no rank is chosen; name one")
+        scored = self._scored(base, policy, factors, session) if self.evaluate else []
         rank = self.rank if self.rank is not None else chosen(scored[:-1], scored[-1], self.ranks)
         if scored:
             session.say(table_of(scored).markdown())
