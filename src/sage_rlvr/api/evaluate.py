@@ -69,8 +69,8 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
         evaluate("my/model", task="gsm8k", samples=8, problems=100)   by samples, in a store that continues
 
     Args:
-        policy: A run (its directory, or what `train` returned), a model or adapter folder, a Hub id, or "embedded", the shipped
-            base policy.
+        policy: A run (its directory, or what `train` returned), a model or adapter folder, a Hub id, "embedded", the shipped base
+            policy, or "smollm2" or "smollm2-countdown".
         quiet: No progress.
         say: Where sentences go meanwhile; by default stderr.
         **options: The options of `sage-rlvr eval` with underscores: task, world, split, problems, seed, sampling; temperatures,
@@ -120,9 +120,10 @@ def _refuse_recipe(what: str) -> None:
 
 def _say_default_task(what: str, settings: EvalSettings, say: Say) -> None:
     """What is asked of a model that no run of this package has trained, where nobody names a task."""
+    from sage_rlvr.models.folders import NAMED
     from sage_rlvr.runs import is_run
 
-    if what == "embedded" or settings.task is not None or settings.world is not None or is_run(Path(what)):
+    if what in NAMED or settings.task is not None or settings.world is not None or is_run(Path(what)):
         return
     how = f"{settings.samples} samples per problem" if settings.by_samples() else "exact evaluation"
     say(
