@@ -56,7 +56,11 @@
       const i = first + j;
       const token = element("span", "token");
       const spelling = data.spellings[place];
-      token.append(element("span", "spelling", spelling.replaceAll("\n", "\u21b5")));
+      const written = element("span", "spelling");
+      spelling.replaceAll("\n", "\u21b5").split(/( +)/).filter(Boolean).forEach((part) => {
+        written.append(part[0] === " " ? element("span", "space", "\u00b7".repeat(part.length)) : document.createTextNode(part));
+      });
+      token.append(written);
       const said = [];
       if (row.e) said.push("entropy " + digits(row.e[i]) + " nats");
       if (row.q) said.push("q " + digits(row.q[i]));

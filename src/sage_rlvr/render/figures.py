@@ -41,7 +41,8 @@ def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "", chance: Lin
         figure, axes = canvas((5.2, 4.1))
         for name, (ks, mean, low, high) in lines.items():
             look = shown[name]
-            axes.fill_between(ks, np.asarray(low), np.asarray(high), color=look.color, alpha=0.12, linewidth=0)
+            if look.marker:
+                axes.fill_between(ks, np.asarray(low), np.asarray(high), color=look.color, alpha=0.12, linewidth=0)
             axes.plot(
                 ks,
                 np.asarray(mean),
@@ -49,7 +50,7 @@ def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "", chance: Lin
                 linestyle=look.dash,
                 marker=look.marker,
                 markersize=4.5,
-                linewidth=1.5,
+                linewidth=1.5 if look.marker else 0.9,
             )
         if chance:
             axes.plot(*chance, **CHANCE)

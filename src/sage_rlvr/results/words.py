@@ -15,9 +15,9 @@ from itertools import groupby
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
-from sage_rlvr.results.comparisons import Row, answering
+from sage_rlvr.results.comparisons import COLDER, Row, answering
 from sage_rlvr.results.design import BASE
-from sage_rlvr.results.metric import Metric, known_metrics
+from sage_rlvr.results.metric import REFERENCE, Metric, known_metrics
 from sage_rlvr.results.read import Results, Run
 from sage_rlvr.stats.comparison import (
     DETECTABLE,
@@ -29,6 +29,7 @@ from sage_rlvr.stats.comparison import (
     p_text,
     signed,
 )
+from sage_rlvr.stats.passk import powers
 from sage_rlvr.tasks.chance import BELOW
 
 REASONS = {
@@ -94,8 +95,8 @@ def answer(rows: Sequence[Row], results: Results | None = None) -> str:
         return "Nothing is compared: fewer than two policies were evaluated on the same problems."
     primary = [row for row in rows if row.family == "primary"]
     asked = () if results is None else results.design.questions
-    if results is not None and primary and asked and all(q.b == BASE for q in asked):
-        return _widened(primary, results.k)
+    if results is not None and primary and asked and all(q.b in (BASE, COLDER) for q in asked):
+        return f"{_widened(primary, results.k)}{_sharpened(rows, results)}"
     lost = "" if results is None else _unanswered(rows, results)
     return f"{lost}{_answered(primary)}" if primary else f"{lost}Exploratory: {_answered(rows)}"
 
@@ -108,6 +109,55 @@ def _widened(rows: Sequence[Row], k: int) -> str:
     once = ONE_RUN if rows[0].comparison.over == "problems" else ""
     found = _shown_at([row for row in rows if row.metric == Metric(k=k)])
     return f"Did RL widen what the base solves? {found}{once}{' '.join(lines)}"
+
+
+def _sharpened(rows: Sequence[Row], results: Results) -> str:
+    """Whether each arm does more than its base sampled at a lower temperature; "" where the base was sampled at one temperature."""
+    apart: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.why == "colder":
+            apart.setdefault((row.a, row.task), []).append(row)
+    told = "; ".join(_beside_colder(some, results) for some in apart.values())
+    return f" Is it more than sampling the base at a lower temperature? {told[:1].upper()}{told[1:]}." if told else ""
+
+
+def _beside_colder(rows: Sequence[Row], results: Results) -> str:
+    """One arm beside the base at the temperature with the nearest pass@1."""
+    first = rows[0]
+    at, base = nearest_colder(results, first)
+    ends = {end: [row for row in rows if outcome(row) == end] for end in (End.HIGHER, End.LOWER)}
+    for end, word in ((End.HIGHER, "above"), (End.LOWER, "below")):
+        if found := ends[end]:
+            gaps = ", ".join(f"{row.metric.bare} {_gap(row.comparison)}" for row in found)
+            ks = ", ".join(str(row.metric.k) for row in found)
+            return f"{first.a} is {word} the colder base at k = {ks} ({gaps}; nearest in pass@1: the base at T = {at:g})"
+    hidden = max((row.comparison.mde for row in rows if math.isfinite(row.comparison.mde)), default=math.nan)
+    seen = "" if math.isnan(hidden) else f"; detectable {hidden:.3f}"
+    shown = ", ".join(
+        f"{row.metric.bare} {row.comparison.mean_a:.3f} and {base[row.metric.k]:.3f}" for row in rows if row.metric.k in base
+    )
+    if at == REFERENCE:
+        return f"{first.a} cannot be told from the base at T = {at:g} ({shown}{seen})"
+    return f"{first.a} is only sharpened as far as can be told: the base at T = {at:g} does the same ({shown}{seen})"
+
+
+def nearest_colder(results: Results, row: Row) -> tuple[float, dict[int | None, float]]:
+    """The temperature at which the base has the pass@1 nearest to that of the row's arm, and its pass@k there."""
+    found: dict[float, dict[int | None, float]] = {}
+    if results.stored is not None and not results.records:
+        for one in results.stored["sampled"]:
+            if (one["policy"], one["task"]) == (BASE, row.task):
+                found[one["temperature"]] = {int(k): float(value["value"]) for k, value in one["pass"].items()}
+        own = next(one for one in results.stored["sampled"] if (one["policy"], one["task"]) == (row.a, row.task))
+        pass1 = float(own["pass"]["1"]["value"])
+    else:
+        for t in results.temperatures(BASE, row.task):
+            if (scores := results.scores(BASE, row.task, t)) is not None and scores.n is not None:
+                ks = powers(scores.n)
+                found[t] = dict(zip(ks, scores.passes(ks)[0].mean(axis=0).tolist(), strict=True))
+        pass1 = float(results.only_scores(row.a, row.task).passes([1]).mean())
+    nearest = min(found, key=lambda t: abs(found[t][1] - pass1))
+    return nearest, found[nearest]
 
 
 def _shown_at(rows: Sequence[Row]) -> str:
