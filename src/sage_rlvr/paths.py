@@ -21,7 +21,7 @@ STORES = (("pairs", "attempts"), ("pairs", "retries"))
 CODE = (("task", "reward"), ("teacher", "function"))  # FILE.py:NAME, or a registered name
 MODELS = (("model",), ("base_model",))
 ROW_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
-NAMES = ("embedded", "sft", "base")  # of models, which are no folders
+NAMES = ("embedded", "smollm2", "smollm2-countdown", "sft", "base")  # of models, which are no folders
 STARTS = "relative paths of a recipe start at its folder, those from the command line or Python at the working directory"
 
 

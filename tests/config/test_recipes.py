@@ -301,7 +301,7 @@ def test_a_policy_that_a_recipe_begins_with_has_a_command_that_makes_it() -> Non
     made = {model: recipes.maker_of(model) for model in wanted if model.startswith("runs/")}
     assert made["runs/repair-base"] == "sage-rlvr sft repair/sft --out runs/repair-base"
     assert made["runs/knights-base"] == "sage-rlvr sft knights/sft --out runs/knights-base"
-    assert made["runs/pythia-sft/policy"] == "sage-rlvr sft real/pythia_sft --run runs/pythia-sft"
+    assert recipes.maker_of("runs/smollm2-sft/policy") == "sage-rlvr sft real/sft --run runs/smollm2-sft"
     for model, command in made.items():
         words = command.split()
         assert not words or (words[2] in recipes.shipped() and model in (words[-1], f"{words[-1]}/policy")), (model, command)

@@ -15,7 +15,7 @@ from torch import Tensor
 from conftest import tiny_llama
 from sage_rlvr.config import OptimizerConfig, TrainConfig, dump, load_config
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.progress import Silent
 from sage_rlvr.recipes import locate
 from sage_rlvr.runs import RunDir
@@ -177,7 +177,7 @@ def test_knights_and_knaves_by_the_solutions_probability(tmp_path: Path) -> None
     torch.manual_seed(0)
     model = tiny_llama(vocab_size=len(tokens.tokenizer), max_position_embeddings=576, initializer_range=0.05)
     told = [(puzzle, task.worked(puzzle)) for puzzle in task.problems("train")]
-    batch, optimizer = batch_tensors(told, tokens, task.prompt), Optimizer(model, OptimizerConfig(lr=5e-3), 200)
+    batch, optimizer = batch_tensors(told, Asking.of(task, tokens)), Optimizer(model, OptimizerConfig(lr=5e-3), 200)
     for step in range(200):
         if sft_step(model, optimizer, *batch, step)["loss"] < 0.02:
             break

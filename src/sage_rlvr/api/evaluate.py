@@ -120,9 +120,10 @@ def _refuse_recipe(what: str) -> None:
 
 def _say_default_task(what: str, settings: EvalSettings, say: Say) -> None:
     """What is asked of a model that no run of this package has trained, where nobody names a task."""
+    from sage_rlvr.models.folders import NAMED
     from sage_rlvr.runs import is_run
 
-    if what == "embedded" or settings.task is not None or settings.world is not None or is_run(Path(what)):
+    if what in NAMED or settings.task is not None or settings.world is not None or is_run(Path(what)):
         return
     how = f"{settings.samples} samples per problem" if settings.by_samples() else "exact evaluation"
     say(

@@ -57,7 +57,7 @@ class ExportVerl(Command):
 
     def _prompts(self, named: Any, task: Any, problems: list[Any], options: dict[str, Any]) -> tuple[str, Any]:
         """The policy of the printed command, and how verl puts the problems to it; of an unknown one what holds for most."""
-        from sage_rlvr.models.folders import EMBEDDED, embedded_policy
+        from sage_rlvr.models.folders import EMBEDDED, source_of
         from sage_rlvr.models.policy import load_tokens
         from sage_rlvr.tasks.countdown import Countdown
         from sage_rlvr.training.verl.problems import ECHO
@@ -69,7 +69,7 @@ class ExportVerl(Command):
             talks = not self.plain and hasattr(task, "messages")
             return UNKNOWN, Prompts(talks, None if talks else ECHO, longest=1024)
         prompts = prompts_of(task, load_tokens(model), problems, self.plain, {} if self.plain else options)
-        return str(embedded_policy()) if model == EMBEDDED else model, prompts
+        return source_of(model), prompts
 
     def _audit(self, task: Any, session: Session) -> None:
         """Print the audit. ConfigError if the verifier fails it."""

@@ -20,6 +20,7 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.models.folders import ADAPTER, EMBEDDED
 from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import load_policy, weights_hash
+from sage_rlvr.models.smollm2 import LONG_NAMES
 from sage_rlvr.plugins import loaded
 from sage_rlvr.reading import understood
 from sage_rlvr.runs import RECORD, is_run, read_record, versions
@@ -28,6 +29,7 @@ from sage_rlvr.tasks import base, with_worlds
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.countdown import SPLITS, Countdown
+from sage_rlvr.tasks.countdown.chat import CountdownChat
 
 FRONTIER = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 EVALUATION_SEED = 1  # of the problems; training draws its own with world.data_seed
@@ -87,10 +89,12 @@ def identity_of(task: Any) -> dict[str, Any]:
 
 
 def resolve(what: str, world: WorldConfig | None = None, named: str | None = None) -> Target:
-    """A run directory, a model folder, a Hub id or "embedded" -> `Target`. The default task of a run is its training task; the
-    plain name of a task with variants selects the run's variant."""
+    """A run directory, a model folder, a Hub id or a name of `NAMED` -> `Target`. The default task of a run is its training task;
+    the plain name of a task with variants selects the run's variant."""
     path, task = Path(what), None if named is None else task_named(named)
     if not is_run(path):
+        if what in LONG_NAMES and task is None and world is None:  # a chat model's default is the task in words
+            task, named = task_named(CountdownChat.name), CountdownChat.name
         if isinstance(task, Countdown):
             world, task = WorldConfig.of(task), None
         name = "base" if what == EMBEDDED else path.name

@@ -29,7 +29,7 @@ from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import CHUNK, Identity, Sample, SampleStore, is_store
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of
 from sage_rlvr.models.episodes import positions_of
-from sage_rlvr.models.folders import EMBEDDED, cached_folder, folder_of
+from sage_rlvr.models.folders import NAMED, cached_folder, folder_of
 from sage_rlvr.models.generation import Decoding, Source, rows_of_a_pass
 from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, revision_of
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
@@ -218,7 +218,7 @@ def sample_into_store(
 def _place(model: str) -> str:
     """Where a policy is found again: the whole path of a folder, else its name."""
     folder = folder_of(model)
-    return str(folder.resolve()) if model != EMBEDDED and folder.is_dir() else model
+    return str(folder.resolve()) if model not in NAMED and folder.is_dir() else model
 
 
 def _agreeing(folder: Path, identity: Identity, task: Chosen) -> SampleStore:

@@ -1,4 +1,4 @@
-"""Location of a policy (the shipped one, a folder, a LoRA adapter on its base, or a Hub id) and its config.json. No torch."""
+"""Location of a policy (a name of `NAMED`, a folder, a LoRA adapter on its base, or a Hub id) and its config.json. No torch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.models import smollm2
 from sage_rlvr.reading import read_json
 
 EMBEDDED = "embedded"
+NAMED = (EMBEDDED, *smollm2.LONG_NAMES)
 ADAPTER = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
@@ -20,8 +22,25 @@ def embedded_policy() -> Path:
 
 
 def folder_of(model: str) -> Path:
-    """The folder that a name in a recipe would be; of a Hub id one that is not there."""
+    """The folder that a name in a recipe would be; of a Hub id, or of a model that is not converted yet, one that is not there."""
+    if model in smollm2.LONG_NAMES:
+        return smollm2.folder(model)
     return embedded_policy() if model == EMBEDDED else Path(model).expanduser()
+
+
+def prepared(model: str) -> Path:
+    """`folder_of` a model that is about to be read; SmolLM2 is converted first if need be. ConfigError if it cannot be."""
+    return smollm2.prepare(model) if model in smollm2.LONG_NAMES else folder_of(model)
+
+
+def source_of(model: str) -> str:
+    """What other libraries load a model from: the folder of a name of `NAMED`, else the folder or Hub id itself."""
+    return str(prepared(model)) if model in NAMED else model
+
+
+def long_name(model: str) -> str:
+    """A model's name for headings of results, with what was done to its weights."""
+    return smollm2.LONG_NAMES.get(model, model)
 
 
 def adapter_base(folder: Path) -> str | None:
@@ -51,6 +70,8 @@ def config_folder(model: str) -> Path | None:
     folder = folder_of(model)
     if (folder / "config.json").is_file():
         return folder
+    if model in smollm2.LONG_NAMES:  # not converted yet, but its sizes are known
+        return smollm2.assets()
     base = adapter_base(folder)
     if base is not None:
         return None if base == model else config_folder(base)

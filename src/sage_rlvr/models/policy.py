@@ -29,7 +29,7 @@ from transformers import (
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.models.devices import device_of
-from sage_rlvr.models.folders import ADAPTER, EMBEDDED, adapter_base, folder_of
+from sage_rlvr.models.folders import ADAPTER, EMBEDDED, NAMED, adapter_base, folder_of, prepared
 from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.models.weights import check_adapter, check_files, loading
 from sage_rlvr.models.weights import whole as load_whole
@@ -253,19 +253,27 @@ def check_plain(task: Task, options: Options) -> None:
 
 
 def in_messages(task: Task, tokenizer: Any) -> bool:
-    """Whether a task is put as a conversation: it can be, and a format or the tokenizer has a template for that."""
+    """Whether a task is put as a conversation: it can be, and a format or the tokenizer has a template for that.
+
+    ConfigError if the tokenizer lacks the chat template that the task needs.
+    """
     if getattr(task, "messages", None) is None:
         return False
+    if getattr(task, "needs_chat_template", False) and tokenizer.chat_template is None:
+        raise ConfigError(
+            f"tokenizer {tokenizer.name_or_path!r} has no chat template, which task {task.name} needs; use a chat model "
+            "(an -Instruct model of the Hub, or smollm2), or set chat_template on the tokenizer and save it in the model's folder"
+        )
     return getattr(task, "form", None) is not None or tokenizer.chat_template is not None
 
 
 def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, Tokens]:
-    """Load `embedded`, a local folder (a whole model, or a LoRA adapter on the base that it names) or a Hub id.
+    """Load a name of `NAMED`, a local folder (a whole model, or a LoRA adapter on the base that it names) or a Hub id.
 
     An adapter is merged into its base, W + scale B A, so that everything runs as on a whole model; its own tokenizer is
     taken where it has one. Raises `ConfigError` where there is nothing to load.
     """
-    where = folder_of(model)
+    where = prepared(model)
     if (base := adapter_base(where)) is not None:
         return _load_adapter(where, base, dtype)
     whole = (where / "config.json").exists()
@@ -280,7 +288,7 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     if local and not whole:
         raise ConfigError(
             f"model {model!r}: no config.json in {where.resolve()}; pass the folder of a saved model (for a finished "
-            f"run its policy/), a Hub id (owner/name) or {EMBEDDED!r}{_meant(model, where)}"
+            f"run its policy/), a Hub id (owner/name) or one of {', '.join(NAMED)}{_meant(model, where)}"
         )
     if whole:
         check_files(where)
@@ -301,7 +309,7 @@ def _source(model: str) -> str:
 
 def load_tokens(model: str) -> Tokens:
     """The tokens of a policy without its weights, for engines that load those themselves. ConfigError as `load_policy`."""
-    where = folder_of(model)
+    where = prepared(model)
     base = adapter_base(where)
     if base is not None and not (where / "tokenizer_config.json").is_file():
         return load_tokens(base)
@@ -314,7 +322,7 @@ def load_tokens(model: str) -> Tokens:
 
 
 def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel, Tokens]:
-    if base != EMBEDDED and adapter_base(folder_of(base)) is not None:
+    if base not in NAMED and adapter_base(folder_of(base)) is not None:
         raise ConfigError(
             f"{folder / ADAPTER}: its base {base!r} is an adapter too; set it to the full model below both"
         )
@@ -337,7 +345,7 @@ def _meant(model: str, where: Path) -> str:
     """The policy of the run that was named, else a run of nearly that name, as the end of a message."""
     if is_run(where):
         return f"; {model} is a run directory; use {model.rstrip('/')}/policy once the run has finished"
-    near = get_close_matches(model, [EMBEDDED, *(str(p.parent) for p in where.parent.glob(f"*/{RECORD}"))], 1)
+    near = get_close_matches(model, [*NAMED, *(str(p.parent) for p in where.parent.glob(f"*/{RECORD}"))], 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -346,7 +354,7 @@ def weights_hash(model: str) -> str:
 
     Of an adapter, its own and its base's.
     """
-    where = folder_of(model)
+    where = prepared(model)
     if (where / "config.json").exists() or (where / ADAPTER).exists():
         check_files(where)
     files, base = map(file_sha256, sorted(where.glob("*.safetensors"))), adapter_base(where)

@@ -21,7 +21,7 @@ import numpy as np
 from tenacity import RetryCallState, RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.models.folders import ADAPTER, EMBEDDED, adapter_base, embedded_policy, folder_of
+from sage_rlvr.models.folders import ADAPTER, adapter_base, prepared, source_of
 from sage_rlvr.models.generation import GENERATORS, Decoding, Generation, Request, Single, Source, one_by_one
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.reading import read_json
@@ -54,7 +54,7 @@ class VllmGenerator:
         except ModuleNotFoundError as error:
             raise ConfigError("generator 'vllm': vLLM is not installed; install it, or use transformers") from error
         self.tokens, self.decoding, self.at_once = tokens, decoding, at_once
-        folder = folder_of(model)
+        folder = prepared(model)
         base = adapter_base(folder)
         settings: dict[str, Any] = {"model": str(folder) if folder.exists() else model, "seed": 0}
         settings |= {"generation_config": "vllm", "logprobs_mode": "processed_logprobs", "enable_prefix_caching": True}
@@ -66,7 +66,7 @@ class VllmGenerator:
             from vllm.lora.request import LoRARequest
 
             rank = read_json(folder / ADAPTER, error=ConfigError, strict=False).get("r", 16)
-            settings |= {"model": str(embedded_policy()) if base == EMBEDDED else base, "enable_lora": True}
+            settings |= {"model": source_of(base), "enable_lora": True}
             settings["max_lora_rank"] = next((r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank), rank)
             self._lora = LoRARequest("policy", 1, str(folder))
         try:

@@ -20,6 +20,7 @@ from sage_rlvr.reading import understood
 from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.base import Task, check_members
 from sage_rlvr.tasks.countdown import Countdown
+from sage_rlvr.tasks.countdown.chat import CountdownChat
 from sage_rlvr.tasks.countdown.steps import CountdownSteps
 from sage_rlvr.tasks.jsonl import jsonl
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
@@ -35,6 +36,7 @@ REMADE = f"make the record again, with {suggest('eval', 'RUN')} or by the demo o
 TASKS: Registry[Any] = Registry("task", check=check_members)
 TASKS.register(Countdown)
 TASKS.register(CountdownSteps)
+TASKS.register(CountdownChat)
 TASKS.register(WordProblems)
 TASKS.register(KnightsAndKnaves, name="knights_and_knaves")
 TASKS.register(Repair, name="repair")

@@ -12,6 +12,7 @@
     described(identity) -> str         a line on the problems that a record says it is of, for pages and plans (`identity`)
     messages(problem) -> [message]     the prompt as a conversation, for policies with a chat template
     form                               the `PromptFormat` of those messages, where one of `FORMATS` writes them
+    needs_chat_template                True: a policy whose tokenizer has no chat template gets an error, and no plain prompt
     verify_all([(problem, text)])      many verdicts at once, where the verifier works in parallel
     answer_key(problem, text)          equal for two completions that give the same answer; None for one without an answer
     reference(problem) -> text         one right answer as a completion would write it, for rewards without a verifier

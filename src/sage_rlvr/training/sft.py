@@ -1,4 +1,4 @@
-"""The warm start: supervised training of a small causal LM from scratch on (prompt, right completion) pairs of a task.
+"""Supervised training of a causal LM, from scratch or an existing one, on (prompt, right completion) pairs of a task.
 
 Loss: mean over the completion tokens (end token included) of -log pi(token | prompt, earlier tokens); the prompt is read, not
 learned, and so is what an environment says in an episode. Example i is a function of (data seed, i), so a resumed run sees what
@@ -7,7 +7,7 @@ an uninterrupted one would have seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,10 @@ from transformers import (
 from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.devices import placed
-from sage_rlvr.models.policy import Tokens, load_policy
+from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.base import Turn
-from sage_rlvr.tasks.countdown import build_tokenizer, render
+from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.training.opening import announce, decoded, of_optimizer, setting_of
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.state import check_replaceable, checkpoint, resume, save_policy
@@ -65,18 +65,16 @@ def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: i
     )
 
 
-def batch_tensors(
-    pairs: Sequence[tuple[Any, str | Sequence[Turn]]], tokens: Tokens, prompt: Callable[[Any], str] = render
-) -> tuple[Tensor, Tensor]:
+def batch_tensors(pairs: Sequence[tuple[Any, str | Sequence[Turn]]], asking: Asking) -> tuple[Tensor, Tensor]:
     """(ids (B, L), counted (B, L) bool): `counted[:, t]` says that token t is learned: of the completion, or of the policy's turns
-    of an episode that are to be learned."""
-    rows, marks = [], []
+    of an episode that are to be learned. asking: writes the prompts, as in RL and evaluation."""
+    tokens, rows, marks = asking.tokens, [], []
     for problem, said in pairs:
-        ids = tokens.encode_prompt(prompt(problem))
+        ids = list(asking(problem).ids)
         counted = [False] * len(ids)
         for turn in [Turn("policy", said)] if isinstance(said, str) else said:
             policy = turn.who == "policy"
-            more = [*tokens.encode(turn.text), tokens.eos_id] if policy else tokens.reply(turn.text)
+            more = [*tokens.encode(turn.text), tokens.eos_id] if policy else asking.reply(turn.text)
             ids, counted = ids + more, counted + [policy and turn.learned] * len(more)
         rows.append(torch.tensor(ids))
         marks.append(torch.tensor(counted))
@@ -95,12 +93,13 @@ def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     seed, size = config.world.data_seed if config.task is None else config.seed, config.batch_size
     model, tokens = load_policy(config.model, config.engine.dtype) if isinstance(config.model, str) else _made(config, task)
     placed(model, config.engine.device)
+    asking = Asking.of(task, tokens)
     optimizer = Optimizer(model, config.optimizer, config.steps)
     newest = resume(run, model, optimizer)
     begin = newest.step if newest else 0
 
     def batch(step: int, rows: int) -> tuple[Tensor, Tensor]:
-        return batch_tensors(task.examples("train", seed, step * size, rows), tokens, task.prompt)
+        return batch_tensors(task.examples("train", seed, step * size, rows), asking)
 
     def take(step: int) -> dict[str, float]:
         return sft_step(model, optimizer, *batch(step, size), step)

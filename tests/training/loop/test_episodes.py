@@ -17,6 +17,7 @@ from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.core.rollout_plans import GuidedStages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.episodes import said_in
+from sage_rlvr.models.policy import Asking
 from sage_rlvr.tasks import TASKS
 from sage_rlvr.training.groups import Rows
 from sage_rlvr.training.loop import Loop, build, train_step
@@ -153,7 +154,7 @@ def test_parts_that_know_completions_of_one_text_are_refused(make: Make, method:
 
 def test_fine_tuning_learns_the_turns_that_are_to_be_learned() -> None:
     (model, tokens), task = digit_policy(), Digits()
-    ids, counted = batch_tensors(task.examples("train", 0, 0, 2), tokens, task.prompt)
+    ids, counted = batch_tensors(task.examples("train", 0, 0, 2), Asking.of(task, tokens))
     eos = tokens.eos_id
     assert ids[1].tolist() == [*tokens.encode("2?\n0"), eos, *tokens.encode("\n>\n2"), eos]
     assert counted.tolist() == [[False] * 3 + [True] * 2 + [False] * 5, [False] * 8 + [True] * 2]

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.tasks.checks import Case, Check, Finding
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over, solve, templates
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, solutions, split_of
 from sage_rlvr.tasks.countdown.second import second_opinion
+from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import canonical
 
 if TYPE_CHECKING:
@@ -39,15 +40,16 @@ def cases(world: Countdown, k: int, sizes: tuple[int, int, int] | None = None) -
     """
     chosen, whole, drawn = _chosen(world, sizes)
     right = _right(chosen)
-    wrong, spelled = _wrong(chosen), _spellings(chosen)
+    found, spelled = wrong(chosen), _spellings(chosen)
     yield Case("every right expression is right", right)
     yield Case("another spelling, put into the canonical one, is right", _mended(spelled))
     yield Case("every other spelling of it earns nothing", spelled, "not right")
-    yield Case("", wrong, "wrong")
+    yield Case("", found, "wrong")
     every = [(p, text) for p in chosen[:whole] for text in _expressions(p)]
-    yield _second(world, [*right, *spelled, *(pair for pairs in wrong.values() for pair in pairs), *every], whole)
-    yield _apart(world, drawn)
-    yield _floor(chosen, k)
+    texts = [*right, *spelled, *(pair for pairs in found.values() for pair in pairs), *every]
+    yield second(world.verify, _canonical, texts, f"of them every expression over the numbers of {whole} problems")
+    yield apart(world, drawn)
+    yield floor([len(solutions(p)) / expressions_over(p.numbers) for p in chosen], k)
 
 
 def head(world: Countdown, sizes: tuple[int, int, int] | None = None) -> str:
@@ -100,7 +102,7 @@ def _mended(spelled: Pairs) -> Pairs:
     return [(p, canonical(text)) for p, text in whole if not text.startswith("0(")]
 
 
-def _wrong(problems: Sequence[Problem]) -> dict[str, Pairs]:
+def wrong(problems: Sequence[Problem]) -> dict[str, Pairs]:
     """Answers that are wrong by construction, most of them of the right value, by kind."""
     kinds: dict[str, Pairs] = defaultdict(list)
     for i, p in enumerate(problems):
@@ -136,20 +138,23 @@ def _by_zero(problem: Problem) -> list[str]:
 # the checks of another kind
 
 
-def _second(world: Countdown, pairs: Pairs, whole: int) -> Check:
-    """Where the second verifier contradicts the first, each text once."""
+def _canonical(problem: Problem, text: str) -> bool:
+    return second_opinion(problem.numbers, problem.target, text)
+
+
+def second(verify: Callable[[Problem, str], Verdict], other: Callable[[Problem, str], bool], pairs: Pairs, note: str = "") -> Check:
+    """Where a second verifier contradicts the first, each text once."""
     rows = []
     texts = list(dict.fromkeys(pairs))
     for p, text in texts:
-        mine, theirs = world.verify(p, text), second_opinion(p.numbers, p.target, text)
+        mine, theirs = verify(p, text), other(p, text)
         if mine.right != theirs:
             says = "right" if theirs else "wrong"
             rows.append(Finding(p.problem_id, mine.label, f"{mine.reason}, and the second verifier says {says}"))
-    note = f"of them every expression over the numbers of {whole} problems"
     return Check("second verifier agrees", len(texts) - len(rows), len(texts), tuple(rows), bar=True, note=note)
 
 
-def _apart(world: Countdown, drawn: int) -> Check:
+def apart(world: Any, drawn: int) -> Check:
     """Problems, up to the order of their numbers, that stand in two splits or in another than they were drawn for."""
     homes: dict[str, set[str]] = {}
     for split in SPLITS:
@@ -160,12 +165,11 @@ def _apart(world: Countdown, drawn: int) -> Check:
     return Check(name, len(homes) - len(rows), len(homes), rows, bar=True, note=f"of {drawn:,} drawn a split")
 
 
-def _floor(problems: Sequence[Problem], k: int) -> Check:
-    """k uniform guesses among all well-formed expressions over a problem's numbers."""
-    shares = [len(solutions(p)) / expressions_over(p.numbers) for p in problems]
-    floor = sum(Chance("answers", tuple(shares)).hits(k))
+def floor(shares: Sequence[float], k: int) -> Check:
+    """k uniform guesses among all well-formed expressions over a problem's numbers. shares: of right ones, by problem."""
+    hits = sum(Chance("answers", tuple(shares)).hits(k))
     note = f"mean of 1 - (1 - right/expressions)^{k}; one guess hits {sum(shares) / len(shares):.4f}"
-    return Check(f"guess floor: {k} uniform expressions", floor, len(problems), note=note)
+    return Check(f"guess floor: {k} uniform expressions", hits, len(shares), note=note)
 
 
-__all__ = ["cases", "head"]
+__all__ = ["SEED", "apart", "cases", "floor", "head", "second", "wrong"]

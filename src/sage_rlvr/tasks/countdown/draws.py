@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from itertools import combinations_with_replacement
+from collections.abc import Callable
+from functools import cache, lru_cache
+from itertools import combinations_with_replacement, count
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sage_rlvr.errors import DataError
-from sage_rlvr.tasks.base import stream
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.base import different, stream
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, evaluate, reached, templates
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, in_split
 
@@ -21,7 +22,10 @@ BLOCK = 4096  # examples are drawn in blocks; block k is a pure function of (wor
 UNIFORM_BLOCK, UNIFORM_BLOCK_OF_FIVE = 64, 16  # law "uniform": smaller, for each new set of numbers is enumerated
 MAX_DRAWS = 1 << 23  # candidates for one block before a world is called impossible
 _MAX_MISSES = 1 << 11  # law "uniform": sets of numbers in a row without a target before a world is called impossible
+DRY = 64  # blocks of examples in a row of which none is kept before a world is refused
 Examples = list[tuple[Problem, str]]
+Rewrite = Callable[[Problem, str], str | None]
+"""An example of a world -> its answer as another task has it; None leaves the example out. Hashable: results are cached by it."""
 
 
 def block_size(world: Countdown) -> int:
@@ -96,6 +100,43 @@ def _too_rare(world: Countdown, split: str, n: int, found: int, need: int, draws
         f"only {found} of {need} {split} problems after {draws} draws: targets {world.min_target}..{world.max_target} "
         f"are too rare for {n} numbers up to {world.max_number}; widen one of them."
     )
+
+
+def kept(world: Countdown, rewrite: Rewrite, split: str, seed: int, start: int, n: int) -> Examples:
+    """Examples start..start+n-1 of a world's endless stream, counted without those that `rewrite` leaves out."""
+    found: Examples = []
+    number, before, dry = 0, 0, 0
+    while before < start + n:
+        many = _many(world, rewrite, split, seed, number)
+        if before + many > start:
+            found += _rewritten(world, rewrite, split, seed, number)[max(start - before, 0) : start + n - before]
+        number, before, dry = number + 1, before + many, 0 if many else dry + 1
+        if dry == DRY:
+            raise DataError(f"{world}: no example in {dry} blocks fits the task; widen the targets or the numbers")
+    return found
+
+
+def kept_problems(world: Countdown, rewrite: Rewrite, split: str, seed: int, n: int) -> list[Problem]:
+    """The first n different problems of `kept`. DataError where the world has fewer."""
+    found = different((_rewritten(world, rewrite, split, seed, number) for number in count()), n, DRY)
+    if len(found) < n:
+        raise DataError(f"{n} different {split} problems: {world} gave only {len(found)}; ask for fewer or widen it")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _rewritten(world: Countdown, rewrite: Rewrite, split: str, seed: int, number: int) -> tuple[tuple[Problem, str], ...]:
+    """Block `number` of the world's examples, rewritten, without those that are left out."""
+    if split not in SPLITS:
+        raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
+    found = ((problem, rewrite(problem, text)) for problem, text in block(world, split, seed, number))
+    return tuple((problem, text) for problem, text in found if text)
+
+
+@cache
+def _many(world: Countdown, rewrite: Rewrite, split: str, seed: int, number: int) -> int:
+    """How many examples of a block are kept; cached for all blocks, so that a place far down the stream is found without them."""
+    return len(_rewritten(world, rewrite, split, seed, number))
 
 
 def targets_of(world: Countdown, split: str, numbers: tuple[int, ...]) -> NDArray[np.intp]:

@@ -86,9 +86,15 @@ def templates(n: int) -> Templates:
     return Templates(tuple(text for text, _, _ in nodes), operators, left, right)
 
 
-def expressions_over(numbers: Sequence[int]) -> int:
-    """How many canonical expressions there are over these numbers, some of which may be equal."""
-    return len(templates(len(numbers))) * len(set(permutations(numbers)))
+def expressions_over(numbers: Sequence[int], operators: str = OPERATORS) -> int:
+    """How many canonical expressions with these operators there are over these numbers, some of which may be equal."""
+    return _templates_with(len(numbers), operators) * len(set(permutations(numbers)))
+
+
+@cache
+def _templates_with(n: int, operators: str) -> int:
+    barred = set(OPERATORS) - set(operators)
+    return sum(not barred & set(text) for text in templates(n).texts)
 
 
 def check_range(n: int, largest: int, target: int = 1) -> None:

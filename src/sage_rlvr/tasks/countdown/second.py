@@ -29,6 +29,8 @@ _VALUES = [_random.randrange(1, _PRIME) for _ in range(LONGEST)]
 
 _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {ast.Add: add, ast.Sub: sub, ast.Mult: mul}
 
+_SIGNS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+
 T = TypeVar("T")
 
 
@@ -45,6 +47,24 @@ def second_opinion(numbers: Sequence[int], target: int, text: str) -> bool:
     except ZeroDivisionError:
         return False
     return value == target and not any(_means(text) == _means(shorter) for shorter in _without_a_pair(text))
+
+
+def second_opinion_on_any_spelling(numbers: Sequence[int], target: int, text: str, operators: str = "+-*/") -> bool:
+    """Whether `text` is a right answer of `countdown_chat`: the rule above without its last line, and in any spelling."""
+    for written, meant in (("×✕✖·⋅∙∗", "*"), ("÷∕⁄", "/"), ("−–—‒", "-"), ("\u00a0", " ")):
+        text = re.sub(f"[{written}]", meant, text)
+    asked = re.fullmatch(r"\s*(?P<said>[-+*/() 0-9]+?)\s*(?:=\s*(?P<total>-?[0-9]+)\s*)?", text)
+    if len(text) > LONGEST or asked is None or (asked["total"] or str(target)) != str(target) or _ZEROS.search(asked["said"]):
+        return False
+    tree = _tree(asked["said"])
+    leaves = [] if tree is None else [n for n in _leaves(tree) if n is not None]
+    if tree is None or len(leaves) < len(_leaves(tree)) or sorted(leaves) != sorted(numbers):
+        return False
+    used = {_SIGNS[type(node.op)] for node in ast.walk(tree) if isinstance(node, ast.BinOp)}
+    try:
+        return used <= set(operators) and _value(tree, [Fraction(n) for n in leaves], lambda a, b: a / b) == target
+    except ZeroDivisionError:
+        return False
 
 
 def _tree(text: str) -> ast.expr | None:
@@ -92,4 +112,4 @@ def _without_a_pair(text: str) -> list[str]:
     return found
 
 
-__all__ = ["second_opinion"]
+__all__ = ["second_opinion", "second_opinion_on_any_spelling"]

@@ -15,22 +15,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from itertools import count
 from typing import Any, ClassVar
 
-from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import different
+from sage_rlvr.errors import DataError
 from sage_rlvr.tasks.checks import Case, Check, duplicates
-from sage_rlvr.tasks.countdown import Countdown, Problem, render
-from sage_rlvr.tasks.countdown.draws import block
-from sage_rlvr.tasks.countdown.problem import SPLITS
+from sage_rlvr.tasks.countdown import Countdown, Problem, draws, render
 from sage_rlvr.tasks.countdown.tokenizer import CHARACTERS
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import ATOM, kind_of, postfix, spell
 
 LONGEST = 400  # characters; a longer completion is wrong without being read
-DRY = 64  # blocks of examples in a row that bring nothing before a world is refused
 STEP = re.compile(r"([0-9]{1,9})([-+*/])([0-9]{1,9})=([0-9]{1,9})")
 LEFT = re.compile(r"\(([0-9]{1,9}(?: [0-9]{1,9})*)\)")
 Part = tuple[str, int]  # a spelling and its kind
@@ -90,36 +84,21 @@ class CountdownSteps:
 
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:
         """Examples `start` to `start + n` of an endless stream: those of the world whose expression can be written in steps."""
-        found: list[tuple[Problem, str]] = []
-        number, before, dry = 0, 0, 0
-        while before < start + n:
-            kept = _many(self.world, split, seed, number)
-            if before + kept > start:
-                found += _written(self.world, split, seed, number)[max(start - before, 0) : start + n - before]
-            number, before, dry = number + 1, before + kept, 0 if kept else dry + 1
-            if dry == DRY:
-                raise DataError(f"{self}: no example in {dry} blocks has a way in whole numbers; widen the targets or the numbers")
-        return found
+        return draws.kept(self.world, _worked, split, seed, start, n)
 
     def problems(self, split: str = "train") -> list[Problem]:
         """The first `train_problems` different ones of a split. DataError where the world has fewer."""
-        return self._different(split, self.data_seed, self.train_problems)
+        return draws.kept_problems(self.world, _worked, split, self.data_seed, self.train_problems)
 
     def first(self, split: str, n: int) -> list[Problem]:
         """The first n of `problems(split)`."""
-        return self._different(split, self.data_seed, min(n, self.train_problems))
+        return draws.kept_problems(self.world, _worked, split, self.data_seed, min(n, self.train_problems))
 
     def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Problem]:
         """The problems of an evaluation: n independent draws, repeats kept."""
         if sampling != "iid":
             raise DataError(f"sampling {sampling!r}: {self.name} has only iid, because its problems are not listed")
         return [problem for problem, _ in self.examples(split, seed, 0, n)]
-
-    def _different(self, split: str, seed: int, n: int) -> list[Problem]:
-        found = different((_written(self.world, split, seed, number) for number in count()), n, DRY)
-        if len(found) < n:
-            raise DataError(f"{n} different {split} problems: {self} gave only {len(found)}; ask for fewer or widen it")
-        return found
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Worked examples; the same with a result, a number left or the target changed, without the last step, as an expression."""
@@ -133,7 +112,7 @@ class CountdownSteps:
             "an expression": [(p, str(self.answer_key(p, text))) for p, text in rows],
         }
         yield Case("", wrong, "wrong")
-        asked = self._different("test", 1, 200)
+        asked = draws.kept_problems(self.world, _worked, "test", 1, 200)
         yield duplicates("problems that stand once", ((p.problem_id, render(p), str(p.target)) for p in asked))
 
     @property
@@ -207,19 +186,9 @@ def work(problem: Problem, text: str) -> tuple[Verdict, str | None]:
     return Verdict(*(("right", "right") if value == problem.target else ("wrong", "target"))), expression
 
 
-@lru_cache(maxsize=64)
-def _written(world: Countdown, split: str, seed: int, number: int) -> tuple[tuple[Problem, str], ...]:
-    """Block `number` of the world's examples, in steps, without those that cannot be written so."""
-    if split not in SPLITS:
-        raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
-    worked = ((problem, steps(problem.numbers, text)) for problem, text in block(world, split, seed, number))
-    return tuple((problem, text) for problem, text in worked if text)
-
-
-@cache
-def _many(world: Countdown, split: str, seed: int, number: int) -> int:
-    """How many examples a block holds; kept for all blocks, so that a place far down the stream is found without them."""
-    return len(_written(world, split, seed, number))
+def _worked(problem: Problem, text: str) -> str | None:
+    """An example of the world in steps; None where it cannot be written so."""
+    return steps(problem.numbers, text)
 
 
 __all__ = ["CountdownSteps", "steps", "work"]

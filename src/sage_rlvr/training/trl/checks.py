@@ -18,7 +18,7 @@ from sage_rlvr.core.guides import GUIDES, Guide, factors, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError, refuse
 from sage_rlvr.methods import METHODS
-from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.models.folders import NAMED
 from sage_rlvr.training.trl import INSTALL_TESTED
 from sage_rlvr.training.trl.arguments import PART, grpo_config, making, scores_rollouts
 from sage_rlvr.training.trl.batch import computes_advantages, reads_logps
@@ -69,7 +69,7 @@ def check_kinds(guide: Any, method: Any) -> None:
 def check_source(anchor: Anchor) -> None:
     """ConfigError for a source that is neither a known word, an existing folder, nor a Hub id."""
     source = anchor.source
-    known = source in ("sft", "base", EMBEDDED) or anchor.snapshot_step is not None
+    known = source in ("sft", "base", *NAMED) or anchor.snapshot_step is not None
     message = (
         f"SageTrainer: source = {source!r} is not a known reference, and no folder has that name; write sft (the "
         "policy as passed to the trainer), base (the model before any fine-tuning), snapshot@N (the policy after N "

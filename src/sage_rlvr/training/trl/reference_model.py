@@ -34,7 +34,7 @@ from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 from trl.trainer import grpo_trainer
 
 from sage_rlvr.errors import ConfigError, refuse
-from sage_rlvr.models.folders import EMBEDDED, embedded_policy
+from sage_rlvr.models.folders import source_of
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.weights import check_files, whole
 from sage_rlvr.training.reference import check_vocabularies, copy_of, due, frozen
@@ -213,7 +213,7 @@ class _Choice:
         self.trainer, self.model, self.source, self.plain = trainer, model, source, plain
         self.of_policy = source == "sft" or trainer.anchor.snapshot_step is not None
         named = base_model if source == "base" else None if self.of_policy else source
-        self.place = str(embedded_policy()) if named == EMBEDDED else named
+        self.place = None if named is None else source_of(named)
         self.how: str | None = None
 
     def load(self, path: str, *args: Any, **kwargs: Any) -> PreTrainedModel:

@@ -26,7 +26,7 @@ from trl import __version__ as TRL
 from sage_rlvr.config import DataConfig, LoraConfig, TrainConfig
 from sage_rlvr.config.tasks import format_of
 from sage_rlvr.errors import ConfigError, refuse, suggest
-from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy
+from sage_rlvr.models.folders import EMBEDDED, adapter_base, source_of
 from sage_rlvr.models.policy import check_plain, in_messages, load_policy, load_tokens
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.base import turns_of
@@ -94,7 +94,7 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
     """The trainer of a recipe: model, tokenizer, rows, reward and arguments. Loads weights; trains nothing."""
     set_seed(config.seed)  # an adapter's first weights are drawn from the global generator
     arguments = grpo_arguments(config, str(folder), world_size())
-    where = str(embedded_policy()) if config.model == EMBEDDED else config.model
+    where = source_of(config.model)
     refuse(
         (
             config.model == EMBEDDED and config.data is not None,

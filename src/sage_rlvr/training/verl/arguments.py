@@ -20,7 +20,7 @@ from sage_rlvr.config import TrainConfig, dump
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.rewards import OverlongShaping
 from sage_rlvr.errors import refuse
-from sage_rlvr.models.folders import EMBEDDED, adapter_base, embedded_policy, folder_of
+from sage_rlvr.models.folders import NAMED, adapter_base, folder_of
 from sage_rlvr.training.trackers import PROJECT, run_name
 from sage_rlvr.training.trl.arguments import CONTINUES, RUN_DIRECTORY, not_owned
 from sage_rlvr.training.verl.fields import ACTOR, CLAMP, is_clamped, method_fields
@@ -291,7 +291,7 @@ def _optimizer(config: TrainConfig) -> dict[str, Any]:
 
 
 def _model(config: TrainConfig, template: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = {f"{MODEL}.path": str(embedded_policy()) if config.model == EMBEDDED else config.model}
+    found: dict[str, Any] = {f"{MODEL}.path": str(folder_of(config.model)) if config.model in NAMED else config.model}
     if (lora := config.engine.lora) is not None:
         scale = int(lora.scale) if lora.scale == int(lora.scale) else lora.scale
         found |= {f"{MODEL}.lora_rank": lora.rank, f"{MODEL}.lora_alpha": scale, f"{MODEL}.target_modules": lora.target_modules}

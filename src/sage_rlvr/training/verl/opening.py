@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sage_rlvr.config import LoraConfig, TrainConfig
-from sage_rlvr.models.folders import EMBEDDED, config_folder, embedded_policy
+from sage_rlvr.models.folders import config_folder, source_of
 from sage_rlvr.tasks.chat import render
 from sage_rlvr.training.counts.dry_run import parameters
 from sage_rlvr.training.opening import Setting, announce, decoded, of_optimizer
@@ -19,9 +19,8 @@ from sage_rlvr.training.verl.arguments import CHAT, MODEL, OPTIMIZER, bare_argum
 def setting_of_recipe(config: TrainConfig) -> Setting:
     """The setting of a recipe's run."""
     given = bare_arguments(config)
-    model = str(embedded_policy()) if config.model == EMBEDDED else config.model
     workers = int(given.get("trainer.n_gpus_per_node", 8)) * int(given.get("trainer.nnodes", 1))
-    return _setting(model, config.engine.lora, workers, **of_optimizer(config.optimizer))
+    return _setting(source_of(config.model), config.engine.lora, workers, **of_optimizer(config.optimizer))
 
 
 def open_training(trainer: Any, read: Callable[[str], Any]) -> None:

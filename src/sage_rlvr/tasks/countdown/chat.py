@@ -1,0 +1,232 @@
+"""Countdown in words, for any chat model: the problems of a `Countdown` world, asked by the model's own chat template.
+
+    user       Numbers: 3, 5, 7, 11. Target: 24. Write an expression.
+    assistant  11+5*3-7+5
+
+Any spelling of a right expression is right (`verifiers/countdown_chat.py`); two spellings of one expression are one answer.
+Problems and splits are those of the world under law "expression", without problems whose drawn expression has an operator that is
+not allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.base import code_hash, words
+from sage_rlvr.tasks.checks import Case, Check
+from sage_rlvr.tasks.countdown import Countdown, audit, draws
+from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over
+from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, problem_of, solutions
+from sage_rlvr.tasks.countdown.second import second_opinion_on_any_spelling
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.countdown_chat import OPERATORS, expression_of, judge, operators_of
+
+AUDITED = 200  # test problems
+CLASSES = (  # of the tokens of a completion, which may hold several characters
+    ("end or special", r"<[^>]*>"),
+    ("number", r"\s*\d+"),
+    ("sum or difference", r"\s*[-+−–]\s*"),
+    ("product or quotient", r"\s*[*/×÷]\s*"),
+    ("opening bracket", r"\s*\(+"),
+    ("closing bracket", r"\s*\)+"),
+    ("bracket and operator", r"\s*[-+*/×÷()]+\s*"),
+    ("equals", r"\s*=\s*"),
+)
+
+
+@dataclass(frozen=True)
+class CountdownChat:
+    """Countdown in words (see the module). counts, max_number, min_target, max_target, train_problems, data_seed as in `countdown`.
+
+    operators: those that an answer may use, one or more of + - * /. question: the user's message, with {numbers} and {target}.
+    system: the system message; "" sends none, so that a chat template may add its own. solutions_per_problem: in worked
+    examples, how many solutions of one problem follow one another.
+    """
+
+    counts: dict[int, float] = field(default_factory=lambda: {4: 1.0})
+    max_number: int = 12
+    min_target: int = 1
+    max_target: int = 100
+    operators: str = OPERATORS
+    question: str = "Numbers: {numbers}. Target: {target}. Write an expression."
+    system: str = ""
+    solutions_per_problem: int = 1
+    train_problems: int = 20_000
+    data_seed: int = 0
+
+    name: ClassVar[str] = "countdown_chat"
+    needs_chat_template: ClassVar[bool] = True
+    token_classes: ClassVar[tuple[tuple[str, str], ...]] = CLASSES
+    problem_of = staticmethod(problem_of)
+
+    def __post_init__(self) -> None:
+        self.world  # noqa: B018  its errors are ours
+        if not self.operators or not set(self.operators) <= set(OPERATORS):
+            raise ConfigError(f"operators {self.operators!r}: one or more of {' '.join(OPERATORS)}, as in '+-'")
+        if sorted(re.findall(r"\{(.*?)\}", self.question)) != ["numbers", "target"]:
+            raise ConfigError(f"question {self.question!r}: it must hold {{numbers}} and {{target}}, once each, and no other braces")
+        if not 1 <= self.solutions_per_problem <= 64:
+            raise ConfigError(f"solutions_per_problem {self.solutions_per_problem}: from 1 to 64")
+
+    def __hash__(self) -> int:
+        return hash((self.world, self.operators, self.question, self.system, self.train_problems, self.data_seed))
+
+    @property
+    def world(self) -> Countdown:
+        """The world whose problems are asked."""
+        bounds = {"max_number": self.max_number, "min_target": self.min_target, "max_target": self.max_target}
+        return Countdown(self.counts, **bounds, train_problems=self.train_problems, data_seed=self.data_seed)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the problems of an evaluation and how they are asked."""
+        asked = {"operators": self.operators, "question": self.question, "system": self.system}
+        return self.world.identity | {"name": self.name} | asked
+
+    @staticmethod
+    def described(identity: Mapping[str, Any]) -> str:
+        """Sizes and bounds of the problems in a line."""
+        operators = identity["operators"]
+        only = "" if set(operators) == set(OPERATORS) else f", operators {' '.join(operators)}"
+        return f"{Countdown.described(identity)}{only}, asked in words"
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The longest canonical answer and its end, at a token per character, fit: 24 for four numbers of two digits."""
+        return (2 * len(str(self.max_number)) + 2) * max(self.counts)
+
+    def prompt(self, problem: Problem) -> str:
+        """The question."""
+        return self.question.format(numbers=", ".join(map(str, problem.numbers)), target=problem.target)
+
+    def messages(self, problem: Problem) -> list[dict[str, str]]:
+        """The question as a conversation."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return [*system, {"role": "user", "content": self.prompt(problem)}]
+
+    def verify(self, problem: Problem, completion: str) -> Verdict:
+        """Right iff it is an expression, in any spelling, over the problem's numbers whose value is the target."""
+        return judge(problem.numbers, problem.target, completion, self.operators)
+
+    def answer_key(self, problem: Problem, text: str) -> str | None:
+        """The canonical spelling of the expression; None without one."""
+        parsed, _ = expression_of(text)
+        return None if parsed is None else parsed.spelling
+
+    def answer_span(self, problem: Problem, text: str) -> tuple[int, int] | None:
+        """The expression, without spaces around it and what is behind its "="."""
+        if expression_of(text)[0] is None:
+            return None
+        left = text.partition("=")[0]
+        return len(left) - len(left.lstrip()), len(left.rstrip())
+
+    def answers(self, problem: Problem) -> list[str]:
+        """All right answers, each in its canonical spelling. (No `solutions`: those would be all right completions.)"""
+        return [text for text in solutions(problem) if operators_of(text) <= set(self.operators)]
+
+    def reference(self, problem: Problem) -> str:
+        """The shortest right answer, of several the first by spelling."""
+        return min(self.answers(problem), key=lambda text: (len(text), text))
+
+    def candidates(self, problem: Problem) -> int:
+        """Well-formed answers, right or wrong: canonical expressions over the numbers with the allowed operators."""
+        return expressions_over(problem.numbers, self.operators)
+
+    def choices(self, problem: Problem) -> float | None:
+        """Well-formed answers per right one; None for five numbers, whose listing takes long."""
+        many = len(problem.numbers) == MAX_NUMBERS
+        return None if many else self.candidates(problem) / len(self.answers(problem))
+
+    @property
+    def verifier_hash(self) -> str:
+        """Of the parser and its rules."""
+        return code_hash(["countdown", "countdown_chat"])
+
+    @property
+    def _allowed(self) -> draws.Rewrite:
+        return _Allowed("".join(sorted(set(self.operators))))
+
+    def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:
+        """Examples `start` to `start + n` of an endless stream: a problem and a right answer in its canonical spelling."""
+        each = self.solutions_per_problem
+        if each == 1:
+            return draws.kept(self.world, self._allowed, split, seed, start, n)
+        first, behind = start // each, -(-(start + n) // each)
+        asked = [problem for problem, _ in draws.kept(self.world, self._allowed, split, seed, first, behind - first)]
+        found = [pair for i, problem in enumerate(asked, first) for pair in self._several(problem, split, seed, i)]
+        return found[start - first * each :][:n]
+
+    def _several(self, problem: Problem, split: str, seed: int, index: int) -> list[tuple[Problem, str]]:
+        """`solutions_per_problem` answers of problem `index` of a stream, different ones as far as there are as many."""
+        answers, drawn = self.answers(problem), words(seed, SPLITS.index(split), index)
+        keyed = sorted(zip(drawn, answers, strict=False))
+        return [(problem, keyed[i % len(keyed)][1]) for i in range(self.solutions_per_problem)]
+
+    def problems(self, split: str = "train") -> list[Problem]:
+        """The first `train_problems` different ones of a split. DataError where the world has fewer."""
+        return draws.kept_problems(self.world, self._allowed, split, self.data_seed, self.train_problems)
+
+    def first(self, split: str, n: int) -> list[Problem]:
+        """The first n of `problems(split)`."""
+        return draws.kept_problems(self.world, self._allowed, split, self.data_seed, min(n, self.train_problems))
+
+    def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Problem]:
+        """The problems of an evaluation: n independent draws, repeats kept."""
+        if sampling != "iid":
+            raise DataError(f"sampling {sampling!r}: {self.name} has only iid, because its problems are not listed")
+        return [problem for problem, _ in draws.kept(self.world, self._allowed, split, seed, 0, n)]
+
+    def audit_cases(self, k: int) -> Iterator[Case | Check]:
+        """Every right expression, canonical and in other spellings; wrong ones by kind; a second verifier; the guess floor."""
+        rows = draws.kept_problems(self.world, self._allowed, "test", audit.SEED, AUDITED)
+        right = [(p, text) for p in rows for text in self.answers(p)]
+        spelled = [(p, text) for p in rows for text in _spellings(self.answers(p)[0], p.target)]
+        wrong = audit.wrong(rows) | {
+            "another total behind it": [(p, f"{self.answers(p)[0]}={p.target + 1}") for p in rows],
+            "words around it": [(p, f"{before}{self.answers(p)[0]}{behind}") for p in rows for before, behind in _AROUND],
+        }
+        yield Case("every right expression is right", right)
+        yield Case("in another spelling too", spelled)
+        yield Case("", wrong, "wrong")
+        texts = [*right, *spelled, *(pair for pairs in wrong.values() for pair in pairs)]
+        yield audit.second(self.verify, self._second, texts)
+        yield audit.apart(self, 2000)
+        yield audit.floor([len(self.answers(p)) / self.candidates(p) for p in rows], k)
+
+    def _second(self, problem: Problem, text: str) -> bool:
+        return second_opinion_on_any_spelling(problem.numbers, problem.target, text, self.operators)
+
+    @property
+    def audited(self) -> str:
+        """What an audit looks at, in words."""
+        return f"{AUDITED} test problems, seed {audit.SEED}; {self.described(self.identity)}"
+
+
+@dataclass(frozen=True)
+class _Allowed:
+    """Keeps an example whose expression uses these operators only."""
+
+    operators: str
+
+    def __call__(self, problem: Problem, text: str) -> str | None:
+        return text if operators_of(text) <= set(self.operators) else None
+
+
+_AROUND = (("Answer: ", ""), ("", " is it"), ("**", "**"), ("$", "$"))
+
+
+@lru_cache(maxsize=AUDITED)
+def _spellings(text: str, target: int) -> tuple[str, ...]:
+    spaced = re.sub(r"([-+*/])", r" \1 ", text)
+    return (
+        f" {text}\n", f"({text})", spaced, f"{spaced} = {target}", f"{text}={target}",
+        text.translate(str.maketrans("*/-", "×÷−")), re.sub(r"([0-9]+)", r"(\1)", text, count=1),
+    )  # fmt: skip
+
+
+__all__ = ["CountdownChat"]
