@@ -134,7 +134,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, warm_policy: Path) -> Path
     """A demo folder in which two steps of the three arms were trained, by the commands of the plan but in this process."""
     out = tmp_path_factory.mktemp("demo")
     planned = demo.plan(out, (0,), None, pairs(warm_policy), 6)
-    sweep._write_recipes(planned)
+    sweep.write_recipes(planned)
     for cell in planned.cells:
         with pytest.raises(SystemExit) as caught:
             main(cell.job.words())

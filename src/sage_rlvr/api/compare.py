@@ -335,7 +335,7 @@ def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Sa
     count = demos.at_a_time(planned) if workers is None else workers
     steps = "/".join(dict.fromkeys(str(arm.config.steps) for arm in planned.arms))
     say(f"training {len(planned.cells)} runs of {steps} steps, {count} at a time, in {planned.out / 'runs'}")
-    say(line(planned))
+    say("\n".join([line(planned), *demos.prediction(planned)]))
     found = swept(planned, count, console)
     clock.append(time.monotonic())
     if not found.complete:

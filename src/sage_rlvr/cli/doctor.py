@@ -23,8 +23,8 @@ class Doctor(Command):
     """Check which features work on this machine; with RECIPE or --model, print the cost of a run.
 
     RECIPE and --model read only the model's config.json (downloaded if needed) and count: parameters, bytes by kind of
-    tensor, tokens to sample, operations of a step for each number of --gpus. No weights are downloaded. Where the weights of --model
-    are on this machine, a probe of about ten seconds says what a step of RECIPE on the loop (default grpo) takes here."""
+    tensor, tokens to sample, operations of a step for each number of --gpus. No weights are downloaded. If the weights of
+    --model are on this machine, a probe of about ten seconds says what a step of RECIPE (default grpo) takes on the loop."""
 
     recipe: tyro.conf.Positional[str | None] = None
     """An RL recipe or a method: a file or a name."""

@@ -50,9 +50,9 @@ class Sweep(Command):
 class Demo(Command):
     """Train three methods on this machine, evaluate and compare them, and write a page.
 
-    The methods are no-KL, GRPO and SAGE-Branch. By default they start from the shipped base and are evaluated exactly; with --model
-    smollm2 they start from a pretrained model, are evaluated by samples, and are held against the base at lower temperatures. After an
-    interruption the same command continues. `--a.b value` edits every arm's recipe, e.g. `--steps 40` for a short look."""
+    The methods are no-KL, GRPO and SAGE-Branch, from the shipped base, evaluated exactly. With --model smollm2 they start from
+    a pretrained model and are evaluated by samples, beside the base at lower temperatures. After an interruption the same
+    command continues. `--a.b value` edits every arm's recipe, e.g. `--steps 40` for a short look."""
 
     edits_recipe: ClassVar[bool] = True
 

@@ -15,7 +15,9 @@ from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target, cross_check
 from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.experiments import plan as plans
 from sage_rlvr.experiments.design import DesignSpec, load_design
-from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.experiments.plan import recipe_of
+from sage_rlvr.experiments.sweep import write_recipes
+from sage_rlvr.models.folders import EMBEDDED, prepared
 from sage_rlvr.recipes import recipe, trainable
 from sage_rlvr.results.comparisons import COLDER, above_colder
 from sage_rlvr.results.design import BASE, Question
@@ -58,7 +60,7 @@ def design(
     return path, replace(
         spec,
         seeds=tuple(seeds),
-        arms={name: spec.arms.get(name, name) for name in chosen},
+        arms={name: spec.arms.get(name, f"real/{name}" if sampled else name) for name in chosen},
         control=control,
         evaluate=evaluate,
         questions=questions(chosen, few.n if sampled else K, sampled),
@@ -85,15 +87,14 @@ def plan(
 ) -> plans.Sweep:
     """The demo as a sweep; every edit is made in every arm. powers: whether the base is tempered over whole completions too.
 
-    model: "smollm2", or a policy that takes the place of the shipped one. A pretrained model is trained with all cores, one run after
-    the other, so that only one is in memory."""
+    model: "smollm2", or a policy that takes the place of the shipped one."""
     named = model if any(model == name for name, _ in DESIGNS) else EMBEDDED
     typed = [*edits, *([("model", model)] if named != model else [])]
-    if named != EMBEDDED and all(name != "engine.threads" for name, _ in typed):
-        typed.append(("engine.threads", str(cores())))
     path, spec = design(seeds, arms, problems, named, short)
     try:
-        return plans.plan(path, out, spec, typed, powers=POWERS if powers else ())
+        planned = plans.plan(path, out, spec, typed, powers=POWERS if powers else ())
+        prepared(planned.arms[0].config.model)  # a pretrained model is converted here, or what is missing for it is said
+        return planned
     except ConfigError as error:
         if not any(name.startswith("method.") for name, _ in edits):
             raise
@@ -107,6 +108,29 @@ def plan(
 def at_a_time(planned: plans.Sweep) -> int:
     """Training runs at a time that the cores of this machine hold."""
     return max(1, cores() // (planned.arms[0].config.engine.threads or cores()))
+
+
+def prediction(planned: plans.Sweep) -> list[str]:
+    """What training and evaluation by samples will take, from a probe of the control; [] where a run has begun or all is exact."""
+    from sage_rlvr.training.counts.probe import in_time, probe_apart
+
+    few = planned.design.evaluate.samples
+    if planned.base or few is None or any(cell.job.done for cell in planned.cells):
+        return []
+    arm = next(arm for arm in planned.arms if arm.name == planned.design.control)
+    write_recipes(planned)
+    try:
+        cost = probe_apart(recipe_of(planned.out, arm.name), few.problems, few.n, arm.config.engine.threads or cores())
+    except ConfigError as error:
+        return [f"the time is not known before the first steps: {error}"]
+    steps = sum(cell.job.config.steps for cell in planned.cells)
+    samples = [task for task in (*planned.base_samples, *(cell.samples for cell in planned.cells)) if task not in planned.over]
+    total = steps * cost["seconds"] + len(samples) * cost["evaluation"]
+    return [
+        f"about {in_time(total)} on this machine, from a probe: {steps} steps of {cost['seconds']:.1f} s ({arm.label}), "
+        f"{len(samples)} evaluations of {in_time(cost['evaluation'])}",
+        f"memory: {cost['memory']}",
+    ]
 
 
 def check_by_sampling(planned: plans.Sweep, n: int = 128, problems: int = 40) -> dict[str, float]:

@@ -54,9 +54,9 @@ class ArmSpec:
 @dataclass(frozen=True, kw_only=True)
 class SampleSpec:
     """A small store of samples of every policy at temperature 1. problems, n: number of problems, and samples per problem.
-    score_base: also log-probs under the base policy, for perplexities. guide: also this guide's q at every token, by its name or with
-    its settings as text ("{name: branch, ratio: 1.0}"); null for none. base_temperatures: further temperatures at which the base is
-    sampled, the control that uses no reward."""
+    score_base: also log-probs under the base policy, for perplexities. guide: also this guide's q at every token, by its name
+    or with its settings as text ("{name: branch, ratio: 1.0}"); null for none. base_temperatures: further temperatures at which
+    the base is sampled: a control without reward."""
 
     problems: int = 40
     n: int = 64

@@ -38,6 +38,7 @@ from sage_rlvr.stats.tempered import POWERS
 from sage_rlvr.tasks import described
 from sage_rlvr.tasks.base import Task as Asked
 from sage_rlvr.tasks.base import problems_of
+from sage_rlvr.verifiers.pool import cores
 
 VALIDATION = "validation"
 ADOPTED = "adopted.json"  # in a run that was taken over: from where
@@ -280,7 +281,7 @@ def _sample_task(
     """config: of an arm; its model is the base, under which samples are scored too. temperature: another one than 1."""
     if sampled is None:
         return None
-    task, threads = sampled.task, config.engine.threads or 1
+    task, threads = sampled.task, config.engine.threads or cores()
     form: Any = getattr(getattr(task, "form", None), "name", "as_is")
     settings = SampleSettings(task=task.name, template=form, temperature=temperature)
     store = out / "runs" / policy.name / "samples" / settings.store_name(task)

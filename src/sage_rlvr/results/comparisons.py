@@ -38,8 +38,8 @@ COLDER = "base at any temperature"
 
 
 def above_colder(k: int) -> list[Metric]:
-    """The metrics of a policy against `COLDER`, over powers of two: at equal pass@1, and for a policy whose pass@1 the base reaches at
-    no temperature against the temperature with its best."""
+    """The metrics of a policy against `COLDER`, over powers of two: at equal pass@1, and where the base reaches the policy's
+    pass@1 at no temperature, against the temperature with its best."""
     ks = [n for n in powers(k) if n >= FEW]
     return [Metric(k=1, at="b best"), *(Metric(k=n, at="mixture") for n in ks), *(Metric(k=n, at="b best") for n in ks)]
 

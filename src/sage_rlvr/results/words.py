@@ -17,7 +17,7 @@ from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
 from sage_rlvr.results.comparisons import COLDER, Row, answering
 from sage_rlvr.results.design import BASE
-from sage_rlvr.results.metric import REFERENCE, Metric, known_metrics
+from sage_rlvr.results.metric import FEW, REFERENCE, Metric, known_metrics
 from sage_rlvr.results.read import Results, Run
 from sage_rlvr.stats.comparison import (
     DETECTABLE,
@@ -125,17 +125,17 @@ def _beside_colder(rows: Sequence[Row], results: Results) -> str:
     """One arm beside the base at the temperature with the nearest pass@1."""
     first = rows[0]
     at, base = nearest_colder(results, first)
-    ends = {end: [row for row in rows if outcome(row) == end] for end in (End.HIGHER, End.LOWER)}
     for end, word in ((End.HIGHER, "above"), (End.LOWER, "below")):
-        if found := ends[end]:
+        # a pass@1 below the best of all temperatures says nothing: the arm has a temperature of its own
+        if found := [row for row in rows if outcome(row) == end and (row.metric.k != 1 or end == End.HIGHER)]:
             gaps = ", ".join(f"{row.metric.bare} {_gap(row.comparison)}" for row in found)
             ks = ", ".join(str(row.metric.k) for row in found)
             return f"{first.a} is {word} the colder base at k = {ks} ({gaps}; nearest in pass@1: the base at T = {at:g})"
-    hidden = max((row.comparison.mde for row in rows if math.isfinite(row.comparison.mde)), default=math.nan)
-    seen = "" if math.isnan(hidden) else f"; detectable {hidden:.3f}"
-    shown = ", ".join(
-        f"{row.metric.bare} {row.comparison.mean_a:.3f} and {base[row.metric.k]:.3f}" for row in rows if row.metric.k in base
-    )
+    hidden = [row.comparison.mde for row in rows if row.metric.k != 1 and math.isfinite(row.comparison.mde)]
+    seen = f"; detectable at k > 1: {max(hidden):.3f}" if hidden else ""
+    few = [row for row in rows if row.metric.k in (1, FEW, max(base, key=lambda k: k or 0))]
+    pairs = ", ".join(f"{row.metric.bare} {row.comparison.mean_a:.3f} and {base[row.metric.k]:.3f}" for row in few)
+    shown = f"{first.a} and base: {pairs}"
     if at == REFERENCE:
         return f"{first.a} cannot be told from the base at T = {at:g} ({shown}{seen})"
     return f"{first.a} is only sharpened as far as can be told: the base at T = {at:g} does the same ({shown}{seen})"

@@ -61,7 +61,8 @@ def page_of(
     order = [name for name in order if name not in colder]
     names = list(dict.fromkeys([*them, *(s.arm for s in stores)]))
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
-    values: dict[str, Any] = {"summary": found, "order": order, "colder": colder, "browser": samples.data_of(browsed) if browsed else None}
+    values: dict[str, Any] = {"summary": found, "order": order, "colder": colder}
+    values["browser"] = samples.data_of(browsed) if browsed else None
     values |= {"title": title or design.title[:1].upper() + design.title[1:] or usual, "brief": brief}
     values |= {"lead": _lead(found, them, sorted({row["task"] for row in sampled})), "facts": _facts(found, them)}
     values |= {"starts": words.starts(results)}
@@ -165,7 +166,8 @@ def _scores(results: Results, found: Mapping[str, Any], them: Mapping[str, Polic
     apart = {task: [row for row in sampled if row["task"] == task] for task in alone}
     first = [("", tables.scores(found))] if them or results.design.facts else []
     return {
-        "frontier": scores.frontier_of(them, base, k, power, chance) or scores.sampled_frontier(found, base), "passk": scores.passk_lines(found, them) if them else None,
+        "frontier": scores.frontier_of(them, base, k, power, chance) or scores.sampled_frontier(found, base),
+        "passk": scores.passk_lines(found, them) if them else None,
         "chance": scores.chance_line(found),
         "power": _power_table(power["points"], k, chance) if power else None,
         "cold": _cold_table(found, k) if found["cold"] else None,

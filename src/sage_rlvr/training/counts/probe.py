@@ -4,13 +4,17 @@
                line over the rows; completions of few prompts to their end give the lengths
     the rest   whole steps on one prompt and on few: scores, update and memory as a line over the rows of a forward pass
 
-A row is a token that a forward pass computes: what all prompts begin with counts once, a prompt once for its group, a completion's
-tokens each. The probe trains a copy in memory; no file is written.
+A row is a token that a forward pass computes: what all prompts begin with counts once, a prompt once for its group, a
+completion's tokens each. The probe trains a copy in memory and writes no file. `probe_apart` does it in another process, whose
+memory is free afterward.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -19,8 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.config import TrainConfig
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, SageError
 from sage_rlvr.models.folders import config_folder
+from sage_rlvr.parent import PARENT, end_with_parent
 from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.training.counts.dry_run import tensor_bytes
 
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 
 PART_SECONDS = 2.0  # of one part of the probe at most, as far as its size can be chosen
 MORE_TOKENS = 6  # decode steps whose time is measured
+SMALL = 2  # new tokens of the smaller of two steps
 GB = 1e9
 Line = tuple[float, float]
 """(at 0, slope) of a cost over a number of rows."""
@@ -38,12 +44,12 @@ Line = tuple[float, float]
 class Cost:
     """A step as the probe predicts it.
 
-    prompt_tokens, rows: of all prompts, and of a forward pass over all completions; passing: rows of one forward pass with gradient.
-    length: mean new tokens of a completion; alive: share of completions that have a t-th token; known: the share of the probe's
-    completions that ended by themselves or at the recipe's limit.
-    prefill: seconds of one prompt; decode: of a decode step over its rows; sampling, rest: of a step; loading, took: of loading, and of
-    the probe behind it. memory: bytes at the peak over rows of a forward pass, None where it cannot be measured; room: bytes that a run
-    can have. rate: products, operations a second.
+    prompt_tokens, rows: of all prompts, and of a forward pass over all completions; passing: rows of one forward pass with
+    gradient. length: mean new tokens of a completion; alive: share of completions that have a t-th token; known: the share of the
+    probe's completions that ended by themselves or at the recipe's limit.
+    prefill: seconds of one prompt; decode: of a decode step over its rows; sampling, rest: of a step; loading, took: of loading,
+    and of the probe after it. memory: bytes at the peak over rows of a forward pass, None where it cannot be measured; room: bytes
+    that a run can have. rate: products, operations a second.
     """
 
     config: TrainConfig
@@ -132,7 +138,7 @@ def in_time(seconds: float) -> str:
 
 
 def check_state(config: TrainConfig) -> None:
-    """ConfigError where what a process always holds (weights, reference, gradients, moments) exceeds the free memory, as counted."""
+    """ConfigError where the counted weights, reference, gradients and moments exceed the free memory."""
     where, room = config_folder(config.model), free_memory(config)
     if where is None or room is None:
         return
@@ -190,6 +196,39 @@ def probe(config: TrainConfig) -> Cost:
     return found
 
 
+def probe_apart(recipe: Path, problems: int, samples: int, threads: int) -> dict[str, Any]:
+    """The probe of a recipe file in another process: `seconds` of a step, `evaluation` of so many problems and samples, `memory` in
+    words and whether it `fits`. ConfigError with the probe's own reason."""
+    env = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), PARENT: "1"}
+    typed = [sys.executable, "-m", __name__, str(recipe), str(problems), str(samples)]
+    # Its input is a pipe that ends with this process, and the probe with it.
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(typed, env=env, text=True, **pipes) as process:
+        assert process.stdout is not None
+        last = (process.stdout.read().strip().splitlines() or ["the probe ended without a word"])[-1]
+    if process.returncode:
+        raise ConfigError(last)
+    found: dict[str, Any] = json.loads(last)
+    return found
+
+
+def main(recipe: str, problems: str, samples: str) -> int:
+    """The other process of `probe_apart`."""
+    from sage_rlvr.config import read_recipe
+
+    end_with_parent()
+    config = read_recipe(recipe, [], "train")
+    assert isinstance(config, TrainConfig)
+    try:
+        cost = probe(config)
+    except SageError as error:
+        print(" ".join(str(error).split()))
+        return 2
+    evaluation = cost.evaluation(int(problems), int(samples))
+    print(json.dumps({"seconds": cost.seconds, "evaluation": evaluation, "memory": cost.room_line(), "fits": cost.fits}))
+    return 0
+
+
 # ---- sizes
 
 
@@ -208,9 +247,12 @@ def _sizes(loop: Loop, prompts: Sequence[list[int]]) -> tuple[int, int]:
     first, more = _draw(loop, prompts[:1], 1), _draw(loop, prompts[:1], 1 + MORE_TOKENS)
     each = max(1e-4, (more - first) / MORE_TOKENS)
     cap = min(loop.config.rollout.max_new_tokens, max(8, int(PART_SECONDS / each)))
-    least = loop.config.updates.minibatches
-    whole = _step(_with(loop, least, cap), 0)  # also makes the optimizer's moments
-    return cap, max(least, min(len(prompts), 4 * least if whole < 1e-3 else int(least * PART_SECONDS / whole) or 1))
+    least, size = loop.config.updates.minibatches, loop.config.rollout.group_size
+    small = _with(loop, least, SMALL)
+    _step(small, 0)  # makes the optimizer's moments
+    per_row = _step(small, 0) / (distinct(prompts[:least]) + least * size * SMALL)
+    fits = [n for n in range(least, len(prompts) + 1) if per_row * (distinct(prompts[:n]) + n * size * cap / 2) < PART_SECONDS]
+    return cap, max(fits, default=least)
 
 
 def survival(lengths: Any, cap: int, limit: int) -> tuple[float, ...]:
@@ -266,12 +308,12 @@ def _steps(loop: Loop, prompts: Sequence[list[int]], lengths: Any, few: int, cap
     """(seconds of a step without its sampling, bytes at its peak) over the rows of a step."""
     size, least = loop.config.rollout.group_size, loop.config.updates.minibatches
     seconds, peaks = {}, {}
-    for count in sorted({least, few}):
-        part = _with(loop, count, cap)
-        drawn = min(_draw(part, prompts[:count], cap) for _ in range(2))
+    for count, tokens in ((least, SMALL), (few, cap)):
+        part = _with(loop, count, tokens)
+        drawn = _draw(part, prompts[:count], tokens)
         reset_peak(loop)
         took = _step(part, 0)
-        rows = distinct(prompts[:count]) + float(lengths[: count * size].sum())
+        rows = distinct(prompts[:count]) + float(lengths[: count * size].clamp(max=tokens).sum())
         seconds[rows] = max(0.0, took - drawn)
         if (peak := peak_memory(loop)) is not None:
             passing = part.config.updates.micro_batch or count // part.config.updates.minibatches
@@ -377,3 +419,7 @@ def _kilobytes(file: str, name: str) -> int | None:
             if row.startswith(f"{name}:"):
                 return 1024 * int(row.split()[1])
     return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
