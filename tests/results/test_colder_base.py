@@ -36,7 +36,8 @@ def counts(arm: str, p: np.ndarray, t: float = 1.0, seed: int | None = None) -> 
     named: dict[str, Any] = {"store": Store(arm=arm, path=Path(f"{arm}-{t}"), seed=seed), "task": TASK, "temperature": t}
     floor = Chance("answers", (0.01,) * PROBLEMS)
     none = Reasons.sum([])
-    return Counts(**named, problems=tuple(map(str, range(PROBLEMS))), n=N, right=right, identity={"revision": arm}, reasons=none, chance=floor)
+    named |= {"problems": tuple(map(str, range(PROBLEMS))), "n": N, "identity": {"revision": arm}, "chance": floor}
+    return Counts(**named, right=right, reasons=none)
 
 
 def results(**arms: np.ndarray) -> Results:
@@ -56,19 +57,19 @@ def results(**arms: np.ndarray) -> Results:
 def test_an_arm_that_is_its_base_at_a_lower_temperature_is_only_sharpened() -> None:
     found = results(sharp=share(0.6))
     rows = [row for row in compare(found) if row.why == "colder"]
-    assert [str(row.metric) for row in rows][0] == "pass@1, against the other's best temperature"
+    assert str(rows[0].metric) == "pass@1, against the other's best temperature"
     assert [(row.metric.k, row.metric.at) for row in rows[1:]] == [(k, "mixture") for k in (8, 16, 32, 64)]
     assert not any(words.outcome(row) == "higher" for row in rows)
     text = words.answer(compare(found), found)
-    assert "Sharp is only sharpened as far as can be told: the base at T = 0.6 does the same (sharp and base: pass@1" in text
+    assert "Only sharpened, as far as can be told: sharp (the base at T = 0.6 does the same: pass@1" in text
     assert "above the colder base" not in text
 
 
 def test_an_arm_above_every_temperature_says_at_which_k() -> None:
     found = results(learned=np.full(PROBLEMS, share(0.6).mean()))
     text = words.answer(compare(found), found)
-    assert "Learned is above the colder base at k = 8, 16" in text and "only sharpened" not in text
-    assert "nearest in pass@1: the base at T = 0.6" in text
+    assert "Above the colder base at k = 8, 16" in text and "nly sharpened" not in text
+    assert "of the base at T = 0.6)" in text
 
 
 def test_beyond_the_best_pass1_of_the_base_pass_at_k_is_held_against_that_temperature() -> None:
@@ -85,13 +86,13 @@ def test_beyond_the_best_pass1_of_the_base_pass_at_k_is_held_against_that_temper
 def test_an_arm_with_less_of_both_than_its_base_is_below() -> None:
     found = results(worse=share(1.0) / 5)
     text = words.answer(compare(found), found)
-    assert "Worse is below the colder base at k = 8, 16 (pass@8 −" in text
+    assert "Below the colder base at k = 8, 16: worse (" in text
 
 
 def test_an_untrained_arm_is_not_called_sharpened() -> None:
     found = results(idle=share(1.0))
     text = words.answer(compare(found), found)
-    assert "Idle cannot be told from the base at T = 1 (idle and base: pass@1" in text and "sharpened" not in text
+    assert "Not told from the base at the same temperature: idle (pass@1" in text and "sharpened" not in text
 
 
 def test_a_base_at_one_temperature_is_no_such_control() -> None:
@@ -107,7 +108,7 @@ def test_a_stored_summary_has_the_same_answer(tmp_path: Path) -> None:
     write_json_atomic(tmp_path / "summary.json", plain(summary_of(found, rows)))
     again = Results.read(tmp_path)
     assert words.answer(compare(again), again) == words.answer(rows, found)
-    assert read_summary(tmp_path / "summary.json")["sampled"][0]["label"] == "base at T = 1"
+    assert read_summary(tmp_path / "summary.json")["sampled"][0]["label"] == "base"
 
 
 def test_the_page_draws_the_base_as_a_line_of_temperatures_and_its_other_curves_thin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ def test_the_page_draws_the_base_as_a_line_of_temperatures_and_its_other_curves_
     assert frontier["chance"] == pytest.approx(1 - 0.99**64) and frontier["k"] == 64
     page = Page(values)
     assert values["colder"] == ["base at T = 0.6", "base at T = 0.3"]
-    assert [page.looks[name].marker for name in values["colder"]] == ["", ""] and page.looks["base at T = 1"].marker
+    assert [page.looks[name].marker for name in values["colder"]] == ["", ""] and page.looks["base"].marker
     text = page.html()
     assert {"frontier", f"passk-{TASK.replace('_', '-')}"} <= set(page.figures) and text.count("<svg") >= 3
 

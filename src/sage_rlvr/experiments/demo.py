@@ -1,7 +1,7 @@
 """`sage-rlvr demo`: the sweep of a shipped design with other seeds, arms, problems or edits; all results are computed.
 
     demo.yaml            a small base policy that is shipped, evaluated exactly
-    smollm2.yaml         a pretrained model, by samples, beside the base at lower temperatures; smollm2_short.yaml: a third of it
+    demo_smollm2.yaml         a pretrained model, by samples, beside the base at lower temperatures; demo_smollm2_short.yaml: a third of it
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sage_rlvr.results.read import K
 from sage_rlvr.stats.tempered import POWERS
 from sage_rlvr.verifiers.pool import cores
 
-DESIGNS = {(EMBEDDED, False): "demo.yaml", ("smollm2", False): "smollm2.yaml", ("smollm2", True): "smollm2_short.yaml"}
+DESIGNS = {(EMBEDDED, False): "demo.yaml", ("smollm2", False): "demo_smollm2.yaml", ("smollm2", True): "demo_smollm2_short.yaml"}
 
 
 def design(

@@ -33,8 +33,8 @@
   option(controls.problem, "", "all problems");
   data.sets.forEach((one, i) => option(controls.arm, String(i), one.name));
 
-  let highest = 0.001;
-  data.rows.forEach((row) => (row.e || []).forEach((value) => { if (value > highest) highest = value; }));
+  const entropies = data.rows.flatMap((row) => row.e || []).filter((value) => value !== null).sort((a, b) => a - b);
+  const highest = Math.max(0.001, entropies[Math.floor(0.99 * entropies.length)] || 0); // a few broken answers would pale the rest
   const digits = (value) => (value === null ? "not recorded" : value.toFixed(3));
 
   function shade(cell, strip, value) {

@@ -358,6 +358,7 @@ def _name_chance(axes: Axes, at: tuple[float, float]) -> None:
 
 def _k_axis(axes: Axes, ks: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
+    ks = [k for k in ks if len(ks) <= 12 or k & (k - 1) == 0]  # of every k, the powers of two
     ticks = [k for i, k in enumerate(ks) if len(ks) <= 5 or i % 2 == 0]
     axes.set_xticks(ticks, [str(k) for k in ticks])
     axes.set_xticks([], minor=True)

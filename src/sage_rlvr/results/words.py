@@ -96,49 +96,50 @@ def answer(rows: Sequence[Row], results: Results | None = None) -> str:
     primary = [row for row in rows if row.family == "primary"]
     asked = () if results is None else results.design.questions
     if results is not None and primary and asked and all(q.b in (BASE, COLDER) for q in asked):
-        return f"{_widened(primary, results.k)}{_sharpened(rows, results)}"
+        return _widened(primary, results, _sharpened(rows, results))
     lost = "" if results is None else _unanswered(rows, results)
     return f"{lost}{_answered(primary)}" if primary else f"{lost}Exploratory: {_answered(rows)}"
 
 
-def _widened(rows: Sequence[Row], k: int) -> str:
-    """The answer of a design that asks only about the base: the finding at pass@k, then each arm's pass@k and pass@1."""
+def _widened(rows: Sequence[Row], results: Results, beside: str) -> str:
+    """The answer of a design that asks only about the base: the finding at pass@k, `beside`, then each arm's pass@k and pass@1."""
     lines = []
-    for n in (k, 1):
+    for n in (results.k, 1):
         lines += [_beside_base(some) for some in groups(row for row in rows if row.metric == Metric(k=n))]
     once = ONE_RUN if rows[0].comparison.over == "problems" else ""
-    found = _shown_at([row for row in rows if row.metric == Metric(k=k)])
-    return f"Did RL widen what the base solves? {found}{once}{' '.join(lines)}"
+    found = _shown_at([row for row in rows if row.metric == Metric(k=results.k)])
+    return f"Did RL widen what the base solves? {found}{beside}{once}{' '.join(lines)}"
 
 
 def _sharpened(rows: Sequence[Row], results: Results) -> str:
-    """Whether each arm does more than its base sampled at a lower temperature; "" where the base was sampled at one temperature."""
+    """Whether the arms do more than their base sampled at a lower temperature; "" where the base was sampled at one temperature."""
     apart: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.why == "colder":
             apart.setdefault((row.a, row.task), []).append(row)
-    told = "; ".join(_beside_colder(some, results) for some in apart.values())
-    return f" Is it more than sampling the base at a lower temperature? {told[:1].upper()}{told[1:]}." if told else ""
+    told: dict[str, list[str]] = {}
+    for some in apart.values():
+        verdict, why = _beside_colder(some, results)
+        told.setdefault(verdict, []).append(f"{some[0].a} ({why})")
+    said = "; ".join(f"{verdict}: {', '.join(arms)}" for verdict, arms in told.items())
+    return f"Does it do more than the base at a lower temperature? {said[:1].upper()}{said[1:]}. " if said else ""
 
 
-def _beside_colder(rows: Sequence[Row], results: Results) -> str:
-    """One arm beside the base at the temperature with the nearest pass@1."""
-    first = rows[0]
-    at, base = nearest_colder(results, first)
+def _beside_colder(rows: Sequence[Row], results: Results) -> tuple[str, str]:
+    """One arm beside the base at the temperature with the nearest pass@1: the verdict, and its numbers."""
+    at, base = nearest_colder(results, rows[0])
+    few = [row for row in rows if row.metric.k in (1, FEW, max(base, key=lambda k: k or 0))]
+    pairs = ", ".join(f"{row.metric.bare} {row.comparison.mean_a:.3f} and {base[row.metric.k]:.3f}" for row in few)
     for end, word in ((End.HIGHER, "above"), (End.LOWER, "below")):
         # a pass@1 below the best of all temperatures says nothing: the arm has a temperature of its own
         if found := [row for row in rows if outcome(row) == end and (row.metric.k != 1 or end == End.HIGHER)]:
-            gaps = ", ".join(f"{row.metric.bare} {_gap(row.comparison)}" for row in found)
             ks = ", ".join(str(row.metric.k) for row in found)
-            return f"{first.a} is {word} the colder base at k = {ks} ({gaps}; nearest in pass@1: the base at T = {at:g})"
+            return f"{word} the colder base at k = {ks}", f"{pairs} of the base at T = {at:g}"
     hidden = [row.comparison.mde for row in rows if row.metric.k != 1 and math.isfinite(row.comparison.mde)]
     seen = f"; detectable at k > 1: {max(hidden):.3f}" if hidden else ""
-    few = [row for row in rows if row.metric.k in (1, FEW, max(base, key=lambda k: k or 0))]
-    pairs = ", ".join(f"{row.metric.bare} {row.comparison.mean_a:.3f} and {base[row.metric.k]:.3f}" for row in few)
-    shown = f"{first.a} and base: {pairs}"
     if at == REFERENCE:
-        return f"{first.a} cannot be told from the base at T = {at:g} ({shown}{seen})"
-    return f"{first.a} is only sharpened as far as can be told: the base at T = {at:g} does the same ({shown}{seen})"
+        return "not told from the base at the same temperature", f"{pairs}{seen}"
+    return "only sharpened, as far as can be told", f"the base at T = {at:g} does the same: {pairs}{seen}"
 
 
 def nearest_colder(results: Results, row: Row) -> tuple[float, dict[int | None, float]]:

@@ -21,7 +21,7 @@ from sage_rlvr.evaluation.store.sample import POLICY, own_of, unescape, unmarked
 from sage_rlvr.extras import advice
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.metric import REFERENCE
-from sage_rlvr.results.read import Counts, Results
+from sage_rlvr.results.read import Counts, Results, in_order
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
@@ -74,13 +74,14 @@ def sample_sets(results: Results, shown: int) -> tuple[SampleSet, ...]:
     """Every complete store with its first `shown` samples of each problem, at most MOST_SAMPLES. An arm sampled at several
     temperatures counts as several policies, not as several training seeds."""
     out, left = [], MOST_SAMPLES
-    for c in sorted(results.counts, key=lambda counts: counts.store.arm != BASE):
+    for c in sorted(results.counts, key=lambda counts: in_order(results, counts.policy)):
         with c.store.open() as store:
             control = c.store.arm == BASE and c.temperature != REFERENCE and bool(results.design.facts)  # only its scores are read
             out.append(_sample_set(store, c, 0 if control else min(shown, left // max(1, len(c.problems)))))
         left -= len(out[-1].shown)
     several = {(s.arm, s.task) for s in out for t in out if (s.arm, s.task) == (t.arm, t.task) and s.temperature != t.temperature}
-    return tuple(replace(s, arm=f"{s.arm} at T = {s.temperature:g}") if (s.arm, s.task) in several else s for s in out)
+    apart = [(s.arm, s.task) in several and (s.arm, s.temperature) != (BASE, REFERENCE) for s in out]
+    return tuple(replace(s, arm=f"{s.arm} at T = {s.temperature:g}") if own else s for s, own in zip(out, apart, strict=True))
 
 
 def grouped(sets: Iterable[SampleSet], by: Literal["arm", "task"]) -> dict[str, list[SampleSet]]:

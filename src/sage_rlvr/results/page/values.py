@@ -56,7 +56,7 @@ def page_of(
     sampled = found.get("sampled") or ()  # a stored summary has no stores
     bases = [row for row in sampled if row["policy"] == BASE]
     colder = [row["label"] for row in bases if len(bases) > 1 and row["temperature"] != REFERENCE]
-    order = [*them, *([BASE] * bool(colder)), *(row["label"] for row in bases), *design.names, *(s.arm for s in stores)]
+    order = [*them, *(row["label"] for row in bases), *design.names, *(s.arm for s in stores)]
     order += [*(row["label"] for row in sampled), *trained]
     order = [name for name in order if name not in colder]
     names = list(dict.fromkeys([*them, *(s.arm for s in stores)]))
@@ -164,7 +164,7 @@ def _scores(results: Results, found: Mapping[str, Any], them: Mapping[str, Polic
     k, power, sampled, chance = results.k, found["power"], found.get("sampled", ()), tables.chance_in(found)
     alone = dict.fromkeys(row["task"] for row in sampled if row["policy"] not in them)
     apart = {task: [row for row in sampled if row["task"] == task] for task in alone}
-    first = [("", tables.scores(found))] if them or results.design.facts else []
+    first = [("", tables.scores(found))] if them or (results.design.facts and not sampled) else []
     return {
         "frontier": scores.frontier_of(them, base, k, power, chance) or scores.sampled_frontier(found, base),
         "passk": scores.passk_lines(found, them) if them else None,
