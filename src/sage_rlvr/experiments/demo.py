@@ -1,7 +1,8 @@
 """`sage-rlvr demo`: the sweep of a shipped design with other seeds, arms, problems or edits; all results are computed.
 
-    demo.yaml            a small base policy that is shipped, evaluated exactly
-    demo_smollm2.yaml         a pretrained model, by samples, beside the base at lower temperatures; demo_smollm2_short.yaml: a third of it
+    demo.yaml                  a small base policy that is shipped, evaluated exactly
+    demo_smollm2.yaml          a pretrained model, evaluated by samples beside the base at lower temperatures
+    demo_smollm2_short.yaml    a third of it
 """
 
 from __future__ import annotations

@@ -12,10 +12,12 @@ memory is free afterward.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,6 +30,7 @@ from sage_rlvr.models.folders import config_folder
 from sage_rlvr.parent import PARENT, end_with_parent
 from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.training.counts.dry_run import tensor_bytes
+from sage_rlvr.training.counts.footprint import smaller
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
@@ -111,15 +114,8 @@ class Cost:
         if self.fits:
             return f"{said}, fits in the {self.room / GB:.1f} GB that are free"
         groups = self.config.updates.micro_batch or self.config.rollout.prompts_per_step // self.config.updates.minibatches
-        rows = (self.room - self.memory[0]) / self.memory[1] if self.memory[1] > 0 else 0.0
-        few = int(groups * rows / self.passing)
-        if few >= 1:
-            advice = f"set updates.micro_batch {few} or less, which gives the same update"
-        else:
-            advice = (
-                "a single group has no room: set a smaller rollout.group_size or rollout.max_new_tokens, or engine.dtype bfloat16"
-            )
-        return f"{said}, does NOT fit in the {self.room / GB:.1f} GB that are free; {advice}"
+        share = (self.room - self.memory[0]) / (self.memory[1] * self.passing) if self.memory[1] > 0 else 0.0
+        return f"{said}, does NOT fit in the {self.room / GB:.1f} GB that are free; {smaller(groups, share)}"
 
 
 def _threads() -> int:
@@ -173,22 +169,21 @@ def probe(config: TrainConfig) -> Cost:
     alive = survival(lengths, cap, config.rollout.max_new_tokens)
     prefill, decode = _sampling(loop, prompts, few)
     rest, memory = _steps(loop, prompts, lengths, few, cap)
-    rows = distinct(prompts) + len(prompts) * config.rollout.group_size * sum(alive)
-    passing = rows * (config.updates.micro_batch or len(prompts) // config.updates.minibatches) / len(prompts)
+    passes = passes_of(config, prompts, sum(alive))
     found = Cost(
         config=config,
         prompt_tokens=sum(map(len, prompts)),
-        rows=rows,
+        rows=sum(passes),
         length=sum(alive),
         known=float((lengths < cap).double().mean()) if cap < config.rollout.max_new_tokens else 1.0,
         prefill=prefill / len(prompts),
         decode=decode,
         alive=alive,
         sampling=prefill + decoding(decode, config.rollout.completions, alive),
-        rest=rest[0] + rest[1] * rows,
+        rest=rest[0] + rest[1] * sum(passes),
         memory=memory,
         room=free_memory(config) or 0,
-        passing=min(rows, passing),
+        passing=max(passes),
         rate=_rate(torch, loop),
         loading=loading,
         took=time.perf_counter() - began,
@@ -237,7 +232,8 @@ def _with(loop: Loop, prompts: int, tokens: int) -> Loop:
     rollout, updates = loop.config.rollout, loop.config.updates
     small = replace(rollout, prompts_per_step=prompts, max_new_tokens=min(tokens, rollout.max_new_tokens))
     micro = None if updates.micro_batch is None else min(updates.micro_batch, prompts)
-    config = replace(loop.config, rollout=small, updates=replace(updates, micro_batch=micro))
+    several = math.gcd(updates.minibatches, prompts)
+    config = replace(loop.config, rollout=small, updates=replace(updates, minibatches=several, micro_batch=micro))
     return replace(loop, config=config)
 
 
@@ -251,7 +247,8 @@ def _sizes(loop: Loop, prompts: Sequence[list[int]]) -> tuple[int, int]:
     small = _with(loop, least, SMALL)
     _step(small, 0)  # makes the optimizer's moments
     per_row = _step(small, 0) / (distinct(prompts[:least]) + least * size * SMALL)
-    fits = [n for n in range(least, len(prompts) + 1) if per_row * (distinct(prompts[:n]) + n * size * cap / 2) < PART_SECONDS]
+    sizes = range(least, len(prompts) + 1, least)  # a mini-batch holds whole groups
+    fits = [n for n in sizes if per_row * (distinct(prompts[:n]) + n * size * cap / 2) < PART_SECONDS]
     return cap, max(fits, default=least)
 
 
@@ -265,6 +262,13 @@ def survival(lengths: Any, cap: int, limit: int) -> tuple[float, ...]:
     while len(known) < limit and known[-1] > 1e-3:
         known.append(known[-1] * stays)
     return tuple(known)
+
+
+def passes_of(config: TrainConfig, prompts: Sequence[Sequence[int]], length: float) -> list[float]:
+    """Rows of each forward pass with gradient over groups of completions of this mean length."""
+    groups = config.updates.micro_batch or len(prompts) // config.updates.minibatches
+    parts = [prompts[first : first + groups] for first in range(0, len(prompts), groups)]
+    return [distinct(part) + len(part) * config.rollout.group_size * length for part in parts]
 
 
 def distinct(prompts: Sequence[Sequence[int]]) -> int:
@@ -313,11 +317,10 @@ def _steps(loop: Loop, prompts: Sequence[list[int]], lengths: Any, few: int, cap
         drawn = _draw(part, prompts[:count], tokens)
         reset_peak(loop)
         took = _step(part, 0)
-        rows = distinct(prompts[:count]) + float(lengths[: count * size].clamp(max=tokens).sum())
-        seconds[rows] = max(0.0, took - drawn)
+        passes = passes_of(part.config, prompts[:count], float(lengths[: count * size].clamp(max=tokens).double().mean()))
+        seconds[sum(passes)] = max(0.0, took - drawn)
         if (peak := peak_memory(loop)) is not None:
-            passing = part.config.updates.micro_batch or count // part.config.updates.minibatches
-            peaks[rows * passing / count] = float(peak)
+            peaks[max(passes)] = float(peak)
     return line(seconds), line(peaks) if peaks else None
 
 
@@ -326,7 +329,9 @@ def _step(loop: Loop, step: int) -> float:
     from sage_rlvr.training.loop import train_step
 
     began = _now(loop)
-    train_step(loop, step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of completions that the probe cuts
+        train_step(loop, step)
     return _now(loop) - began
 
 
@@ -391,26 +396,29 @@ def peak_memory(loop: Loop) -> int | None:
     return _kilobytes("/proc/self/status", "VmHWM")
 
 
-def free_memory(config: TrainConfig) -> int | None:
-    """Bytes that a run on this machine can have, those of this process included; None where the system does not say."""
+def unused_memory(config: TrainConfig) -> int | None:
+    """Bytes that this process can still have where the recipe trains; None where the system does not say."""
     import torch
 
     from sage_rlvr.models.devices import device_of
 
     if device_of(config.engine.device).type == "cuda":
-        return int(torch.cuda.mem_get_info()[0] + torch.cuda.memory_allocated())
+        return int(torch.cuda.mem_get_info()[0])
     free, own = _kilobytes("/proc/meminfo", "MemAvailable"), _kilobytes("/proc/self/status", "VmRSS")
-    limit = _limit()
-    if free is None:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
-    return min(free + (own or 0), limit or free + (own or 0))
+    if free is None or own is None:
+        return None
+    with suppress(OSError, ValueError):  # the limit of a container
+        free = min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()) - own)
+    return free
 
 
-def _limit() -> int | None:
-    """The memory limit of a container."""
-    with suppress(OSError, ValueError):
-        return int(Path("/sys/fs/cgroup/memory.max").read_text())
-    return None
+def free_memory(config: TrainConfig) -> int | None:
+    """Bytes that a run can have: what is unused, and what this process holds."""
+    import torch
+
+    unused = unused_memory(config)
+    own = torch.cuda.memory_allocated() if torch.cuda.is_available() else _kilobytes("/proc/self/status", "VmRSS")
+    return None if unused is None else unused + (own or 0)
 
 
 def _kilobytes(file: str, name: str) -> int | None:
