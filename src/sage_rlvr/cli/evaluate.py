@@ -24,7 +24,7 @@ class Eval(Command, EvalSettings):
     after any interruption, and a larger --samples adds samples."""
 
     what: tyro.conf.Positional[str]
-    """A run, a model or adapter folder, a Hub id, or "embedded"."""
+    """A run, a model or adapter folder, a Hub id, "embedded", or "smollm2"."""
     quiet: bool = False
     """Do not print progress."""
 

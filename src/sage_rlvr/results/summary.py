@@ -84,10 +84,13 @@ def _evaluated(results: Results) -> dict[str, Any]:
 
 
 def _policy(results: Results) -> dict[str, Any] | None:
-    """Model and number of parameters of the base, else of any policy of the main task; None without an exact record."""
+    """Model and number of parameters of the base, else of any policy of the main task; without an exact record the model that all
+    runs start from; None where they start from several."""
     records = [results.exact(results.home).record] if results.home else [r for (*_, task), r in results.records.items() if not task]
     if not records:
-        return None
+        models = {run.config.get("model") for run in results.runs.values()}
+        only = models.pop() if len(models) == 1 else None
+        return {"model": _without_place(only), "parameters": None} if isinstance(only, str) else None
     model = records[0].meta.get("model")
     return {"model": model and _without_place(model), "parameters": records[0].meta.get("parameters")}
 

@@ -20,7 +20,8 @@ from sage_rlvr.core.anchor import Anchor, is_sampled
 from sage_rlvr.core.describe import described_on_engine
 from sage_rlvr.core.guides import is_flat
 from sage_rlvr.core.method import Method
-from sage_rlvr.models.folders import EMBEDDED
+from sage_rlvr.models import smollm2
+from sage_rlvr.models.folders import EMBEDDED, long_name
 from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.runs import installed
 from sage_rlvr.tasks.base import Task, verifier_hash
@@ -105,7 +106,14 @@ def _settings(config: TrainConfig) -> dict[str, Any]:
 
 def _named(model: str) -> str:
     """A model as readers elsewhere know it: a local folder by its weights, since the path means nothing to them."""
-    return f"local policy, SHA-256 {weights_hash(model)[:16]}" if Path(model).is_dir() else model
+    return f"local policy, SHA-256 {weights_hash(model)[:16]}" if Path(model).is_dir() else long_name(model)
+
+
+def _on_hub(model: str) -> str | None:
+    """The id under which the Hub has a model; None for one that only exists on this machine."""
+    if model in smollm2.LONG_NAMES:
+        return smollm2.HUB_ID
+    return None if not model or model == EMBEDDED or Path(model).is_dir() else model
 
 
 def _source(anchor: Anchor) -> str:
@@ -172,16 +180,18 @@ def _options(function: Any) -> str:
 def render(found: dict[str, Any]) -> str:
     """The card as Markdown with the Hub's front matter."""
     policy, cuts = found["policy"], ", ".join(found["truncated_sampling"])
+    on_hub = _on_hub(policy)
     tags = [*(["trl"] if found["engine"] == "trl" else []), "grpo", "sage-rlvr", *([found["method"]] if found["method"] else [])]
     cut = f"Sampling was truncated ({cuts}), while log-probs are those of the full policy: importance ratios are not exact."
     lines = [
         "---",
-        *([f"base_model: {policy}"] if policy and policy != EMBEDDED and not Path(policy).is_dir() else []),
+        *([] if on_hub is None else [f"base_model: {on_hub}"]),
         "library_name: transformers",
         "tags:",
         *(f"- {json.dumps(tag)}" for tag in dict.fromkeys(tags)),
         *("---", "", CARD, ""),
         *(["```text", found["objective"], "```", ""] if found["objective"] else []),
+        *([f"- trained from: {long_name(policy)}"] if policy in smollm2.LONG_NAMES else []),
         *_anchor_lines(found["anchor"], found["reference"]),
         *(f"- reward `{name}`: source SHA-256 {digest}" for name, digest in found["rewards"].items()),
         *(f"- trained: {found['trained']}", ""),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sage_rlvr.models.folders import long_name
 from sage_rlvr.results import tables, words
 from sage_rlvr.results.comparisons import Row, compare
 from sage_rlvr.results.design import BASE
@@ -83,7 +84,7 @@ def _facts(found: Mapping[str, Any], them: Mapping[str, Policy]) -> str:
     model, size = policy.get("model"), policy.get("parameters")
     said = (
         f"trained {found['created'][:10]}" if found.get("created") else "",
-        f"base policy: {model}" if model else "",
+        f"base policy: {long_name(model)}" if model else "",
         f"{size / 1e6:,.2f} M parameters" if size else "",
         f"{found['steps']} training steps" if found.get("steps") else "",
         f"{seeds} training seed{'s' * (seeds > 1)} per arm" if seeds and found["arms"] else "",

@@ -68,8 +68,8 @@ class CountdownChat:
         self.world  # noqa: B018  its errors are ours
         if not self.operators or not set(self.operators) <= set(OPERATORS):
             raise ConfigError(f"operators {self.operators!r}: one or more of {' '.join(OPERATORS)}, as in '+-'")
-        if sorted(re.findall(r"\{(.*?)\}", self.question)) != ["numbers", "target"]:
-            raise ConfigError(f"question {self.question!r}: it must hold {{numbers}} and {{target}}, once each, and no other braces")
+        if sorted(re.findall(r"\{numbers\}|\{target\}|[{}]", self.question)) != ["{numbers}", "{target}"]:
+            raise ConfigError(f"question {self.question!r}: must have {{numbers}} and {{target}}, once each, and no other braces")
         if not 1 <= self.solutions_per_problem <= 64:
             raise ConfigError(f"solutions_per_problem {self.solutions_per_problem}: from 1 to 64")
 
@@ -97,7 +97,7 @@ class CountdownChat:
 
     @property
     def max_new_tokens(self) -> int:
-        """The longest canonical answer and its end, at a token per character, fit: 24 for four numbers of two digits."""
+        """The longest canonical answer and its end fit, at a token per character: 24 for four numbers of two digits."""
         return (2 * len(str(self.max_number)) + 2) * max(self.counts)
 
     def prompt(self, problem: Problem) -> str:
