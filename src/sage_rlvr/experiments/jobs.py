@@ -35,7 +35,7 @@ from sage_rlvr.runs import binding, differences, is_run, read_record
 from sage_rlvr.runs.files import METRICS, count_lines
 from sage_rlvr.runs.signals import Interrupted
 from sage_rlvr.tasks.base import problems_of
-from sage_rlvr.verifiers.pool import cores
+from sage_rlvr.training.opening import cores
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 20.0

@@ -38,7 +38,7 @@ from sage_rlvr.stats.tempered import POWERS
 from sage_rlvr.tasks import described
 from sage_rlvr.tasks.base import Task as Asked
 from sage_rlvr.tasks.base import problems_of
-from sage_rlvr.verifiers.pool import cores
+from sage_rlvr.training.opening import cores
 
 VALIDATION = "validation"
 ADOPTED = "adopted.json"  # in a run that was taken over: from where

@@ -5,17 +5,12 @@
     the rest   whole steps on one prompt and on few: scores, update and memory as a line over the rows of a forward pass
 
 A row is a token that a forward pass computes: what all prompts begin with counts once, a prompt once for its group, a
-completion's tokens each. The probe trains a copy in memory and writes no file. `probe_apart` does it in another process, whose
-memory is free afterward.
+completion's tokens each. The probe trains a copy in memory and writes no file.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -25,9 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.config import TrainConfig
-from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.folders import config_folder
-from sage_rlvr.parent import PARENT, end_with_parent
 from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.training.counts.dry_run import tensor_bytes
 from sage_rlvr.training.counts.footprint import smaller
@@ -189,39 +183,6 @@ def probe(config: TrainConfig) -> Cost:
         took=time.perf_counter() - began,
     )
     return found
-
-
-def probe_apart(recipe: Path, problems: int, samples: int, threads: int) -> dict[str, Any]:
-    """The probe of a recipe file in another process: `seconds` of a step, `evaluation` of so many problems and samples, `memory` in
-    words and whether it `fits`. ConfigError with the probe's own reason."""
-    env = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), PARENT: "1"}
-    typed = [sys.executable, "-m", __name__, str(recipe), str(problems), str(samples)]
-    # Its input is a pipe that ends with this process, and the probe with it.
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(typed, env=env, text=True, **pipes) as process:
-        assert process.stdout is not None
-        last = (process.stdout.read().strip().splitlines() or ["the probe ended without a word"])[-1]
-    if process.returncode:
-        raise ConfigError(last)
-    found: dict[str, Any] = json.loads(last)
-    return found
-
-
-def main(recipe: str, problems: str, samples: str) -> int:
-    """The other process of `probe_apart`."""
-    from sage_rlvr.config import read_recipe
-
-    end_with_parent()
-    config = read_recipe(recipe, [], "train")
-    assert isinstance(config, TrainConfig)
-    try:
-        cost = probe(config)
-    except SageError as error:
-        print(" ".join(str(error).split()))
-        return 2
-    evaluation = cost.evaluation(int(problems), int(samples))
-    print(json.dumps({"seconds": cost.seconds, "evaluation": evaluation, "memory": cost.room_line(), "fits": cost.fits}))
-    return 0
 
 
 # ---- sizes
@@ -427,7 +388,3 @@ def _kilobytes(file: str, name: str) -> int | None:
             if row.startswith(f"{name}:"):
                 return 1024 * int(row.split()[1])
     return None
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
