@@ -81,7 +81,7 @@ class Adapter(Command):
         largest = max([*self.ranks, self.rank or 1])
         factors = {name: factors_of(matrix, largest) for name, matrix in change.items()}
         scored = [] if self.rank is not None else self._scored(base, policy, factors, session)
-        rank = self.rank if self.rank is not None else chosen(scored[1:-1], scored[-1], self.ranks)
+        rank = self.rank if self.rank is not None else chosen(scored[:-1], scored[-1], self.ranks)
         if scored:
             session.say(table_of(scored).markdown())
         out = self.out or smollm2.adapter()
@@ -90,8 +90,8 @@ class Adapter(Command):
         return 0
 
     def _scored(self, base: Path, policy: Path, factors: Factors, session: Session) -> list[Scored]:
-        """The base, each rank, and the whole change."""
-        found = [self._evaluate("base", base, None, session)]
+        """Each rank, and the whole change."""
+        found = []
         for rank in self.ranks:
             adapter, merged = self.keep / "adapter", self.keep / f"rank{rank}"
             write_adapter(adapter, factors, rank)

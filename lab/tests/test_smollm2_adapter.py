@@ -54,7 +54,7 @@ def test_the_command_writes_an_adapter_that_merges_to_the_policy(
     out = tmp_path / "adapter"
     assert main(["smollm2-adapter", str(policy), "--ranks", "1", "2", "--problems", "3", "--samples", "32", "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    assert all(f"| {name} |" in said for name in ("base", "rank 1", "rank 2", "full")) and "dequantized from Q4_1" in said
+    assert all(f"| {name} |" in said for name in ("rank 1", "rank 2", "full")) and "dequantized from Q4_1" in said
     facts = json.loads((out / "made.json").read_text())
     assert facts["rank"] == 1 and set(facts["validation"]["scores"]["full"]) == {"pass@1", "pass@8", "pass@32"}
     assert main(["smollm2-adapter", str(policy), "--rank", "2", "--out", str(out)]) == 0
