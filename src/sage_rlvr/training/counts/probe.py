@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 PART_SECONDS = 2.0  # of one part of the probe at most, as far as its size can be chosen
 MORE_TOKENS = 6  # decode steps whose time is measured
 SMALL = 2  # new tokens of the smaller of two steps
+STEP = 1  # that is taken again and again: step 0 may do more than others
 GB = 1e9
 Line = tuple[float, float]
 """(at 0, slope) of a cost over a number of rows."""
@@ -145,7 +146,6 @@ def probe(config: TrainConfig) -> Cost:
     import torch
 
     from sage_rlvr.training.loop import build
-    from sage_rlvr.training.rollouts import problems_of_step
 
     if config.engine.name != "loop":
         raise ConfigError(f"engine.name {config.engine.name}: only the loop is probed; `doctor RECIPE` counts for the others")
@@ -155,14 +155,13 @@ def probe(config: TrainConfig) -> Cost:
     if turns_of(loop.task) > 1:
         raise ConfigError(f"task {loop.task.name}: a step of episodes is not probed")
     loading, began = time.perf_counter() - began, time.perf_counter()
-    problems = problems_of_step(loop, 0, 0, config.rollout.prompts_per_step)
-    prompts = [list(loop.ask(problem).ids) for problem in problems]
+    prompts = _prompts(loop)
     cap, few = _sizes(loop, prompts)
     part = _with(loop, few, cap)
     lengths = _lengths(part, prompts[:few])
     alive = survival(lengths, cap, config.rollout.max_new_tokens)
     prefill, decode = _sampling(loop, prompts, few)
-    rest, memory = _steps(loop, prompts, lengths, few, cap)
+    rest, memory = _steps(loop, lengths, few, cap)
     passes = passes_of(config, prompts, sum(alive))
     found = Cost(
         config=config,
@@ -188,6 +187,13 @@ def probe(config: TrainConfig) -> Cost:
 # ---- sizes
 
 
+def _prompts(loop: Loop) -> list[list[int]]:
+    """Those of the step that is measured."""
+    from sage_rlvr.training.rollouts import problems_of_step
+
+    return [list(loop.ask(problem).ids) for problem in problems_of_step(loop, STEP, 0, loop.config.rollout.prompts_per_step)]
+
+
 def _with(loop: Loop, prompts: int, tokens: int) -> Loop:
     """The loop with so many prompts a step and new tokens at most."""
     rollout, updates = loop.config.rollout, loop.config.updates
@@ -203,11 +209,11 @@ def _sizes(loop: Loop, prompts: Sequence[list[int]]) -> tuple[int, int]:
     _draw(loop, prompts[:1], 2)
     first, more = _draw(loop, prompts[:1], 1), _draw(loop, prompts[:1], 1 + MORE_TOKENS)
     each = max(1e-4, (more - first) / MORE_TOKENS)
-    cap = min(loop.config.rollout.max_new_tokens, max(8, int(PART_SECONDS / each)))
+    cap = min(loop.config.rollout.max_new_tokens, max(16, int(PART_SECONDS / each)))
     least, size = loop.config.updates.minibatches, loop.config.rollout.group_size
     small = _with(loop, least, SMALL)
-    _step(small, 0)  # makes the optimizer's moments
-    per_row = _step(small, 0) / (distinct(prompts[:least]) + least * size * SMALL)
+    _step(small)  # makes the optimizer's moments
+    per_row = _step(small) / (distinct(_prompts(small)) + least * size * SMALL)
     sizes = range(least, len(prompts) + 1, least)  # a mini-batch holds whole groups
     fits = [n for n in sizes if per_row * (distinct(prompts[:n]) + n * size * cap / 2) < PART_SECONDS]
     return cap, max(fits, default=least)
@@ -246,7 +252,7 @@ def _draw(loop: Loop, prompts: Sequence[list[int]], tokens: int) -> float:
     from sage_rlvr.training.rollouts import draw_rollout
 
     small, began = _with(loop, len(prompts), tokens), _now(loop)
-    draw_rollout(small, list(prompts), 0)
+    draw_rollout(small, list(prompts), STEP)
     return _now(loop) - began
 
 
@@ -254,7 +260,7 @@ def _lengths(loop: Loop, prompts: Sequence[list[int]]) -> Any:
     """(B,) new tokens of completions of these prompts."""
     from sage_rlvr.training.rollouts import draw_rollout
 
-    return draw_rollout(loop, list(prompts), 0).lengths.cpu()
+    return draw_rollout(loop, list(prompts), STEP).lengths.cpu()
 
 
 def _sampling(loop: Loop, prompts: Sequence[list[int]], few: int) -> tuple[float, Line]:
@@ -269,23 +275,23 @@ def _sampling(loop: Loop, prompts: Sequence[list[int]], few: int) -> tuple[float
     return first * len(prompts) / count if count == most else _draw(loop, prompts[:most], 1) * len(prompts) / most, line(steps)
 
 
-def _steps(loop: Loop, prompts: Sequence[list[int]], lengths: Any, few: int, cap: int) -> tuple[Line, Line | None]:
+def _steps(loop: Loop, lengths: Any, few: int, cap: int) -> tuple[Line, Line | None]:
     """(seconds of a step without its sampling, bytes at its peak) over the rows of a step."""
-    size, least = loop.config.rollout.group_size, loop.config.updates.minibatches
-    seconds, peaks = {}, {}
+    least, seconds, peaks = loop.config.updates.minibatches, {}, {}
     for count, tokens in ((least, SMALL), (few, cap)):
         part = _with(loop, count, tokens)
-        drawn = _draw(part, prompts[:count], tokens)
+        prompts = _prompts(part)
+        drawn = _draw(part, prompts, tokens)
         reset_peak(loop)
-        took = _step(part, 0)
-        passes = passes_of(part.config, prompts[:count], float(lengths[: count * size].clamp(max=tokens).double().mean()))
+        took = _step(part)
+        passes = passes_of(part.config, prompts, float(lengths.clamp(max=tokens).double().mean()))
         seconds[sum(passes)] = max(0.0, took - drawn)
         if (peak := peak_memory(loop)) is not None:
             peaks[max(passes)] = float(peak)
     return line(seconds), line(peaks) if peaks else None
 
 
-def _step(loop: Loop, step: int) -> float:
+def _step(loop: Loop, step: int = STEP) -> float:
     """Seconds of a whole step."""
     from sage_rlvr.training.loop import train_step
 
