@@ -60,7 +60,7 @@ class Adapter(Command):
     """The run of `sage-rlvr sft real/sft`, or the folder of its policy."""
     ranks: tuple[int, ...] = (2, 4, 8, 16)
     """Ranks that are tried."""
-    problems: int = 100
+    problems: int = 60
     """Validation problems."""
     samples: int = 32
     """Completions of each, at temperature 1."""
@@ -93,7 +93,7 @@ class Adapter(Command):
         """Each rank, and the whole change."""
         found = []
         for rank in self.ranks:
-            adapter, merged = self.keep / "adapter", self.keep / f"rank{rank}"
+            adapter, merged = self.keep / f"adapter{rank}", self.keep / f"rank{rank}"
             write_adapter(adapter, factors, rank)
             write_policy(merged, base, smollm2.merged(base, adapter))
             size = (adapter / smollm2.ADAPTER_FILES[1]).stat().st_size / 1e6
