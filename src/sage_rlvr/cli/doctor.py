@@ -56,6 +56,7 @@ class Doctor(Command):
     def counted(self) -> list[str]:
         """What a recipe and a model cost, in lines."""
         from sage_rlvr.config import TrainConfig, read_recipe
+        from sage_rlvr.models.smollm2 import LONG_NAMES
         from sage_rlvr.training.counts.footprint import footprint_lines
 
         if any(number < 1 for number in self.gpus):
@@ -66,7 +67,8 @@ class Doctor(Command):
         lines = footprint_lines(self.model, config, self.gpus)
         if self.model is None:
             return lines
-        probed = read_recipe("grpo", edits, "train") if config is None else config
+        usual = "real/grpo" if self.model in LONG_NAMES else "grpo"
+        probed = read_recipe(usual, edits, "train") if config is None else config
         assert isinstance(probed, TrainConfig)
         return [*lines, "", *cost_lines(probed)]
 
@@ -74,10 +76,12 @@ class Doctor(Command):
 def cost_lines(config: TrainConfig) -> list[str]:
     """What a step of a recipe takes on this machine, or why that is not known."""
     from sage_rlvr.models.folders import has_weights
+    from sage_rlvr.models.smollm2 import INSTALL, LONG_NAMES
     from sage_rlvr.training.counts.probe import probe
 
     if not has_weights(config.model):
-        return [f"no probe on this machine: it has no weights of {config.model}"]
+        advice = f"; run: {INSTALL}" if config.model in LONG_NAMES else ""
+        return [f"no probe on this machine: it has no weights of {config.model}{advice}"]
     try:
         return list(probe(config).lines())
     except ConfigError as error:
