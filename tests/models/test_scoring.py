@@ -23,6 +23,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from sage_rlvr.core import laws
+from sage_rlvr.core.divergences import forward_kl
+from sage_rlvr.core.laws import Laws, per_token
 from sage_rlvr.errors import DataError
 from sage_rlvr.models import head, sampler, scoring
 from sage_rlvr.models.llama import layout as layouts
@@ -30,6 +33,7 @@ from sage_rlvr.models.llama import pieces
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, adjacent, stacked, supports, why_not
 from sage_rlvr.models.scoring import completion_logits, score
+from sage_rlvr.training.scores import drift_of
 
 COMMON = {"vocab_size": 21, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0, "initializer_range": 0.3}
 WIDTHS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -381,6 +385,32 @@ def test_score_gives_the_log_probs_of_every_next_token() -> None:
     with torch.no_grad():
         frozen = score(model, prompts, tokens, mask, owners, log_probs=True).log_probs
     assert frozen is not None and not frozen.requires_grad
+
+
+@pytest.mark.parametrize("name", ["gqa", "qwen3"])
+def test_laws_of_a_large_vocabulary_are_computed_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A divergence, its gradient and a drift of distributions that are never kept equal those of (B, T, V) tensors."""
+    model, other, (prompts, tokens, mask, owners) = build(name), build("llama"), EXAMPLE
+    smaller = mask & (torch.arange(mask.shape[1]) != 1)  # of an episode, whose environment's tokens are not counted
+    found = []
+    for most in (1 << 24, 50):
+        monkeypatch.setattr(laws, "NUMBERS", most)
+        model.zero_grad()
+        ours = score(model, prompts, tokens, mask, owners, temperature=0.7, entropies=True, log_probs=True)
+        with torch.no_grad():
+            theirs = score(other, prompts, tokens, mask, owners, temperature=0.7, log_probs=True).log_probs
+        kept = [isinstance(one, Tensor) for one in (ours.log_probs, theirs)]
+        assert kept == [most > 50] * 2
+        value = per_token(lambda part, p, f: forward_kl(p, f), smaller, ours.log_probs, theirs)
+        (value.sum() + ours.logps.sum()).backward()
+        drift = drift_of(ours.log_probs, mask)
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+        found.append((value.detach(), gradient, ours.logps.detach(), ours.entropies, drift))
+    assert len(value) == int(smaller.sum()) and value.abs().max() > 1e-2
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(*found, strict=True))
+    halves = [score(model, prompts, tokens[r], mask[r], owners[r], log_probs=True).log_probs for r in ([0, 1], [2, 3, 4])]
+    joined, whole = Laws.cat(halves), score(model, prompts, tokens[:5], mask[:5], owners[:5], log_probs=True).log_probs
+    assert torch.allclose(joined.at(slice(0, 99)), whole.at(slice(0, 99)), atol=1e-5)
 
 
 def test_what_stands_off_the_mask_does_not_matter() -> None:

@@ -35,7 +35,7 @@ from transformers.cache_utils import DynamicCache
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.head import KEPT, logits_of, pieces
-from sage_rlvr.models.llama.attention import attend
+from sage_rlvr.models.llama.attention import attend, grids
 from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
 from sage_rlvr.models.llama.forward import Record, Trace, run
 from sage_rlvr.models.llama.layout import Layout
@@ -428,11 +428,11 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: F
 
 def _engine_prefill(weights: Folded | Plain, prompts: Sequence[Sequence[int]], device: torch.device) -> EnginePrefill:
     net, layout = weights.net, Layout.of_prompts(prompts, device)
-    asked, found = net.heads * net.width, []
+    asked, found, places = net.heads * net.width, [], grids(net, layout)
 
     def attention(number: int, qkv: Tensor) -> Tensor:
         found.append(qkv[:, asked:].clone())
-        return attend(net, qkv, layout.tiles)
+        return attend(net, qkv, places)
 
     last = run(net, layout.ids, layout.positions, attention, weights.record)
     states = unit(last.index_select(0, layout.outputs), net.eps, net.final_norm)

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sage_rlvr.core import laws as laws_of
+from sage_rlvr.core.laws import Laws
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.head import chosen_logps, entropies_of, logits_of
 from sage_rlvr.models.llama.forward import states
@@ -27,7 +29,8 @@ from sage_rlvr.models.sampler import logits_at, pad_right
 @dataclass(frozen=True)
 class Scores:
     """logps (B, T) of the given tokens, in graph when gradients are on; entropies (B, T) in nats, in graph where that was asked
-    for, or None; log_probs (B, T, V) of every next token, in graph as the logps, or None;
+    for, or None; log_probs (B, T, V) of every next token, in graph as the logps, or None; `Laws` where they would be more than
+    `laws.NUMBERS`;
     hidden (B, T, C) float32, the last hidden states that predict each token, detached, or None.
 
     Entries off the mask are 0. All are those of the temperature-scaled distribution, as in TRL and verl.
@@ -35,7 +38,7 @@ class Scores:
 
     logps: Tensor
     entropies: Tensor | None
-    log_probs: Tensor | None = None
+    log_probs: Tensor | Laws | None = None
     hidden: Tensor | None = None
 
 
@@ -78,10 +81,13 @@ def score(
         net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
         found = states(net, layout)
         last = _laid(found.detach().index_select(0, layout.of_token), mask) if hidden else None
-        if not log_probs and getattr(net.head, "bias", None) is None:
-            weight: Any = net.head.weight
+        weight: Any = net.head.weight
+        many = len(targets) * len(weight) > laws_of.NUMBERS
+        if (many or not log_probs) and getattr(net.head, "bias", None) is None:
             chosen, flat = chosen_logps(found, weight, targets, temperature, entropies, gradient, layout.of_token)
-            return Scores(on_mask(mask, chosen), None if flat is None else on_mask(mask, flat), None, last)
+            spread = None if flat is None else on_mask(mask, flat)
+            every = laws_of.Laws(found, weight, layout.of_token, mask, temperature) if log_probs else None
+            return Scores(on_mask(mask, chosen), spread, every, last)
         logits = logits_of(net.head, found).index_select(0, layout.of_token)
     else:
         logits, own = _padded(model, prompts, tokens, mask, owners, hidden)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sage_rlvr.core.laws import Laws, per_token
 from sage_rlvr.core.rollout_plans import is_guided
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.token_weights import entropy_drift
@@ -44,6 +45,12 @@ def step_scores(loop: Loop, groups: Rows) -> tuple[Scores, Scores | None]:
     else:
         scores = fixed_scores(loop, loop.policy, groups, rows, entropies=True, log_probs=drift, hidden=seen)
     return scores, reference_scores(loop, groups, rows, log_probs=exact)
+
+
+@torch.no_grad()
+def drift_of(laws: Tensor | Laws, mask: Tensor) -> Tensor:
+    """(B, T) `entropy_drift` of the distributions at the counted tokens, 0 elsewhere."""
+    return on_mask(mask, per_token(lambda part, log_probs: entropy_drift(log_probs), mask, laws.detach()))
 
 
 def reuses_sampling(loop: Loop) -> bool:
@@ -128,7 +135,7 @@ def step_signals(loop: Loop, groups: Rows, scores: Scores, reference: Scores | N
         answers=groups.column("answers") if "answers" in needs else None,
         ref_right=torch.cat([reference_right(loop, part) for part in groups.groups]) if "ref_right" in needs else None,
         problems=groups.column("problem_ids") if "problems" in needs else None,
-        entropy_drift=None if "entropy_drift" not in needs or laws is None else entropy_drift(laws.detach()),
+        entropy_drift=None if "entropy_drift" not in needs or laws is None else drift_of(laws, groups.rollout.mask),
     )
 
 
@@ -176,8 +183,10 @@ def fixed_scores(loop: Loop, model: PreTrainedModel, groups: Rows, rows: Tensor,
     if len(parts) == 1:
         return parts[0]
 
-    def column(name: str) -> Tensor | None:
+    def column(name: str) -> Any:
         found = [getattr(part, name) for part in parts]
+        if isinstance(found[0], Laws):
+            return Laws.cat(found)
         return None if found[0] is None else torch.cat(found)
 
     more = (column(name) for name in ("entropies", "log_probs", "hidden"))

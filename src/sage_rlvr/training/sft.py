@@ -132,7 +132,7 @@ def sft_step(model: PreTrainedModel, optimizer: Optimizer, ids: Tensor, counted:
 
 
 def learned_logps(model: PreTrainedModel, ids: Tensor, counted: Tensor) -> Tensor:
-    """(n,) log-probs of the counted tokens, in graph. A common beginning of rows runs once, what is behind the last counted not."""
+    """(n,) log-probs of the counted tokens, in graph. What rows begin with alike runs once."""
     rows = counted.any(1).nonzero().squeeze(1).tolist()
     firsts = counted.int().argmax(1).tolist()
     ends = (counted.shape[1] - counted.flip(1).int().argmax(1)).tolist()

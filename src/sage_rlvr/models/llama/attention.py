@@ -1,77 +1,131 @@
 """Attention over the tiles of a layout: plain batched products, forward and backward.
 
-CPU kernels of `scaled_dot_product_attention` take a mask only at the price of a slow path, and their backward costs twice this one
-(benchmarks/real.py). Attention weights live for one tile and are computed again in backward from q, k and v.
+CPU kernels of `scaled_dot_product_attention` take a mask only at the price of a slow path, and their backward costs several times
+this one. Attention weights live for one tile; backward computes them again from q, k and v, but for those of short texts, which are
+kept. Heads are gathered and scattered one by one, (row, head) -> D numbers, so that each grid is written once.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sage_rlvr.models.llama.layout import Tile
+from sage_rlvr.models.llama.layout import Layout, Tile
 from sage_rlvr.models.llama.net import Net
 
-
-def attend(net: Net, qkv: Tensor, tiles: Sequence[Tile]) -> Tensor:
-    """qkv (N, (heads + 2 kv heads) * D) of rows, q and k turned -> (N, heads * D)."""
-    out = qkv.new_empty(len(qkv), net.heads * net.width)
-    for tile in tiles:
-        q, k, v = _grids(net, qkv, tile)
-        mixed = torch.bmm(_weights(net, q, k, tile), v)
-        out.index_copy_(0, tile.rows, _by_query(net, mixed, tile))
-    return out
+KEPT = 1 << 22
+"""Attention weights of a layer that are kept for backward at most."""
 
 
-def attend_backward(net: Net, qkv: Tensor, tiles: Sequence[Tile], by_out: Tensor) -> Tensor:
-    """by_out (N, heads * D) -> gradient by qkv, (N, (heads + 2 kv heads) * D)."""
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A tile of n texts, t queries and u keys for a net with K kv heads that R = heads / K queries share.
+
+    q (n K R t,), k and v (n K u,): places among the (rows x (heads + 2 K)) heads of qkv; outs (n K R t,): among the (rows x heads)
+    heads of what attention gives. A query of nothing reads row 0, and `idle` (of the n K R t) says which these are; it writes to
+    one row more than there are: q_to and outs_to.
+    """
+
+    shape: tuple[int, int, int, int, int]
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    outs: Tensor
+    q_to: Tensor
+    outs_to: Tensor
+    idle: Tensor
+    hidden: Tensor
+
+    @classmethod
+    def of(cls, net: Net, tile: Tile, rows: int) -> Grid:
+        """rows: of the layout."""
+        (texts, queries), keys = tile.asking.shape, tile.seen.shape[1]
+        shared, every, device = net.heads // net.kv_heads, net.heads + 2 * net.kv_heads, tile.seen.device
+        heads = torch.arange(net.heads, device=device).view(1, net.kv_heads, shared, 1)
+        kv = torch.arange(net.kv_heads, device=device).view(1, -1, 1) + net.heads
+        idle = torch.ones(texts * queries, dtype=torch.bool, device=device)
+        idle[tile.places] = False
+        reads = tile.asking.view(texts, 1, 1, queries)
+        writes = torch.where(idle.view(reads.shape), rows, reads)
+        seen = tile.seen[:, None, :] * every + kv
+        return cls(
+            (texts, net.kv_heads, shared, queries, keys),
+            (reads * every + heads).flatten(),
+            seen.flatten(),
+            (seen + net.kv_heads).flatten(),
+            (reads * net.heads + heads).flatten(),
+            (writes * every + heads).flatten(),
+            (writes * net.heads + heads).flatten(),
+            idle.view(reads.shape).expand(-1, net.kv_heads, shared, -1).flatten().nonzero().squeeze(1),
+            tile.hidden,
+        )
+
+    def read(self, net: Net, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q (n K, R t, D), scaled; k, v (n K, u, D)."""
+        heads, (texts, groups, *_, keys) = qkv.view(-1, net.width), self.shape
+        q = heads.index_select(0, self.q).mul_(net.scale).view(texts * groups, -1, net.width)
+        return q, *(heads.index_select(0, at).view(len(q), keys, net.width) for at in (self.k, self.v))
+
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
+        """(n K, R t, u), softmax over what each query sees."""
+        scores = torch.bmm(q, k.mT)
+        scores.view(self.shape).masked_fill_(self.hidden, -math.inf)
+        return torch.softmax(scores, -1)
+
+
+def grids(net: Net, layout: Layout) -> list[Grid]:
+    """The tiles of a layout for a net."""
+    return [Grid.of(net, tile, len(layout.ids)) for tile in layout.tiles]
+
+
+def keeps(found: Sequence[Grid]) -> bool:
+    """Whether the attention weights of a layer are few enough to be kept."""
+    return sum(math.prod(grid.shape) for grid in found) <= KEPT
+
+
+def attend(net: Net, qkv: Tensor, found: Sequence[Grid], kept: list[Tensor] | None = None) -> Tensor:
+    """qkv (N, (heads + 2 kv heads) * D) of rows, q and k turned -> (N, heads * D). kept: where the weights of each tile go."""
+    out = qkv.new_empty(len(qkv) + 1, net.heads * net.width)
+    for grid in found:
+        q, k, v = grid.read(net, qkv)
+        weights = grid.weights(q, k)
+        if kept is not None:
+            kept.append(weights)
+        out.view(-1, net.width).index_copy_(0, grid.outs_to, torch.bmm(weights, v).view(-1, net.width))
+    return out[:-1]
+
+
+def attend_backward(net: Net, qkv: Tensor, found: Sequence[Grid], by_out: Tensor, kept: Sequence[Tensor] = ()) -> Tensor:
+    """by_out (N, heads * D) -> gradient by qkv, (N, (heads + 2 kv heads) * D). kept: as `attend` left them, or nothing."""
     asked = net.heads * net.width
-    by_qkv = torch.empty_like(qkv)
-    by_kv = torch.zeros(len(qkv), 2 * net.kv_heads * net.width, device=qkv.device)  # float32: a prompt's rows add up many terms
-    for tile in tiles:
-        q, k, v = _grids(net, qkv, tile)
-        weights = _weights(net, q, k, tile)
-        (texts, queries), shared = tile.asking.shape, net.heads // net.kv_heads
-        grad = by_out.new_zeros(texts * queries, asked).index_copy_(0, tile.places, by_out.index_select(0, tile.rows))
-        grad = grad.view(texts, queries, net.kv_heads, shared, net.width).permute(0, 2, 3, 1, 4).reshape(q.shape)
+    by_qkv = qkv.new_empty(len(qkv) + 1, qkv.shape[1])
+    # float32, since a prompt's rows add up many terms. Only the heads of k and v are used: their places are those of qkv.
+    by_kv = torch.zeros(qkv.shape, device=qkv.device)
+    for number, grid in enumerate(found):
+        q, k, v = grid.read(net, qkv)
+        weights = kept[number] if kept else grid.weights(q, k)
+        grad = by_out.reshape(-1, net.width).index_select(0, grid.outs)
+        if len(grid.idle):
+            grad.index_fill_(0, grid.idle, 0.0)
+        grad = grad.view(q.shape)
         by_scores = torch.ops.aten._softmax_backward_data(torch.bmm(grad, v.mT), weights, -1, weights.dtype)
-        by_q = _by_query(net, torch.bmm(by_scores, k).mul_(net.scale), tile)
-        by_qkv[:, :asked].index_copy_(0, tile.rows, by_q)
-        parts = (torch.bmm(by_scores.mT, q), torch.bmm(weights.mT, grad))  # of k, whose q was scaled, and of v
-        pulled = torch.stack([part.view(texts, net.kv_heads, -1, net.width).transpose(1, 2) for part in parts], 2)
-        _add_rows(by_kv, tile.seen.flatten(), pulled.view(-1, by_kv.shape[1]))
-    by_qkv[:, asked:] = by_kv
+        by_q = torch.bmm(by_scores, k).mul_(net.scale)
+        by_qkv.view(-1, net.width).index_copy_(0, grid.q_to, by_q.view(-1, net.width))
+        _add(by_kv, grid.k, torch.bmm(by_scores.mT, q))  # q was scaled
+        _add(by_kv, grid.v, torch.bmm(weights.mT, grad))
+    by_qkv = by_qkv[:-1]
+    by_qkv[:, asked:] = by_kv[:, asked:]
     return by_qkv
 
 
-def _grids(net: Net, qkv: Tensor, tile: Tile) -> tuple[Tensor, Tensor, Tensor]:
-    """q (n * kv heads, shared * t, D), scaled; k, v (n * kv heads, u, D)."""
-    (texts, queries), asked = tile.asking.shape, net.heads * net.width
-    q = qkv[:, :asked].index_select(0, tile.asking.flatten()).view(texts, queries, net.kv_heads, -1, net.width)
-    kv = qkv[:, asked:].index_select(0, tile.seen.flatten()).view(texts, -1, 2, net.kv_heads, net.width)
-    keys, values = kv.permute(2, 0, 3, 1, 4)  # (n, kv heads, u, D) each
-    q = (q.permute(0, 2, 3, 1, 4) * net.scale).reshape(texts * net.kv_heads, -1, net.width)
-    return q, keys.reshape(len(q), -1, net.width), values.reshape(len(q), -1, net.width)
+def _add(total: Tensor, places: Tensor, values: Tensor) -> None:
+    """Adds values (n K, u, D) to the heads of `total` at places (n K u,).
 
-
-def _weights(net: Net, q: Tensor, k: Tensor, tile: Tile) -> Tensor:
-    """(n * kv heads, shared * t, u), softmax over what each query sees."""
-    scores = torch.bmm(q, k.mT)
-    texts, queries = tile.asking.shape
-    scores.view(texts, net.kv_heads, -1, queries, k.shape[1]).masked_fill_(tile.hidden, -math.inf)
-    return torch.softmax(scores, -1)
-
-
-def _by_query(net: Net, grid: Tensor, tile: Tile) -> Tensor:
-    """(n * kv heads, shared * t, D) -> (m, heads * D) in the order of `tile.rows`."""
-    texts, queries = tile.asking.shape
-    rows = grid.view(texts, net.kv_heads, -1, queries, net.width).permute(0, 3, 1, 2, 4).reshape(texts * queries, -1)
-    return rows if len(tile.places) == len(rows) else rows.index_select(0, tile.places)
-
-
-def _add_rows(total: Tensor, rows: Tensor, values: Tensor) -> None:
-    """total[rows[i]] += values[i]. `scatter_add_` with an expanded index sorts it and adds rows in order, in parallel."""
-    total.scatter_add_(0, rows[:, None].expand(-1, total.shape[1]), values.to(total.dtype))
+    `scatter_add_` with an expanded index sorts it and adds what belongs together in order, in parallel.
+    """
+    flat = values.reshape(-1, values.shape[-1]).to(total.dtype)
+    total.view(-1, flat.shape[1]).scatter_add_(0, places[:, None].expand(-1, flat.shape[1]), flat)

@@ -16,7 +16,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from sage_rlvr.models.llama.attention import attend, attend_backward
+from sage_rlvr.models.llama.attention import Grid, attend, attend_backward, grids, keeps
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Layer, Net, stacked
 from sage_rlvr.models.llama.pieces import gated, gated_backward, turn, unit, unit_backward
@@ -34,6 +34,8 @@ class Record:
     def __init__(self, net: Net, rows: int | None = None) -> None:
         self.rows = rows
         self.layers: list[dict[str, Tensor]] = [{} for _ in net.layers]
+        self.weights: list[list[Tensor]] = [[] for _ in net.layers]
+        """Attention weights of the tiles of each layer, where they were few enough to be kept."""
         self.last = net.embedding.new_empty(rows or 0, net.embedding.shape[1])
 
     def keep(self, layer: int, part: slice, **values: Tensor) -> None:
@@ -139,7 +141,13 @@ class _States(Function):
     def forward(ctx: Any, net: Net, layout: Layout, record: Record | None, *tensors: Tensor) -> Tensor:
         if record is None:
             record = Record(net) if any(ctx.needs_input_grad) else None
-            last = run(net, layout.ids, layout.positions, lambda _, qkv: attend(net, qkv, layout.tiles), record)
+            found = grids(net, layout)
+            kept = None if record is None or not keeps(found) else record.weights
+
+            def attention(number: int, qkv: Tensor) -> Tensor:
+                return attend(net, qkv, found, None if kept is None else kept[number])
+
+            last = run(net, layout.ids, layout.positions, attention, record)
         else:
             last = record.last
         ctx.net, ctx.layout, ctx.record = net, layout, record
@@ -161,9 +169,11 @@ class _States(Function):
         by_final = (unit(last, net.eps).float() * by_states).sum(0)
         by_x = record.last.new_zeros(record.last.shape).index_copy_(0, outputs, by_last)
         cos, sin = (table[layout.positions] for table in net.angles(int(layout.positions.max()) + 1))
+        places = grids(net, layout)
         found: list[tuple[Tensor, ...]] = []
         for layer in reversed(net.layers):
-            by_x, grads = _layer_backward(net, layer, record.layers.pop(), layout, by_x, (cos, -sin))
+            kept, weights = record.layers.pop(), record.weights.pop()
+            by_x, grads = _layer_backward(net, layer, kept, weights, places, by_x, (cos, -sin))
             found.append(grads)
         wide = by_x.float()
         if net.padding is not None:  # as in the stock pass, whose embedding has no gradient there
@@ -175,7 +185,13 @@ class _States(Function):
 
 
 def _layer_backward(
-    net: Net, layer: Layer, kept: dict[str, Tensor], layout: Layout, by_x: Tensor, back: tuple[Tensor, Tensor]
+    net: Net,
+    layer: Layer,
+    kept: dict[str, Tensor],
+    weights: list[Tensor],
+    places: list[Grid],
+    by_x: Tensor,
+    back: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """(gradient by the layer's input, gradients of `layer.tensors`); back: cos and -sin of the rows."""
     x, middle = kept["x"], kept["middle"]
@@ -184,7 +200,7 @@ def _layer_backward(
     by_middle, by_mlp_norm, by_both = _behind_backward(net, middle, by_gate_up, layer.gate_up, layer.mlp_norm, by_x)
     by_out = by_middle.t() @ kept["attended"]
     by_out_bias = () if layer.out_bias is None else (by_middle.sum(0, dtype=torch.float32),)
-    by_qkv = attend_backward(net, kept["qkv"], layout.tiles, by_middle @ layer.out)
+    by_qkv = attend_backward(net, kept["qkv"], places, by_middle @ layer.out, weights)
     heads = by_qkv.view(len(x), -1, net.width)[:, : net.heads + net.kv_heads]
     turn(heads, *back)
     by_head_norms: tuple[Tensor, ...] = ()

@@ -109,6 +109,7 @@ class Net:
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of the weights, and of what the products give."""
         return self.embedding.dtype
 
     @property
