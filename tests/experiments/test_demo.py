@@ -122,7 +122,7 @@ def test_the_demo_asks_about_the_base_and_keeps_a_few_samples_to_read(tmp_path: 
     planned = demo.plan(tmp_path, (0,), ("grpo", "placebo"), pairs(warm_policy), 6)
     asked = [(q.a, q.b, q.metric) for q in planned.design.questions]
     assert asked == [(arm, "base", metric) for metric in ("pass@256", "pass@1") for arm in ("grpo", "placebo")]
-    assert planned.base_samples is not None and all(cell.samples is not None for cell in planned.cells)
+    assert len(planned.base_samples) == 1 and all(cell.samples is not None for cell in planned.cells)
     assert planned.design.title == "Does RL widen what a small policy solves? A demo on Countdown"
 
 
@@ -134,7 +134,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, warm_policy: Path) -> Path
     """A demo folder in which two steps of the three arms were trained, by the commands of the plan but in this process."""
     out = tmp_path_factory.mktemp("demo")
     planned = demo.plan(out, (0,), None, pairs(warm_policy), 6)
-    sweep._write_recipes(planned)
+    sweep.write_recipes(planned)
     for cell in planned.cells:
         with pytest.raises(SystemExit) as caught:
             main(cell.job.words())

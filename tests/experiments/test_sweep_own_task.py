@@ -193,9 +193,9 @@ def test_samples_of_what_the_design_no_longer_asks_for_are_drawn_anew(
     def asked(**more: str) -> tuple[Sweep, Task]:
         spec = ", ".join(f"{key}: {value}" for key, value in {"problems": "3", "n": "2", "guide": "null", **more}.items())
         sweep = plan(own("own_sums", f"split: {split}, samples: {{{spec}}}"), out)
-        module._write_recipes(sweep)
-        assert sweep.base_samples is not None
-        return sweep, sweep.base_samples
+        module.write_recipes(sweep)
+        (task,) = sweep.base_samples
+        return sweep, task
 
     def complete(sweep: Sweep, task: Task) -> bool:
         clear(sweep)

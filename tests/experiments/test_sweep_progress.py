@@ -32,7 +32,7 @@ def test_what_did_not_run_is_said(tmp_path: Path, design: Callable[..., Path]) -
     console = screen()
     console.print(table(sweep))
     assert said(console).count("not run") == 6
-    module._write_recipes(sweep)
+    module.write_recipes(sweep)
     note(sweep)
     write_summary(sweep.out)
     page = (sweep.out / "summary.md").read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ OFF = {"enable_thinking": False}
 EMPTY = "<think>\n\n</think>\n\n"  # what the template writes with OFF
 
 
-def chat_policy(folder: Path, template: str | None = THINKING, **sizes: Any) -> str:
-    """Weights and tokenizer over bytes, saved in a folder."""
-    tokenizer = byte_tokenizer(template, eos_token="<|im_end|>")
+def chat_policy(folder: Path, template: str | None = THINKING, merged: Sequence[str] = (), **sizes: Any) -> str:
+    """Weights and tokenizer over bytes, or pairs of bytes of the texts `merged`, saved in a folder."""
+    tokenizer = byte_tokenizer(template, eos_token="<|im_end|>", merged=merged)
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": tokenizer.bos_token_id}
     sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 512, "initializer_range": 0.05} | sizes
     tiny_llama(**sizes, **ids).save_pretrained(folder)

@@ -278,26 +278,33 @@ def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:
 
 
 def demo(
-    out: str | Path = RUNS / "demo",
+    out: str | Path | None = None,
     *,
+    model: str = "embedded",
+    short: bool = False,
     seeds: Sequence[int] = (0,),
     arms: Sequence[str] | None = None,
-    problems: int = 300,
+    problems: int | None = None,
     power_tempering: bool = True,
     workers: int | None = None,
     edits: Mapping[str, Any] | Sequence[tuple[str, str]] = (),
 ) -> Comparison:
-    """Train three methods on this machine, evaluate them exactly and compare them, as `sage-rlvr demo` does.
+    """Train three methods on this machine, evaluate and compare them, as `sage-rlvr demo` does.
 
         demo(edits={"steps": 40})
+        demo(model="smollm2", short=True)
 
     Args:
-        out: Where runs, evaluations, pictures and the page go. The same folder again continues.
+        out: Where runs, evaluations, pictures and the page go; by default runs/demo or runs/demo-<model>. The same folder again
+            continues.
+        model: "embedded", the shipped base policy; "smollm2", a pretrained model of 135 M parameters; or a folder in place of the
+            shipped policy.
+        short: The short form of smollm2.
         seeds: Training seeds; statements about methods, not checkpoints, need at least three.
         arms: Methods by name; by default no_kl, grpo and sage_branch.
-        problems: Test problems.
-        power_tempering: Also temper the base over whole completions: what it reaches without any reward.
-        workers: Training runs at a time, one thread each; by default the number of cores.
+        problems: Test problems; by default those of the design.
+        power_tempering: Also temper the shipped base over whole completions: what it reaches without any reward.
+        workers: Training runs at a time; by default as many as the cores hold.
         edits: {dotted key: value}, in every arm's recipe.
 
     Returns:
@@ -309,21 +316,27 @@ def demo(
     from sage_rlvr.api.train import pairs_of
     from sage_rlvr.experiments import demo as demos
 
-    planned = demos.plan(Path(out), seeds, arms, pairs_of(edits), problems, powers=power_tempering)
-    return demonstrated(planned, workers)
+    place = demo_folder(model) if out is None else Path(out)
+    more: dict[str, Any] = {"powers": power_tempering, "model": model, "short": short}
+    return demonstrated(demos.plan(place, seeds, arms, pairs_of(edits), problems, **more), workers)
+
+
+def demo_folder(model: str) -> Path:
+    """The folder of a demo by default."""
+    return RUNS / ("demo" if model == "embedded" else f"demo-{Path(model).name}")
 
 
 def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Say = to_stderr) -> Comparison:
     """Run a demo's plan, check it by sampling, write its page, and compare. notes: cross_check, and seconds of both parts."""
     from sage_rlvr.experiments import demo as demos
     from sage_rlvr.experiments.display import line
+    from sage_rlvr.experiments.forecast import forecast
 
     clock = [time.monotonic()]
-    from sage_rlvr.verifiers.pool import cores
-
-    count = cores() if workers is None else workers
-    say(f"training {len(planned.cells)} runs of {planned.arms[0].config.steps} steps, {count} at a time, in {planned.out / 'runs'}")
-    say(line(planned))
+    count = demos.at_a_time(planned) if workers is None else workers
+    steps = "/".join(dict.fromkeys(str(arm.config.steps) for arm in planned.arms))
+    say(f"training {len(planned.cells)} runs of {steps} steps, {count} at a time, in {planned.out / 'runs'}")
+    say("\n".join([line(planned), *forecast(planned)]))
     found = swept(planned, count, console)
     clock.append(time.monotonic())
     if not found.complete:

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -14,13 +14,17 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.extras import missing
 
+if TYPE_CHECKING:
+    from sage_rlvr.config import TrainConfig
+
 
 @dataclass(frozen=True)
 class Doctor(Command):
     """Check which features work on this machine; with RECIPE or --model, print the cost of a run.
 
     RECIPE and --model read only the model's config.json (downloaded if needed) and count: parameters, bytes by kind of
-    tensor, tokens to sample, operations of a step for each number of --gpus. Nothing is timed, and no weights are downloaded."""
+    tensor, tokens to sample, operations of a step for each number of --gpus. No weights are downloaded. If the weights of
+    --model are on this machine, a probe of about ten seconds says what a step of RECIPE (default grpo) takes on the loop."""
 
     recipe: tyro.conf.Positional[str | None] = None
     """An RL recipe or a method: a file or a name."""
@@ -52,13 +56,36 @@ class Doctor(Command):
     def counted(self) -> list[str]:
         """What a recipe and a model cost, in lines."""
         from sage_rlvr.config import TrainConfig, read_recipe
+        from sage_rlvr.models.smollm2 import LONG_NAMES
         from sage_rlvr.training.counts.footprint import footprint_lines
 
         if any(number < 1 for number in self.gpus):
             raise ConfigError(f"--gpus {' '.join(map(str, self.gpus))}: each number must be at least 1")
-        config = None if self.recipe is None else read_recipe(self.recipe, [("model", self.model)] if self.model else [], "train")
+        edits = [("model", self.model)] if self.model else []
+        config = None if self.recipe is None else read_recipe(self.recipe, edits, "train")
         assert config is None or isinstance(config, TrainConfig)
-        return footprint_lines(self.model, config, self.gpus)
+        lines = footprint_lines(self.model, config, self.gpus)
+        if self.model is None:
+            return lines
+        usual = "real/grpo" if self.model in LONG_NAMES else "grpo"
+        probed = read_recipe(usual, edits, "train") if config is None else config
+        assert isinstance(probed, TrainConfig)
+        return [*lines, "", *cost_lines(probed)]
+
+
+def cost_lines(config: TrainConfig) -> list[str]:
+    """What a step of a recipe takes on this machine, or why that is not known."""
+    from sage_rlvr.models.folders import has_weights
+    from sage_rlvr.models.smollm2 import INSTALL, LONG_NAMES
+    from sage_rlvr.training.counts.probe import probe
+
+    if not has_weights(config.model):
+        advice = f"; run: {INSTALL}" if config.model in LONG_NAMES else ""
+        return [f"no probe on this machine: it has no weights of {config.model}{advice}"]
+    try:
+        return list(probe(config).lines())
+    except ConfigError as error:
+        return [f"no probe on this machine: {error}"]
 
 
 def _training_facts(facts: dict[str, str]) -> tuple[bool, str]:

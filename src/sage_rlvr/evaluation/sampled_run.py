@@ -65,7 +65,6 @@ class SampleRun(SampleSettings):
     policy: str
     model: str
     own: Task | None = None
-    threads: int = 1
 
     def build_task(self) -> Chosen:
         """The task with its problems. ConfigError for an unknown one, or where none is named."""

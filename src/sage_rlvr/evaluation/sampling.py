@@ -22,6 +22,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
+from sage_rlvr.config import build
 from sage_rlvr.core.guides import GUIDES, Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
@@ -34,6 +35,7 @@ from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
 from sage_rlvr.models.scoring import score
+from sage_rlvr.recipes import parse_yaml
 from sage_rlvr.tasks.base import (
     NO_ANSWER,
     Said,
@@ -222,14 +224,18 @@ def padded(rows: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     return values, torch.arange(values.shape[1])[None, :] < lengths[:, None]
 
 
-def guide_of(name: str) -> Guide:
-    """A guide by its word, with its defaults. ConfigError where q would depend on more than a sample and the base."""
-    alone = [word for word in GUIDES if word not in ("placebo", "compose")]  # these two need another one
-    if name not in alone:
-        raise ConfigError(f"--guide {name}: choose one of {', '.join(alone)}")
-    found: Guide = GUIDES[name]()
+def guide_of(given: str) -> Guide:
+    """A guide by its name, with its defaults, or with settings as in a recipe. ConfigError where q would depend on more than a
+    sample and the base."""
+    if given.lstrip().startswith("{"):
+        found: Guide = build("guide", parse_yaml(given, "--guide"))
+    else:
+        alone = [word for word in GUIDES if word not in ("placebo", "compose")]  # these two need another one
+        if given not in alone:
+            raise ConfigError(f"--guide {given}: choose one of {', '.join(alone)}")
+        found = GUIDES[given]()
     if found.depends_on == "batch" or not found.needs <= {"entropies"}:
-        raise ConfigError(f"--guide {name}: its q depends on more than the sample's log-probs and entropies")
+        raise ConfigError(f"--guide {given}: its q depends on more than the sample's log-probs and entropies")
     return found
 
 

@@ -88,10 +88,12 @@ class SampleSettings(ProblemSettings):
     """Of samples: the policy's name on that server (default: its path)."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of samples: auto is bfloat16 on a GPU, else float32."""
+    threads: int = 1
+    """Of samples: CPU threads."""
     base_logprobs: str | None = None
     """Of samples: also the log-probs of every token under this model, for perplexities."""
     guide: str | None = None
-    """Of samples: also q of this guide at every token, by its name in `sage-rlvr parts guides`."""
+    """Of samples: also q of this guide at every token, by name (`sage-rlvr parts guides`) or as '{name: branch, ratio: 1}'."""
     retry_failures_of: Path | None = None
     """Of samples: a store of attempts; the problems whose first wrong one is there are attempted again, guided by --hints."""
     hints: str = "nothing"

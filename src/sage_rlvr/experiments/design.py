@@ -31,7 +31,7 @@ from sage_rlvr.experiments.controls import KINDS, Arm, Kind, controls_of, free_n
 from sage_rlvr.experiments.jobs import Exact, Sampled
 from sage_rlvr.paths import anchored
 from sage_rlvr.recipes import Recipe, Tree, dotted, find, locate, place_of, read, use_plugins
-from sage_rlvr.results.comparisons import TEMPERED
+from sage_rlvr.results.comparisons import COLDER, TEMPERED, above_colder
 from sage_rlvr.results.design import BASE, Question
 from sage_rlvr.results.metric import Metric, known_metrics
 from sage_rlvr.results.read import K
@@ -53,16 +53,22 @@ class ArmSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSpec:
-    """A small store of samples of every policy. problems, n: number of problems, and samples per problem. score_base: also
-    log-probs under the base policy, for perplexities. guide: also this guide's q at every token; null for none."""
+    """A small store of samples of every policy at temperature 1. problems, n: number of problems, and samples per problem.
+    score_base: also log-probs under the base policy, for perplexities. guide: also this guide's q at every token, by its name
+    or with its settings as text ("{name: branch, ratio: 1.0}"); null for none. base_temperatures: further temperatures at which
+    the base is sampled: a control without reward."""
 
     problems: int = 40
     n: int = 64
     score_base: bool = True
     guide: str | None = "branch"
+    base_temperatures: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         positive(self, "problems", "n")
+        given = self.base_temperatures
+        good = 1.0 not in given and all(t > 0 for t in given) and len(set(given)) == len(given)
+        require(good, "base_temperatures", list(given), "all above 0, none twice, and without 1.0, which is always sampled")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,11 +287,12 @@ def resolve(
 
 def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> None:
     """Every question names arms that are there, a task that is evaluated, and a metric of the list of comparisons."""
-    names = sorted({BASE, TEMPERED, *design.baselines, *(arm.name for arm in arms), *(arm.label for arm in arms)})
+    names = sorted({BASE, TEMPERED, COLDER, *design.baselines, *(arm.name for arm in arms), *(arm.label for arm in arms)})
     task, few = task_of(arms[0].config), design.evaluate.samples
     exact = hasattr(task, "solutions")
     tasks = ["", *map(suffix_of, design.evaluate.ood)] if exact else ["", task.name]
-    metrics = known_metrics() if exact else [Metric(k=k) for k in (1, min(K, few.n if few else 1))]
+    most = min(K, few.n if few else 1)
+    metrics = known_metrics() if exact else [*(Metric(k=k) for k in (1, most)), *above_colder(most)]
     for question in design.questions:
         for noun, word, known in (
             ("arm", question.a, names),

@@ -88,11 +88,12 @@ def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
         return "time left unknown before the first steps, without evaluation"
     training *= _by_the_clock(sweep, rows)
     behind = [(cell, task) for cell in sweep.cells for task in sweep.wanted(cell) if task is not cell.train]
+    exact = [task for cell, task in behind if task is not cell.samples]
+    sampled = [*sweep.base_samples, *(task for cell, task in behind if task is cell.samples)]
     seconds = 0.0
-    for kind in (False, True):  # exact, then by samples
-        of_kind = [(cell, task) for cell, task in behind if (task is cell.samples) is kind]
-        left = sum(task not in sweep.over for _, task in of_kind)
-        made = [sweep.took[task] for _, task in of_kind if task in sweep.took] or ([] if kind else _recorded(sweep))
+    for of_kind in (exact, sampled):
+        left = sum(task not in sweep.over for task in of_kind)
+        made = [sweep.took[task] for task in of_kind if task in sweep.took] or (_recorded(sweep) if of_kind is exact else [])
         if left and not made:
             return in_words(training) + ", without evaluation" if training else "no training left"
         seconds += left * statistics.median(made[-3:]) if left else 0.0

@@ -35,6 +35,7 @@ from sage_rlvr.runs import binding, differences, is_run, read_record
 from sage_rlvr.runs.files import METRICS, count_lines
 from sage_rlvr.runs.signals import Interrupted
 from sage_rlvr.tasks.base import problems_of
+from sage_rlvr.training.opening import cores
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 20.0
@@ -114,7 +115,7 @@ class Job:
             words=tuple(self.words()),
             log=self.directory / "output.log",
             done=lambda: self.finished,
-            threads=self.config.engine.threads or 1,
+            threads=self.config.engine.threads or cores(),
             advice=f"The same command continues it; after an error about settings, {self.elsewhere()}.",
             after=after,
         )

@@ -38,6 +38,7 @@ from sage_rlvr.stats.tempered import POWERS
 from sage_rlvr.tasks import described
 from sage_rlvr.tasks.base import Task as Asked
 from sage_rlvr.tasks.base import problems_of
+from sage_rlvr.training.opening import cores
 
 VALIDATION = "validation"
 ADOPTED = "adopted.json"  # in a run that was taken over: from where
@@ -81,7 +82,7 @@ class Sweep:
     left_out: list[str]
     first: list[Task]
     base: dict[str, Task]
-    base_samples: Task | None
+    base_samples: list[Task]
     cells: list[Cell]
     over: set[Task] = field(default_factory=set)
     failures: dict[Task, str] = field(default_factory=dict)
@@ -92,8 +93,7 @@ class Sweep:
     @property
     def tasks(self) -> list[Task]:
         """Everything, the base first, then the named arms seed by seed, then the controls that were added."""
-        base = [*self.first, *self.base.values(), *([self.base_samples] if self.base_samples else [])]
-        return [*base, *(task for cell in self.cells for task in self.wanted(cell))]
+        return [*self.first, *self.base.values(), *self.base_samples, *(task for cell in self.cells for task in self.wanted(cell))]
 
     def wanted(self, cell: Cell) -> list[Task]:
         """The cell's tasks as far as they are called for: an arm that may be chosen waits for the choice with its test."""
@@ -151,7 +151,11 @@ def plan(
         left_out=left_out,
         first=first,
         base=_exact_tasks(base, evaluations | tempered, out, tuple(first), shared),
-        base_samples=_sample_task(base, sampled, out, tuple(first), shared, arms[0].config),
+        base_samples=[
+            task
+            for t in (None, *(design.evaluate.samples.base_temperatures if design.evaluate.samples else ()))
+            if (task := _sample_task(base, sampled, out, tuple(first), shared, arms[0].config, t)) is not None
+        ],
         cells=[
             _cell(out, arm, seed, evaluations, sampled, tuple(first))
             for added in (False, True)
@@ -266,27 +270,36 @@ def _exact_tasks(
 
 
 def _sample_task(
-    policy: Policy, sampled: Sampled | None, out: Path, after: tuple[Task, ...], named: tuple[str, ...], config: TrainConfig
+    policy: Policy,
+    sampled: Sampled | None,
+    out: Path,
+    after: tuple[Task, ...],
+    named: tuple[str, ...],
+    config: TrainConfig,
+    temperature: float | None = None,
 ) -> Task | None:
-    """config: of an arm; its model is the base, under which samples are scored too."""
+    """config: of an arm; its model is the base, under which samples are scored too. temperature: another one than 1."""
     if sampled is None:
         return None
-    task = sampled.task
+    task, threads = sampled.task, config.engine.threads or cores()
     form: Any = getattr(getattr(task, "form", None), "name", "as_is")
-    store = out / "runs" / policy.name / "samples" / SampleSettings(task=task.name, template=form).store_name(task)
+    settings = SampleSettings(task=task.name, template=form, temperature=temperature)
+    store = out / "runs" / policy.name / "samples" / settings.store_name(task)
     typed = ["eval", policy.what, "--samples", str(sampled.n), "--problems", str(sampled.problems)]
     typed += ["--split", sampled.split, "--sampling", sampled.sampling, "--generator", "sampler"]
-    typed += ["--dtype", "float32", "--store", str(store), "--quiet"]
+    typed += ["--dtype", config.engine.dtype, "--threads", str(threads), "--store", str(store), "--quiet"]
     typed += named
+    typed += [] if temperature is None else ["--temperature", f"{temperature:g}"]
     typed += [] if config.task is None and config.data is None else ["--max-new-tokens", str(config.rollout.max_new_tokens)]
     typed += ["--chat-template-kwargs", json.dumps(config.chat_template_kwargs)] if config.chat_template_kwargs else []
     typed += [] if sampled.guide is None else ["--guide", sampled.guide]
     typed += ["--base-logprobs", config.model] if sampled.scored else []
     return Task(
-        f"{policy.name} samples",
+        f"{policy.name} samples" + ("" if temperature is None else f" at T = {temperature:g}"),
         tuple(typed),
         policy.logs / "samples.log",
         done=partial(sampled.is_kept, store, policy.model),
+        threads=threads,
         after=after,
         place=store,
         goes_on=partial(sampled.goes_on, store, policy.model),

@@ -29,7 +29,7 @@ def run(sweep: Sweep, workers: int, console: Console) -> bool:
     """Make what is missing, `workers` processes of one thread at a time; True where nothing failed. A failure is printed and
     the rest goes on; Ctrl-C lets every training run save, and writes down how far everything is."""
     sweep.workers = workers
-    _write_recipes(sweep)
+    write_recipes(sweep)
     for said in replaced(sweep):
         console.print(said, soft_wrap=True)
     clear(sweep)
@@ -59,7 +59,8 @@ def run(sweep: Sweep, workers: int, console: Console) -> bool:
     return not sweep.failures
 
 
-def _write_recipes(sweep: Sweep) -> None:
+def write_recipes(sweep: Sweep) -> None:
+    """The recipe of every arm and world, as its runs are given it."""
     with writing("sweep", sweep.out, 1 << 20):
         (sweep.out / "recipes").mkdir(parents=True, exist_ok=True)
         (sweep.out / "evaluations").mkdir(exist_ok=True)

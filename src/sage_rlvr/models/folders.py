@@ -99,3 +99,11 @@ def vocabulary_of(model: str) -> int | None:
 
 def _read(file: Path, what: str) -> dict[str, Any]:
     return dict(read_json(file, error=ConfigError, advice=f"save the {what} again", strict=False))
+
+
+def has_weights(model: str) -> bool:
+    """Whether a model's weights are on this machine, or can be converted from what is installed."""
+    if model in smollm2.LONG_NAMES:
+        return smollm2.is_whole(smollm2.folder(model)) or smollm2.find_spec(smollm2.PACKAGE) is not None
+    where = config_folder(model)
+    return where is not None and any(next(where.glob(pattern), None) for pattern in ("*.safetensors", "*.bin"))

@@ -33,8 +33,8 @@
   option(controls.problem, "", "all problems");
   data.sets.forEach((one, i) => option(controls.arm, String(i), one.name));
 
-  let highest = 0.001;
-  data.rows.forEach((row) => (row.e || []).forEach((value) => { if (value > highest) highest = value; }));
+  const entropies = data.rows.flatMap((row) => row.e || []).filter((value) => value !== null).sort((a, b) => a - b);
+  const highest = Math.max(0.001, entropies[Math.floor(0.99 * entropies.length)] || 0); // a few broken answers would pale the rest
   const digits = (value) => (value === null ? "not recorded" : value.toFixed(3));
 
   function shade(cell, strip, value) {
@@ -56,7 +56,11 @@
       const i = first + j;
       const token = element("span", "token");
       const spelling = data.spellings[place];
-      token.append(element("span", "spelling", spelling.replaceAll("\n", "\u21b5")));
+      const written = element("span", "spelling");
+      spelling.replaceAll("\n", "\u21b5").split(/( +)/).filter(Boolean).forEach((part) => {
+        written.append(part[0] === " " ? element("span", "space", "\u00b7".repeat(part.length)) : document.createTextNode(part));
+      });
+      token.append(written);
       const said = [];
       if (row.e) said.push("entropy " + digits(row.e[i]) + " nats");
       if (row.q) said.push("q " + digits(row.q[i]));

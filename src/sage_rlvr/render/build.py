@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from sage_rlvr.errors import suggest
 from sage_rlvr.render import figures
 from sage_rlvr.render.markup import as_script, escaped, fenced, plain, tabled, to_html
-from sage_rlvr.render.style import dark_twins, looks, png_of, svg_of
+from sage_rlvr.render.style import controls, dark_twins, looks, png_of, svg_of
 from sage_rlvr.results import Results
 from sage_rlvr.results.page import page_of
 from sage_rlvr.results.tables import frame_of
@@ -45,7 +45,7 @@ class Page:
     """
 
     def __init__(self, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] = ()) -> None:
-        self.values, self.looks = values, looks(values["order"])
+        self.values, self.looks = values, looks(values["order"]) | controls(values["colder"])
         self.rows, self.written = list(rows), list[Path]()
         self.figures: dict[str, tuple[Figure, str]] = {}
 

@@ -41,7 +41,8 @@ def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "", chance: Lin
         figure, axes = canvas((5.2, 4.1))
         for name, (ks, mean, low, high) in lines.items():
             look = shown[name]
-            axes.fill_between(ks, np.asarray(low), np.asarray(high), color=look.color, alpha=0.12, linewidth=0)
+            if look.marker:
+                axes.fill_between(ks, np.asarray(low), np.asarray(high), color=look.color, alpha=0.12, linewidth=0)
             axes.plot(
                 ks,
                 np.asarray(mean),
@@ -49,7 +50,7 @@ def over_k(shown: Looks, lines: Mapping[str, Band], count: str = "", chance: Lin
                 linestyle=look.dash,
                 marker=look.marker,
                 markersize=4.5,
-                linewidth=1.5,
+                linewidth=1.5 if look.marker else 0.9,
             )
         if chance:
             axes.plot(*chance, **CHANCE)
@@ -357,6 +358,7 @@ def _name_chance(axes: Axes, at: tuple[float, float]) -> None:
 
 def _k_axis(axes: Axes, ks: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
+    ks = [k for k in ks if len(ks) <= 12 or k & (k - 1) == 0]  # of every k, the powers of two
     ticks = [k for i, k in enumerate(ks) if len(ks) <= 5 or i % 2 == 0]
     axes.set_xticks(ticks, [str(k) for k in ticks])
     axes.set_xticks([], minor=True)

@@ -44,7 +44,8 @@ RC = {
 
 @dataclass(frozen=True)
 class Look:
-    """The color, marker and dash of an arm in all figures; color is never the only difference."""
+    """The color, marker and dash of an arm in all figures; color is never the only difference. marker: "" of a control, which is
+    drawn thin and without a band."""
 
     color: str
     marker: str
@@ -65,6 +66,11 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return out
 
 
+def controls(names: Sequence[str]) -> dict[str, Look]:
+    """The looks of the base at other temperatures: thin lines in its color without marks, told apart by their dashes."""
+    return {name: Look(GREY, "", (0.0, _DASHES[1 + i % (len(_DASHES) - 1)] or None)) for i, name in enumerate(names)}
+
+
 def dark_twins() -> dict[str, str]:
     """Every figure color -> its counterpart on a dark page; the page uses CSS variables."""
     return {**PALETTE, INK: "#e6e8eb", MUTED: "#9aa3ad", GRID: "#343a42"}
@@ -83,7 +89,7 @@ def key_above(figure: Figure, shown: Looks, names: Sequence[str], *, marked: boo
     handles = [
         Line2D(
             [], [], color=shown[name].color, marker=shown[name].marker if marked else "", markersize=6.5,
-            linestyle=shown[name].dash if lines else "none", linewidth=1.3 if marked else 1.9,
+            linestyle=shown[name].dash if lines else "none", linewidth=(1.3 if marked else 1.9) if shown[name].marker else 0.9,
         )
         for name in names
     ]  # fmt: skip

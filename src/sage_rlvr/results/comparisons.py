@@ -27,11 +27,21 @@ from sage_rlvr.stats import frontier as frontiers
 from sage_rlvr.stats.comparison import Comparison, Reason, holm, paired, paired_seeds
 from sage_rlvr.stats.hull import AboveHull, above_hull, compare_hull
 from sage_rlvr.stats.mixture import Table, above_mixtures, above_mixtures_of_counts
+from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.tempered import power_frontier, power_table
 
 Family = Literal["primary", "exploratory"]
 Pair = tuple[str, str, Why]
 TEMPERED = "base tempered over whole completions"
+COLDER = "base at any temperature"
+"""The base sampled at several temperatures, mixed per completion: what sampling alone reaches."""
+
+
+def above_colder(k: int) -> list[Metric]:
+    """The metrics of a policy against `COLDER`, over powers of two: at equal pass@1, and where the base reaches the policy's
+    pass@1 at no temperature, against the temperature with its best."""
+    ks = [n for n in powers(k) if n >= FEW]
+    return [Metric(k=1, at="b best"), *(Metric(k=n, at="mixture") for n in ks), *(Metric(k=n, at="b best") for n in ks)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,6 +428,27 @@ def _sampled(results: Results) -> Iterator[Row]:
                 yield from _of_counts(results, pair, task)
         for envelope, name in product(results.design.baselines, results.design.candidates):
             yield from _envelope_of_counts(results, name, envelope, task)
+        yield from _colder(results, task)
+
+
+def _colder(results: Results, task: str) -> Iterator[Row]:
+    """Every arm of a sweep against the base sampled at several temperatures, from samples of one training seed."""
+    base = {c.temperature: (c.n, c.right.astype(int)) for c in results.counts if (c.store.arm, c.task) == (BASE, task)}
+    if not results.design.facts or len(base) < 2:
+        return
+    _, best = max(base.values(), key=lambda counts: float(counts[1].mean()))
+    for arm in results.design.names:
+        own = results.scores(arm, task)
+        if own is None or own.n is None or results.seeds(arm) or len(own.values) > 1:
+            continue
+        n, right = own.n, own.values[0].astype(int)
+        beyond = right.mean() > best.mean()  # no mixture of temperatures has this pass@1
+        for metric in above_colder(min(results.k, n)):
+            if (metric.at == "b best") != (beyond or metric.k == 1):
+                continue
+            above = above_mixtures_of_counts([{REFERENCE: (n, right)}], [[base]], metric.k or 0) if metric.at == "mixture" else None
+            found = paired_by.paired_counts(n, right, best, metric.k or 0) if above is None else compare_hull(above)
+            yield _row((arm, COLDER, "colder"))(task=task, metric=metric, comparison=found)
 
 
 def _envelope_of_counts(results: Results, name: str, envelope: Envelope, task: str) -> Iterator[Row]:

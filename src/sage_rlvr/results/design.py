@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 BASE = "base"
-Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power", "envelope"]
+Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power", "envelope", "colder"]
 """Why a pair is compared. The second arm is: the design's control; the arm without its guide; with q permuted; without the KL
 term; the base; another named arm; the unguided method at equal raw KL; the base tempered over whole completions; the best mixture
-of several arms at equal pass@1."""
+of several arms at equal pass@1; the base sampled at several temperatures."""
 CONTROLS: tuple[Why, ...] = ("control", "plain", "placebo", "no_kl")
 
 

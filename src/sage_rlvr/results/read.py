@@ -24,7 +24,7 @@ from sage_rlvr.evaluation.judged import Reasons, problems_in, reasons_of
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.reading import understood
-from sage_rlvr.results.design import Design
+from sage_rlvr.results.design import BASE, Design
 from sage_rlvr.results.scores import Floats, Scores
 from sage_rlvr.stats.budget import check_budget
 from sage_rlvr.stats.frontier import FrontierPoint, distinct_frontier, frontier
@@ -314,6 +314,12 @@ class Results:
     def _by_policy(self) -> dict[tuple[str, str, float], list[Counts]]:
         ranked = sorted(self.counts, key=lambda c: c.policy)
         return {policy: list(found) for policy, found in groupby(ranked, key=lambda c: c.policy)}
+
+
+def in_order(results: Results, policy: tuple[str, str, float]) -> tuple[int, float]:
+    """A key to sort the policies of stores: the base first, hot before cold, then the arms of the design."""
+    names, (name, _, temperature) = (BASE, *results.design.names), policy
+    return (names.index(name) if name in names else len(names)), -temperature if name == BASE else 0.0
 
 
 def digest_of(weights: str) -> str:

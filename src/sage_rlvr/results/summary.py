@@ -19,7 +19,7 @@ from sage_rlvr.evaluation.judged import Reasons
 from sage_rlvr.results.comparisons import ABOVE, GUESSER, Row, above, always_allowed, beside_chance
 from sage_rlvr.results.design import BASE, Arm
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
-from sage_rlvr.results.read import Exact, Results, Run
+from sage_rlvr.results.read import Exact, Results, Run, in_order
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.stored import FORMAT, plain, row_tree
 from sage_rlvr.results.words import sentence, state
@@ -183,13 +183,13 @@ def _frontier(results: Results, one: Exact) -> list[dict[str, Any]]:
 
 
 def _sampled(results: Results) -> list[dict[str, Any]]:
-    """pass@k over powers of two for every policy with samples of a task. An arm sampled at several temperatures counts as several
-    policies."""
-    out, policies = [], sorted(dict.fromkeys(c.policy for c in results.counts), key=lambda policy: policy[0] != BASE)
+    """pass@k over powers of two for every policy with samples of a task, the base first, hot before cold. An arm sampled at several
+    temperatures counts as several policies; "base" is the base at the reference temperature."""
+    out, policies = [], sorted(dict.fromkeys(c.policy for c in results.counts), key=lambda policy: in_order(results, policy))
     for name, task, temperature in policies:
         found = results.scores(name, task, temperature)
         if found is not None and found.n is not None:
-            alone = sum((name, task) == other[:2] for other in policies) == 1
+            alone = (name, temperature) == (BASE, REFERENCE) or sum((name, task) == other[:2] for other in policies) == 1
             row = {"label": name if alone else f"{name} at T = {temperature:g}", "policy": name, "task": task, "n": found.n}
             row |= {"temperature": temperature, "problems": len(found.problems), "seeds": found.seeds}
             row |= Reasons.sum(c.reasons for c in results.counts if c.policy == (name, task, temperature)).fractions()

@@ -9,7 +9,7 @@ from typing import Any
 
 from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.results.comparisons import Row
-from sage_rlvr.results.metric import Metric
+from sage_rlvr.results.metric import FEW, Metric
 from sage_rlvr.results.words import chip
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.intervals import Interval
@@ -174,16 +174,20 @@ def with_chance(made: Table, chance: Chance | None, ks: Mapping[str, int]) -> Ta
 
 
 def samples(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Table]]:
-    """pass@1 and pass@k of the sampled policies of each task of a summary, with its title."""
+    """pass@k and raw KL of the sampled policies of each task of a summary, with its title."""
     out = []
+    raw = {arm["label"]: arm["kl_raw"] for arm in found["arms"].values() if "kl_raw" in arm}
     for task, rows in sampled.items():
-        chance, ks = chance_in(found, task), list(dict.fromkeys((1, min(row["n"] for row in rows))))
+        least = min(row["n"] for row in rows)
+        chance, ks = chance_in(found, task), [*(k for k in (1, FEW) if k < least), least]
         columns: Columns = {"arm": lambda row: row["label"]}
         columns["problems × samples"] = lambda row: (
             f"{row['problems']} × {row['n']}" + f", {len(row['seeds'])} seeds" * (len(row["seeds"]) > 1)
         )
         for k in ks:
             columns[f"pass@{k}"] = lambda row, k=k, chance=chance: passed(row, k, chance)  # type: ignore[misc]
+        if any(row["policy"] in raw for row in rows):
+            columns["raw KL"] = lambda row: cell(raw.get(row["policy"]))
         for name in ("no answer", "cut", "undecided"):
             columns[name] = lambda row, name=name: _fraction(row.get(f"{name.replace(' ', '_')}_frac"))  # type: ignore[misc]
         over = "over training seeds for arms with several, else " * any(len(row["seeds"]) > 1 for row in rows)

@@ -34,6 +34,7 @@ from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.buffer import Memory, fill, numbered, stored
+from sage_rlvr.training.counts.footprint import lacks_room
 from sage_rlvr.training.groups import Rows
 from sage_rlvr.training.model_card import facts_of, render
 from sage_rlvr.training.opening import after_first_step, announce, decoded, of_optimizer, setting_of
@@ -311,7 +312,8 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     begin = newest.step if newest else 0
     if begin < config.steps:  # the policy of an earlier, shorter run in this directory is not this run's result
         shutil.rmtree(out, ignore_errors=True)
-    for kind, said in (("answers", unkeyed(loop.method, loop.task)), ("reward source", unverified(loop.method))):
+    told = {"answers": unkeyed(loop.method, loop.task), "reward source": unverified(loop.method), "memory": lacks_room(loop, begin)}
+    for kind, said in told.items():
         if said:
             run.warn(kind, begin, said)
     watches = (

@@ -20,7 +20,8 @@ from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import POLICY, own_of, unescape, unmarked
 from sage_rlvr.extras import advice
 from sage_rlvr.results.design import BASE
-from sage_rlvr.results.read import Counts, Results
+from sage_rlvr.results.metric import REFERENCE
+from sage_rlvr.results.read import Counts, Results, in_order
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
@@ -73,12 +74,14 @@ def sample_sets(results: Results, shown: int) -> tuple[SampleSet, ...]:
     """Every complete store with its first `shown` samples of each problem, at most MOST_SAMPLES. An arm sampled at several
     temperatures counts as several policies, not as several training seeds."""
     out, left = [], MOST_SAMPLES
-    for c in sorted(results.counts, key=lambda counts: counts.store.arm != BASE):
+    for c in sorted(results.counts, key=lambda counts: in_order(results, counts.policy)):
         with c.store.open() as store:
-            out.append(_sample_set(store, c, min(shown, left // max(1, len(c.problems)))))
+            control = c.store.arm == BASE and c.temperature != REFERENCE and bool(results.design.facts)  # only its scores are read
+            out.append(_sample_set(store, c, 0 if control else min(shown, left // max(1, len(c.problems)))))
         left -= len(out[-1].shown)
     several = {(s.arm, s.task) for s in out for t in out if (s.arm, s.task) == (t.arm, t.task) and s.temperature != t.temperature}
-    return tuple(replace(s, arm=f"{s.arm} at T = {s.temperature:g}") if (s.arm, s.task) in several else s for s in out)
+    apart = [(s.arm, s.task) in several and (s.arm, s.temperature) != (BASE, REFERENCE) for s in out]
+    return tuple(replace(s, arm=f"{s.arm} at T = {s.temperature:g}") if own else s for s, own in zip(out, apart, strict=True))
 
 
 def grouped(sets: Iterable[SampleSet], by: Literal["arm", "task"]) -> dict[str, list[SampleSet]]:
@@ -102,6 +105,18 @@ def browsed(sets: Sequence[SampleSet]) -> list[SampleSet]:
     return [s for mine in grouped(shown, "task").values() for s in first_of_each(mine)]
 
 
+def by_difference(sets: Sequence[SampleSet]) -> list[str]:
+    """The problems of several stores, those first on which the policies differ most in their share of right samples."""
+    shares: dict[str, list[float]] = {}
+    for one in sets if len(sets) > 1 else ():
+        own: dict[str, list[bool]] = {}
+        for problem, right in zip(one.owners, () if one.is_right is None else one.is_right.tolist(), strict=True):
+            own.setdefault(problem, []).append(right)
+        for problem, rights in own.items():
+            shares.setdefault(problem, []).append(sum(rights) / len(rights))
+    return sorted(shares, key=lambda problem: min(shares[problem]) - max(shares[problem]))
+
+
 def about(sets: Sequence[SampleSet], browsed: Sequence[SampleSet]) -> dict[str, Any] | None:
     """The number of samples on the page and a description of each store; None without samples."""
     if not browsed:
@@ -110,6 +125,7 @@ def about(sets: Sequence[SampleSet], browsed: Sequence[SampleSet]) -> dict[str, 
     few = f" The page has the first store of each arm and task, of {every} stores." if len(browsed) < every else ""
     laws = dict.fromkeys(f"{s.name}: {s.task}, {s.law}" for s in browsed)
     said = f"This page has {count:,} samples, the first of every problem of every store; the stores have all.{few}"
+    said += " The problems on which the policies differ most come first." * (len(browsed) > 1)
     return {"count": f"{count:,}", "about": f"{said} {'; '.join(laws)}."}
 
 
@@ -224,6 +240,8 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
     def place(name: str, text: str) -> int:
         return lists[name].setdefault(visible(text), len(lists[name]))
 
+    for problem in by_difference(sets):
+        place("problems", problem)
     rows = []
     for number, one in enumerate(sets):
         for s, tokens in one.shown:

@@ -115,6 +115,24 @@ def frontier_of(
     return {"curves": curves, "arms": arms, "k": k, "seeds": seeds, "power": known} | {"chance": chance and chance.at(k)}
 
 
+def sampled_frontier(found: Mapping[str, Any], base: str) -> dict[str, Any] | None:
+    """`frontier_of` from samples: the base at all temperatures at which it was sampled, and the arms; None for one temperature."""
+    rows = found.get("sampled") or ()
+    mine = [row for row in rows if row["policy"] == base]
+    here = [row for row in mine if row["task"] == mine[0]["task"]]
+    if len(here) < 2:
+        return None
+    task, k = here[0]["task"], min(row["n"] for row in here)
+    points = [
+        FrontierPoint(temperature=row["temperature"], pass1=drawn(row["pass"]["1"]).value, passk=drawn(row["pass"][str(k)]).value)
+        for row in here
+    ]
+    others = [row for row in rows if row["task"] == task and row["policy"] != base]
+    arms = {row["label"]: (drawn(row["pass"]["1"]), drawn(row["pass"][str(k)])) for row in others}
+    chance = chance_in(found, task)
+    return {"curves": {base: points}, "arms": arms, "k": k, "seeds": {}, "power": (), "chance": chance and chance.at(k)}
+
+
 # ------------------------------------------------------------------------------------------------------------------
 # differences
 

@@ -10,7 +10,7 @@ from sage_rlvr.models.folders import long_name
 from sage_rlvr.results import tables, words
 from sage_rlvr.results.comparisons import Row, compare
 from sage_rlvr.results.design import BASE
-from sage_rlvr.results.metric import PAPER
+from sage_rlvr.results.metric import PAPER, REFERENCE
 from sage_rlvr.results.page import answers, samples, scores, training
 from sage_rlvr.results.page.scores import Policy
 from sage_rlvr.results.read import Results
@@ -55,11 +55,15 @@ def page_of(
     stores = () if brief else samples.sample_sets(results, shown)
     browsed, base = samples.browsed(stores), design.base or next(iter(them), "")
     sampled = found.get("sampled") or ()  # a stored summary has no stores
-    bases = [row["label"] for row in sampled if row["policy"] == BASE]
-    order = [*them, *bases, *design.names, *(s.arm for s in stores), *(row["label"] for row in sampled), *trained]
+    bases = [row for row in sampled if row["policy"] == BASE]
+    colder = [row["label"] for row in bases if len(bases) > 1 and row["temperature"] != REFERENCE]
+    order = [*them, *(row["label"] for row in bases), *design.names, *(s.arm for s in stores)]
+    order += [*(row["label"] for row in sampled), *trained]
+    order = [name for name in order if name not in colder]
     names = list(dict.fromkeys([*them, *(s.arm for s in stores)]))
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
-    values: dict[str, Any] = {"summary": found, "order": order, "browser": samples.data_of(browsed) if browsed else None}
+    values: dict[str, Any] = {"summary": found, "order": order, "colder": colder}
+    values["browser"] = samples.data_of(browsed) if browsed else None
     values |= {"title": title or design.title[:1].upper() + design.title[1:] or usual, "brief": brief}
     values |= {"lead": _lead(found, them, sorted({row["task"] for row in sampled})), "facts": _facts(found, them)}
     values |= {"starts": words.starts(results)}
@@ -161,9 +165,10 @@ def _scores(results: Results, found: Mapping[str, Any], them: Mapping[str, Polic
     k, power, sampled, chance = results.k, found["power"], found.get("sampled", ()), tables.chance_in(found)
     alone = dict.fromkeys(row["task"] for row in sampled if row["policy"] not in them)
     apart = {task: [row for row in sampled if row["task"] == task] for task in alone}
-    first = [("", tables.scores(found))] if them or results.design.facts else []
+    first = [("", tables.scores(found))] if them or (results.design.facts and not sampled) else []
     return {
-        "frontier": scores.frontier_of(them, base, k, power, chance), "passk": scores.passk_lines(found, them) if them else None,
+        "frontier": scores.frontier_of(them, base, k, power, chance) or scores.sampled_frontier(found, base),
+        "passk": scores.passk_lines(found, them) if them else None,
         "chance": scores.chance_line(found),
         "power": _power_table(power["points"], k, chance) if power else None,
         "cold": _cold_table(found, k) if found["cold"] else None,

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError
@@ -22,6 +22,9 @@ from sage_rlvr.models.weights import loading
 from sage_rlvr.training.counts.dry_run import GIB, parameters, scorers, tensor_bytes, work
 from sage_rlvr.training.trl.arguments import grpo_arguments
 from sage_rlvr.training.verl.arguments import MICRO, MODEL, bare_arguments, rows_per_gpu
+
+if TYPE_CHECKING:
+    from sage_rlvr.training.loop import Loop
 
 COUNTED = "sage_counted"
 READ = {"ref_log_prob": 4, "old_log_probs": 4, "entropy": 4, "response_mask": 8, "rm_scores": 4}
@@ -178,6 +181,41 @@ def memory_of(config: TrainConfig) -> tuple[int, str]:
     if wanted == "cuda" and torch.cuda.is_available():
         return int(torch.cuda.get_device_properties(0).total_memory), torch.cuda.get_device_name(0)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "this machine, on the CPU"
+
+
+def smaller(groups: int, share: float) -> str:
+    """The setting that helps where a micro batch of so many groups has room for this share of its activations."""
+    if (few := int(groups * share)) >= 1:
+        return f"set updates.micro_batch {few} or less, which gives the same update"
+    return "a single group has no room: set a smaller rollout.group_size or rollout.max_new_tokens, or engine.dtype bfloat16"
+
+
+def lacks_room(loop: Loop, step: int) -> str:
+    """What is said before a step that may exceed the memory that is free; "" where it fits, as counted, and for small models.
+
+    Counted: gradients, the optimizer's moments, and the activations of a micro batch at full length, as transformers keeps them.
+    """
+    from sage_rlvr.training.counts.probe import distinct, unused_memory
+    from sage_rlvr.training.opening import LARGE
+    from sage_rlvr.training.rollouts import problems_of_step
+
+    config, numbers = loop.config, sum(p.numel() for p in loop.policy.parameters() if p.requires_grad)
+    room = unused_memory(config)
+    if numbers < LARGE or room is None or config_folder(config.model) is None:
+        return ""
+    rollout, size, half = config.rollout, Size.of(config.model), config.engine.dtype == "bfloat16"
+    prompts = [loop.ask(problem).ids for problem in problems_of_step(loop, step, 0, rollout.prompts_per_step)]
+    completions, _ = micro_batch(config)
+    groups = completions // rollout.group_size
+    rows = distinct(prompts[:groups]) + completions * rollout.max_new_tokens
+    state, activations = 12 * numbers, rows * forward_pass(size, 1, 64, half).kept // 64
+    if state + activations <= room:
+        return ""
+    parts = f"gradients and optimizer {state / 1e9:.1f}, activations of {rows:,} rows {activations / 1e9:.1f}"
+    return (
+        f"memory: a step takes up to {(state + activations) / 1e9:.1f} GB more ({parts}), and {room / 1e9:.1f} GB are free; "
+        f"{smaller(groups, (room - state) / activations)}"
+    )
 
 
 def fit_line(needed: int, there: int, what: str) -> str:

@@ -1,0 +1,74 @@
+"""What a sweep by samples will take, said before it starts: a probe of its control in a process whose memory is free afterward."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.config import TrainConfig, read_recipe
+from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.experiments.plan import Sweep, recipe_of
+from sage_rlvr.experiments.sweep import write_recipes
+from sage_rlvr.parent import PARENT, end_with_parent
+from sage_rlvr.training.counts.probe import in_time, probe
+from sage_rlvr.training.opening import cores
+
+
+def forecast(planned: Sweep) -> list[str]:
+    """Time of training and evaluation, and memory, in lines; [] where a run has begun, or where evaluations are exact."""
+    few = planned.design.evaluate.samples
+    if planned.base or few is None or any(cell.job.done for cell in planned.cells):
+        return []
+    arm = next(arm for arm in planned.arms if arm.name == planned.design.control)
+    write_recipes(planned)
+    try:
+        cost = probed(recipe_of(planned.out, arm.name), few.problems, few.n, arm.config.engine.threads or cores())
+    except ConfigError as error:
+        return [f"the time is not known before the first steps: {error}"]
+    steps = sum(cell.job.config.steps for cell in planned.cells)
+    samples = [task for task in (*planned.base_samples, *(cell.samples for cell in planned.cells)) if task not in planned.over]
+    total = steps * cost["seconds"] + len(samples) * cost["evaluation"]
+    return [
+        f"about {in_time(total)} on this machine, from a probe: {steps} steps of {cost['seconds']:.1f} s ({arm.label}), "
+        f"{len(samples)} evaluations of {in_time(cost['evaluation'])}",
+        f"memory: {cost['memory']}",
+    ]
+
+
+def probed(recipe: Path, problems: int, samples: int, threads: int) -> dict[str, Any]:
+    """The probe of a recipe file in another process: `seconds` of a step, `evaluation` of so many problems and samples, `memory` in
+    words. ConfigError with the probe's own reason."""
+    env = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), PARENT: "1"}
+    typed = [sys.executable, "-m", __name__, str(recipe), str(problems), str(samples)]
+    # Its input is a pipe that ends with this process, and the probe with it.
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(typed, env=env, text=True, **pipes) as process:
+        assert process.stdout is not None
+        last = (process.stdout.read().strip().splitlines() or ["the probe ended without a word"])[-1]
+    if process.returncode:
+        raise ConfigError(last)
+    found: dict[str, Any] = json.loads(last)
+    return found
+
+
+def main(recipe: str, problems: str, samples: str) -> int:
+    """The other process of `probed`."""
+    end_with_parent()
+    config = read_recipe(recipe, [], "train")
+    assert isinstance(config, TrainConfig)
+    try:
+        cost = probe(config)
+    except SageError as error:
+        print(" ".join(str(error).split()))
+        return 2
+    evaluation = cost.evaluation(int(problems), int(samples))
+    print(json.dumps({"seconds": cost.seconds, "evaluation": evaluation, "memory": cost.room_line()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

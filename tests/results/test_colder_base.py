@@ -1,0 +1,134 @@
+"""The base sampled at several temperatures as a control: what is compared, and whether an arm is called sharpened or more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sage_rlvr.evaluation.judged import Reasons
+from sage_rlvr.render import Page, page_of
+from sage_rlvr.results import Design, Question, Results, compare, words
+from sage_rlvr.results.comparisons import COLDER
+from sage_rlvr.results.design import BASE, Arm
+from sage_rlvr.results.page.samples import by_difference
+from sage_rlvr.results.read import Counts, Store
+from sage_rlvr.results.stored import plain, read_summary
+from sage_rlvr.results.summary import summary_of
+from sage_rlvr.runs import write_json_atomic
+from sage_rlvr.tasks.chance import Chance
+
+N, PROBLEMS, TASK = 64, 60, "countdown_chat"
+TEMPERATURES = (1.0, 0.6, 0.3)
+
+
+def share(t: float) -> np.ndarray:
+    """Probability of a right completion of each problem: cooling sharpens an easy half and loses the hard one."""
+    easy = np.arange(PROBLEMS) % 2 == 0
+    return np.where(easy, 0.1 + 0.5 * (1 - t), 0.06 * t**3) * np.linspace(0.5, 1.5, PROBLEMS)
+
+
+def counts(arm: str, p: np.ndarray, t: float = 1.0, seed: int | None = None) -> Counts:
+    right = np.random.default_rng(int(100 * t) + len(arm)).binomial(N, p)
+    named: dict[str, Any] = {"store": Store(arm=arm, path=Path(f"{arm}-{t}"), seed=seed), "task": TASK, "temperature": t}
+    floor = Chance("answers", (0.01,) * PROBLEMS)
+    none = Reasons.sum([])
+    named |= {"problems": tuple(map(str, range(PROBLEMS))), "n": N, "identity": {"revision": arm}, "chance": floor}
+    return Counts(**named, right=right, reasons=none)
+
+
+def results(**arms: np.ndarray) -> Results:
+    questions = [Question(a=name, b=BASE, metric=f"pass@{k}") for k in (N, 1) for name in arms]
+    questions += [Question(a=name, b=COLDER, metric="pass@1, against the other's best temperature") for name in arms]
+    design = Design(
+        arms=tuple(Arm(name=name, key=name) for name in arms), base=BASE, control=next(iter(arms)), seeds=(0,),
+        questions=tuple(questions), facts={"evaluate": {"problems": PROBLEMS, "split": "test"}, "runs": []},
+    )  # fmt: skip
+    found = Results(design=design, k=N)
+    found.__dict__["counts"] = (
+        *(counts(BASE, share(t), t) for t in TEMPERATURES), *(counts(name, p, seed=0) for name, p in arms.items()),
+    )  # fmt: skip
+    return found
+
+
+def test_an_arm_that_is_its_base_at_a_lower_temperature_is_only_sharpened() -> None:
+    found = results(sharp=share(0.6))
+    rows = [row for row in compare(found) if row.why == "colder"]
+    assert str(rows[0].metric) == "pass@1, against the other's best temperature"
+    assert [(row.metric.k, row.metric.at) for row in rows[1:]] == [(k, "mixture") for k in (8, 16, 32, 64)]
+    assert not any(words.outcome(row) == "higher" for row in rows)
+    text = words.answer(compare(found), found)
+    assert "Only sharpened, as far as can be told: sharp (the base at T = 0.6 does the same: pass@1" in text
+    assert "above the colder base" not in text
+
+
+def test_an_arm_above_every_temperature_says_at_which_k() -> None:
+    found = results(learned=np.full(PROBLEMS, share(0.6).mean()))
+    text = words.answer(compare(found), found)
+    assert "Above the colder base at k = 8, 16" in text and "nly sharpened" not in text
+    assert "of the base at T = 0.6)" in text
+
+
+def test_beyond_the_best_pass1_of_the_base_pass_at_k_is_held_against_that_temperature() -> None:
+    found = results(steep=np.clip(2 * share(0.3), 0, 1))
+    rows = {(row.metric.k, row.metric.at): row for row in compare(found) if row.why == "colder"}
+    assert set(rows) == {(k, "b best") for k in (1, 8, 16, 32, 64)}
+    best = found.scores(BASE, TASK, 0.3)
+    assert best is not None
+    for (k, _), row in rows.items():
+        assert row.comparison.mean_b == pytest.approx(best.passes([k]).mean())
+    assert words.outcome(rows[1, "b best"]) == "higher"
+
+
+def test_an_arm_with_less_of_both_than_its_base_is_below() -> None:
+    found = results(worse=share(1.0) / 5)
+    text = words.answer(compare(found), found)
+    assert "Below the colder base at k = 8, 16: worse (" in text
+
+
+def test_an_untrained_arm_is_not_called_sharpened() -> None:
+    found = results(idle=share(1.0))
+    text = words.answer(compare(found), found)
+    assert "Not told from the base at the same temperature: idle (pass@1" in text and "sharpened" not in text
+
+
+def test_a_base_at_one_temperature_is_no_such_control() -> None:
+    found = results(sharp=share(0.6))
+    found.__dict__["counts"] = tuple(c for c in found.counts if c.temperature == 1.0)
+    assert not any(row.why == "colder" for row in compare(found))
+    assert "lower temperature" not in words.answer(compare(found), found)
+
+
+def test_a_stored_summary_has_the_same_answer(tmp_path: Path) -> None:
+    found = results(sharp=share(0.6))
+    rows = compare(found)
+    write_json_atomic(tmp_path / "summary.json", plain(summary_of(found, rows)))
+    again = Results.read(tmp_path)
+    assert words.answer(compare(again), again) == words.answer(rows, found)
+    assert read_summary(tmp_path / "summary.json")["sampled"][0]["label"] == "base"
+
+
+def test_the_page_draws_the_base_as_a_line_of_temperatures_and_its_other_curves_thin(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = results(sharp=share(0.6))
+    monkeypatch.setattr("sage_rlvr.results.page.samples.sample_sets", lambda *a: ())
+    values = page_of(found)
+    frontier = values["frontier"]
+    assert [p.temperature for p in frontier["curves"]["base"]] == list(TEMPERATURES) and list(frontier["arms"]) == ["sharp"]
+    assert frontier["chance"] == pytest.approx(1 - 0.99**64) and frontier["k"] == 64
+    page = Page(values)
+    assert values["colder"] == ["base at T = 0.6", "base at T = 0.3"]
+    assert [page.looks[name].marker for name in values["colder"]] == ["", ""] and page.looks["base"].marker
+    text = page.html()
+    assert {"frontier", f"passk-{TASK.replace('_', '-')}"} <= set(page.figures) and text.count("<svg") >= 3
+
+
+def test_problems_on_which_policies_differ_come_first() -> None:
+    def one(*rights: bool) -> Any:
+        owners = ("alike", "alike", "apart", "apart")
+        return SimpleNamespace(owners=owners, is_right=np.array(rights))
+
+    assert by_difference([one(True, False, False, False), one(False, True, True, True)]) == ["apart", "alike"]
+    assert by_difference([one(True, False, False, False)]) == []
