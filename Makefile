@@ -19,14 +19,15 @@ TRL_ENV := $(MAKE) VENV=.venv-trl EXTRAS=dev,trl,trackers .venv-trl/.installed-d
 VERL_ENV := $(MAKE) VENV=.venv-verl EXTRAS=dev,verl CONSTRAINTS=constraints-verl.txt .venv-verl/.installed-dev
 # DeepSpeed compiles a part of itself at its first start on a CPU, by a C++ compiler.
 DEEPSPEED := deepspeed==0.19.8 hjson==3.1.0 py-cpuinfo==9.0.0 msgpack==1.2.4 ninja==1.13.2 einops==0.8.2
+LLAMA_CPP := llama-cpp-python==0.3.36
 # What is imported names arguments that the oldest TRL does not have; the authors' recipes are of the newest.
 NEWEST := lab/tests/test_authors_yaml.py tests/config/test_paper_recipes.py
 # Tests that skip without TRL or without the trackers, in whatever file they stand.
-TRL_TESTS := -m pytest -n 2 tests/training/trl* tests/training/test_trackers.py tests/seams tests/test_examples.py \
+TRL_TESTS := -m pytest -n 2 tests/training/trl* tests/training/test_trackers.py tests/seams tests/test_examples.py tests/benchmarks \
   tests/tasks/test_jsonl.py tests/registry/test_extending.py $(NEWEST)
 
 .PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-sharded test-verl test-vllm docs tutorial wheel \
-  bench bench-trl bench-eval base lint format clean
+  bench bench-real bench-trl bench-eval base lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
@@ -44,6 +45,7 @@ help:
 	@echo "make tutorial   run docs/tutorial.ipynb and store it with its outputs"
 	@echo "make wheel      build sdist and wheel, check them, and run the wheel with the extra train and where no torch is"
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
+	@echo "make bench-real steps and samplers on SmolLM2-135M's shape against Hugging Face, TRL, vLLM and the arithmetic they need"
 	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
 	@echo "make bench-trl  SageTrainer against plain GRPOTrainer: step time, peak memory, forward passes"
 	@echo "make base       rebuild the shipped base policy from recipes/countdown/sft.yaml"
@@ -109,6 +111,11 @@ wheel: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/loop.py $(ARGS)
 
+# vLLM and llama.cpp take part where they are installed: make .venv-vllm/.installed .llama-cpp/llama-batched-bench
+bench-real: $(VENV)/.installed
+	$(TRL_ENV)
+	$(BIN)/python benchmarks/real.py $(ARGS)
+
 bench-eval: $(VENV)/.installed
 	$(BIN)/python benchmarks/evaluator.py $(ARGS)
 
@@ -128,7 +135,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .venv-trl .venv-trl-oldest .venv-verl .venv-vllm .venv-docs site .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-trl .venv-trl-oldest .venv-verl .venv-vllm .venv-docs .llama-cpp site .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # The environment. An existing one is kept, together with whatever build of torch stands in it, if the version is right.
 # torch goes first and alone: it is the large download, and a second attempt then starts behind it.
@@ -164,6 +171,20 @@ $(VENV)/.installed-dev: pyproject.toml $(CONSTRAINTS)
 	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps -r constraints-vllm.txt
 	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps -e .
 	@touch $@
+
+# llama.cpp's batched bench, from the source that the sdist of llama-cpp-python carries; a C++ compiler and cmake build it in
+# some 15 minutes on two cores.
+.llama-cpp/llama-batched-bench:
+	rm -rf .llama-cpp && mkdir -p .llama-cpp/source
+	$(PYTHON) -m pip download --disable-pip-version-check -q --no-deps --no-binary :all: -d .llama-cpp $(LLAMA_CPP)
+	tar xzf .llama-cpp/*.tar.gz -C .llama-cpp/source --strip-components=1
+	mv .llama-cpp/source/vendor/llama.cpp/gguf-py .llama-cpp/gguf-py && cp -r .llama-cpp/gguf-py .llama-cpp/source/vendor/llama.cpp/
+	cmake -S .llama-cpp/source/vendor/llama.cpp -B .llama-cpp/build -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+	  -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF
+	cmake --build .llama-cpp/build --target llama-batched-bench --parallel 2
+	echo "$(LLAMA_CPP)" > .llama-cpp/version
+	cp .llama-cpp/build/bin/llama-batched-bench $@
+	rm -rf .llama-cpp/build .llama-cpp/source .llama-cpp/*.tar.gz
 
 .venv-docs/.installed: docs/requirements.txt
 	$(PYTHON) -m venv --clear .venv-docs
