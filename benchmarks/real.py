@@ -36,7 +36,6 @@ from pathlib import Path
 from typing import Any
 
 import real_work as work
-import tyro
 from real_work import (
     SAMPLING,
     SAMPLING_PASS,
@@ -54,7 +53,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 GIB = 1 << 30
 LLAMA = ROOT / ".llama-cpp"
-STEP_ARMS, SAMPLER_ARMS = ("ours", "textbook", "trl"), ("sampler", "generate", "vllm", "llama")
+STEP_ARMS, SAMPLER_ARMS = ("ours", "textbook", "trl", "sage"), ("sampler", "generate", "vllm", "llama")
 MADE_BY = {
     "trl": "make .venv-trl/.installed-dev",
     "vllm": "make .venv-vllm/.installed",
@@ -73,9 +72,12 @@ class Options:
 
     workloads: tuple[str, ...] = (*WORKLOADS, *SAMPLING)
     """w1: 8 prompts x 8 completions x 48 tokens; w2: 32 x 8 x 8; w3: 4 x 8, up to 512 tokens; b64, b256: sampling alone."""
-    arms: tuple[str, ...] = (*STEP_ARMS, *SAMPLER_ARMS)
+    arms: tuple[str, ...] = (*STEP_ARMS[:3], *SAMPLER_ARMS)
+    """"sage" is SageTrainer with the branch guide, on TRL."""
     repeats: int | None = None
     """Counted turns of each arm; default: two for w1, one else."""
+    warm: int | None = None
+    """Uncounted turns before; default: one, but for w3."""
     threads: int = os.cpu_count() or 1
     model: Path | None = None
     """A folder whose weights to take, such as SmolLM2's; default: random weights of its shape."""
@@ -84,6 +86,8 @@ class Options:
     vllm_python: Path | None = None
     tiny: bool = False
     """A model and batches that take seconds: to see whether it runs."""
+    device: str = "cpu"
+    """cpu, or cuda, where benchmarks/gpu.py is the whole of it."""
 
 
 @dataclass
@@ -172,7 +176,7 @@ class Worker:
 
 
 def environment() -> dict[str, str]:
-    """This process's, without paths of other environments' packages; nothing is looked up on a network."""
+    """This process's; nothing is looked up on a network."""
     return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
@@ -267,12 +271,13 @@ class Llama:
 
 def python_of(name: str, options: Options) -> Path | str:
     """The interpreter of an arm. Absent where its environment does not exist."""
-    library = {"trl": "trl", "vllm": "vllm"}.get(name)
+    library = {"trl": "trl", "sage": "trl", "vllm": "vllm"}.get(name)
     if library is None or importlib.util.find_spec(library):
         return sys.executable
-    chosen = {"trl": options.trl_python, "vllm": options.vllm_python}[name] or ROOT / f".venv-{name}" / "bin" / "python"
+    given = options.trl_python if library == "trl" else options.vllm_python
+    chosen = given or ROOT / f".venv-{library}" / "bin" / "python"
     if not chosen.exists():
-        raise Absent(f"not installed: {MADE_BY[name]}")
+        raise Absent(f"not installed: {MADE_BY[library]}")
     return chosen
 
 
@@ -283,7 +288,7 @@ def run(workload: Workload, arms: Sequence[str], folder: Path, shape: Shape, opt
     """All turns of a workload."""
     prompts, lengths = workload.ids(shape.words), workload.lengths()
     spec = {"folder": str(folder), "prompts": prompts, "group": workload.group, "new": workload.new, "lengths": lengths}
-    spec |= {"micro": workload.micro, "threads": options.threads, "device": "cpu"}
+    spec |= {"micro": workload.micro, "threads": options.threads, "device": options.device}
     file = folder / f"{workload.name}.json"
     file.write_text(json.dumps(spec))
     found = {name: Found(name) for name in arms}
@@ -299,15 +304,15 @@ def run(workload: Workload, arms: Sequence[str], folder: Path, shape: Shape, opt
         for name in list(workers):
             with absence(found[name]):
                 print(f"  {name}: " + ", ".join(f"{k} {v}" for k, v in workers[name].ready().items()), flush=True)
-        warm = workload.warm
+        warm = workload.warm if options.warm is None else options.warm
         for number in range(warm + (options.repeats or workload.repeats)):
             for name in [name for name in workers if not found[name].absent]:
-                rate = work.product_rate(options.threads)
+                rate = work.product_rate(options.threads, options.device)
                 with absence(found[name]):
                     told = workers[name].turn()
                     assert told["tokens"] == sum(lengths), f"{name} counted {told['tokens']} tokens, not {sum(lengths)}"
                     turn = Turn(told["seconds"], told["cpu"], told["tokens"], rate, told["parts"])
-                    found[name].peak = workers[name].peak()
+                    found[name].peak = told.get("device_bytes") or workers[name].peak()
                     if number >= warm:
                         found[name].turns.append(turn)
                     print(
@@ -466,6 +471,8 @@ def goals(
 
 
 def main() -> None:
+    import tyro  # here: gpu.py reads this module where it may not be installed
+
     options = tyro.cli(Options, description=__doc__)
     began = time.perf_counter()
     known = WORKLOADS | SAMPLING

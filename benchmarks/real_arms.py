@@ -264,7 +264,7 @@ class Trl:
     def __init__(self, spec: Spec, clock: Clock) -> None:
         from datasets import Dataset
         from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
-        from trl import GRPOConfig, GRPOTrainer
+        from trl import GRPOConfig
 
         rows, self.spec, self.clock = len(spec["lengths"]), spec, clock
         micro = min(spec["micro"], rows)
@@ -272,6 +272,7 @@ class Trl:
             os.path.join(spec["folder"], "trl"),
             beta=BETA,
             epsilon=CLIP,
+            use_bias_correction_kl=False,
             loss_type="grpo",
             learning_rate=LR,
             lr_scheduler_type="constant",
@@ -304,12 +305,13 @@ class Trl:
             self.tokens = sum(map(len, completion_ids))
             return [parity(as_text(row)) for row in completion_ids]
 
-        trainer = GRPOTrainer(
+        trainer = self.kind(
             model=spec["folder"],
             reward_funcs=reward,
             args=args,
             train_dataset=Dataset.from_dict({"prompt": self.prompts * 50}),
             processing_class=tokenizer,
+            **self.more,
         )
         trainer.model.generate = clock.wrap("sample", partial(self.generate, trainer.model.generate))
         trainer.ref_model.forward = clock.wrap("reference", trainer.ref_model.forward)
@@ -348,8 +350,36 @@ class Trl:
                 row[length - 1], row[length:] = self.end, 0
         return out
 
+    @property
+    def kind(self) -> Any:
+        """The trainer's class."""
+        from trl import GRPOTrainer
+
+        return GRPOTrainer
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """What the trainer is made with besides."""
+        return {}
+
     def serve(self) -> None:
         self.trainer.train()
+
+
+class Sage(Trl):
+    """The same with SageTrainer and the branch guide."""
+
+    @property
+    def kind(self) -> Any:
+        from sage_rlvr.training.trl import SageTrainer
+
+        return SageTrainer
+
+    @property
+    def more(self) -> dict[str, Any]:
+        from sage_rlvr import Branch
+
+        return {"guide": Branch()}
 
 
 # --- samplers -----------------------------------------------------------------------------------------------------------
@@ -417,6 +447,7 @@ ARMS: dict[str, Any] = {
     "ours": Ours,
     "textbook": Textbook,
     "trl": Trl,
+    "sage": Sage,
     "generate": Generate,
     "sampler": Sampler,
     "vllm": Vllm,

@@ -43,7 +43,7 @@ class Shape:
 
 
 SMOLLM2 = Shape(576, 1536, 30, 9, 3, 49152)
-TINY = Shape(32, 64, 2, 2, 1, 200, 16)
+TINY = Shape(64, 128, 2, 2, 1, 200)
 
 
 @dataclass(frozen=True)
