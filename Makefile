@@ -20,6 +20,9 @@ VERL_ENV := $(MAKE) VENV=.venv-verl EXTRAS=dev,verl CONSTRAINTS=constraints-verl
 # DeepSpeed compiles a part of itself at its first start on a CPU, by a C++ compiler.
 DEEPSPEED := deepspeed==0.19.8 hjson==3.1.0 py-cpuinfo==9.0.0 msgpack==1.2.4 ninja==1.13.2 einops==0.8.2
 LLAMA_CPP := llama-cpp-python==0.3.36
+# What benchmarks/gpu.py carries to a machine with torch, transformers, accelerate and pyarrow, Python 3.12 and no network.
+GPU_WHEELS := annotated-types antlr4-python3-runtime datasets dill docstring-parser httpcore2 httpx2 latex2sympy2-extended \
+  math-verify multiprocess pydantic pydantic-core tenacity trl truststore typeguard typing-inspection typing-extensions tyro
 # What is imported names arguments that the oldest TRL does not have; the authors' recipes are of the newest.
 NEWEST := lab/tests/test_authors_yaml.py tests/config/test_paper_recipes.py
 # Tests that skip without TRL or without the trackers, in whatever file they stand.
@@ -27,7 +30,7 @@ TRL_TESTS := -m pytest -n 2 tests/training/trl* tests/training/test_trackers.py 
   tests/tasks/test_jsonl.py tests/registry/test_extending.py $(NEWEST)
 
 .PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-sharded test-verl test-vllm docs tutorial wheel \
-  bench bench-real bench-trl bench-eval base lint format clean
+  bench bench-real bench-vocabulary bench-trl bench-eval gpu base lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
@@ -46,6 +49,9 @@ help:
 	@echo "make wheel      build sdist and wheel, check them, and run the wheel with the extra train and where no torch is"
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
 	@echo "make bench-real steps and samplers on SmolLM2-135M's shape against Hugging Face, TRL, vLLM and the arithmetic they need"
+	@echo "make bench-vocabulary memory as the vocabulary grows, and each place that keeps a (tokens x words) tensor"
+	@echo "make gpu        correctness, speed, memory and a training curve on a CUDA device, nine minutes; wheels for a machine"
+	@echo "                without network first, elsewhere: make .gpu-wheels/.downloaded"
 	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
 	@echo "make bench-trl  SageTrainer against plain GRPOTrainer: step time, peak memory, forward passes"
 	@echo "make base       rebuild the shipped base policy from recipes/countdown/sft.yaml"
@@ -116,6 +122,13 @@ bench-real: $(VENV)/.installed
 	$(TRL_ENV)
 	$(BIN)/python benchmarks/real.py $(ARGS)
 
+# On a machine with a GPU, by its own interpreter: make gpu PYTHON=python3
+gpu:
+	$(PYTHON) benchmarks/gpu.py $(ARGS)
+
+bench-vocabulary: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/vocabulary.py $(ARGS)
+
 bench-eval: $(VENV)/.installed
 	$(BIN)/python benchmarks/evaluator.py $(ARGS)
 
@@ -135,7 +148,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .venv-trl .venv-trl-oldest .venv-verl .venv-vllm .venv-docs .llama-cpp site .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-trl .venv-trl-oldest .venv-verl .venv-vllm .venv-docs .llama-cpp .gpu-wheels site .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # The environment. An existing one is kept, together with whatever build of torch stands in it, if the version is right.
 # torch goes first and alone: it is the large download, and a second attempt then starts behind it.
@@ -185,6 +198,13 @@ $(VENV)/.installed-dev: pyproject.toml $(CONSTRAINTS)
 	echo "$(LLAMA_CPP)" > .llama-cpp/version
 	cp .llama-cpp/build/bin/llama-batched-bench $@
 	rm -rf .llama-cpp/build .llama-cpp/source .llama-cpp/*.tar.gz
+
+.gpu-wheels/.downloaded: constraints.txt
+	rm -rf .gpu-wheels
+	$(PYTHON) -m pip download --disable-pip-version-check -q --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+	  --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -c constraints.txt \
+	  -d .gpu-wheels $(GPU_WHEELS)
+	@touch $@
 
 .venv-docs/.installed: docs/requirements.txt
 	$(PYTHON) -m venv --clear .venv-docs
