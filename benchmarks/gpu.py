@@ -8,7 +8,8 @@ the CPU; 3. W1 and W2 of benchmarks/real.py, seconds and memory, against Hugging
 wheels, TRL's GRPOTrainer and SageTrainer; 4. a training curve of the shipped policy on Countdown. A part for which too little
 time is left is left out with a line. The last line is JSON, and the exit code 1 where part 2 found the device wrong.
 
-`make .gpu-wheels/.downloaded` puts the wheels that such a machine lacks into .gpu-wheels, for Python 3.12 on Linux; they are installed into a temporary folder, so that the machine's own packages stay as they are.
+`make .gpu-wheels/.downloaded` puts the wheels that such a machine lacks into .gpu-wheels, for Python 3.12 on Linux; they are
+installed into a temporary folder, so that the machine's own packages stay as they are.
 
 No machine with a GPU was there when this was written: it was run with --device cpu only.
 """

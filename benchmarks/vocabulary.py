@@ -120,6 +120,7 @@ def solutions(folder: Path, words: int) -> Callable[[], Any]:
     from sage_rlvr.models.policy import load_policy
 
     model, tokens = load_policy(str(folder))
+    tokens = replace(tokens, eos_id=3, eos_ids=())  # an end token of the vocabulary
     problems = [Row(str(n), as_text(ids)) for n, ids in enumerate(WORK.ids(words))]
     return lambda: solution_logps(model, tokens, Listed(), problems, (1.0, 0.3))
 
@@ -131,7 +132,7 @@ def listing(folder: Path, words: int) -> Callable[[], Any]:
 
     model, tokens = load_policy(str(folder))
     model.model.norm.weight.data.mul_(25.0)
-    prompt, tokens = WORK.ids(words)[0], replace(tokens, eos_id=3, eos_ids=())  # an end token of the vocabulary
+    prompt, tokens = WORK.ids(words)[0], replace(tokens, eos_id=3, eos_ids=())
     return lambda: enumerate_completions(model, tokens, prompt, 3, floor=1e-5)
 
 
