@@ -23,10 +23,11 @@ LLAMA_CPP := llama-cpp-python==0.3.36
 # What benchmarks/gpu.py carries to a machine with torch, transformers, accelerate and pyarrow, Python 3.12 and no network.
 GPU_WHEELS := annotated-types antlr4-python3-runtime datasets dill docstring-parser httpcore2 httpx2 latex2sympy2-extended \
   math-verify multiprocess pydantic pydantic-core tenacity trl truststore typeguard typing-inspection typing-extensions tyro
-# What is imported names arguments that the oldest TRL does not have; the authors' recipes are of the newest.
-NEWEST := lab/tests/test_authors_yaml.py tests/config/test_paper_recipes.py
+# What is imported names arguments that the oldest TRL does not have; the authors' recipes and the benchmarks are of
+# the newest.
+NEWEST := lab/tests/test_authors_yaml.py tests/config/test_paper_recipes.py tests/benchmarks
 # Tests that skip without TRL or without the trackers, in whatever file they stand.
-TRL_TESTS := -m pytest -n 2 tests/training/trl* tests/training/test_trackers.py tests/seams tests/test_examples.py tests/benchmarks \
+TRL_TESTS := -m pytest -n 2 tests/training/trl* tests/training/test_trackers.py tests/seams tests/test_examples.py \
   tests/tasks/test_jsonl.py tests/registry/test_extending.py $(NEWEST)
 
 .PHONY: help demo reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-sharded test-verl test-vllm docs tutorial wheel \
