@@ -7,7 +7,8 @@ Step arms, all in bfloat16, with one reward, loss (GRPO, clipped, k3) and optimi
 loop; "textbook", Hugging Face with padded rows and full logits; "trl", GRPOTrainer without vLLM. Sampler arms: "generate" of
 transformers, "sampler" of this package, "vllm", and "llama", the batched bench of llama.cpp. Each arm runs in a process of its
 own (real_arms.py), and they take turns, A B C A B C. Weights are random (or those of --model FOLDER), prompts begin alike as
-those of a task do, and no completion ends before its length; the tokens of each turn must be those of the workload.
+those of a task do, and no completion ends before its length; the tokens of each turn must be those of the workload. The
+textbook and TRL train bfloat16 weights with moments of the same precision and no float32 copies, which costs them less than ours.
 
 The floor is what no arrangement can avoid: the products of prompts once each, completions packed, logits where a token is
 drawn, for sampling, reference and backward (counted as two), at the rate of a bfloat16 product measured right before each
@@ -309,10 +310,12 @@ def run(workload: Workload, arms: Sequence[str], folder: Path, shape: Shape, opt
             for name in [name for name in workers if not found[name].absent]:
                 rate = work.product_rate(options.threads, options.device)
                 with absence(found[name]):
-                    told = workers[name].turn()
-                    assert told["tokens"] == sum(lengths), f"{name} counted {told['tokens']} tokens, not {sum(lengths)}"
-                    turn = Turn(told["seconds"], told["cpu"], told["tokens"], rate, told["parts"])
-                    found[name].peak = told.get("device_bytes") or workers[name].peak()
+                    taken = workers[name].turn()
+                    assert taken["tokens"] == sum(lengths), (
+                        f"{name} counted {taken['tokens']} tokens, not {sum(lengths)}"
+                    )
+                    turn = Turn(taken["seconds"], taken["cpu"], taken["tokens"], rate, taken["parts"])
+                    found[name].peak = taken.get("device_bytes") or workers[name].peak()
                     if number >= warm:
                         found[name].turns.append(turn)
                     print(

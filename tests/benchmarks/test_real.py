@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks.real_work import SMOLLM2, WORKLOADS, Passes, small
 
 ROOT = Path(__file__).parents[2]
 KEYS = {"textbook_w1", "textbook_w2", "trl_w1", "floor_w1", "generate_b256"}
@@ -50,3 +53,32 @@ def test_trl_takes_turns_with_the_loop() -> None:
     assert all(
         float(parts.split(label)[1].split()[0]) > 0 for label in ("sample", "reference", "policy forward", "backward")
     )
+
+
+def test_the_floor_counts_prompts_once_and_no_last_token() -> None:
+    passes = Passes.of([[1, 2, 3], [1, 2, 4, 5]], [2, 2, 3, 1])
+    assert (passes.rows, passes.logits) == (7 + 4, 2 + 4)
+    assert Passes.of([[1, 2, 3], [1, 2, 4, 5]], [2, 2, 3, 1], tree=True).rows == 5 + 4
+    # by hand: 30 layers of q and o (576 x 576), k and v (576 x 192) and three of (576 x 1536)
+    assert SMOLLM2.body == 2 * 30 * (2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536)
+    assert passes.operations(SMOLLM2, 4) == 4 * (11 * SMOLLM2.body + 6 * 2 * 49152 * 576)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_prompts_begin_alike_and_lengths_are_within_the_limit(name: str) -> None:
+    for work in (WORKLOADS[name], small(WORKLOADS[name])):
+        prompts, lengths = work.ids(200), work.lengths()
+        assert {tuple(ids[: work.shared]) for ids in prompts} == {tuple(prompts[0][: work.shared])}
+        assert len({tuple(ids) for ids in prompts}) == work.prompts
+        assert all(work.least <= len(ids) <= work.most and min(ids) > 0 and max(ids) < 199 for ids in prompts)
+        assert len(lengths) == work.rows and max(lengths) <= work.new and (len(set(lengths)) > 1) == work.uneven
+
+
+def test_a_part_inside_another_counts_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    clock = importlib.import_module("real_arms").Clock("cpu")
+    times = iter([0.0, 1.0, 4.0, 6.0])
+    monkeypatch.setattr(clock, "now", lambda: next(times))
+    with clock.part("outer"), clock.part("inner"):
+        pass
+    assert clock.taken() == {"inner": 3.0, "outer": 3.0} and clock.taken() == {}
