@@ -89,7 +89,7 @@ class Listed(Numbers):
     """A task that lists its right completions."""
 
     def solutions(self, problem: Row) -> list[str]:
-        return [as_text([n + 1, n + 2, n + 3]) for n in range(128)]
+        return [as_text([n + 1, n + 2, n + 3]) for n in range(16)]
 
 
 def training(folder: Path, words: int, method: dict[str, Any], **more: Any) -> Callable[[], Any]:
@@ -117,7 +117,7 @@ def evaluation(folder: Path, words: int, preset: str, generator: str) -> Callabl
 
 
 def solutions(folder: Path, words: int) -> Callable[[], Any]:
-    """Log-probs of 128 listed right completions."""
+    """Log-probs of 16 listed right completions of each problem."""
     from sage_rlvr.models.listing.solutions import solution_logps
     from sage_rlvr.models.policy import load_policy
 
@@ -135,7 +135,7 @@ def listing(folder: Path, words: int) -> Callable[[], Any]:
     model, tokens = load_policy(str(folder))
     model.model.norm.weight.data.mul_(25.0)
     prompt, tokens = WORK.ids(words)[0], replace(tokens, eos_id=3, eos_ids=())
-    return lambda: enumerate_completions(model, tokens, prompt, 3, floor=1e-5)
+    return lambda: enumerate_completions(model, tokens, prompt, 3, floor=3e-5)
 
 
 def supervised(folder: Path, words: int) -> Callable[[], Any]:
