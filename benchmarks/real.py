@@ -4,11 +4,12 @@
     python benchmarks/real.py --workloads w1 --arms ours textbook --repeats 3
 
 Step arms, all in bfloat16, with one reward, loss (GRPO, clipped, k3) and optimizer: "ours", `train_step` of this package's
-loop; "textbook", Hugging Face with padded rows and full logits; "trl", GRPOTrainer without vLLM. Sampler arms: "generate" of
-transformers, "sampler" of this package, "vllm", and "llama", the batched bench of llama.cpp. Each arm runs in a process of its
-own (real_arms.py), and they take turns, A B C A B C. Weights are random (or those of --model FOLDER), prompts begin alike as
-those of a task do, and no completion ends before its length; the tokens of each turn must be those of the workload. The
-textbook and TRL train bfloat16 weights with moments of the same precision and no float32 copies, which costs them less than ours.
+loop; "reuse", the same with `engine.reuse_sampling`, without a forward pass of the policy; "textbook", Hugging Face with padded
+rows and full logits; "trl", GRPOTrainer without vLLM. Sampler arms: "generate" of transformers, "sampler" of this package,
+"vllm", and "llama", the batched bench of llama.cpp. Each arm runs in a process of its own (real_arms.py), and they take turns,
+A B C A B C. Weights are random (or those of --model FOLDER), prompts begin alike as those of a task do, and no completion ends
+before its length; the tokens of each turn must be those of the workload. The textbook and TRL train bfloat16 weights with
+moments of the same precision and no float32 copies, which costs them less than ours.
 
 The floor is what no arrangement can avoid: the products of prompts once each, completions packed, logits where a token is
 drawn, for sampling, reference and backward (counted as two), at the rate of a bfloat16 product measured right before each
@@ -54,7 +55,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 GIB = 1 << 30
 LLAMA = ROOT / ".llama-cpp"
-STEP_ARMS, SAMPLER_ARMS = ("ours", "textbook", "trl", "sage"), ("sampler", "generate", "vllm", "llama")
+STEP_ARMS, SAMPLER_ARMS = ("ours", "reuse", "textbook", "trl", "sage"), ("sampler", "generate", "vllm", "llama")
 MADE_BY = {
     "trl": "make .venv-trl/.installed-dev",
     "vllm": "make .venv-vllm/.installed",
@@ -73,7 +74,7 @@ class Options:
 
     workloads: tuple[str, ...] = (*WORKLOADS, *SAMPLING)
     """w1: 8 prompts x 8 completions x 48 tokens; w2: 32 x 8 x 8; w3: 4 x 8, up to 512 tokens; b64, b256: sampling alone."""
-    arms: tuple[str, ...] = (*STEP_ARMS[:3], *SAMPLER_ARMS)
+    arms: tuple[str, ...] = (*STEP_ARMS[:-1], *SAMPLER_ARMS)
     """"sage" is SageTrainer with the branch guide, on TRL."""
     repeats: int | None = None
     """Counted turns of each arm; default: two for w1, one else."""
@@ -178,10 +179,7 @@ class Worker:
 
 def environment() -> dict[str, str]:
     """This process's; nothing is looked up on a network."""
-    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def cpu_seconds(pid: int) -> float:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import torch
@@ -116,6 +116,8 @@ PARTS = (
 class Ours:
     """`train_step` of a loop that `build` made from a recipe's config."""
 
+    engine: ClassVar[dict[str, Any]] = {"dtype": "bfloat16"}
+
     def __init__(self, spec: Spec, clock: Clock) -> None:
         from sage_rlvr.config import TrainConfig, decode
         from sage_rlvr.training import rollouts
@@ -125,7 +127,7 @@ class Ours:
         rollout = {"prompts_per_step": len(prompts), "group_size": spec["group"], "max_new_tokens": spec["new"]}
         tree = {"steps": 10**6, "model": spec["folder"], "method": {"name": "grpo", "beta": BETA}, "rollout": rollout}
         tree |= {"optimizer": {"lr": LR, "max_grad_norm": MAX_NORM}}
-        tree |= {"engine": {"dtype": "bfloat16", "threads": spec["threads"], "device": spec["device"]}}
+        tree |= {"engine": self.engine | {"threads": spec["threads"], "device": spec["device"]}}
         task = Numbers(tuple(Row(str(n), as_text(ids)) for n, ids in enumerate(prompts)))
         loop = build(replace(decode(TrainConfig, tree), task=task))
         assert [list(loop.ask(row).ids) for row in task.rows] == prompts
@@ -142,6 +144,12 @@ class Ours:
         metrics = self.train_step(self.loop, self.steps)
         self.steps += 1
         return int(metrics["rollout/tokens"])
+
+
+class Reuse(Ours):
+    """The same without a forward pass of the policy: the update reads the sampler's activations."""
+
+    engine: ClassVar[dict[str, Any]] = {"dtype": "bfloat16", "reuse_sampling": True}
 
 
 def timed(stack: ExitStack, clock: Clock, label: str, module: str, name: str) -> None:
@@ -445,6 +453,7 @@ class Vllm:
 
 ARMS: dict[str, Any] = {
     "ours": Ours,
+    "reuse": Reuse,
     "textbook": Textbook,
     "trl": Trl,
     "sage": Sage,

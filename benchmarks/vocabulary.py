@@ -36,11 +36,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import sage_rlvr
+
 HIDDEN, MIB = 48, 1 << 20
 BUDGET = 1 << 22
 """Logits that the head may hold at a time: 16 MiB of float32."""
 WORK = Workload("words", 4, 8, 16, least=12, most=16, shared=6)
-PACKAGE = str(Path(__file__).parents[1] / "src" / "sage_rlvr")
+PACKAGE = str(Path(sage_rlvr.__file__).parent)
 
 
 class Wide(TorchDispatchMode):
@@ -54,7 +56,9 @@ class Wide(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor):
+            if (
+                isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided
+            ):  # not weights that oneDNN has laid out
                 self.see(tensor)
         return out
 
