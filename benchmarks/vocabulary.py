@@ -4,8 +4,8 @@
     python benchmarks/vocabulary.py --paths grpo forward_kl --words 256 150016
 
 Each path runs once on a small Llama (hidden 48, 2 layers) for each number of words, in a process of its own: 4 prompts x 8
-completions x 16 tokens, 512 counted tokens. At 150,016 words one float32 tensor of all their logits has 293 MiB, where the
-head's budget of logits that are alive at a time has 16. Printed: the peak of the process over what it held before (gradients
+completions x 16 tokens, 512 counted tokens. At 150,016 words one float32 tensor of all their logits has 293 MiB; the budget of
+the head, logits that are alive at a time, is set to 16. Printed: the peak of the process over what it held before (gradients
 and moments of the head grow too: "weights" is the size of one copy), the most bytes of vocabulary-wide tensors that were
 alive at once, the most rows that one of them had, and the lines of this package that made those alive at that moment. A path
 KEEPS the vocabulary where one such tensor has more than twice the rows of a draw (32), or of the head's budget if that is more.
@@ -37,10 +37,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import sage_rlvr
+from sage_rlvr.models import head
 
 HIDDEN, MIB = 48, 1 << 20
 BUDGET = 1 << 22
-"""Logits that the head may hold at a time: 16 MiB of float32."""
+"""Logits that the head may hold at a time in this benchmark, 16 MiB of float32: little, so that a small batch is a large one."""
 WORK = Workload("words", 4, 8, 16, least=12, most=16, shared=6)
 PACKAGE = str(Path(sage_rlvr.__file__).parent)
 
@@ -222,6 +223,9 @@ def measured(path: str, words: int) -> dict[str, Any]:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     warnings.simplefilter("ignore")  # of completions that never end
+    for name in ("BUDGET", "KEPT"):
+        if hasattr(head, name):
+            setattr(head, name, BUDGET)
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), Shape(HIDDEN, 96, 2, 3, 3, words, 16))
         step = PATHS[path](Path(folder), words)
