@@ -131,7 +131,7 @@ class Numbers:
     def prompt(self, problem: Any) -> Any:
         return problem
 
-    def verify(self, problem: Any, completion: Any) -> Verdict:
+    def judge(self, problem: Any, completion: Any) -> Verdict:
         return Verdict("right" if reward_of(completion) else "wrong", "parity")
 
 

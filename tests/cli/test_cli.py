@@ -122,7 +122,7 @@ def test_doctor(warm_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert call("doctor") == 0
     out, _ = said(capsys)
     assert torch.__version__ in out and "log-probs agree" in out and "the CPU path works" in out
-    assert "log-probs (float32, of bfloat16 weights) differ from float32's by" in out
+    assert "log-probs in bfloat16 differ from float32's by" in out
     assert call("doctor", "grpo", "--model", warm_policy, "--gpus", "1", "8") == 0
     assert f"model {warm_policy}" in (counted := said(capsys)[0]) and "generated tokens at most" in counted
     assert "each number must be at least 1" in refused(capsys, "doctor", "--model", warm_policy, "--gpus", "0")

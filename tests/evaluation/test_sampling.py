@@ -133,7 +133,7 @@ def test_problems_are_drawn_together_where_keys_values_and_logits_have_room(
     shaped.get_text_config = lambda: shaped
     run = dataclasses.replace(sample_run("warm", "embedded", 128), samples=64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sage_rlvr.evaluation.sampled_run.supports_shared_prefix", lambda model: True)
+        patch.setattr("sage_rlvr.evaluation.sampled_run.supports", lambda model: True)
         assert run._together(run.decoding(task), SimpleNamespace(config=shaped)) == wanted  # type: ignore[arg-type]
 
 

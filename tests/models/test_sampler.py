@@ -19,7 +19,6 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.models import sampler
 from sage_rlvr.models.sampler import draw, pad_right
 from sage_rlvr.models.scoring import score
-from sage_rlvr.models.shared_prefix import supports_shared_prefix
 
 # ---- the recorded numbers
 
@@ -28,7 +27,6 @@ from sage_rlvr.models.shared_prefix import supports_shared_prefix
 @pytest.mark.parametrize("make", MODELS)
 def test_log_probs_and_entropies_are_the_scorers(make: Callable[[], PreTrainedModel], temperature: float) -> None:
     model = build(make)
-    assert supports_shared_prefix(model)
     rollout = run(model, temperature=temperature, group_size=24)
     assert 0 < rollout.finished.sum() < len(rollout.finished)  # both kinds of rows are there
     scores = score(
@@ -114,6 +112,43 @@ def test_draw_inverts_the_distribution_function() -> None:
     assert torch.allclose(logps.exp(), torch.tensor([0.2, 0.2, 0.5, 0.5, 0.3]))
     entropy = -(0.2 * torch.tensor(0.2).log() + 0.5 * torch.tensor(0.5).log() + 0.3 * torch.tensor(0.3).log())
     assert torch.allclose(entropies, entropy.expand(5))
+
+
+@pytest.mark.parametrize("size", [5000, 5 * 128 * 8])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_draw_in_two_levels_is_the_draw_in_one(size: int, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same tokens, but where a number falls within the rounding of a border; also with a block that is not full."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(400, size, generator=generator)
+    uniforms = torch.rand(400, generator=generator, dtype=torch.float64)
+    found = draw(logits, uniforms, temperature)
+    monkeypatch.setattr(sampler, "ONE_LEVEL", size)
+    wanted = draw(logits, uniforms, temperature)
+    assert (found[0] == wanted[0]).float().mean() > 0.995
+    same = found[0] == wanted[0]
+    assert torch.allclose(found[1][same], wanted[1][same], atol=1e-5) and torch.allclose(found[2], wanted[2], atol=1e-4)
+
+
+def test_frequencies_of_a_draw_in_two_levels() -> None:
+    logits = torch.full((1, 4200), -8.0)
+    likely = torch.tensor([0, 3, 127, 128, 129, 2000, 4095, 4096, 4199])
+    logits[0, likely] = torch.tensor([1.0, 0.5, 0.0, 0.2, -1.0, 1.5, 0.7, -0.5, 0.9])
+    uniforms = Key(5).uniform64(0, "sample", torch.arange(20_000), torch.arange(1))[:, 0]
+    tokens, _, _ = draw(logits.expand(20_000, -1), uniforms, 1.0, False)
+    probs = torch.softmax(logits[0].double(), 0)
+    seen = torch.bincount(tokens, minlength=4200)[likely]
+    cells = [*zip(seen.tolist(), (20_000 * probs[likely]).tolist(), strict=True)]
+    cells.append((20_000 - int(seen.sum()), 20_000 * float(1 - probs[likely].sum())))
+    statistic = sum((seen - wanted) ** 2 / wanted for seen, wanted in cells)
+    assert chi2.sf(statistic, len(cells) - 1) > 0.01
+
+
+def test_a_draw_in_two_levels_never_takes_a_token_of_probability_zero() -> None:
+    logits = torch.full((4, 5000), float("-inf"))
+    logits[:, [129, 4998]] = 0.0
+    tokens, logps, entropies = draw(logits, torch.tensor([2.0**-24, 0.49, 0.51, 1 - 2.0**-24]), 1.0)
+    assert tokens.tolist() == [129, 129, 4998, 4998]
+    assert torch.isfinite(logps).all() and torch.allclose(entropies, torch.tensor(2.0).log())
 
 
 def test_draw_never_takes_a_token_of_probability_zero() -> None:

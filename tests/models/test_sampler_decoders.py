@@ -1,4 +1,4 @@
-"""The sampler's decoders: work that is not done, prompts run once, and the plain and the bare one alike."""
+"""The sampler's decoders: work that is not done, prompts run once, and all of them alike."""
 
 from __future__ import annotations
 
@@ -6,28 +6,49 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from transformers import (
-    PreTrainedModel,
-)
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from models.sampler_common import MODELS, PAD, PROMPTS, build, gpt2, gqa, llama, owners, qwen2, run, same, sliding
+from models.sampler_common import (
+    COMMON,
+    PAD,
+    PROMPTS,
+    WIDTHS,
+    build,
+    gpt2,
+    gqa,
+    llama,
+    owners,
+    qwen2,
+    run,
+    same,
+    sliding,
+)
 from sage_rlvr.errors import DataError
 from sage_rlvr.models import sampler
+from sage_rlvr.models.head import chosen_logps
 from sage_rlvr.models.llama import decoder as llama_step
+from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
+from sage_rlvr.models.llama.forward import recorded_states
+from sage_rlvr.models.llama.layout import Layout
+from sage_rlvr.models.llama.net import Net, supports
 from sage_rlvr.models.sampler import draw, packed, prefill
 from sage_rlvr.models.scoring import score
-from sage_rlvr.models.shared_prefix import supports_shared_prefix
+
+
+def qwen3() -> PreTrainedModel:
+    widths = {"num_key_value_heads": 2, "head_dim": 12}
+    return Qwen3ForCausalLM(Qwen3Config(**(COMMON | WIDTHS | widths)))
 
 
 def leaning() -> PreTrainedModel:
-    """As `biased`, but for the MLP, so that the bare decoder takes it."""
+    """As `biased`, but for the MLP, so that the engine takes it."""
     return llama(attention_bias=True, tie_word_embeddings=True, head_dim=6)
 
 
 # ---- work that is not done
 
 
-@pytest.mark.parametrize("make", [llama, gpt2, sliding])
+@pytest.mark.parametrize("make", [gpt2, sliding])
 def test_the_prefill_computes_the_logits_that_are_drawn_from(make: Callable[[], PreTrainedModel]) -> None:
     model, made = build(make), []
     model.get_output_embeddings().register_forward_hook(lambda module, args, out: made.append(out.shape[1]))
@@ -35,18 +56,19 @@ def test_the_prefill_computes_the_logits_that_are_drawn_from(make: Callable[[], 
     assert made == [1]
 
 
-def test_the_bare_step_is_for_small_float32_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_folded_for_small_float32_models(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(llama)
-    assert llama_step.supports(model)
-    monkeypatch.setattr(llama_step, "LARGEST", sum(p.numel() for p in model.parameters()))
-    assert not llama_step.supports(model)
+    assert isinstance(weights_of(model), Folded)
+    assert isinstance(weights_of(build(qwen3)), Plain)  # what is normed behind the projection cannot be folded into it
+    monkeypatch.setattr(llama_step, "FOLDED", sum(p.numel() for p in model.parameters()))
+    assert isinstance(weights_of(model), Plain)
     monkeypatch.undo()
-    assert not llama_step.supports(model.bfloat16())  # folded norms would be rounded anew
+    assert isinstance(weights_of(model.bfloat16()), Plain)  # folded norms would be rounded anew
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [llama, gqa, leaning, qwen2])
-def test_long_completions_of_the_bare_decoder(
+@pytest.mark.parametrize("make", [llama, gqa, leaning, qwen2, qwen3])
+def test_long_completions_of_the_decoder(
     make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Room that grows, prompts of unequal length, rows that end from the first token on, memory that held NaN before."""
@@ -54,8 +76,8 @@ def test_long_completions_of_the_bare_decoder(
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(0.3)  # no token is certain, the end neither
     rooms: list[int] = []
-    lay_out = llama_step.LlamaDecoder._lay_out
-    monkeypatch.setattr(llama_step.LlamaDecoder, "_lay_out", lambda self: rooms.append(self.room) or lay_out(self))
+    lay_out = Decoder._lay_out
+    monkeypatch.setattr(Decoder, "_lay_out", lambda self: rooms.append(self.room) or lay_out(self))
     torch.use_deterministic_algorithms(True)  # fills what `empty` gives with NaN
     try:
         rollout = run(model, group_size=12, max_new_tokens=41)
@@ -64,7 +86,7 @@ def test_long_completions_of_the_bare_decoder(
         torch.use_deterministic_algorithms(False)
     assert len(rooms) > 20 and {0, 16, 24, 32} <= set(rooms) and len(set(rollout.lengths.tolist())) > 9
     same(rollout, alone, slice(24, 36), tolerance=2e-5)
-    monkeypatch.setattr(sampler, "supports_shared_prefix", lambda model: False)
+    monkeypatch.setattr(sampler, "supports", lambda model: False)
     same(rollout, run(model, group_size=12, max_new_tokens=41), tolerance=2e-5)
 
 
@@ -76,8 +98,7 @@ def test_room_grows_by_an_eighth_or_more() -> None:
     model, rooms = build(llama), []
     with torch.no_grad():
         ready = prefill(model, [[2, 3]])
-        layers = [(layer.keys, layer.values) for layer in ready.cache.layers]
-        decoder = llama_step.LlamaDecoder(ready.weights, layers, ready.lengths, 1, 130)  # type: ignore[arg-type]
+        decoder = Decoder(ready.weights, ready.keys_values, ready.layout, ready.lengths, 1, 130)
         for _ in range(130):
             decoder.advance(torch.tensor([4]))
             rooms.append(decoder.room)
@@ -106,41 +127,66 @@ def test_prompts_run_once_and_ended_rows_leave_the_batch(
     make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = build(make)
-    prompts: list[tuple[int, ...]] = []
-    model.register_forward_pre_hook(
-        lambda module, args, kwargs: prompts.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
+    widths: list[int] = []
+    model.register_forward_pre_hook(lambda module, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True)
     drawn: list[int] = []
     monkeypatch.setattr(sampler, "draw", lambda logits, *rest: drawn.append(len(logits)) or draw(logits, *rest))
-    asked = PROMPTS if supports_shared_prefix(model) else [p[:2] * 2 for p in PROMPTS]  # the plain decoder: one length
+    asked = PROMPTS if supports(model) else [p[:2] * 2 for p in PROMPTS]  # the stock path: one length
     rollout = run(model, asked, group_size=8)
-    assert prompts[0] == (3, max(map(len, asked))) and all(width == 1 for _, width in prompts[1:])
+    assert widths[1:] == [1] * len(widths[1:]) and widths[:1] == ([] if supports(model) else [4])
     assert drawn == [int((rollout.lengths > t).sum()) for t in range(int(rollout.lengths.max()))]
-    assert drawn[0] == 24 and drawn[-1] < 24
+    assert drawn[0] == 24 and (drawn[-1] < 24) is bool((rollout.lengths < rollout.lengths.max()).any())
 
 
-# ---- the plain decoder
+# ---- activations that the update reads
 
 
-def test_who_takes_the_plain_decoder() -> None:
-    assert not supports_shared_prefix(build(sliding))
-    assert supports_shared_prefix(build(lambda: qwen2(sliding_window=4)))  # named, but switched off
-    assert not supports_shared_prefix(
-        build(lambda: qwen2(sliding_window=4, use_sliding_window=True, max_window_layers=0))
-    )
-    closed = build(llama)
-    closed._supports_attention_backend = False
-    assert not supports_shared_prefix(closed)
+@pytest.mark.parametrize("asked", [PROMPTS, [PROMPTS[0], PROMPTS[1], PROMPTS[0], PROMPTS[0][:3]]])
+@pytest.mark.parametrize("make", [llama, gqa, leaning, qwen2, qwen3])
+def test_the_trace_of_a_rollout_has_the_gradient_of_a_forward(
+    make: Callable[[], PreTrainedModel], asked: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where two prompts are one text, and where the logits are too many to keep."""
+    model = build(make)
+    for kept in (1 << 20, 10):
+        monkeypatch.setattr(sampler, "KEPT", kept)
+        rollout = run(model, asked, temperature=0.7, trace=True)
+        plain, rows = run(model, asked, temperature=0.7), owners(asked, 6)
+        assert rollout.trace is not None and torch.equal(plain.tokens, rollout.tokens) and plain.trace is None
+        weights = torch.randn(rollout.tokens.shape, generator=torch.Generator().manual_seed(0))
+        (score(model, asked, rollout.tokens, rollout.mask, rows, temperature=0.7).logps * weights).sum().backward()
+        wanted = {name: p.grad.clone() for name, p in model.named_parameters()}
+        model.zero_grad()
+        net, layout = Net(model), Layout.of(asked, rollout.tokens, rollout.mask, rows, distinct=False)
+        states, targets = recorded_states(net, layout, rollout.trace.record), rollout.tokens[rollout.mask]
+        more = {"rows": layout.of_token, "logits": rollout.trace.logits}
+        logps, entropies = chosen_logps(states, net.head.weight, targets, 0.7, True, **more)
+        assert torch.allclose(logps, rollout.logps[rollout.mask], atol=1e-5)
+        assert torch.allclose(entropies, rollout.entropies[rollout.mask], atol=1e-5)
+        (logps * weights[rollout.mask]).sum().backward()
+        for name, parameter in model.named_parameters():
+            cosine = torch.cosine_similarity(parameter.grad.flatten().double(), wanted[name].flatten().double(), dim=0)
+            assert cosine > 1 - 1e-6 and abs(parameter.grad.norm() / wanted[name].norm() - 1) < 1e-4
+        model.zero_grad()
 
 
-@pytest.mark.parametrize("make", MODELS)
-def test_both_decoders_give_the_same_tokens(
+def test_a_model_of_the_stock_path_leaves_no_trace() -> None:
+    assert run(build(gpt2), trace=True).trace is None
+
+
+# ---- the stock path
+
+
+@pytest.mark.parametrize("make", [llama, gqa, leaning, qwen2, qwen3])
+def test_all_decoders_give_the_same_tokens(
     make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = build(make)
-    fast = run(model)
-    monkeypatch.setattr(sampler, "supports_shared_prefix", lambda model: False)
-    same(fast, run(model), tolerance=2e-5)
+    folded = run(model)
+    monkeypatch.setattr(llama_step, "FOLDED", 0)
+    same(folded, run(model), tolerance=2e-5)
+    monkeypatch.setattr(sampler, "supports", lambda model: False)
+    same(folded, run(model), tolerance=2e-5)
 
 
 def test_a_sliding_window_is_sampled_as_its_forward_pass_says() -> None:
@@ -170,12 +216,11 @@ def test_a_sliding_window_with_prompts_of_unequal_length() -> None:
 
 def test_the_model_is_left_as_it_was() -> None:
     model = build(llama).train()
-    implementation = model.config._attn_implementation
     run(model)
-    assert model.training and model.config._attn_implementation == implementation
+    assert model.training
     with pytest.raises(DataError):
         run(model, [[2], []])
-    assert model.training and model.config._attn_implementation == implementation
+    assert model.training
 
 
 def test_dropout_is_off_while_sampling() -> None:

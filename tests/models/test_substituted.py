@@ -112,10 +112,10 @@ def test_each_row_is_one_plain_forward(baseline: Any, given: float, at_once: int
             assert not found.mask[i].any()
             continue
         wanted = by_hand(policy, PROMPTS[one.prompt] + whole.lead, whole.scored, 0.7)
-        torch.testing.assert_close(found.logps[i][found.mask[i]], wanted, rtol=0, atol=2e-6)
+        torch.testing.assert_close(found.logps[i][found.mask[i]], wanted, rtol=0, atol=5e-6)
         if found.before is not None:
             bare = by_hand(initial if baseline == "initial" else policy, PROMPTS[one.prompt], whole.scored, 0.7)
-            torch.testing.assert_close(found.before[i][found.mask[i]], bare, rtol=0, atol=2e-6)
+            torch.testing.assert_close(found.before[i][found.mask[i]], bare, rtol=0, atol=5e-6)
 
 
 def test_the_first_weights_are_asked_for_by_name() -> None:

@@ -140,7 +140,7 @@ def test_the_dose_is_of_a_guide_that_acts():
 
 
 def test_a_wide_gap_of_the_sampler_is_told():
-    assert "0.57 nats (sampler/logp_gap_max)" in opening.gap({"sampler/logp_gap_max": 0.57})
+    assert "by 0.57 at most (sampler/logp_gap_max)" in opening.gap({"sampler/logp_gap_max": 0.57})
     assert not opening.gap({"sampler/logp_gap_max": 1e-4})
 
 

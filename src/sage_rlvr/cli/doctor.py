@@ -98,7 +98,7 @@ def _bfloat16_facts(model: Any, prompts: Any, rollout: Any, wanted: Any) -> str:
     with torch.no_grad():
         found = score(half, prompts, rollout.tokens, rollout.mask, torch.zeros(len(rollout.tokens), dtype=torch.long)).logps
     gap = (found - wanted)[rollout.mask].square().mean().sqrt()
-    return f"log-probs (float32, of bfloat16 weights) differ from float32's by {float(gap):.0e} nats, root mean square"
+    return f"log-probs in bfloat16 differ from float32's by {float(gap):.0e} nats, root mean square"
 
 
 def _policy_facts(facts: dict[str, str]) -> bool:

@@ -251,9 +251,12 @@ class EngineConfig:
     passed on untouched. lora: adapters; null is full fine-tuning.
     device: of the loop: cpu (null means that too), cuda, mps, or auto, the first of cuda, mps and cpu that is there. A run is
     bitwise reproducible on a CPU. TRL and verl take what they find.
+    reuse_sampling: of the loop: the update reads the activations that the sampler computed, where the method and the model allow
+    that, in place of a forward of the policy. The log-probs are then the sampler's own, so the ratio is exactly 1; in bfloat16 the
+    reference's differ from them by rounding. The run names its choice at the start.
     """
 
-    added: ClassVar[tuple[str, ...]] = ("device",)  # see schema.dump
+    added: ClassVar[tuple[str, ...]] = ("device", "reuse_sampling")  # see schema.dump
 
     name: Literal["loop", "trl", "verl"] = "loop"
     threads: int | None = 1
@@ -261,6 +264,7 @@ class EngineConfig:
     args: dict[str, Any] = field(default_factory=dict)
     lora: LoraConfig | None = None
     device: Literal["cpu", "cuda", "mps", "auto"] | None = None
+    reuse_sampling: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -272,6 +276,8 @@ class EngineConfig:
         alone = "only for the engines trl and verl: set engine.name trl, or omit this key"
         require(self.name != "loop" or not self.args, "args", self.args, alone)
         require(self.name != "loop" or self.lora is None, "lora", self.lora, alone)
+        other = "only for the loop, whose sampler and update are one engine: omit this key"
+        require(self.name == "loop" or not self.reuse_sampling, "reuse_sampling", self.reuse_sampling, other)
         require(
             self.name == "loop" or self.device is None,
             "device",

@@ -17,6 +17,7 @@ from sage_rlvr.core.divergences import divergence
 from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
+from sage_rlvr.core.laws import per_token
 from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_kl import kl_share, reward_penalty
@@ -441,8 +442,12 @@ def _exact_term(anchor: Anchor, batch: Batch, log_q: PerToken | None, mask: Bool
             "objective: estimator='exact' needs Batch.log_probs and Batch.ref_log_probs, (B, T, V) log-probs of every "
             "next token; compute them if method.needs has 'distributions', or use a sampled estimator (k3, k3_is)."
         )
-    shift = 0.0 if log_q is None else log_q[mask][:, None]
-    anchored = batch.ref_log_probs.detach()[mask].float() + shift
-    assert anchor.divergence is not None, "Anchor refuses estimator='exact' without a divergence"
-    found = divergence(anchor.divergence, batch.log_probs[mask], anchored, anchor.alpha)
+    shift = torch.zeros(int(mask.sum()), device=mask.device) if log_q is None else log_q[mask]
+    kind = anchor.divergence
+    assert kind is not None, "Anchor refuses estimator='exact' without a divergence"
+
+    def term(part: slice, log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+        return divergence(kind, log_probs, ref_log_probs.float() + shift[part, None], anchor.alpha)
+
+    found = per_token(term, mask, batch.log_probs, batch.ref_log_probs.detach())
     return torch.zeros_like(batch.logps, dtype=torch.float32).masked_scatter(mask, found)

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from sage_rlvr.core.laws import Laws
 from sage_rlvr.errors import ConfigError, DataError, choose_from
 
 
@@ -149,7 +150,8 @@ class Batch:
                 "entropy_gradient"
     max_tokens  the longest completion that sampling allowed, for the fixed-budget reduction
     q_clamped   (B, T) bool from `q_clamped`, only for the metrics: where a factor of q stands at the edge of its band
-    log_probs, ref_log_probs  (B, T, V) of every next token, the first in the graph; only estimator "exact" reads them
+    log_probs, ref_log_probs  (B, T, V) of every next token, or `Laws` of a large vocabulary, the first in the graph; only estimator
+                "exact" reads them
     group_size  completions of a prompt where the batch holds whole groups in order; None elsewhere
     term_weights  (B, T) from `credit`, of the loss term; None without one
     weights     (B,) factor on a row's share of the loss; None = 1. Rows that stand for completions listed with their
@@ -165,8 +167,8 @@ class Batch:
     entropies: Float[Tensor, "B T"] | None = None
     max_tokens: int | None = None
     q_clamped: Bool[Tensor, "B T"] | None = None
-    log_probs: Float[Tensor, "B T V"] | None = None
-    ref_log_probs: Float[Tensor, "B T V"] | None = None
+    log_probs: Float[Tensor, "B T V"] | Laws | None = None
+    ref_log_probs: Float[Tensor, "B T V"] | Laws | None = None
     weights: Float[Tensor, " B"] | None = None
     group_size: int | None = None
     term_weights: Float[Tensor, "B T"] | None = None

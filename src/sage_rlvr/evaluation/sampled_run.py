@@ -31,9 +31,9 @@ from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.folders import EMBEDDED, cached_folder, folder_of
 from sage_rlvr.models.generation import Decoding, Source, rows_of_a_pass
+from sage_rlvr.models.llama.net import supports
 from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, revision_of
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
-from sage_rlvr.models.shared_prefix import supports_shared_prefix
 from sage_rlvr.models.teachers import teacher_named
 from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.progress import reporting
@@ -158,7 +158,7 @@ class SampleRun(SampleSettings):
         """Problems a call: what the store there has; in a new one `TOGETHER` for a model so small that it takes no longer."""
         if is_store(self.store):
             return SampleStore.open(self.store).identity.together
-        if self.engine != "sampler" or model is None or not supports_shared_prefix(model):
+        if self.engine != "sampler" or model is None or not supports(model):
             return 1
         return TOGETHER if TOGETHER * (self._chunk_size(decoding) or CHUNK) <= rows_of_a_pass(model, decoding) else 1
 

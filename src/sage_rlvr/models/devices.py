@@ -4,11 +4,10 @@ Chance does not depend on the device. Uniform numbers, permutations and row ids 
 row, position) and moved, as float64 but on Apple's MPS, which has none. What differs between devices is the rounding of sums:
 a draw that falls within it may be another token.
 
-In bfloat16 two things stay in float32, as both are lost else:
-
-    the head's product   logits around 16 have a spacing of 0.125 in bfloat16, and log-probs inherit it; with the product of
-                         the same bfloat16 weights in float32, sampler and scorer are one law (arXiv 2506.13585, section 3)
-    the trained weights  a change below 1/256 of a weight rounds to nothing: the optimizer keeps copies (`Optimizer`)
+In bfloat16 the trained weights stay in float32: a change below 1/256 of a weight rounds to nothing, so the optimizer keeps copies
+(`Optimizer`). Products, the head's too, are bfloat16 in the engine of Llama-shaped models (`models/llama`); logits between 16 and
+32 are multiples of 1/8 then, which `sampler/logp_gap_mean` measures. On the stock path the head's product is float32, so that the
+sampler and the scorer are one law (arXiv 2506.13585, section 3).
 """
 
 from __future__ import annotations

@@ -1,45 +1,52 @@
-"""Log-probs of chosen tokens and entropies from hidden states, some rows of logits at a time.
+"""Log-probs of chosen tokens and entropies from final hidden states, a bounded number of logits at a time.
 
-Of M tokens and a vocabulary of V the stock way keeps the logits, their log-softmax and its gradient, (M, V) float32 each: at
-3,000 tokens and 32,000 words 384 MB a tensor. Here at most `BUDGET` numbers of one are alive at a time, and backward
-computes them again. Where all of them fit the budget their probabilities are kept instead, and nothing is computed twice.
+Of M rows and a vocabulary of V the stock way keeps the logits, their log-softmax and its gradient, (M, V) float32 each: at 3,000
+rows and 50,000 words 600 MB a tensor. Here logits are in the dtype of the weights, at most `KEPT` numbers of them are alive, and
+what is float32 is smaller still. Where all logits fit, backward turns them into their gradient in place; else it computes
+them again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
-from transformers import PreTrainedModel
+from torch.nn import functional as F
 
 from sage_rlvr.models.devices import FloatHead
-from sage_rlvr.models.llama.decoder import SHAPED
 
-BUDGET = 1 << 22
-"""Logits that are alive at a time: 16 MiB of float32, 131 rows of a vocabulary of 32,000."""
+KEPT = 1 << 28
+"""Logits that are alive at a time: 512 MiB in bfloat16, 5,400 rows of a vocabulary of 49,152."""
+
+NUMBERS = 1 << 20
+"""Of one float32 temporary, 4 MiB: a pass over it stays near the processor."""
 
 LOWEST = torch.finfo(torch.float32).min
 
 
-def plain_head(model: PreTrainedModel) -> bool:
-    """Whether the logits are one product of the last hidden states and nothing else, so that `chosen_logps` gives them."""
-    head: Any = model.get_output_embeddings()
-    return type(model).__name__ in SHAPED and type(head) in (torch.nn.Linear, FloatHead) and head.bias is None
-
-
 def chosen_logps(
-    states: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, entropies: bool = False, gradient: bool = False
+    states: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+    entropies: bool = False,
+    gradient: bool = False,
+    rows: Tensor | None = None,
+    logits: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """states (M, C), weight (V, C), targets (M,) -> log-probs of the targets (M,) float32, in graph, and entropies (M,).
+    """states (M, C), weight (V, C), targets (n,) -> log-probs of the targets (n,) float32, in graph, and entropies (n,).
 
     Both are of softmax(states @ weight.T / temperature); entropies in nats, in the graph with `gradient`, or None if not
-    asked for.
+    asked for. rows (n,): the state behind each target; None: one each. logits (M, V): states @ weight.T where that is known; they
+    are overwritten by backward.
     """
-    logps, found = _Chosen.apply(states, weight, targets, temperature, entropies, entropies and gradient)
-    return logps, found if entropies else None
+    rows = torch.arange(len(targets), device=targets.device) if rows is None else rows
+    logps, found = _Chosen.apply(states, weight, targets, rows, temperature, entropies, entropies and gradient, logits)
+    return logps, found[rows] if entropies else None
 
 
 def entropies_of(laws: Tensor) -> Tensor:
@@ -47,60 +54,105 @@ def entropies_of(laws: Tensor) -> Tensor:
     return -torch.linalg.vecdot(laws.exp(), laws.clamp_min(LOWEST))
 
 
-def factors(model: PreTrainedModel, states: Tensor) -> tuple[Tensor, Tensor]:
-    """States and the head's weight as they are multiplied: in float32 where the model's head does that."""
-    head: Any = model.get_output_embeddings()
-    return (states.float(), head.weight.float()) if type(head) is FloatHead else (states, head.weight)
+def logits_of(head: torch.nn.Module, states: Tensor) -> Tensor:
+    """states (M, C) -> (M, V), in the dtype of the weights."""
+    weight: Any = head.weight
+    return F.linear(states, weight) if type(head) is FloatHead else head(states)
+
+
+def measured(logits: Tensor, temperature: float, entropies: bool) -> tuple[Tensor, Tensor | None]:
+    """(M, V) in any dtype -> log of the sum of exp(logits / temperature) (M,) float32, and entropies (M,) or None."""
+    totals = torch.empty(len(logits), device=logits.device)
+    found = torch.empty_like(totals) if entropies else None
+    for part in pieces(logits):
+        wide = _scaled(logits[part], temperature)
+        total = torch.logsumexp(wide, 1)
+        totals[part] = total
+        if found is not None:
+            laws = wide.sub_(total[:, None]) if wide is not logits else wide - total[:, None]
+            found[part] = entropies_of(laws)
+    return totals, found
+
+
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    """In float32, a tensor of its own."""
+    wide = logits.float()
+    if temperature != 1.0:
+        return wide / temperature
+    return wide.clone() if wide is logits or wide.data_ptr() == logits.data_ptr() else wide
+
+
+def pieces(logits: Tensor) -> Iterator[slice]:
+    """Slices of rows (M, V) that hold about `NUMBERS` numbers each; on a GPU all of them."""
+    rows = max(1, NUMBERS // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+    return (slice(first, first + rows) for first in range(0, len(logits), max(1, rows)))
 
 
 class _Chosen(Function):
-    """`chosen_logps`; its entropies are empty if they are not asked for."""
+    """`chosen_logps`, its entropies of each state; empty if they are not asked for."""
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropies: bool, gradient: bool
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        rows: Tensor,
+        temperature: float,
+        entropies: bool,
+        gradient: bool,
+        known: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        rows = max(1, BUDGET // len(weight))
-        logps = states.new_empty(len(states), dtype=torch.float32)
-        found = torch.empty_like(logps) if entropies else logps.new_empty(0)
-        laws = logps.new_empty(0)
-        for first in range(0, len(states), rows):
-            part = slice(first, first + rows)
-            laws = _laws(states[part], weight, temperature)
-            torch.gather(laws, 1, targets[part, None], out=logps[part, None])
-            if entropies:
-                found[part] = entropies_of(laws)
-        whole = len(states) <= rows and any(ctx.needs_input_grad)
-        kept = (laws if gradient else laws.exp_()) if whole else None
-        ctx.save_for_backward(states, weight, targets, kept, found if gradient else None)
-        ctx.temperature, ctx.rows = temperature, rows
+        most = max(1, KEPT // len(weight)) if known is None else len(states)
+        order = rows.argsort(stable=True)  # the tokens of a part of the states lie together
+        firsts = range(0, len(states), most)
+        bounds = torch.searchsorted(rows[order], torch.tensor([*firsts, len(states)], device=rows.device)).tolist()
+        logps = torch.empty(len(targets), device=states.device)
+        totals = torch.empty(len(states), device=states.device)
+        found = torch.empty_like(totals) if entropies else totals.new_empty(0)
+        logits = None
+        for number, first in enumerate(firsts):
+            part, tokens = slice(first, first + most), order[bounds[number] : bounds[number + 1]]
+            logits = F.linear(states[part], weight) if known is None else known
+            totals[part], own = measured(logits, temperature, entropies)
+            if own is not None:
+                found[part] = own
+            chosen = logits[rows[tokens] - first, targets[tokens]].float() / temperature
+            logps[tokens] = chosen - totals[rows[tokens]]
+        kept = logits if len(firsts) == 1 and any(ctx.needs_input_grad) else None
+        ctx.save_for_backward(states, weight, targets, rows, order, totals, kept, found if gradient else None)
+        ctx.temperature, ctx.most, ctx.bounds = temperature, most, bounds
         if not gradient:
             ctx.mark_non_differentiable(found)
         return logps, found
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor, by_entropy: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor, by_entropy: Tensor) -> tuple[Tensor | None, ...]:
         """d logp_a / d logit_j = [j = a] - p_j,   d H / d logit_j = -p_j (log p_j + H), each over the temperature."""
-        states, weight, targets, kept, entropies = ctx.saved_tensors
-        by_states, by_weight = torch.empty_like(states), torch.zeros_like(weight, dtype=torch.float32)
-        for first in range(0, len(states), ctx.rows):
-            part = slice(first, first + ctx.rows)
-            found = _laws(states[part], weight, ctx.temperature) if kept is None else kept
-            slope = grad[part, None] / ctx.temperature
-            if entropies is None:
-                pull = (found.exp_() if kept is None else found) * -slope
-            else:
-                lift = by_entropy[part, None] / ctx.temperature
-                probs = found.exp()
-                pull = -(slope + lift * entropies[part, None]) * probs - lift * (probs * found.clamp_min(LOWEST))
-            by_logits = pull.scatter_add_(1, targets[part, None], slope).to(weight.dtype)
-            torch.mm(by_logits, weight, out=by_states[part])
-            by_weight += by_logits.t() @ states[part]
-        return by_states, by_weight.to(weight.dtype), None, None, None, None
-
-
-def _laws(states: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """(m, V) float32 log-probs."""
-    logits = (states @ weight.t()).float()
-    return torch.log_softmax(logits if temperature == 1.0 else logits.div_(temperature), -1)
+        states, weight, targets, rows, order, totals, kept, entropies = ctx.saved_tensors
+        slopes = grad / ctx.temperature
+        slope_of_row = torch.zeros_like(totals).index_add_(0, rows, slopes)
+        lift = None if entropies is None else by_entropy / ctx.temperature
+        by_states, by_weight = torch.empty_like(states), None
+        for number, first in enumerate(range(0, len(states), ctx.most)):
+            part, tokens = slice(first, first + ctx.most), order[ctx.bounds[number] : ctx.bounds[number + 1]]
+            logits = F.linear(states[part], weight) if kept is None else kept
+            for piece in pieces(logits):  # from here on `logits` holds the gradient by itself
+                here = slice(first + piece.start, first + piece.start + len(logits[piece]))
+                laws = _scaled(logits[piece], ctx.temperature).sub_(totals[here, None])
+                if lift is None:
+                    logits[piece] = laws.exp_().mul_(-slope_of_row[here, None])
+                else:
+                    probs, own = laws.exp(), lift[here, None]
+                    scale = slope_of_row[here, None] + own * entropies[here, None]
+                    logits[piece] = -(scale + own * laws.clamp_min_(LOWEST)) * probs
+            logits.index_put_((rows[tokens] - first, targets[tokens]), slopes[tokens].to(logits.dtype), accumulate=True)
+            torch.mm(logits, weight, out=by_states[part])
+            own_weight = logits.t() @ states[part]
+            if by_weight is None:
+                by_weight = own_weight
+            else:  # of several parts, in float32
+                by_weight = by_weight.float().add_(own_weight)
+        assert by_weight is not None
+        return by_states, by_weight.to(weight.dtype), None, None, None, None, None, None

@@ -30,6 +30,7 @@ from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.models.devices import device_of
 from sage_rlvr.models.folders import ADAPTER, EMBEDDED, adapter_base, folder_of
+from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.sampler import Rollout
 from sage_rlvr.models.weights import check_adapter, check_files, loading
 from sage_rlvr.models.weights import whole as load_whole
@@ -285,7 +286,7 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
     if whole:
         check_files(where)
     policy = load_whole(AutoModelForCausalLM.from_pretrained, _source(model), dtype=getattr(torch, dtype))
-    return policy, Tokens.of(_tokenizer(_source(model)), policy)
+    return adjacent(policy), Tokens.of(_tokenizer(_source(model)), policy)
 
 
 def _tokenizer(source: str) -> PreTrainedTokenizerBase:
@@ -330,7 +331,7 @@ def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel,
     check_adapter(folder, adapted)
     merged: Any = adapted.merge_and_unload()
     own = (folder / "tokenizer_config.json").is_file()
-    return merged, Tokens.of(_tokenizer(str(folder)) if own else tokens.tokenizer, merged)
+    return adjacent(merged), Tokens.of(_tokenizer(str(folder)) if own else tokens.tokenizer, merged)
 
 
 def _meant(model: str, where: Path) -> str:

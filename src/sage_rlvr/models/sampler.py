@@ -1,15 +1,15 @@
 """Sampling groups of completions from any causal LM of transformers: each prompt is prefilled once for its whole group.
 
-Three savings against `generate` on repeated prompts, none of which changes the distribution:
+A Llama-shaped model goes through the engine (`models/llama`). Its savings against `generate` on repeated prompts, none of which
+changes the distribution:
 
-1. The prompt runs once, not once per completion, and its keys and values are *kept* once (`shared_prefix.py`).
+1. What prompts begin with alike runs once, and a prompt's keys and values are kept once for its group.
 2. The completion's keys and values live in buffers allocated once, not in a tensor concatenated every step.
 3. Rows that have ended leave the batch.
+4. A draw from a large vocabulary looks at blocks of words first, then into one (`draw`).
 
-A small Llama-shaped model decodes without its module machinery besides (`llama/decoder.py`).
-
-A model whose attention cannot be replaced (a sliding window, say) repeats the prompt's cache instead, and draws prompts
-of one length at a time: padding would take the place of real tokens in its cache.
+Any other model takes the stock path, its own forward: it repeats the prompt's cache, and draws prompts of one length at a time,
+as padding would take the place of real tokens in a cache with a window.
 
 Chance is an argument: row `r` at position `t` uses the uniform number `key.uniform64(step, "sample", r, t)`, so a row's
 completion depends neither on its neighbors nor on the number of rows in a call (up to float rounding).
@@ -34,11 +34,17 @@ from transformers.cache_utils import DynamicCache
 
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.llama.decoder import LlamaDecoder, LlamaWeights, supports
-from sage_rlvr.models.shared_prefix import SHARED_PREFIX, SharedPrefix, attention, supports_shared_prefix
+from sage_rlvr.models.head import KEPT, logits_of, pieces
+from sage_rlvr.models.llama.attention import attend, grids
+from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
+from sage_rlvr.models.llama.forward import Record, Trace, run
+from sage_rlvr.models.llama.layout import Layout
+from sage_rlvr.models.llama.net import Net, supports
+from sage_rlvr.models.llama.pieces import unit
 
 Cut = Callable[[Tensor], Tensor]
 LOWEST = torch.finfo(torch.float32).min
+ONE_LEVEL, BLOCK = 4096, 128  # words up to which a draw sums them all; words of a block beyond
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class Rollout:
     the tokens under the temperature-scaled sampler; entropies (B, T) float32, nats, of the same distribution, None if they
     were not asked for; finished (B,) bool, False where the row ran into `max_new_tokens`.
     own (B, T) bool: of episodes, which tokens the policy drew, the others being an environment's; None = all that exist.
+    trace: what the engine computed on its way, for an update without a forward of its own; None if it was not asked for.
     """
 
     tokens: Tensor
@@ -57,6 +64,7 @@ class Rollout:
     entropies: Tensor | None
     finished: Tensor
     own: Tensor | None = None
+    trace: Trace | None = None
 
     @property
     def lengths(self) -> Tensor:
@@ -94,6 +102,7 @@ def sample(
     cut: Cut | None = None,
     ready: Prefill | None = None,
     limits: Tensor | None = None,
+    trace: bool = False,
 ) -> Rollout:
     """Draw `group_size` completions of each prompt, nothing truncated unless `cut` is given.
 
@@ -102,14 +111,15 @@ def sample(
     logits. `entropies` = False saves their computation. `cut` truncates the scaled distribution (top-k, top-p, min-p: see
     `models/generation.py`); log-probs and entropies are then those of what is left. `ready`: `prefill(model, prompts)`, to
     draw more than once from one run of the prompts. limits (P * group_size,): tokens of each row at most, at least 1 and at most
-    `max_new_tokens`; None = all alike. Raises `DataError` on an empty prompt, or without an end token.
+    `max_new_tokens`; None = all alike. trace: keep `Rollout.trace`, of a model that the engine takes. `DataError` on an empty
+    prompt, or without an end token.
     """
     ends = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
     _check(prompts, ends, group_size, max_new_tokens, temperature)
     device = next(model.parameters()).device
     rows = len(prompts) * group_size
     row_ids = torch.arange(rows) if row_ids is None else row_ids.cpu()
-    if len({len(p) for p in prompts}) > 1 and not supports_shared_prefix(model):
+    if len({len(p) for p in prompts}) > 1 and not supports(model):
         alike = partial(
             sample,
             model,
@@ -131,11 +141,17 @@ def sample(
     lengths = torch.full((rows,), max_new_tokens, dtype=torch.long, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
     limits = None if limits is None else limits.to(device)
+    again = ready is not None
     with _evaluating(model):
-        prefilled = prefill(model, prompts) if ready is None else ready
-        decoder = _decoder(model, prefilled, group_size, max_new_tokens, again=ready is not None)
+        tracing = _Tracing(model, prompts, group_size * (max_new_tokens - 1)) if trace and supports(model) else None
+        if ready is None:
+            ready = prefill(model, prompts, None if tracing is None else tracing.weights)
+        prefilled = ready
+        decoder = _decoder(model, prefilled, group_size, max_new_tokens, again=again)
         alive = torch.arange(rows, device=device)
         logits = prefilled.logits.repeat_interleave(group_size, 0)
+        if tracing is not None:
+            tracing.keep(prefilled.logits)
         for t in range(max_new_tokens):
             at = (slice(None) if alive.shape[0] == rows else alive, t)
             drawn, logp, entropy = draw(logits, uniforms[at], temperature, entropies, cut)
@@ -153,11 +169,45 @@ def sample(
                 decoder.keep(going)
             if t + 1 < max_new_tokens:
                 logits = decoder.advance(drawn)
+                if tracing is not None:
+                    tracing.keep(logits)
     mask = torch.arange(max_new_tokens, device=device)[None, :] < lengths[:, None]
     width = int(lengths.max())
-    return Rollout(
-        tokens[:, :width], mask[:, :width], logps[:, :width], None if found is None else found[:, :width], finished
-    )
+    entropies_found = None if found is None else found[:, :width]
+    kept = None if tracing is None else tracing.trace(prefilled)
+    return Rollout(tokens[:, :width], mask[:, :width], logps[:, :width], entropies_found, finished, None, kept)
+
+
+class _Tracing:
+    """Weights with a record for so many completion tokens of each prompt, and the logits that are drawn from."""
+
+    def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], more: int) -> None:
+        self.weights = Plain(Net(model))
+        rows, width = sum(map(len, prompts)) + len(prompts) * more, model.config.vocab_size
+        self.weights.record = Record(self.weights.net, rows)
+        outputs = len(prompts) * (1 + more)
+        self.logits = self.weights.net.embedding.new_empty(outputs, width) if outputs * width <= KEPT else None
+        self.filled = 0
+
+    def keep(self, logits: Tensor) -> None:
+        """The logits of a step."""
+        if self.logits is not None:
+            self.logits[self.filled : self.filled + len(logits)] = logits
+        self.filled += len(logits)
+
+    def trace(self, ready: Prefill) -> Trace:
+        """All of it, once the last token is drawn."""
+        assert isinstance(ready, EnginePrefill) and self.weights.record is not None
+        record, self.weights.record = self.weights.record, None
+        prompts = len(ready.layout.outputs)
+        logits = self.logits
+        if logits is not None:
+            if prompts < len(ready.logits):  # two prompts are one text, so that a row is missing
+                logits = None
+            else:  # those of the prompts in the layout's order
+                logits = logits[: self.filled]
+                logits[ready.layout.of_token] = ready.logits
+        return Trace(record.filled(len(ready.layout.ids) + self.filled - len(ready.logits)), logits)
 
 
 def _length_by_length(
@@ -201,6 +251,8 @@ def draw(
     Sums are float64 where the device has it: near 1 a float32 sum moves in steps of 6e-8, above the probability of most
     tokens of a vocabulary of 100,000, which could then never be drawn.
     """
+    if cut is None and logits.shape[1] > ONE_LEVEL:
+        return _draw_in_two_levels(logits, uniforms, temperature, entropies)
     logits = logits.float() if temperature == 1 else logits.float() / temperature
     log_probs = torch.log_softmax(logits, dim=-1)
     if cut is not None:
@@ -214,6 +266,44 @@ def draw(
     # 0 log 0 = 0: a probability is 0 in float32 long before its logarithm is this low, and a cut leaves -inf.
     entropy = -torch.linalg.vecdot(probs, log_probs.clamp_min(LOWEST)) if entropies else None
     return chosen.squeeze(1), drawn, entropy
+
+
+def _draw_in_two_levels(
+    logits: Tensor, uniforms: Tensor, temperature: float, entropies: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`draw` without the sums of a whole vocabulary in float64: of blocks of `BLOCK` words, then of the words of one block."""
+    rows, vocabulary = logits.shape
+    widest = widest_float(logits.device)
+    whole = vocabulary // BLOCK * BLOCK  # what is left over is a block of its own
+    blocks = -(-vocabulary // BLOCK)
+    top, logs = (torch.empty(rows, device=logits.device) for _ in range(2))
+    sums = torch.empty(rows, blocks, device=logits.device)
+    found = torch.empty_like(top) if entropies else None
+    for part in pieces(logits):
+        wide = logits[part].float()
+        wide = wide / temperature if temperature != 1 else wide
+        highest = wide.amax(1, keepdim=True)
+        wide = wide - highest
+        powers = wide.exp()
+        sums[part, : whole // BLOCK] = powers[:, :whole].unflatten(1, (-1, BLOCK)).sum(-1)
+        if whole < vocabulary:
+            sums[part, -1] = powers[:, whole:].sum(-1)
+        total = sums[part].sum(-1)
+        top[part], logs[part] = highest[:, 0], total.log()
+        if found is not None:  # 0 log 0 = 0, as in `draw`
+            found[part] = logs[part] - torch.linalg.vecdot(powers, wide.clamp_min_(LOWEST)) / total
+    cumulative = sums.cumsum(-1, dtype=widest)
+    threshold = uniforms * cumulative[:, -1]
+    block = torch.searchsorted(cumulative, threshold[:, None]).squeeze(1).clamp_max_(blocks - 1)
+    here = torch.arange(rows, device=logits.device)
+    before = torch.where(block == 0, 0.0, cumulative[here, block - 1])
+    words = block[:, None] * BLOCK + torch.arange(BLOCK, device=logits.device)
+    inside = logits.gather(1, words.clamp_max(vocabulary - 1)).float() / temperature - top[:, None]
+    shares = inside.exp().masked_fill_(words >= vocabulary, 0.0).cumsum(-1, dtype=widest)
+    # The two levels round differently: the rest of the threshold is scaled by what the block sums to at this level.
+    rest = (threshold - before) / (cumulative[here, block] - before) * shares[:, -1]
+    at = torch.searchsorted(shares, rest[:, None]).squeeze(1).clamp_max_(BLOCK - 1)
+    return block * BLOCK + at, inside[here, at] - logs, found
 
 
 def _check(
@@ -232,30 +322,23 @@ def _check(
 
 @contextmanager
 def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """The model without dropout while the block runs; its mode and attention are then what they were."""
+    """The model without dropout while the block runs; its mode is then what it was."""
     was_training = model.training
     model.eval()
     try:
-        with attention(model, model.config._attn_implementation):
-            yield
+        yield
     finally:
         model.train(was_training)
 
 
 def _decoder(model: PreTrainedModel, ready: Prefill, group_size: int, max_new_tokens: int, again: bool) -> Any:
-    """The bare decoder for a small Llama, else the model with its attention replaced, else it with a repeated cache.
+    """The engine's decoder for a Llama-shaped model, else the model with the cache of its prompts repeated.
 
     again: whether `ready` is to be drawn from once more, so that its cache must stay as it is.
     """
-    layers = [(layer.keys, layer.values) for layer in ready.cache.layers]
-    if ready.weights is not None:
-        return LlamaDecoder(ready.weights, layers, ready.lengths, group_size, max_new_tokens)  # type: ignore[arg-type]
+    if isinstance(ready, EnginePrefill):
+        return Decoder(ready.weights, ready.keys_values, ready.layout, ready.lengths, group_size, max_new_tokens)
     positions = ready.lengths.repeat_interleave(group_size)
-    if supports_shared_prefix(model):
-        prefix = SharedPrefix(layers, ready.lengths, group_size, max_new_tokens)
-        # From here on the layers call `_attend`, which reads the prompt from the prefix.
-        model.config._attn_implementation = SHARED_PREFIX
-        return _ModelDecoder(model, positions, prefix.keep, **cached(model, prefix.suffix), shared_prefix=prefix)
     cache = copy.deepcopy(ready.cache) if again else ready.cache
     cache.batch_repeat_interleave(group_size)
     return _ModelDecoder(model, positions, cache.batch_select_indices, **cached(model, cache))
@@ -298,41 +381,70 @@ def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tens
 
 
 @dataclass(frozen=True)
-class Prefill:
-    """P prompts after one run: cache (P, H, S, D) a layer, logits (P, V) of the first new token, lengths (P,).
+class EnginePrefill:
+    """P prompts after one run through the engine: keys_values (N, 2 * kv heads * D) of their rows a layer, logits (P, V) of the
+    first new token, lengths (P,), and the weights that decode."""
 
-    weights: of the model as it was then, where `LlamaDecoder` is to decode with them.
-    """
+    keys_values: list[Tensor]
+    layout: Layout
+    logits: Tensor
+    lengths: Tensor
+    weights: Folded | Plain
+
+
+@dataclass(frozen=True)
+class StockPrefill:
+    """P prompts after one run of the model's own forward: cache (P, H, S, D) a layer, logits (P, V), lengths (P,)."""
 
     cache: DynamicCache
     logits: Tensor
     lengths: Tensor
-    weights: LlamaWeights | None
+
+
+Prefill = EnginePrefill | StockPrefill
 
 
 @torch.no_grad()
-def packed(model: PreTrainedModel) -> LlamaWeights | None:
-    """The weights as `LlamaDecoder` wants them, as they are now; None if the model is of another shape."""
-    return LlamaWeights(model) if supports_shared_prefix(model) and supports(model) else None
+def packed(model: PreTrainedModel) -> Folded | Plain | None:
+    """The weights as the engine decodes with them, as they are now; None for a model of the stock path."""
+    return weights_of(model) if supports(model) else None
 
 
 @torch.no_grad()
-def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: LlamaWeights | None = None) -> Prefill:
+def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: Folded | Plain | None = None) -> Prefill:
     """Run the prompts once; `sample(..., ready=...)` draws from it as often as wanted. The model must be in eval mode.
 
     `weights`: `packed(model)`, where the model has not changed since, to pack them once for many prompts.
     """
-    ids, lengths = pad_right(prompts, next(model.parameters()).device)
+    weights = packed(model) if weights is None else weights
+    device = next(model.parameters()).device
+    if weights is not None:
+        return _engine_prefill(weights, prompts, device)
+    ids, lengths = pad_right(prompts, device)
     cache = DynamicCache(config=model.config)
     logits, last = logits_at(model, lengths - 1, input_ids=ids, **cached(model, cache), use_cache=True)
-    first = logits[torch.arange(len(prompts), device=ids.device), last]
-    return Prefill(cache, first, lengths, packed(model) if weights is None else weights)
+    return StockPrefill(cache, logits[torch.arange(len(prompts), device=ids.device), last], lengths)
+
+
+def _engine_prefill(weights: Folded | Plain, prompts: Sequence[Sequence[int]], device: torch.device) -> EnginePrefill:
+    net, layout = weights.net, Layout.of_prompts(prompts, device)
+    asked, found, places = net.heads * net.width, [], grids(net, layout)
+
+    def attention(number: int, qkv: Tensor) -> Tensor:
+        found.append(qkv[:, asked:].clone())
+        return attend(net, qkv, places)
+
+    last = run(net, layout.ids, layout.positions, attention, weights.record)
+    states = unit(last.index_select(0, layout.outputs), net.eps, net.final_norm)
+    logits = logits_of(net.head, states).index_select(0, layout.of_token)
+    lengths = torch.tensor([len(p) for p in prompts], device=device)
+    return EnginePrefill(found, layout, logits, lengths, weights)
 
 
 class _ModelDecoder:
     """One token per row by the model's own forward. positions (B,) of the next token; drop: what keeps these rows of the cache.
 
-    Where attention cannot be replaced, the cache is the prompt's, repeated for the group, of prompts of one length.
+    The cache is the prompt's, repeated for the group, of prompts of one length.
     """
 
     def __init__(self, model: PreTrainedModel, positions: Tensor, drop: Callable[[Tensor], None], **inputs: Any) -> None:

@@ -48,7 +48,15 @@ from sage_rlvr.training.reference import (
     restore_reference,
 )
 from sage_rlvr.training.rollouts import draw_groups, guided_weights, rollout_metrics, show
-from sage_rlvr.training.scores import at_once, reference_scores, score_rows, step_scores, step_signals
+from sage_rlvr.training.scores import (
+    at_once,
+    engine_line,
+    reference_scores,
+    sampler_gap,
+    score_rows,
+    step_scores,
+    step_signals,
+)
 from sage_rlvr.training.state import (
     check_replaceable,
     checkpoint,
@@ -117,6 +125,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     groups = Rows.of(drawn.groups, loop.tokens.pad_id)
     scores, reference = step_scores(loop, groups)
     signals = step_signals(loop, groups, scores, reference)
+    metrics |= sampler_gap(loop, groups, signals, step)
     log_q = shape(method, signals, step, total, loop.key)
     weights, told = guided_weights(loop, groups, scores.logps)
     worth = credit(method, [part.rewards for part in groups.groups], signals, log_q, step, total, loop.key, drawn.parts)
@@ -143,10 +152,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     else:
         metrics |= told | several_updates(loop, whole, groups, signal, step, memory)
     loop.parts = worth.state
-    same = groups.rollout.drawn if weights is None else groups.rollout.drawn & ~groups.column("guided")[:, None]
-    gap = (groups.rollout.logps - signals.old_logps).abs()[same].max() if bool(same.any()) else 0.0
     metrics |= advantage_metrics(worth.advantages, signals.mask) | state_metrics(worth.state)
-    metrics |= {"sampler/logp_gap_max": float(gap)}
     if memory is None:
         return metrics
     for part, paid in zip(groups.groups, groups.split(worth.grouped), strict=True):
@@ -316,7 +322,8 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
     if begin < config.steps:
         first = decoded(loop.tokens.tokenizer, loop.ask(loop.problems[0]).ids)
         setting = setting_of(loop.policy, **of_optimizer(config.optimizer))
-        announce(progress.note, setting, objective=config.objective, prompt=first, begin=begin, tell=run.warn)
+        said = {"objective": config.objective, "engine": engine_line(loop), "prompt": first}
+        announce(progress.note, setting, begin=begin, tell=run.warn, **said)
 
     def take(step: int) -> dict[str, float]:
         try:
@@ -328,7 +335,7 @@ def train(config: TrainConfig, run: RunDir, progress: Any) -> int:
         for watch in watches:
             watch.see(step, metrics)
         if step == 0:
-            after_first_step(progress.note, loop.method.anchor, metrics)
+            after_first_step(progress.note, loop.method.anchor, metrics, run.warn)
         follow(loop, step + 1)
 
     finish = partial(save_policy, loop.policy, loop.tokens.tokenizer, out, render(facts_of(config)))

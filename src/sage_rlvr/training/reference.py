@@ -18,6 +18,7 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.devices import placed
 from sage_rlvr.models.listing.solutions import log_right
+from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.runs import Checkpoint
 from sage_rlvr.training.state import load_tensors, model_tensors
@@ -57,7 +58,7 @@ def stays_first(config: TrainConfig) -> bool:
 
 def frozen(model: PreTrainedModel) -> PreTrainedModel:
     """In eval mode, without gradients."""
-    return model.eval().requires_grad_(False)
+    return adjacent(model.eval().requires_grad_(False))
 
 
 def check_vocabularies(

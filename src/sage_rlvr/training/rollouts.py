@@ -29,6 +29,7 @@ from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
 from sage_rlvr.training.groups import Drawn, Groups, Rows, rows_of_groups, together, union
+from sage_rlvr.training.scores import reuses_sampling
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons
 
@@ -169,11 +170,18 @@ def draw_rollout(
 ) -> Rollout:
     """`group_size` completions of each prompt at the training temperature; the prompts are groups `first` and on."""
     size = loop.config.rollout.group_size
-    return sampled(loop, prompts, step, size, rows_of_groups(first + torch.arange(len(prompts)), size), problems)
+    rows = rows_of_groups(first + torch.arange(len(prompts)), size)
+    return sampled(loop, prompts, step, size, rows, problems, trace=reuses_sampling(loop))
 
 
 def sampled(
-    loop: Loop, prompts: list[list[int]], step: int, group_size: int, row_ids: Tensor, problems: list[Any] | None = None
+    loop: Loop,
+    prompts: list[list[int]],
+    step: int,
+    group_size: int,
+    row_ids: Tensor,
+    problems: list[Any] | None = None,
+    trace: bool = False,
 ) -> Rollout:
     """`group_size` completions of each prompt at the training temperature, numbered by `row_ids` (P * group_size,); where the task
     has turns, episodes, with the `problems` that its environment plays."""
@@ -184,7 +192,7 @@ def sampled(
         assert problems is not None, "an episode is of a problem"
         return sample_episodes(loop.policy, loop.ask, problems, prompts, **law)
     # the training forward computes the entropies, with the rest of the signals
-    return sample(loop.policy, prompts, eos_id=tokens.eos_ids, pad_id=tokens.pad_id, entropies=False, **law)
+    return sample(loop.policy, prompts, eos_id=tokens.eos_ids, pad_id=tokens.pad_id, entropies=False, trace=trace, **law)
 
 
 def rewards_of(loop: Loop, problems: list[Any], rollout: Rollout) -> tuple[Tensor, Tensor, Tensor, list[Verdict]]:

@@ -6,15 +6,22 @@ A forward pass takes `updates.micro_batch` whole groups at a time, so that scori
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sage_rlvr.core.laws import Laws, per_token
+from sage_rlvr.core.rollout_plans import is_guided
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.token_weights import entropy_drift
-from sage_rlvr.models.scoring import Scores, score
+from sage_rlvr.models.head import chosen_logps
+from sage_rlvr.models.llama.forward import Trace, recorded_states
+from sage_rlvr.models.llama.layout import Layout
+from sage_rlvr.models.llama.net import Net, why_not
+from sage_rlvr.models.scoring import Scores, on_mask, score
+from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.training.groups import Rows
 from sage_rlvr.training.reference import reference_right
 
@@ -30,12 +37,86 @@ def step_scores(loop: Loop, groups: Rows) -> tuple[Scores, Scores | None]:
     needs, once = loop.method.needs, loop.config.updates.once
     rows = torch.arange(len(groups.owners), device=groups.owners.device)  # row = prompt * group_size + member
     exact, drift, seen = once and "distributions" in needs, "entropy_drift" in needs, "hidden" in needs
-    if once:
+    if groups.rollout.trace is not None and reuses_sampling(loop):
+        scores = traced_scores(loop, groups, groups.rollout.trace)
+    elif once:
         live = "entropy_gradient" in needs
         scores = score_rows(loop, loop.policy, groups, rows, entropies=True, log_probs=exact or drift, gradient=live, hidden=seen)
     else:
         scores = fixed_scores(loop, loop.policy, groups, rows, entropies=True, log_probs=drift, hidden=seen)
     return scores, reference_scores(loop, groups, rows, log_probs=exact)
+
+
+@torch.no_grad()
+def drift_of(laws: Tensor | Laws, mask: Tensor) -> Tensor:
+    """(B, T) `entropy_drift` of the distributions at the counted tokens, 0 elsewhere."""
+    return on_mask(mask, per_token(lambda part, log_probs: entropy_drift(log_probs), mask, laws.detach()))
+
+
+def reuses_sampling(loop: Loop) -> bool:
+    """Whether updates read the sampler's activations (`engine.reuse_sampling`): where that is the forward they would have made."""
+    return loop.config.engine.reuse_sampling and why_not_reused(loop) is None
+
+
+def why_not_reused(loop: Loop) -> str | None:
+    """Why an update needs a forward of its own; None if it does not."""
+    method, updates = loop.method, loop.config.updates
+    if reason := why_not(loop.policy):
+        return reason
+    if not updates.once:
+        return "a step has several updates or micro-batches"
+    if method.rollout is not None:
+        return f"{type(method.rollout).__name__} draws a step's completions in several parts"
+    if turns_of(loop.task) > 1:
+        return "an episode is drawn turn by turn"
+    read = sorted({"distributions", "entropy_gradient", "entropy_drift", "hidden"} & set(method.needs))
+    return f"the method reads {', '.join(read)}" if read else None
+
+
+def engine_line(loop: Loop) -> str:
+    """How the policy is computed, where that is not the usual way; empty else."""
+    if reason := why_not(loop.policy):
+        return f"stock path (transformers' own forward, slower): {reason}"
+    if not loop.config.engine.reuse_sampling:
+        return ""
+    reason = why_not_reused(loop)
+    without = "the update reads the sampler's activations, without a forward of the policy"
+    return f"engine.reuse_sampling: {without if reason is None else f'not used: {reason}'}"
+
+
+GAP_EVERY = 50
+"""Steps between two measurements of the gap where the update has no forward of its own, and the measurement costs one."""
+
+
+def sampler_gap(loop: Loop, groups: Rows, signals: Signals, step: int) -> dict[str, float]:
+    """How far the sampler's log-probs lie from the scorer's, nats: the largest and the mean over the tokens that both computed.
+
+    With `engine.reuse_sampling` the update uses the sampler's, and a forward in steps 0, 50, 100, ... measures the gap to it.
+    """
+    rollout, scored = groups.rollout, signals.old_logps
+    if rollout.trace is not None:
+        if step % GAP_EVERY:
+            return {}
+        rows = torch.arange(len(groups.owners), device=groups.owners.device)
+        scored = fixed_scores(loop, loop.policy, groups, rows).logps
+    same = rollout.drawn
+    if is_guided(loop.method.rollout):
+        same = same & ~groups.column("guided")[:, None]
+    gaps = (rollout.logps - scored.detach()).abs()[same]
+    found = (gaps.max(), gaps.mean()) if len(gaps) else (0.0, 0.0)
+    return {"sampler/logp_gap_max": float(found[0]), "sampler/logp_gap_mean": float(found[1])}
+
+
+def traced_scores(loop: Loop, groups: Rows, trace: Trace) -> Scores:
+    """Scores of all rows of a rollout from what the sampler computed, in graph: the log-probs are those that were drawn with."""
+    rollout, net = groups.rollout, Net(loop.policy)
+    layout = Layout.of(groups.prompts, rollout.tokens, rollout.mask, groups.owners, distinct=False)
+    weight: Any = net.head.weight
+    states = recorded_states(net, layout, trace.record)
+    temperature, targets = loop.config.rollout.temperature, rollout.tokens[rollout.mask]
+    found = chosen_logps(states, weight, targets, temperature, True, rows=layout.of_token, logits=trace.logits)
+    logps, entropies = (on_mask(rollout.mask, values) for values in found if values is not None)
+    return Scores(logps, entropies)
 
 
 def step_signals(loop: Loop, groups: Rows, scores: Scores, reference: Scores | None) -> Signals:
@@ -54,7 +135,7 @@ def step_signals(loop: Loop, groups: Rows, scores: Scores, reference: Scores | N
         answers=groups.column("answers") if "answers" in needs else None,
         ref_right=torch.cat([reference_right(loop, part) for part in groups.groups]) if "ref_right" in needs else None,
         problems=groups.column("problem_ids") if "problems" in needs else None,
-        entropy_drift=None if "entropy_drift" not in needs or laws is None else entropy_drift(laws.detach()),
+        entropy_drift=None if "entropy_drift" not in needs or laws is None else drift_of(laws, groups.rollout.mask),
     )
 
 
@@ -102,8 +183,10 @@ def fixed_scores(loop: Loop, model: PreTrainedModel, groups: Rows, rows: Tensor,
     if len(parts) == 1:
         return parts[0]
 
-    def column(name: str) -> Tensor | None:
+    def column(name: str) -> Any:
         found = [getattr(part, name) for part in parts]
+        if isinstance(found[0], Laws):
+            return Laws.cat(found)
         return None if found[0] is None else torch.cat(found)
 
     more = (column(name) for name in ("entropies", "log_probs", "hidden"))

@@ -28,6 +28,7 @@ from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.devices import placed
 from sage_rlvr.models.policy import Tokens, load_policy
+from sage_rlvr.models.scoring import score
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.base import Turn
 from sage_rlvr.tasks.countdown import build_tokenizer, render
@@ -124,11 +125,25 @@ def _made(config: SftConfig, task: Any) -> tuple[PreTrainedModel, Tokens]:
 def sft_step(model: PreTrainedModel, optimizer: Optimizer, ids: Tensor, counted: Tensor, step: int) -> dict[str, float]:
     """One update on ids (B, L) with the completion tokens marked by `counted` (B, L)."""
     model.train()
-    ids, counted = ids.to(model.device), counted.to(model.device)
-    logits = model(input_ids=ids[:, :-1], use_cache=False).logits  # right padding: causal attention never looks at it
-    wanted = counted[:, 1:]
-    loss = torch.nn.functional.cross_entropy(logits[wanted].float(), ids[:, 1:][wanted])
+    loss = -learned_logps(model, ids, counted).mean()
     if not torch.isfinite(loss):
         raise TrainingDiverged(f"SFT loss is {loss.item()} at step {step}; lower optimizer.lr and run the command again")
     loss.backward()
     return {"loss": loss.item(), **optimizer.step(step)}
+
+
+def learned_logps(model: PreTrainedModel, ids: Tensor, counted: Tensor) -> Tensor:
+    """(n,) log-probs of the counted tokens, in graph. What rows begin with alike runs once."""
+    rows = counted.any(1).nonzero().squeeze(1).tolist()
+    firsts = counted.int().argmax(1).tolist()
+    ends = (counted.shape[1] - counted.flip(1).int().argmax(1)).tolist()
+    prompts = [ids[row, : firsts[row]].tolist() for row in rows]
+    said = [ids[row, firsts[row] : ends[row]] for row in rows]
+    marks = [counted[row, firsts[row] : ends[row]] for row in rows]
+    if not rows:
+        return torch.zeros(0, device=model.device)
+    tokens, learned = (pad_sequence(part, batch_first=True).to(model.device) for part in (said, marks))
+    lengths = torch.tensor([len(part) for part in said], device=model.device)
+    mask = torch.arange(tokens.shape[1], device=model.device)[None, :] < lengths[:, None]
+    owners = torch.arange(len(rows), device=model.device)
+    return score(model, prompts, tokens, mask, owners).logps[learned]

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.llama.decoder import supports
+from sage_rlvr.models.llama.net import supports
 from sage_rlvr.models.policy import load_policy
 
 peft = pytest.importorskip("peft")

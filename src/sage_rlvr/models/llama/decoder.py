@@ -1,10 +1,11 @@
-"""Decoding with a Llama-shaped model without its module machinery: what a small model on a CPU spends its time on.
+"""Decoding with a Llama-shaped model without its module machinery: P prompts x G completions, one token a row and step.
 
-At a million parameters half of a stock decoding step is not its products: it is Python around them, a dozen short
-operations a layer, and memory read in stretches. Here the weights are packed once (q, k and v in one product, gate and up
-in another, norms folded in), a rotation is one complex product in place, every operation writes into a buffer that stays,
-and a completion's keys and values are read from end to end. It computes what the stock forward computes up to float
-rounding; `sampler.py` uses it where `supports` says that the model is exactly this shape, and the stock forward elsewhere.
+A completion's keys and values are read from end to end, a prompt's once for its whole group; every operation writes into a buffer
+that stays. Two ways through the weights (`Folded`, `Plain`):
+
+    folded  small float32 models, whose time is that of calling operations: weights are copied at the start of a rollout, the norms
+            multiplied into the projections that follow, coordinates that turn together side by side, a rotation one complex product
+    plain   everything else: the parameters themselves; in bfloat16 on a CPU a copy in oneDNN's own layout, which few rows need
 """
 
 from __future__ import annotations
@@ -18,70 +19,103 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from sage_rlvr.models.head import logits_of
+from sage_rlvr.models.llama.forward import Record, normed_heads
+from sage_rlvr.models.llama.layout import Layout
+from sage_rlvr.models.llama.net import Layer, Net, stacked
+from sage_rlvr.models.llama.pieces import gated, unit
+
 LEAST_ROOM, ROOM_STEP = 16, 8  # tokens of a completion; below 16 a row's product with its values takes a slow path
 
-LARGEST = 100_000_000
-"""Parameters above which this step only costs memory: it copies the projections, and Python no longer counts there."""
+FOLDED = 100_000_000
+"""Parameters above which folded weights only cost memory: they are copies, and Python no longer counts there."""
 
-SHAPED = ("LlamaForCausalLM", "Qwen2ForCausalLM")
-
-
-def supports(model: PreTrainedModel) -> bool:
-    """Whether the model is one of the shapes this step spells out: SwiGLU, RMS norms before each block, default rotary.
-
-    In float32 only: folding the norms into the projections rounds the weights anew, which half precision would show.
-    Not on Apple's MPS, which knows few operations on complex numbers.
-    """
-    config = model.config
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    plain = type(model).__name__ in SHAPED and config.hidden_act == "silu" and rope == "default"
-    adapted = any(type(m).__module__.startswith("peft") for m in model.modules())  # an adapter lives in the module call
-    size = sum(p.numel() for p in model.parameters())
-    fits = size < LARGEST and all(p.dtype == torch.float32 for p in model.parameters())
-    known = plain and not getattr(config, "mlp_bias", False) and model.device.type != "mps"
-    return known and fits and not adapted
+REPACKED_ROWS = 128
+"""Rows up to which a bfloat16 product on a CPU is faster with weights in oneDNN's own layout (benchmarks/real.py)."""
 
 
-class LlamaWeights:
-    """Weights of a Llama-shaped model laid out for decoding; made anew whenever training may have moved them.
+def weights_of(model: PreTrainedModel) -> Folded | Plain:
+    """The weights as they are now, for decoding until an update moves them."""
+    small = sum(p.numel() for p in model.parameters()) < FOLDED
+    net = Net(model)
+    heads_normed = net.layers[0].head_norms is not None  # what is normed between projection and rotation cannot be folded
+    return Folded(net) if small and net.dtype == torch.float32 and not heads_normed else Plain(net)
+
+
+class Folded:
+    """Weights of a small float32 model laid out for decoding.
 
     Folded into the projection that follows: each norm's weight and sqrt(hidden), so that what is left of the norm is
     x / sqrt(|x|^2 + hidden * eps); into q, the attention's 1 / sqrt(D). Rotary turns coordinates i and i + D/2 of a query
     or a key together, as one complex number times exp(i position w_i): here the two lie side by side (`paired`).
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        core: Any = model.model
-        self.rotary, self.width = core.rotary_emb, core.layers[0].self_attn.head_dim
-        self.heads, self.kv_heads = model.config.num_attention_heads, model.config.num_key_value_heads
-        self.embedding, self.head = core.embed_tokens.weight, model.get_output_embeddings()
-        self.padding: int | None = core.embed_tokens.padding_idx
-        hidden = self.embedding.shape[1]
-        self.floor = torch.tensor((hidden * model.config.rms_norm_eps) ** 0.5, device=self.embedding.device)
-        self.order = paired(self.width, self.embedding.device)
-        self.layers = [self._packed(layer, hidden**0.5) for layer in core.layers]
-        self.final_norm = core.norm.weight * hidden**0.5
+    def __init__(self, net: Net) -> None:
+        self.net, hidden = net, net.embedding.shape[1]
+        self.floor = torch.tensor((hidden * net.eps) ** 0.5, device=net.embedding.device)
+        self.order = paired(net.width, net.embedding.device)
+        self.record: Record | None = None  # of folded weights: none
+        self.layers = [self._folded(layer, hidden**0.5) for layer in net.layers]
+        self.final_norm = net.final_norm * hidden**0.5
 
-    def _packed(self, layer: Any, root: float) -> tuple[Any, ...]:
+    def _folded(self, layer: Layer, root: float) -> tuple[Any, ...]:
         """(qkv and its bias, output projection and its bias, gate and up, down), each (inputs, outputs)."""
-        attention, mlp = layer.self_attn, layer.mlp
 
-        def stacked(name: str) -> Tensor:
-            projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-            q, k, v = (getattr(p, name).unflatten(0, (-1, self.width)) for p in projections)
-            return torch.cat([q[:, self.order] * self.width**-0.5, k[:, self.order], v]).flatten(0, 1)
+        def whole(parts: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+            q, k, v = (part.unflatten(0, (-1, self.net.width)) for part in parts)
+            return torch.cat([q[:, self.order] * self.net.scale, k[:, self.order], v]).flatten(0, 1)
 
-        qkv = stacked("weight") * (layer.input_layernorm.weight * root)
-        bias = stacked("bias") if attention.q_proj.bias is not None else None
-        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * (layer.post_attention_layernorm.weight * root)
-        out = attention.o_proj
-        return qkv.t(), bias, out.weight.t(), out.bias, gate_up.t(), mlp.down_proj.weight.t()
+        qkv = whole(layer.qkv) * (layer.attention_norm * root)
+        bias = None if layer.qkv_bias is None else whole(layer.qkv_bias)
+        gate_up = torch.cat(layer.gate_up) * (layer.mlp_norm * root)
+        return qkv.t(), bias, layer.out.t(), layer.out_bias, gate_up.t(), layer.down.t()
 
-    def turns(self, longest: int) -> Tensor:
-        """(longest, 1, D / 2) complex: what a query or a key at each position is multiplied by."""
-        positions = torch.arange(longest, device=self.embedding.device)[None]
-        cos, sin = (part[0, :, None, : self.width // 2] for part in self.rotary(self.embedding[:1, None], positions))
-        return torch.complex(cos, sin)
+    def keys(self, keys: Tensor) -> Tensor:
+        """Turned keys (..., D) of a forward, as they lie here."""
+        return keys[..., self.order]
+
+    def begin(self, rows: int, longest: int) -> None:
+        """Buffers for so many rows; positions below `longest`."""
+        new, net = self.net.embedding.new_empty, self.net
+        self.turns = torch.complex(*net.angles(longest)) if not hasattr(self, "turns") or len(self.turns) < longest else self.turns
+        self.normed, self.mixed = new(rows, net.embedding.shape[1]), new(rows, (net.heads + 2 * net.kv_heads) * net.width)
+        pairs = self.mixed.view(rows, -1, net.width).unflatten(2, (-1, 2))
+        self.rotated = torch.view_as_complex(pairs)[:, : net.heads + net.kv_heads]
+        self.gate_up = new(rows, self.layers[0][4].shape[1])
+        self.gate, self.up = self.gate_up.chunk(2, 1)
+
+    def embed(self, tokens: Tensor, positions: Tensor, part: slice | None = None) -> Tensor:
+        """x (B, hidden) of tokens (B,) at positions (B,)."""
+        self.here = self.turns[positions]
+        return F.embedding(tokens, self.net.embedding)
+
+    def project(self, number: int, x: Tensor) -> Tensor:
+        """q (scaled), k and v (B, heads + 2 kv heads, D) of a layer, q and k turned."""
+        qkv, bias = self.layers[number][:2]
+        torch.mm(self._norm(x), qkv, out=self.mixed)
+        if bias is not None:
+            self.mixed.add_(bias)
+        self.rotated.mul_(self.here)
+        return self.mixed
+
+    def finish(self, number: int, x: Tensor, attended: Tensor) -> Tensor:
+        """x behind a layer, from what its attention gave (B, heads * D)."""
+        _, _, out, out_bias, gate_up, down = self.layers[number]
+        x.addmm_(attended, out)
+        if out_bias is not None:
+            x.add_(out_bias)
+        torch.mm(self._norm(x), gate_up, out=self.gate_up)
+        return x.addmm_(F.silu(self.gate, inplace=True).mul_(self.up), down)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(B, V) of x behind the last layer."""
+        found: Tensor = self.net.head(self._norm(x) * self.final_norm)
+        return found
+
+    def _norm(self, x: Tensor) -> Tensor:
+        """x / sqrt(|x|^2 + hidden * eps), in the one buffer for it."""
+        length = torch.linalg.vector_norm(x, dim=1, keepdim=True).hypot_(self.floor)
+        return torch.div(x, length, out=self.normed)
 
 
 def paired(width: int, device: torch.device) -> Tensor:
@@ -89,7 +123,104 @@ def paired(width: int, device: torch.device) -> Tensor:
     return torch.arange(width, device=device).view(2, -1).t().flatten()
 
 
-class LlamaDecoder:
+class Plain:
+    """The parameters as they are. record: where each step's activations go, for an update without a forward of its own."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self.record: Record | None = None
+        self.repacked: list[tuple[Tensor, ...]] | None = None
+        self.repacked_head: Tensor | None = None
+
+    def keys(self, keys: Tensor) -> Tensor:
+        """As of `Folded`."""
+        return keys
+
+    def begin(self, rows: int, longest: int) -> None:
+        """As of `Folded`."""
+        net = self.net
+        if not hasattr(self, "cos") or len(self.cos) < longest:
+            self.cos, self.sin = net.angles(longest)
+        self.mixed = torch.empty(rows, (net.heads + 2 * net.kv_heads) * net.width, device=net.embedding.device)
+        few = rows <= REPACKED_ROWS and net.dtype == torch.bfloat16 and net.embedding.device.type == "cpu"
+        if few and self.repacked is None:
+            self._repack(rows)
+        self.uses_repacked = few
+
+    @torch.no_grad()
+    def _repack(self, rows: int) -> None:
+        def laid_out(weight: Tensor) -> Tensor:
+            found: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)
+            return found
+
+        of = [(stacked(layer.qkv), layer.out, stacked(layer.gate_up), layer.down) for layer in self.net.layers]
+        self.repacked = [tuple(map(laid_out, weights)) for weights in of]
+        head: Any = self.net.head
+        self.repacked_head = laid_out(head.weight) if head.bias is None else None
+
+    def _product(self, x: Tensor, number: int, which: int, weight: Callable[[], Tensor], bias: Tensor | None = None) -> Tensor:
+        if self.uses_repacked and self.repacked is not None:
+            found: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.repacked[number][which], bias, "none", [], "")
+            return found
+        return F.linear(x, weight(), bias)
+
+    def _sum(self, x: Tensor, inputs: Tensor, number: int, which: int, weight: Tensor) -> Tensor:
+        """x + inputs @ weight.T"""
+        if self.uses_repacked and self.repacked is not None:
+            found: Tensor = torch.ops.mkldnn._linear_pointwise.binary(inputs, x, self.repacked[number][which], None, "add")
+            return found
+        return torch.addmm(x, inputs, weight.t())
+
+    def embed(self, tokens: Tensor, positions: Tensor, part: slice | None = None) -> Tensor:
+        """As of `Folded`; part: the rows of the record."""
+        self.here, self.part = (self.cos[positions], self.sin[positions]), part
+        return F.embedding(tokens, self.net.embedding)
+
+    def project(self, number: int, x: Tensor) -> Tensor:
+        """As of `Folded`, but q as it is, to be scaled."""
+        net, layer = self.net, self.net.layers[number]
+        bias = None if layer.qkv_bias is None else stacked(layer.qkv_bias)
+        mixed = self._product(unit(x, net.eps, layer.attention_norm), number, 0, lambda: stacked(layer.qkv), bias)
+        heads = self.mixed.view(len(x), -1, net.width)[:, : net.heads + net.kv_heads]
+        plain = None
+        if layer.head_norms is not None:
+            plain = mixed.view(len(x), -1, net.width)[:, : net.heads + net.kv_heads].flatten(1)
+            self.mixed.copy_(mixed)
+            heads.copy_(normed_heads(net, layer, plain))
+        else:
+            self.mixed.copy_(mixed)
+        (cos, sin), (first, second) = self.here, heads.chunk(2, -1)
+        turned = torch.mul(first, cos).addcmul_(second, sin, value=-1.0)
+        second.mul_(cos).addcmul_(first, sin)
+        first.copy_(turned)
+        if self.record is not None and self.part is not None:
+            kept = {} if plain is None else {"plain": plain}
+            self.record.keep(number, self.part, x=x, qkv=self.mixed, **kept)
+        return self.mixed
+
+    def finish(self, number: int, x: Tensor, attended: Tensor) -> Tensor:
+        """As of `Folded`."""
+        layer = self.net.layers[number]
+        middle = self._sum(x, attended, number, 1, layer.out)
+        if layer.out_bias is not None:
+            middle = middle + layer.out_bias
+        gate_up = self._product(unit(middle, self.net.eps, layer.mlp_norm), number, 2, lambda: stacked(layer.gate_up))
+        if self.record is not None and self.part is not None:
+            self.record.keep(number, self.part, attended=attended, middle=middle, gate_up=gate_up)
+        return self._sum(middle, gated(gate_up), number, 3, layer.down)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """As of `Folded`."""
+        if self.record is not None and self.part is not None:
+            self.record.end(self.part, x)
+        normed = unit(x, self.net.eps, self.net.final_norm)
+        if self.uses_repacked and self.repacked_head is not None:
+            found: Tensor = torch.ops.mkldnn._linear_pointwise(normed, self.repacked_head, None, "none", [], "")
+            return found
+        return logits_of(self.net.head, normed)
+
+
+class Decoder:
     """Decodes P prompts x G completions after one run of the prompts; rows are prompt-major, and ended ones leave.
 
     Inside, heads come first and R = heads / kv_heads queries share a key: a head's rows then lie prompt after prompt, so
@@ -100,64 +231,73 @@ class LlamaDecoder:
 
     def __init__(
         self,
-        weights: LlamaWeights,
-        prompt: list[tuple[Tensor, Tensor]],
+        weights: Folded | Plain,
+        prompt: list[Tensor],
+        layout: Layout,
         lengths: Tensor,
         group_size: int,
         max_new_tokens: int,
     ) -> None:
-        """prompt: keys and values (P, H, S, D) a layer, right-padded; lengths (P,) of the prompts."""
-        self.weights, self.group_size, self.capacity = weights, group_size, max_new_tokens
-        self.prompts, self.longest = len(lengths), prompt[0][0].shape[2]
-        self.turns = weights.turns(self.longest + max_new_tokens)
-        self.prompt = [
-            (keys.transpose(0, 1)[..., weights.order].flatten(0, 1).mT, values.transpose(0, 1).flatten(0, 1))
-            for keys, values in prompt
-        ]
+        """prompt: keys and values (N, 2 * kv heads * D) of the rows of a layout of prompts, a layer each; lengths (P,).
+
+        Where `weights` has a record the completions fill its rows behind those of the prompts, and `kept_logits` grows.
+        """
+        self.weights, self.net, self.group_size, self.capacity = weights, weights.net, group_size, max_new_tokens
+        self.prompts, self.longest = layout.prompt_rows.shape
+        self.recorded = None if weights.record is None else len(layout.ids)
+        self.scaled = isinstance(weights, Folded)
+        self.prompt = [self._of_prompts(both, layout.prompt_rows) for both in prompt]
         outside = torch.arange(self.longest, device=lengths.device)[None, :] >= lengths[:, None]
-        zeros = torch.zeros(outside.shape, device=lengths.device)
-        self.bias = zeros.masked_fill(outside, float("-inf"))[:, None] if bool(outside.any()) else None  # (P, 1, S)
+        new = prompt[0].new_zeros
+        self.bias = new(outside.shape).masked_fill(outside, float("-inf"))[:, None] if bool(outside.any()) else None  # (P, 1, S)
         self.positions = lengths.repeat_interleave(group_size)  # (B,) of the next token
         self.slots: Tensor | None = None  # (B,) place of each living row among the P * G; None: the grid is whole
         self.filled = self.room = 0
-        rows = len(self.positions)
-        self.cache = [zeros.new_empty(2, weights.kv_heads, rows, 0, weights.width) for _ in weights.layers]
-        size = 2 * weights.kv_heads * rows * max_new_tokens * weights.width
-        self.memory = [zeros.new_empty(size) for _ in range(len(weights.layers) + 1)]  # one more, to move a layer into
+        rows, net = len(self.positions), self.net
+        self.cache = [new(2, net.kv_heads, rows, 0, net.width) for _ in net.layers]
+        size = 2 * net.kv_heads * rows * max_new_tokens * net.width
+        self.memory = [prompt[0].new_empty(size) for _ in range(len(net.layers) + 1)]  # one more, to move a layer into
+
+    def _of_prompts(self, both: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys (H * P, D, S) and values (H * P, S, D) of the prompts."""
+        net = self.net
+        grid = both.index_select(0, rows.flatten()).view(*rows.shape, 2, net.kv_heads, net.width)
+        keys, values = grid.permute(2, 3, 0, 1, 4)  # (H, P, S, D) each
+        return self.weights.keys(keys).flatten(0, 1).contiguous().mT, values.flatten(0, 1).contiguous()
 
     def advance(self, tokens: Tensor) -> Tensor:
         """tokens (B,) -> logits (B, V) of the next token. Only under `torch.no_grad`."""
-        w, x = self.weights, F.embedding(tokens, self.weights.embedding)
         if self.filled == self.room:
             self._grow()
-        turns, rotated = self.turns[self.positions], self.rotated
+        part = None if self.recorded is None else slice(self.recorded, self.recorded + len(tokens))
+        weights = self.weights
+        x = weights.embed(tokens, self.positions, part)
         unfilled = self.scores[..., self.longest + self.filled + 1 :]
-        for layer, (qkv, qkv_bias, out, out_bias, gate_up, down) in enumerate(w.layers):
-            torch.mm(self._norm(x), qkv, out=self.mixed)
-            if qkv_bias is not None:
-                self.mixed.add_(qkv_bias)
-            rotated.mul_(turns)
-            x.addmm_(self._attend(layer, unfilled), out)
-            if out_bias is not None:
-                x.add_(out_bias)
-            torch.mm(self._norm(x), gate_up, out=self.gate_up)
-            x.addmm_(F.silu(self.gate, inplace=True).mul_(self.up), down)
+        for number in range(len(self.net.layers)):
+            self._take(number, weights.project(number, x))
+            x = weights.finish(number, x, self._attend(number, unfilled))
         self.positions, self.filled = self.positions + 1, self.filled + 1
-        return w.head(self._norm(x) * w.final_norm)
+        self.recorded = None if self.recorded is None else self.recorded + len(tokens)
+        return weights.logits(x)
 
-    def _norm(self, x: Tensor) -> Tensor:
-        """x / sqrt(|x|^2 + hidden * eps), in the one buffer for it."""
-        length = torch.linalg.vector_norm(x, dim=1, keepdim=True).hypot_(self.weights.floor)
-        return torch.div(x, length, out=self.normed)
+    def _take(self, number: int, mixed: Tensor) -> None:
+        """q, k and v (B, (heads + 2 kv heads) * D) of a layer: keys and values join the cache, the query waits."""
+        net, rows = self.net, len(mixed)
+        heads = mixed.view(rows, -1, net.width)
+        cached = heads[:, net.heads :].unflatten(1, (2, net.kv_heads)).permute(1, 2, 0, 3)  # (2, H, B, D)
+        self.cache[number].select(3, self.filled).copy_(cached)
+        query = heads[:, : net.heads].unflatten(1, (net.kv_heads, -1)).transpose(0, 1)  # (H, B, R, D)
+        if self.scaled:
+            self.query.copy_(query)
+        else:
+            torch.mul(query, net.scale, out=self.query)
 
-    def _attend(self, layer: int, unfilled: Tensor) -> Tensor:
-        """One query a row over [its prompt, its own completion]; the new keys and values join. Returns (B, heads * D).
+    def _attend(self, number: int, unfilled: Tensor) -> Tensor:
+        """One query a row over [its prompt, its own completion]. Returns (B, heads * D).
 
         Once rows have ended among several prompts, their places in the grid keep what they last held.
         """
-        (prompt_keys, prompt_values), (own_keys, own_values), slots = self.prompt[layer], self.own[layer], self.slots
-        self.cache[layer].select(3, self.filled).copy_(self.new_cache)
-        self.query.copy_(self.new_query)
+        (prompt_keys, prompt_values), (own_keys, own_values), slots = self.prompt[number], self.own[number], self.slots
         if slots is not None:
             self.grid_query.index_copy_(1, slots, self.query)
         torch.bmm(self.query_of_prompt, prompt_keys, out=self.over_prompt)
@@ -199,35 +339,29 @@ class LlamaDecoder:
 
     def _moves(self) -> Iterator[tuple[int, Tensor]]:
         """Each layer, and where its keys and values (2, H, B, room, D) go; the memory it leaves is the next layer's."""
-        shape = (2, self.weights.kv_heads, len(self.positions), self.room, self.weights.width)
+        shape = (2, self.net.kv_heads, len(self.positions), self.room, self.net.width)
         for layer in range(len(self.cache)):
             yield layer, self.memory[-1][: math.prod(shape)].view(shape)
             self.memory[layer], self.memory[-1] = self.memory[-1], self.memory[layer]
 
     def _lay_out(self) -> None:
         """Buffers for these rows and this room, and the views of them that every layer uses."""
-        w, rows, longest, room = self.weights, len(self.positions), self.longest, self.room
-        heads, width, shared = w.kv_heads, w.width, w.heads // w.kv_heads
-        new = w.embedding.new_empty
-        self.normed, self.mixed = new(rows, w.embedding.shape[1]), new(rows, (w.heads + 2 * heads) * width)
-        mixed = self.mixed.view(rows, -1, width)
-        self.rotated = torch.view_as_complex(mixed.unflatten(2, (-1, 2)))[:, : w.heads + heads]
-        self.new_query = mixed[:, : w.heads].unflatten(1, (heads, shared)).transpose(0, 1)  # (H, B, R, D)
-        self.new_cache = mixed[:, w.heads :].unflatten(1, (2, heads)).permute(1, 2, 0, 3)  # (2, H, B, D)
+        net, rows, longest, room = self.net, len(self.positions), self.longest, self.room
+        heads, width, shared = net.kv_heads, net.width, net.heads // net.kv_heads
+        new = net.embedding.new_empty
+        self.weights.begin(rows, longest + self.capacity)
         self.query, self.query_of_row = _by_row(heads, rows, shared, width, new)
         self.over_own_by_row, self.over_own = _by_row(heads, rows, shared, room, new)
         self.scores, self.shares = new(2, heads, rows, shared, longest + room)
         self.shares_of_prompt, self.on_own = self.shares[..., :longest], self.shares[..., longest:].flatten(0, 1)
-        self.attended = new(rows, w.heads * width)
+        self.attended = new(rows, net.heads * width)
         self.attended_by_head = self.attended.view(rows, heads, shared, width).transpose(0, 1)  # (H, B, R, D)
-        self.gate_up = new(rows, w.layers[0][4].shape[1])
-        self.gate, self.up = self.gate_up.chunk(2, 1)
         self.own = [(part[0].flatten(0, 1).mT, part[1].flatten(0, 1)) for part in self.cache]
         self._lay_out_grid(rows if self.slots is None else self.prompts * self.group_size)
 
     def _lay_out_grid(self, places: int) -> None:
         """What meets the prompts, (H, places, R, W) = (H * P, G * R, W): the rows themselves while none of them has left."""
-        heads, shared, width = self.query.shape[0], self.query.shape[2], self.weights.width
+        heads, shared, width = self.query.shape[0], self.query.shape[2], self.net.width
         query, shares = self.query, self.shares_of_prompt
         if self.slots is not None:
             query, shares = (part.new_zeros(heads, places, shared, part.shape[-1]) for part in (query, shares))

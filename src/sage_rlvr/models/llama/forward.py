@@ -1,17 +1,13 @@
-"""The forward pass of a Llama-shaped model on a CPU without its module machinery: what scoring spends its time on.
+"""Forward and backward of a Llama-shaped model over rows, written out: `states` is one node in the graph of the parameters.
 
-In a stock pass at a million parameters half of the time is not its products: it is the norms, the rotations and the gates
-between them, each of which writes a tensor to memory and reads it back. Here a block is two functions with gradients of
-their own, which take `ROWS` tokens at a time, so that what a product leaves is still in the cache when the next operation
-reads it. What backward needs is computed again where that is cheap: of a block of width C with F gates the inputs, one
-product (N, 2 F) and the attention's operands are kept, a third of what the modules keep. Weights are packed as for
-decoding (`llama/decoder.py`), in the graph, so that gradients reach the parameters. Equal to the stock pass up to float
-rounding, gradients too (tests/models/test_scoring.py).
+A forward keeps of each layer what backward reads (`Record`, 10 numbers a row and hidden unit) and nothing else; norms, gates and
+attention weights are computed again. The sampler (`decoder.py`) can fill the same record, so that its activations serve the update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,140 +15,226 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
-from sage_rlvr.models.llama.decoder import LlamaWeights, supports
+from sage_rlvr.models.llama.attention import Grid, attend, attend_backward, grids, keeps
+from sage_rlvr.models.llama.layout import Layout
+from sage_rlvr.models.llama.net import Layer, Net, stacked
+from sage_rlvr.models.llama.pieces import gated, gated_backward, turn, unit, unit_backward
 
-ROWS = 4096
-
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-def takes(model: PreTrainedModel) -> bool:
-    """Whether `last_states` computes this model: one of the shapes of `decoder.supports`, on a CPU."""
-    return model.device.type == "cpu" and supports(model)
+Attend = Callable[[int, Tensor], Tensor]
 
 
-def last_states(weights: LlamaWeights, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-    """ids, positions (N,) of tokens -> (N, hidden) behind the last block and its norm, in the graph of the model.
+class Record:
+    """What backward reads of a forward: of each layer its input x, q k v (turned), what attention gave, x behind it, gate and up,
+    and, where heads are normed (Qwen3), q and k before that; at last the x before the final norm.
 
-    attend: queries (N, heads, D), already scaled, keys and values (N, kv heads, D) -> (N, heads * D).
+    rows: None for those of one forward, whose tensors are kept as they are; else the most that are filled in parts.
     """
-    x = F.embedding(ids, weights.embedding, weights.padding)  # a padding token has no gradient, as in the stock pass
-    turns = weights.turns(int(positions.max()) + 1)[positions]
-    for qkv, qkv_bias, out, out_bias, gate_up, down in weights.layers:
-        heads = _Projected.apply(x, qkv, qkv_bias, turns, weights)
-        x = torch.addmm(x, attend(*heads), out)
-        x = x if out_bias is None else x + out_bias
-        x = _Gated.apply(x, gate_up, down, weights.floor)
-    return _Normed.apply(x, weights.floor) * weights.final_norm
+
+    def __init__(self, net: Net, rows: int | None = None) -> None:
+        self.rows = rows
+        self.layers: list[dict[str, Tensor]] = [{} for _ in net.layers]
+        self.weights: list[list[Tensor]] = [[] for _ in net.layers]
+        """Attention weights of the tiles of each layer, where they were few enough to be kept."""
+        self.last = net.embedding.new_empty(rows or 0, net.embedding.shape[1])
+
+    def keep(self, layer: int, part: slice, **values: Tensor) -> None:
+        """Values of some rows of a layer."""
+        kept = self.layers[layer]
+        for name, value in values.items():
+            if self.rows is None:
+                kept[name] = value
+            else:
+                whole = kept.get(name)
+                if whole is None:  # memory that is never written costs nothing
+                    whole = kept[name] = self.last.new_empty(self.rows, value.shape[1])
+                whole[part] = value
+
+    def end(self, part: slice, last: Tensor) -> None:
+        """x behind the last layer of some rows."""
+        if self.rows is None:
+            self.last = last
+        else:
+            self.last[part] = last
+
+    def filled(self, rows: int) -> Record:
+        """Its first rows, all that have been filled."""
+        self.layers = [{name: value[:rows] for name, value in kept.items()} for kept in self.layers]
+        self.last, self.rows = self.last[:rows], rows
+        return self
 
 
-def _chunks(rows: int) -> Iterator[slice]:
-    return (slice(first, first + ROWS) for first in range(0, rows, ROWS))
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What a sampler computed on its way: the record of the rows of `Layout.of(..., distinct=False)`, and the logits (M, V) that it
+    drew from, in the order of the layout's outputs; None where they would have been more than `head.KEPT`."""
+
+    record: Record
+    logits: Tensor | None
 
 
-def _norm(x: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
-    """(x / sqrt(|x|^2 + floor^2), that root) of each row."""
-    length = torch.linalg.vector_norm(x, dim=1, keepdim=True).hypot_(floor)
-    return x / length, length
+@torch.no_grad()
+def run(net: Net, ids: Tensor, positions: Tensor, attention: Attend, record: Record | None = None) -> Tensor:
+    """ids, positions (N,) -> (N, hidden) behind the last layer, before the final norm.
+
+    attention(layer, qkv): q and k turned (N, (heads + 2 kv heads) * D) -> (N, heads * D).
+    """
+    cos, sin = (table[positions] for table in net.angles(int(positions.max()) + 1))
+    x = F.embedding(ids, net.embedding)
+    whole = slice(0, len(ids))
+    for number, layer in enumerate(net.layers):
+        weight, norm = _behind(layer.qkv, layer.attention_norm)
+        qkv = F.linear(unit(x, net.eps, norm), weight, _bias(layer))
+        heads = qkv.view(len(x), -1, net.width)[:, : net.heads + net.kv_heads]
+        kept = {}
+        if layer.head_norms is not None:
+            plain = heads.flatten(1).clone()  # a flattened view of one row would change with it
+            heads.copy_(normed_heads(net, layer, plain))
+            kept = {"plain": plain}
+        turn(heads, cos, sin)
+        attended = attention(number, qkv)
+        middle = torch.addmm(x, attended, layer.out.t())
+        if layer.out_bias is not None:
+            middle += layer.out_bias
+        weight, norm = _behind(layer.gate_up, layer.mlp_norm)
+        gate_up = F.linear(unit(middle, net.eps, norm), weight)
+        if record is not None:
+            record.keep(number, whole, x=x, qkv=qkv, attended=attended, middle=middle, gate_up=gate_up, **kept)
+        x = torch.addmm(middle, gated(gate_up), layer.down.t())
+    if record is not None:
+        record.end(whole, x)
+    return x
 
 
-def _norm_backward(grad: Tensor, normed: Tensor, length: Tensor) -> Tensor:
-    """Gradient by x of what `_norm` made of it; overwrites `grad`."""
-    along = torch.linalg.vecdot(normed, grad)[:, None]
-    return grad.addcmul_(normed, along, value=-1).div_(length)
+def _behind(parts: tuple[Tensor, ...], norm: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Weights of the projections behind a norm as one matrix, and the norm's weight where it is not multiplied into them.
+
+    In float32 it is: (outputs x inputs) products once save as many a row. In bfloat16 that would round the weights anew.
+    """
+    weight = stacked(parts)
+    return (weight * norm.detach(), None) if weight.dtype == torch.float32 else (weight, norm.detach())
 
 
-class _Normed(Function):
-    """(N, C) -> (N, C), `_norm`."""
+def _bias(layer: Layer) -> Tensor | None:
+    return None if layer.qkv_bias is None else stacked(layer.qkv_bias)
 
+
+def normed_heads(net: Net, layer: Layer, plain: Tensor) -> Tensor:
+    """(N, (heads + kv heads) * D), each head of q and of k normed by the weight of its kind -> (N, heads + kv heads, D)."""
+    assert layer.head_norms is not None
+    q, k = plain.view(len(plain), -1, net.width).split([net.heads, net.kv_heads], 1)
+    return torch.cat([unit(part, net.eps, weight.detach()) for part, weight in zip((q, k), layer.head_norms, strict=True)], 1)
+
+
+def states(net: Net, layout: Layout) -> Tensor:
+    """(M, hidden) final states that predict the counted tokens (`layout.outputs`), in the graph of the parameters."""
+    return _States.apply(net, layout, None, *net.tensors)
+
+
+def recorded_states(net: Net, layout: Layout, record: Record) -> Tensor:
+    """`states` whose forward has been done already, by whoever filled the record."""
+    return _States.apply(net, layout, record, *net.tensors)
+
+
+class _States(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, floor: Tensor) -> Tensor:
-        normed, length = _norm(x, floor)
-        ctx.save_for_backward(normed, length)
-        return normed
+    def forward(ctx: Any, net: Net, layout: Layout, record: Record | None, *tensors: Tensor) -> Tensor:
+        if record is None:
+            record = Record(net) if any(ctx.needs_input_grad) else None
+            found = grids(net, layout)
+            kept = None if record is None or not keeps(found) else record.weights
+
+            def attention(number: int, qkv: Tensor) -> Tensor:
+                return attend(net, qkv, found, None if kept is None else kept[number])
+
+            last = run(net, layout.ids, layout.positions, attention, record)
+        else:
+            last = record.last
+        ctx.net, ctx.layout, ctx.record = net, layout, record
+        ctx.versions = [tensor._version for tensor in tensors]
+        return unit(last.index_select(0, layout.outputs), net.eps, net.final_norm.detach())
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _norm_backward(grad.clone(), *ctx.saved_tensors), None
+    def backward(ctx: Any, by_states: Tensor) -> tuple[Tensor | None, ...]:
+        net, layout, record = ctx.net, ctx.layout, ctx.record
+        if record is None:
+            raise RuntimeError("the forward has been used for a backward already, which frees its record; run the forward again")
+        if [tensor._version for tensor in net.tensors] != ctx.versions:  # the products below read the weights again
+            raise RuntimeError("the weights changed between forward and backward; take the optimizer step after backward")
+        ctx.record = None
+        outputs, final = layout.outputs, net.final_norm.detach()
+        last = record.last.index_select(0, outputs)
+        by_last = unit_backward(last, by_states, net.eps, final)
+        by_final = (unit(last, net.eps).float() * by_states).sum(0)
+        by_x = record.last.new_zeros(record.last.shape).index_copy_(0, outputs, by_last)
+        cos, sin = (table[layout.positions] for table in net.angles(int(layout.positions.max()) + 1))
+        places = grids(net, layout)
+        found: list[tuple[Tensor, ...]] = []
+        for layer in reversed(net.layers):
+            kept, weights = record.layers.pop(), record.weights.pop()
+            by_x, grads = _layer_backward(net, layer, kept, weights, places, by_x, (cos, -sin))
+            found.append(grads)
+        wide = by_x.float()
+        if net.padding is not None:  # as in the stock pass, whose embedding has no gradient there
+            wide = wide.masked_fill((layout.ids == net.padding)[:, None], 0.0)
+        by_embedding = torch.zeros(net.embedding.shape, device=wide.device).index_add_(0, layout.ids, wide)
+        flat = [by_embedding, by_final, *(grad for grads in reversed(found) for grad in grads)]
+        typed = (grad.to(weight.dtype) for grad, weight in zip(flat, net.tensors, strict=True))
+        return (None, None, None, *typed)
 
 
-class _Projected(Function):
-    """x (N, C) -> queries (N, heads, D), keys and values (N, kv heads, D) of its norm, queries and keys turned."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, qkv: Tensor, bias: Tensor | None, turns: Tensor, weights: LlamaWeights
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        counts = [weights.heads, weights.kv_heads, weights.kv_heads]
-        q, k, v = (x.new_empty(len(x), count, weights.width) for count in counts)
-        for part in _chunks(len(x)):
-            mixed = _norm(x[part], weights.floor)[0] @ qkv
-            if bias is not None:
-                mixed += bias
-            _turned(mixed, weights).mul_(turns[part])
-            for whole, new in zip((q, k, v), mixed.unflatten(1, (-1, weights.width)).split(counts, 1), strict=True):
-                whole[part] = new
-        ctx.save_for_backward(x, qkv, turns)
-        ctx.weights, ctx.biased = weights, bias is not None
-        return q, k, v
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
-        (x, qkv, turns), weights = ctx.saved_tensors, ctx.weights
-        by_x, by_qkv = torch.empty_like(x), torch.zeros_like(qkv.t()).t()
-        by_bias = qkv.new_zeros(qkv.shape[1]) if ctx.biased else None
-        for part in _chunks(len(x)):
-            grad = torch.cat([g[part] for g in grads], 1).flatten(1)
-            _turned(grad, weights).mul_(turns[part].conj())
-            normed, length = _norm(x[part], weights.floor)
-            by_qkv.addmm_(normed.t(), grad)
-            if by_bias is not None:
-                by_bias += grad.sum(0)
-            by_x[part] = _norm_backward(grad @ qkv.t(), normed, length)
-        return by_x, by_qkv, by_bias, None, None
+def _layer_backward(
+    net: Net,
+    layer: Layer,
+    kept: dict[str, Tensor],
+    weights: list[Tensor],
+    places: list[Grid],
+    by_x: Tensor,
+    back: tuple[Tensor, Tensor],
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """(gradient by the layer's input, gradients of `layer.tensors`); back: cos and -sin of the rows."""
+    x, middle = kept["x"], kept["middle"]
+    by_gate_up, opened = gated_backward(kept["gate_up"], by_x @ layer.down)
+    by_down = by_x.t() @ opened
+    by_middle, by_mlp_norm, by_both = _behind_backward(net, middle, by_gate_up, layer.gate_up, layer.mlp_norm, by_x)
+    by_out = by_middle.t() @ kept["attended"]
+    by_out_bias = () if layer.out_bias is None else (by_middle.sum(0, dtype=torch.float32),)
+    by_qkv = attend_backward(net, kept["qkv"], places, by_middle @ layer.out, weights)
+    heads = by_qkv.view(len(x), -1, net.width)[:, : net.heads + net.kv_heads]
+    turn(heads, *back)
+    by_head_norms: tuple[Tensor, ...] = ()
+    if layer.head_norms is not None:
+        by_head_norms = _heads_backward(net, layer, kept["plain"], heads)
+    by_input, by_attention_norm, by_projections = _behind_backward(net, x, by_qkv, layer.qkv, layer.attention_norm, by_middle)
+    by_biases = () if layer.qkv_bias is None else by_qkv.sum(0, dtype=torch.float32).split([len(w) for w in layer.qkv])
+    return by_input, (
+        by_attention_norm, *by_projections, *by_biases, *by_head_norms, by_out, *by_out_bias, by_mlp_norm, *by_both, by_down,
+    )  # fmt: skip
 
 
-def _turned(mixed: Tensor, weights: LlamaWeights) -> Tensor:
-    """The queries and keys among (n, (heads + 2 kv heads) * D), as complex numbers (n, heads + kv heads, D / 2) in place."""
-    pairs = mixed.view(len(mixed), -1, weights.width // 2, 2)
-    return torch.view_as_complex(pairs)[:, : weights.heads + weights.kv_heads]
+def _behind_backward(
+    net: Net, x: Tensor, by_projected: Tensor, parts: tuple[Tensor, ...], norm: Tensor, by_out: Tensor
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Of (unit(x) * norm) @ parts.T: gradient by x, plus `by_out`; by the norm; by each of the parts.
+
+    With G = by_projected.T @ unit(x) the latter two are sums over G and not over rows: (G * W).sum(0) and G * norm.
+    """
+    weight, left = _behind(parts, norm)
+    by_input = unit_backward(x, by_projected @ weight, net.eps, left, by_out)
+    both = (by_projected.t() @ unit(x, net.eps)).float()
+    by_norm = torch.linalg.vecdot(both, stacked(parts), dim=0) if both.dtype == weight.dtype else (both * stacked(parts)).sum(0)
+    by_parts = both.mul_(norm.detach()).to(weight.dtype).split([len(part) for part in parts])
+    return by_input, by_norm, by_parts
 
 
-class _Gated(Function):
-    """x (N, C) -> x + silu(gate) * up @ down of its norm, with (gate, up) = norm @ gate_up."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, gate_up: Tensor, down: Tensor, floor: Tensor) -> Tensor:
-        keeps = any(ctx.needs_input_grad)
-        out = torch.empty_like(x)
-        both = x.new_empty(len(x) if keeps else min(ROWS, len(x)), gate_up.shape[1])
-        for part in _chunks(len(x)):
-            here = both[part] if keeps else both[: len(x[part])]
-            torch.mm(_norm(x[part], floor)[0], gate_up, out=here)
-            gate, up = here.chunk(2, 1)
-            torch.addmm(x[part], F.silu(gate).mul_(up), down, out=out[part])
-        if keeps:
-            ctx.save_for_backward(x, both, gate_up, down, floor)
-        return out
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        x, both, gate_up, down, floor = ctx.saved_tensors
-        by_x, by_gate_up, by_down = torch.empty_like(x), torch.zeros_like(gate_up.t()).t(), torch.zeros_like(down.t()).t()
-        for part in _chunks(len(x)):
-            gate, up = both[part].chunk(2, 1)
-            open_, by_both = F.silu(gate), torch.empty_like(both[part])
-            by_down.addmm_((open_ * up).t(), grad[part])
-            by_gate, by_up = by_both.chunk(2, 1)
-            inner = grad[part] @ down.t()
-            torch.mul(inner, open_, out=by_up)
-            torch.ops.aten.silu_backward.grad_input(inner.mul_(up), gate, grad_input=by_gate)
-            normed, length = _norm(x[part], floor)
-            by_gate_up.addmm_(normed.t(), by_both)
-            by_x[part] = _norm_backward(by_both @ gate_up.t(), normed, length) + grad[part]
-        return by_x, by_gate_up, by_down, None
+def _heads_backward(net: Net, layer: Layer, plain: Tensor, by_heads: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients by the two norms of the heads; by_heads (N, heads + kv heads, D) becomes the gradient before them."""
+    assert layer.head_norms is not None
+    split, found, pulled = [net.heads, net.kv_heads], [], []
+    parts = (whole.split(split, 1) for whole in (plain.view(by_heads.shape), by_heads))
+    for before, grad, norm in zip(*parts, layer.head_norms, strict=True):
+        found.append((unit(before, net.eps).float() * grad).sum((0, 1)))
+        pulled.append(unit_backward(before, grad, net.eps, norm.detach()))
+    by_heads.copy_(torch.cat(pulled, 1))
+    return found[0], found[1]

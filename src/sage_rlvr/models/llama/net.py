@@ -1,0 +1,153 @@
+"""A Llama-shaped model of transformers as plain tensors: which models are, and where their weights lie.
+
+Llama, Qwen2, Qwen2.5 and Qwen3 (and SmolLM, a Llama) differ in three places: Qwen2 adds biases to q, k and v; Qwen3 normalizes each
+head of q and k; some tie the head to the embedding. Everything else is one shape:
+
+    x = embedding[ids]
+    x = x + attention(rotary(norm(x) @ [q k v])) @ out       in every layer
+    x = x + (silu(norm(x) @ gate) * (norm(x) @ up)) @ down
+    logits = norm(x) @ head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+SHAPED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+"""Rotary frequencies that do not depend on the length of a text."""
+
+
+def why_not(model: PreTrainedModel) -> str | None:
+    """Why the engine does not compute this model, in words that follow "the stock path: "; None if it does."""
+    config, name = model.config, type(model).__name__
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if name not in SHAPED:
+        return f"{name} is not one of {', '.join(SHAPED)}"
+    if kinds != {"full_attention"} or (getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)):
+        return "its layers attend to a window, not to the whole text"
+    if config.hidden_act != "silu" or getattr(config, "mlp_bias", False):
+        return f"its MLP has hidden_act = {config.hidden_act!r} and mlp_bias = {getattr(config, 'mlp_bias', False)}"
+    if rope not in STATIC_ROPE:
+        return f"its rotary frequencies are of type {rope!r}"
+    if any(type(part).__module__.startswith("peft") for part in model.modules()):
+        return "it has adapters that are not merged"
+    if model.device.type == "mps" or any(p.dtype not in (torch.float32, torch.bfloat16) for p in model.parameters()):
+        return f"it computes in {model.dtype} on {model.device.type}"
+    return None
+
+
+def supports(model: PreTrainedModel) -> bool:
+    """Whether the engine computes this model; another one takes the stock path, transformers' own forward."""
+    return why_not(model) is None
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Weights of a block, each (outputs, inputs) as transformers stores them. q, k, v and gate, up are products of one input."""
+
+    attention_norm: Tensor
+    qkv: tuple[Tensor, Tensor, Tensor]
+    qkv_bias: tuple[Tensor, Tensor, Tensor] | None
+    head_norms: tuple[Tensor, Tensor] | None
+    """Qwen3: of the heads of q and of k, (D,) each."""
+    out: Tensor
+    out_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: tuple[Tensor, Tensor]
+    down: Tensor
+
+    @classmethod
+    def of(cls, block: Any) -> Layer:
+        """The weights of a decoder layer of transformers."""
+        attention, mlp = block.self_attn, block.mlp
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        norms = (attention.q_norm.weight, attention.k_norm.weight) if hasattr(attention, "q_norm") else None
+        return cls(
+            block.input_layernorm.weight,
+            tuple(p.weight for p in projections),
+            None if projections[0].bias is None else tuple(p.bias for p in projections),
+            norms,
+            attention.o_proj.weight,
+            attention.o_proj.bias,
+            block.post_attention_layernorm.weight,
+            (mlp.gate_proj.weight, mlp.up_proj.weight),
+            mlp.down_proj.weight,
+        )
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them, in the order in which `Backward` gives their gradients."""
+        several = (*self.qkv, *(self.qkv_bias or ()), *(self.head_norms or ()))
+        one = () if self.out_bias is None else (self.out_bias,)
+        return (self.attention_norm, *several, self.out, *one, self.mlp_norm, *self.gate_up, self.down)
+
+
+class Net:
+    """The weights of a model that `supports`, by reference: a Net made before an update sees the weights after it."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        core: Any = model.model
+        config = model.config
+        self.layers = [Layer.of(block) for block in core.layers]
+        self.embedding: Tensor = core.embed_tokens.weight
+        self.padding: int | None = core.embed_tokens.padding_idx
+        self.final_norm: Tensor = core.norm.weight
+        self.head: nn.Module = model.get_output_embeddings()
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.width: int = core.layers[0].self_attn.head_dim
+        self.eps: float = config.rms_norm_eps
+        self.scale = self.width**-0.5
+        self._rotary = core.rotary_emb
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, and of what the products give."""
+        return self.embedding.dtype
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every weight but the head's, in the order in which `Backward` gives their gradients."""
+        return (self.embedding, self.final_norm, *(tensor for layer in self.layers for tensor in layer.tensors))
+
+    def angles(self, longest: int) -> tuple[Tensor, Tensor]:
+        """cos and sin (longest, 1, D / 2) float32 of every position."""
+        positions = torch.arange(longest, device=self.embedding.device)[None]
+        like = torch.empty(1, 1, 1, device=self.embedding.device)  # float32: transformers rounds them to the dtype of this
+        cos, sin = self._rotary(like, positions)
+        half = self.width // 2
+        return cos[0, :, None, :half], sin[0, :, None, :half]
+
+
+def stacked(parts: Sequence[Tensor]) -> Tensor:
+    """Matrices or biases of one input as one, (sum of outputs, inputs): a view where they lie one behind the other (`adjacent`)."""
+    first, end = parts[0], parts[0].data_ptr()
+    storage = first.untyped_storage().data_ptr()
+    for part in parts:
+        if part.data_ptr() != end or not part.is_contiguous() or part.untyped_storage().data_ptr() != storage:
+            return torch.cat([p.detach() for p in parts])
+        end += part.nbytes
+    rows = sum(len(part) for part in parts)
+    return first.detach().as_strided((rows, *first.shape[1:]), first.stride())
+
+
+@torch.no_grad()
+def adjacent(model: PreTrainedModel) -> PreTrainedModel:
+    """The model, its q, k, v and its gate, up laid one behind the other in memory, so that each are one product without a copy.
+
+    For a model of our own only: other code may hold on to where its parameters lay.
+    """
+    if supports(model):
+        for layer in Net(model).layers:
+            for parts in (layer.qkv, layer.gate_up):
+                whole = torch.cat([p.detach() for p in parts])
+                for part, new in zip(parts, whole.split([len(p) for p in parts]), strict=True):
+                    part.data = new
+    return model
