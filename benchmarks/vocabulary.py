@@ -8,7 +8,7 @@ completions x 16 tokens, 512 counted tokens. At 150,016 words one float32 tensor
 the head, logits that are alive at a time, is set to 16. Printed: the peak of the process over what it held before (gradients
 and moments of the head grow too: "weights" is the size of one copy), the most bytes of vocabulary-wide tensors that were
 alive at once, the most rows that one of them had, and the lines of this package that made those alive at that moment. A path
-KEEPS the vocabulary where one such tensor has more than twice the rows of a draw (32), or of the head's budget if that is more.
+KEEPS the vocabulary where one such tensor has more than four times the rows of a draw (32), or of the head's budget.
 
 The last line is JSON: path -> whether it keeps the vocabulary, at the largest number of words.
 """
@@ -247,7 +247,7 @@ def main(words: tuple[int, ...] = (256, 20_480, 150_016), paths: tuple[str, ...]
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 found.append(pool.submit(measured, path, n).result())
         last = found[-1]
-        kept[path] = last["rows"] > 2 * max(WORK.rows, BUDGET // words[-1])
+        kept[path] = last["rows"] > 4 * max(WORK.rows, BUDGET // words[-1])
         grown = " ".join(f"{one['grown'] / MIB:7.0f}" for one in found)
         verdict = "KEEPS the vocabulary" if kept[path] else ""
         print(
