@@ -19,14 +19,19 @@ TRL_ENV := $(MAKE) VENV=.venv-trl EXTRAS=dev,trl,trackers .venv-trl/.installed-d
 VERL_ENV := $(MAKE) VENV=.venv-verl EXTRAS=dev,verl CONSTRAINTS=constraints-verl.txt .venv-verl/.installed-dev
 # DeepSpeed compiles a part of itself at its first start on a CPU, by a C++ compiler.
 DEEPSPEED := deepspeed==0.19.8 hjson==3.1.0 py-cpuinfo==9.0.0 msgpack==1.2.4 ninja==1.13.2 einops==0.8.2
-# What is imported names arguments that the oldest TRL does not have; the authors' recipes are of the newest.
-NEWEST := lab/tests/test_authors_yaml.py tests/config/test_paper_recipes.py
+LLAMA_CPP := llama-cpp-python==0.3.36
+# What benchmarks/gpu.py carries to a machine with torch, transformers, accelerate and pyarrow, Python 3.12 and no network.
+GPU_WHEELS := annotated-types antlr4-python3-runtime datasets dill docstring-parser httpcore2 httpx2 latex2sympy2-extended \
+  math-verify multiprocess pydantic pydantic-core tenacity trl truststore typeguard typing-inspection typing-extensions tyro
+# What is imported names arguments that the oldest TRL does not have; the authors' recipes and the benchmarks are of
+# the newest.
+NEWEST := lab/tests/test_authors_yaml.py tests/config/test_paper_recipes.py tests/benchmarks
 # Tests that skip without TRL or without the trackers, in whatever file they stand.
 TRL_TESTS := -m pytest -n 2 tests/training/trl* tests/training/test_trackers.py tests/seams tests/test_examples.py \
   tests/tasks/test_jsonl.py tests/registry/test_extending.py $(NEWEST)
 
 .PHONY: help demo demo-real reproduce reproduce-quick test test-slow test-all test-trl test-trl-oldest test-sharded test-verl test-vllm docs \
-  tutorial wheel bench bench-trl bench-eval base smollm2-sft lint format clean
+  tutorial wheel bench bench-real bench-vocabulary bench-trl bench-eval gpu base smollm2-sft lint format clean
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
@@ -45,6 +50,10 @@ help:
 	@echo "make tutorial   run docs/tutorial.ipynb and store it with its outputs"
 	@echo "make wheel      build sdist and wheel, check them, and run the wheel with the extra train and where no torch is"
 	@echo "make bench      speed of the reference engine against transformers.generate and a textbook GRPO step"
+	@echo "make bench-real steps and samplers on SmolLM2-135M's shape against Hugging Face, TRL, vLLM and the arithmetic they need"
+	@echo "make bench-vocabulary memory as the vocabulary grows, and each place that keeps a (tokens x words) tensor"
+	@echo "make gpu        correctness, speed, memory and a training curve on a CUDA device, nine minutes; wheels for a machine"
+	@echo "                without network first, elsewhere: make .gpu-wheels/.downloaded"
 	@echo "make bench-eval an evaluation by samples against transformers.generate, samples per CPU second"
 	@echo "make bench-trl  SageTrainer against plain GRPOTrainer: step time, peak memory, forward passes"
 	@echo "make base       rebuild the shipped base policy from recipes/countdown/sft.yaml"
@@ -114,6 +123,18 @@ wheel: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/loop.py $(ARGS)
 
+# vLLM and llama.cpp take part where they are installed: make .venv-vllm/.installed .llama-cpp/llama-batched-bench
+bench-real: $(VENV)/.installed
+	$(TRL_ENV)
+	$(BIN)/python benchmarks/real.py $(ARGS)
+
+# On a machine with a GPU, by its own interpreter: make gpu PYTHON=python3
+gpu:
+	$(PYTHON) benchmarks/gpu.py $(ARGS)
+
+bench-vocabulary: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/vocabulary.py $(ARGS)
+
 bench-eval: $(VENV)/.installed
 	$(BIN)/python benchmarks/evaluator.py $(ARGS)
 
@@ -137,7 +158,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .venv-trl .venv-trl-oldest .venv-verl .venv-vllm .venv-docs site .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-trl .venv-trl-oldest .venv-verl .venv-vllm .venv-docs .llama-cpp .gpu-wheels site .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # The environment. An existing one is kept, together with whatever build of torch stands in it, if the version is right.
 # torch goes first and alone: it is the large download, and a second attempt then starts behind it.
@@ -177,6 +198,27 @@ $(VENV)/.installed-smollm2: $(VENV)/.installed
 	.venv-vllm/bin/python -m pip install --disable-pip-version-check "$(TORCH)"
 	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps -r constraints-vllm.txt
 	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+# llama.cpp's batched bench, from the source that the sdist of llama-cpp-python carries; a C++ compiler and cmake build it in
+# some 15 minutes on two cores.
+.llama-cpp/llama-batched-bench:
+	rm -rf .llama-cpp && mkdir -p .llama-cpp/source
+	$(PYTHON) -m pip download --disable-pip-version-check -q --no-deps --no-binary :all: -d .llama-cpp $(LLAMA_CPP)
+	tar xzf .llama-cpp/*.tar.gz -C .llama-cpp/source --strip-components=1
+	mv .llama-cpp/source/vendor/llama.cpp/gguf-py .llama-cpp/gguf-py && cp -r .llama-cpp/gguf-py .llama-cpp/source/vendor/llama.cpp/
+	cmake -S .llama-cpp/source/vendor/llama.cpp -B .llama-cpp/build -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+	  -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF
+	cmake --build .llama-cpp/build --target llama-batched-bench --parallel 2
+	echo "$(LLAMA_CPP)" > .llama-cpp/version
+	cp .llama-cpp/build/bin/llama-batched-bench $@
+	rm -rf .llama-cpp/build .llama-cpp/source .llama-cpp/*.tar.gz
+
+.gpu-wheels/.downloaded: constraints.txt
+	rm -rf .gpu-wheels
+	$(PYTHON) -m pip download --disable-pip-version-check -q --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+	  --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -c constraints.txt \
+	  -d .gpu-wheels $(GPU_WHEELS)
 	@touch $@
 
 .venv-docs/.installed: docs/requirements.txt
