@@ -28,7 +28,7 @@ from transformers import (
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
-from sage_rlvr.models.devices import device_of
+from sage_rlvr.models.devices import device_of, keep_memory
 from sage_rlvr.models.folders import ADAPTER, EMBEDDED, NAMED, adapter_base, folder_of, prepared
 from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.sampler import Rollout
@@ -293,6 +293,7 @@ def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, To
         )
     if whole:
         check_files(where)
+    keep_memory(where)
     policy = load_whole(AutoModelForCausalLM.from_pretrained, _source(model), dtype=getattr(torch, dtype))
     return adjacent(policy), Tokens.of(_tokenizer(_source(model)), policy)
 

@@ -25,6 +25,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.preferences import completion_logps, margins, pair_loss
 from sage_rlvr.errors import DataError, TrainingDiverged
 from sage_rlvr.models.devices import placed
+from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.reward_model import from_policy, scores_of
 from sage_rlvr.models.scoring import score
@@ -84,7 +85,7 @@ def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, 
     check_installed(config.report_to)
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     policy, tokens = load_policy(config.model, config.engine.dtype)
-    placed(policy, config.engine.device)
+    adjacent(placed(policy, config.engine.device))
     read = data(tokens)
     model = from_policy(policy, tokens, config.seed).to(policy.device) if config.loss == "reward" else policy
     optimizer = Optimizer(model, config.optimizer, config.steps)

@@ -94,7 +94,7 @@ def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     task: Any = config.world.build() if config.task is None else config.task
     seed, size = config.world.data_seed if config.task is None else config.seed, config.batch_size
     model, tokens = load_policy(config.model, config.engine.dtype) if isinstance(config.model, str) else _made(config, task)
-    placed(model, config.engine.device)
+    adjacent(placed(model, config.engine.device))
     asking = Asking.of(task, tokens)
     optimizer = Optimizer(model, config.optimizer, config.steps)
     newest = resume(run, model, optimizer)
