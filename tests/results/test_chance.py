@@ -153,7 +153,7 @@ def test_a_store_keeps_its_floor_and_a_policy_whose_interval_lies_below_is_marke
 
 
 def test_the_answer_of_a_design_that_asks_about_the_base_has_its_numbers(tmp_path: Path) -> None:
-    """One paragraph: pass@k of the base and of each arm with difference, interval and floor, then pass@1; of one run it says so."""
+    """The verdict; then pass@k of the base and of each arm with difference, interval and floor, and pass@1."""
     assert CHANCE is not None
     results = Results.read(folder(tmp_path / "sweep"))
     asked = tuple(Question(a=arm, b="base", metric=f"pass@{k}") for k in (256, 1) for arm in ("better", "worse"))
@@ -162,7 +162,7 @@ def test_the_answer_of_a_design_that_asks_about_the_base_has_its_numbers(tmp_pat
     text = words.answer(rows, results)
     by_k = {row.metric.k: row for row in rows if row.a == "worse" and row.metric.at == "temperature"}
     found = "Not shown: pass@256 is higher in no arm. "
-    start = f"Did RL widen what the base solves? {found}One run of each: about these checkpoints, not about methods. "
+    start = f"Did RL widen what the base solves? {found}One run of each: about these checkpoints, not about methods.\n\n"
     assert text.startswith(f"{start}pass@256 (chance {CHANCE.at(256):.3f}): base {by_k[256].comparison.mean_b:.3f}; ")
     assert re.search(rf"lower: worse {by_k[256].comparison.mean_a:.3f} \(−0\.\d+, −0\.\d+ to −0\.\d+; below chance\)", text)
     assert f" pass@1: base {by_k[1].comparison.mean_b:.3f}; " in text

@@ -51,7 +51,7 @@ class Page:
 
     @property
     def answer(self) -> str:
-        """One line that answers the design's questions."""
+        """The answer to the design's questions, in one or two paragraphs."""
         return str(self.values["answer"])
 
     def to_frame(self) -> Any:

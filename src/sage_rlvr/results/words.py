@@ -88,7 +88,7 @@ def starts(results: Results) -> list[str]:
 
 
 def answer(rows: Sequence[Row], results: Results | None = None) -> str:
-    """One line on the questions of the design: at most `MOST` comparisons, significant ones first, and counts of the others.
+    """A line or two on the questions of the design: at most `MOST` comparisons, significant ones first, and counts of the others.
 
     results: the source of the rows, for questions without a row. Without primary rows, exploratory rows answer."""
     if not rows:
@@ -102,13 +102,15 @@ def answer(rows: Sequence[Row], results: Results | None = None) -> str:
 
 
 def _widened(rows: Sequence[Row], results: Results, beside: str) -> str:
-    """The answer of a design that asks only about the base: the finding at pass@k, `beside`, then each arm's pass@k and pass@1."""
+    """The answer of a design that asks only about the base: the finding at pass@k and `beside`, then in a paragraph of its own each
+    arm's pass@k and pass@1."""
     lines = []
     for n in (results.k, 1):
         lines += [_beside_base(some) for some in groups(row for row in rows if row.metric == Metric(k=n))]
     once = ONE_RUN if rows[0].comparison.over == "problems" else ""
     found = _shown_at([row for row in rows if row.metric == Metric(k=results.k)])
-    return f"Did RL widen what the base solves? {found}{beside}{once}{' '.join(lines)}"
+    said = f"Did RL widen what the base solves? {found}{beside}{once}".strip()
+    return f"{said}\n\n{' '.join(lines)}"  # the page puts the first paragraph in large letters
 
 
 def _sharpened(rows: Sequence[Row], results: Results) -> str:

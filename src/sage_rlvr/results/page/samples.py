@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -196,12 +195,12 @@ def _tokens_of(store: SampleStore, rows: Sequence[Sample]) -> Tokens | None:
 
 def _places(store: SampleStore) -> list[str]:
     """Where the tokenizer of the store's policy may lie here: its run, its folder, the cache of the Hub, this package."""
-    from sage_rlvr.models.folders import cached_folder
+    from sage_rlvr.models.folders import cached_folder, folder_of
 
     runs = [parent / "policy" for parent in list(store.path.parents)[:3]]
     named = [place for place in (store.place(), store.identity.model) if place]
     cached = [folder for place in named if (folder := cached_folder(place)) is not None]
-    folders = dict.fromkeys(str(folder) for folder in (*runs, *map(Path, named), *cached) if folder.is_dir())
+    folders = dict.fromkeys(str(folder) for folder in (*runs, *map(folder_of, named), *cached) if folder.is_dir())
     return [*folders, "embedded"]
 
 
