@@ -223,9 +223,7 @@ def measured(path: str, words: int) -> dict[str, Any]:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     warnings.simplefilter("ignore")  # of completions that never end
-    for name in ("BUDGET", "KEPT"):
-        if hasattr(head, name):
-            setattr(head, name, BUDGET)
+    head.KEPT_LOGITS = BUDGET
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), Shape(HIDDEN, 96, 2, 3, 3, words, 16))
         step = PATHS[path](Path(folder), words)

@@ -19,6 +19,7 @@ NONE, CUT_OFF, WRONG = Verdict("wrong", "no answer"), Verdict("wrong", "answer c
 RIGHT, LATE = Verdict("right", "right"), Verdict("undecided", "took longer than 5 s")
 OTHERS: dict[str, Any] = {  # a task's name -> a wrong answer to a problem
     "countdown": lambda task, problem: "1+1",
+    "countdown_chat": lambda task, problem: "1+1",
     "countdown_steps": lambda task, problem: "1+1=3",
     "word_problems": lambda task, problem: task.reference(problem) + "0",
     "knights_and_knaves": lambda task, problem: "CONCLUSION:\n(1) Nobody is a knave",
