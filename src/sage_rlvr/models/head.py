@@ -61,17 +61,19 @@ def logits_of(head: torch.nn.Module, states: Tensor) -> Tensor:
     return F.linear(states, weight, bias) if type(head) is FloatHead else head(states)
 
 
-def measured(logits: Tensor, temperature: float, entropies: bool) -> tuple[Tensor, Tensor | None]:
-    """(M, V) in any dtype -> log of the sum of exp(logits / temperature) (M,) float32, and entropies (M,) or None."""
-    totals = torch.empty(len(logits), device=logits.device)
-    found = torch.empty_like(totals) if entropies else None
+def measured(logits: Tensor, temperature: float, entropies: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(M, V) in any dtype -> the largest logit / temperature of each row and the log of the sum of exp of the others less it, both
+    (M,) float32, and entropies (M,) or None. The two stay apart: their sum would round to a millionth at logits of 20."""
+    tops, logs = (torch.empty(len(logits), device=logits.device) for _ in range(2))
+    found = torch.empty_like(tops) if entropies else None
     for part in pieces(logits):
         wide = _scaled(logits[part], temperature)
-        total = torch.logsumexp(wide, 1)
-        totals[part] = total
+        tops[part] = wide.amax(1)
+        wide.sub_(tops[part, None])
+        logs[part] = wide.exp().sum(1).log()
         if found is not None:
-            found[part] = entropies_of(wide.sub_(total[:, None]))
-    return totals, found
+            found[part] = entropies_of(wide.sub_(logs[part, None]))
+    return tops, logs, found
 
 
 def _scaled(logits: Tensor, temperature: float) -> Tensor:
@@ -108,19 +110,19 @@ class _Chosen(Function):
         firsts = range(0, len(states), most)
         bounds = torch.searchsorted(rows[order], torch.tensor([*firsts, len(states)], device=rows.device)).tolist()
         logps = torch.empty(len(targets), device=states.device)
-        totals = torch.empty(len(states), device=states.device)
-        found = torch.empty_like(totals) if entropies else totals.new_empty(0)
+        tops, logs = (torch.empty(len(states), device=states.device) for _ in range(2))
+        found = torch.empty_like(tops) if entropies else tops.new_empty(0)
         logits = None
         for number, first in enumerate(firsts):
             part, tokens = slice(first, first + most), order[bounds[number] : bounds[number + 1]]
             logits = F.linear(states[part], weight) if known is None else known
-            totals[part], own = measured(logits, temperature, entropies)
+            tops[part], logs[part], own = measured(logits, temperature, entropies)
             if own is not None:
                 found[part] = own
             chosen = logits[rows[tokens] - first, targets[tokens]].float() / temperature
-            logps[tokens] = chosen - totals[rows[tokens]]
+            logps[tokens] = (chosen - tops[rows[tokens]]) - logs[rows[tokens]]
         kept = logits if len(firsts) == 1 and any(ctx.needs_input_grad) else None
-        ctx.save_for_backward(states, weight, targets, rows, order, totals, kept, found if gradient else None)
+        ctx.save_for_backward(states, weight, targets, rows, order, tops, logs, kept, found if gradient else None)
         ctx.temperature, ctx.most, ctx.bounds = temperature, most, bounds
         if not gradient:
             ctx.mark_non_differentiable(found)
@@ -130,9 +132,9 @@ class _Chosen(Function):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor, by_entropy: Tensor) -> tuple[Tensor | None, ...]:
         """d logp_a / d logit_j = [j = a] - p_j,   d H / d logit_j = -p_j (log p_j + H), each over the temperature."""
-        states, weight, targets, rows, order, totals, kept, entropies = ctx.saved_tensors
+        states, weight, targets, rows, order, tops, logs, kept, entropies = ctx.saved_tensors
         slopes = grad / ctx.temperature
-        slope_of_row = torch.zeros_like(totals).index_add_(0, rows, slopes)
+        slope_of_row = torch.zeros_like(tops).index_add_(0, rows, slopes)
         lift = None if entropies is None else by_entropy / ctx.temperature
         by_states, by_weight = torch.empty_like(states), None
         for number, first in enumerate(range(0, len(states), ctx.most)):
@@ -140,7 +142,7 @@ class _Chosen(Function):
             logits = F.linear(states[part], weight) if kept is None else kept
             for piece in pieces(logits):  # from here on `logits` holds the gradient by itself
                 here = slice(first + piece.start, first + piece.start + len(logits[piece]))
-                laws = _scaled(logits[piece], ctx.temperature).sub_(totals[here, None])
+                laws = _scaled(logits[piece], ctx.temperature).sub_(tops[here, None]).sub_(logs[here, None])
                 if lift is None:
                     logits[piece] = laws.exp_().mul_(-slope_of_row[here, None])
                 else:

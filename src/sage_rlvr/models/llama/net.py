@@ -140,8 +140,10 @@ class Net:
 
 def stacked(parts: Sequence[Tensor]) -> Tensor:
     """Matrices or biases of one input as one, (sum of outputs, inputs): a view where they lie one behind the other (`adjacent`)."""
-    first, end = parts[0], parts[0].data_ptr()
-    storage = first.untyped_storage().data_ptr()
+    first = parts[0]
+    if first.device.type not in ("cpu", "cuda") or type(first.data) is not Tensor:  # of which no address is known
+        return torch.cat([p.detach() for p in parts])
+    storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
     for part in parts:
         if part.data_ptr() != end or not part.is_contiguous() or part.untyped_storage().data_ptr() != storage:
             return torch.cat([p.detach() for p in parts])
@@ -160,7 +162,7 @@ def adjacent(model: PreTrainedModel) -> PreTrainedModel:
     if supports(model):
         for layer in Net(model).layers:
             for parts in (layer.qkv, layer.gate_up):
-                if stacked(parts).data_ptr() == parts[0].data_ptr():
+                if stacked(parts)._is_view():
                     continue
                 whole = torch.cat([p.detach() for p in parts])
                 for part, new in zip(parts, whole.split([len(p) for p in parts]), strict=True):
