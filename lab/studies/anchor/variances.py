@@ -148,7 +148,7 @@ def _row_log_probs(case: Case, row: int) -> Tensor:
     listed, counted = case.listed, case.listed.mask[row]
     own = torch.zeros(1, dtype=torch.long)
     logits = completion_logits(
-        case.policy, [listed.prompt], listed.tokens[row][counted][None], counted[counted][None], own
+        case.policy, [listed.prompt], listed.tokens[row][counted][None], counted[counted][None], own, engine=False
     )
     return torch.log_softmax(logits.float(), -1)
 

@@ -43,15 +43,22 @@ class Scores:
 
 
 def completion_logits(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    tokens: Tensor,
+    mask: Tensor,
+    owners: Tensor,
+    *,
+    engine: bool = True,
 ) -> Tensor:
     """Logits (N, V) that predict each counted token, in the order of `mask.nonzero()`.
 
+    engine: False takes the stock path, whose graph several losses may go through, also batched; the engine's serves one backward.
     prompts: P token lists; tokens, mask (B, T), each row of the mask True up to the completion's end and False after it;
     owners (B,) the prompt of each row, ascending. Raises `DataError` where they are not so.
     """
     _check(prompts, tokens, mask, owners)
-    if not engine_scores(model):
+    if not (engine and engine_scores(model)):
         return _padded(model, prompts, tokens, mask, owners)[0]
     net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
     return logits_of(net.head, states(net, layout)).index_select(0, layout.of_token)

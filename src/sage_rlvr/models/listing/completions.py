@@ -79,7 +79,7 @@ class Enumerated:
         # Written from the last place to the first, so that the first stays where several rows pass a state.
         first[along.flip(0)] = torch.arange(len(along), device=along.device).flip(0)
         owners = torch.zeros(len(rows), dtype=torch.long, device=along.device)
-        return completion_logits(model, [self.prompt], self.tokens[rows], mask, owners)[first]
+        return completion_logits(model, [self.prompt], self.tokens[rows], mask, owners, engine=False)[first]
 
     def _longest(self) -> Tensor:
         """A row through each state that leads to no further one; together they pass through every state."""
