@@ -35,7 +35,7 @@ TRL_TESTS := -m pytest -n 2 tests/training/trl* tests/training/test_trackers.py 
 
 help:
 	@echo "make demo       train no-KL, GRPO and SAGE-Branch from the shipped base, evaluate exactly (ARGS='--steps 40')"
-	@echo "make demo-real  the same from SmolLM2-135M, by samples, beside the base at lower temperatures: 45 minutes on two cores (ARGS=--short: 15)"
+	@echo "make demo-real  the same from SmolLM2-135M, by samples, beside the base at lower temperatures (ARGS=--short: a quarter of an hour)"
 	@echo "make reproduce  the paper's Tables 1 and 3 on two cores: recipes/designs/table1.yaml and table3.yaml, hours, resumable"
 	@echo "make reproduce-quick   MaxRL with a KL term against GRPO and RLOO on hard Countdown, about 20 minutes"
 	@echo "make test       the fast tests"

@@ -149,13 +149,13 @@ def supervised(folder: Path, words: int) -> Callable[[], Any]:
     from sage_rlvr.models.policy import load_policy
     from sage_rlvr.training.optimizer import Optimizer
     from sage_rlvr.training.sft import sft_step
+    from sage_rlvr.training.texts import Text
 
     model, _ = load_policy(str(folder))
-    ids = torch.randint(1, 200, (WORK.rows, 16 + WORK.new))
-    counted = torch.zeros_like(ids, dtype=torch.bool)
-    counted[:, 16:] = True
+    rows = torch.randint(1, 200, (WORK.rows, 16 + WORK.new)).tolist()
+    texts = [Text(tuple(ids[:16]), tuple(ids[16:])) for ids in rows]
     optimizer = Optimizer(model, OptimizerConfig(), 10)
-    return lambda: sft_step(model, optimizer, ids, counted, 0)
+    return lambda: sft_step(model, optimizer, texts, 0)
 
 
 def preference(folder: Path, words: int) -> Callable[[], Any]:

@@ -85,14 +85,14 @@ def warm_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from sage_rlvr.models.policy import Asking, Tokens
     from sage_rlvr.tasks.countdown import Countdown
     from sage_rlvr.training.optimizer import Optimizer
-    from sage_rlvr.training.sft import batch_tensors, sft_step
+    from sage_rlvr.training.sft import sft_step, texts_of
 
     tokens = Tokens.of(build_tokenizer())
     world = Countdown({2: 1.0}, max_number=12, max_target=144)
     asking, model = Asking.of(world, tokens), tiny_llama(initializer_range=0.02)
     optimizer = Optimizer(model, OptimizerConfig(lr=1e-2), 150)
     for step in range(150):
-        sft_step(model, optimizer, *batch_tensors(world.examples("train", 0, 48 * step, 48), asking), step)
+        sft_step(model, optimizer, texts_of(world.examples("train", 0, 48 * step, 48), asking), step)
     return save(model.eval(), tmp_path_factory.mktemp("models") / "warm")
 
 

@@ -26,7 +26,7 @@ from sage_rlvr.models.generation import CpuGenerator, Decoding, Generation, Requ
 from sage_rlvr.models.policy import Asking
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks.base import NO_ANSWER
-from sage_rlvr.training.offline import laid_out
+from sage_rlvr.training.offline import pairs_laid_out
 
 LAW = Decoding(max_new_tokens=5)
 Make = Callable[..., Evaluation]
@@ -173,7 +173,7 @@ def test_pairs_of_episodes_count_the_policys_own_tokens_alone(tmp_path: Path) ->
             assert text.tokens == tuple(np.asarray(row.token_ids).tolist()) and len(text.own) == len(text.tokens)
             several += not all(text.own)
     assert several > 0
-    (prompts, tokens, mask, owners, own), first = laid_out(data.pairs, TOKENS.pad_id), data.pairs[0]
+    (prompts, tokens, mask, owners, own), first = pairs_laid_out(data.pairs), data.pairs[0]
     assert int(own.sum()) == sum(sum(text.own or ()) for pair in data.pairs for text in pair) < int(mask.sum())
     assert prompts[0] == first[0].prompt and tokens.shape == own.shape and len(owners) == 2 * len(data.pairs)
     failed = first_failures(store)

@@ -107,12 +107,12 @@ def taught_digit_policy() -> tuple[PreTrainedModel, Tokens]:
     """One that was taught for some steps, so that it is right now and then."""
     from sage_rlvr.config import OptimizerConfig
     from sage_rlvr.training.optimizer import Optimizer
-    from sage_rlvr.training.sft import batch_tensors, sft_step
+    from sage_rlvr.training.sft import sft_step, texts_of
 
     (model, tokens), task = digit_policy(initializer_range=0.05), Digits()
     asking, optimizer = Asking.of(task, tokens), Optimizer(model, OptimizerConfig(lr=5e-3), 14)
     for step in range(14):
-        sft_step(model, optimizer, *batch_tensors(task.examples("train", 0, 16 * step, 16), asking), step)
+        sft_step(model, optimizer, texts_of(task.examples("train", 0, 16 * step, 16), asking), step)
     return model.eval(), tokens
 
 

@@ -160,7 +160,7 @@ def test_the_trace_of_a_rollout_has_the_gradient_of_a_forward(
         net, layout = Net(model), Layout.of(asked, rollout.tokens, rollout.mask, rows, distinct=False)
         states, targets = recorded_states(net, layout, rollout.trace), rollout.tokens[rollout.mask]
         more = {"rows": layout.of_token, "logits": rollout.trace.logits}
-        logps, entropies = chosen_logps(states, net.head.weight, targets, 0.7, True, **more)
+        logps, entropies = chosen_logps(states, net.head, targets, 0.7, True, **more)
         assert torch.allclose(logps, rollout.logps[rollout.mask], atol=1e-5)
         assert torch.allclose(entropies, rollout.entropies[rollout.mask], atol=1e-5)
         (logps * weights[rollout.mask]).sum().backward()

@@ -20,7 +20,7 @@ from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.countdown import Countdown, Problem, split_of
 from sage_rlvr.tasks.countdown.chat import CountdownChat
 from sage_rlvr.tasks.countdown.second import second_opinion_on_any_spelling
-from sage_rlvr.training.sft import batch_tensors
+from sage_rlvr.training.sft import texts_of
 
 TASK = CountdownChat({3: 0.5, 4: 0.5}, train_problems=50)
 PROBLEM = Problem((3, 5, 7, 11), 24)
@@ -147,9 +147,9 @@ def test_it_is_asked_by_the_chat_template() -> None:
     assert own.messages(PROBLEM) == [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Make 24 of 3, 5, 7, 11!"},
     ]  # fmt: skip
-    ids, counted = batch_tensors([(PROBLEM, "(7*11-5)/3")], asking)  # fine-tuning goes on from the same prompt
-    learned = tokens.tokenizer.decode(ids[0][counted[0]])
-    assert ids[0][~counted[0]].tolist() == list(asking(PROBLEM).ids) and learned == "(7*11-5)/3<|im_end|>"
+    (text,) = texts_of([(PROBLEM, "(7*11-5)/3")], asking)  # fine-tuning goes on from the same prompt
+    assert text.prompt == asking(PROBLEM).ids and text.own is not None and all(text.own)
+    assert tokens.tokenizer.decode(text.tokens) == "(7*11-5)/3<|im_end|>"
 
 
 def test_a_tokenizer_without_a_chat_template_is_an_error_with_the_next_step() -> None:

@@ -23,7 +23,7 @@ from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.training.loop import Loop, build, train, train_step
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.rollouts import draw_groups
-from sage_rlvr.training.sft import batch_tensors, sft_step
+from sage_rlvr.training.sft import sft_step, texts_of
 from sage_rlvr.training.state import model_tensors
 from sage_rlvr.training.watch import SourceWatch
 
@@ -177,9 +177,9 @@ def test_knights_and_knaves_by_the_solutions_probability(tmp_path: Path) -> None
     torch.manual_seed(0)
     model = tiny_llama(vocab_size=len(tokens.tokenizer), max_position_embeddings=576, initializer_range=0.05)
     told = [(puzzle, task.worked(puzzle)) for puzzle in task.problems("train")]
-    batch, optimizer = batch_tensors(told, Asking.of(task, tokens)), Optimizer(model, OptimizerConfig(lr=5e-3), 200)
+    batch, optimizer = texts_of(told, Asking.of(task, tokens)), Optimizer(model, OptimizerConfig(lr=5e-3), 200)
     for step in range(200):
-        if sft_step(model, optimizer, *batch, step)["loss"] < 0.02:
+        if sft_step(model, optimizer, batch, step)["loss"] < 0.02:
             break
     model.save_pretrained(tmp_path / "base")
     tokens.tokenizer.save_pretrained(tmp_path / "base")

@@ -114,14 +114,16 @@ def _training_facts(facts: dict[str, str]) -> tuple[bool, str]:
     return good, "the CPU path works" if good else "the CPU path does not work: see above"
 
 
-def _bfloat16_facts(model: Any, prompts: Any, rollout: Any, wanted: Any) -> str:
+def _bfloat16_facts(prompts: Any, rollout: Any, wanted: Any) -> str:
     """How far log-probs of the policy in bfloat16 lie from float32's, on the same completions."""
     import torch
 
     from sage_rlvr.models.devices import placed
+    from sage_rlvr.models.folders import EMBEDDED
+    from sage_rlvr.models.policy import load_policy
     from sage_rlvr.models.scoring import score
 
-    half = placed(model.to(torch.bfloat16), "cpu")
+    half = placed(load_policy(EMBEDDED, "bfloat16")[0], "cpu")
     with torch.no_grad():
         found = score(half, prompts, rollout.tokens, rollout.mask, torch.zeros(len(rollout.tokens), dtype=torch.long)).logps
     gap = (found - wanted)[rollout.mask].square().mean().sqrt()
@@ -152,5 +154,5 @@ def _policy_facts(facts: dict[str, str]) -> bool:
     gap = float((scores.logps - rollout.logps).abs().max())
     facts["base policy"] = f"{sum(p.numel() for p in model.parameters()):,} parameters"
     facts["sampler"] = f"log-probs agree with the scorer's to {gap:.0e}"
-    facts["bfloat16"] = _bfloat16_facts(model, [prompt], rollout, scores.logps)
+    facts["bfloat16"] = _bfloat16_facts([prompt], rollout, scores.logps)
     return gap < 1e-4

@@ -57,7 +57,7 @@ class Demo(Command):
     edits_recipe: ClassVar[bool] = True
 
     model: str = "embedded"
-    """embedded, smollm2 (45 minutes on two cores, 15 on two with AMX), or a policy in place of the embedded one."""
+    """embedded, smollm2 (the command prints how long that takes), or a policy in place of the embedded one."""
     short: bool = False
     """The short form of --model smollm2: a third of the time."""
     out: Path | None = None

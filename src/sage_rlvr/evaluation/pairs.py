@@ -22,7 +22,8 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
 from sage_rlvr.evaluation.store.sample import own_of
 from sage_rlvr.models.policy import Asking, Tokens
-from sage_rlvr.training.offline import Data, Text, text_of
+from sage_rlvr.training.offline import Data, text_of
+from sage_rlvr.training.texts import Text
 
 
 @dataclass(frozen=True, eq=False)

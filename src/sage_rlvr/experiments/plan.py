@@ -143,6 +143,8 @@ def plan(
     shared = _named_for_base(arms[0], out)
     tempered = {"": replace(evaluations[""], powers=tuple(powers))} if evaluations else {}  # the power frontier, a standing control
     base = Policy("base", arms[0].config.model, arms[0].config.model, out / "logs")
+    colder = () if design.evaluate.samples is None else design.evaluate.samples.base_temperatures
+    base_samples = [_sample_task(base, sampled, out, tuple(first), shared, arms[0].config, t) for t in (None, *colder)]
     sweep = Sweep(
         design=design,
         source=source,
@@ -151,11 +153,7 @@ def plan(
         left_out=left_out,
         first=first,
         base=_exact_tasks(base, evaluations | tempered, out, tuple(first), shared),
-        base_samples=[
-            task
-            for t in (None, *(design.evaluate.samples.base_temperatures if design.evaluate.samples else ()))
-            if (task := _sample_task(base, sampled, out, tuple(first), shared, arms[0].config, t)) is not None
-        ],
+        base_samples=[task for task in base_samples if task is not None],
         cells=[
             _cell(out, arm, seed, evaluations, sampled, tuple(first))
             for added in (False, True)

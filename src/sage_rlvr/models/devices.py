@@ -17,11 +17,12 @@ import os
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 from transformers import PreTrainedModel
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.head import FloatHead
+from sage_rlvr.models.llama.net import adjacent
 
 OF_AUTO = ("cuda", "mps", "cpu")
 
@@ -56,8 +57,8 @@ def keep_memory(weights: Path) -> None:
     """Make this process keep freed memory, and take large blocks in huge pages, where the weights in a folder are large.
 
     By default glibc returns each large block to the system, and a step asks for gigabytes of fresh pages that the kernel clears
-    one by one: 14 % of a step of SmolLM2-135M on two AMD cores (benchmarks/real.py). Numbers do not change. Nothing happens where
-    the C library has no mallopt. Call it before the weights are loaded: torch reads its variable once.
+    one by one. Results do not change. Nothing happens where the C library has no mallopt, and beside a GPU, whose memory torch
+    keeps anyway. Call it before the weights are loaded: torch reads its variable once.
     """
     size = sum(file.stat().st_size for file in weights.glob("*.safetensors")) if weights.is_dir() else LARGE_FILES
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
@@ -68,16 +69,8 @@ def keep_memory(weights: Path) -> None:
         mallopt(name, value)
 
 
-class FloatHead(nn.Linear):
-    """An output head whose weights stay as they are and whose product is float32."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Hidden states (..., d) -> logits (..., V) in float32."""
-        return F.linear(input.float(), self.weight.float(), None if self.bias is None else self.bias.float())
-
-
 def placed(model: PreTrainedModel, device: str | None) -> PreTrainedModel:
-    """The model on the device; of one in half precision the logits are float32 from now on."""
+    """The model on the device, laid out for the engine (`adjacent`); the stock path's logits are float32 in half precision too."""
     if (where := device_of(device)).type != "cpu":
         model.to(where)  # type: ignore[arg-type]
     head = model.get_output_embeddings()
@@ -85,4 +78,4 @@ def placed(model: PreTrainedModel, device: str | None) -> PreTrainedModel:
         wide = FloatHead(head.in_features, head.out_features, bias=False, device="meta")
         wide.weight, wide.bias = head.weight, head.bias  # the same parameters: a tied head stays tied
         model.set_output_embeddings(wide)
-    return model
+    return adjacent(model)

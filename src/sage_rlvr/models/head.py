@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-
-from sage_rlvr.models.devices import FloatHead
 
 KEPT_LOGITS = 1 << 28
 """Logits that are alive at a time: 512 MiB in bfloat16, 5,400 rows of a vocabulary of 49,152."""
@@ -26,6 +24,14 @@ NUMBERS = 1 << 20
 """Of one float32 temporary, 4 MiB: a pass over it stays near the processor."""
 
 LOWEST = torch.finfo(torch.float32).min
+
+
+class FloatHead(nn.Linear):
+    """An output head whose weights stay as they are and whose product is float32."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Hidden states (..., d) -> logits (..., V) in float32."""
+        return F.linear(input.float(), self.weight.float(), None if self.bias is None else self.bias.float())
 
 
 def chosen_logps(
@@ -54,16 +60,10 @@ def entropies_of(laws: Tensor) -> Tensor:
     return -torch.linalg.vecdot(laws.exp(), laws.clamp_min(LOWEST))
 
 
-def logits_of(head: torch.nn.Module, states: Tensor) -> Tensor:
-    """states (M, C) -> (M, V), in the dtype of the weights."""
-    weight: Any = head.weight
-    bias: Any = head.bias
-    return F.linear(states, weight, bias) if type(head) is FloatHead else head(states)
-
-
 def measured(logits: Tensor, temperature: float, entropies: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(M, V) in any dtype -> the largest logit / temperature of each row and the log of the sum of exp of the others less it, both
-    (M,) float32, and entropies (M,) or None. The two stay apart: their sum would round to a millionth at logits of 20."""
+    """Logits (M, V) in any dtype -> of each row, float32: the largest of logit / temperature; the log of the sum of exp of all less
+    the largest; and the entropy, nats, or None. The first two stay apart, since their sum is rounded to 2e-6 at logits of 20, and
+    the probability of a certain token would be above 1."""
     tops, logs = (torch.empty(len(logits), device=logits.device) for _ in range(2))
     found = torch.empty_like(tops) if entropies else None
     for part in pieces(logits):

@@ -34,7 +34,7 @@ from transformers.cache_utils import DynamicCache
 
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.head import KEPT_LOGITS, LOWEST, logits_of, pieces
+from sage_rlvr.models.head import KEPT_LOGITS, LOWEST, pieces
 from sage_rlvr.models.llama.attention import attend, grids
 from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
 from sage_rlvr.models.llama.forward import Record, Trace, run
@@ -140,19 +140,15 @@ def sample(
     lengths = torch.full((rows,), max_new_tokens, dtype=torch.long, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
     limits = None if limits is None else limits.to(device)
-    again = ready is not None
+    again = ready is not None  # whether `ready` is to be drawn from once more
     if again and trace:
         raise DataError("trace=True records the prompts too, so that it cannot start from `ready`; leave one of the two out")
     with _evaluating(model):
         tracing = _Tracing(model, prompts, group_size * (max_new_tokens - 1)) if trace and supports(model) else None
-        if ready is None:
-            ready = prefill(model, prompts, None if tracing is None else tracing.weights)
-        prefilled = ready
+        prefilled = ready or prefill(model, prompts, None if tracing is None else tracing.weights)
         decoder = _decoder(model, prefilled, group_size, max_new_tokens, again=again)
         alive = torch.arange(rows, device=device)
         logits = prefilled.logits.repeat_interleave(group_size, 0)
-        if tracing is not None:
-            tracing.keep(prefilled.logits)
         for t in range(max_new_tokens):
             at = (slice(None) if alive.shape[0] == rows else alive, t)
             drawn, logp, entropy = draw(logits, uniforms[at], temperature, entropies, cut)
@@ -188,10 +184,10 @@ class _Tracing:
         self.weights.record = Record(self.weights.net, rows)
         outputs = len(prompts) * (1 + more)
         self.logits = self.weights.net.embedding.new_empty(outputs, width) if outputs * width <= KEPT_LOGITS else None
-        self.filled = 0
+        self.filled = len(prompts)  # the first rows are those of the prompts' first tokens, see `trace`
 
     def keep(self, logits: Tensor) -> None:
-        """The logits of a step."""
+        """The logits of a decode step."""
         if self.logits is not None:
             self.logits[self.filled : self.filled + len(logits)] = logits
         self.filled += len(logits)
@@ -200,15 +196,14 @@ class _Tracing:
         """All of it, once the last token is drawn."""
         assert isinstance(ready, EnginePrefill) and self.weights.record is not None
         record, self.weights.record = self.weights.record, None
-        distinct_prompts = len(ready.layout.outputs)
-        logits = self.logits  # its first rows hold the place of the prompts'
-        if logits is not None:
-            if distinct_prompts < len(ready.logits):  # two prompts are one text, so that a row is missing
-                logits = None
-            else:  # those of the prompts in the layout's order
-                logits = logits[: self.filled]
-                logits[ready.layout.of_token] = ready.logits
-        return Trace(record.filled(len(ready.layout.ids) + self.filled - len(ready.logits)), logits, self.weights.net.versions)
+        completion_rows = self.filled - len(ready.logits)
+        filled, versions = record.filled(len(ready.layout.ids) + completion_rows), self.weights.net.versions
+        one_row_each = len(ready.layout.outputs) == len(ready.logits)  # else two prompts are one text, with one row
+        if self.logits is None or not one_row_each:
+            return Trace(filled, None, versions)
+        logits = self.logits[: self.filled]
+        logits[ready.layout.of_token] = ready.logits
+        return Trace(filled, logits, versions)
 
 
 def _length_by_length(
@@ -438,7 +433,7 @@ def _engine_prefill(weights: Folded | Plain, prompts: Sequence[Sequence[int]], d
 
     last = run(net, layout.ids, layout.positions, attention, weights.record)
     states = unit(last.index_select(0, layout.outputs), net.eps, net.final_norm)
-    logits = logits_of(net.head, states).index_select(0, layout.of_token)
+    logits = F.linear(states, net.head).index_select(0, layout.of_token)
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     return EnginePrefill(found, layout, logits, lengths, weights)
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from sage_rlvr.core import laws as laws_of
 from sage_rlvr.core.laws import Laws
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.head import chosen_logps, entropies_of, logits_of
+from sage_rlvr.models.head import chosen_logps, entropies_of
 from sage_rlvr.models.llama.forward import states
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, supports
@@ -61,7 +61,7 @@ def completion_logits(
     if not (engine and engine_scores(model)):
         return _padded(model, prompts, tokens, mask, owners)[0]
     net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
-    return logits_of(net.head, states(net, layout)).index_select(0, layout.of_token)
+    return F.linear(states(net, layout), net.head).index_select(0, layout.of_token)
 
 
 def score(
@@ -88,14 +88,13 @@ def score(
         net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
         found = states(net, layout)
         last = _laid(found.detach().index_select(0, layout.of_token), mask) if hidden else None
-        weight: Any = net.head.weight
-        many = len(targets) * len(weight) > laws_of.NUMBERS
-        if (many or not log_probs) and getattr(net.head, "bias", None) is None:
-            chosen, flat = chosen_logps(found, weight, targets, temperature, entropies, gradient, layout.of_token)
+        many = len(targets) * len(net.head) > laws_of.NUMBERS
+        if many or not log_probs:
+            chosen, flat = chosen_logps(found, net.head, targets, temperature, entropies, gradient, layout.of_token)
             spread = None if flat is None else on_mask(mask, flat)
-            every = laws_of.Laws(found, weight, layout.of_token, mask, temperature) if log_probs else None
+            every = laws_of.Laws(found, net.head, layout.of_token, mask, temperature) if log_probs else None
             return Scores(on_mask(mask, chosen), spread, every, last)
-        logits = logits_of(net.head, found).index_select(0, layout.of_token)
+        logits = F.linear(found, net.head).index_select(0, layout.of_token)
     else:
         logits, own = _padded(model, prompts, tokens, mask, owners, hidden)
         last = None if own is None else _laid(own, mask)
@@ -116,10 +115,10 @@ def logps_at(
     """`score(...).logps` at several temperatures, from one forward."""
     _check(prompts, tokens, mask, owners)
     targets = tokens[mask]
-    if engine_scores(model) and getattr(model.get_output_embeddings(), "bias", None) is None:
+    if engine_scores(model):
         net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
-        found, weight = states(net, layout), net.head.weight
-        every = [chosen_logps(found, weight, targets, t, rows=layout.of_token)[0] for t in temperatures]  # type: ignore[arg-type]
+        found = states(net, layout)
+        every = [chosen_logps(found, net.head, targets, t, rows=layout.of_token)[0] for t in temperatures]
     else:
         logits = _padded(model, prompts, tokens, mask, owners)[0].float()
         every = [torch.log_softmax(logits / t, -1).gather(1, targets[:, None]).squeeze(1) for t in temperatures]

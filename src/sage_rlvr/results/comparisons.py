@@ -446,8 +446,11 @@ def _colder(results: Results, task: str) -> Iterator[Row]:
         for metric in above_colder(min(results.k, n)):
             if (metric.at == "b best") != (beyond or metric.k == 1):
                 continue
-            above = above_mixtures_of_counts([{REFERENCE: (n, right)}], [[base]], metric.k or 0) if metric.at == "mixture" else None
-            found = paired_by.paired_counts(n, right, best, metric.k or 0) if above is None else compare_hull(above)
+            k = metric.k or 0
+            if metric.at == "mixture":
+                found = compare_hull(above_mixtures_of_counts([{REFERENCE: (n, right)}], [[base]], k))
+            else:
+                found = paired_by.paired_counts(n, right, best, k)
             yield _row((arm, COLDER, "colder"))(task=task, metric=metric, comparison=found)
 
 

@@ -30,7 +30,6 @@ from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.devices import placed
 from sage_rlvr.models.listing.solutions import lister
-from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task
@@ -278,7 +277,7 @@ def build(config: TrainConfig) -> Loop:
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     method = config.method
     policy, tokens = load_policy(config.model, config.engine.dtype)
-    adjacent(placed(policy, config.engine.device))  # a model that was moved lies elsewhere
+    placed(policy, config.engine.device)
     check_vocabulary(method, policy.config.vocab_size)
     policy.eval()  # dropout off: the policy that samples is the policy that is trained
     reference = load_reference(config, policy, tokens)

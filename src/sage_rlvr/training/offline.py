@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from sage_rlvr.config import OfflineConfig
@@ -25,7 +24,6 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.preferences import completion_logps, margins, pair_loss
 from sage_rlvr.errors import DataError, TrainingDiverged
 from sage_rlvr.models.devices import placed
-from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.reward_model import from_policy, scores_of
 from sage_rlvr.models.scoring import score
@@ -36,18 +34,10 @@ from sage_rlvr.training.reference import frozen
 from sage_rlvr.training.sft import sft_step
 from sage_rlvr.training.state import check_replaceable, checkpoint, resume, save_policy
 from sage_rlvr.training.steps import run_steps
+from sage_rlvr.training.texts import Laid, Text, laid_out, learned_tokens
 from sage_rlvr.training.trackers import check_installed
 
 Metrics = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Text:
-    """A stored completion of a problem: the prompt's tokens, its own, and which of these the policy drew (None: all)."""
-
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
-    own: tuple[bool, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +75,7 @@ def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, 
     check_installed(config.report_to)
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     policy, tokens = load_policy(config.model, config.engine.dtype)
-    adjacent(placed(policy, config.engine.device))
+    placed(policy, config.engine.device)
     read = data(tokens)
     model = from_policy(policy, tokens, config.seed).to(policy.device) if config.loss == "reward" else policy
     optimizer = Optimizer(model, config.optimizer, config.steps)
@@ -101,11 +91,11 @@ def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, 
     def take(step: int) -> Metrics:
         if config.loss == "sft":
             rows = [read.learned[i] for i in rows_of_step(key, config, step, len(read.learned))]
-            return learn(model, optimizer, tokens, rows, step)
+            return sft_step(model, optimizer, rows, step) | {"offline/tokens": float(sum(map(learned_tokens, rows)))}
         pairs = [read.pairs[i] for i in rows_of_step(key, config, step, len(read.pairs))]
         if reference is None:
             return rank(model, optimizer, tokens, pairs, step)
-        return prefer(model, reference, optimizer, tokens, pairs, config.beta, step)
+        return prefer(model, reference, optimizer, pairs, config.beta, step)
 
     finish = partial(save_policy, model, tokens.tokenizer, out)
     return run_steps(config, run, progress, begin, take, partial(checkpoint, run, model, optimizer), finish)
@@ -118,38 +108,26 @@ def rows_of_step(key: Key, config: OfflineConfig, step: int, total: int) -> list
     return [int(passes[place // total][place % total]) for place in places]
 
 
-def learn(model: PreTrainedModel, optimizer: Optimizer, tokens: Tokens, rows: Sequence[Text], step: int) -> Metrics:
-    """One step of SFT: mean over the policy's own tokens of -log pi."""
-    whole = pad_sequence([torch.tensor([*row.prompt, *row.tokens]) for row in rows], batch_first=True, padding_value=tokens.pad_id)
-    counted = torch.zeros(whole.shape, dtype=torch.bool)
-    for i, row in enumerate(rows):
-        own = torch.ones(len(row.tokens), dtype=torch.bool) if row.own is None else torch.tensor(row.own)
-        counted[i, len(row.prompt) : len(row.prompt) + len(row.tokens)] = own
-    metrics = sft_step(model, optimizer, whole, counted, step)
-    return {**metrics, "offline/tokens": float(counted.sum())}
-
-
 def prefer(
     model: PreTrainedModel,
     reference: PreTrainedModel,
     optimizer: Optimizer,
-    tokens: Tokens,
     pairs: Sequence[tuple[Text, Text]],
     beta: float,
     step: int,
 ) -> Metrics:
     """One step of DPO. The metrics hold log pi of winners and of losers themselves: a margin can grow while both fall."""
     model.eval()  # dropout off, as the policy that sampled
-    laid = laid_out(pairs, tokens.pad_id, model.device)
-    logps = completion_logps(score(model, *laid[:4]).logps, laid[4])
+    laid = pairs_laid_out(pairs, model.device)
+    logps = completion_logps(score(model, *laid[:4]).logps, laid.own)
     with torch.no_grad():
-        before = completion_logps(score(reference, *laid[:4]).logps, laid[4])
+        before = completion_logps(score(reference, *laid[:4]).logps, laid.own)
     loss, metrics = pair_loss(margins(logps[0::2], logps[1::2], before[0::2], before[1::2], beta))
     moved = stepped(loss, optimizer, step)
     for place, who in enumerate(("winner", "loser")):
         now, then = logps.detach()[place::2].mean(), before[place::2].mean()
         metrics |= {f"pairs/{who}_logp": float(now), f"pairs/{who}_shift": float(now - then)}
-    return {"loss": loss.item(), **metrics, "offline/tokens": float(laid[4].sum()), **moved}
+    return {"loss": loss.item(), **metrics, "offline/tokens": float(laid.own.sum()), **moved}
 
 
 def rank(model: PreTrainedModel, optimizer: Optimizer, tokens: Tokens, pairs: Sequence[tuple[Text, Text]], step: int) -> Metrics:
@@ -169,25 +147,14 @@ def stepped(loss: Tensor, optimizer: Optimizer, step: int) -> Metrics:
     return optimizer.step(step)
 
 
-def laid_out(
-    pairs: Sequence[tuple[Text, Text]], pad_id: int, device: torch.device | str = "cpu"
-) -> tuple[list[tuple[int, ...]], Tensor, Tensor, Tensor, Tensor]:
-    """Of N pairs as `score` reads them, winner and loser by turns: prompts, tokens (2N, T), mask (2N, T), owners (2N,), and which
-    tokens are the policy's own, (2N, T)."""
-    texts = [text for pair in pairs for text in pair]
+def pairs_laid_out(pairs: Sequence[tuple[Text, Text]], device: torch.device | str = "cpu") -> Laid:
+    """Of N pairs the 2 N texts, winner and loser by turns. DataError for a pair of different prompts."""
     if unequal := next((a for a, b in pairs if a.prompt != b.prompt), None):
         raise DataError(
             f"the completions of a pair belong to different prompts, the longer with {len(unequal.prompt)} tokens; "
             "pair completions of the same problem"
         )
-    grid = pad_sequence([torch.tensor(text.tokens) for text in texts], batch_first=True, padding_value=pad_id)
-    mask = torch.arange(grid.shape[1]) < torch.tensor([[len(text.tokens)] for text in texts])
-    own = mask.clone()
-    for row, text in zip(own, texts, strict=True):
-        if text.own is not None:
-            row[: len(text.tokens)] = torch.tensor(text.own)
-    tensors = (grid, mask, torch.arange(len(pairs)).repeat_interleave(2), own)
-    return [pair[0].prompt for pair in pairs], *(one.to(device) for one in tensors)  # type: ignore[return-value]
+    return laid_out([text for pair in pairs for text in pair], device)
 
 
-__all__ = ["Data", "Text", "laid_out", "prefer", "rank", "rows_of_step", "text_of", "train_offline"]
+__all__ = ["Data", "pairs_laid_out", "prefer", "rank", "rows_of_step", "text_of", "train_offline"]

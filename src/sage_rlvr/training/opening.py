@@ -29,7 +29,7 @@ ROUNDED = 1e-3  # nats; the largest gap in float32 stays below
 WIDE_GAP = 0.125
 """Mean gap in nats above which something else than bfloat16's rounding is at work. A logit between 16 and 32 is a multiple of
 1/8 there: sampler and scorer each round it, and the log of the sum with it, by 1/16 at most and 1/32 on average, and the layers
-below add about as much again. Measured on SmolLM2-135M: 0.037 (docs/reference/metrics.md)."""
+below add to that. The start of a run prints its own gap."""
 LONGEST = 2000  # characters of a prompt that are printed
 Note = Callable[[str], None]
 Tell = Callable[[str, int, str], None]

@@ -115,10 +115,9 @@ def traced_scores(loop: Loop, groups: Rows, trace: Trace) -> Scores:
     """Scores of all rows of a rollout from what the sampler computed, in graph: the log-probs are those that were drawn with."""
     rollout, net = groups.rollout, Net(loop.policy)
     layout = Layout.of(groups.prompts, rollout.tokens, rollout.mask, groups.owners, distinct=False)
-    weight: Any = net.head.weight
     states = recorded_states(net, layout, trace)
     temperature, targets = loop.config.rollout.temperature, rollout.tokens[rollout.mask]
-    found = chosen_logps(states, weight, targets, temperature, True, rows=layout.of_token, logits=trace.logits)
+    found = chosen_logps(states, net.head, targets, temperature, True, rows=layout.of_token, logits=trace.logits)
     logps, entropies = (on_mask(rollout.mask, values) for values in found if values is not None)
     return Scores(logps, entropies)
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -27,7 +25,6 @@ from transformers import (
 from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.devices import placed
-from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.scoring import score
 from sage_rlvr.runs import RunDir
@@ -37,6 +34,7 @@ from sage_rlvr.training.opening import announce, decoded, of_optimizer, setting_
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.state import check_replaceable, checkpoint, resume, save_policy
 from sage_rlvr.training.steps import run_steps
+from sage_rlvr.training.texts import Text, laid_out, learned_tokens
 from sage_rlvr.training.trackers import check_installed
 
 
@@ -67,20 +65,20 @@ def build_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: i
     )
 
 
-def batch_tensors(pairs: Sequence[tuple[Any, str | Sequence[Turn]]], asking: Asking) -> tuple[Tensor, Tensor]:
-    """(ids (B, L), counted (B, L) bool): `counted[:, t]` says that token t is learned: of the completion, or of the policy's turns
-    of an episode that are to be learned. asking: writes the prompts, as in RL and evaluation."""
-    tokens, rows, marks = asking.tokens, [], []
-    for problem, said in pairs:
-        ids = list(asking(problem).ids)
-        counted = [False] * len(ids)
+def texts_of(examples: Sequence[tuple[Any, str | Sequence[Turn]]], asking: Asking) -> list[Text]:
+    """Worked examples as tokens: a completion with its end token, or the turns of an episode, of which the policy's that are to be
+    learned are. asking: writes the prompts, as in RL and evaluation."""
+    tokens, found = asking.tokens, []
+    for problem, said in examples:
+        ids: list[int] = []
+        own: list[bool] = []
         for turn in [Turn("policy", said)] if isinstance(said, str) else said:
             policy = turn.who == "policy"
             more = [*tokens.encode(turn.text), tokens.eos_id] if policy else asking.reply(turn.text)
-            ids, counted = ids + more, counted + [policy and turn.learned] * len(more)
-        rows.append(torch.tensor(ids))
-        marks.append(torch.tensor(counted))
-    return pad_sequence(rows, batch_first=True, padding_value=tokens.pad_id), pad_sequence(marks, batch_first=True)
+            ids += more
+            own += [policy and turn.learned] * len(more)
+        found.append(Text(asking(problem).ids, tuple(ids), tuple(own)))
+    return found
 
 
 def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
@@ -94,21 +92,21 @@ def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     task: Any = config.world.build() if config.task is None else config.task
     seed, size = config.world.data_seed if config.task is None else config.seed, config.batch_size
     model, tokens = load_policy(config.model, config.engine.dtype) if isinstance(config.model, str) else _made(config, task)
-    adjacent(placed(model, config.engine.device))
+    placed(model, config.engine.device)
     asking = Asking.of(task, tokens)
     optimizer = Optimizer(model, config.optimizer, config.steps)
     newest = resume(run, model, optimizer)
     begin = newest.step if newest else 0
 
-    def batch(step: int, rows: int) -> tuple[Tensor, Tensor]:
-        return batch_tensors(task.examples("train", seed, step * size, rows), asking)
+    def batch(step: int, rows: int) -> list[Text]:
+        return texts_of(task.examples("train", seed, step * size, rows), asking)
 
     def take(step: int) -> dict[str, float]:
-        return sft_step(model, optimizer, *batch(step, size), step)
+        return sft_step(model, optimizer, batch(step, size), step)
 
     if begin < config.steps:
-        ids, counted = batch(0, 1)
-        first = decoded(tokens.tokenizer, ids[0].tolist(), "first example", int(counted.sum()))
+        (one,) = batch(0, 1)
+        first = decoded(tokens.tokenizer, [*one.prompt, *one.tokens], "first example", learned_tokens(one))
         announce(progress.note, setting_of(model, **of_optimizer(config.optimizer)), prompt=first, begin=begin)
     finish = partial(save_policy, model, tokens.tokenizer, out)
     return run_steps(config, run, progress, begin, take, partial(checkpoint, run, model, optimizer), finish)
@@ -121,31 +119,15 @@ def _made(config: SftConfig, task: Any) -> tuple[PreTrainedModel, Tokens]:
     model = build_model(config.model, tokenizer, config.seed)
     for parameter in model.parameters():  # and no buffer: rotary frequencies stay float32, as in a model that is loaded
         parameter.data = parameter.data.to(getattr(torch, config.engine.dtype))
-    return adjacent(model), Tokens.of(tokenizer)
+    return model, Tokens.of(tokenizer)
 
 
-def sft_step(model: PreTrainedModel, optimizer: Optimizer, ids: Tensor, counted: Tensor, step: int) -> dict[str, float]:
-    """One update on ids (B, L) with the completion tokens marked by `counted` (B, L)."""
+def sft_step(model: PreTrainedModel, optimizer: Optimizer, texts: Sequence[Text], step: int) -> dict[str, float]:
+    """One update: mean over the learned tokens of all texts of -log pi. TrainingDiverged if that is not finite."""
     model.train()
-    loss = -learned_logps(model, ids, counted).mean()
+    laid = laid_out(texts, model.device)
+    loss = -score(model, *laid[:4]).logps[laid.own].mean()
     if not torch.isfinite(loss):
         raise TrainingDiverged(f"SFT loss is {loss.item()} at step {step}; lower optimizer.lr and run the command again")
     loss.backward()
     return {"loss": loss.item(), **optimizer.step(step)}
-
-
-def learned_logps(model: PreTrainedModel, ids: Tensor, counted: Tensor) -> Tensor:
-    """(n,) log-probs of the counted tokens, in graph. What rows begin with alike runs once."""
-    rows = counted.any(1).nonzero().squeeze(1).tolist()
-    firsts = counted.int().argmax(1).tolist()
-    ends = (counted.shape[1] - counted.flip(1).int().argmax(1)).tolist()
-    prompts = [ids[row, : firsts[row]].tolist() for row in rows]
-    said = [ids[row, firsts[row] : ends[row]] for row in rows]
-    marks = [counted[row, firsts[row] : ends[row]] for row in rows]
-    if not rows:
-        return torch.zeros(0, device=model.device)
-    tokens, learned = (pad_sequence(part, batch_first=True).to(model.device) for part in (said, marks))
-    lengths = torch.tensor([len(part) for part in said], device=model.device)
-    mask = torch.arange(tokens.shape[1], device=model.device)[None, :] < lengths[:, None]
-    owners = torch.arange(len(rows), device=model.device)
-    return score(model, prompts, tokens, mask, owners).logps[learned]

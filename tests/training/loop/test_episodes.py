@@ -23,7 +23,7 @@ from sage_rlvr.training.groups import Rows
 from sage_rlvr.training.loop import Loop, build, train_step
 from sage_rlvr.training.rollouts import draw_groups, guided_weights
 from sage_rlvr.training.scores import score_rows
-from sage_rlvr.training.sft import batch_tensors, sft_step
+from sage_rlvr.training.sft import sft_step, texts_of
 from sage_rlvr.verifiers import Verdict
 
 Make = Callable[..., Loop]
@@ -154,18 +154,20 @@ def test_parts_that_know_completions_of_one_text_are_refused(make: Make, method:
 
 def test_fine_tuning_learns_the_turns_that_are_to_be_learned() -> None:
     (model, tokens), task = digit_policy(), Digits()
-    ids, counted = batch_tensors(task.examples("train", 0, 0, 2), Asking.of(task, tokens))
+    first, second = texts_of(task.examples("train", 0, 0, 2), Asking.of(task, tokens))
     eos = tokens.eos_id
-    assert ids[1].tolist() == [*tokens.encode("2?\n0"), eos, *tokens.encode("\n>\n2"), eos]
-    assert counted.tolist() == [[False] * 3 + [True] * 2 + [False] * 5, [False] * 8 + [True] * 2]
+    assert second.prompt == tuple(tokens.encode("2?\n"))
+    assert second.tokens == (*tokens.encode("0"), eos, *tokens.encode("\n>\n2"), eos)
+    assert first.own == (True, True) and second.own == (False,) * 5 + (True,) * 2
 
     class Still:
         def step(self, step: int) -> dict[str, float]:
             return {}
 
-    loss = sft_step(model, Still(), ids[1:], counted[1:], 0)["loss"]  # type: ignore[arg-type]
-    laws = torch.log_softmax(model(ids[1:, :-1]).logits[0].detach(), -1)
-    assert loss == pytest.approx(-float(laws[[7, 8], ids[1, [8, 9]]].mean()), abs=1e-5)
+    loss = sft_step(model, Still(), [second], 0)["loss"]  # type: ignore[arg-type]
+    ids = torch.tensor([*second.prompt, *second.tokens])
+    laws = torch.log_softmax(model(ids[None, :-1]).logits[0].detach(), -1)
+    assert loss == pytest.approx(-float(laws[[7, 8], ids[[8, 9]]].mean()), abs=1e-5)
 
 
 # ---- guidance

@@ -20,9 +20,10 @@ from sage_rlvr.models.scoring import score
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.tasks.countdown import Countdown
-from sage_rlvr.training.offline import Data, Text, laid_out, prefer, rows_of_step, train_offline
+from sage_rlvr.training.offline import Data, pairs_laid_out, prefer, rows_of_step, train_offline
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.state import model_tensors
+from sage_rlvr.training.texts import Text
 
 LN2 = math.log(2)
 
@@ -52,11 +53,11 @@ def test_tokens_of_an_environment_are_read_and_not_counted() -> None:
     assert total.tolist() == [-3.0]
     assert torch.autograd.grad(total.sum(), logps)[0].tolist() == [[1.0, 0.0, 1.0]]
     pair = (Text((1, 2), (3, 4, 5), (True, False, True)), Text((1, 2), (6,)))
-    prompts, tokens, mask, owners, counted = laid_out([pair, pair], 0)
-    assert prompts == [(1, 2)] * 2 and tokens.tolist() == [[3, 4, 5], [6, 0, 0]] * 2 and owners.tolist() == [0, 0, 1, 1]
+    prompts, tokens, mask, owners, counted = pairs_laid_out([pair, pair])
+    assert prompts == [(1, 2)] * 4 and tokens.tolist() == [[3, 4, 5], [6, 0, 0]] * 2 and owners.tolist() == [0, 1, 2, 3]
     assert mask.sum(1).tolist() == [3, 1] * 2 and counted.tolist() == [[True, False, True], [True, False, False]] * 2
     with pytest.raises(DataError, match="different prompts"):
-        laid_out([(pair[0], replace(pair[1], prompt=(9,)))], 0)
+        pairs_laid_out([(pair[0], replace(pair[1], prompt=(9,)))])
 
 
 def texts(tokens: Tokens) -> Data:
@@ -93,15 +94,15 @@ def test_a_step_of_dpo_is_the_gradient_of_summed_log_probs_over_own_tokens(
         return step(number)
 
     monkeypatch.setattr(optimizer, "step", watched)
-    metrics = prefer(policy, reference, optimizer, tokens, pairs, 0.5, 0)
+    metrics = prefer(policy, reference, optimizer, pairs, 0.5, 0)
     assert metrics["loss"] == pytest.approx(LN2) and metrics["pairs/winner_shift"] == metrics["pairs/loser_shift"] == 0.0
     assert metrics["offline/tokens"] == sum(len(a.tokens) + sum(b.own or ()) for a, b in pairs)
     again, _ = load_policy(str(tiny_policy))
-    prompts, grid, mask, owners, own = laid_out(pairs, tokens.pad_id)
+    prompts, grid, mask, owners, own = pairs_laid_out(pairs)
     logps = completion_logps(score(again, prompts, grid, mask, owners).logps, own)
     (-0.25 * (logps[0::2] - logps[1::2]).mean()).backward()  # -(beta / 2)(log pi(y_w) - log pi(y_l))
     assert all(p.grad is not None and torch.allclose(p.grad, seen[n], atol=1e-6) for n, p in again.named_parameters())
-    later = prefer(policy, reference, optimizer, tokens, pairs, 0.5, 1)
+    later = prefer(policy, reference, optimizer, pairs, 0.5, 1)
     assert later["loss"] < LN2 and later["pairs/accuracy"] == 1.0
     assert later["pairs/winner_shift"] - later["pairs/loser_shift"] == pytest.approx(later["pairs/margin"] / 0.5, abs=1e-5)
 

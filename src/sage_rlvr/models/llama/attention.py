@@ -1,7 +1,7 @@
 """Attention over the tiles of a layout: plain batched products, forward and backward.
 
-CPU kernels of `scaled_dot_product_attention` take a mask only at the price of a slow path, and their backward costs several times
-this one. Attention weights live for one tile; backward computes them again from q, k and v, but for those of short texts, which are
+`scaled_dot_product_attention` would need k and v repeated for the heads that share them, and a mask as large as its weights.
+Attention weights live for one tile; backward computes them again from q, k and v, but for those of short texts, which are
 kept. Heads are gathered and scattered one by one, (row, head) -> D numbers, so that each grid is written once.
 """
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from sage_rlvr.models.head import logits_of
 from sage_rlvr.models.llama.forward import Record, normed_heads
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Layer, Net, stacked
@@ -31,7 +30,7 @@ FOLDED = 100_000_000
 """Parameters above which folded weights only cost memory: they are copies, and Python no longer counts there."""
 
 REPACKED_ROWS = 128
-"""Rows up to which a bfloat16 product on a CPU is faster with weights in oneDNN's own layout (benchmarks/real.py)."""
+"""Rows up to which a bfloat16 product on a CPU takes weights in oneDNN's own layout; with more the copies no longer pay."""
 
 
 def weights_of(model: PreTrainedModel) -> Folded | Plain:
@@ -109,8 +108,7 @@ class Folded:
 
     def logits(self, x: Tensor) -> Tensor:
         """(B, V) of x behind the last layer."""
-        found: Tensor = self.net.head(self._norm(x) * self.final_norm)
-        return found
+        return F.linear(self._norm(x) * self.final_norm, self.net.head)
 
     def _norm(self, x: Tensor) -> Tensor:
         """x / sqrt(|x|^2 + hidden * eps), in the one buffer for it."""
@@ -155,8 +153,7 @@ class Plain:
 
         of = [(stacked(layer.qkv), layer.out, stacked(layer.gate_up), layer.down) for layer in self.net.layers]
         self.repacked = [tuple(map(laid_out, weights)) for weights in of]
-        head: Any = self.net.head
-        self.repacked_head = laid_out(head.weight) if head.bias is None else None
+        self.repacked_head = laid_out(self.net.head)
 
     def _product(self, x: Tensor, number: int, which: int, weight: Callable[[], Tensor], bias: Tensor | None = None) -> Tensor:
         if self.uses_repacked and self.repacked is not None:
@@ -217,7 +214,7 @@ class Plain:
         if self.uses_repacked and self.repacked_head is not None:
             found: Tensor = torch.ops.mkldnn._linear_pointwise(normed, self.repacked_head, None, "none", [], "")
             return found
-        return logits_of(self.net.head, normed)
+        return F.linear(normed, self.net.head)
 
 
 class Decoder:

@@ -69,19 +69,27 @@ class Layout:
         fed = torch.arange(width)[None, :] < (mask.sum(1).cpu() - 1).clamp_min(0)[:, None]
         words, owner = tokens.cpu(), owners.cpu()
         if distinct:
-            own_rows, own_new = _numbered(torch.cat([owner[:, None], words.masked_fill(~fed, -1)], 1).numpy(), fed, lead=1)
+            begun = torch.cat([owner[:, None], words.masked_fill(~fed, -1)], 1)
+            own_rows, own_new = _numbered(begun.numpy(), fed, lead=1)
         else:
-            turned = fed.t().reshape(-1)
-            own_rows, own_new = (turned.cumsum(0) - 1).view(width, -1).t(), fed
+            in_time = fed.t().flatten()
+            own_rows, own_new = (in_time.cumsum(0) - 1).view(width, -1).t(), fed
         own_rows = torch.where(fed, own_rows + count, 0)
         ids, positions = _texts_of(prompts, lengths, prompt_rows, prompt_new, words, own_rows, own_new, owner)
         counted, at = mask.cpu().nonzero(as_tuple=True)
         last = prompt_rows[torch.arange(len(prompts)), lengths - 1]
         predictor = torch.where(at == 0, last[owner[counted]], own_rows[counted, at - 1])
         outputs, of_token = predictor.unique(return_inverse=True)
-        tiles = [*_prompt_tiles(prompt_rows, prompt_new, lengths), *_own_tiles(prompt_rows, lengths, own_rows, own_new, fed, owner)]
-        moved = (part.to(device) for part in (outputs, of_token, prompt_rows))
-        return cls(ids.to(device), positions.to(device), tuple(_on(tile, device) for tile in tiles), *moved)
+        tiles = _prompt_tiles(prompt_rows, prompt_new, lengths)
+        tiles += _own_tiles(prompt_rows, lengths, own_rows, own_new, fed, owner)
+        return cls(
+            ids.to(device),
+            positions.to(device),
+            tuple(_on(tile, device) for tile in tiles),
+            outputs.to(device),
+            of_token.to(device),
+            prompt_rows.to(device),
+        )
 
     @classmethod
     def of_prompts(cls, prompts: Sequence[Sequence[int]], device: torch.device) -> Layout:
@@ -96,9 +104,10 @@ def _numbered(words: np.ndarray, used: Tensor, lead: int = 0) -> tuple[Tensor, T
     In the alphabetical order of the texts those that begin alike lie together, so each is held against the one before it.
     """
     order = np.lexsort(words.T[::-1])
-    again = (words[order][1:] == words[order][:-1]).cumprod(1, dtype=bool)[:, lead:]
-    places, sorted_used = torch.from_numpy(order), used[torch.from_numpy(order)]
-    new = sorted_used.clone()
+    texts, places = words[order], torch.from_numpy(order)
+    equal = texts[1:] == texts[:-1]
+    again = equal.cumprod(1, dtype=bool)[:, lead:]
+    new = used[places]  # a copy
     new[1:] &= ~torch.from_numpy(again)
     counted = torch.where(new, new.flatten().cumsum(0).view(new.shape) - 1, 0)
     rows, first = torch.empty_like(counted), torch.empty_like(new)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sage_rlvr.models.devices import FloatHead
+from sage_rlvr.models.head import FloatHead
 
 SHAPED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
@@ -44,6 +44,8 @@ def why_not(model: PreTrainedModel) -> str | None:
         return "it has adapters that are not merged"
     if any(isinstance(part, nn.Linear) and type(part) not in (nn.Linear, FloatHead) for part in inner):
         return "some of its projections are not plain torch.nn.Linear"
+    if model.get_output_embeddings().bias is not None:
+        return "its head has a bias"
     if any(part._forward_hooks or part._forward_pre_hooks for part in inner):
         return "some of its layers have forward hooks, which the engine would not call"
     if model.device.type == "mps" or any(p.dtype not in (torch.float32, torch.bfloat16) for p in model.parameters()):
@@ -107,7 +109,7 @@ class Net:
         self.embedding: Tensor = core.embed_tokens.weight
         self.padding: int | None = core.embed_tokens.padding_idx
         self.final_norm: Tensor = core.norm.weight
-        self.head: nn.Module = model.get_output_embeddings()
+        self.head: Tensor = model.get_output_embeddings().weight
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.width: int = core.layers[0].self_attn.head_dim
         self.eps: float = config.rms_norm_eps

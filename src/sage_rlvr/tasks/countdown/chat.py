@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks.base import code_hash, words
 from sage_rlvr.tasks.checks import Case, Check
 from sage_rlvr.tasks.countdown import Countdown, audit, draws
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over
+from sage_rlvr.tasks.countdown.kept import KeptProblems
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, problem_of, solutions
 from sage_rlvr.tasks.countdown.second import second_opinion_on_any_spelling
 from sage_rlvr.verifiers import Verdict
@@ -40,24 +41,18 @@ CLASSES = (  # of the tokens of a completion, which may hold several characters
 
 
 @dataclass(frozen=True)
-class CountdownChat:
-    """Countdown in words (see the module). counts, max_number, min_target, max_target, train_problems, data_seed as in `countdown`.
+class CountdownChat(KeptProblems):
+    """Countdown in words (see the module).
 
     operators: those that an answer may use, one or more of + - * /. question: the user's message, with {numbers} and {target}.
     system: the system message; "" sends none, so that a chat template may add its own. solutions_per_problem: in worked
     examples, how many solutions of one problem follow one another.
     """
 
-    counts: dict[int, float] = field(default_factory=lambda: {4: 1.0})
-    max_number: int = 12
-    min_target: int = 1
-    max_target: int = 100
     operators: str = OPERATORS
     question: str = "Numbers: {numbers}. Target: {target}. Write an expression."
     system: str = ""
     solutions_per_problem: int = 1
-    train_problems: int = 20_000
-    data_seed: int = 0
 
     name: ClassVar[str] = "countdown_chat"
     needs_chat_template: ClassVar[bool] = True
@@ -65,7 +60,7 @@ class CountdownChat:
     problem_of = staticmethod(problem_of)
 
     def __post_init__(self) -> None:
-        self.world  # noqa: B018  its errors are ours
+        super().__post_init__()
         if not self.operators or not set(self.operators) <= set(OPERATORS):
             raise ConfigError(f"operators {self.operators!r}: one or more of {' '.join(OPERATORS)}, as in '+-'")
         if sorted(re.findall(r"\{numbers\}|\{target\}|[{}]", self.question)) != ["{numbers}", "{target}"]:
@@ -74,13 +69,7 @@ class CountdownChat:
             raise ConfigError(f"solutions_per_problem {self.solutions_per_problem}: from 1 to 64")
 
     def __hash__(self) -> int:
-        return hash((self.world, self.operators, self.question, self.system, self.train_problems, self.data_seed))
-
-    @property
-    def world(self) -> Countdown:
-        """The world whose problems are asked."""
-        bounds = {"max_number": self.max_number, "min_target": self.min_target, "max_target": self.max_target}
-        return Countdown(self.counts, **bounds, train_problems=self.train_problems, data_seed=self.data_seed)
+        return hash((super().__hash__(), self.operators, self.question, self.system))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -148,16 +137,17 @@ class CountdownChat:
         return code_hash(["countdown", "countdown_chat"])
 
     @property
-    def _allowed(self) -> draws.Rewrite:
+    def keep(self) -> draws.Rewrite:
+        """The expression, where it uses the allowed operators only."""
         return _Allowed("".join(sorted(set(self.operators))))
 
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:
         """Examples `start` to `start + n` of an endless stream: a problem and a right answer in its canonical spelling."""
         each = self.solutions_per_problem
         if each == 1:
-            return draws.kept(self.world, self._allowed, split, seed, start, n)
+            return super().examples(split, seed, start, n)
         first, behind = start // each, -(-(start + n) // each)
-        asked = [problem for problem, _ in draws.kept(self.world, self._allowed, split, seed, first, behind - first)]
+        asked = [problem for problem, _ in draws.kept(self.world, self.keep, split, seed, first, behind - first)]
         found = [pair for i, problem in enumerate(asked, first) for pair in self._several(problem, split, seed, i)]
         return found[start - first * each :][:n]
 
@@ -167,23 +157,9 @@ class CountdownChat:
         keyed = sorted(zip(drawn, answers, strict=False))
         return [(problem, keyed[i % len(keyed)][1]) for i in range(self.solutions_per_problem)]
 
-    def problems(self, split: str = "train") -> list[Problem]:
-        """The first `train_problems` different ones of a split. DataError where the world has fewer."""
-        return draws.kept_problems(self.world, self._allowed, split, self.data_seed, self.train_problems)
-
-    def first(self, split: str, n: int) -> list[Problem]:
-        """The first n of `problems(split)`."""
-        return draws.kept_problems(self.world, self._allowed, split, self.data_seed, min(n, self.train_problems))
-
-    def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Problem]:
-        """The problems of an evaluation: n independent draws, repeats kept."""
-        if sampling != "iid":
-            raise DataError(f"sampling {sampling!r}: {self.name} has only iid, because its problems are not listed")
-        return [problem for problem, _ in draws.kept(self.world, self._allowed, split, seed, 0, n)]
-
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Every right expression, canonical and in other spellings; wrong ones by kind; a second verifier; the guess floor."""
-        rows = draws.kept_problems(self.world, self._allowed, "test", audit.SEED, AUDITED)
+        rows = draws.kept_problems(self.world, self.keep, "test", audit.SEED, AUDITED)
         right = [(p, text) for p in rows for text in self.answers(p)]
         spelled = [(p, text) for p in rows for text in _spellings(self.answers(p)[0], p.target)]
         wrong = audit.wrong(rows) | {

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sage_rlvr.errors import DataError
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.tasks.countdown import Countdown, Problem, draws, render
+from sage_rlvr.tasks.countdown.kept import KeptProblems
 from sage_rlvr.tasks.countdown.tokenizer import CHARACTERS
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import ATOM, kind_of, postfix, spell
@@ -31,32 +31,20 @@ Part = tuple[str, int]  # a spelling and its kind
 
 
 @dataclass(frozen=True)
-class CountdownSteps:
-    """Countdown worked step by step (see the module). counts, max_number, min_target, max_target, train_problems, data_seed: as in
-    `countdown`."""
+class CountdownSteps(KeptProblems):
+    """Countdown worked step by step (see the module)."""
 
     counts: dict[int, float] = field(default_factory=lambda: {5: 1.0})
-    max_number: int = 12
-    min_target: int = 1
-    max_target: int = 100
-    train_problems: int = 20_000
-    data_seed: int = 0
 
     name: ClassVar[str] = "countdown_steps"
     characters: ClassVar[str] = CHARACTERS
     max_new_tokens: ClassVar[int] = 96
-
-    def __post_init__(self) -> None:
-        self.world  # noqa: B018  its refusals are ours
-
-    def __hash__(self) -> int:
-        return hash((self.world, self.train_problems, self.data_seed))
+    __hash__ = KeptProblems.__hash__  # a dataclass would hash its fields, of which counts has no hash
 
     @property
-    def world(self) -> Countdown:
-        """The world whose problems are asked."""
-        bounds = {"max_number": self.max_number, "min_target": self.min_target, "max_target": self.max_target}
-        return Countdown(self.counts, **bounds, train_problems=self.train_problems, data_seed=self.data_seed)
+    def keep(self) -> draws.Rewrite:
+        """The expression worked in steps, where it can be."""
+        return _worked
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -81,24 +69,6 @@ class CountdownSteps:
         behind the number, and two orders may count as two answers.
         """
         return work(problem, text)[1]
-
-    def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:
-        """Examples `start` to `start + n` of an endless stream: those of the world whose expression can be written in steps."""
-        return draws.kept(self.world, _worked, split, seed, start, n)
-
-    def problems(self, split: str = "train") -> list[Problem]:
-        """The first `train_problems` different ones of a split. DataError where the world has fewer."""
-        return draws.kept_problems(self.world, _worked, split, self.data_seed, self.train_problems)
-
-    def first(self, split: str, n: int) -> list[Problem]:
-        """The first n of `problems(split)`."""
-        return draws.kept_problems(self.world, _worked, split, self.data_seed, min(n, self.train_problems))
-
-    def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Problem]:
-        """The problems of an evaluation: n independent draws, repeats kept."""
-        if sampling != "iid":
-            raise DataError(f"sampling {sampling!r}: {self.name} has only iid, because its problems are not listed")
-        return [problem for problem, _ in self.examples(split, seed, 0, n)]
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Worked examples; the same with a result, a number left or the target changed, without the last step, as an expression."""

@@ -360,7 +360,7 @@ def peak_memory(loop: Loop) -> int | None:
 
     if next(loop.policy.parameters()).device.type == "cuda":
         return int(torch.cuda.max_memory_allocated())
-    return _kilobytes("/proc/self/status", "VmHWM")
+    return _bytes_in("/proc/self/status", "VmHWM")
 
 
 def unused_memory(config: TrainConfig) -> int | None:
@@ -371,7 +371,7 @@ def unused_memory(config: TrainConfig) -> int | None:
 
     if device_of(config.engine.device).type == "cuda":
         return int(torch.cuda.mem_get_info()[0])
-    free, own = _kilobytes("/proc/meminfo", "MemAvailable"), _kilobytes("/proc/self/status", "VmRSS")
+    free, own = _bytes_in("/proc/meminfo", "MemAvailable"), _bytes_in("/proc/self/status", "VmRSS")
     if free is None or own is None:
         return None
     with suppress(OSError, ValueError):  # the limit of a container
@@ -384,11 +384,12 @@ def free_memory(config: TrainConfig) -> int | None:
     import torch
 
     unused = unused_memory(config)
-    own = torch.cuda.memory_allocated() if torch.cuda.is_available() else _kilobytes("/proc/self/status", "VmRSS")
+    own = torch.cuda.memory_allocated() if torch.cuda.is_available() else _bytes_in("/proc/self/status", "VmRSS")
     return None if unused is None else unused + (own or 0)
 
 
-def _kilobytes(file: str, name: str) -> int | None:
+def _bytes_in(file: str, name: str) -> int | None:
+    """A field in kilobytes of a file of the kernel; None where it is not there."""
     with suppress(OSError, ValueError):
         for row in Path(file).read_text().splitlines():
             if row.startswith(f"{name}:"):
