@@ -225,3 +225,9 @@ def test_a_store_goes_to_the_harness_with_its_own_prompts_and_golds(store: Path,
     (path,) = (tmp_path / "out").glob("samples_*.jsonl")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["target"] for line in lines] == ["7", "4"] and "Zoë?" in lines[0]["arguments"]["gen_args_0"]["arg_0"]
+
+
+def test_the_page_lists_only_problems_with_a_sample_on_it(store: Path) -> None:
+    (one,) = sample_sets(Results.read(str(store)), 8)
+    second = replace(one, shown=tuple(pair for pair in one.shown if pair[0].problem == "1"))
+    assert data_of([second, second])["problems"] == ["1"]

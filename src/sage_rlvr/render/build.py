@@ -52,7 +52,7 @@ class Page:
     @property
     def answer(self) -> str:
         """The answer to the design's questions, in one or two paragraphs."""
-        return str(self.values["answer"])
+        return "\n\n".join(filter(None, (self.values["answer"], self.values["detail"])))
 
     def to_frame(self) -> Any:
         """The comparisons on the page as a pandas data frame."""

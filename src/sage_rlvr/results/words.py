@@ -88,29 +88,33 @@ def starts(results: Results) -> list[str]:
 
 
 def answer(rows: Sequence[Row], results: Results | None = None) -> str:
-    """A line or two on the questions of the design: at most `MOST` comparisons, significant ones first, and counts of the others.
+    """`paragraphs` as one text."""
+    return "\n\n".join(paragraphs(rows, results))
+
+
+def paragraphs(rows: Sequence[Row], results: Results | None = None) -> list[str]:
+    """The answer to the questions of the design: at most `MOST` comparisons, significant ones first, and counts of the others.
+    Where all questions are about the base, the verdict, and in a second paragraph the numbers.
 
     results: the source of the rows, for questions without a row. Without primary rows, exploratory rows answer."""
     if not rows:
-        return "Nothing is compared: fewer than two policies were evaluated on the same problems."
+        return ["Nothing is compared: fewer than two policies were evaluated on the same problems."]
     primary = [row for row in rows if row.family == "primary"]
     asked = () if results is None else results.design.questions
     if results is not None and primary and asked and all(q.b in (BASE, COLDER) for q in asked):
         return _widened(primary, results, _sharpened(rows, results))
     lost = "" if results is None else _unanswered(rows, results)
-    return f"{lost}{_answered(primary)}" if primary else f"{lost}Exploratory: {_answered(rows)}"
+    return [f"{lost}{_answered(primary)}" if primary else f"{lost}Exploratory: {_answered(rows)}"]
 
 
-def _widened(rows: Sequence[Row], results: Results, beside: str) -> str:
-    """The answer of a design that asks only about the base: the finding at pass@k and `beside`, then in a paragraph of its own each
-    arm's pass@k and pass@1."""
+def _widened(rows: Sequence[Row], results: Results, beside: str) -> list[str]:
+    """The answer of a design that asks only about the base: the finding at pass@k and `beside`; each arm's pass@k and pass@1."""
     lines = []
     for n in (results.k, 1):
         lines += [_beside_base(some) for some in groups(row for row in rows if row.metric == Metric(k=n))]
     once = ONE_RUN if rows[0].comparison.over == "problems" else ""
     found = _shown_at([row for row in rows if row.metric == Metric(k=results.k)])
-    said = f"Did RL widen what the base solves? {found}{beside}{once}".strip()
-    return f"{said}\n\n{' '.join(lines)}"  # the page puts the first paragraph in large letters
+    return [f"Did RL widen what the base solves? {found}{beside}{once}".strip(), " ".join(lines)]
 
 
 def _sharpened(rows: Sequence[Row], results: Results) -> str:

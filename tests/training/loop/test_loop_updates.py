@@ -163,8 +163,8 @@ def test_an_update_without_a_signal_moves_a_guided_policy_unless_it_is_skipped(
     monkeypatch.setattr(plain.optimizer, "step", lambda number: norms.append(step(number)["optimizer/grad_norm"]) or {})
     found, left = train_step(plain, 0), train_step(skipped, 0)
     assert found["advantage/no_signal_frac"] == left["advantage/no_signal_frac"] == 1
-    # AdamW's first step is the learning rate, 1e-3, at nearly every weight, however small the gradient is. (Those behind it are of a
-    # policy that has moved.)
+    # AdamW's first step is the learning rate, 1e-3, at nearly every weight, however small the gradient is. Later updates are of
+    # a policy that has moved.
     assert norms[0] < 0.1 and (weights(plain) - start).abs().median() > 5e-4
     assert torch.equal(weights(skipped), start) and not skipped.optimizer.adam.state
     assert left["optimizer/lr"] == 0 and left["optimizer/grad_norm"] > 0

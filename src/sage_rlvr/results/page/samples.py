@@ -239,8 +239,10 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
     def place(name: str, text: str) -> int:
         return lists[name].setdefault(visible(text), len(lists[name]))
 
+    on_page = {s.problem for one in sets for s, _ in one.shown}
     for problem in by_difference(sets):
-        place("problems", problem)
+        if problem in on_page:
+            place("problems", problem)
     rows = []
     for number, one in enumerate(sets):
         for s, tokens in one.shown:

@@ -120,9 +120,9 @@ def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order
         caveats += [CHOSEN_HERE] * any(len(row.get("frontier", ())) > 1 for row in found["arms"].values())
     primary, rest = ([row for row in main if (row.family == "primary") == asked] for asked in (True, False))
     groups = {"primary": primary, "exploratory": rest, "cold": cold, "power": power}
-    said = words.answer(rows, results) if rows else words.nothing(results)
+    answer, *detail = words.paragraphs(rows, results) if rows else [words.nothing(results)]
     return {
-        "failed": list(found.get("failed", ())), "answer": said,
+        "failed": list(found.get("failed", ())), "answer": answer, "detail": " ".join(detail),
         "families": words.families(rows), "caveats": caveats, "notes": found["notes"],
         "said": {name: _rows(some, order) for name, some in groups.items()}, "compared": bool(rows),
         "room": tables.room(found), "gains": [_gain(row, chance) for row in found.get("gains") or ()],
