@@ -4,16 +4,17 @@
     python benchmarks/real.py --workloads w1 --arms ours textbook --repeats 3
 
 Step arms, all in bfloat16, with one reward, loss (GRPO, clipped, k3) and optimizer: "ours", `train_step` of this package's
-loop; "reuse", the same with `engine.reuse_sampling`, without a forward pass of the policy; "textbook", Hugging Face with padded
-rows and full logits; "trl", GRPOTrainer without vLLM. Sampler arms: "generate" of transformers, "sampler" of this package,
-"vllm", and "llama", the batched bench of llama.cpp. Each arm runs in a process of its own (real_arms.py), and they take turns,
-A B C A B C. Weights are random (or those of --model FOLDER), prompts begin alike as those of a task do, and no completion ends
-before its length; the tokens of each turn must be those of the workload. The textbook and TRL train bfloat16 weights with
-moments of the same precision and no float32 copies, which costs them less than ours.
+loop as recipes/real/base sets it, where the update reads the sampler's activations (`engine.reuse_sampling`); "forward", the same
+with a forward pass of the policy; "textbook", Hugging Face with padded rows and full logits; "trl", GRPOTrainer without vLLM.
+Sampler arms: "generate" of transformers, "sampler" of this package, "vllm", and "llama", the batched bench of llama.cpp. Each arm
+runs in a process of its own (real_arms.py), and they take turns, A B C A B C. Weights are random (or those of --model FOLDER),
+prompts begin alike as those of a task do, and no completion ends before its length; the tokens of each turn must be those of the
+workload. The textbook and TRL train bfloat16 weights with moments of the same precision and no float32 copies, which costs them
+less than ours.
 
 The floor is what no arrangement can avoid: the products of prompts once each, completions packed, logits where a token is
-drawn, for sampling, reference and backward (counted as two), at the rate of a bfloat16 product measured right before each
-turn. Attention's own products and everything else are left out. Memory is the peak of the arm's process.
+drawn, for sampling, reference and backward (counted as two), at the best rate of a bfloat16 product of those measured before each
+turn of the workload. Attention's own products and everything else are left out. Memory is the peak of the arm's process.
 
 The last line is JSON: ratios of seconds, above 1 where ours is faster; "floor_w1" is ours over the floor.
 """
@@ -55,7 +56,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 GIB = 1 << 30
 LLAMA = ROOT / ".llama-cpp"
-STEP_ARMS, SAMPLER_ARMS = ("ours", "reuse", "textbook", "trl", "sage"), ("sampler", "generate", "vllm", "llama")
+STEP_ARMS, SAMPLER_ARMS = ("ours", "forward", "textbook", "trl", "sage"), ("sampler", "generate", "vllm", "llama")
 MADE_BY = {
     "trl": "make .venv-trl/.installed-dev",
     "vllm": "make .venv-vllm/.installed",
@@ -111,6 +112,8 @@ class Found:
     turns: list[Turn] = field(default_factory=list)
     peak: int = 0
     absent: str = ""
+    rate: float = 0.0
+    """The best of the workload's turns, operations a second: right after some arms a product is slow."""
 
     @property
     def seconds(self) -> float:
@@ -320,6 +323,9 @@ def run(workload: Workload, arms: Sequence[str], folder: Path, shape: Shape, opt
                         f"  {'warm-up' if number < warm else f'turn {number - warm + 1}'} {line_of(name, turn)}",
                         flush=True,
                     )
+    best = max((turn.rate for arm in found.values() for turn in arm.turns), default=0.0)
+    for arm in found.values():
+        arm.rate = best
     return found
 
 
@@ -339,8 +345,8 @@ def line_of(name: str, turn: Turn) -> str:
 
 
 def floor(found: Found, passes: Passes, shape: Shape, forwards: int) -> float:
-    """Seconds of so many forward passes at the median rate of the arm's turns."""
-    return passes.operations(shape, forwards) / statistics.median(turn.rate for turn in found.turns)
+    """Seconds of so many forward passes at the best rate of the workload's turns."""
+    return passes.operations(shape, forwards) / found.rate
 
 
 # --- tables -------------------------------------------------------------------------------------------------------------
@@ -394,7 +400,7 @@ def table(workload: Workload, found: dict[str, Found], shape: Shape) -> None:
     counted += [f"{floor(done[0], passes, shape, STEP_WITH_FORWARD):.2f} s with a policy forward"] if steps else []
     counted += [f"{floor(done[0], tree, shape, forwards):.2f} s with common beginnings once"]
     rates = [turn.rate / 1e9 for arm in done for turn in arm.turns]
-    print(f"  floor at the rate of {done[0].name}'s turns: {', '.join(counted)}")
+    print(f"  floor at {done[0].rate / 1e9:.0f} GFLOP/s: {', '.join(counted)}")
     print(f"  products before the turns: {min(rates):.0f} to {max(rates):.0f} GFLOP/s")
     for arm in done:
         if parts := arm.parts():

@@ -114,9 +114,10 @@ PARTS = (
 
 
 class Ours:
-    """`train_step` of a loop that `build` made from a recipe's config."""
+    """`train_step` of a loop that `build` made from a recipe's config, with the engine's settings of recipes/real/base: the update
+    reads the sampler's activations."""
 
-    engine: ClassVar[dict[str, Any]] = {"dtype": "bfloat16"}
+    engine: ClassVar[dict[str, Any]] = {"dtype": "bfloat16", "reuse_sampling": True}
 
     def __init__(self, spec: Spec, clock: Clock) -> None:
         from sage_rlvr.config import TrainConfig, decode
@@ -146,10 +147,10 @@ class Ours:
         return int(metrics["rollout/tokens"])
 
 
-class Reuse(Ours):
-    """The same without a forward pass of the policy: the update reads the sampler's activations."""
+class Forward(Ours):
+    """The same with a forward pass of the policy over the drawn completions."""
 
-    engine: ClassVar[dict[str, Any]] = {"dtype": "bfloat16", "reuse_sampling": True}
+    engine: ClassVar[dict[str, Any]] = {"dtype": "bfloat16"}
 
 
 def timed(stack: ExitStack, clock: Clock, label: str, module: str, name: str) -> None:
@@ -453,7 +454,7 @@ class Vllm:
 
 ARMS: dict[str, Any] = {
     "ours": Ours,
-    "reuse": Reuse,
+    "forward": Forward,
     "textbook": Textbook,
     "trl": Trl,
     "sage": Sage,
