@@ -1,16 +1,16 @@
 """Training steps and samplers on a real model's shape (SmolLM2-135M), in one run and in turns, against the arithmetic they need.
 
-    python benchmarks/real.py                                                       everything, about 25 minutes on two cores
+    python benchmarks/real.py                                                       everything, about 35 minutes on two cores
     python benchmarks/real.py --workloads w1 --arms ours textbook --repeats 3
 
 Step arms, all in bfloat16, with one reward, loss (GRPO, clipped, k3) and optimizer: "ours", `train_step` of this package's
 loop as recipes/real/base sets it, where the update reads the sampler's activations (`engine.reuse_sampling`); "forward", the same
 with a forward pass of the policy; "textbook", Hugging Face with padded rows and full logits; "trl", GRPOTrainer without vLLM.
 Sampler arms: "generate" of transformers, "sampler" of this package, "vllm", and "llama", the batched bench of llama.cpp. Each arm
-runs in a process of its own (real_arms.py), and they take turns, A B C A B C. Weights are random (or those of --model FOLDER),
-prompts begin alike as those of a task do, and no completion ends before its length; the tokens of each turn must be those of the
-workload. The textbook and TRL train bfloat16 weights with moments of the same precision and no float32 copies, which costs them
-less than ours.
+runs in a process of its own (real_arms.py), and they take turns, A A B B C C A A ..., the first of each two uncounted. Weights
+are random (or those of --model FOLDER), prompts begin alike as those of a task do, and no completion ends before its length; the
+tokens of each turn must be those of the workload. The textbook and TRL train bfloat16 weights with moments of the same precision
+and no float32 copies, which costs them less than ours.
 
 The floor is what no arrangement can avoid: the products of prompts once each, completions packed, logits where a token is
 drawn, for sampling, reference and backward (counted as two), at the best rate of a bfloat16 product of those measured before each
@@ -80,7 +80,8 @@ class Options:
     repeats: int | None = None
     """Counted turns of each arm; default: two for w1, one else."""
     warm: int | None = None
-    """Uncounted turns before; default: one, but for w3."""
+    """Uncounted turns right before each counted one; default: one, but for w3. A process that waited while the others had
+    their turns is slow at first: a virtual machine's host takes idle memory away."""
     threads: int = os.cpu_count() or 1
     model: Path | None = None
     """A folder whose weights to take, such as SmolLM2's; default: random weights of its shape."""
@@ -102,6 +103,8 @@ class Turn:
     tokens: int
     rate: float
     parts: dict[str, float] = field(default_factory=dict)
+    device_bytes: int = 0
+    """Peak on a GPU."""
 
 
 @dataclass
@@ -307,26 +310,27 @@ def run(workload: Workload, arms: Sequence[str], folder: Path, shape: Shape, opt
             with absence(found[name]):
                 print(f"  {name}: " + ", ".join(f"{k} {v}" for k, v in workers[name].ready().items()), flush=True)
         warm = workload.warm if options.warm is None else options.warm
-        for number in range(warm + (options.repeats or workload.repeats)):
+        for number in range(options.repeats or workload.repeats):
             for name in [name for name in workers if not found[name].absent]:
-                rate = work.product_rate(options.threads, options.device)
                 with absence(found[name]):
-                    taken = workers[name].turn()
-                    assert taken["tokens"] == sum(lengths), (
-                        f"{name} counted {taken['tokens']} tokens, not {sum(lengths)}"
-                    )
-                    turn = Turn(taken["seconds"], taken["cpu"], taken["tokens"], rate, taken["parts"])
-                    found[name].peak = taken.get("device_bytes") or workers[name].peak()
-                    if number >= warm:
-                        found[name].turns.append(turn)
-                    print(
-                        f"  {'warm-up' if number < warm else f'turn {number - warm + 1}'} {line_of(name, turn)}",
-                        flush=True,
-                    )
+                    for place in range(warm + 1):
+                        turn = taken_turn(workers[name], sum(lengths), options)
+                        label = "uncounted" if place < warm else f"turn {number + 1}"
+                        print(f"  {label} {line_of(name, turn)}", flush=True)
+                    found[name].turns.append(turn)
+                    found[name].peak = turn.device_bytes or workers[name].peak()
     best = max((turn.rate for arm in found.values() for turn in arm.turns), default=0.0)
     for arm in found.values():
         arm.rate = best
     return found
+
+
+def taken_turn(worker: Any, tokens: int, options: Options) -> Turn:
+    """A turn, and the rate of a product right before it. AssertionError for another number of tokens than the workload's."""
+    rate = work.product_rate(options.threads, options.device)
+    taken = worker.turn()
+    assert taken["tokens"] == tokens, f"{worker.name} counted {taken['tokens']} tokens, not {tokens}"
+    return Turn(taken["seconds"], taken["cpu"], tokens, rate, taken["parts"], taken.get("device_bytes") or 0)
 
 
 @contextmanager

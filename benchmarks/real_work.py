@@ -51,7 +51,7 @@ class Workload:
     """P prompts of `least` to `most` tokens, the first `shared` of them alike, with `group` completions of up to `new` tokens.
 
     micro: rows of a forward pass of the arms that keep padded activations, so that they fit in memory. uneven: completions have
-    lengths like worked solutions. warm, repeats: turns of each arm, the first ones uncounted.
+    lengths like worked solutions. repeats: counted turns of each arm; warm: uncounted ones right before each of them.
     """
 
     name: str
