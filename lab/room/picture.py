@@ -16,7 +16,12 @@ from matplotlib.lines import Line2D
 from lab.room.cohort import DOMAINS, FAMILIES, MODELS
 
 COLORS = dict(zip(DOMAINS, ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"), strict=True))  # Okabe and Ito
-MARKERS = {("level1", "qwen05b"): "o", ("level2", "qwen05b"): "o", ("level1", "falcon1b"): "^", ("level1", "qwen3b"): "s"}
+MARKERS = {
+    ("level1", "qwen05b"): "o",
+    ("level2", "qwen05b"): "o",
+    ("level1", "falcon1b"): "^",
+    ("level1", "qwen3b"): "s",
+}
 OWN = {"easy": "*", "hard": "P"}
 IMPOSSIBLE = "#DDDDDD"
 
@@ -27,21 +32,38 @@ def panel(axes: Axes, found: Mapping[str, Any], family: str) -> None:
     axes.fill_between([0, 1], [-1, -1], [-1, 0], color=IMPOSSIBLE, linewidth=0, zorder=0)  # a loss below 0
     axes.axhline(0, color="#555555", linewidth=0.8, zorder=1)
     line = found["lines"][family]
-    axes.plot([0, 1], [line["intercept"], line["intercept"] + line["slope"]], color="#777777", linestyle="--", linewidth=1, zorder=1)
+    axes.plot(
+        [0, 1],
+        [line["intercept"], line["intercept"] + line["slope"]],
+        color="#777777",
+        linestyle="--",
+        linewidth=1,
+        zorder=1,
+    )
     for row in found["settings"]:
         if row["method"] not in FAMILIES[family]:
             continue
         color, hollow = COLORS.get(row["domain"], "#777777"), row["level"] != "level1"
         place = (1 - row["base"], row["change"])
         runs = row["changes"]
-        axes.plot([place[0]] * len(runs), runs, marker=".", markersize=3, linestyle="", color=color, alpha=0.6, zorder=2)
+        axes.plot(
+            [place[0]] * len(runs), runs, marker=".", markersize=3, linestyle="", color=color, alpha=0.6, zorder=2
+        )
         axes.plot([place[0]] * 2, [min(runs), max(runs)], color=color, linewidth=0.6, alpha=0.5, zorder=2)
         axes.plot(
-            *place, marker=MARKERS.get((row["level"], row["model"]), "D"), color=color, markersize=6, linestyle="",
-            markerfacecolor="white" if hollow else color, markeredgewidth=1.2 if hollow else 0.4,
-            markeredgecolor=color if hollow else "white", zorder=3,
-        )  # fmt: skip
-    axes.set(xlim=(-0.02, 1.03), ylim=(-0.62, 1.03), title=f"RL {family}", xlabel=f"room: 1 - pass@{found['k']} of the base")
+            *place,
+            marker=MARKERS.get((row["level"], row["model"]), "D"),
+            color=color,
+            markersize=6,
+            linestyle="",
+            markerfacecolor="white" if hollow else color,
+            markeredgewidth=1.2 if hollow else 0.4,
+            markeredgecolor=color if hollow else "white",
+            zorder=3,
+        )
+    axes.set(
+        xlim=(-0.02, 1.03), ylim=(-0.62, 1.03), title=f"RL {family}", xlabel=f"room: 1 - pass@{found['k']} of the base"
+    )
     axes.spines[["top", "right"]].set_visible(False)
 
 

@@ -13,13 +13,15 @@ Ints = NDArray[np.int64]
 
 
 def fold_errors(x: Floats, y: Floats, folds: Ints) -> Floats:
-    """Squared errors (P + 1, folds) of a least-squares line of each predictor x (P, S), fitted without the fold; last of the mean alone."""
+    """Squared errors (P + 1, folds) of a line on each predictor x (P, S), fitted without the fold; last row: of the mean alone."""
     found = []
     for fold in np.unique(folds):
         out, kept = folds == fold, folds != fold
         left, own = x[:, kept].mean(axis=1, keepdims=True), y[kept].mean()
         spread = ((x[:, kept] - left) ** 2).sum(axis=1)
-        slope = np.where(spread > 0, ((x[:, kept] - left) * (y[kept] - own)).sum(axis=1) / np.where(spread > 0, spread, 1), 0.0)
+        slope = np.where(
+            spread > 0, ((x[:, kept] - left) * (y[kept] - own)).sum(axis=1) / np.where(spread > 0, spread, 1), 0.0
+        )
         line = ((y[out] - own - slope[:, None] * (x[:, out] - left)) ** 2).sum(axis=1)
         found.append(np.append(line, ((y[out] - own) ** 2).sum()))
     return np.stack(found, axis=1)
@@ -82,7 +84,7 @@ def spearman(x: Floats, y: Floats) -> float:
 
 
 def block_orders(blocks: Sequence[Sequence[int]]) -> Ints:
-    """All ways to hand the predictors of whole blocks (B, M places, in the same inner order) to other blocks: (B!, S) places, the first as is."""
+    """Places (B!, S) of all orders of whole blocks (B, M), which keep the order inside a block; the first is the identity."""
     table = np.array(blocks)
     orders = []
     for order in permutations(range(len(table))):

@@ -46,13 +46,15 @@ def over_groups(room: Floats, change: Floats, groups: Ints) -> tuple[float, floa
     return whole, whole - reach, whole + reach
 
 
-def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
+def quantiles(values: Sequence[float] | Floats) -> tuple[float, float, float]:
     """Mean, and the 2.5 % and 97.5 % quantiles."""
     low, high = np.quantile(values, [0.025, 0.975])
     return float(np.mean(values)), float(low), float(high)
 
 
-def halves(cohort: Cohort, settings: Sequence[Sequence[int]], splits: int, seed: int) -> dict[str, tuple[float, float, float]]:
+def halves(
+    cohort: Cohort, settings: Sequence[Sequence[int]], splits: int, seed: int
+) -> dict[str, tuple[float, float, float]]:
     """Three slopes at k = K // 2 over random splits of draws and of problems: mean and quantiles over splits.
 
     same: room and change from the same base draws. split: room from one part of draws and one half of problems, change from the
@@ -100,7 +102,9 @@ def simulated(
     """Slopes of simulated settings whose problems follow the beta law of their base, k draws before and k after, each problem with
     noise of its own: nothing changes; one shift of logits for all that gives the mean gain of pass@1; every base tempered."""
     rng = np.random.default_rng(seed)
-    p = np.where(means["right"][:, None] > 0, probabilities(means), 0.0)  # a base without any right answer has none to shift
+    p = np.where(
+        means["right"][:, None] > 0, probabilities(means), 0.0
+    )  # a base without any right answer has none to shift
     p = p[:, np.arange(n) * p.shape[1] // n]
     worlds = {"nothing": p, "shift": shifted(p, common_shift(p, gain)), "tempered": tempered(p)}
     found: dict[str, list[float]] = {name: [] for name in worlds}

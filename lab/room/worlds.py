@@ -58,11 +58,17 @@ def possible(scores: Mapping[int, float], k: int) -> tuple[float, float]:
     for sign in (1, -1):
         found = optimize.linprog(
             sign * GRID**k,
-            A_ub=np.concatenate([moments, -moments]), b_ub=np.concatenate([misses + SLACK, -misses + SLACK]),
-            A_eq=whole, b_eq=[1.0], bounds=(0, 1), method="highs",
-        )  # fmt: skip
+            A_ub=np.concatenate([moments, -moments]),
+            b_ub=np.concatenate([misses + SLACK, -misses + SLACK]),
+            A_eq=whole,
+            b_eq=[1.0],
+            bounds=(0, 1),
+            method="highs",
+        )
         if not found.success:
-            raise DataError(f"no distribution over problems has pass@k {dict(scores)}: the scores contradict each other.")
+            raise DataError(
+                f"no distribution over problems has pass@k {dict(scores)}: the scores contradict each other."
+            )
         ends.append(1 - sign * float(found.fun))
     return min(ends), max(ends)
 
@@ -76,8 +82,14 @@ def own_arms(k: int) -> list[OwnArm]:
         after = {int(one): float(value["value"]) for one, value in summary["arms"][arm]["pass"].items()}
         found.append(
             OwnArm(
-                name=name, experiment=experiment, arm=arm, seeds=len(summary["arms"][arm]["pass_by_seed"]),
-                base=possible(base, k), after=possible(after, k), base8=base[8], after8=after[8],
-            )  # fmt: skip
+                name=name,
+                experiment=experiment,
+                arm=arm,
+                seeds=len(summary["arms"][arm]["pass_by_seed"]),
+                base=possible(base, k),
+                after=possible(after, k),
+                base8=base[8],
+                after8=after[8],
+            )
         )
     return found

