@@ -36,7 +36,7 @@ def line_errors(x: Floats, y: Floats, folds: Ints) -> tuple[Floats, float]:
 def explained(x: Floats, y: Floats, folds: Ints) -> Floats:
     """Out-of-sample R^2 (P,): 1 is perfect, 0 the mean of the others, negative worse than that."""
     line, flat = line_errors(x, y, folds)
-    return np.asarray(1 - line / flat)
+    return np.asarray(1 - line / flat) if flat > 0 else np.zeros(len(line))  # nothing to explain
 
 
 def cut(x: Floats, up: NDArray[np.bool_]) -> tuple[float, bool]:
@@ -65,9 +65,10 @@ def called(x: Floats, up: NDArray[np.bool_], folds: Ints) -> NDArray[np.bool_]:
 
 
 def balanced(calls: NDArray[np.bool_], up: NDArray[np.bool_]) -> Floats:
-    """Balanced accuracy (P,): the mean of the fractions of ups and of downs that are predicted; .5 is a guess."""
+    """Balanced accuracy (P,): the mean of the fractions of ups and of downs that are predicted; 0.5 is a guess."""
     right = calls == up
-    return np.asarray((right[:, up].mean(axis=1) + right[:, ~up].mean(axis=1)) / 2)
+    present = [right[:, side] for side in (up, ~up) if side.any()]
+    return np.asarray(np.mean([side.mean(axis=1) for side in present], axis=0))
 
 
 def ranks(x: Floats) -> Floats:
