@@ -20,7 +20,15 @@ from scipy import stats
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.passk import pass_at_k
 from sage_rlvr.stats.samples import independence
-from sage_rlvr.stats.samples.independence import MULTIPLES, _Coded, _Model, _pairs, check_pair, check_samples
+from sage_rlvr.stats.samples.independence import (
+    MULTIPLES,
+    _Coded,
+    _Model,
+    _pairs,
+    check_counts,
+    check_pair,
+    check_samples,
+)
 
 WINDOW_PLACES = [0, 1, 2, 3, 4, 5, 6, 7, 15, 23, 31]  # of four groups of eight: the first, and the last answer of each other
 
@@ -184,9 +192,30 @@ def test_two_files_that_share_their_samples_or_their_seeds():
     assert kinds(check_pair(a.tolist(), b.tolist())) == []
     assert kinds(check_pair(a.tolist(), a.tolist())) == ["same samples"]
     assert kinds(check_pair(a.tolist(), rng.permuted(a, axis=1).tolist())) == ["same samples"]
-    partly = np.where(rng.random(a.shape) < 0.8, a, b)
+    partly = np.where(rng.random(a.shape) < 0.4, a, b)
     assert kinds(check_pair(a.tolist(), partly.tolist())) == ["same noise"]
     assert kinds(check_pair(a.tolist(), partly[:, :9].tolist())) == ["same noise"]
+
+
+def test_two_files_of_counts():
+    """Equal counts by hand: n = 2, c = 1 twice has chance C(2, 1)^2 / C(4, 2) = 2/3, and E = (1 - eps) 3/2 + eps a problem."""
+    (found,) = check_counts(2, [1] * 40, [1] * 40)
+    eps = np.array(independence._DOUBT)
+    assert found.kind == "same samples"
+    assert found.evidence["log10_e"] == pytest.approx(np.log10(np.mean(((1 - eps) * 1.5 + eps) ** 40)))
+    rng = np.random.default_rng(0)
+    a, b = rng.binomial(16, rng.beta(0.5, 1, 200), (2, 200))
+    assert check_counts(16, a, b) == () and kinds(check_counts(16, a, a)) == ["same samples"]
+    assert check_counts(16, [16] * 500, [16] * 500) == () == check_counts(16, [0] * 500, [0] * 500)
+
+
+def test_sorted_files_and_copies_share_no_noise():
+    rng = np.random.default_rng(0)
+    a, b = np.sort(rng.integers(4, size=(2, 200, 16)), axis=2)
+    assert check_pair(a.tolist(), b.tolist()) == ()
+    a, b = windows(300, seed=1).tolist(), windows(300, seed=2).tolist()
+    kept = tuple(check_samples(x).kept for x in (a, b))
+    assert check_pair(a, b, kept=kept) == ()
 
 
 def test_counts_alone_cannot_be_called_the_same_samples_where_all_answers_are_equal():
