@@ -4,6 +4,9 @@
 probabilities of each problem change places at random, so that single problems differ and no k does. Any gain or loss at any k is
 then false.
 
+**Where curves cross.** A true curve that gains and then loses: how often a gain or loss has the wrong sign at some k, and how often
+the set of the first loss misses it.
+
 **Independence.** Files of independent draws, of many shapes. Any finding is a false alarm.
 """
 
@@ -74,6 +77,44 @@ def false_verdicts(design: Aa, times: int, seed: int = SEED) -> Rate:
     )
 
 
+@dataclass(frozen=True)
+class Crossed:
+    """Of `of` comparisons of curves that truly cross: those with a wrong sign, a set of the first loss, and one that misses it."""
+
+    name: str
+    of: int
+    first: int
+    wrong: int
+    sets: int
+    missed: int
+
+
+def where_curves_cross(name: str, a: Floats, b: Floats, problems: int, n: int, times: int, seed: int = SEED) -> Crossed:
+    """Problems drawn from a, b (types,) with replacement, as they are. The truth: the mean over all types, at every k."""
+    rng, ks = np.random.default_rng(seed), np.arange(1, n + 1)
+    truth = np.array([np.mean((1 - b) ** k - (1 - a) ** k) for k in ks])
+    first, wrong, sets, missed = int(ks[truth < 0][0]), 0, 0, 0
+    for _ in range(times):
+        rows = rng.integers(len(a), size=problems)
+        left, right = rng.binomial(n, a[rows]), rng.binomial(n, b[rows])
+        band = paired_count_curve(n, left, right, resamples=RESAMPLES)
+        sign = np.array([{"better": 1, "worse": -1}.get(one, 0) for one in band.outcomes])
+        wrong += bool(np.any(sign * truth < 0))
+        found = crossing(band).first_loss
+        sets += found is not None
+        missed += found is not None and not found[0] <= first <= found[1]
+    return Crossed(name, times, first, wrong, sets, missed)
+
+
+def crossed_table(found: Sequence[Crossed]) -> Table:
+    """One row a design."""
+    rows = [
+        (one.name, str(one.first), _share(one.wrong, one.of), f"{one.sets} of {one.of}", _share(one.missed, one.of))
+        for one in found
+    ]
+    return Table(header=("design", "true first loss", "wrong sign", "sets given", "set misses it"), rows=tuple(rows))
+
+
 def of_policies(
     name: str, a: Floats, b: Floats, problems: int, n: int | tuple[int, int], *, size: int = 1, label: bool = True
 ) -> Aa:
@@ -141,15 +182,21 @@ def simulated() -> Iterator[Aa]:
 
 def published(folder: Path) -> Iterator[Aa]:
     """Bootstrap copies of two published files of counts, base.jsonl and rl.jsonl (`passk-inference`, examples/deepscaler32k)."""
-    base, rl = (read_counts(folder / name) for name in ("base.jsonl", "rl.jsonl"))
-    if base.keys() != rl.keys():
-        raise DataError(f"{folder}: base.jsonl and rl.jsonl have different problems.")
-    p, q = (np.array([c / n for n, c in (side[i] for i in base)]) for side in (base, rl))
+    p, q = shares(folder)
     yield of_policies("published base against itself, 1,060 x 128", p, p, len(p), 128)
     yield of_policies("published RL against itself, 1,060 x 128", q, q, len(p), 128)
     yield of_policies("published pair, sides exchanged at random, 1,060 x 128", p, q, len(p), 128)
     yield of_policies("published pair, sides exchanged, 300 x 128", p, q, 300, 128)
     yield of_policies("published pair, sides exchanged, 100 x 32", p, q, 100, 32)
+
+
+def shares(folder: Path) -> tuple[Floats, Floats]:
+    """c / n of base.jsonl and rl.jsonl, in one order of problems."""
+    base, rl = (read_counts(folder / name) for name in ("base.jsonl", "rl.jsonl"))
+    if base.keys() != rl.keys():
+        raise DataError(f"{folder}: base.jsonl and rl.jsonl have different problems.")
+    p, q = (np.array([c / n for n, c in (side[i] for i in base)]) for side in (base, rl))
+    return p, q
 
 
 def read_counts(path: Path) -> dict[str, tuple[int, int]]:
@@ -228,6 +275,14 @@ class FalseVerdicts(Command):
             rates = [false_verdicts(one, self.replicates) for one in designs]
             made["verdicts"] = verdict_table(rates).markdown()
             session.say(made["verdicts"])
+            types = np.array([0.3, 0.0002]).repeat([70, 30]), np.array([0.15, 0.02]).repeat([70, 30])
+            crossed = [where_curves_cross("seven in ten gain, three lose, 200 x 64", *types, 200, 64, self.replicates)]
+            if self.published:
+                q, p = shares(self.published)[::-1]
+                crossed.append(where_curves_cross("published pair, 1,060 x 128", q, p, len(p), 128, self.replicates))
+                crossed.append(where_curves_cross("published pair, 300 x 128", q, p, 300, 128, self.replicates))
+            made["crossed"] = crossed_table(crossed).markdown()
+            session.say(made["crossed"])
         if self.files:
             alarms = [false_alarms(law, self.files) for law in LAWS]
             made["independence"] = alarm_table(alarms).markdown()
