@@ -51,9 +51,10 @@ _CELLS = 10_000_000  # pairs of places looked at, over all problems; beyond, eve
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that independent draws would not show. words: a plain sentence. certain: it cannot be chance, so that `kept`
-    leaves the copies out; else a warning. effective_n: independent samples per problem (the fewest), None where it is unaffected.
-    evidence: the numbers behind the sentence."""
+    """One sign that the samples are not independent draws. words: a sentence without its full stop. certain: chance is ruled out and
+    `kept` leaves copies out; else a warning. effective_n: independent samples per problem (the fewest), None where unaffected.
+    evidence: the numbers of the sentence. Two files of one sampler: check their problems together, `check_samples(a + b)`, so that
+    the file with more answers shows the copies of both."""
 
     kind: Kind
     words: str
@@ -65,7 +66,7 @@ class Finding:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Independence:
     """What `check_samples` found. n: samples given (N,). kept: (N, most samples) True where a sample is an independent draw, in
-    file order. cluster: (N,) number of the problem, equal for problems that stand in the file twice; None where none does."""
+    file order. cluster: (N,) number of the problem, equal for problems that occur twice; None where none does."""
 
     findings: tuple[Finding, ...]
     n: Ints
@@ -522,7 +523,7 @@ def _multiples(coded: _Coded) -> tuple[Finding, Bools] | None:
             after = int(keep.sum(axis=1).min())
             words = (
                 f"{hits} of {trials} answers were given a multiple of {r} times, where independent draws allow about "
-                f"{chance:.0%}: each sample stands in the file {r} times. {int(coded.n.min())} answers are {after} independent "
+                f"{chance:.0%}: each sample occurs {r} times. {int(coded.n.min())} answers are {after} independent "
                 "ones, and the copies are left out"
             )
             evidence = {"multiples": hits, "answers": trials, "p": p, "times": r, "n": int(coded.n.min())}
@@ -582,8 +583,8 @@ def _shared_noise(outcomes: _Coded, kept: Bools) -> Finding | None:
     if _log_mean(log_e) < -math.log(ALARM):
         return None
     words = (
-        "samples at one place of the file are right together on many problems: the same seed served every prompt, or places differ "
-        "in temperature or prompt. Problems are then not independent, and intervals over problems are too short"
+        "the samples at one place in the order of sampling are right together on many problems: every prompt used the same seed, or "
+        "places differ in temperature or prompt. Problems are then not independent, and intervals over problems are too short"
     )
     return Finding(kind="shared noise", words=words, certain=False, evidence={"log10_e": _log_mean(log_e) / math.log(10)})
 
@@ -633,7 +634,7 @@ def _seeds(coded: _Coded, seeds: _Coded) -> tuple[list[Finding], Bools]:
 
 
 def _twice(ids: Sequence[Hashable] | None, prompts: Sequence[str] | None) -> tuple[Ints | None, Finding | None]:
-    """Problems that stand in the file twice, by id or by prompt."""
+    """Problems that occur twice, by id or by prompt."""
     for names, what in ((prompts, "prompt"), (ids, "id")):
         if names is None:
             continue
