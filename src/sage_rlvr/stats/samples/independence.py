@@ -51,10 +51,9 @@ _CELLS = 10_000_000  # pairs of places looked at, over all problems; beyond, eve
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One sign that the samples are not independent draws. words: a sentence without its full stop. certain: chance is ruled out and
-    `kept` leaves copies out; else a warning. effective_n: independent samples per problem (the fewest), None where unaffected.
-    evidence: the numbers of the sentence. Two files of one sampler: check their problems together, `check_samples(a + b)`, so that
-    the file with more answers shows the copies of both."""
+    """One sign that the samples are not independent draws. words: a sentence without its full stop. certain: chance is ruled out
+    and `kept` leaves copies out; else a warning. effective_n: independent samples per problem (the fewest), None where unaffected.
+    evidence: the numbers of the sentence."""
 
     kind: Kind
     words: str
@@ -100,8 +99,9 @@ def check_samples(
 
     correct: outcomes, one row a problem, for noise that is shared between problems. group: samples per request, where known; else
     all divisors of n are tried. texts: the answers are whole completions, so that equal ones are rare unless decoding is greedy.
-    ids, prompts: of the problems. sampling_seeds: the seed of each completion (not the training seed). cut: 1 where the token
-    limit ended the completion.
+    Two files of one sampler with equal n: check their problems together, `check_samples([*a, *b])`, so that the file with more
+    different answers shows the copies of both. ids, prompts: of the problems. sampling_seeds: the seed of each completion (not the
+    training seed). cut: 1 where the token limit ended the completion.
     """
     coded = _Coded.of(answers)
     outcomes = None if correct is None else _outcomes(correct, coded.n)
@@ -583,8 +583,8 @@ def _shared_noise(outcomes: _Coded, kept: Bools) -> Finding | None:
     if _log_mean(log_e) < -math.log(ALARM):
         return None
     words = (
-        "the samples at one place in the order of sampling are right together on many problems: every prompt used the same seed, or "
-        "places differ in temperature or prompt. Problems are then not independent, and intervals over problems are too short"
+        "the samples at one place in the order of sampling are right together on many problems: every prompt used the same seed, "
+        "or places differ in temperature or prompt. Problems are then not independent, and intervals over problems are too short"
     )
     return Finding(kind="shared noise", words=words, certain=False, evidence={"log10_e": _log_mean(log_e) / math.log(10)})
 
