@@ -109,21 +109,26 @@ def compare(
     split: Split | None = None,
     k: int | None = None,
     samples: int | None = None,
+    correct: str | Sequence[str] = (),
+    right_from: float | None = None,
     **named: Arm,
 ) -> Comparison:
     """Compare evaluations of the same problems, as `sage-rlvr compare` does. The first arm is the control of all others.
 
+        compare("base.jsonl", "rl.jsonl")                files of rows: counts, samples, logs of other programs
         compare(base="embedded", maxrl="runs/maxrl")
         compare({"GRPO": ["runs/grpo-s0", "runs/grpo-s1"], "MaxRL": ["runs/maxrl-s0", "runs/maxrl-s1"]}, k=64)
         compare("runs/demo")                             a folder of a sweep or demo, by its own design
 
     Args:
-        arms: {name: arm}, or the first arm. An arm is a run directory, a record (.npz), a sample store, "embedded", or what
-            `train` or `evaluate` returned; a list is training seeds of one method. Each has to be evaluated: see `evaluate`.
+        arms: {name: arm}, or the first arm. An arm is a file of rows, a run directory, a record (.npz), a sample store, "embedded", or
+            what `train` or `evaluate` returned; a list is training seeds of one method. Each has to be evaluated: see `evaluate`.
         *more: More arms, called by their paths.
         split: Which record of a run directory is taken; by default that of the sweep's own problems, else test.
         k: Of pass@k; by default 256, of sample stores with fewer samples all of them.
-        samples: Of sample stores: the first so many samples of each problem.
+        samples: Of sample stores and files of samples: the first so many samples of each problem.
+        correct: In files of rows with several scores: the score that stands for correct.
+        right_from: In files of rows with graded scores: the least score that counts as correct.
         **named: Arms by name, after the others.
 
     Returns:
@@ -137,33 +142,47 @@ def compare(
     words = [] if arms is None or isinstance(arms, Mapping) else [_word(arms)]
     words += [_word(arm) for arm in more]
     words += [f"{name}={_word(arm)}" for name, arm in {**given, **named}.items()]
-    return comparison_of(words, split=split, k=k, samples=samples)
+    names = (correct,) if isinstance(correct, str) else tuple(correct)
+    return comparison_of(words, split=split, k=k, samples=samples, correct=names, right_from=right_from)
 
 
-def comparison_of(words: Sequence[str], *, split: Split | None, k: int | None, samples: int | None) -> Comparison:
+def comparison_of(
+    words: Sequence[str], *, split: Split | None, k: int | None, samples: int | None, correct: Sequence[str] = (),
+    right_from: float | None = None,
+) -> Comparison:  # fmt: skip
     """The comparison of arms as the command takes them: PATH, or NAME=PATH[,PATH...]."""
     from sage_rlvr.results import Results, compare
+    from sage_rlvr.results.found import rows_in
+    from sage_rlvr.results.readers import Choice
 
     if not words:
         raise DataError(
             "compare: no arms; pass at least two, the first being the control (or one folder of a sweep or demo), for example: "
-            + suggest("compare", "base=embedded", "maxrl=runs/maxrl-s0")
+            + suggest("compare", "base.jsonl", "rl.jsonl")
         )
     whole = len(words) == 1 and any((Path(words[0]) / name).exists() for name in SWEPT)
-    if len(words) < 2 and not whole:
+    alone = len(words) == 1 and not whole
+    if alone and rows_in(words[0]) is None:
         raise DataError(
             f"compare needs at least two arms, got {list(words)}; the first is the control (or one folder of a sweep or demo)"
         )
-    if samples is not None and not has_stores(words):
+    choice = Choice(tuple(correct), right_from)
+    results = Results.read(*words, split=split, k=k, apart=not whole, samples=samples, choice=choice)
+    if samples is not None and not results.given and not has_stores(words):
         raise ConfigError(OF_STORES)
-    results = Results.read(*words, split=split, k=k, apart=not whole, samples=samples)
+    if (correct or right_from is not None) and not results.given:
+        raise ConfigError("--correct, --right-from: only for files of rows, and these arms are not; omit these options")
+    if alone and len(results.design.names) < 2:
+        raise DataError(
+            f"{words[0]}: the rows are of one arm; pass a second file, the first being the control, or give the rows an \"arm\""
+        )
     with results.believed():
         return Comparison(results, compare(results))
 
 
 OF_STORES = (
-    "--samples, --patterns: only for sample stores, and these arms are not; omit these options (records evaluated with "
-    "eval --frontier have their frontiers compared anyway)"
+    "--samples, --patterns: only for sample stores and files of samples, and these arms are not; omit these options (records evaluated "
+    "with eval --frontier have their frontiers compared anyway)"
 )
 
 

@@ -276,7 +276,7 @@ def nothing(results: Results) -> str:
     def on_task(run: Run) -> bool:
         return bool(run.config.get("task") or run.config.get("data"))
 
-    scored = {arm for arm, *_ in results.records} | {counts.store.arm for counts in results.counts}
+    scored = {arm for arm, *_ in results.records} | {counts.arm for counts in results.counts}
     bare = [run for run in results.runs.values() if run.arm not in scored]
     if results.design.facts or results.stored is not None:  # sweep and demo evaluate what they train
         return f"{said[0]} Run the command that created the folder again to continue."

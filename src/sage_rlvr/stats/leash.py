@@ -250,6 +250,34 @@ def leash_discoveries(
     return Discoveries(small & (c_b == 0), small & (c_p == 0), p_new, p_lost, adjusted, below_b, below_p)
 
 
+def lone_solver_p(
+    n_base: ArrayLike, c_base: ArrayLike, n_policy: ArrayLike, c_policy: ArrayLike
+) -> tuple[float, float]:  # fmt: skip
+    """(p of the problems that only the policy solved, p of those that only the base solved): the probability that equal models show
+    at least as many.
+
+    Equal models deal the right samples of each problem by a hypergeometric law, so each problem has a known probability of being
+    solved by one alone, and the number of such problems is a sum of independent unequal coins (Poisson binomial, exact).
+    """
+    (n_b, c_b), (n_p, c_p) = _counts(n_base, c_base), _counts(n_policy, c_policy)
+    splits, of = np.unique(np.stack([n_b, n_p, c_b + c_p], axis=1), axis=0, return_inverse=True)
+    table = np.array([_lone_solvers(*row) for row in splits.tolist()])[of.ravel()]
+    gained, lost = int(np.sum((c_b == 0) & (c_p > 0))), int(np.sum((c_p == 0) & (c_b > 0)))
+    return _at_least(gained, table[:, 0]), _at_least(lost, table[:, 2])
+
+
+def _at_least(seen: int, chances: Floats) -> float:
+    """Probability that at least `seen` of independent events with these chances happen."""
+    if not seen:
+        return 1.0
+    fewer = np.zeros(seen)  # probability of 0 .. seen - 1 events
+    fewer[0] = 1.0
+    for chance in chances[chances > 0].tolist():
+        fewer[1:] = fewer[1:] * (1 - chance) + fewer[:-1] * chance
+        fewer[0] *= 1 - chance
+    return float(max(0.0, 1.0 - fewer.sum()))
+
+
 @lru_cache(maxsize=1 << 16)
 def _lone_solvers(n_base: int, n_policy: int, hits: int) -> tuple[float, float, float, float]:
     """(chance, p) of all hits being the policy's, then of all being the base's, if the models are equal: hypergeometric, p

@@ -1,0 +1,185 @@
+"""Counts of files of rows, brought together: the same problems in the same order, the same number of samples, the same training seeds.
+
+Nothing is guessed: what differs between two files raises DataError with both values and the next step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.results.metric import REFERENCE
+from sage_rlvr.results.readers import CountTable
+from sage_rlvr.verifiers.reasons import Reasons
+
+if TYPE_CHECKING:
+    from sage_rlvr.results.read import Counts, Results
+
+TASK = "these problems"
+"""The task of rows without a task."""
+SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GivenTable:
+    """One table of a file, with its place in the comparison."""
+
+    arm: str
+    seed: int | None
+    task: str
+    temperature: float
+    path: Path
+    table: CountTable
+
+    @property
+    def name(self) -> str:
+        """Arm, training seed and file, for errors."""
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        return f"{self.arm}{seed} ({self.path})"
+
+
+def counts_of_rows(results: Results, stores: Sequence[Counts]) -> Iterator[Counts]:
+    """The counts of all files of rows. stores: the counts of sample stores, which may be compared with them."""
+    tables = list(placed(results, stores))
+    for task in dict.fromkeys(table.task for table in tables):
+        here = [table for table in tables if table.task == task]
+        order = next((c.problems for c in stores if c.task == task), here[0].table.problems)
+        _check_problems(here, order, next((c.name for c in stores if c.task == task), here[0].name))
+        _check_golds(here)
+        _check_seeds(here)
+        _check_temperatures(here)
+        if results.samples is None:
+            _check_samples(here, {c.name: c.n for c in stores if c.task == task})
+        for table in here:
+            yield _counts(table, order, results.samples)
+
+
+def placed(results: Results, stores: Sequence[Counts] = ()) -> Iterator[GivenTable]:
+    """Every table with its arm, training seed, task and temperature. A task or temperature that one side does not name is the only one
+    of the other side."""
+    groups = [table.group for given in results.given for table in given.evaluation.tables]
+    tasks = {group.task for group in groups if group.task} | {c.task for c in stores}
+    heats = {group.temperature for group in groups if group.temperature is not None} | {c.temperature for c in stores}
+    task = next(iter(tasks)) if len(tasks) == 1 else TASK
+    heat = next(iter(heats)) if len(heats) == 1 else REFERENCE
+    for given in results.given:
+        for table in given.evaluation.tables:
+            group = table.group
+            yield GivenTable(
+                arm=given.arm_of(table), seed=given.index if group.seed is None else group.seed, task=group.task or task,
+                temperature=heat if group.temperature is None else group.temperature, path=given.evaluation.path, table=table,
+            )  # fmt: skip
+
+
+def _counts(given: GivenTable, order: Sequence[str], samples: int | None) -> Counts:
+    from sage_rlvr.results.read import Counts
+
+    table = given.table if samples is None else given.table.first(samples, given.name)
+    place = {problem: i for i, problem in enumerate(table.problems)}
+    chosen = [place[problem] for problem in order]
+    n, right, cut = int(table.n.sum()), int(table.c.sum()), table.cut
+    ends: dict[tuple[str, str, bool | None], int] = {("right", "", None): right, ("wrong", "incorrect", None): n - right}
+    if cut is not None:  # which of the cut ones are correct does not matter: only their fraction is read
+        wrong = min(cut, n - right)
+        ends = {("wrong", "incorrect", True): wrong, ("wrong", "incorrect", False): n - right - wrong}
+        ends |= {("right", "", True): cut - wrong, ("right", "", False): right - cut + wrong}
+    reasons = Reasons(Counter(ends))
+    return Counts(
+        arm=given.arm, seed=given.seed, path=given.path, task=given.task, temperature=given.temperature, problems=tuple(order),
+        n=int(table.n[0]), right=table.c[chosen], reasons=reasons,
+        failed=[text for _, text in reasons.problems(limit="the length limit")] if cut is not None else [],
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# what has to be the same
+
+
+def _check_problems(here: Sequence[GivenTable], order: Sequence[str], first: str) -> None:
+    for other in here:
+        lacking, extra = set(order) - set(other.table.problems), set(other.table.problems) - set(order)
+        if not lacking and not extra:
+            continue
+        parts = [f"{len(lacking)} only in {first} ({_some(order, lacking)})"] if lacking else []
+        parts += [f"{len(extra)} only in {other.name} ({_some(other.table.problems, extra)})"] if extra else []
+        both = len(order) - len(lacking)
+        raise DataError(
+            f"different problems on both sides: {both} in both, {'; '.join(parts)}. Evaluate both on the same problems with the same ids, "
+            "or remove the rows of the others from the files"
+        )
+
+
+def _check_golds(here: Sequence[GivenTable]) -> None:
+    first = here[0]
+    for other in here[1:]:
+        for problem, gold in first.table.golds.items():
+            if other.table.golds.get(problem, gold) != gold:
+                raise DataError(
+                    f"problem {problem[:60]!r} has the gold {gold[:40]!r} in {first.name} and {other.table.golds[problem][:40]!r} in "
+                    f"{other.name}; the ids mean different problems: evaluate both on the same copy of the task"
+                )
+
+
+def _check_samples(here: Sequence[GivenTable], stores: Mapping[str, int]) -> None:
+    found = dict(stores)
+    ranges = {one.name: (int(one.table.n.min()), int(one.table.n.max())) for one in here}
+    for name, (low, high) in ranges.items():
+        if low != high:
+            raise DataError(f"{name}: its problems have n = {low} to {high} samples; {_step(low, here)}")
+        found[name] = low
+    least, most = min(found, key=lambda name: found[name]), max(found, key=lambda name: found[name])
+    if found[least] != found[most]:
+        raise DataError(f"n = {found[most]} samples for {most}, {found[least]} for {least}; {_step(found[least], here)}")
+
+
+def _step(least: int, here: Sequence[GivenTable]) -> str:
+    if any(one.table.right is None for one in here):
+        return f"counts have no first {least} samples: write counts of {least} samples, or pass the samples and --samples {least}"
+    return f"compare the first {least} samples of each with --samples {least}"
+
+
+def _check_seeds(here: Sequence[GivenTable]) -> None:
+    """Raise DataError for a training seed that occurs twice, and for arms of several training seeds that are not the same."""
+    sets: dict[tuple[str, float], list[int | None]] = {}
+    for one in here:
+        seeds = sets.setdefault((one.arm, one.temperature), [])
+        if one.seed in seeds:
+            twice = "rows without a seed occur twice" if one.seed is None else f"training seed {one.seed} occurs twice"
+            raise DataError(f"{one.name}: {twice}; pass each training seed once, with \"seed\" in its rows or as NAME=PATH,PATH")
+        seeds.append(one.seed)
+    (first, heat), wanted = next(iter(sets.items()))
+    for (arm, temperature), seeds in sets.items():
+        if temperature != heat or len(wanted) == 1 or {*seeds} == {*wanted}:
+            continue
+        lacking = sorted(map(str, {*wanted} ^ {*seeds}))
+        raise DataError(
+            f"{first} has the training seeds {_listed(wanted)}, {arm} has {_listed(seeds)}: {', '.join(lacking)} only on one side; pass the "
+            "same seeds for both, or one run of the control"
+        )
+
+
+def _check_temperatures(here: Sequence[GivenTable]) -> None:
+    heats = {arm: {one.temperature for one in here if one.arm == arm} for arm in dict.fromkeys(one.arm for one in here)}
+    (first, own), *others = heats.items()
+    for arm, found in others:
+        if not own & found:
+            raise DataError(
+                f"{first} was sampled at T = {_listed(own)}, {arm} at T = {_listed(found)}: temperature trades pass@1 against pass@k; sample "
+                "both at the same temperature"
+            )
+
+
+def _listed(values: Sequence[object] | set[float]) -> str:
+    return ", ".join(sorted("none" if x is None else f"{x:g}" if isinstance(x, (int, float)) else str(x) for x in values))
+
+
+def _some(order: Sequence[str], chosen: set[str]) -> str:
+    shown = [repr(problem if len(problem) < 40 else f"{problem[:37]}...") for problem in order if problem in chosen]
+    return ", ".join(shown[:SHOWN]) + ", ..." * (len(shown) > SHOWN)
+
+
+__all__ = ["TASK", "GivenTable", "counts_of_rows", "placed"]

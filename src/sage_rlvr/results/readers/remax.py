@@ -1,0 +1,33 @@
+"""remax-rl: `verified_samples_completed_cohort.jsonl.gz`, one row per training run with its completions before and after.
+
+The first row is a manifest. `checkpoints[step].prompts[hash].draws` are requests of eight completions, each the canonical key of a correct
+answer or null. Arms are "before" and "after" a method; tasks are model, domain and level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sage_rlvr.results.readers.file import RowFile
+from sage_rlvr.results.readers.found import Choice, Rows, reader
+
+
+@reader("remax", ("record_kind", "protocol", "primary", "parent_cache"), about="released samples of remax-rl")
+def remax(file: RowFile, choice: Choice) -> Rows:
+    """Every completion of every run; null is incorrect."""
+    choice.used = "an answer key that is not null"
+    for number, tree in file.rows():
+        for row in _completions(tree) if "checkpoints" in tree else ():
+            yield number, row
+
+
+def _completions(tree: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    task = f"{tree['scale']} {tree['domain']} {tree['level']}"
+    for step, found in tree["checkpoints"].items():
+        arm = f"{tree['method']}, before" if step == "0" else str(tree["method"])
+        shared = {"arm": arm, "task": task, "seed": tree["seed"]}
+        for problem, prompt in found["prompts"].items():
+            for request, draws in enumerate(prompt["draws"]):
+                for key in draws:
+                    yield shared | {"id": problem, "correct": key is not None, "answer": key, "request": request}

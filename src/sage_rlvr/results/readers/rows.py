@@ -1,0 +1,324 @@
+"""Rows to counts per problem: the only code that validates rows, and the only code that groups them.
+
+counts   {"id", "n", "c"}                       one row per problem; optional "keys": {canonical answer: number of right completions}
+samples  {"id", "correct"} or {"id", "score"}   one row per completion; optional "answer", "text", "prompt", "gold", "cut", "request"
+both     optional "arm", "seed", "step", "task", "temperature", "source"
+
+A score counts as correct if it is at least `right_from`; without `right_from` a score has to be 0 or 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.results.readers.file import RowFile
+from sage_rlvr.results.readers.found import Choice, reader_of
+
+Ints = NDArray[np.int64]
+MOST_COUNTED = 10**9  # samples of one problem
+SHOWN = 8
+TEXTS = ("answer", "text", "prompt", "gold")
+
+
+@dataclass(frozen=True)
+class Group:
+    """What the rows of one set of samples have in common. seed, temperature, step: None where the rows have none."""
+
+    arm: str = ""
+    task: str = ""
+    seed: int | None = None
+    step: int | None = None
+    temperature: float | None = None
+
+    def named(self, word: str) -> bool:
+        """Whether `@WORD` behind a path selects this group."""
+        return word in (self.arm, self.task, *(str(x) for x in (self.step,) if x is not None))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CountTable:
+    """Counts per problem of one set of samples, in order of appearance. n, c: (N,). The other columns are of samples, one list per
+    problem in order of appearance, None where no row has them: texts, answers, requests; or per problem: golds, prompts, keys. right:
+    which samples are correct. cut: number of completions that met the length limit, None where unknown."""
+
+    group: Group
+    problems: tuple[str, ...]
+    n: Ints
+    c: Ints
+    right: tuple[NDArray[np.bool_], ...] | None = None
+    texts: tuple[list[str | None], ...] | None = None
+    answers: tuple[list[str | None], ...] | None = None
+    requests: tuple[list[Any], ...] | None = None
+    golds: Mapping[str, str] = field(default_factory=dict)
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    cut: int | None = None
+
+    def first(self, n: int, where: object) -> CountTable:
+        """Only the first n samples of each problem. Raises DataError where a problem has fewer, and for counts of more samples, which
+        have no order."""
+        if np.all(self.n == n):
+            return self
+        if self.right is None:
+            raise DataError(
+                f"{where}: --samples {n}: counts of {_range(self.n)} samples have no first {n}; pass the samples, one row per completion"
+            )
+        if (few := int(self.n.min())) < n:
+            raise DataError(f"{where}: --samples {n}: problem {self.problems[int(self.n.argmin())]!r} has only {few} samples")
+        kept = tuple(one[:n] for one in self.right)
+        lists = {
+            name: None if (lists := getattr(self, name)) is None else tuple(one[:n] for one in lists)
+            for name in ("texts", "answers", "requests")
+        }
+        c = np.array([int(one.sum()) for one in kept], dtype=np.int64)
+        return CountTable(
+            group=self.group, problems=self.problems, n=np.full(len(c), n, dtype=np.int64), c=c, right=kept, golds=self.golds,
+            prompts=self.prompts, **lists,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluation:
+    """What a file holds. format: the reader; correct: what stood for correct; rows: number of rows that were read."""
+
+    path: Path
+    format: str
+    correct: str
+    rows: int
+    tables: tuple[CountTable, ...]
+
+
+def read_evaluation(
+    path: Path, picks: Iterable[str] = (), correct: tuple[str, ...] = (), right_from: float | None = None
+) -> Evaluation:
+    """Read a file of rows. picks: words that select arms, tasks or steps. Raises DataError with file, line and field for a row that
+    cannot be used."""
+    file, choice = RowFile(path), Choice(correct, right_from)
+    found, made, count = reader_of(file), _Groups(file, choice), 0
+    for number, row in found.rows(file, choice):
+        made.add(number, row)
+        count += 1
+    if not count:
+        raise DataError(f"{path}: no rows; write one row per problem or per completion")
+    tables = _picked(path, made.tables(), list(picks))
+    return Evaluation(path=path, format=found.name, correct=_words(choice, made), rows=count, tables=tables)
+
+
+def _words(choice: Choice, made: _Groups) -> str:
+    """What stood for correct, in words."""
+    name = choice.used or made.kind
+    return name if choice.right_from is None or made.kind != "score" else f"{name} >= {choice.right_from:g}"
+
+
+def _picked(path: Path, tables: list[CountTable], picks: list[str]) -> tuple[CountTable, ...]:
+    """The tables that all `@WORD` select; of several steps one has to be selected."""
+    for word in picks:
+        kept = [table for table in tables if table.group.named(word)]
+        if not kept:
+            groups = [table.group for table in tables]
+            known = {
+                "arms": sorted({g.arm for g in groups} - {""}), "tasks": sorted({g.task for g in groups} - {""}),
+                "steps": sorted({g.step for g in groups if g.step is not None}),
+            }  # fmt: skip
+            there = "; ".join(f"{name} {_some(found)}" for name, found in known.items() if found)
+            raise DataError(f"{path}@{word}: no rows of {word!r}; the file has {there or 'neither arms nor tasks nor steps'}")
+        tables = kept
+    steps = sorted({table.group.step for table in tables if table.group.step is not None})
+    if len(steps) > 1:
+        raise DataError(
+            f"{path}: rows of {len(steps)} steps ({_some(steps)}); select one with @STEP, for example: "
+            f"{path}@{steps[0]} {path}@{steps[-1]}"
+        )
+    return tuple(tables)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# validation
+
+
+class _Groups:
+    """Rows by group and problem while a file is read. A group maps a problem to a list: of counts (n, c, row number), of samples the
+    columns of each sample."""
+
+    def __init__(self, file: RowFile, choice: Choice) -> None:
+        self.file, self.right_from = file, choice.right_from
+        self.kind = ""
+        self.groups: dict[Group, dict[str, Any]] = {}
+        self.more: dict[Group, dict[str, dict[str, Any]]] = {}
+        self.cut: dict[Group, list[int]] = {}
+        self._last: tuple[Any, Group] = (None, Group())
+
+    def add(self, number: int, row: Mapping[str, Any]) -> None:
+        """Add a row, or raise DataError with its place and field."""
+        kind = "counts" if "n" in row else "correct" if "correct" in row else "score" if "score" in row else ""
+        if kind != self.kind:
+            self._check_kind(number, row, kind)
+        problem = row.get("id")
+        if type(problem) is not str or not problem:
+            problem = self._id(number, problem)
+        group = self._group(number, row)
+        problems = self.groups.setdefault(group, {})
+        if kind == "counts":
+            if problem in problems:
+                raise self._error(
+                    number, "id", problem, f"the problem is also in row {problems[problem][2]}; list it once, or tell the rows apart by "
+                    '"seed", "arm", "task", "step" or "temperature"',
+                )  # fmt: skip
+            problems[problem] = self._counted(number, row)
+        else:
+            right = row["correct"] if kind == "correct" else self._scored(number, row["score"])
+            if right is not True and right is not False:
+                right = self._truth(number, right)
+            problems.setdefault(problem, []).append((right, row.get("text"), row.get("answer"), row.get("request")))
+            if (cut := row.get("cut")) is not None:
+                ends = self.cut.setdefault(group, [0, 0])
+                ends[0], ends[1] = ends[0] + bool(cut), ends[1] + 1
+        for name in ("gold", "prompt", "keys"):
+            if (value := row.get(name)) is not None:
+                self._beside(number, group, problem, name, value)
+
+    def tables(self) -> list[CountTable]:
+        """The counts of every group."""
+        return [self._table(group, problems) for group, problems in self.groups.items()]
+
+    def _table(self, group: Group, problems: dict[str, Any]) -> CountTable:
+        more = self.more.get(group, {})
+        beside: dict[str, Any] = {"golds": more.get("gold", {}), "prompts": more.get("prompt", {}), "keys": more.get("keys", {})}
+        if self.kind == "counts":
+            n, c, _ = np.array(list(problems.values()), dtype=np.int64).T
+            return CountTable(group=group, problems=tuple(problems), n=n, c=c, **beside)
+        right = tuple(np.fromiter((one[0] for one in rows), dtype=bool, count=len(rows)) for rows in problems.values())
+        n, c = (np.array([f(one) for one in right], dtype=np.int64) for f in (len, np.sum))
+        lists = {}
+        for place, name in enumerate(("texts", "answers", "requests"), 1):
+            known = any(one[place] is not None for rows in problems.values() for one in rows)
+            lists[name] = tuple([one[place] for one in rows] for rows in problems.values()) if known else None
+        ends = self.cut.get(group)
+        cut = ends[0] if ends and ends[1] == int(n.sum()) else None
+        return CountTable(group=group, problems=tuple(problems), n=n, c=c, right=right, cut=cut, **lists, **beside)
+
+    # ---- the fields
+
+    def _error(self, number: int, name: str, value: Any, problem: str) -> DataError:
+        shown = repr(value)
+        return DataError(f"{self.file.place(number)}: {name} = {shown if len(shown) < 60 else shown[:57] + '...'}: {problem}")
+
+    def _check_kind(self, number: int, row: Mapping[str, Any], kind: str) -> None:
+        if not kind:
+            texts = [name for name in TEXTS if name in row]
+            hint = (
+                f"the row has {' and '.join(texts)} and no score; add \"correct\": true or false"
+                if texts else 'a row has "n" and "c", or "correct", or "score"'
+            )  # fmt: skip
+            raise DataError(f"{self.file.place(number)}: nothing says whether the row is correct: {hint}")
+        if self.kind:
+            raise DataError(
+                f"{self.file.place(number)}: a row with {_field(kind)} among rows with {_field(self.kind)}; write all rows alike"
+            )
+        self.kind = kind
+
+    def _id(self, number: int, value: Any) -> str:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        problem = "is missing" if value is None or value == "" else "is neither text nor a whole number"
+        raise self._error(number, "id", value, f"the id of the problem {problem}; both files need the same ids")
+
+    def _group(self, number: int, row: Mapping[str, Any]) -> Group:
+        raw = (row.get("arm"), row.get("task"), row.get("seed"), row.get("step"), row.get("temperature"))
+        if raw == self._last[0]:
+            return self._last[1]
+        arm, task = (self._label(number, name, row.get(name)) for name in ("arm", "task"))
+        seed, step = (self._whole(number, name, row.get(name)) for name in ("seed", "step"))
+        temperature = row.get("temperature")
+        if temperature is not None and not (_is_number(temperature) and 0 <= temperature < math.inf):
+            raise self._error(number, "temperature", temperature, "a sampling temperature is a number from 0 on")
+        made = Group(arm, task, seed, step, None if temperature is None else float(temperature))
+        self._last = raw, made
+        return made
+
+    def _label(self, number: int, name: str, value: Any) -> str:
+        if value is None or isinstance(value, str):
+            return value or ""
+        raise self._error(number, name, value, "text is expected")
+
+    def _whole(self, number: int, name: str, value: Any) -> int | None:
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            return value
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        raise self._error(number, name, value, "a whole number is expected")
+
+    def _counted(self, number: int, row: Mapping[str, Any]) -> tuple[int, int, int]:
+        found = []
+        for name in ("n", "c"):
+            value = row.get(name)
+            if isinstance(value, float) and value.is_integer():  # tables with a missing value elsewhere have floats
+                value = int(value)
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_COUNTED:
+                problem = "is missing" if value is None else "is not a whole number from 0 on"
+                raise self._error(number, name, value, f"{problem}; n is the number of samples, c how many of them are correct")
+            found.append(value)
+        n, c = found
+        if not n:
+            raise self._error(number, "n", n, "a problem without samples; remove the row on both sides")
+        if c > n:
+            raise self._error(number, "c", c, f"more correct samples than samples (n = {n})")
+        return n, c, number
+
+    def _scored(self, number: int, score: Any) -> bool:
+        if isinstance(score, bool):
+            return score
+        if not _is_number(score):
+            raise self._error(number, "score", score, "the row has no score; score every completion" if score is None else "not a number")
+        if math.isnan(score):
+            raise self._error(number, "score", score, "the completion has no score (NaN); score it, or count it as 0")
+        if self.right_from is not None:
+            return bool(score >= self.right_from)
+        if score not in (0, 1):
+            raise self._error(
+                number, "score", score, "neither 0 nor 1; pass --right-from X, the least score that counts as correct, for example "
+                "--right-from 1",
+            )  # fmt: skip
+        return score == 1
+
+    def _truth(self, number: int, value: Any) -> bool:
+        if _is_number(value) and value in (0, 1):
+            return bool(value)
+        if value is None:
+            raise self._error(number, "correct", None, "nothing says whether the completion is correct; judge it first")
+        raise self._error(number, "correct", value, "true or false is expected (or 1 or 0); a graded score is called \"score\"")
+
+    def _beside(self, number: int, group: Group, problem: str, name: str, value: Any) -> None:
+        known = self.more.setdefault(group, {}).setdefault(name, {})
+        if name == "keys":
+            if not isinstance(value, dict) or not all(isinstance(n, int) and n > 0 for n in value.values()):
+                raise self._error(number, name, value, "an object {answer: number of correct samples with that answer} is expected")
+            if sum(value.values()) > self.groups[group][problem][1]:
+                raise self._error(number, name, value, "more answers than correct samples (c)")
+        known.setdefault(problem, value if name == "keys" else str(value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _field(kind: str) -> str:
+    return '"n" and "c"' if kind == "counts" else f'"{kind}"'
+
+
+def _some(found: Iterable[object]) -> str:
+    shown = list(map(str, found))
+    return ", ".join(shown[:SHOWN]) + ", ..." * (len(shown) > SHOWN)
+
+
+def _range(n: Ints) -> str:
+    low, high = int(n.min()), int(n.max())
+    return f"{low}" if low == high else f"{low} to {high}"
