@@ -29,7 +29,7 @@ def print_results(
     from sage_rlvr.results.verdict import lines, verdicts
 
     if results.sampled_only:
-        _say(console, *lines(results, verdicts(results)))
+        _say(console, *lines(results, verdicts(results, rows)))
         if all(c.store is None for c in results.counts) and not support:  # a file of rows has no settings to report
             _say(console, "", *results.failed, *results.notes)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,7 +15,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.progress import reporting
 
 if TYPE_CHECKING:
-    from sage_rlvr.results import Results
+    from sage_rlvr.results import Results, Row
 
 FAILED = 3  # exit code of a rule of --fail-on that is broken
 
@@ -63,7 +64,7 @@ class Compare(Command):
                 self.arms, split=self.split, k=self.k, samples=self.samples, correct=self.correct, right_from=self.right_from
             )
         results, rows = found.results, found.comparisons
-        broken = self._judge(session, results)
+        broken = self._judge(session, results, rows)
         with results.believed(), reporting(session.note, "compare: computing intervals"):
             if not self.json:
                 print_results(session.out, results, rows, support=self.support)
@@ -76,7 +77,7 @@ class Compare(Command):
         session.note(*(f"--fail-on: {text}" for text in broken))
         return 2 if not rows else FAILED if broken else 0  # without rows the last line says why nothing is compared
 
-    def _judge(self, session: Session, results: Results) -> list[str]:
+    def _judge(self, session: Session, results: Results, rows: Sequence[Row]) -> list[str]:
         """The rules of --fail-on that a verdict breaks; prints the verdicts with --json."""
         from sage_rlvr.results.verdict import failures, tree, verdicts
 
@@ -84,7 +85,7 @@ class Compare(Command):
             return []
         if not results.sampled_only:
             raise ConfigError("--json, --fail-on: only for files of rows and sample stores; --out writes summary.json for all others")
-        found = verdicts(results)
+        found = verdicts(results, rows)
         broken = failures(found, self.fail_on)
         if self.json:
             session.say_plainly(json.dumps(tree(results, found, broken), indent=1, ensure_ascii=False).splitlines())

@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.results.comparisons import counted, sides
+from sage_rlvr.results.comparisons import Row, counted, sides
 from sage_rlvr.results.given import TASK
+from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.stored import plain
@@ -28,7 +29,7 @@ from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.leash import leash_at_k, leash_discoveries, leash_noise_floor, lone_solver_p
 
 FORMAT = 1
-SHOWN = (1, 8, 64, 256)
+SHOWN = (1, 8)
 Finding = Literal["widened", "sharpened", "narrowed", "better", "worse", "no difference", "undecided"]
 """widened: higher at the largest k. sharpened: higher at a smaller k and lower at the largest. narrowed: lower at the largest k and
 higher nowhere. better, worse: higher or lower at some k, undecided at the largest. no difference: the band lies within 0.05 of 0 at
@@ -108,8 +109,9 @@ class Verdict:
         return "no difference" if within and not self.curve.reason else "undecided"
 
 
-def verdicts(results: Results) -> list[Verdict]:
-    """Every arm against the control, on every task and temperature at which both have samples."""
+def verdicts(results: Results, rows: Sequence[Row]) -> list[Verdict]:
+    """Every arm against the control, on every task and temperature at which both have samples. rows: the comparisons, of which those of
+    pass@1 and the largest k are read."""
     keys = list(dict.fromkeys((c.task, c.temperature) for c in results.counts))
     found = []
     for task, temperature in sorted(keys, key=lambda key: (key[0], -key[1])):
@@ -118,15 +120,17 @@ def verdicts(results: Results) -> list[Verdict]:
         for arm in arms:
             both = None if arm == control else sides(results, arm, str(control), task, temperature)
             if both is not None and both[0].n is not None:
-                found.append(_verdict(results, *both))
+                found.append(_verdict(results, rows, *both))
     return found
 
 
-def _verdict(results: Results, a: Scores, b: Scores) -> Verdict:
+def _verdict(results: Results, rows: Sequence[Row], a: Scores, b: Scores) -> Verdict:
     a.check_alike(b)
     several, top = max(len(a.values), len(b.values)) > 1, min(results.k, a.n or 1)
     ks = [*(k for k in SHOWN if k < top), top]
-    shown = {k: (a.interval(k), b.interval(k), counted(a, b, k)) for k in ks}
+    place = a.arm, b.arm, a.task, Metric(temperature=a.temperature)
+    known = {row.metric.k: row.comparison for row in rows if (row.a, row.b, row.task, replace(row.metric, k=None)) == place}
+    shown = {k: (a.interval(k), b.interval(k), known[k] if k in known else counted(a, b, k)) for k in ks}
     return Verdict(a=a, b=b, curve=a.band(b, top, several=several), shown=shown, solved=_solved(a, b))
 
 
@@ -169,6 +173,12 @@ def headline(found: Verdict) -> str:
         "undecided": f"No difference between {a} and {b} can be told at any k up to {top}",
     }
     return f"{on}{sentences[found.finding]} ({_over(found)})."
+
+
+def paragraphs(found: Sequence[Verdict]) -> Iterator[str]:
+    """The findings, and in a second paragraph their numbers."""
+    yield " ".join(map(headline, found))
+    yield " ".join(f"{line[:1].upper()}{line[1:]}." for one in found for line in (*_gain_and_loss(one), _solved_line(one)))
 
 
 def _over(found: Verdict) -> str:

@@ -15,6 +15,7 @@ from itertools import groupby
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
+from sage_rlvr.results import verdict
 from sage_rlvr.results.comparisons import COLDER, Row, answering
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.metric import FEW, REFERENCE, Metric, known_metrics
@@ -99,6 +100,8 @@ def paragraphs(rows: Sequence[Row], results: Results | None = None) -> list[str]
     results: the source of the rows, for questions without a row. Without primary rows, exploratory rows answer."""
     if not rows:
         return ["Nothing is compared: fewer than two policies were evaluated on the same problems."]
+    if results is not None and results.sampled_only:
+        return list(verdict.paragraphs(verdict.verdicts(results, rows)))
     primary = [row for row in rows if row.family == "primary"]
     asked = () if results is None else results.design.questions
     if results is not None and primary and asked and all(q.b in (BASE, COLDER) for q in asked):

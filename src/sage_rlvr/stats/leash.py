@@ -285,7 +285,7 @@ def _lone_solvers(n_base: int, n_policy: int, hits: int) -> tuple[float, float, 
     if hits == 0:
         return 0.0, 1.0, 0.0, 1.0
     least = max(0, hits - n_base)
-    pmf = scipy.stats.hypergeom.pmf(np.arange(least, min(hits, n_policy) + 1), n_base + n_policy, hits, n_policy)
+    pmf = _dealt(np.arange(least, min(hits, n_policy) + 1), n_base, n_policy, hits)
 
     def side(chance: float) -> tuple[float, float]:
         return chance, min(1.0, float(pmf[pmf <= chance * (1 + 1e-7)].sum()))
@@ -293,6 +293,17 @@ def _lone_solvers(n_base: int, n_policy: int, hits: int) -> tuple[float, float, 
     new = side(float(pmf[-1])) if hits <= n_policy else (0.0, 1.0)
     lost = side(float(pmf[0])) if hits <= n_base else (0.0, 1.0)
     return *new, *lost
+
+
+def _dealt(hits: Ints, n_base: int, n_policy: int, total: int) -> Floats:
+    """Probability that the policy holds this many of the `total` right samples: hypergeometric. scipy.stats has the law, and takes a
+    second to import."""
+    log = scipy.special.gammaln
+
+    def ways(n: ArrayLike, k: ArrayLike) -> Floats:  # log of n over k
+        return np.asarray(log(np.add(n, 1)) - log(np.add(k, 1)) - log(np.subtract(n, k) + 1))
+
+    return np.exp(ways(n_policy, hits) + ways(n_base, total - hits) - ways(n_base + n_policy, total))
 
 
 def _upper(n: Ints, c: Ints, alpha: float) -> Floats:
