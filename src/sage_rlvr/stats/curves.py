@@ -1,30 +1,36 @@
-"""Difference curves over k with a simultaneous band, and the probability of improvement."""
+"""Difference curves over k with a simultaneous band, and the probability of improvement.
+
+From two files of counts to a verdict: `crossing(paired_count_curve(n, right_a, right_b))`, a `Crossing` with the k at which a
+gains, loses, or neither can be told. Over training seeds: `crossing(seeds_curve(...))`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, groupby
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, Outcome, Reason, are_shares, same_shape, seeds_reason, side
 from sage_rlvr.stats.intervals import (
+    CARRIED,
     RESAMPLES,
     SEED,
+    SMALL,
     Interval,
     bootstrap_means,
-    bootstrap_sees,
     difference_reach,
     least_seen,
     share_interval,
-    third_moment,
 )
 from sage_rlvr.stats.laws import t_ppf
-from sage_rlvr.stats.passk import Floats, pass_at_all_k
+from sage_rlvr.stats.passk import Floats, Ints, curve_table
 from sage_rlvr.stats.power import fewest_units
+
+_CHUNK = 2_000_000  # numbers made at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,47 @@ class CurveComparison:
     reason: Reason = Reason.NONE
 
 
+@dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """Where over k a lies above b (gain), below b (loss), and where the band includes 0 (undecided), as ranges (first k, last k).
+
+    first_loss: the set (low, high) that holds the first k at which a is truly below b, None where no loss was found. All k
+    from 1 to low - 1 are gains and high is the first loss found, so the set holds it whenever the band holds the curve. Of a
+    comparison at some k alone (`seed_ks`) the ranges join neighbors among these, and low counts only k = 1, 2, ... without a gap.
+    reason: why nothing could be decided, as of the comparison.
+    """
+
+    gain: tuple[tuple[int, int], ...]
+    loss: tuple[tuple[int, int], ...]
+    undecided: tuple[tuple[int, int], ...]
+    first_loss: tuple[int, int] | None
+    reason: Reason = Reason.NONE
+
+    @property
+    def crosses(self) -> bool:
+        """Whether a gain at some k precedes a loss at a larger k."""
+        return bool(self.gain and self.loss) and self.gain[0][0] < self.loss[-1][1]
+
+
+def crossing(found: CurveComparison) -> Crossing:
+    """The verdict over k of a band over problems (`paired_count_curve`, `paired_curve`) or over training seeds (`seeds_curve`)."""
+    ranges: dict[str, list[tuple[int, int]]] = {"better": [], "worse": [], "undecided": []}
+    stretches = groupby(zip(found.ks, found.outcomes, strict=True), key=lambda pair: pair[1])
+    for outcome, pairs in stretches:
+        ks = [k for k, _ in pairs]
+        ranges[outcome if outcome in ranges else "undecided"].append((ks[0], ks[-1]))
+    gains = {k for k, outcome in zip(found.ks, found.outcomes, strict=True) if outcome == "better"}
+    low = next(k for k in count(1) if k not in gains)
+    loss = ranges["worse"]
+    return Crossing(
+        gain=tuple(ranges["better"]),
+        loss=tuple(loss),
+        undecided=tuple(ranges["undecided"]),
+        first_loss=(low, loss[0][0]) if loss else None,
+        reason=found.reason,
+    )
+
+
 def paired_curve(
     a: ArrayLike, b: ArrayLike, ks: Sequence[int], *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = SEED
 ) -> CurveComparison:
@@ -52,32 +99,42 @@ def paired_curve(
     it is the interval of `share_difference` at this k, made wider by c / t: resamples lack the problems that were not drawn.
     """
     left, right = same_shape(a, b, 2)
-    gaps = left - right
-    n, mean = len(gaps), gaps.mean(axis=0)
-    if len(ks) != gaps.shape[1]:
-        raise DataError(f"{len(ks)} values of k for curves of {gaps.shape[1]} columns; pass the ks of the columns.")
-    below = above = np.full(len(ks), math.inf)
-    if n > 1:
-        se = gaps.std(axis=0, ddof=1) / math.sqrt(n)
-        point = float(t_ppf((1 + level) / 2, n - 1))
-        wide = max(_widest(gaps, se, level, resamples, seed), point)
-        below = above = wide * se
-        if are_shares(left, right):
-            seen = np.array([bootstrap_sees(column) for column in gaps.T])
-            below, above = (np.where(seen, wide * se, wide / point * x) for x in _share_reach(left, right, level))
-    low, high = mean - below, mean + above
-    reason = Reason.FEW_PROBLEMS if n < fewest_units(1 - level) else Reason.NONE
-    return CurveComparison(
-        ks=tuple(ks), difference=mean, low=low, high=high, outcomes=_outcomes(low, high, reason), level=level, over="problems",
-        n=n, reason=reason,
-    )  # fmt: skip
+    if len(ks) != left.shape[1]:
+        raise DataError(f"{len(ks)} values of k for curves of {left.shape[1]} columns; pass the ks of the columns.")
+    units = _Units(left.mean(axis=0), right.mean(axis=0), len(left), lambda: iter([(left, right)]), are_shares(left, right))
+    return _banded(units, ks, lambda: iter([bootstrap_means(left - right, resamples=resamples, seed=seed)]), level, "problems")
 
 
-def paired_count_curve(n: int, a: ArrayLike, b: ArrayLike, *, level: float = 0.95, seed: int = SEED) -> CurveComparison:
-    """`paired_curve` at every k from 1 to n, from counts: right ones a, b (N,) among n samples of each problem."""
-    left, right = pass_at_all_k(n, a), pass_at_all_k(n, b)
-    found = paired_curve(left, right, range(1, n + 1), level=level, seed=seed)
-    return replace(found, over="problems and their samples")
+def paired_count_curve(
+    n: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    n_b: ArrayLike | None = None,
+    cluster: ArrayLike | None = None,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> CurveComparison:
+    """`paired_curve` at every k from counts: right ones a, b (N,) among n samples of each problem, () or (N,); `crossing` reads it.
+
+    n_b: samples of b where they differ from n. k ends at the smallest n of any problem in either arm: no unbiased estimate of
+    pass@k exists from fewer than k samples, and to leave a problem out above its n would let the set of problems change with k.
+    cluster: (N,) labels of problems that are not independent (copies or variants of one problem): clusters are then drawn again
+    instead of problems, each with all its problems, by the linearized mean. Needs 6 clusters.
+    Linear in problems, N (K + resamples) steps: 20,000 problems of 1,024 samples take seconds and less than 1 GB.
+    """
+    left, right = np.atleast_1d(np.asarray(a)), np.atleast_1d(np.asarray(b))
+    same_shape(left, right, 1)
+    table, which = curve_table(
+        np.concatenate([np.broadcast_to(np.asarray(x), left.shape) for x in (n, n if n_b is None else n_b)]),
+        np.concatenate([left, right]),
+    )
+    curves = _Counted(table, which[: len(left)], which[len(left) :], _numbered(cluster, len(left)))
+    over = "problems and their samples" if cluster is None else "clusters of problems and their samples"
+    return _banded(
+        curves.units(), range(1, table.shape[1] + 1), lambda: curves.resampled(resamples, seed), level, over
+    )
 
 
 def seeds_curve(
@@ -177,24 +234,153 @@ def _against_half(interval: Interval, fewest: int) -> Outcome:
     return "unknown" if interval.n < fewest else side(interval.low - 0.5, interval.high - 0.5)
 
 
-def _widest(gaps: Floats, se: Floats, level: float, resamples: int, seed: int) -> float:
+@dataclass(frozen=True)
+class _Units:
+    """Units that are drawn again, with curves over K values of k. a, b: mean curves (K,); n: units; rows: the curves of both,
+    (n, K) each, in chunks, as often as called; shares: whether `share_difference` judges them."""
+
+    a: Floats
+    b: Floats
+    n: int
+    rows: Callable[[], Iterator[tuple[Floats, Floats]]]
+    shares: bool
+
+
+class _Counted:
+    """Curves of problems by their counts, each kept as a row of `table`, so that no array of problems times k is made whole."""
+
+    def __init__(self, table: Floats, a: Ints, b: Ints, cluster: Ints | None):
+        # problems in order of cluster: the problems of a cluster then lie side by side in every chunk
+        order = np.argsort(cluster, kind="stable") if cluster is not None else np.arange(len(a))
+        self.table, self.codes = table, (a[order], b[order])
+        self.sizes = np.ones(len(a), dtype=np.int64) if cluster is None else np.bincount(cluster)
+        self.ends = np.cumsum(self.sizes)
+        self.means = tuple(np.bincount(code, minlength=len(table)) @ table / len(a) for code in self.codes)
+
+    def units(self) -> _Units:
+        """One unit a cluster: size-weighted so that the mean over clusters is the mean over problems."""
+        a, b = self.codes
+        ends = self.table[:, [0, -1]]  # pass@1 and pass@K: both 0 or both 1 only where all samples are wrong or right
+        one_policy = np.array_equal(a, b) and not np.all((ends[a] == 0) | (ends[a] == 1))
+        return _Units(*self.means, len(self.sizes), self._rows, len(self.sizes) > 1 and not one_policy)
+
+    def _rows(self) -> Iterator[tuple[Floats, Floats]]:
+        step = max(1, _CHUNK // self.table.shape[1])
+        first = 0
+        while first < len(self.sizes):
+            start = int(self.ends[first] - self.sizes[first])
+            last = max(first + 1, int(np.searchsorted(self.ends, start + step, side="right")))
+            rows = slice(start, int(self.ends[last - 1]))
+            yield self._summed(self.codes[0][rows], self.means[0], first, last), self._summed(
+                self.codes[1][rows], self.means[1], first, last
+            )
+            first = last
+
+    def _summed(self, codes: Ints, mean: Floats, first: int, last: int) -> Floats:
+        curves, sizes = self.table[codes], self.sizes[first:last]
+        if len(codes) == last - first:
+            summed = curves
+        else:
+            summed = np.add.reduceat(curves, np.cumsum(sizes) - sizes, axis=0)
+        per = len(self.sizes) / len(self.codes[0])
+        return summed if per == 1 else per * summed - (per * sizes - 1)[:, None] * mean
+
+    def resampled(self, resamples: int, seed: int) -> Iterator[Floats]:
+        """Mean differences of units drawn again, in chunks (r, K): counts of each row of the table first, curves last."""
+        units, problems, rng = len(self.sizes), len(self.codes[0]), np.random.default_rng(seed)
+        of, gap = np.repeat(np.arange(units), self.sizes), self.means[0] - self.means[1]
+        runs = []  # of each arm: problems in order of their row, the rows that occur, and where each row's problems start
+        for code in self.codes:
+            order = np.argsort(code, kind="stable")
+            runs.append((of[order], *np.unique(code[order], return_index=True)))
+        step = max(1, _CHUNK // problems)
+        for start in range(0, resamples, step):
+            r = min(step, resamples - start)
+            drawn = rng.integers(units, size=(r, units)) + units * np.arange(r)[:, None]
+            times = np.bincount(drawn.ravel(), minlength=r * units).reshape(r, units)
+            held = np.zeros((r, len(self.table)))
+            for sign, (unit, present, starts) in zip((1, -1), runs, strict=True):
+                held[:, present] += sign * np.add.reduceat(times[:, unit], starts, axis=1)
+            surplus = times @ self.sizes / problems - 1  # problems drawn above those there are: 0 without clusters
+            yield held @ self.table / problems - surplus[:, None] * gap
+
+
+def _numbered(cluster: ArrayLike | None, problems: int) -> Ints | None:
+    if cluster is None:
+        return None
+    labels = np.asarray(cluster)
+    if labels.shape != (problems,):
+        raise DataError(f"cluster of shape {labels.shape} for {problems} problems; pass one label a problem.")
+    return np.unique(labels, return_inverse=True)[1].reshape(-1)
+
+
+def _banded(
+    units: _Units, ks: Sequence[int], resampled: Callable[[], Iterator[Floats]], level: float, over: str
+) -> CurveComparison:
+    """The band of `paired_curve`."""
+    n, mean = units.n, units.a - units.b
+    below = above = np.full(len(ks), math.inf)
+    if n > 1:
+        moments = _moments(units)
+        se = np.sqrt(moments.spread / n)
+        point = float(t_ppf((1 + level) / 2, n - 1))
+        wide = max(_widest(resampled, mean, se, n, level), point)
+        below = above = wide * se
+        if units.shares:
+            reach = difference_reach((units.a, units.b), moments.variances, moments.covariance, moments.third, n, level=level)
+            below, above = (np.where(moments.seen, wide * se, wide / point * x) for x in reach)
+    low, high = mean - below, mean + above
+    reason = Reason.FEW_PROBLEMS if n < fewest_units(1 - level) else Reason.NONE
+    return CurveComparison(
+        ks=tuple(ks), difference=mean, low=low, high=high, outcomes=_outcomes(low, high, reason), level=level, over=over,
+        n=n, reason=reason,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Of the units' curves at each k: variances of a and b, their covariance, variance (spread) and third central moment of
+    a - b, and where `bootstrap_sees` the differences."""
+
+    variances: tuple[Floats, Floats]
+    covariance: Floats
+    spread: Floats
+    third: Floats
+    seen: NDArray[np.bool_]
+
+
+def _moments(units: _Units) -> _Moments:
+    """All moments in one pass over the chunks, central from the start: the means are known."""
+    sums, mean = np.zeros((6, len(units.a))), units.a - units.b
+    least, most = np.full(len(mean), math.inf), np.full(len(mean), -math.inf)
+    for left, right in units.rows():
+        gaps = left - right
+        least, most = np.minimum(least, gaps.min(axis=0)), np.maximum(most, gaps.max(axis=0))
+        squares = gaps * gaps
+        sums[0] += squares.sum(axis=0)
+        sums[1] += np.einsum("ij,ij->j", squares, squares)
+        a, b = left - units.a, right - units.b
+        gaps -= mean
+        for i, (x, y) in enumerate(((a, a), (b, b), (gaps, gaps)), 2):
+            sums[i] += np.einsum("ij,ij->j", x, y)
+        sums[5] += np.einsum("ij,ij,ij->j", gaps, gaps, gaps)
+    second, fourth, *central, third = sums
+    var_a, var_b, spread = (x / (units.n - 1) for x in central)
+    # `bootstrap_sees` of every column, from sums
+    top = np.maximum(np.abs(least), np.abs(most)) ** 2
+    carried = np.divide(second**2, fourth, out=np.zeros_like(mean), where=(top > 1e-30) & (fourth > 0))
+    one = most - least <= 1e-12 * np.maximum(1.0, np.abs(mean))
+    seen = (units.n >= SMALL) & (carried >= CARRIED) & ~one
+    return _Moments((var_a, var_b), (var_a + var_b - spread) / 2, spread, third / units.n, seen)
+
+
+def _widest(resampled: Callable[[], Iterator[Floats]], mean: Floats, se: Floats, n: int, level: float) -> float:
     """The `level` quantile over resamples of the largest |t| over k, 0 where nothing scatters."""
-    n, moved = len(gaps), se > 1e-15
+    moved = se > 1e-15
     if not moved.any():
         return 0.0
-    away = (
-        np.abs(bootstrap_means(gaps[:, moved], resamples=resamples, seed=seed) - gaps[:, moved].mean(axis=0))
-        / se[moved]
-    )
-    return float(np.quantile(away.max(axis=1), level)) * math.sqrt(n / (n - 1))
-
-
-def _share_reach(left: Floats, right: Floats, level: float) -> tuple[Floats, Floats]:
-    n = len(left)
-    a, b = left - left.mean(axis=0), right - right.mean(axis=0)
-    variances = ((a * a).sum(axis=0) / (n - 1), (b * b).sum(axis=0) / (n - 1))
-    means = (left.mean(axis=0), right.mean(axis=0))
-    return difference_reach(means, variances, (a * b).sum(axis=0) / (n - 1), third_moment(left - right), n, level=level)
+    most = [(np.abs(means - mean)[:, moved] / se[moved]).max(axis=1) for means in resampled()]
+    return float(np.quantile(np.concatenate(most), level)) * math.sqrt(n / (n - 1))
 
 
 def _outcomes(low: Floats, high: Floats, reason: Reason) -> tuple[Outcome, ...]:

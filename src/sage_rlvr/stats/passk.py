@@ -54,6 +54,12 @@ def pass_at_all_k(n: ArrayLike, c: ArrayLike) -> Floats:
     grows with k, so one cumulative sum makes a curve and problems with equal (n, c) share it. K ends at the smallest n:
     beyond it the mean would be over other problems. Memory: 8 N K bytes, twice.
     """
+    table, which = curve_table(n, c)
+    return table[which]
+
+
+def curve_table(n: ArrayLike, c: ArrayLike) -> tuple[Floats, Ints]:
+    """`pass_at_all_k` without repetition: the curves (U, K) of the U different pairs (n, c), and the row of each problem (N,)."""
     c_ = np.atleast_1d(_whole(c, "c"))
     n_ = np.broadcast_to(_whole(n, "n"), c_.shape)
     if c_.ndim != 1 or c_.size == 0:
@@ -65,7 +71,7 @@ def pass_at_all_k(n: ArrayLike, c: ArrayLike) -> Floats:
     step = max(1, _CHUNK // length)
     for start in range(0, len(table), step):
         table[start : start + step] = _curves(pairs[:, start : start + step], length)
-    return table[which.reshape(-1)]
+    return table, which.reshape(-1)
 
 
 def avg_at_n(n: ArrayLike, c: ArrayLike) -> float | Floats:

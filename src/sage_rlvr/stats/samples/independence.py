@@ -1,0 +1,658 @@
+"""Are the samples of a file independent draws? Copies, shared noise, greedy decoding, problems twice, cut answers.
+
+pass@k from n samples assumes n independent draws of each problem. Files break this: request seeds that step by one give
+overlapping windows, a cache returns the same group twice, one seed serves every prompt. `check_samples` looks for all of it in
+one file without being told where, `check_pair` between two files. A copy found is left out by `Independence.kept`, and the
+statistics use the rest.
+
+**False alarms.** Under independent draws the samples of a problem are exchangeable, whatever the policy: given the multiset of
+answers every order is equally likely. Each check of order is an e-value, a bet against that null which never gains on average:
+
+    E = product over problems and places of  ((1 - eps) / p + eps)  if the answer is the predicted copy, else eps
+
+where p, the chance of a match given all earlier answers and the multiset, is known exactly: E[factor] = p ((1 - eps) / p + eps) +
+(1 - p) eps = 1. Averages of e-values over all lags, group sizes and eps are e-values, so nothing is paid for searching, and by
+Markov P(E >= 1 / ALARM) <= ALARM for any policy, number of answers, problems and samples. Checks: copies, equal groups, sorted
+answers, sorted outcomes, shared noise (e-values); multiples (a binomial bound, derived at `_multiples`); greedy (a binomial bound
+for policies whose likeliest text has probability 0.9 at most). Seven checks of a file and two of a pair at ALARM = 1e-4 each:
+below 1 in 1,000 files. Problems twice, cut answers and equal sampling seeds are facts and no tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from sage_rlvr.errors import DataError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Kind = Literal[
+    "copies", "equal groups", "multiples", "sorted", "shared noise", "shared seeds", "greedy", "problems twice", "cut",
+    "same samples", "same noise",
+]  # fmt: skip
+
+ALARM = 1e-4  # chance of a false alarm of one check
+CUT = 0.01  # share of cut answers from which it is a finding
+GREEDY = 0.9  # probability of the likeliest text up to which equal texts are no sign of greedy decoding
+MULTIPLES = {2: 0.5, 3: 0.36, 4: 0.30, 8: 0.21}
+"""r -> the largest chance, over all binomial counts with p <= 1/2, that a count above 0 is a multiple of r (rounded up)."""
+_DOUBT = (0.02, 0.2)  # eps: share of the places at which a copy may be broken
+_SHOCKS = (0.25, 1.0, 3.0)  # on the logits of all problems at one place
+_CELLS = 10_000_000  # pairs of places looked at, over all problems; beyond, evenly chosen problems stand for all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that independent draws would not show. words: a plain sentence. certain: it cannot be chance, so that `kept`
+    leaves the copies out; else a warning. effective_n: independent samples per problem (the fewest), None where it is unaffected.
+    evidence: the numbers behind the sentence."""
+
+    kind: Kind
+    words: str
+    certain: bool
+    effective_n: int | None = None
+    evidence: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Independence:
+    """What `check_samples` found. n: samples given (N,). kept: (N, most samples) True where a sample is an independent draw, in
+    file order. cluster: (N,) number of the problem, equal for problems that stand in the file twice; None where none does."""
+
+    findings: tuple[Finding, ...]
+    n: Ints
+    kept: Bools
+    cluster: Ints | None = None
+
+    @property
+    def effective(self) -> Ints:
+        """Independent samples of each problem, (N,)."""
+        return np.asarray(self.kept.sum(axis=1))
+
+    def counts(self, correct: Sequence[ArrayLike]) -> tuple[Ints, Ints]:
+        """n and c of each problem, (N,) both, among the independent samples; correct: one row of 0/1 a problem, in file order."""
+        rows = [np.asarray(row, dtype=bool) for row in correct]
+        hits = [row[keep[: len(row)]].sum() for row, keep in zip(rows, self.kept, strict=True)]
+        return self.effective, np.array(hits, dtype=np.int64)
+
+
+def check_samples(
+    answers: Sequence[Sequence[Hashable | None]],
+    *,
+    correct: Sequence[ArrayLike] | None = None,
+    group: int | None = None,
+    texts: bool = False,
+    ids: Sequence[Hashable] | None = None,
+    prompts: Sequence[str] | None = None,
+    sampling_seeds: Sequence[Sequence[int]] | None = None,
+    cut: Sequence[ArrayLike] | None = None,
+) -> Independence:
+    """Check one file: `answers` of each problem in file order, as strings, whole numbers or None (no answer).
+
+    correct: outcomes, one row a problem, for noise that is shared between problems. group: samples per request, where known; else
+    all divisors of n are tried. texts: the answers are whole completions, so that equal ones are rare unless decoding is greedy.
+    ids, prompts: of the problems. sampling_seeds: the seed of each completion (not the training seed). cut: 1 where the token
+    limit ended the completion.
+    """
+    coded = _Coded.of(answers)
+    outcomes = None if correct is None else _outcomes(correct, coded.n)
+    findings: list[Finding] = []
+    kept = coded.there.copy()
+    disorder = [x for x in (_sorted(coded, "answers"), outcomes and _sorted(outcomes, "outcomes")) if x]
+    found = None
+    if not disorder:
+        found = _copies(coded, group) or _equal_groups(coded, group)
+    found = found or _multiples(coded)
+    if found is not None:
+        findings.append(found[0])
+        kept &= found[1]
+    findings += disorder
+    if outcomes is not None and not disorder:
+        findings += _some(_shared_noise(outcomes, kept))
+    if texts:
+        findings += _some(_greedy(coded))
+    if sampling_seeds is not None:
+        same, mask = _seeds(coded, _Coded.of(sampling_seeds, "sampling_seeds", values=True))
+        findings += same
+        kept &= mask
+    cluster, twice = _twice(ids, prompts)
+    findings += _some(twice)
+    if cut is not None:
+        findings += _some(_cut(cut))
+    return Independence(findings=tuple(findings), n=coded.n, kept=kept, cluster=cluster)
+
+
+def check_pair(
+    a: Sequence[Sequence[Hashable | None]], b: Sequence[Sequence[Hashable | None]]
+) -> tuple[Finding, ...]:
+    """Check two files of the same problems in the same order: are the samples of b those of a, or drawn with the same noise?
+
+    The places of b are exchangeable given a when the files were drawn independently, so the same bets apply, with the answer of
+    a at each place as the predicted copy; the same multiset twice is judged by its chance when both files' answers are mixed.
+    """
+    if len(a) != len(b):
+        raise DataError(f"{len(a)} and {len(b)} problems; pass the same problems in the same order.")
+    both = _Coded.of([[*x, *y] for x, y in zip(a, b, strict=True)])
+    na, nb = np.array([len(x) for x in a]), np.array([len(y) for y in b])
+    same, chance, twice = _split_chance(both, na, nb)
+    log_e = _log_mean([_bet(same, chance, eps) for eps in _DOUBT])
+    if log_e > -math.log(ALARM):
+        share = int(same.sum())
+        return (
+            Finding(
+                kind="same samples",
+                words=f"on {share} of {len(a)} problems both files hold the same answers ({twice} in the same order): one file was "
+                "read twice, or its samples were copied. Pass two evaluations that were sampled separately",
+                certain=True,
+                evidence={"problems": share, "log10_e": log_e / math.log(10)},
+            ),
+        )
+    return tuple(_some(_same_noise(both, na, nb)))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# answers as numbers
+
+
+@dataclass(frozen=True, eq=False)
+class _Coded:
+    """Answers as numbers, per problem in order of first appearance: codes (N, M), -1 beyond the problem's n (N,)."""
+
+    codes: Ints
+    n: Ints
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[Hashable]], name: str = "answers", *, values: bool = False) -> _Coded:
+        if len(rows) == 0:
+            raise DataError(f"{name} has no problems; pass one row of samples a problem.")
+        n = np.array([len(row) for row in rows], dtype=np.int64)
+        codes = np.full((len(rows), int(n.max())), -1, dtype=np.int64)
+        shared: dict[Hashable, int] = {}
+        for i, row in enumerate(rows):
+            seen = shared if values else {}
+            codes[i, : len(row)] = [seen.setdefault(x, len(seen)) for x in row]
+        return cls(codes, n)
+
+    @property
+    def there(self) -> Bools:
+        return self.codes >= 0
+
+    def counts(self) -> Ints:
+        """(N, most answers): how often each answer of a problem was given."""
+        problems, wide = len(self.n), int(self.codes.max(initial=0)) + 1
+        rows, places = np.nonzero(self.there)
+        flat = rows * wide + self.codes[rows, places]
+        return np.bincount(flat, minlength=problems * wide).reshape(problems, wide)
+
+    def only(self, rows: Ints | Bools) -> _Coded:
+        n = self.n[rows]
+        return _Coded(self.codes[rows, : int(n.max(initial=0))], n)
+
+    def telling(self, cells: int = _CELLS) -> _Coded:
+        """The problems whose order can say anything: two answers at least, one of them twice. Longest first, at most so many that
+        their pairs of places number `cells`."""
+        different = (self.counts() > 0).sum(axis=1)
+        rows = np.flatnonzero((different > 1) & (different < self.n))
+        rows = rows[np.argsort(-self.n[rows], kind="stable")]
+        most = max(1, int(cells / max(1.0, float((self.n[rows] ** 2).mean() / 2)))) if len(rows) else 0
+        if len(rows) > most:  # chosen by place in the file, never by content
+            rows = rows[np.linspace(0, len(rows) - 1, most).astype(int)]
+        return self.only(rows)
+
+
+def _outcomes(correct: Sequence[ArrayLike], n: Ints) -> _Coded:
+    """Outcomes as their own codes, 0 and 1."""
+    rows = [np.asarray(row).reshape(-1).astype(np.int64) for row in correct]
+    if [len(row) for row in rows] != n.tolist():
+        raise DataError("correct and answers list different numbers of samples; pass one outcome a sample.")
+    codes = np.full((len(rows), int(n.max())), -1, dtype=np.int64)
+    for i, row in enumerate(rows):
+        if np.any((row != 0) & (row != 1)):
+            raise DataError(f"correct[{i}] holds {row[(row != 0) & (row != 1)][0]}; outcomes are 0 or 1.")
+        codes[i, : len(row)] = row
+    return _Coded(codes, n)
+
+
+def _some(found: Finding | None) -> list[Finding]:
+    return [] if found is None else [found]
+
+
+def _log_mean(values: ArrayLike) -> float:
+    array = np.asarray(values, dtype=float).ravel()
+    return float(special.logsumexp(array) - math.log(len(array))) if array.size else -math.inf
+
+
+def _bet(hit: Bools, log_p: Floats, eps: float) -> float:
+    """Log e-value of events (N,) with log chances (N,): copies with probability 1 - eps. A chance of 1 or 0 tells nothing."""
+    open_ = (log_p < -1e-12) & np.isfinite(log_p)
+    won = np.logaddexp(math.log1p(-eps) - log_p[open_ & hit], math.log(eps))
+    return float(won.sum() + math.log(eps) * np.sum(open_ & ~hit))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# copies at fixed places: shifted windows, the same group twice, one place repeating another
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """Of every two places s < t over the telling problems: log_e (eps, M, M); matches and trials (M, M)."""
+
+    log_e: Floats
+    matches: Floats
+    trials: Floats
+
+
+def _pairs(coded: _Coded) -> _Pairs:
+    m = coded.codes.shape[1]
+    log_e, matches, trials = np.zeros((len(_DOUBT), m, m)), np.zeros((m, m)), np.zeros((m, m))
+    left = coded.counts()
+    codes = coded.codes
+    wide = left.shape[1]
+    # the log factor of a match by (open places R, copies r among them), and whether a miss could have been a match
+    r, total = np.arange(m + 1), np.arange(m + 1)[:, None]
+    open_ = (r > 0) & (r < total)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        won = [np.where(open_, np.log((1 - eps) * total / np.maximum(r, 1) + eps), 0.0).ravel() for eps in _DOUBT]
+    tells = open_.ravel()
+    for t in range(1, m):
+        active = int(np.searchsorted(-coded.n, -t, side="left"))  # problems with a sample at place t, longest first
+        rows = np.arange(active)
+        left.ravel()[rows * wide + codes[:active, t - 1]] -= 1
+        earlier = codes[:active, :t]
+        copies = left.ravel()[rows[:, None] * wide + earlier]
+        key = (coded.n[:active, None] - t) * (m + 1) + copies
+        hit = earlier == codes[:active, t, None]
+        missed = (tells[key] & ~hit).sum(axis=0)
+        at = np.nonzero(hit)
+        keys = key[at]
+        for e, eps in enumerate(_DOUBT):
+            log_e[e, :t, t] = np.bincount(at[1], won[e][keys], minlength=t) + math.log(eps) * missed
+        matches[:t, t], trials[:t, t] = hit.sum(axis=0), active
+    return _Pairs(log_e, matches, trials)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Places (t, t + lag) that would be copies: of neighboring groups of `size`, or of all places (size 0)."""
+
+    size: int
+    lag: int
+
+    def first(self, n: int) -> Ints:
+        """The earlier places of its pairs."""
+        t = np.arange(n - self.lag)
+        return t if not self.size else t[(t + self.lag) // self.size == t // self.size + 1]
+
+
+def _sizes(n: int, group: int | None) -> list[int]:
+    """Sizes of groups to try."""
+    if group is not None:
+        return [group] if 1 < group < n else []
+    return [size for size in range(2, n // 2 + 1) if n % size == 0]
+
+
+def _models(n: int, group: int | None) -> Iterator[_Model]:
+    if group is None:
+        yield from (_Model(0, lag) for lag in range(1, n))
+    for size in _sizes(n, group):
+        yield from (_Model(size, lag) for lag in range(1, min(2 * size, n)))
+
+
+def _copies(coded: _Coded, group: int | None) -> tuple[Finding, Bools] | None:
+    """Places that repeat other places on all problems."""
+    telling = coded.telling()
+    m = telling.codes.shape[1]
+    if not len(telling.n) or m < 2:
+        return None
+    pairs, models = _pairs(telling), list(_models(m, group))
+    upper = np.triu_indices(m, 1)
+    single = pairs.log_e[:, upper[0], upper[1]]
+    by_model = np.array([pairs.log_e[:, (t := model.first(m)), t + model.lag].sum(axis=1) for model in models])
+    log_e = _log_mean([_log_mean(by_model), _log_mean(single)]) if models else _log_mean(single)
+    if log_e < -math.log(ALARM):
+        return None
+    sure = [bool(values.max() > math.log(len(models) / ALARM)) for values in by_model]
+    # a lag without groups also links the ends of groups, which may match by chance: it counts where no model with groups does
+    best = max(range(len(models)), key=lambda i: (sure[i] and models[i].size > 0, by_model[i].max()), default=0)
+    linked = np.zeros((m, m), dtype=bool)
+    whole = bool(models) and sure[best]
+    if whole:
+        t = models[best].first(m)
+        linked[t, t + models[best].lag] = True
+    else:  # where a model holds, the multiplicities that it makes let further pairs look like copies
+        alone = single.max(axis=0) > math.log(single.shape[1] / ALARM)
+        linked[upper[0][alone], upper[1][alone]] = True
+    if not linked.any():
+        return None
+    # copies match nearly always; where places differ for another reason they match somewhat more often than the others
+    rate = float(pairs.matches[linked].sum() / pairs.trials[linked].sum())
+    other = pairs.trials[~linked].sum()
+    base = float(pairs.matches[~linked].sum() / other) if other else 0.0
+    if rate - base < 0.5 * (1 - base):
+        return None
+    first = _components(linked, coded.codes.shape[1])
+    keep = coded.there & first
+    before, after = int(coded.n.min()), int(keep.sum(axis=1).min())
+    where = _where(models[best]) if whole else "some places of each problem repeat others"
+    sentence = (
+        f"{where}: they agree {100 * rate:.1f} % of the time, other places {100 * base:.1f} % (problems with more than one "
+        f"answer). {before} answers are {after} independent ones, and the copies are left out. Overlapping seeds of "
+        "neighboring requests do this"
+    )
+    evidence = {"log10_e": log_e / math.log(10), "agree": rate, "others_agree": base, "n": before, "problems": len(telling.n)}
+    evidence |= {"group": models[best].size, "lag": models[best].lag} if whole else {}
+    return Finding(kind="copies", words=sentence, certain=True, effective_n=after, evidence=evidence), keep
+
+
+def _where(model: _Model) -> str:
+    shift = model.size - model.lag
+    if not model.size:
+        return f"every answer repeats the one {model.lag} places before"
+    if not shift:
+        return f"each group of {model.size} answers repeats the group before"
+    step = f"j + {shift}" if shift > 0 else f"j - {-shift}"
+    return f"answer {step} of a group of {model.size} is answer j of the next group"
+
+
+def _components(linked: Bools, n: int) -> Bools:
+    """(n,) True at the first place of each set of linked places."""
+    parent = list(range(n))
+
+    def root(x: int) -> int:
+        while parent[x] != x:
+            parent[x] = parent[parent[x]]
+            x = parent[x]
+        return x
+
+    for s, t in zip(*np.nonzero(linked), strict=True):
+        one, two = sorted((root(int(s)), root(int(t))))
+        parent[two] = one
+    return np.array([root(x) == x for x in range(n)])
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# the same answers in another order
+
+
+def _equal_groups(coded: _Coded, group: int | None) -> tuple[Finding, Bools] | None:
+    """Groups with the same multiset of answers. Of two groups of m, pooled and dealt again, both get the same multiset with
+    probability prod_a C(2 c_a, c_a) / C(2 m, m), c_a being the group's own counts."""
+    telling = coded.telling()
+    if not len(telling.n) or np.ptp(telling.n):
+        return None
+    n, problems = int(telling.n[0]), len(telling.n)
+    weights = np.random.default_rng(0).integers(0, 2**62, n, dtype=np.int64)  # a sum of them stands for a multiset
+    found: list[tuple[int, int, int]] = []
+    values: list[list[float]] = []
+    for size in _sizes(n, group):
+        groups = n // size
+        some = telling.codes[np.linspace(0, problems - 1, min(problems, max(1, _CELLS // groups**2))).astype(int)]
+        dealt = some[:, : groups * size].reshape(-1, groups, size)
+        marks = weights[dealt].sum(axis=2)
+        log_p = _log_ways(np.sort(dealt, axis=2)) - _log_middle(size)
+        for g in range(groups - 1):
+            same = marks[:, g, None] == marks[:, g + 1 :]
+            for h in range(same.shape[1]):
+                values.append([_bet(same[:, h], log_p[:, g], eps) for eps in _DOUBT])
+                found.append((size, g, g + 1 + h))
+    if not values or _log_mean(values) < -math.log(ALARM):
+        return None
+    evident = np.array(values).max(axis=1) > math.log(len(values) / ALARM)
+    size = found[int(np.array(values).max(axis=1).argmax())][0]
+    linked = np.zeros((n, n), dtype=bool)
+    for (m, g, h), sure in zip(found, evident.tolist(), strict=True):
+        if sure and m == size:
+            linked[g * m + np.arange(m), h * m + np.arange(m)] = True
+    if not linked.any():
+        return None
+    keep = coded.there & _components(linked, coded.codes.shape[1])
+    after = int(keep.sum(axis=1).min())
+    words = (
+        f"groups of {size} answers of a problem hold the same answers in another order. {n} answers are {after} independent ones, "
+        "and the repeated groups are left out"
+    )
+    evidence = {"log10_e": _log_mean(values) / math.log(10), "group": size, "n": n}
+    return Finding(kind="equal groups", words=words, certain=True, effective_n=after, evidence=evidence), keep
+
+
+def _log_middle(c: ArrayLike) -> Floats:
+    """log C(2 c, c)."""
+    x = np.asarray(c, dtype=float)
+    return np.asarray(special.gammaln(2 * x + 1) - 2 * special.gammaln(x + 1))
+
+
+def _log_ways(ordered: Ints) -> Floats:
+    """Sum over answers of log C(2 c_a, c_a) along the last axis, sorted."""
+    total, run = np.zeros(ordered.shape[:-1]), np.zeros(ordered.shape[:-1], dtype=np.int64)
+    step = np.diff(_log_middle(np.arange(ordered.shape[-1] + 1)))
+    for j in range(ordered.shape[-1]):
+        run = np.where(ordered[..., j] == ordered[..., j - 1], run + 1, 0) if j else run
+        total += step[run]
+    return total
+
+
+def _multiples(coded: _Coded) -> tuple[Finding, Bools] | None:
+    """Answers that all come twice (three, four, eight times), in any order.
+
+    Leave out the answer of a problem's first sample: the counts N of the others are binomial. For p <= 1/2 a count above 0 is a
+    multiple of r with probability at most MULTIPLES[r]: for r = 2, P(even, > 0) / P(> 0) = (1 - e^-x) / 2 < 1/2 in the Poisson
+    limit. One answer of a problem may have p > 1/2, so one multiple per problem is left out too. The number of multiples is then
+    at most binomial; fixed n ties the counts negatively, which makes many multiples rarer still.
+    """
+    counts = coded.counts()
+    others = counts.copy()
+    others[:, 0] = 0  # answers are numbered by first appearance
+    given = (others > 0).sum(axis=1)
+    trials = int(np.maximum(given - 1, 0).sum())
+    for r, chance in sorted(MULTIPLES.items(), reverse=True):
+        hits = int(np.maximum(((others > 0) & (others % r == 0)).sum(axis=1) - 1, 0).sum())
+        if not trials or hits < 0.8 * trials:
+            continue
+        p = float(special.bdtrc(hits - 1, trials, chance)) if hits else 1.0
+        if p < ALARM / len(MULTIPLES):
+            keep = coded.there.copy()
+            for i, row in enumerate(coded.codes):
+                seen: dict[int, int] = {}
+                for j, x in enumerate(row[: coded.n[i]].tolist()):
+                    seen[x] = seen.get(x, 0) + 1
+                    keep[i, j] = seen[x] <= -(-counts[i, x] // r)
+            after = int(keep.sum(axis=1).min())
+            words = (
+                f"{hits} of {trials} answers were given a multiple of {r} times, where independent draws allow about "
+                f"{chance:.0%}: each sample stands in the file {r} times. {int(coded.n.min())} answers are {after} independent "
+                "ones, and the copies are left out"
+            )
+            evidence = {"multiples": hits, "answers": trials, "p": p, "times": r, "n": int(coded.n.min())}
+            return Finding(kind="multiples", words=words, certain=True, effective_n=after, evidence=evidence), keep
+    return None
+
+
+def _sorted(coded: _Coded, what: str) -> Finding | None:
+    """Equal answers side by side on nearly all problems, chance D! prod n_a! / n! of a problem: the order of drawing is lost."""
+    telling = coded.telling()
+    if not len(telling.n):
+        return None
+    counts, codes = telling.counts(), telling.codes
+    different = (counts > 0).sum(axis=1)
+    runs = 1 + ((codes[:, 1:] != codes[:, :-1]) & (codes[:, 1:] >= 0)).sum(axis=1)
+    log_p = special.gammaln(different + 1.0) + special.gammaln(counts + 1.0).sum(axis=1) - special.gammaln(telling.n + 1.0)
+    in_order = runs == different
+    log_e = _log_mean([_bet(in_order, log_p, eps) for eps in _DOUBT])
+    if log_e < -math.log(ALARM):
+        return None
+    words = (
+        f"the {what} of {int(in_order.sum())} of {len(telling.n)} problems are sorted, so that the order of sampling is lost and "
+        "copies between groups cannot be looked for. Pass the samples in the order in which they were drawn"
+    )
+    evidence = {"log10_e": log_e / math.log(10), "problems": int(in_order.sum())}
+    return Finding(kind="sorted", words=words, certain=False, evidence=evidence)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# noise shared between problems, and the rest
+
+
+def _shared_noise(outcomes: _Coded, kept: Bools) -> Finding | None:
+    """Samples at one place right together on many problems: one seed per place for all prompts.
+
+    Given a problem's earlier outcomes and its total, the next is right with known probability p_i. The bet is that at each place
+    all logits move together by d or -d: factor = mean over both signs of prod_i exp(d x_i) / (1 - p_i + p_i exp(d)).
+    """
+    there = outcomes.there & kept
+    right = np.where(there, outcomes.codes, 0)
+    most = max(1, 4_000_000 // right.shape[1])
+    if len(right) > most:
+        rows = np.linspace(0, len(right) - 1, most).astype(int)
+        right, there = right[rows], there[rows]
+    open_, hits = there.sum(axis=1).astype(float), right.sum(axis=1).astype(float)
+    log_e = np.zeros(len(_SHOCKS))
+    for j in range(right.shape[1]):
+        now = there[:, j]
+        p = np.divide(hits, open_, out=np.zeros_like(hits), where=open_ > 0)[now]
+        x = right[now, j]
+        told = (p > 0) & (p < 1)
+        for d, delta in enumerate(_SHOCKS):
+            both = [s * x[told].sum() - np.log1p(p[told] * math.expm1(s)).sum() for s in (delta, -delta)]
+            log_e[d] += _log_mean(both)
+        hits[now] -= x
+        open_[now] -= 1
+    if _log_mean(log_e) < -math.log(ALARM):
+        return None
+    words = (
+        "samples at one place of the file are right together on many problems: the same seed served every prompt, or places differ "
+        "in temperature or prompt. Problems are then not independent, and intervals over problems are too short"
+    )
+    return Finding(kind="shared noise", words=words, certain=False, evidence={"log10_e": _log_mean(log_e) / math.log(10)})
+
+
+def _greedy(coded: _Coded) -> Finding | None:
+    """All texts of a problem equal on more problems than a policy allows whose likeliest text has probability GREEDY."""
+    several = coded.n > 1
+    equal = several & (coded.counts().max(axis=1) == coded.n)
+    hits, trials = int(equal.sum()), int(several.sum())
+    if hits < 3:
+        return None
+    # a sum of unlike chances is largest for few and many hits alike where all are as their mean (Hoeffding 1956)
+    chance = float((GREEDY ** coded.n[several] + (1 - GREEDY) ** coded.n[several]).mean())
+    if hits <= chance * trials + 1 or float(special.bdtrc(hits - 1, trials, min(chance, 1.0))) > ALARM:
+        return None
+    words = (
+        f"all texts are equal on {hits} of {trials} problems: probably greedy decoding, a temperature near 0 or one seed for all "
+        "samples. Unless the policy has collapsed, n is effectively 1 there and pass@k is pass@1"
+    )
+    return Finding(kind="greedy", words=words, certain=False, effective_n=1, evidence={"equal": hits, "problems": trials})
+
+
+def _seeds(coded: _Coded, seeds: _Coded) -> tuple[list[Finding], Bools]:
+    """Sampling seeds: the same seed and answer twice in a problem; the same seeds for every problem."""
+    if not np.array_equal(coded.n, seeds.n):
+        raise DataError("sampling_seeds and answers list different numbers of samples; pass one seed a sample.")
+    keep = coded.there.copy()
+    for i, (row, answers) in enumerate(zip(seeds.codes.tolist(), coded.codes.tolist(), strict=True)):
+        seen: set[tuple[int, int]] = set()
+        for j in range(int(coded.n[i])):
+            keep[i, j] = (row[j], answers[j]) not in seen
+            seen.add((row[j], answers[j]))
+    out = []
+    copies, after = int((coded.there & ~keep).sum()), int(keep.sum(axis=1).min())
+    if copies:
+        words = f"{copies} samples have the seed and the answer of an earlier sample of their problem; they are left out"
+        out.append(Finding(kind="copies", words=words, certain=True, effective_n=after, evidence={"copies": copies}))
+    ordered = np.sort(seeds.codes, axis=1)
+    several = len(ordered) > 2 and bool((np.diff(ordered, axis=1) > 0).all()) and ordered.shape[1] > 1
+    if several and bool((ordered == ordered[0]).all()):
+        words = (
+            "every problem was sampled with the same seeds, so that problems share their noise; intervals over problems may be "
+            "too short"
+        )
+        out.append(Finding(kind="shared seeds", words=words, certain=False, evidence={"problems": len(ordered)}))
+    return out, keep
+
+
+def _twice(ids: Sequence[Hashable] | None, prompts: Sequence[str] | None) -> tuple[Ints | None, Finding | None]:
+    """Problems that stand in the file twice, by id or by prompt."""
+    for names, what in ((prompts, "prompt"), (ids, "id")):
+        if names is None:
+            continue
+        seen: dict[Hashable, int] = {}
+        cluster = np.array([seen.setdefault(x, len(seen)) for x in names], dtype=np.int64)
+        if len(seen) < len(cluster):
+            twice = len(cluster) - len(seen)
+            again = next(x for x, n in zip(seen, np.bincount(cluster).tolist(), strict=True) if n > 1)
+            words = (
+                f"{len(cluster)} problems are {len(seen)} different ones: {twice} have the {what} of an earlier one (first: "
+                f"{str(again)[:60]!r}). They are clusters, and intervals are over the {len(seen)}"
+            )
+            evidence = {"problems": len(cluster), "different": len(seen)}
+            return cluster, Finding(kind="problems twice", words=words, certain=True, evidence=evidence)
+    return None, None
+
+
+def _cut(cut: Sequence[ArrayLike]) -> Finding | None:
+    flags = np.concatenate([np.asarray(row, dtype=bool).reshape(-1) for row in cut])
+    share = float(flags.mean()) if flags.size else 0.0
+    if share < CUT:
+        return None
+    words = (
+        f"{int(flags.sum()):,} of {flags.size:,} answers ({100 * share:.1f} %) were cut by the token limit and count as they were "
+        "judged. A larger limit may change the verdict"
+    )
+    return Finding(kind="cut", words=words, certain=False, evidence={"cut": int(flags.sum()), "answers": flags.size})
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# two files
+
+
+def _split_chance(both: _Coded, na: Ints, nb: Ints) -> tuple[Bools, Floats, int]:
+    """Of each problem: whether the halves hold the same multiset, the log chance of that under a random split of the pooled
+    answers, and how many have them in the same order too."""
+    same, log_p, ordered = np.zeros(len(na), dtype=bool), np.full(len(na), -np.inf), 0
+    for i, (x, m, k) in enumerate(zip(both.codes, na.tolist(), nb.tolist(), strict=True)):
+        if m != k or not m:
+            continue
+        one, two = x[:m], x[m : m + k]
+        counts = np.bincount(one, minlength=int(x.max()) + 1)
+        same[i] = np.array_equal(counts, np.bincount(two, minlength=len(counts)))
+        if same[i]:
+            log_p[i] = min(0.0, float(_log_middle(counts).sum() - _log_middle(m)))
+            ordered += bool(np.array_equal(one, two))
+        elif not ((counts + np.bincount(two, minlength=len(counts))) % 2).any():
+            log_p[i] = -1.0  # could have been equal and is not: any chance below 1 does, since a miss pays eps
+    return same, log_p, ordered
+
+
+def _same_noise(both: _Coded, na: Ints, nb: Ints) -> Finding | None:
+    """Answers of b that equal those of a at the same place more often than at others."""
+    log_e, hits, trials = np.zeros(len(_DOUBT)), 0, 0
+    rows = np.linspace(0, len(na) - 1, min(len(na), max(1, _CELLS // both.codes.shape[1]))).astype(int)
+    codes, na, nb = both.codes[rows], na[rows], nb[rows]
+    left = both.only(rows).counts()
+    for i, row in enumerate(codes):  # what a took is no longer open in b
+        np.subtract.at(left[i], row[: na[i]], 1)
+    for t in range(int(np.minimum(na, nb).min())):
+        at = np.arange(len(rows))
+        one, two = codes[:, t], codes[at, na + t]
+        p = left[at, one] / (nb - t)
+        left[at, two] -= 1
+        told = (p > 0) & (p < 1)
+        hit = one[told] == two[told]
+        log_e += [np.where(hit, np.log((1 - eps) / p[told] + eps), math.log(eps)).sum() for eps in _DOUBT]
+        hits, trials = hits + int(hit.sum()), trials + len(hit)
+    if _log_mean(log_e) < -math.log(ALARM):
+        return None
+    words = (
+        f"both files give the same answer at the same place {100 * hits / trials:.1f} % of the time, more often than at other "
+        "places: they share sampling seeds. Differences of pass@k are then less noisy than independent samples would be, and "
+        "lists of problems that only one solves are on the careful side"
+    )
+    evidence = {"log10_e": _log_mean(log_e) / math.log(10), "agree": hits / trials}
+    return Finding(kind="same noise", words=words, certain=False, evidence=evidence)
