@@ -172,6 +172,9 @@ def comparison_of(
         raise ConfigError(OF_STORES)
     if (correct or right_from is not None) and not results.given:
         raise ConfigError("--correct, --right-from: only for files of rows, and these arms are not; omit these options")
+    if unused := [name for name in correct if all(name != given.evaluation.score for given in results.given)]:
+        scores = ", ".join(dict.fromkeys(given.evaluation.score for given in results.given if given.evaluation.score)) or "none"
+        raise DataError(f"--correct {unused[0]}: no file has a score of that name; scores that were read: {scores}")
     if alone and len(results.design.names) < 2:
         raise DataError(
             f"{words[0]}: the rows are of one arm; pass a second file, the first being the control, or give the rows an \"arm\""

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.metric import REFERENCE
 from sage_rlvr.results.readers import CountTable
+from sage_rlvr.stats.samples.independence import Independence, check_pair, check_samples
 from sage_rlvr.verifiers.reasons import Reasons
 
 if TYPE_CHECKING:
@@ -50,12 +54,17 @@ def counts_of_rows(results: Results, stores: Sequence[Counts]) -> Iterator[Count
         order = next((c.problems for c in stores if c.task == task), here[0].table.problems)
         _check_problems(here, order, next((c.name for c in stores if c.task == task), here[0].name))
         _check_golds(here)
+        _check_prompts(here)
         _check_seeds(here)
         _check_temperatures(here)
-        if results.samples is None:
-            _check_samples(here, {c.name: c.n for c in stores if c.task == task})
-        for table in here:
-            yield _counts(table, order, results.samples)
+        if results.samples is not None:
+            here = [replace(one, table=one.table.first(results.samples, one.name)) for one in here]
+        _check_samples(here, {c.name: c.n for c in stores if c.task == task})
+        here = [replace(one, table=_in_order(one.table, order)) for one in here]
+        checked, notes = independent(here)
+        results.notes += [note for note in notes if note not in results.notes]
+        for one in checked:
+            yield _counts(one)
 
 
 def placed(results: Results, stores: Sequence[Counts] = ()) -> Iterator[GivenTable]:
@@ -75,24 +84,91 @@ def placed(results: Results, stores: Sequence[Counts] = ()) -> Iterator[GivenTab
             )  # fmt: skip
 
 
-def _counts(given: GivenTable, order: Sequence[str], samples: int | None) -> Counts:
-    from sage_rlvr.results.read import Counts
-
-    table = given.table if samples is None else given.table.first(samples, given.name)
+def _in_order(table: CountTable, order: Sequence[str]) -> CountTable:
+    """The table with its problems in another order."""
     place = {problem: i for i, problem in enumerate(table.problems)}
     chosen = [place[problem] for problem in order]
-    n, right, cut = int(table.n.sum()), int(table.c.sum()), table.cut
-    ends: dict[tuple[str, str, bool | None], int] = {("right", "", None): right, ("wrong", "incorrect", None): n - right}
-    if cut is not None:  # which of the cut ones are correct does not matter: only their fraction is read
-        wrong = min(cut, n - right)
-        ends = {("wrong", "incorrect", True): wrong, ("wrong", "incorrect", False): n - right - wrong}
-        ends |= {("right", "", True): cut - wrong, ("right", "", False): right - cut + wrong}
-    reasons = Reasons(Counter(ends))
+    lists = {
+        name: tuple(columns[i] for i in chosen)
+        for name, columns in (
+            ("right", table.right), ("texts", table.texts), ("answers", table.answers), ("requests", table.requests), ("cut", table.cut)
+        )
+        if columns is not None
+    }  # fmt: skip
+    return replace(table, problems=tuple(order), n=table.n[chosen], c=table.c[chosen], **lists)  # type: ignore[arg-type]
+
+
+def _counts(given: GivenTable) -> Counts:
+    from sage_rlvr.results.read import Counts
+
+    table, ends = given.table, Counter[tuple[str, str, bool | None]]()
+    if table.right is None or table.cut is None:
+        right = int(table.c.sum())
+        ends = Counter({("right", "", None): right, ("wrong", "incorrect", None): int(table.n.sum()) - right})
+    else:
+        for hits, cut in zip(table.right, table.cut, strict=True):
+            ends.update(("right", "", end) if hit else ("wrong", "incorrect", end) for hit, end in zip(hits.tolist(), cut, strict=True))
+    reasons = Reasons(ends)
     return Counts(
-        arm=given.arm, seed=given.seed, path=given.path, task=given.task, temperature=given.temperature, problems=tuple(order),
-        n=int(table.n[0]), right=table.c[chosen], reasons=reasons,
-        failed=[text for _, text in reasons.problems(limit="the length limit")] if cut is not None else [],
+        arm=given.arm, seed=given.seed, path=given.path, task=given.task, temperature=given.temperature, problems=table.problems,
+        n=int(table.n[0]), right=table.c, reasons=reasons,
+        failed=[text for _, text in reasons.problems(limit="the length limit")],
     )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# independent samples
+
+
+def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]]:
+    """The tables with only their independent samples, equally many in each, and a sentence for everything that independent samples would
+    not show."""
+    notes: list[str] = []
+    masks: list[NDArray[np.bool_] | None] = []
+    for one in here:
+        found = _checked(one.table)
+        masks.append(None if found is None else found.kept)
+        notes += [f"{one.name}: {finding.words}." for finding in (found.findings if found else ())]
+    first = here[0]
+    for other in here[1:]:
+        if other.arm != first.arm:
+            notes += [f"{first.name} and {other.name}: {words}." for words in _alike(first.table, other.table)]
+    fewest = min(int(one.table.n.min()) if kept is None else int(kept.sum(axis=1).min()) for one, kept in zip(here, masks, strict=True))
+    if all(kept is None or kept.sum() == one.table.n.sum() for one, kept in zip(here, masks, strict=True)):
+        return list(here), notes
+    if lacking := [one.name for one, kept in zip(here, masks, strict=True) if kept is None]:
+        raise DataError(
+            f"{notes[0]} {lacking[0]} has counts, which cannot be cut to {fewest} samples; pass the samples of both, one row per completion"
+        )
+    kept = [(one, mask & (mask.cumsum(axis=1) <= fewest)) for one, mask in zip(here, masks, strict=True) if mask is not None]
+    return [replace(one, table=one.table.only(mask)) for one, mask in kept], notes
+
+
+def _checked(table: CountTable) -> Independence | None:
+    """What the samples of one table show; None for counts, which have no order."""
+    if table.right is None:
+        return None
+    right = [one.astype(int).tolist() for one in table.right]
+    return check_samples(
+        table.texts or table.answers or right, correct=right, texts=table.texts is not None, group=_group_size(table),
+        cut=None if table.cut is None else [[bool(one) for one in row] for row in table.cut],
+    )  # fmt: skip
+
+
+def _group_size(table: CountTable) -> int | None:
+    """The number of completions per request, where the rows name requests and all have the same number."""
+    sizes = {size for row in table.requests or () for size in Counter(row).values()}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _alike(a: CountTable, b: CountTable) -> Iterator[str]:
+    """What two sets of samples of the same problems have in common that separate sampling would not show."""
+    if np.array_equal(a.c, b.c) and np.any((a.c > 0) & (a.c < a.n)):
+        yield "both have the same counts on all problems; check that they are not the same samples"
+    for left, right in ((a.texts, b.texts), (a.answers, b.answers)):
+        if left is not None and right is not None:
+            yield from (finding.words for finding in check_pair(left, right))
+            return
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -111,6 +187,18 @@ def _check_problems(here: Sequence[GivenTable], order: Sequence[str], first: str
             f"different problems on both sides: {both} in both, {'; '.join(parts)}. Evaluate both on the same problems with the same ids, "
             "or remove the rows of the others from the files"
         )
+
+
+def _check_prompts(here: Sequence[GivenTable]) -> None:
+    """Raise DataError for a prompt under two ids: its problem would count twice."""
+    for one in here:
+        seen: dict[str, str] = {}
+        for problem, prompt in one.table.prompts.items():
+            if (first := seen.setdefault(prompt, problem)) != problem:
+                raise DataError(
+                    f"{one.name}: the problems {first[:40]!r} and {problem[:40]!r} have the same prompt, so one problem counts twice; "
+                    "remove one of them on both sides"
+                )
 
 
 def _check_golds(here: Sequence[GivenTable]) -> None:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ from sage_rlvr.results.read import Results
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.stored import plain
 from sage_rlvr.stats.comparison import DETECTABLE, Comparison, p_text, signed
-from sage_rlvr.stats.curves import CurveComparison
+from sage_rlvr.stats.curves import Crossing, CurveComparison, crossing
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.leash import leash_at_k, leash_discoveries, leash_noise_floor, lone_solver_p
 
@@ -57,7 +57,7 @@ class SolvedByOne:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Verdict:
     """One arm against the control. curve: the difference over k with its simultaneous band, None for two training seeds. shown: k ->
-    both scores and their difference at this k. first_loss: the range that holds the first lost k, (None, None) where no k is lost."""
+    both scores and their difference at this k."""
 
     a: Scores
     b: Scores
@@ -65,46 +65,23 @@ class Verdict:
     shown: Mapping[int, tuple[Interval, Interval, Comparison]]
     solved: SolvedByOne
 
-    @property
-    def gain(self) -> list[int]:
-        """Every k at which the arm is higher."""
-        return self._ks("better")
-
-    @property
-    def loss(self) -> list[int]:
-        """Every k at which the arm is lower."""
-        return self._ks("worse")
-
-    @property
-    def undecided(self) -> list[int]:
-        """Every other k."""
-        return [] if self.curve is None else [k for k in self.curve.ks if k not in {*self.gain, *self.loss}]
-
-    def _ks(self, outcome: str) -> list[int]:
-        found = self.curve
-        return [] if found is None else [k for k, one in zip(found.ks, found.outcomes, strict=True) if one == outcome]
-
-    @property
-    def first_loss(self) -> tuple[int | None, int | None]:
-        """The set that holds the first lost k: from the first k that is not a gain to the first that is a loss (None: beyond the largest
-        k). The band holds at all k at once, so the set covers with the same probability. (None, None) without a curve."""
-        if self.curve is None:
-            return None, None
-        start = next((k for k, one in zip(self.curve.ks, self.curve.outcomes, strict=True) if one != "better"), None)
-        return start, min(self.loss, default=None)
+    @cached_property
+    def crossing(self) -> Crossing:
+        """Where over k the arm gains and loses; nowhere without a curve."""
+        return Crossing(gain=(), loss=(), undecided=(), first_loss=None) if self.curve is None else crossing(self.curve)
 
     @property
     def finding(self) -> Finding:
         """The finding as a word."""
         if self.curve is None:
             return "undecided"
-        top = self.curve.ks[-1]
-        if top in self.gain:
+        top, gain, loss = self.curve.ks[-1], self.crossing.gain, self.crossing.loss
+        if gain and gain[-1][1] == top:
             return "widened"
-        if top in self.loss:
-            return "sharpened" if self.gain else "narrowed"
-        if self.gain or self.loss:
-            return "better" if self.gain else "worse"
+        if loss and loss[-1][1] == top:
+            return "sharpened" if gain else "narrowed"
+        if gain or loss:
+            return "better" if gain else "worse"
         within = np.all(np.maximum(np.abs(self.curve.low), np.abs(self.curve.high)) <= DETECTABLE)
         return "no difference" if within and not self.curve.reason else "undecided"
 
@@ -157,7 +134,7 @@ def _solved(a: Scores, b: Scores) -> SolvedByOne:
 
 def headline(found: Verdict) -> str:
     """The finding in one sentence."""
-    a, b, gain, loss = found.a.arm, found.b.arm, ranges(found.gain), ranges(found.loss)
+    a, b, gain, loss = found.a.arm, found.b.arm, ranges(found.crossing.gain), ranges(found.crossing.loss)
     on = "" if found.a.task == TASK else f"{found.a.task}: "
     if found.curve is None:
         return f"{on}Two training seeds of {a} support no verdict; at least three are needed, or one run of each."
@@ -187,15 +164,9 @@ def _over(found: Verdict) -> str:
     return f"{found.curve.n:,} problems, {found.a.n} samples each; one run of each, so about these checkpoints"
 
 
-def ranges(ks: Sequence[int], of: Sequence[int] = ()) -> str:
-    """ "1 to 10, 61 to 128"; of: all values of k, by default whole numbers."""
-    if not ks:
-        return ""
-    order = {k: i for i, k in enumerate(of)} or {k: k for k in ks}
-    groups = [[ks[0]]]
-    for before, k in pairwise(ks):
-        groups[-1].append(k) if order[k] == order[before] + 1 else groups.append([k])
-    return ", ".join(f"{group[0]}" if len(group) == 1 else f"{group[0]} to {group[-1]}" for group in groups)
+def ranges(found: Sequence[tuple[int, int]]) -> str:
+    """ "1 to 10, 61 to 128"."""
+    return ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in found)
 
 
 def lines(results: Results, found: Sequence[Verdict]) -> Iterator[str]:
@@ -246,16 +217,15 @@ def _gain_and_loss(found: Verdict) -> Iterator[str]:
     curve = found.curve
     if curve is None:
         return
-    parts = (("gain", found.gain), ("loss", found.loss), ("cannot be told", found.undecided))
-    told = "; ".join(f"{name} at k = {ranges(ks, curve.ks)}" for name, ks in parts if ks)
-    start, end = found.first_loss
-    if start is None:
-        first = "no k is lost"
-    elif end is None:
-        first = f"the first lost k, if any, is at least {start}"
-    else:
-        first = f"the first lost k lies in [{start}, {end}]"
-    yield f"{told}; {first} ({100 * curve.level:g} % band over all {len(curve.ks)} values of k at once, over {curve.n:,} {curve.over})"
+    crossed = found.crossing
+    parts = (("gain", crossed.gain), ("loss", crossed.loss), ("cannot be told", crossed.undecided))
+    shown = "; ".join(f"{name} at k = {ranges(ks)}" for name, ks in parts if ks)
+    start = crossed.gain[0][1] + 1 if crossed.gain and crossed.gain[0][0] == 1 else 1
+    first = f"the first lost k, if any, is at least {start}" if start <= curve.ks[-1] else "no k is lost"
+    if crossed.first_loss:
+        first = f"the first lost k lies in [{crossed.first_loss[0]}, {crossed.first_loss[1]}]"
+    many = f"all {len(curve.ks)} values of k at once" if len(curve.ks) > 1 else "this k"
+    yield f"{shown}; {first} ({100 * curve.level:g} % band over {many}, over {curve.n:,} {curve.over})"
 
 
 def _solved_line(found: Verdict) -> str:
@@ -297,9 +267,9 @@ def failures(found: Sequence[Verdict], rules: Sequence[str]) -> list[str]:
         for one in found:
             if match is not None:
                 out += _fell(one, int(match[1]))
-            elif rule == "loss" and one.loss:
-                out.append(f"{one.a.arm} is lower than {one.b.arm} at k = {ranges(one.loss, one.curve.ks if one.curve else ())}")
-            elif rule == "no-gain" and not one.gain:
+            elif rule == "loss" and one.crossing.loss:
+                out.append(f"{one.a.arm} is lower than {one.b.arm} at k = {ranges(one.crossing.loss)}")
+            elif rule == "no-gain" and not one.crossing.gain:
                 out.append(f"{one.a.arm} is higher than {one.b.arm} at no k")
     return out
 
@@ -338,6 +308,6 @@ def _tree(one: Verdict) -> dict[str, Any]:
     }
     return {
         "arm": one.a.arm, "control": one.b.arm, "task": one.a.task, "temperature": one.a.temperature, "problems": len(one.a.problems),
-        "n": one.a.n, "seeds": list(one.a.seeds), "finding": one.finding, "sentence": headline(one), "gain": one.gain, "loss": one.loss,
-        "undecided": one.undecided, "first_loss": list(one.first_loss), "pass": scores, "over_k": over_k, "solved": asdict(one.solved),
+        "n": one.a.n, "seeds": list(one.a.seeds), "finding": one.finding, "sentence": headline(one), "gain": one.crossing.gain,
+        "loss": one.crossing.loss, "undecided": one.crossing.undecided, "first_loss": one.crossing.first_loss, "pass": scores, "over_k": over_k, "solved": asdict(one.solved),
     }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from sage_rlvr.reading import MIB, opened, parse_json, read_lines, read_parquet
 Container = Literal["lines", "document", "csv", "parquet", "archive", "empty"]
 Numbered = Iterator[tuple[int, Any]]
 LINE = 256 * MIB  # bytes of one row: a problem with all of its completions
+ZSTANDARD = 93  # the method of a zip member, APPNOTE 4.4.5
 MEMBER = 256 * MIB  # bytes of one member of an archive, unpacked
 WORDS = ("id", "arm", "task", "source", "answer", "text", "prompt", "gold")
 """Columns of a CSV that stay text: the id 007 is not the number 7."""
@@ -197,12 +199,28 @@ def _archive(path: Path, stream: Any) -> zipfile.ZipFile:
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
     """The bytes of a member, at most `MEMBER`."""
+    about = archive.getinfo(name)
+    if about.file_size > MEMBER:
+        raise DataError(f"{path}, {name}: {about.file_size:,} bytes when unpacked; the limit is {MEMBER:,}")
     try:
+        if about.compress_type == ZSTANDARD:
+            return _zstandard(path, about)
         with archive.open(name) as stream:
-            found = stream.read(MEMBER + 1)
-    except (NotImplementedError, RuntimeError, zipfile.BadZipFile, EOFError) as error:
-        hint = "of an inspect log, write it again with: inspect log convert --to json --output-dir OUT LOG"
-        raise DataError(f"{path}, {name}: cannot be unpacked ({error}); {hint}") from error
-    if len(found) > MEMBER:
-        raise DataError(f"{path}, {name}: more than {MEMBER:,} bytes when unpacked")
-    return found
+            return stream.read(MEMBER)
+    except (NotImplementedError, RuntimeError, OSError, zipfile.BadZipFile, EOFError) as error:
+        raise DataError(f"{path}, {name}: cannot be unpacked ({error}); copy the file again") from error
+
+
+def _zstandard(path: Path, about: zipfile.ZipInfo) -> bytes:
+    """A member packed by Zstandard, as inspect_ai packs its logs. Python's zipfile reads these from 3.14 on."""
+    try:
+        import pyarrow
+    except ModuleNotFoundError as error:
+        convert = "inspect log convert --to json --output-dir OUT LOG"
+        raise DataError(f"{path}: packed by Zstandard, which needs pyarrow: pip install pyarrow (or: {convert})") from error
+    with opened(path) as stream:
+        stream.seek(about.header_offset + 26)
+        name, extra = struct.unpack("<HH", stream.read(4))  # APPNOTE 4.3.7: the data follow the name and the extra field
+        stream.seek(name + extra, 1)
+        packed = stream.read(about.compress_size)
+    return bytes(pyarrow.Codec("zstd").decompress(packed, about.file_size).to_pybytes())

@@ -18,11 +18,12 @@ Rows = Iterator[tuple[int, Mapping[str, Any]]]
 @dataclass
 class Choice:
     """What stands for "correct". wanted: names of `--correct`; right_from: the least score that counts as correct; used: the name that
-    a reader took."""
+    a reader took; others: the names that it did not take."""
 
     wanted: tuple[str, ...] = ()
     right_from: float | None = None
     used: str = ""
+    others: tuple[str, ...] = ()
 
     def of(self, names: Iterable[str], where: object, what: str = "scores", default: str | None = None) -> str:
         """The name that counts among several. default: taken where `--correct` names none of them."""
@@ -34,7 +35,7 @@ class Choice:
                 f"{where}: {len(known)} {what} ({', '.join(known) or 'none'}); name the one that stands for correct: "
                 f"--correct {known[0] if known else 'NAME'}"
             )
-        self.used = str(chosen[0])
+        self.used, self.others = chosen[0], tuple(name for name in known if name != chosen[0])
         return self.used
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,8 @@ class Group:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CountTable:
     """Counts per problem of one set of samples, in order of appearance. n, c: (N,). The other columns are of samples, one list per
-    problem in order of appearance, None where no row has them: texts, answers, requests; or per problem: golds, prompts, keys. right:
-    which samples are correct. cut: number of completions that met the length limit, None where unknown."""
+    problem in order of appearance, None where no row has them: texts, answers, requests, cut (by the length limit); or per problem:
+    golds, prompts, keys. right: which samples are correct."""
 
     group: Group
     problems: tuple[str, ...]
@@ -57,10 +58,10 @@ class CountTable:
     texts: tuple[list[str | None], ...] | None = None
     answers: tuple[list[str | None], ...] | None = None
     requests: tuple[list[Any], ...] | None = None
+    cut: tuple[list[bool | None], ...] | None = None
     golds: Mapping[str, str] = field(default_factory=dict)
     prompts: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    cut: int | None = None
 
     def first(self, n: int, where: object) -> CountTable:
         """Only the first n samples of each problem. Raises DataError where a problem has fewer, and for counts of more samples, which
@@ -73,24 +74,30 @@ class CountTable:
             )
         if (few := int(self.n.min())) < n:
             raise DataError(f"{where}: --samples {n}: problem {self.problems[int(self.n.argmin())]!r} has only {few} samples")
-        kept = tuple(one[:n] for one in self.right)
-        lists = {
-            name: None if (lists := getattr(self, name)) is None else tuple(one[:n] for one in lists)
-            for name in ("texts", "answers", "requests")
-        }
-        c = np.array([int(one.sum()) for one in kept], dtype=np.int64)
-        return CountTable(
-            group=self.group, problems=self.problems, n=np.full(len(c), n, dtype=np.int64), c=c, right=kept, golds=self.golds,
-            prompts=self.prompts, **lists,  # type: ignore[arg-type]
-        )  # fmt: skip
+        kept = np.arange(int(self.n.max())) < n
+        return self.only(np.broadcast_to(kept, (len(self.n), len(kept))))
+
+    def only(self, kept: NDArray[np.bool_]) -> CountTable:
+        """Only some samples of each problem: kept (N, at least as many as the largest n)."""
+        assert self.right is not None
+        masks = [row[:n] for row, n in zip(kept, self.n.tolist(), strict=True)]
+        right = tuple(one[mask] for one, mask in zip(self.right, masks, strict=True))
+        lists: dict[str, Any] = {}
+        for name, columns in (("texts", self.texts), ("answers", self.answers), ("requests", self.requests), ("cut", self.cut)):
+            if columns is not None:
+                lists[name] = tuple(list(compress(one, mask)) for one, mask in zip(columns, masks, strict=True))
+        n, c = (np.array([f(one) for one in right], dtype=np.int64) for f in (len, np.sum))
+        return replace(self, n=n, c=c, right=right, **lists)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluation:
-    """What a file holds. format: the reader; correct: what stood for correct; rows: number of rows that were read."""
+    """What a file holds. format: the reader; score: the name that a reader took for correct, "" where a format has only one; correct: what
+    stood for correct, in words; rows: number of rows that were read."""
 
     path: Path
     format: str
+    score: str
     correct: str
     rows: int
     tables: tuple[CountTable, ...]
@@ -109,7 +116,7 @@ def read_evaluation(
     if not count:
         raise DataError(f"{path}: no rows; write one row per problem or per completion")
     tables = _picked(path, made.tables(), list(picks))
-    return Evaluation(path=path, format=found.name, correct=_words(choice, made), rows=count, tables=tables)
+    return Evaluation(path=path, format=found.name, score=choice.used, correct=_words(choice, made), rows=count, tables=tables)
 
 
 def _words(choice: Choice, made: _Groups) -> str:
@@ -149,11 +156,10 @@ class _Groups:
     columns of each sample."""
 
     def __init__(self, file: RowFile, choice: Choice) -> None:
-        self.file, self.right_from = file, choice.right_from
+        self.file, self.choice, self.right_from = file, choice, choice.right_from
         self.kind = ""
         self.groups: dict[Group, dict[str, Any]] = {}
         self.more: dict[Group, dict[str, dict[str, Any]]] = {}
-        self.cut: dict[Group, list[int]] = {}
         self._last: tuple[Any, Group] = (None, Group())
 
     def add(self, number: int, row: Mapping[str, Any]) -> None:
@@ -177,10 +183,8 @@ class _Groups:
             right = row["correct"] if kind == "correct" else self._scored(number, row["score"])
             if right is not True and right is not False:
                 right = self._truth(number, right)
-            problems.setdefault(problem, []).append((right, row.get("text"), row.get("answer"), row.get("request")))
-            if (cut := row.get("cut")) is not None:
-                ends = self.cut.setdefault(group, [0, 0])
-                ends[0], ends[1] = ends[0] + bool(cut), ends[1] + 1
+            columns = row.get("text"), row.get("answer"), row.get("request"), row.get("cut")
+            problems.setdefault(problem, []).append((right, *columns))
         for name in ("gold", "prompt", "keys"):
             if (value := row.get(name)) is not None:
                 self._beside(number, group, problem, name, value)
@@ -198,12 +202,10 @@ class _Groups:
         right = tuple(np.fromiter((one[0] for one in rows), dtype=bool, count=len(rows)) for rows in problems.values())
         n, c = (np.array([f(one) for one in right], dtype=np.int64) for f in (len, np.sum))
         lists = {}
-        for place, name in enumerate(("texts", "answers", "requests"), 1):
+        for place, name in enumerate(("texts", "answers", "requests", "cut"), 1):
             known = any(one[place] is not None for rows in problems.values() for one in rows)
             lists[name] = tuple([one[place] for one in rows] for rows in problems.values()) if known else None
-        ends = self.cut.get(group)
-        cut = ends[0] if ends and ends[1] == int(n.sum()) else None
-        return CountTable(group=group, problems=tuple(problems), n=n, c=c, right=right, cut=cut, **lists, **beside)
+        return CountTable(group=group, problems=tuple(problems), n=n, c=c, right=right, **lists, **beside)
 
     # ---- the fields
 
@@ -283,9 +285,10 @@ class _Groups:
         if self.right_from is not None:
             return bool(score >= self.right_from)
         if score not in (0, 1):
+            other = f", or another score with --correct {self.choice.others[0]}" if self.choice.others else ""
             raise self._error(
-                number, "score", score, "neither 0 nor 1; pass --right-from X, the least score that counts as correct, for example "
-                "--right-from 1",
+                number, self.choice.used or "score", score, "neither 0 nor 1; pass --right-from X, the least score that counts as correct"
+                f"{other}",
             )  # fmt: skip
         return score == 1
 
