@@ -187,7 +187,8 @@ def read_lines(
 ) -> Iterator[tuple[int, bytes, bool]]:
     """(number from 1, bytes without the line's end, whether it had one) of every line, one held at a time.
 
-    line: bytes that one may have. "\\n" alone ends a line. A file that gzip packed is unpacked; the limits are of the unpacked lines.
+    line: bytes that one may have. "\\n" alone ends a line. A file that gzip packed is unpacked; the limits are of the unpacked
+    lines.
     """
     with opened(path, limit, error, advice) as packed, _unpacked(packed) as stream:
         number, left = 0, limit

@@ -121,7 +121,8 @@ def compare(
         compare("runs/demo")                             a folder of a sweep or demo, by its own design
 
     Args:
-        arms: {name: arm}, or the first arm. An arm is a file of rows, a run directory, a record (.npz), a sample store, "embedded", or
+        arms: {name: arm}, or the first arm. An arm is a file of rows, a run directory, a record (.npz), a sample store,
+        "embedded", or
             what `train` or `evaluate` returned; a list is training seeds of one method. Each has to be evaluated: see `evaluate`.
         *more: More arms, called by their paths.
         split: Which record of a run directory is taken; by default that of the sweep's own problems, else test.

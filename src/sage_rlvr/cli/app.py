@@ -66,7 +66,8 @@ FAULT = 70  # EX_SOFTWARE of sysexits.h: Python's own 1 is what a pipe without a
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done; 130 interrupted by Ctrl-C and saved, 143 by SIGTERM; 1 stdout closed early (broken pipe); 2
-    an error in the input, with the next step in the message; 3 a rule of `compare --fail-on` is broken; 70 a bug in this program, with Python's traceback."""
+    an error in the input, with the next step in the message; 3 a rule of `compare --fail-on` is broken; 70 a bug in this program,
+    with Python's traceback."""
     _quiet_libraries()
     end_with_parent()
     session = Session()

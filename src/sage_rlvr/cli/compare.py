@@ -24,10 +24,10 @@ FAILED = 3  # exit code of a rule of --fail-on that is broken
 class Compare(Command):
     """Compare evaluations of the same problems.
 
-    The first policy is the control of all others. Each is a file of rows (counts, samples, or a log of lm-eval, inspect_ai, lighteval,
-    verl or TRL), a record (.npz), a run directory, a sample store, "embedded", or NAME=PATH[,PATH...]; several paths are training seeds
-    of one method, or sample stores of one policy at several temperatures. FILE@WORD takes the rows of one step, arm or task. For a
-    folder of `sweep` or `demo`, the design in the folder defines the comparisons."""
+    The first policy is the control of all others. Each is a file of rows (counts, samples, or a log of lm-eval, inspect_ai,
+    lighteval, verl or TRL), a record (.npz), a run directory, a sample store, "embedded", or NAME=PATH[,PATH...]; several paths
+    are training seeds of one method, or sample stores of one policy at several temperatures. FILE@WORD takes the rows of one step,
+    arm or task. For a folder of `sweep` or `demo`, the design in the folder defines the comparisons."""
 
     arms: tyro.conf.Positional[tuple[str, ...]]
     split: Literal["train", "validation", "test"] | None = None
@@ -35,7 +35,8 @@ class Compare(Command):
     k: int | None = None
     """k of pass@k (default: 256, or the number of samples of smaller stores)."""
     samples: int | None = None
-    """For sample stores and files of samples: use the first N samples of each problem (default: all, which requires equal numbers)."""
+    """For sample stores and files of samples: use the first N samples of each problem (default: all, which requires equal
+    numbers)."""
     correct: tuple[str, ...] = ()
     """For files of rows with several scores: the one that stands for correct (a metric,filter of lm-eval, a scorer, a reward)."""
     right_from: float | None = None

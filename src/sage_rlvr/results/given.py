@@ -1,4 +1,5 @@
-"""Counts of files of rows, brought together: the same problems in the same order, the same number of samples, the same training seeds.
+"""Counts of files of rows, brought together: the same problems in the same order, the same number of samples, the same training
+seeds.
 
 Nothing is guessed: what differs between two files raises DataError with both values and the next step.
 """
@@ -68,8 +69,8 @@ def counts_of_rows(results: Results, stores: Sequence[Counts]) -> Iterator[Count
 
 
 def placed(results: Results, stores: Sequence[Counts] = ()) -> Iterator[GivenTable]:
-    """Every table with its arm, training seed, task and temperature. A task or temperature that one side does not name is the only one
-    of the other side."""
+    """Every table with its arm, training seed, task and temperature. A task or temperature that one side does not name is the only
+    one of the other side."""
     groups = [table.group for given in results.given for table in given.evaluation.tables]
     tasks = {group.task for group in groups if group.task} | {c.task for c in stores}
     heats = {group.temperature for group in groups if group.temperature is not None} | {c.temperature for c in stores}
@@ -121,8 +122,8 @@ def _counts(given: GivenTable) -> Counts:
 
 
 def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]]:
-    """The tables with only their independent samples, equally many in each, and a sentence for everything that independent samples would
-    not show."""
+    """The tables with only their independent samples, equally many in each, and a sentence for everything that independent samples
+    would not show."""
     notes: list[str] = []
     masks: list[NDArray[np.bool_] | None] = []
     for one in here:

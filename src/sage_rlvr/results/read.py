@@ -133,8 +133,8 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GivenRows:
-    """A file of rows that was passed for an arm. name: of NAME=PATH, else ""; index: of the path in the list of NAME=PATH[,PATH...];
-    label: the arm of rows without an arm of their own."""
+    """A file of rows that was passed for an arm. name: of NAME=PATH, else ""; index: of the path in the list of
+    NAME=PATH[,PATH...]; label: the arm of rows without an arm of their own."""
 
     evaluation: Evaluation
     name: str
@@ -210,8 +210,8 @@ class Results:
         choice: Choice | None = None,
     ) -> Results:  # fmt: skip
         """Read all paths. split: by default the sweep's split, else test. apart: every path is a separate arm and the first is the
-        control (`compare`). samples: use only the first this many samples of each problem of a store or a file of rows. choice: what
-        stands for correct in a file of rows."""
+        control (`compare`). samples: use only the first this many samples of each problem of a store or a file of rows. choice:
+        what stands for correct in a file of rows."""
         from sage_rlvr.results.found import gather
 
         if k is not None and k < 1:
@@ -261,7 +261,8 @@ class Results:
 
     @property
     def sampled_only(self) -> bool:
-        """Whether arms that were passed separately are compared by samples and nothing else, so that `results.verdict` has the answer."""
+        """Whether arms that were passed separately are compared by samples and nothing else, so that `results.verdict` has the
+        answer."""
         return self.design.every and not self.records and self.stored is None and len({c.arm for c in self.counts}) > 1
 
     def evaluated(self, arm: str, seed: int) -> bool:

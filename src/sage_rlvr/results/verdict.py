@@ -1,4 +1,5 @@
-"""The verdict on arms that were compared by samples: which k each gains and loses, problems solved by one only, and what could be seen.
+"""The verdict on arms that were compared by samples: which k each gains and loses, problems solved by one only, and what could be
+seen.
 
     verdicts(results)      one `Verdict` per arm, task and temperature, against the control
     headline(verdict)      the finding in one sentence            lines(results)  about ten lines for a terminal
@@ -38,9 +39,9 @@ every k. undecided: none of these."""
 
 @dataclass(frozen=True, kw_only=True)
 class SolvedByOne:
-    """Problems by who solves them in all samples, means over training seeds. chance: how many only one of two equal models would solve.
-    p_gained, p_lost: the probability that equal models show at least as many; certain_gained, certain_lost: problems for which chance is
-    excluded one by one; all NaN or empty for several training seeds."""
+    """Problems by who solves them in all samples, means over training seeds. chance: how many only one of two equal models would
+    solve. p_gained, p_lost: the probability that equal models show at least as many; certain_gained, certain_lost: problems for
+    which chance is excluded one by one; all NaN or empty for several training seeds."""
 
     k: int
     kept: float
@@ -56,8 +57,8 @@ class SolvedByOne:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Verdict:
-    """One arm against the control. curve: the difference over k with its simultaneous band, None for two training seeds. shown: k ->
-    both scores and their difference at this k."""
+    """One arm against the control. curve: the difference over k with its simultaneous band, None for two training seeds. shown: k
+    -> both scores and their difference at this k."""
 
     a: Scores
     b: Scores
@@ -87,8 +88,8 @@ class Verdict:
 
 
 def verdicts(results: Results, rows: Sequence[Row]) -> list[Verdict]:
-    """Every arm against the control, on every task and temperature at which both have samples. rows: the comparisons, of which those of
-    pass@1 and the largest k are read."""
+    """Every arm against the control, on every task and temperature at which both have samples. rows: the comparisons, of which
+    those of pass@1 and the largest k are read."""
     keys = list(dict.fromkeys((c.task, c.temperature) for c in results.counts))
     found = []
     for task, temperature in sorted(keys, key=lambda key: (key[0], -key[1])):
@@ -257,8 +258,8 @@ def _power(found: Verdict) -> str:
 
 
 def failures(found: Sequence[Verdict], rules: Sequence[str]) -> list[str]:
-    """A sentence for each rule that a verdict breaks. rules: "loss" (lower at any k), "no-gain" (higher at no k), "pass@K" (lower at this
-    k, by the interval at this k alone)."""
+    """A sentence for each rule that a verdict breaks. rules: "loss" (lower at any k), "no-gain" (higher at no k), "pass@K" (lower
+    at this k, by the interval at this k alone)."""
     out = []
     for rule in rules:
         match = re.fullmatch(r"pass@(\d+)", rule)

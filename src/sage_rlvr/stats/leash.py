@@ -296,8 +296,8 @@ def _lone_solvers(n_base: int, n_policy: int, hits: int) -> tuple[float, float, 
 
 
 def _dealt(hits: Ints, n_base: int, n_policy: int, total: int) -> Floats:
-    """Probability that the policy holds this many of the `total` right samples: hypergeometric. scipy.stats has the law, and takes a
-    second to import."""
+    """Probability that the policy holds this many of the `total` right samples: hypergeometric. scipy.stats has the law, and takes
+    a second to import."""
     log = scipy.special.gammaln
 
     def ways(n: ArrayLike, k: ArrayLike) -> Floats:  # log of n over k

@@ -1,7 +1,8 @@
-"""Write the logs in logs/ with the programs that own the formats: python write_logs.py PROGRAM, in an environment with that program.
+"""Write the logs in logs/ with the programs that own the formats: python write_logs.py PROGRAM, in an environment with that
+program.
 
-Versions: lm_eval 0.4.13, inspect_ai 0.3.285, lighteval 0.13.0, verl 0.9.1, trl 1.16.0. Problems and answers are made up: of four samples
-of each sum `RIGHT` are correct, in this order.
+Versions: lm_eval 0.4.13, inspect_ai 0.3.285, lighteval 0.13.0, verl 0.9.1, trl 1.16.0. Problems and answers are made up: of four
+samples of each sum `RIGHT` are correct, in this order.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def lm_eval() -> None:
         }  # fmt: skip
         tracker = EvaluationTracker(output_path=str(LOGS / "out"))
         found = simple_evaluate(Answers(), tasks=[task], log_samples=True, evaluation_tracker=tracker, bootstrap_iters=0)
-        tracker.general_config_tracker.model_name_sanitized = "answers"
+        tracker.date_id, tracker.general_config_tracker.model_name_sanitized = "2026-11-26T00-00-00.0", "answers"
         tracker.save_results_samples("sums", found["samples"]["sums"])
         (written,) = (LOGS / "out").rglob("samples_sums_*.jsonl")
         shutil.move(written, LOGS / f"{name}.jsonl")
@@ -143,7 +144,8 @@ def verl() -> None:
 
 
 def trl() -> None:
-    """Completions of one GRPO step with two rewards. The model is tiny and random; a reward function puts the made-up outcomes in."""
+    """Completions of one GRPO step with two rewards. The model is tiny and random; a reward function puts the made-up outcomes
+    in."""
     import tempfile
 
     from datasets import Dataset
@@ -155,7 +157,8 @@ def trl() -> None:
     inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="."))
     inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>")
-    model = LlamaForCausalLM(LlamaConfig(len(words), 16, 32, 1, 2, pad_token_id=0, eos_token_id=1, bos_token_id=None))
+    sizes = {"vocab_size": len(words), "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, pad_token_id=0, eos_token_id=1, bos_token_id=None))
     left = {problem: list(right) for problem, right in RIGHT.items()}
 
     def correct(prompts: list[str], **_: Any) -> list[float]:

@@ -1,4 +1,5 @@
-"""Readers of evaluations that other programs wrote. Each is one function from a file to rows; `read_evaluation` turns rows into counts.
+"""Readers of evaluations that other programs wrote. Each is one function from a file to rows; `read_evaluation` turns rows into
+counts.
 
     from sage_rlvr.results.readers import reader
 

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,9 +49,9 @@ class RowFile:
         first = self._first
         if not first:
             return "empty"
-        if first[:1] == b"[" or (first[:1] == b"{" and _is_open(first)):
-            return "document"
-        return "lines" if first[:1] == b"{" else "csv"
+        if first[:1] not in (b"[", b"{"):
+            return "csv"
+        return "document" if first[:1] == b"[" or self._is_alone or _is_open(first) else "lines"
 
     @cached_property
     def keys(self) -> frozenset[str]:
@@ -109,6 +110,12 @@ class RowFile:
     def _first(self) -> bytes:
         """The first line that is not blank."""
         return next((data.strip() for _, data, _ in self._lines() if data.strip()), b"").removeprefix(b"\xef\xbb\xbf")
+
+    @cached_property
+    def _is_alone(self) -> bool:
+        """Whether only one line is not blank, and it is whole."""
+        some = list(islice((ended for _, data, ended in self._lines() if data.strip()), 2))
+        return len(some) == 1 and self._first.endswith(b"}")
 
     @cached_property
     def _document(self) -> Any:

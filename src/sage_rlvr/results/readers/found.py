@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ Rows = Iterator[tuple[int, Mapping[str, Any]]]
 
 @dataclass
 class Choice:
-    """What stands for "correct". wanted: names of `--correct`; right_from: the least score that counts as correct; used: the name that
-    a reader took; others: the names that it did not take."""
+    """What stands for "correct". wanted: names of `--correct`; right_from: the least score that counts as correct; used: the name
+    that a reader took; others: the names that it did not take."""
 
     wanted: tuple[str, ...] = ()
     right_from: float | None = None
@@ -70,7 +70,8 @@ def reader(
 
 
 def reader_of(file: RowFile) -> RowReader:
-    """The reader whose format has the most keys in common with the file. Raises DataError where no reader fits, or two fit equally."""
+    """The reader whose format has the most keys in common with the file. Raises DataError where no reader fits, or two fit
+    equally."""
     fits = sorted(((one.fit(file), one.name) for one in READERS.values()), reverse=True)
     best = [name for fit, name in fits if fit and fit == fits[0][0]]
     if not best:

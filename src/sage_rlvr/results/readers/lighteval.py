@@ -1,13 +1,13 @@
 """lighteval: details_*.parquet of `--save-details`, one row per document with all of its completions.
 
-A metric is one value per document. The mean over n completions (`avg@n`, and `pass@k` at k = 1) gives the number of correct ones; any
-other metric is the score of a single completion.
+A metric is one value per document. The mean over n completions (`avg@n`, and `pass@k` at k = 1) gives the number of correct ones;
+any other metric is the score of a single completion.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sage_rlvr.errors import DataError

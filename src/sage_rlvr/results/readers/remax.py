@@ -1,7 +1,7 @@
 """remax-rl: `verified_samples_completed_cohort.jsonl.gz`, one row per training run with its completions before and after.
 
-The first row is a manifest. `checkpoints[step].prompts[hash].draws` are requests of eight completions, each the canonical key of a correct
-answer or null. Arms are "before" and "after" a method; tasks are model, domain and level.
+The first row is a manifest. `checkpoints[step].prompts[hash].draws` are requests of eight completions, each the canonical key of a
+correct answer or null. Arms are "before" and "after" a method; tasks are model, domain and level.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Rows to counts per problem: the only code that validates rows, and the only code that groups them.
 
-counts   {"id", "n", "c"}                       one row per problem; optional "keys": {canonical answer: number of right completions}
-samples  {"id", "correct"} or {"id", "score"}   one row per completion; optional "answer", "text", "prompt", "gold", "cut", "request"
-both     optional "arm", "seed", "step", "task", "temperature", "source"
+counts   {"id", "n", "c"}: one row per problem
+samples  {"id", "correct"} or {"id", "score"}: one row per completion
+
+Optional in both: "arm", "seed", "step", "task", "temperature", "gold", "prompt"; in counts "keys" {canonical answer: number of correct
+samples}; in samples "answer", "text", "cut" (by the length limit), "request" (completions of one request have the same).
 
 A score counts as correct if it is at least `right_from`; without `right_from` a score has to be 0 or 1.
 """
@@ -64,8 +66,8 @@ class CountTable:
     keys: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def first(self, n: int, where: object) -> CountTable:
-        """Only the first n samples of each problem. Raises DataError where a problem has fewer, and for counts of more samples, which
-        have no order."""
+        """Only the first n samples of each problem. Raises DataError where a problem has fewer, and for counts of more samples,
+        which have no order."""
         if np.all(self.n == n):
             return self
         if self.right is None:
@@ -92,8 +94,8 @@ class CountTable:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluation:
-    """What a file holds. format: the reader; score: the name that a reader took for correct, "" where a format has only one; correct: what
-    stood for correct, in words; rows: number of rows that were read."""
+    """What a file holds. format: the reader; score: the name that a reader took for correct, "" where a format has only one;
+    correct: what stood for correct, in words; rows: number of rows that were read."""
 
     path: Path
     format: str
@@ -152,8 +154,8 @@ def _picked(path: Path, tables: list[CountTable], picks: list[str]) -> tuple[Cou
 
 
 class _Groups:
-    """Rows by group and problem while a file is read. A group maps a problem to a list: of counts (n, c, row number), of samples the
-    columns of each sample."""
+    """Rows by group and problem while a file is read. A group maps a problem to a list: of counts (n, c, row number), of samples
+    the columns of each sample."""
 
     def __init__(self, file: RowFile, choice: Choice) -> None:
         self.file, self.choice, self.right_from = file, choice, choice.right_from
@@ -165,7 +167,7 @@ class _Groups:
     def add(self, number: int, row: Mapping[str, Any]) -> None:
         """Add a row, or raise DataError with its place and field."""
         kind = "counts" if "n" in row else "correct" if "correct" in row else "score" if "score" in row else ""
-        if kind != self.kind:
+        if kind != self.kind or not kind:
             self._check_kind(number, row, kind)
         problem = row.get("id")
         if type(problem) is not str or not problem:

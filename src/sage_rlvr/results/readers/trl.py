@@ -1,7 +1,7 @@
 """TRL: completions_<step>.parquet of `log_completions=True`, one row per completion, a column per reward function.
 
-A problem is its prompt. The completions of training are of the policy at that step, on the prompts of that step: to compare two policies,
-both need the same prompts, for example those of an evaluation.
+A problem is its prompt. The completions of training are of the policy at that step, on the prompts of that step: to compare two
+policies, both need the same prompts, for example those of an evaluation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """verl: generations of validation (`trainer.validation_data_dir`) and of rollouts (`trainer.rollout_data_dir`), <step>.jsonl.
 
-A row is one completion; a problem is its prompt (`input`). Besides `score`, other numbers of the reward function may stand for correct.
+A row is one completion; a problem is its prompt (`input`). Besides `score`, other numbers of the reward function may stand for
+correct.
 """
 
 from __future__ import annotations
