@@ -167,12 +167,13 @@ def comparison_of(
         raise DataError(
             f"compare needs at least two arms, got {list(words)}; the first is the control (or one folder of a sweep or demo)"
         )
+    of_rows = any(rows_in(path) is not None for path in paths_in(words))
+    if samples is not None and not of_rows and not has_stores(words):
+        raise ConfigError(OF_STORES)
+    if (correct or right_from is not None) and not of_rows:
+        raise ConfigError("--correct, --right-from: only for files of rows, and these arms are not; omit these options")
     choice = Choice(tuple(correct), right_from)
     results = Results.read(*words, split=split, k=k, apart=not whole, samples=samples, choice=choice)
-    if samples is not None and not results.given and not has_stores(words):
-        raise ConfigError(OF_STORES)
-    if (correct or right_from is not None) and not results.given:
-        raise ConfigError("--correct, --right-from: only for files of rows, and these arms are not; omit these options")
     if unused := [name for name in correct if all(name != given.evaluation.score for given in results.given)]:
         scores = ", ".join(dict.fromkeys(given.evaluation.score for given in results.given if given.evaluation.score)) or "none"
         raise DataError(f"--correct {unused[0]}: no file has a score of that name; scores that were read: {scores}")
@@ -185,8 +186,8 @@ def comparison_of(
 
 
 OF_STORES = (
-    "--samples, --patterns: only for sample stores and files of samples, and these arms are not; omit these options (records evaluated "
-    "with eval --frontier have their frontiers compared anyway)"
+    "--samples, --patterns: only for sample stores and files of samples, and these arms are not; omit these options (records "
+    "evaluated with eval --frontier have their frontiers compared anyway)"
 )
 
 
@@ -194,7 +195,12 @@ def has_stores(words: Sequence[str]) -> bool:
     """Whether an arm is a sample store."""
     from sage_rlvr.results.files import has_store
 
-    return any(has_store(Path(path)) for word in words for path in word.rpartition("=")[2].split(","))
+    return any(has_store(Path(path)) for path in paths_in(words))
+
+
+def paths_in(words: Sequence[str]) -> list[str]:
+    """The paths of PATH and NAME=PATH[,PATH...]."""
+    return [path for word in words for path in ([word] if Path(word).exists() else word.rpartition("=")[2].split(","))]
 
 
 def _word(arm: Arm) -> str:
