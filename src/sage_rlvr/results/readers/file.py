@@ -22,6 +22,7 @@ from sage_rlvr.reading import MIB, opened, parse_json, read_lines, read_parquet
 
 Container = Literal["lines", "document", "csv", "parquet", "archive", "empty"]
 Numbered = Iterator[tuple[int, Any]]
+BLOCK = 256  # lines that are parsed at a time
 LINE = 256 * MIB  # bytes of one row: a problem with all of its completions
 ZSTANDARD = 93  # the method of a zip member, APPNOTE 4.4.5
 MEMBER = 256 * MIB  # bytes of one member of an archive, unpacked
@@ -130,9 +131,17 @@ class RowFile:
         return read_lines(self.path, line=LINE, advice="pass a file of rows")
 
     def _of_lines(self) -> Numbered:
-        for number, data, ended in self._lines():
-            if data.strip():
-                yield number, _parsed(data, self.place(number), ended)
+        filled = ((number, data, ended) for number, data, ended in self._lines() if data.strip())
+        while block := list(islice(filled, BLOCK)):
+            try:  # one list instead of many lines takes a third of the time
+                trees = json.loads(b"[" + b",".join(data for _, data, _ in block) + b"]")
+                whole = len(trees) == len(block) and all(type(tree) is dict for tree in trees)
+            except (ValueError, RecursionError):
+                whole = False
+            if whole:
+                yield from zip((number for number, _, _ in block), trees, strict=True)
+            else:
+                yield from ((number, _parsed(data, self.place(number), ended)) for number, data, ended in block)
 
     def _of_document(self) -> Numbered:
         tree = self._document

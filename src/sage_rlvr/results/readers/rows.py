@@ -29,6 +29,9 @@ Ints = NDArray[np.int64]
 MOST_COUNTED = 10**9  # samples of one problem
 SHOWN = 8
 TEXTS = ("answer", "text", "prompt", "gold")
+GROUPED = ("arm", "task", "seed", "step", "temperature")
+COLUMNS = ("text", "answer", "request", "cut")
+NO_COLUMNS = (None,) * len(COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,9 @@ class Group:
     def named(self, word: str) -> bool:
         """Whether `@WORD` behind a path selects this group."""
         return word in (self.arm, self.task, *(str(x) for x in (self.step,) if x is not None))
+
+
+UNGROUPED = Group()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -153,6 +159,15 @@ def _picked(path: Path, tables: list[CountTable], picks: list[str]) -> tuple[Cou
 # validation
 
 
+@dataclass(frozen=True)
+class _Shape:
+    """Whether rows have a column of `GROUPED` or of `COLUMNS`, and which of "gold", "prompt" and "keys"."""
+
+    grouped: bool
+    columns: bool
+    beside: tuple[str, ...]
+
+
 class _Groups:
     """Rows by group and problem while a file is read. A group maps a problem to a list: of counts (n, c, row number), of samples
     the columns of each sample."""
@@ -162,19 +177,19 @@ class _Groups:
         self.kind = ""
         self.groups: dict[Group, dict[str, Any]] = {}
         self.more: dict[Group, dict[str, dict[str, Any]]] = {}
-        self._last: tuple[Any, Group] = (None, Group())
+        self._shapes: dict[tuple[str, ...], _Shape] = {}
+        self._last: tuple[Any, Group] = (None, UNGROUPED)
 
     def add(self, number: int, row: Mapping[str, Any]) -> None:
         """Add a row, or raise DataError with its place and field."""
-        kind = "counts" if "n" in row else "correct" if "correct" in row else "score" if "score" in row else ""
-        if kind != self.kind or not kind:
-            self._check_kind(number, row, kind)
+        keys = tuple(row)
+        shape = self._shapes.get(keys) or self._shape(number, row, keys)
         problem = row.get("id")
         if type(problem) is not str or not problem:
             problem = self._id(number, problem)
-        group = self._group(number, row)
+        group = self._group(number, row) if shape.grouped else UNGROUPED
         problems = self.groups.setdefault(group, {})
-        if kind == "counts":
+        if self.kind == "counts":
             if problem in problems:
                 raise self._error(
                     number, "id", problem, f"the problem is also in row {problems[problem][2]}; list it once, or tell the rows apart by "
@@ -182,14 +197,22 @@ class _Groups:
                 )  # fmt: skip
             problems[problem] = self._counted(number, row)
         else:
-            right = row["correct"] if kind == "correct" else self._scored(number, row["score"])
+            right = row["correct"] if self.kind == "correct" else self._scored(number, row["score"])
             if right is not True and right is not False:
                 right = self._truth(number, right)
-            columns = row.get("text"), row.get("answer"), row.get("request"), row.get("cut")
-            problems.setdefault(problem, []).append((right, *columns))
-        for name in ("gold", "prompt", "keys"):
-            if (value := row.get(name)) is not None:
+            problems.setdefault(problem, []).append((right, *map(row.get, COLUMNS)) if shape.columns else (right, *NO_COLUMNS))
+        for name in shape.beside:
+            if (value := row[name]) is not None:
                 self._beside(number, group, problem, name, value)
+
+    def _shape(self, number: int, row: Mapping[str, Any], keys: tuple[str, ...]) -> _Shape:
+        """What rows with these keys have; nearly all rows of a file have the same keys."""
+        kind = "counts" if "n" in row else "correct" if "correct" in row else "score" if "score" in row else ""
+        if kind != self.kind or not kind:
+            self._check_kind(number, row, kind)
+        beside = tuple(name for name in ("gold", "prompt", "keys") if name in row)
+        made = _Shape(any(name in row for name in GROUPED), any(name in row for name in COLUMNS), beside)
+        return self._shapes.setdefault(keys, made)
 
     def tables(self) -> list[CountTable]:
         """The counts of every group."""
@@ -236,7 +259,7 @@ class _Groups:
         raise self._error(number, "id", value, f"the id of the problem {problem}; both files need the same ids")
 
     def _group(self, number: int, row: Mapping[str, Any]) -> Group:
-        raw = (row.get("arm"), row.get("task"), row.get("seed"), row.get("step"), row.get("temperature"))
+        raw = tuple(map(row.get, GROUPED))
         if raw == self._last[0]:
             return self._last[1]
         arm, task = (self._label(number, name, row.get(name)) for name in ("arm", "task"))
