@@ -98,7 +98,7 @@ def test_one_file_with_arms_and_training_seeds(capsys: Capture) -> None:
     assert "120 rows, 20 problems, n = 8, 3 training seeds" in out and "kept" in out
     several = [write(f"{arm}{seed}.jsonl", *(r for r in rows if (r["arm"], r["seed"]) == (arm, seed))) for arm in ("base", "rl")
                for seed in range(3)]  # fmt: skip
-    assert run(capsys, f"base={','.join(several[:3])}", f"rl={','.join(several[3:])}")[1].split("base:")[0] == out.split("base, rl:")[0]
+    assert run(capsys, f"base={','.join(several[:3])}", f"rl={','.join(several[3:])}")[1].split("base:")[0] == out.split("base and rl:")[0]
     code, _, err = run(capsys, write("one.jsonl", *counts([1, 2])))
     assert code == 2 and "the rows are of one arm; pass a second file" in err
 

@@ -124,12 +124,15 @@ def _counts(given: GivenTable) -> Counts:
 def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]]:
     """The tables with only their independent samples, equally many in each, and a sentence for everything that independent samples
     would not show."""
-    notes: list[str] = []
-    masks: list[NDArray[np.bool_] | None] = []
-    for one in here:
-        found = _checked(one.table)
-        masks.append(None if found is None else found.kept)
-        notes += [f"{one.name}: {finding.words}." for finding in (found.findings if found else ())]
+    found = [_checked(one.table) for one in here]
+    masks = [None if one is None else one.kept for one in found]
+    signs: dict[str, list[tuple[str, str]]] = {}
+    for one, checked in zip(here, found, strict=True):
+        for finding in checked.findings if checked else ():
+            signs.setdefault(finding.kind, []).append((one.name, finding.words))
+    notes = [
+        f"{sets[0][0]}{f' and {len(sets) - 1} other sets of samples' * (len(sets) > 1)}: {sets[0][1]}." for sets in signs.values()
+    ]
     first = here[0]
     for other in here[1:]:
         if other.arm != first.arm:

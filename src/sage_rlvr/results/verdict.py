@@ -196,7 +196,7 @@ def read_lines(results: Results) -> Iterator[str]:
         more = f", {len(seeds)} training seeds" * (len(seeds) > 1)
         more += f", T = {', '.join(f'{t:g}' for t in heats)}" if heats else ", temperature not given"
         yield (
-            f"{', '.join(arms)}: {found.path} ({found.format}), {found.rows:,} rows, {len(problems):,} problems, {samples}{more}; "
+            f"{' and '.join(arms)}: {found.path} ({found.format}), {found.rows:,} rows, {len(problems):,} problems, {samples}{more}; "
             f"correct: {found.correct}"
         )
 

@@ -246,7 +246,7 @@ def test_what_a_log_has_besides_counts() -> None:
 def test_remax_has_an_arm_before_and_after_per_run(tmp_path: Path) -> None:
     log = next(log for log in CASES if log.reader == "remax")
     before, after = read(log, written(log, remax_rows(), tmp_path)).tables
-    assert (before.group.arm, before.group.task, before.group.seed) == ("grpo, before", "tiny sums level1", 3)
+    assert (before.group.arm, before.group.task, before.group.seed) == ("grpo, before", "tiny/sums/level1", 3)
     assert after.group.arm == "grpo" and after.c.tolist() == [4, 1]
     assert after.answers is not None and after.answers[1] == ["z", None, None, None]
     assert after.requests is not None and after.requests[0] == [0, 0, 1, 1]

@@ -3,7 +3,7 @@ counts.
 
     from sage_rlvr.results.readers import reader
 
-    @reader("my_format", needs=("question_id", "passed"), about="logs of my program")
+    @reader("my_format", ("question_id", "passed"), about="logs of my program")
     def my_format(file, choice):
         for number, tree in file.rows():
             yield number, {"id": tree["question_id"], "correct": tree["passed"]}

@@ -22,6 +22,7 @@ class Choice:
 
     wanted: tuple[str, ...] = ()
     right_from: float | None = None
+    picks: tuple[str, ...] = ()
     used: str = ""
     others: tuple[str, ...] = ()
 

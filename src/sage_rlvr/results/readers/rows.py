@@ -45,8 +45,8 @@ class Group:
     temperature: float | None = None
 
     def named(self, word: str) -> bool:
-        """Whether `@WORD` behind a path selects this group."""
-        return word in (self.arm, self.task, *(str(x) for x in (self.step,) if x is not None))
+        """Whether `@WORD` behind a path selects this group; "grpo" selects "grpo, before" too."""
+        return word in (self.arm, self.arm.partition(",")[0], self.task, *(str(x) for x in (self.step,) if x is not None))
 
 
 UNGROUPED = Group()
@@ -116,13 +116,14 @@ def read_evaluation(
 ) -> Evaluation:
     """Read a file of rows. picks: words that select arms, tasks or steps. Raises DataError with file, line and field for a row that
     cannot be used."""
-    file, choice = RowFile(path), Choice(correct, right_from)
+    file, choice = RowFile(path), Choice(correct, right_from, tuple(picks))
     found, made, count = reader_of(file), _Groups(file, choice), 0
     for number, row in found.rows(file, choice):
         made.add(number, row)
         count += 1
     if not count:
-        raise DataError(f"{path}: no rows; write one row per problem or per completion")
+        picked = "".join(f"@{pick}" for pick in picks)
+        raise DataError(f"{path}{picked}: no rows; write one row per problem or per completion" + ", or select others" * bool(picks))
     tables = _picked(path, made.tables(), list(picks))
     return Evaluation(path=path, format=found.name, score=choice.used, correct=_words(choice, made), rows=count, tables=tables)
 
