@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +16,9 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.results.details import chance_words, curve_words
 from sage_rlvr.stats.comparison import Reason, paired_counts
 from sage_rlvr.stats.curves import (
+    Crossing,
+    CurveComparison,
+    crossing,
     paired_count_curve,
     paired_curve,
     probability_of_improvement,
@@ -21,7 +26,7 @@ from sage_rlvr.stats.curves import (
     seeds_curve,
 )
 from sage_rlvr.stats.intervals import share_difference
-from sage_rlvr.stats.passk import pass_at_k
+from sage_rlvr.stats.passk import pass_at_all_k, pass_at_k
 
 
 def test_a_curve_over_every_k_from_counts():
@@ -178,3 +183,161 @@ def test_seeds_that_agree_leave_what_so_many_problems_leave():
     assert seed_ks(256) == (1, 4, 16, 64, 256) and seed_ks(10) == (1, 4, 10) and seed_ks(1) == (1,)
     with pytest.raises(DataError, match="3 values of k for curves of 1 columns"):
         seeds_curve(same, same, (1, 2, 4))
+
+
+# ---- the crossing
+
+
+def judged(ks, outcomes) -> CurveComparison:
+    flat = np.zeros(len(ks))
+    return CurveComparison(
+        ks=tuple(ks), difference=flat, low=flat, high=flat, outcomes=tuple(outcomes), level=0.95, over="problems", n=60
+    )
+
+
+def test_a_gain_then_a_loss_and_the_set_of_the_first_loss():
+    found = crossing(judged(range(1, 8), ["better"] * 2 + ["tied"] * 2 + ["worse"] * 3))
+    assert found == Crossing(gain=((1, 2),), loss=((5, 7),), undecided=((3, 4),), first_loss=(3, 5))
+    assert found.crosses
+
+
+@pytest.mark.parametrize(
+    ("ks", "outcomes", "first", "crosses"),
+    [
+        ((1, 2, 3), ("worse", "worse", "tied"), (1, 1), False),
+        ((1, 2, 3), ("worse", "better", "better"), (1, 1), False),  # a loss before a gain
+        ((1, 2, 3), ("better", "worse", "better"), (2, 2), True),
+        ((1, 2, 3), ("better", "better", "tied"), None, False),
+        ((1, 2, 3), ("unknown",) * 3, None, False),
+        ((1, 4, 16), ("better", "better", "worse"), (2, 16), True),  # nothing is known of k = 2 and 3
+        ((4, 8), ("better", "worse"), (1, 8), True),
+    ],
+)
+def test_the_set_of_the_first_loss(ks, outcomes, first, crosses):
+    found = crossing(judged(ks, outcomes))
+    assert found.first_loss == first and found.crosses is crosses
+
+
+@given(st.lists(st.sampled_from(["better", "worse", "tied", "unknown"]), min_size=1, max_size=30))
+def test_every_k_stands_in_one_range(outcomes):
+    ks = range(1, len(outcomes) + 1)
+    found = crossing(judged(ks, outcomes))
+    stands = [(k, kind) for kind in ("gain", "loss", "undecided") for a, b in getattr(found, kind) for k in range(a, b + 1)]
+    assert sorted(k for k, _ in stands) == list(ks)
+    names = {"better": "gain", "worse": "loss"}
+    assert dict(stands) == {k: names.get(outcome, "undecided") for k, outcome in zip(ks, outcomes, strict=True)}
+    if found.first_loss:
+        low, high = found.first_loss
+        assert low <= high and outcomes[high - 1] == "worse" and outcomes[: low - 1] == ["better"] * (low - 1)
+
+
+def test_a_crossing_from_counts():
+    """The policy solves 300 of 400 problems half of the time and the others never; the base solves all one time in ten."""
+    rng = np.random.default_rng(0)
+    policy, base = rng.binomial(64, np.repeat([0.5, 0.0], [300, 100])), rng.binomial(64, 0.1, 400)
+    found = crossing(paired_count_curve(64, policy, base))
+    assert found.crosses and found.gain[0][0] == 1 and found.loss[-1][1] == 64
+    truth = 0.75 * (1 - 0.5 ** np.arange(1, 65)) - (1 - 0.9 ** np.arange(1, 65))
+    first = int(np.flatnonzero(truth < 0)[0]) + 1
+    assert found.first_loss[0] <= first <= found.first_loss[1]
+    back = crossing(paired_count_curve(64, base, policy))
+    assert (back.gain, back.loss) == (found.loss, found.gain) and back.first_loss == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "reason"),
+    [
+        ([4] * 5, [0] * 5, Reason.FEW_PROBLEMS),  # five problems
+        ([4], [0], Reason.FEW_PROBLEMS),  # one
+        ([4] * 100, [4] * 100, Reason.NONE),  # all right
+        ([0] * 100, [0] * 100, Reason.NONE),  # all wrong
+        ([1, 2, 3, 0] * 25, [1, 2, 3, 0] * 25, Reason.NONE),  # the same file twice
+    ],
+)
+def test_degenerate_designs_are_undecided(a, b, reason):
+    found = crossing(paired_count_curve(4, a, b))
+    assert found == Crossing(gain=(), loss=(), undecided=((1, 4),), first_loss=None, reason=reason)
+
+
+def test_one_sample_of_each_problem_has_one_k():
+    rng = np.random.default_rng(0)
+    a, b = rng.binomial(1, 0.9, 400), rng.binomial(1, 0.3, 400)
+    assert crossing(paired_count_curve(1, a, b)) == Crossing(gain=((1, 1),), loss=(), undecided=(), first_loss=None)
+
+
+# ---- unequal n, clusters, cost
+
+
+def test_unequal_numbers_of_samples_end_at_the_smallest():
+    n, n_b, a, b = [3, 8, 5], [8, 4, 9], [1, 2, 5], [0, 4, 3]
+    band = paired_count_curve(n, a, b, n_b=n_b)
+    assert band.ks == (1, 2, 3)
+    wanted = [np.mean([pass_at_k(x, c, k) for x, c in zip(n, a, strict=True)])
+              - np.mean([pass_at_k(x, c, k) for x, c in zip(n_b, b, strict=True)]) for k in (1, 2, 3)]  # fmt: skip
+    assert band.difference == pytest.approx(wanted)
+    with pytest.raises(DataError, match="more correct samples than samples"):
+        paired_count_curve([4, 2], [1, 3], [1, 1])
+
+
+@pytest.mark.parametrize(("problems", "size"), [(60, 3), (400, 2)])
+def test_clusters_of_equal_problems_are_their_means(problems, size):
+    """Clusters of one size give the band of the clusters' mean curves, which `paired_curve` takes as units."""
+    rng = np.random.default_rng(0)
+    a, b = rng.binomial(8, rng.beta(0.5, 1, (2, problems * size)))
+    cluster = np.tile(np.arange(problems), size)  # not side by side
+    band = paired_count_curve(8, a, b, cluster=cluster)
+    means = [pass_at_all_k(8, x).reshape(size, problems, 8).mean(axis=0) for x in (a, b)]
+    unit = paired_curve(*means, range(1, 9))
+    assert band.difference == pytest.approx(unit.difference)
+    assert band.low == pytest.approx(unit.low) and band.high == pytest.approx(unit.high)
+    assert (band.n, band.over) == (problems, "clusters of problems and their samples")
+
+
+def test_copies_of_problems_tell_no_more_than_the_problems():
+    rng = np.random.default_rng(1)
+    p, q = rng.beta(0.5, 1, (2, 40))
+    a, b = rng.binomial(32, p), rng.binomial(32, q)
+    once = paired_count_curve(32, a, b)
+    copied = paired_count_curve(32, np.tile(a, 5), np.tile(b, 5), cluster=np.tile(np.arange(40), 5))
+    assert copied.low == pytest.approx(once.low) and copied.high == pytest.approx(once.high)
+    assert np.all(paired_count_curve(32, np.tile(a, 5), np.tile(b, 5)).low > once.low)  # as 200 problems: too sure
+
+
+def test_clusters_of_unequal_sizes_keep_the_mean_over_problems_and_need_six():
+    rng = np.random.default_rng(0)
+    a, b = rng.binomial(8, rng.beta(0.5, 1, (2, 100)))
+    cluster = rng.integers(12, size=100)
+    band = paired_count_curve(8, a, b, cluster=cluster)
+    assert band.difference == pytest.approx(paired_count_curve(8, a, b).difference) and band.n == 12
+    named = paired_count_curve(8, a, b, cluster=[f"c{x}" for x in cluster])
+    assert sorted(named.low) == pytest.approx(sorted(band.low), abs=0.02)
+    assert paired_count_curve(8, a, b, cluster=np.arange(100) % 5).reason is Reason.FEW_PROBLEMS
+    with pytest.raises(DataError, match="one label a problem"):
+        paired_count_curve(8, a, b, cluster=[1, 2])
+
+
+def test_in_chunks_or_whole_the_band_is_the_same(monkeypatch):
+    rng = np.random.default_rng(0)
+    a, b = rng.binomial(16, rng.beta(0.5, 1, (2, 150)))
+    whole = paired_count_curve(16, a, b), paired_count_curve(16, a, b, cluster=np.arange(150) // 4)
+    monkeypatch.setattr("sage_rlvr.stats.curves._CHUNK", 200)
+    parts = paired_count_curve(16, a, b), paired_count_curve(16, a, b, cluster=np.arange(150) // 4)
+    for one, other in zip(whole, parts, strict=True):
+        assert other.low == pytest.approx(one.low) and other.high == pytest.approx(one.high)
+
+
+@pytest.mark.slow
+def test_twenty_thousand_problems_of_1024_samples_take_seconds_and_less_than_two_gigabytes():
+    code = (
+        "import resource, time, numpy as np\n"
+        "from sage_rlvr.stats.curves import crossing, paired_count_curve\n"
+        "rng = np.random.default_rng(0)\n"
+        "p = rng.beta(0.3, 1.5, 20_000)\n"
+        "a, b = rng.binomial(1024, p), rng.binomial(1024, p**1.2)\n"
+        "start = time.process_time()\n"
+        "crossing(paired_count_curve(1024, a, b))\n"
+        "print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds, gigabytes = map(float, done.stdout.split())
+    assert seconds < 10 and gigabytes < 2, done.stdout

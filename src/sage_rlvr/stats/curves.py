@@ -262,7 +262,7 @@ class _Counted:
         a, b = self.codes
         ends = self.table[:, [0, -1]]  # pass@1 and pass@K: both 0 or both 1 only where all samples are wrong or right
         one_policy = np.array_equal(a, b) and not np.all((ends[a] == 0) | (ends[a] == 1))
-        return _Units(*self.means, len(self.sizes), self._rows, len(self.sizes) > 1 and not one_policy)
+        return _Units(self.means[0], self.means[1], len(self.sizes), self._rows, len(self.sizes) > 1 and not one_policy)
 
     def _rows(self) -> Iterator[tuple[Floats, Floats]]:
         step = max(1, _CHUNK // self.table.shape[1])

@@ -51,9 +51,9 @@ _CELLS = 10_000_000  # pairs of places looked at, over all problems; beyond, eve
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that independent draws would not show. words: a plain sentence. certain: it cannot be chance, so that `kept`
-    leaves the copies out; else a warning. effective_n: independent samples per problem (the fewest), None where it is unaffected.
-    evidence: the numbers behind the sentence."""
+    """One sign that the samples are not independent draws. words: a sentence without its full stop. certain: chance is ruled out
+    and `kept` leaves copies out; else a warning. effective_n: independent samples per problem (the fewest), None where unaffected.
+    evidence: the numbers of the sentence."""
 
     kind: Kind
     words: str
@@ -65,7 +65,7 @@ class Finding:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Independence:
     """What `check_samples` found. n: samples given (N,). kept: (N, most samples) True where a sample is an independent draw, in
-    file order. cluster: (N,) number of the problem, equal for problems that stand in the file twice; None where none does."""
+    file order. cluster: (N,) number of the problem, equal for problems that occur twice; None where none does."""
 
     findings: tuple[Finding, ...]
     n: Ints
@@ -99,8 +99,9 @@ def check_samples(
 
     correct: outcomes, one row a problem, for noise that is shared between problems. group: samples per request, where known; else
     all divisors of n are tried. texts: the answers are whole completions, so that equal ones are rare unless decoding is greedy.
-    ids, prompts: of the problems. sampling_seeds: the seed of each completion (not the training seed). cut: 1 where the token
-    limit ended the completion.
+    Two files of one sampler with equal n: check their problems together, `check_samples([*a, *b])`, so that the file with more
+    different answers shows the copies of both. ids, prompts: of the problems. sampling_seeds: the seed of each completion (not the
+    training seed). cut: 1 where the token limit ended the completion.
     """
     coded = _Coded.of(answers)
     outcomes = None if correct is None else _outcomes(correct, coded.n)
@@ -131,31 +132,54 @@ def check_samples(
 
 
 def check_pair(
-    a: Sequence[Sequence[Hashable | None]], b: Sequence[Sequence[Hashable | None]]
+    a: Sequence[Sequence[Hashable | None]],
+    b: Sequence[Sequence[Hashable | None]],
+    *,
+    kept: tuple[Bools, Bools] | None = None,
 ) -> tuple[Finding, ...]:
     """Check two files of the same problems in the same order: are the samples of b those of a, or drawn with the same noise?
 
     The places of b are exchangeable given a when the files were drawn independently, so the same bets apply, with the answer of
     a at each place as the predicted copy; the same multiset twice is judged by its chance when both files' answers are mixed.
+    kept: `Independence.kept` of both files, where copies were found; noise is compared without the copies. Answers sorted within
+    problems agree at the same places without any shared noise, so noise is then not looked for.
     """
     if len(a) != len(b):
         raise DataError(f"{len(a)} and {len(b)} problems; pass the same problems in the same order.")
-    both = _Coded.of([[*x, *y] for x, y in zip(a, b, strict=True)])
-    na, nb = np.array([len(x) for x in a]), np.array([len(y) for y in b])
+    both, na, nb = _joined(a, b)
     same, chance, twice = _split_chance(both, na, nb)
-    log_e = _log_mean([_bet(same, chance, eps) for eps in _DOUBT])
-    if log_e > -math.log(ALARM):
-        share = int(same.sum())
-        return (
-            Finding(
-                kind="same samples",
-                words=f"on {share} of {len(a)} problems both files hold the same answers ({twice} in the same order): one file was "
-                "read twice, or its samples were copied. Pass two evaluations that were sampled separately",
-                certain=True,
-                evidence={"problems": share, "log10_e": log_e / math.log(10)},
-            ),
-        )
+    if (found := _same_samples(same, chance, f"hold the same answers ({twice} in the same order)")) is not None:
+        return (found,)
+    if kept is not None:
+        a, b = _kept_of(a, kept[0]), _kept_of(b, kept[1])
+        both, na, nb = _joined(a, b)
+    if any(_sorted(_Coded.of(rows), "answers") for rows in (a, b)):
+        return ()
     return tuple(_some(_same_noise(both, na, nb)))
+
+
+def check_counts(n: ArrayLike, a: ArrayLike, b: ArrayLike) -> tuple[Finding, ...]:
+    """Check two files of counts, right answers a, b (N,) among n samples each, () or (N,): are they the same samples?
+
+    Two independent files of one policy agree on a problem with probability C(n, c)^2 / C(2 n, 2 c) given the sum of their counts.
+    """
+    left, right = np.asarray(a, dtype=np.int64), np.asarray(b, dtype=np.int64)
+    many = np.broadcast_to(np.asarray(n, dtype=np.int64), left.shape)
+    middle = (left + right) / 2  # equal counts are possible where the sum is even
+    chance = np.where((left + right) % 2 == 0, _log_middle(middle) + _log_middle(many - middle) - _log_middle(many), -np.inf)
+    return tuple(_some(_same_samples(left == right, np.minimum(chance, 0.0), "have the same count")))
+
+
+def _same_samples(same: Bools, chance: Floats, what: str) -> Finding | None:
+    log_e = _log_mean([_bet(same, chance, eps) for eps in _DOUBT])
+    if log_e < -math.log(ALARM):
+        return None
+    words = (
+        f"on {int(same.sum())} of {len(same)} problems both files {what}: one file was read twice, or its samples were copied. "
+        "Pass two evaluations that were sampled separately"
+    )
+    evidence = {"problems": int(same.sum()), "log10_e": log_e / math.log(10)}
+    return Finding(kind="same samples", words=words, certain=True, evidence=evidence)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -319,37 +343,62 @@ def _copies(coded: _Coded, group: int | None) -> tuple[Finding, Bools] | None:
     log_e = _log_mean([_log_mean(by_model), _log_mean(single)]) if models else _log_mean(single)
     if log_e < -math.log(ALARM):
         return None
-    sure = [bool(values.max() > math.log(len(models) / ALARM)) for values in by_model]
-    # a lag without groups also links the ends of groups, which may match by chance: it counts where no model with groups does
-    best = max(range(len(models)), key=lambda i: (sure[i] and models[i].size > 0, by_model[i].max()), default=0)
-    linked = np.zeros((m, m), dtype=bool)
-    whole = bool(models) and sure[best]
-    if whole:
-        t = models[best].first(m)
-        linked[t, t + models[best].lag] = True
-    else:  # where a model holds, the multiplicities that it makes let further pairs look like copies
-        alone = single.max(axis=0) > math.log(single.shape[1] / ALARM)
-        linked[upper[0][alone], upper[1][alone]] = True
-    if not linked.any():
+    found = _explained(pairs, models, by_model, single)
+    if found is None:
         return None
-    # copies match nearly always; where places differ for another reason they match somewhat more often than the others
-    rate = float(pairs.matches[linked].sum() / pairs.trials[linked].sum())
-    other = pairs.trials[~linked].sum()
-    base = float(pairs.matches[~linked].sum() / other) if other else 0.0
-    if rate - base < 0.5 * (1 - base):
-        return None
-    first = _components(linked, coded.codes.shape[1])
-    keep = coded.there & first
+    where, linked, (rate, base) = found
+    keep = coded.there & _first_of_each(linked, coded.codes.shape[1])
     before, after = int(coded.n.min()), int(keep.sum(axis=1).min())
-    where = _where(models[best]) if whole else "some places of each problem repeat others"
     sentence = (
-        f"{where}: they agree {100 * rate:.1f} % of the time, other places {100 * base:.1f} % (problems with more than one "
-        f"answer). {before} answers are {after} independent ones, and the copies are left out. Overlapping seeds of "
-        "neighboring requests do this"
+        f"{'some places of each problem repeat others' if where is None else _where(where)}: they agree {100 * rate:.1f} % of the "
+        f"time, other places {100 * base:.1f} % (problems with more than one answer). {before} answers are {after} independent "
+        "ones, and the copies are left out"
     )
     evidence = {"log10_e": log_e / math.log(10), "agree": rate, "others_agree": base, "n": before, "problems": len(telling.n)}
-    evidence |= {"group": models[best].size, "lag": models[best].lag} if whole else {}
+    evidence |= {} if where is None else {"group": where.size, "lag": where.lag}
     return Finding(kind="copies", words=sentence, certain=True, effective_n=after, evidence=evidence), keep
+
+
+def _explained(
+    pairs: _Pairs, models: Sequence[_Model], by_model: Floats, single: Floats
+) -> tuple[_Model | None, Bools, tuple[float, float]] | None:
+    """The model with the most evidence, or the single pairs, that makes copies agree nearly always: the linked places, and how
+    often these and other places agree."""
+    places = len(pairs.trials)
+    upper = np.triu_indices(places, 1)
+    agree = pairs.matches[upper] / np.maximum(pairs.trials[upper], 1)
+    base = float(pairs.matches[upper].sum() / pairs.trials[upper].sum())  # copies among them: a little too high
+    like_copies = agree - base >= 0.8 * (1 - base)
+    top, each = by_model.max(axis=1) if models else np.zeros(0), single.max(axis=0)
+    alone = (each > math.log(single.shape[1] / ALARM)) & like_copies
+    sure = [i for i in range(len(models)) if top[i] > math.log(len(models) / ALARM)]
+    # a lag without groups also links the ends of groups, which may match by chance: it comes after all models with groups
+    for i in sorted(sure, key=lambda i: (models[i].size == 0, -top[i])):
+        t = models[i].first(places)
+        found = _agreement(pairs, t, t + models[i].lag)
+        if found is None:
+            continue
+        label = _labels(found[0])
+        told = each[alone & (label[upper[0]] == label[upper[1]])].sum()
+        if 4 * (label != np.arange(places)).sum() >= places or told >= 0.8 * each[alone].sum():
+            return models[i], *found  # a model that links few places may hold a few of many single copies
+    if alone.any() and base < 0.5:  # the last places tell little, since nothing else is left to draw there
+        alone |= like_copies & (pairs.trials[upper] >= 20)
+    found = _agreement(pairs, upper[0][alone], upper[1][alone])
+    return None if found is None else (None, *found)
+
+
+def _agreement(pairs: _Pairs, first: Ints, second: Ints) -> tuple[Bools, tuple[float, float]] | None:
+    """The linked places, and how often they and other places agree; None unless four in five of the linked are copies. Places that
+    differ for another reason, as in temperature, agree only somewhat more often than others."""
+    linked = np.zeros(pairs.trials.shape, dtype=bool)
+    linked[first, second] = True
+    if not len(first):
+        return None
+    trials, matches = pairs.trials[linked].sum(), pairs.matches[linked].sum()
+    rest, equal = pairs.trials[~linked].sum(), pairs.matches[~linked].sum()
+    rate, base = float(matches / trials), float(equal / rest) if rest else 0.0
+    return (linked, (rate, base)) if rate - base >= 0.8 * (1 - base) else None
 
 
 def _where(model: _Model) -> str:
@@ -362,9 +411,9 @@ def _where(model: _Model) -> str:
     return f"answer {step} of a group of {model.size} is answer j of the next group"
 
 
-def _components(linked: Bools, n: int) -> Bools:
-    """(n,) True at the first place of each set of linked places."""
-    parent = list(range(n))
+def _labels(linked: Bools) -> Ints:
+    """The first place of the set of linked places to which each place belongs."""
+    parent = list(range(len(linked)))
 
     def root(x: int) -> int:
         while parent[x] != x:
@@ -375,7 +424,14 @@ def _components(linked: Bools, n: int) -> Bools:
     for s, t in zip(*np.nonzero(linked), strict=True):
         one, two = sorted((root(int(s)), root(int(t))))
         parent[two] = one
-    return np.array([root(x) == x for x in range(n)])
+    return np.array([root(x) for x in range(len(linked))])
+
+
+def _first_of_each(linked: Bools, n: int) -> Bools:
+    """(n,) True at the first place of each set of linked places."""
+    keep = np.ones(n, dtype=bool)
+    keep[: len(linked)] = _labels(linked) == np.arange(len(linked))
+    return keep
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -413,7 +469,7 @@ def _equal_groups(coded: _Coded, group: int | None) -> tuple[Finding, Bools] | N
             linked[g * m + np.arange(m), h * m + np.arange(m)] = True
     if not linked.any():
         return None
-    keep = coded.there & _components(linked, coded.codes.shape[1])
+    keep = coded.there & _first_of_each(linked, coded.codes.shape[1])
     after = int(keep.sum(axis=1).min())
     words = (
         f"groups of {size} answers of a problem hold the same answers in another order. {n} answers are {after} independent ones, "
@@ -467,7 +523,7 @@ def _multiples(coded: _Coded) -> tuple[Finding, Bools] | None:
             after = int(keep.sum(axis=1).min())
             words = (
                 f"{hits} of {trials} answers were given a multiple of {r} times, where independent draws allow about "
-                f"{chance:.0%}: each sample stands in the file {r} times. {int(coded.n.min())} answers are {after} independent "
+                f"{chance:.0%}: each sample occurs {r} times. {int(coded.n.min())} answers are {after} independent "
                 "ones, and the copies are left out"
             )
             evidence = {"multiples": hits, "answers": trials, "p": p, "times": r, "n": int(coded.n.min())}
@@ -486,7 +542,7 @@ def _sorted(coded: _Coded, what: str) -> Finding | None:
     log_p = special.gammaln(different + 1.0) + special.gammaln(counts + 1.0).sum(axis=1) - special.gammaln(telling.n + 1.0)
     in_order = runs == different
     log_e = _log_mean([_bet(in_order, log_p, eps) for eps in _DOUBT])
-    if log_e < -math.log(ALARM):
+    if log_e < -math.log(ALARM) or in_order.mean() < 0.9:
         return None
     words = (
         f"the {what} of {int(in_order.sum())} of {len(telling.n)} problems are sorted, so that the order of sampling is lost and "
@@ -527,8 +583,8 @@ def _shared_noise(outcomes: _Coded, kept: Bools) -> Finding | None:
     if _log_mean(log_e) < -math.log(ALARM):
         return None
     words = (
-        "samples at one place of the file are right together on many problems: the same seed served every prompt, or places differ "
-        "in temperature or prompt. Problems are then not independent, and intervals over problems are too short"
+        "the samples at one place in the order of sampling are right together on many problems: every prompt used the same seed, "
+        "or places differ in temperature or prompt. Problems are then not independent, and intervals over problems are too short"
     )
     return Finding(kind="shared noise", words=words, certain=False, evidence={"log10_e": _log_mean(log_e) / math.log(10)})
 
@@ -578,7 +634,7 @@ def _seeds(coded: _Coded, seeds: _Coded) -> tuple[list[Finding], Bools]:
 
 
 def _twice(ids: Sequence[Hashable] | None, prompts: Sequence[str] | None) -> tuple[Ints | None, Finding | None]:
-    """Problems that stand in the file twice, by id or by prompt."""
+    """Problems that occur twice, by id or by prompt."""
     for names, what in ((prompts, "prompt"), (ids, "id")):
         if names is None:
             continue
@@ -610,6 +666,16 @@ def _cut(cut: Sequence[ArrayLike]) -> Finding | None:
 
 # ------------------------------------------------------------------------------------------------------------------
 # two files
+
+
+def _kept_of(rows: Sequence[Sequence[Hashable]], kept: Bools) -> list[list[Hashable]]:
+    return [[x for x, keep in zip(row, mask, strict=False) if keep] for row, mask in zip(rows, kept.tolist(), strict=True)]
+
+
+def _joined(a: Sequence[Sequence[Hashable]], b: Sequence[Sequence[Hashable]]) -> tuple[_Coded, Ints, Ints]:
+    """Each problem's answers of a, then of b, in one code, and how many of each."""
+    both = _Coded.of([[*x, *y] for x, y in zip(a, b, strict=True)])
+    return both, np.array([len(x) for x in a]), np.array([len(y) for y in b])
 
 
 def _split_chance(both: _Coded, na: Ints, nb: Ints) -> tuple[Bools, Floats, int]:

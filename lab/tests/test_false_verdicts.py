@@ -1,0 +1,66 @@
+"""False verdicts of A/A designs and false alarms of independence: the command, and the rates as slow tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.__main__ import main
+from lab.false_verdicts import (
+    LAWS,
+    Rate,
+    alarm_table,
+    false_alarms,
+    false_verdicts,
+    of_policies,
+    published,
+    simulated,
+    verdict_table,
+)
+from lab.stress.interval_coverage import WORLDS
+from sage_rlvr.errors import DataError
+
+UNLABELED = "the same, not labeled"
+
+
+def test_the_command_prints_both_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for name in ("base.jsonl", "rl.jsonl"):
+        lines = [json.dumps({"id": f"p{i}", "n": 8, "c": i % 9}) for i in range(20)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert main(["false-verdicts", "--published", str(tmp_path), "--replicates", "2", "--files", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "published base against itself" in shown and "| all | 27 | 0 (95 % limit: 0.11095 of files)" in shown
+    (tmp_path / "rl.jsonl").write_text('{"id": "other", "n": 8, "c": 1}\n', encoding="utf-8")
+    with pytest.raises(DataError, match="different problems"):
+        list(published(tmp_path))
+
+
+def test_the_tables_show_shares_with_intervals():
+    shown = verdict_table([Rate("design", 200, 10, 6, 4, 0, 1.0)]).markdown()
+    assert "| design | 5.0 % (2.7 to 9.0) | 3.0 %" in shown
+    assert alarm_table([false_alarms("two answers", 2, shapes=((5, 4),))]).rows[-1][:2] == ("all", "2")
+
+
+def test_unlabeled_copies_mislead_and_labeled_ones_do_not():
+    """The simulation can fail: thirty problems that stand in the file eight times each are not 240."""
+    p, q = WORLDS[0].draw(), WORLDS[1].draw()
+    unlabeled, labeled = (of_policies("copies", p, q, 30, 16, size=8, label=label) for label in (False, True))
+    assert false_verdicts(unlabeled, 30).either >= 8 > 5 >= false_verdicts(labeled, 30).either
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("design", [one for one in simulated() if one.name != UNLABELED], ids=lambda one: one.name)
+def test_verdicts_over_k_are_seldom_false(design):
+    """400 comparisons: 5 % and two and a half standard errors."""
+    found = false_verdicts(design, 400)
+    assert found.either <= 0.05 * 400 + 2.5 * (0.05 * 0.95 * 400) ** 0.5, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS)
+def test_independent_files_raise_no_alarm(law):
+    """At most 1 of 1,000 files has a finding: one in 220 would be one too many in three of four trials."""
+    found = false_alarms(law, 220)
+    assert found.alarms == 0, found
