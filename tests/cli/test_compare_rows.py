@@ -198,10 +198,6 @@ def test_no_torch_is_imported(tmp_path: Path) -> None:
     ("a", "b", "said"),
     [
         (counts([1, 2, 3]), counts([1, 2]), "different problems on both sides: 2 in both, 1 only in a (a.jsonl) ('p2')"),
-        (counts([1, 2], n=8), counts([1, 2], n=4), "n = 8 samples for a (a.jsonl), 4 for b (b.jsonl); counts have no first 4 samples"),
-        (samples([1, 2], n=8), samples([1, 2], n=4), "n = 8 samples for a (a.jsonl), 4 for b (b.jsonl); compare the first 4 samples of "
-         "each with --samples 4"),
-        ([*samples([1, 2]), {"id": "p0", "correct": True}], samples([1, 2]), "a (a.jsonl): its problems have n = 8 to 9 samples"),
         (counts([1, 2], temperature=1.0), counts([1, 2], temperature=0.6), "a was sampled at T = 1, b at T = 0.6"),
         (
             [row for seed in (0, 1, 2) for row in counts([1, 2], seed=seed)], [row for seed in (0, 1, 3) for row in
@@ -216,10 +212,23 @@ def test_what_differs_is_named_with_the_next_step(a: Any, b: Any, said: str, cap
     assert code == 2 and said in err, err
 
 
+def test_unequal_numbers_of_samples_are_used_up_to_the_fewest(capsys: Capture) -> None:
+    """pass@k of each problem from its own n: 4 of 8 and 6 of 12 right have one pass@1, and pass@2 of 11/14 and 17/22."""
+    a, b = write("a.jsonl", *counts([4] * 10)), write("b.jsonl", *counts([4] * 9), {"id": "p9", "n": 12, "c": 6})
+    code, out, err = run(capsys, a, b, "--json")
+    (found,) = json.loads(out)["verdicts"]
+    assert code == 0 and found["n"] == 8 and found["pass"]["1"]["difference"]["value"] == 0, err
+    assert found["over_k"]["difference"][1] == pytest.approx((17 / 22 - 11 / 14) / 10)
+    assert "Unequal numbers of samples: 8 for some problems, 12 for others (b (b.jsonl))" in json.loads(out)["notes"][0]
+    assert "8 to 12 samples each" in run(capsys, a, b)[1]
+
+
 def test_the_first_samples_of_each(capsys: Capture) -> None:
     a, b = write("a.jsonl", *samples([8, 8, 0, 1], n=8)), write("b.jsonl", *samples([4, 4, 4, 0], n=4))
     code, out, err = run(capsys, a, b, "--samples", 4)
     assert code == 0 and "4 problems, 4 samples each" in out, err
+    assert "4 problems, 4 to 8 samples each" in run(capsys, a, b)[1]
+    assert "counts of 8 samples have no first 4; pass the samples" in run(capsys, write("c.jsonl", *counts([1] * 4)), b, "--samples", 4)[2]
     assert "problem 'p0' has only 4 samples" in run(capsys, a, b, "--samples", 5)[2]
 
 

@@ -485,7 +485,7 @@ def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:
         one.check_alike(two)
         for m in dict.fromkeys((1, min(results.k, one.n or 0))):
             yield _row(pair)(task=task, metric=Metric(k=m, temperature=t), comparison=counted(one, two, m))
-    if len(both) > 1 and all(len(side.values) == 1 for two in both.values() for side in two):
+    if len(both) > 1 and all(len(side.values) == 1 and side.sizes is None for two in both.values() for side in two):
         tables = [{t: (two[i].n or 0, two[i].values[0]) for t, two in both.items()} for i in (0, 1)]
         k = min(results.k, *(one.n or 0 for one, _ in both.values()))
         gap = frontiers.compare_count_frontiers(*tables, k=k)
@@ -494,7 +494,7 @@ def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:
 
 def counted(a: Scores, b: Scores, k: int) -> Comparison:
     """pass@k of two arms from samples: over problems, or over training seeds where an arm has several."""
-    n, left, right = a.n or 0, a.values.astype(int), b.values.astype(int)
+    left, right = a.values.astype(int), b.values.astype(int)
     if max(len(left), len(right)) == 1:
-        return paired_by.paired_counts(n, left[0], right[0], k)
-    return paired_by.paired_seed_counts(n, left, right, k)
+        return paired_by.paired_counts(a.samples[0], left[0], right[0], k, n_b=b.samples[0])
+    return paired_by.paired_seed_counts(a.samples, left, right, k, n_b=b.samples)

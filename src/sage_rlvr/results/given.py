@@ -7,7 +7,7 @@ Nothing is guessed: what differs between two files raises DataError with both va
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,12 +60,12 @@ def counts_of_rows(results: Results, stores: Sequence[Counts]) -> Iterator[Count
         _check_temperatures(here)
         if results.samples is not None:
             here = [replace(one, table=one.table.first(results.samples, one.name)) for one in here]
-        _check_samples(here, {c.name: c.n for c in stores if c.task == task})
-        here = [replace(one, table=_in_order(one.table, order)) for one in here]
-        checked, notes = independent(here)
+        checked, notes = independent([replace(one, table=_in_order(one.table, order)) for one in here])
+        fewest = min([int(one.table.n.min()) for one in checked] + [c.n for c in stores if c.task == task])
+        notes += _unequal(checked, fewest)
         results.notes += [note for note in notes if note not in results.notes]
         for one in checked:
-            yield _counts(one)
+            yield _counts(one, fewest)
 
 
 def placed(results: Results, stores: Sequence[Counts] = ()) -> Iterator[GivenTable]:
@@ -99,7 +99,7 @@ def _in_order(table: CountTable, order: Sequence[str]) -> CountTable:
     return replace(table, problems=tuple(order), n=table.n[chosen], c=table.c[chosen], **lists)  # type: ignore[arg-type]
 
 
-def _counts(given: GivenTable) -> Counts:
+def _counts(given: GivenTable, n: int) -> Counts:
     from sage_rlvr.results.read import Counts
 
     table, ends = given.table, Counter[tuple[str, str, bool | None]]()
@@ -112,7 +112,7 @@ def _counts(given: GivenTable) -> Counts:
     reasons = Reasons(ends)
     return Counts(
         arm=given.arm, seed=given.seed, path=given.path, task=given.task, temperature=given.temperature, problems=table.problems,
-        n=int(table.n[0]), right=table.c, reasons=reasons,
+        n=n, right=table.c, sizes=None if np.all(table.n == n) else table.n, reasons=reasons,
         failed=[text for _, text in reasons.problems(limit="the length limit")],
     )  # fmt: skip
 
@@ -122,8 +122,7 @@ def _counts(given: GivenTable) -> Counts:
 
 
 def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]]:
-    """The tables with only their independent samples, equally many in each, and a sentence for everything that independent samples
-    would not show."""
+    """The tables with only their independent samples, and a sentence for everything that independent samples would not show."""
     found = [_checked(one.table) for one in here]
     masks = [None if one is None else one.kept for one in found]
     signs: dict[str, list[tuple[str, str]]] = {}
@@ -137,15 +136,8 @@ def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]
     for other in here[1:]:
         if other.arm != first.arm:
             notes += [f"{first.name} and {other.name}: {words}." for words in _alike(first.table, other.table)]
-    fewest = min(int(one.table.n.min()) if kept is None else int(kept.sum(axis=1).min()) for one, kept in zip(here, masks, strict=True))
-    if all(kept is None or kept.sum() == one.table.n.sum() for one, kept in zip(here, masks, strict=True)):
-        return list(here), notes
-    if lacking := [one.name for one, kept in zip(here, masks, strict=True) if kept is None]:
-        raise DataError(
-            f"{notes[0]} {lacking[0]} has counts, which cannot be cut to {fewest} samples; pass the samples of both, one row per completion"
-        )
-    kept = [(one, mask & (mask.cumsum(axis=1) <= fewest)) for one, mask in zip(here, masks, strict=True) if mask is not None]
-    return [replace(one, table=one.table.only(mask)) for one, mask in kept], notes
+    kept = [one if mask is None else replace(one, table=one.table.only(mask)) for one, mask in zip(here, masks, strict=True)]
+    return kept, notes
 
 
 def _checked(table: CountTable) -> Independence | None:
@@ -216,22 +208,16 @@ def _check_golds(here: Sequence[GivenTable]) -> None:
                 )
 
 
-def _check_samples(here: Sequence[GivenTable], stores: Mapping[str, int]) -> None:
-    found = dict(stores)
-    ranges = {one.name: (int(one.table.n.min()), int(one.table.n.max())) for one in here}
-    for name, (low, high) in ranges.items():
-        if low != high:
-            raise DataError(f"{name}: its problems have n = {low} to {high} samples; {_step(low, here)}")
-        found[name] = low
-    least, most = min(found, key=lambda name: found[name]), max(found, key=lambda name: found[name])
-    if found[least] != found[most]:
-        raise DataError(f"n = {found[most]} samples for {most}, {found[least]} for {least}; {_step(found[least], here)}")
-
-
-def _step(least: int, here: Sequence[GivenTable]) -> str:
-    if any(one.table.right is None for one in here):
-        return f"counts have no first {least} samples: write counts of {least} samples, or pass the samples and --samples {least}"
-    return f"compare the first {least} samples of each with --samples {least}"
+def _unequal(here: Sequence[GivenTable], fewest: int) -> list[str]:
+    """A note where problems or arms have different numbers of samples."""
+    most = max(here, key=lambda one: int(one.table.n.max()))
+    if (top := int(most.table.n.max())) == fewest:
+        return []
+    first = f"; --samples {fewest} takes the first {fewest} of each problem" * all(one.table.right is not None for one in here)
+    return [
+        f"Unequal numbers of samples: {fewest} for some problems, {top} for others ({most.name}). All are used, and pass@k is read up "
+        f"to k = {fewest}. If failed or cut completions were dropped, count them as incorrect{first}."
+    ]
 
 
 def _check_seeds(here: Sequence[GivenTable]) -> None:

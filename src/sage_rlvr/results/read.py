@@ -103,7 +103,8 @@ class Store:
 class Counts:
     """Number of right samples among n for each problem of one store or one file of rows, and the chance floor on these problems.
 
-    seed: the training seed, None if unknown. store: None for rows of a file. identity: the settings of a store."""
+    sizes: samples of each problem, where problems differ; n is then the smallest number on the task. seed: the training seed, None
+    if unknown. store: None for rows of a file. identity: the settings of a store."""
 
     arm: str
     seed: int | None
@@ -114,6 +115,7 @@ class Counts:
     n: int
     right: np.ndarray
     reasons: Reasons
+    sizes: np.ndarray | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     failed: Sequence[str] = ()
     """What more than half of the samples failed by, a sentence each."""
@@ -310,7 +312,10 @@ class Results:
             return None
         seeds = tuple(i if c.seed is None else c.seed for i, c in enumerate(found))
         rows = np.stack([c.right for c in found])
-        return Scores(**named, seeds=seeds, problems=found[0].problems, values=rows, n=found[0].n)
+        sizes = None
+        if any(c.sizes is not None for c in found):
+            sizes = np.stack([np.full(len(c.right), c.n) if c.sizes is None else c.sizes for c in found])
+        return Scores(**named, seeds=seeds, problems=found[0].problems, values=rows, n=found[0].n, sizes=sizes)
 
     def chance(self, task: str = "") -> Chance | None:
         """The chance floor on the problems of a task."""

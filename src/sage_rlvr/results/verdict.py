@@ -114,13 +114,13 @@ def _verdict(results: Results, rows: Sequence[Row], a: Scores, b: Scores) -> Ver
 
 def _solved(a: Scores, b: Scores) -> SolvedByOne:
     n = a.n or 1
-    left, right = np.broadcast_arrays(a.values.astype(int), b.values.astype(int))
-    rows = [leash_at_k(n, old, n, new, n) for new, old in zip(left, right, strict=True)]
+    left, right, left_n, right_n = np.broadcast_arrays(a.values.astype(int), b.values.astype(int), a.samples, b.samples)
+    rows = [leash_at_k(*counts, n) for counts in zip(right_n, right, left_n, left, strict=True)]
     names = {"kept": "preserved", "gained": "expanded", "lost": "shrunk", "neither": "outside"}
     means = {ours: float(np.mean([getattr(row, name) for row in rows])) for ours, name in names.items()}
     if len(rows) > 1:
         return SolvedByOne(k=n, **means)
-    counts = (n, right[0], n, left[0])
+    counts = (right_n[0], right[0], left_n[0], left[0])
     found, (gained, lost) = leash_discoveries(*counts), lone_solver_p(*counts)
     new, gone = ([p for p, hit in zip(a.problems, hits.tolist(), strict=True) if hit] for hits in (found.new, found.lost))
     return SolvedByOne(
@@ -162,7 +162,9 @@ def paragraphs(found: Sequence[Verdict]) -> Iterator[str]:
 def _over(found: Verdict) -> str:
     if found.curve is None or found.curve.over == "training seeds":
         return f"{len(found.a.values)} training seeds"
-    return f"{found.curve.n:,} problems, {found.a.n} samples each; one run of each, so about these checkpoints"
+    sizes = np.concatenate([found.a.samples, found.b.samples])
+    many = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
+    return f"{found.curve.n:,} problems, {many} samples each; one run of each, so about these checkpoints"
 
 
 def ranges(found: Sequence[tuple[int, int]]) -> str:
