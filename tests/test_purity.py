@@ -50,7 +50,8 @@ LAYERS: dict[str, set[str]] = {
     },
     "audit": {"tasks", "text", "verifiers", "stats", "errors"},
     "results": {
-        *("config", "evaluation", "extras", "models", "reading", "registry", "runs", "stats", "tasks", "text", "verifiers", "errors"),
+        *("config", "evaluation", "extras", "models", "reading", "registry", "runs", "stats", "tasks", "text", "verifiers"),
+        "errors",
     },
     "render": {"results", "runs", "stats", "text", "errors"},
     "experiments": {

@@ -1,4 +1,5 @@
-"""`compare` on two files of rows, as a stranger calls it: the verdict, JSON, exit codes, every refusal with its next step, no torch."""
+"""`compare` on two files of rows, as a stranger calls it: the verdict, JSON, exit codes, every refusal with its next step, no
+torch."""
 
 from __future__ import annotations
 
@@ -59,14 +60,21 @@ def test_two_files_of_counts_give_the_verdict_of_the_published_package(capsys: C
     """The sets are those of passk-inference 0.3.1 on the same counts, which are made up: 240 problems, 32 samples."""
     code, out, err = run(capsys, BASE, RL)
     assert code == 0, err
-    assert out.startswith("rl sharpened base and solves less in many tries: pass@k is higher at k = 1 to 3 and lower at k = 11 to 32")
-    assert "gain at k = 1 to 3; loss at k = 11 to 32; cannot be told at k = 4 to 10; the first lost k lies in [4, 11]" in out
+    assert out.startswith(
+        "rl sharpened base and solves less in many tries: pass@k is higher at k = 1 to 3 and lower at k = 11 to 32"
+    )
+    assert (
+        "gain at k = 1 to 3; loss at k = 11 to 32; cannot be told at k = 4 to 10; the first lost k lies in [4, 11]"
+        in out
+    )
     assert "base.jsonl (counts), 240 rows, 240 problems, n = 32, temperature not given; correct: c of n" in out
     assert "one run of each, so about these checkpoints" in out and "this design could have seen a difference of" in out
     assert len(out) < 2000
 
 
-@pytest.mark.skipif(not PASSK.is_dir(), reason="needs the source of passk-inference 0.3.1 (PASSK_INFERENCE names its folder)")
+@pytest.mark.skipif(
+    not PASSK.is_dir(), reason="needs the source of passk-inference 0.3.1 (PASSK_INFERENCE names its folder)"
+)
 def test_the_published_sets_to_the_integer(capsys: Capture) -> None:
     code, out, err = run(capsys, PASSK / "base.jsonl", PASSK / "rl.jsonl", "--json")
     (found,) = json.loads(out)["verdicts"]
@@ -93,12 +101,17 @@ def test_one_file_with_arms_and_training_seeds(capsys: Capture) -> None:
         for row in counts(rng.binomial(8, np.clip(p + lift, 0, 1)), arm=arm, seed=seed)
     ]  # fmt: skip
     code, out, err = run(capsys, write("all.jsonl", *rows))
-    assert code == 0 and "rl is better at k = 1 to 4; whether it solves more than base in 8 tries cannot be told" in out, err
+    assert (
+        code == 0 and "rl is better at k = 1 to 4; whether it solves more than base in 8 tries cannot be told" in out
+    ), err
     assert "(3 training seeds)" in out
     assert "120 rows, 20 problems, n = 8, 3 training seeds" in out and "kept" in out
     several = [write(f"{arm}{seed}.jsonl", *(r for r in rows if (r["arm"], r["seed"]) == (arm, seed))) for arm in ("base", "rl")
                for seed in range(3)]  # fmt: skip
-    assert run(capsys, f"base={','.join(several[:3])}", f"rl={','.join(several[3:])}")[1].split("base:")[0] == out.split("base and rl:")[0]
+    assert (
+        run(capsys, f"base={','.join(several[:3])}", f"rl={','.join(several[3:])}")[1].split("base:")[0]
+        == out.split("base and rl:")[0]
+    )
     code, _, err = run(capsys, write("one.jsonl", *counts([1, 2])))
     assert code == 2 and "the rows are of one arm; pass a second file" in err
 
@@ -128,7 +141,11 @@ def test_copies_are_found_and_left_out(capsys: Capture) -> None:
         rows = []
         for i in range(40):
             stream = [str(x) if x < 10 * p else f"wrong {x}" for x in rng.integers(10, size=7)]
-            rows += [{"id": f"p{i}", "answer": stream[g + j], "correct": "w" not in stream[g + j]} for g in range(4) for j in range(4)]
+            rows += [
+                {"id": f"p{i}", "answer": stream[g + j], "correct": "w" not in stream[g + j]}
+                for g in range(4)
+                for j in range(4)
+            ]
         return rows
 
     code, out, err = run(capsys, write("a.jsonl", *shifted(0.2)), write("b.jsonl", *shifted(0.6)))
@@ -150,7 +167,15 @@ def check(value: Any, schema: Any, root: Any, place: str = "") -> None:
     """The parts of JSON Schema that verdict.schema.json uses."""
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
-    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None)}
+    kinds = {
+        "object": dict,
+        "array": list,
+        "string": str,
+        "integer": int,
+        "number": (int, float),
+        "boolean": bool,
+        "null": type(None),
+    }
     wanted = schema.get("type", [])
     names = [wanted] if isinstance(wanted, str) else wanted
     assert not names or any(isinstance(value, kinds[name]) for name in names), place
@@ -204,7 +229,8 @@ def test_no_torch_is_imported(tmp_path: Path) -> None:
              counts([1, 2], seed=seed)], "a has the training seeds 0, 1, 2, b has 0, 1, 3: 2, 3 only on one side",
         ),
         (samples([1], gold="4"), samples([1], gold="5"), "problem 'p0' has the gold '4' in a (a.jsonl) and '5' in b (b.jsonl)"),
-        (samples([1, 2], prompt="2+2="), samples([1, 2]), "the problems 'p0' and 'p1' have the same prompt, so one problem counts twice"),
+        (samples([1, 2], prompt="2+2="), samples([1, 2]), "the problems 'p0' and 'p1' have the same prompt, so one problem "
+            "counts twice"),
     ],
 )  # fmt: skip
 def test_what_differs_is_named_with_the_next_step(a: Any, b: Any, said: str, capsys: Capture) -> None:
@@ -228,7 +254,10 @@ def test_the_first_samples_of_each(capsys: Capture) -> None:
     code, out, err = run(capsys, a, b, "--samples", 4)
     assert code == 0 and "4 problems, 4 samples each" in out, err
     assert "4 problems, 4 to 8 samples each" in run(capsys, a, b)[1]
-    assert "counts of 8 samples have no first 4; pass the samples" in run(capsys, write("c.jsonl", *counts([1] * 4)), b, "--samples", 4)[2]
+    assert (
+        "counts of 8 samples have no first 4; pass the samples"
+        in run(capsys, write("c.jsonl", *counts([1] * 4)), b, "--samples", 4)[2]
+    )
     assert "problem 'p0' has only 4 samples" in run(capsys, a, b, "--samples", 5)[2]
 
 
@@ -237,7 +266,9 @@ def test_options_that_do_not_fit(capsys: Capture) -> None:
         capsys, BASE, RL, "--correct", "reward"
     )[2]  # fmt: skip
     assert "only for files of rows" in run(capsys, "a.npz", "b.npz", "--correct", "x")[2]
-    assert "nowhere.jsonl: no such file or folder. Valid paths are files of rows" in run(capsys, BASE, "nowhere.jsonl")[2]
+    assert (
+        "nowhere.jsonl: no such file or folder. Valid paths are files of rows" in run(capsys, BASE, "nowhere.jsonl")[2]
+    )
     assert "pip download --no-deps" in run(capsys, "passk-inference", RL)[2]
     assert "the file has 2 arms ('x', 'y'); pass" in run(
         capsys, f"a={write('two.jsonl', *counts([1], arm='x'), *counts([1], arm='y'))}", RL
@@ -247,3 +278,18 @@ def test_options_that_do_not_fit(capsys: Capture) -> None:
 def test_the_same_file_twice_is_noted(capsys: Capture) -> None:
     code, out, _ = run(capsys, f"a={BASE}", f"b={BASE}")
     assert code == 0 and "both have the same counts on all problems; check that they are not the same samples" in out
+
+
+def test_a_base_at_several_temperatures_is_the_rival_of_an_arm(capsys: Capture) -> None:
+    """The arm is the base at T = 0.5: at T = 1 it is sharper, and no more than the colder base."""
+    rng = np.random.default_rng(5)
+    logits = rng.normal(0, 2, 120)
+
+    def drawn(sharpness: float) -> Any:
+        return rng.binomial(32, 1 / (1 + np.exp(-sharpness * logits)))
+
+    rows = [row for t in (1.0, 0.7, 0.5) for row in counts(drawn(1 / t), n=32, temperature=t)]
+    base, rl = write("base.jsonl", *rows), write("rl.jsonl", *counts(drawn(2.0), n=32, temperature=1.0))
+    code, out, err = run(capsys, base, rl)
+    assert code == 0 and "Does it do more than the base at a lower temperature? Only sharpened, as far as can be told" in out, err
+    assert "the base at T = 0.5 does the same" in out

@@ -376,13 +376,13 @@ def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Sa
     return Comparison(found.results, found.comparisons, True, {"cross_check": checked, "clock": clock})
 
 
-def write_page(results: Results, folder: Path) -> tuple[Path, Path]:
-    """The page and its pictures in a folder: their places."""
+def write_page(results: Results, folder: Path, rows: Sequence[Row] | None = None) -> Page:
+    """The page, written with its pictures into a folder. rows: the comparisons; by default computed here."""
     from sage_rlvr.render import Page, page_of
     from sage_rlvr.runs import writing
 
-    page = Page(page_of(results))
+    page = Page(page_of(results, rows))
     with writing("report", folder, 8 << 20):
         folder.mkdir(parents=True, exist_ok=True)
         page.write(folder / "report.html", png=folder / "figures")
-    return folder / "report.html", folder / "figures"
+    return page

@@ -30,6 +30,7 @@ def print_results(
 
     if results.sampled_only:
         _say(console, *lines(results, verdicts(results, rows)))
+        _say(console, *filter(None, [words.sharpened(rows, results).strip()]))
         if all(c.store is None for c in results.counts) and not support:  # a file of rows has no settings to report
             _say(console, "", *results.failed, *results.notes)
             return

@@ -55,7 +55,6 @@ class Compare(Command):
     def execute(self, session: Session) -> int:
         from sage_rlvr.api.compare import OF_STORES, comparison_of, has_stores, write_page
         from sage_rlvr.api.printed import patterns, print_results
-        from sage_rlvr.results.summary import summary_of
         from sage_rlvr.runs import write_json_atomic
 
         if self.patterns and self.arms and not has_stores(self.arms):
@@ -72,9 +71,10 @@ class Compare(Command):
             if self.patterns:
                 session.say(*patterns(results))
             if self.out is not None:
-                page, pictures = write_page(results, self.out)
-                (session.note if self.json else session.say)(f"\npage     {page}\nfigures  {pictures}/*.png")
-                write_json_atomic(self.out / "summary.json", summary_of(results, rows))
+                page = write_page(results, self.out, rows)
+                write_json_atomic(self.out / "summary.json", page.values["summary"])
+                kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
+                (session.note if self.json else session.say)(f"\npage     {page.written[0]}\nfigures  {self.out}/figures/*.{kinds}")
         session.note(*(f"--fail-on: {text}" for text in broken))
         return 2 if not rows else FAILED if broken else 0  # without rows the last line says why nothing is compared
 
@@ -85,7 +85,8 @@ class Compare(Command):
         if not self.json and not self.fail_on:
             return []
         if not results.sampled_only:
-            raise ConfigError("--json, --fail-on: only for files of rows and sample stores; --out writes summary.json for all others")
+            raise ConfigError("--json, --fail-on: only for files of rows and sample stores; --out writes summary.json for all "
+                "others")
         found = verdicts(results, rows)
         broken = failures(found, self.fail_on)
         if self.json:

@@ -89,9 +89,10 @@ def difference(
         return saved(figure)
 
 
-def verdict(shown: Looks, lines: Mapping[str, Band], curve: CurveComparison, pair: tuple[str, str], chance: Line | None = None) -> Figure:
-    """Both curves over k, above the difference with its simultaneous band: shaded where the arm gains or loses, with a bracket on
-    the set that holds the first lost k."""
+def verdict(
+    shown: Looks, lines: Mapping[str, Band], curve: CurveComparison, pair: tuple[str, str], chance: Line | None = None
+) -> Figure:
+    """Both curves over k, above the difference with its simultaneous band, shaded where the arm gains or loses."""
     with matplotlib.rc_context(RC):
         figure = Figure(figsize=(5.2, 5.6), layout="constrained")
         FigureCanvasAgg(figure)

@@ -433,14 +433,17 @@ def _sampled(results: Results) -> Iterator[Row]:
 
 
 def _colder(results: Results, task: str) -> Iterator[Row]:
-    """Every arm of a sweep against the base sampled at several temperatures, from samples of one training seed."""
-    base = {c.temperature: (c.n, c.right.astype(int)) for c in results.counts if (c.arm, c.task) == (BASE, task)}
-    if not results.design.facts or len(base) < 2:
+    """Every arm against the base sampled at several temperatures, from samples of one training seed."""
+    own_base = [c for c in results.counts if (c.arm, c.task) == (results.sampled_base, task)]
+    base = {c.temperature: (c.n, c.right.astype(int)) for c in own_base}
+    if len(base) < 2 or any(c.sizes is not None for c in own_base):
         return
     _, best = max(base.values(), key=lambda counts: float(counts[1].mean()))
     for arm in results.design.names:
         own = results.scores(arm, task)
-        if own is None or own.n is None or results.seeds(arm) or len(own.values) > 1:
+        if own is None or own.n is None or own.sizes is not None or arm == results.sampled_base:
+            continue
+        if results.seeds(arm) or len(own.values) > 1 or len(results.temperatures(arm, task)) > 1:
             continue
         n, right = own.n, own.values[0].astype(int)
         beyond = right.mean() > best.mean()  # no mixture of temperatures has this pass@1

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.metric import REFERENCE
@@ -92,7 +91,8 @@ def _in_order(table: CountTable, order: Sequence[str]) -> CountTable:
     lists = {
         name: tuple(columns[i] for i in chosen)
         for name, columns in (
-            ("right", table.right), ("texts", table.texts), ("answers", table.answers), ("requests", table.requests), ("cut", table.cut)
+            ("right", table.right), ("texts", table.texts), ("answers", table.answers), ("requests", table.requests),
+            ("cut", table.cut),
         )
         if columns is not None
     }  # fmt: skip
@@ -108,7 +108,10 @@ def _counts(given: GivenTable, n: int) -> Counts:
         ends = Counter({("right", "", None): right, ("wrong", "incorrect", None): int(table.n.sum()) - right})
     else:
         for hits, cut in zip(table.right, table.cut, strict=True):
-            ends.update(("right", "", end) if hit else ("wrong", "incorrect", end) for hit, end in zip(hits.tolist(), cut, strict=True))
+            ends.update(
+                ("right", "", end) if hit else ("wrong", "incorrect", end)
+                for hit, end in zip(hits.tolist(), cut, strict=True)
+            )
     reasons = Reasons(ends)
     return Counts(
         arm=given.arm, seed=given.seed, path=given.path, task=given.task, temperature=given.temperature, problems=table.problems,
@@ -130,13 +133,16 @@ def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]
         for finding in checked.findings if checked else ():
             signs.setdefault(finding.kind, []).append((one.name, finding.words))
     notes = [
-        f"{sets[0][0]}{f' and {len(sets) - 1} other sets of samples' * (len(sets) > 1)}: {sets[0][1]}." for sets in signs.values()
+        f"{sets[0][0]}{f' and {len(sets) - 1} other sets of samples' * (len(sets) > 1)}: {sets[0][1]}."
+        for sets in signs.values()
     ]
     first = here[0]
     for other in here[1:]:
         if other.arm != first.arm:
             notes += [f"{first.name} and {other.name}: {words}." for words in _alike(first.table, other.table)]
-    kept = [one if mask is None else replace(one, table=one.table.only(mask)) for one, mask in zip(here, masks, strict=True)]
+    kept = [
+        one if mask is None else replace(one, table=one.table.only(mask)) for one, mask in zip(here, masks, strict=True)
+    ]
     return kept, notes
 
 
@@ -180,7 +186,8 @@ def _check_problems(here: Sequence[GivenTable], order: Sequence[str], first: str
         parts += [f"{len(extra)} only in {other.name} ({_some(other.table.problems, extra)})"] if extra else []
         both = len(order) - len(lacking)
         raise DataError(
-            f"different problems on both sides: {both} in both, {'; '.join(parts)}. Evaluate both on the same problems with the same ids, "
+            f"different problems on both sides: {both} in both, {'; '.join(parts)}. Evaluate both on the same problems with "
+            "the same ids, "
             "or remove the rows of the others from the files"
         )
 
@@ -192,7 +199,8 @@ def _check_prompts(here: Sequence[GivenTable]) -> None:
         for problem, prompt in one.table.prompts.items():
             if (first := seen.setdefault(prompt, problem)) != problem:
                 raise DataError(
-                    f"{one.name}: the problems {first[:40]!r} and {problem[:40]!r} have the same prompt, so one problem counts twice; "
+                    f"{one.name}: the problems {first[:40]!r} and {problem[:40]!r} have the same prompt, so one problem "
+                    "counts twice; "
                     "remove one of them on both sides"
                 )
 
@@ -203,7 +211,8 @@ def _check_golds(here: Sequence[GivenTable]) -> None:
         for problem, gold in first.table.golds.items():
             if other.table.golds.get(problem, gold) != gold:
                 raise DataError(
-                    f"problem {problem[:60]!r} has the gold {gold[:40]!r} in {first.name} and {other.table.golds[problem][:40]!r} in "
+                    f"problem {problem[:60]!r} has the gold {gold[:40]!r} in {first.name} and "
+                    f"{other.table.golds[problem][:40]!r} in "
                     f"{other.name}; the ids mean different problems: evaluate both on the same copy of the task"
                 )
 
@@ -213,9 +222,12 @@ def _unequal(here: Sequence[GivenTable], fewest: int) -> list[str]:
     most = max(here, key=lambda one: int(one.table.n.max()))
     if (top := int(most.table.n.max())) == fewest:
         return []
-    first = f"; --samples {fewest} takes the first {fewest} of each problem" * all(one.table.right is not None for one in here)
+    first = f"; --samples {fewest} takes the first {fewest} of each problem" * all(
+        one.table.right is not None for one in here
+    )
     return [
-        f"Unequal numbers of samples: {fewest} for some problems, {top} for others ({most.name}). All are used, and pass@k is read up "
+        f"Unequal numbers of samples: {fewest} for some problems, {top} for others ({most.name}). All are used, and pass@k is "
+        "read up "
         f"to k = {fewest}. If failed or cut completions were dropped, count them as incorrect{first}."
     ]
 
@@ -227,7 +239,9 @@ def _check_seeds(here: Sequence[GivenTable]) -> None:
         seeds = sets.setdefault((one.arm, one.temperature), [])
         if one.seed in seeds:
             twice = "rows without a seed occur twice" if one.seed is None else f"training seed {one.seed} occurs twice"
-            raise DataError(f"{one.name}: {twice}; pass each training seed once, with \"seed\" in its rows or as NAME=PATH,PATH")
+            raise DataError(
+                f'{one.name}: {twice}; pass each training seed once, with "seed" in its rows or as NAME=PATH,PATH'
+            )
         seeds.append(one.seed)
     (first, heat), wanted = next(iter(sets.items()))
     for (arm, temperature), seeds in sets.items():
@@ -235,7 +249,8 @@ def _check_seeds(here: Sequence[GivenTable]) -> None:
             continue
         lacking = sorted(map(str, {*wanted} ^ {*seeds}))
         raise DataError(
-            f"{first} has the training seeds {_listed(wanted)}, {arm} has {_listed(seeds)}: {', '.join(lacking)} only on one side; pass the "
+            f"{first} has the training seeds {_listed(wanted)}, {arm} has {_listed(seeds)}: {', '.join(lacking)} only on one "
+            "side; pass the "
             "same seeds for both, or one run of the control"
         )
 
@@ -246,13 +261,16 @@ def _check_temperatures(here: Sequence[GivenTable]) -> None:
     for arm, found in others:
         if not own & found:
             raise DataError(
-                f"{first} was sampled at T = {_listed(own)}, {arm} at T = {_listed(found)}: temperature trades pass@1 against pass@k; sample "
+                f"{first} was sampled at T = {_listed(own)}, {arm} at T = {_listed(found)}: temperature trades pass@1 against "
+                "pass@k; sample "
                 "both at the same temperature"
             )
 
 
 def _listed(values: Sequence[object] | set[float]) -> str:
-    return ", ".join(sorted("none" if x is None else f"{x:g}" if isinstance(x, (int, float)) else str(x) for x in values))
+    return ", ".join(
+        sorted("none" if x is None else f"{x:g}" if isinstance(x, (int, float)) else str(x) for x in values)
+    )
 
 
 def _some(order: Sequence[str], chosen: set[str]) -> str:

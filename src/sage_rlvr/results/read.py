@@ -267,6 +267,12 @@ class Results:
         answer."""
         return self.design.every and not self.records and self.stored is None and len({c.arm for c in self.counts}) > 1
 
+    @property
+    def sampled_base(self) -> str | None:
+        """The arm whose samples at several temperatures are what sampling alone reaches: the base of a sweep, or the first of arms
+        that were passed separately."""
+        return BASE if self.design.facts else self.design.control if self.design.every else None
+
     def evaluated(self, arm: str, seed: int) -> bool:
         """Whether a run has an exact record of the main task, or samples."""
         return (arm, seed, "") in self.records or any((c.arm, c.seed) == (arm, seed) for c in self.counts)

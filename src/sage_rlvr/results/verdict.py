@@ -107,7 +107,9 @@ def _verdict(results: Results, rows: Sequence[Row], a: Scores, b: Scores) -> Ver
     several, top = max(len(a.values), len(b.values)) > 1, min(results.k, a.n or 1)
     ks = [*(k for k in SHOWN if k < top), top]
     place = a.arm, b.arm, a.task, Metric(temperature=a.temperature)
-    known = {row.metric.k: row.comparison for row in rows if (row.a, row.b, row.task, replace(row.metric, k=None)) == place}
+    known = {
+        row.metric.k: row.comparison for row in rows if (row.a, row.b, row.task, replace(row.metric, k=None)) == place
+    }
     shown = {k: (a.interval(k), b.interval(k), known[k] if k in known else counted(a, b, k)) for k in ks}
     return Verdict(a=a, b=b, curve=a.band(b, top, several=several), shown=shown, solved=_solved(a, b))
 
@@ -122,7 +124,9 @@ def _solved(a: Scores, b: Scores) -> SolvedByOne:
         return SolvedByOne(k=n, **means)
     counts = (right_n[0], right[0], left_n[0], left[0])
     found, (gained, lost) = leash_discoveries(*counts), lone_solver_p(*counts)
-    new, gone = ([p for p, hit in zip(a.problems, hits.tolist(), strict=True) if hit] for hits in (found.new, found.lost))
+    new, gone = (
+        [p for p, hit in zip(a.problems, hits.tolist(), strict=True) if hit] for hits in (found.new, found.lost)
+    )
     return SolvedByOne(
         k=n, **means, chance=leash_noise_floor(*counts, n).expanded, p_gained=gained, p_lost=lost, certain_gained=tuple(new),
         certain_lost=tuple(gone),
@@ -144,7 +148,8 @@ def headline(found: Verdict) -> str:
         "widened": f"{a} widened what {b} solves: pass@k is higher at k = {gain}{f' and lower at k = {loss}' * bool(loss)}",
         "sharpened": f"{a} sharpened {b} and solves less in many tries: pass@k is higher at k = {gain} and lower at k = {loss}",
         "narrowed": f"{a} narrowed what {b} solves: pass@k is lower at k = {loss} and higher at no k",
-        "better": f"{a} is better at k = {gain}{f' and worse at k = {loss}' * bool(loss)}; whether it solves more than {b} in {top} tries "
+        "better": f"{a} is better at k = {gain}{f' and worse at k = {loss}' * bool(loss)}; whether it solves more than {b} in "
+        f"{top} tries "
         "cannot be told",
         "worse": f"{a} is worse at k = {loss}; whether it solves less than {b} in {top} tries cannot be told",
         "no difference": f"No difference between {a} and {b}: pass@k differs by less than {DETECTABLE:g} at every k up to {top}",
@@ -156,7 +161,9 @@ def headline(found: Verdict) -> str:
 def paragraphs(found: Sequence[Verdict]) -> Iterator[str]:
     """The findings, and in a second paragraph their numbers."""
     yield " ".join(map(headline, found))
-    yield " ".join(f"{line[:1].upper()}{line[1:]}." for one in found for line in (*_gain_and_loss(one), _solved_line(one)))
+    yield " ".join(
+        f"{line[:1].upper()}{line[1:]}." for one in found for line in (*_gain_and_loss(one), _solved_line(one))
+    )
 
 
 def _over(found: Verdict) -> str:
@@ -198,7 +205,8 @@ def read_lines(results: Results) -> Iterator[str]:
         more = f", {len(seeds)} training seeds" * (len(seeds) > 1)
         more += f", T = {', '.join(f'{t:g}' for t in heats)}" if heats else ", temperature not given"
         yield (
-            f"{' and '.join(arms)}: {found.path} ({found.format}), {found.rows:,} rows, {len(problems):,} problems, {samples}{more}; "
+            f"{' and '.join(arms)}: {found.path} ({found.format}), {found.rows:,} rows, {len(problems):,} problems, "
+            f"{samples}{more}; "
             f"correct: {found.correct}"
         )
 
@@ -206,7 +214,11 @@ def read_lines(results: Results) -> Iterator[str]:
 def _scores(found: Verdict) -> Iterator[str]:
     for k, (a, b, gap) in found.shown.items():
         known = f", {p_text(gap.p)}" if math.isfinite(gap.p) else ""
-        ends = f" ({signed(gap.difference.low)} to {signed(gap.difference.high)}{known})" if math.isfinite(gap.difference.width) else ""
+        ends = (
+            f" ({signed(gap.difference.low)} to {signed(gap.difference.high)}{known})"
+            if math.isfinite(gap.difference.width)
+            else ""
+        )
         yield (
             f"pass@{k}: {found.b.arm} {_ends(b)}, {found.a.arm} {_ends(a)}; difference {signed(gap.difference.value)}{ends}"
         )
@@ -236,7 +248,9 @@ def _solved_line(found: Verdict) -> str:
     means = ", means over training seeds" * (len(found.a.values) > 1)
     head = f"solved in {one.k} samples{means}: kept {one.kept:,.4g}"
     if not math.isfinite(one.chance):
-        return f"{head}, gained {one.gained:,.4g} (only {a}), lost {one.lost:,.4g} (only {b}), neither {one.neither:,.4g}"
+        return (
+            f"{head}, gained {one.gained:,.4g} (only {a}), lost {one.lost:,.4g} (only {b}), neither {one.neither:,.4g}"
+        )
     gained = f"gained {one.gained:,.0f} (only {a}; chance: {p_text(one.p_gained)}{_certain(one.certain_gained)})"
     lost = f"lost {one.lost:,.0f} (only {b}; chance: {p_text(one.p_lost)}{_certain(one.certain_lost)})"
     return f"{head}, {gained}, {lost}, neither {one.neither:,.0f}; two equal models would show about {one.chance:,.2g} of each"
@@ -244,7 +258,9 @@ def _solved_line(found: Verdict) -> str:
 
 def _certain(problems: Sequence[str]) -> str:
     shown = ", ".join(problem if len(problem) < 30 else f"{problem[:27]}..." for problem in problems[:3])
-    return f", {len(problems)} of them more than chance alone: {shown}{', ...' * (len(problems) > 3)}" if problems else ""
+    return (
+        f", {len(problems)} of them more than chance alone: {shown}{', ...' * (len(problems) > 3)}" if problems else ""
+    )
 
 
 def _power(found: Verdict) -> str:
@@ -279,7 +295,9 @@ def failures(found: Sequence[Verdict], rules: Sequence[str]) -> list[str]:
 
 def _fell(one: Verdict, k: int) -> list[str]:
     if k < 1 or k > (one.a.n or 0):
-        raise ConfigError(f"--fail-on pass@{k}: {one.a.arm} has {one.a.n} samples per problem; choose a k from 1 to {one.a.n}")
+        raise ConfigError(
+            f"--fail-on pass@{k}: {one.a.arm} has {one.a.n} samples per problem; choose a k from 1 to {one.a.n}"
+        )
     gap = counted(one.a, one.b, k)
     if gap.outcome != "worse":
         return []
@@ -296,7 +314,13 @@ def tree(results: Results, found: Iterable[Verdict], failed: Sequence[str] = ())
         }
         for given in results.given
     ]  # fmt: skip
-    made = {"format": FORMAT, "read": read, "verdicts": list(map(_tree, found)), "notes": list(results.notes), "failed": list(failed)}
+    made = {
+        "format": FORMAT,
+        "read": read,
+        "verdicts": list(map(_tree, found)),
+        "notes": list(results.notes),
+        "failed": list(failed),
+    }
     return dict(plain(made))
 
 
@@ -304,13 +328,22 @@ def _tree(one: Verdict) -> dict[str, Any]:
     curve = one.curve
     over_k = None
     if curve is not None:
-        over_k = {name: getattr(curve, name) for name in ("ks", "difference", "low", "high", "outcomes", "level", "over", "n")}
+        over_k = {
+            name: getattr(curve, name) for name in ("ks", "difference", "low", "high", "outcomes", "level", "over", "n")
+        }
     scores = {
-        str(k): {"control": asdict(b), "arm": asdict(a), "difference": asdict(gap.difference), "p": gap.p, "detectable": gap.mde}
+        str(k): {
+            "control": asdict(b),
+            "arm": asdict(a),
+            "difference": asdict(gap.difference),
+            "p": gap.p,
+            "detectable": gap.mde,
+        }
         for k, (a, b, gap) in one.shown.items()
     }
     return {
-        "arm": one.a.arm, "control": one.b.arm, "task": one.a.task, "temperature": one.a.temperature, "problems": len(one.a.problems),
-        "n": one.a.n, "seeds": list(one.a.seeds), "finding": one.finding, "sentence": headline(one), "gain": one.crossing.gain,
-        "loss": one.crossing.loss, "undecided": one.crossing.undecided, "first_loss": one.crossing.first_loss, "pass": scores, "over_k": over_k, "solved": asdict(one.solved),
+        "arm": one.a.arm, "control": one.b.arm, "task": one.a.task, "temperature": one.a.temperature,
+        "problems": len(one.a.problems), "n": one.a.n, "seeds": list(one.a.seeds), "finding": one.finding,
+        "sentence": headline(one), "gain": one.crossing.gain, "loss": one.crossing.loss, "undecided": one.crossing.undecided,
+        "first_loss": one.crossing.first_loss, "pass": scores, "over_k": over_k, "solved": asdict(one.solved),
     }  # fmt: skip

@@ -101,11 +101,12 @@ def paragraphs(rows: Sequence[Row], results: Results | None = None) -> list[str]
     if not rows:
         return ["Nothing is compared: fewer than two policies were evaluated on the same problems."]
     if results is not None and results.sampled_only:
-        return list(verdict.paragraphs(verdict.verdicts(results, rows)))
+        first, *rest = verdict.paragraphs(verdict.verdicts(results, rows))
+        return [f"{first} {sharpened(rows, results)}".strip(), *rest]
     primary = [row for row in rows if row.family == "primary"]
     asked = () if results is None else results.design.questions
     if results is not None and primary and asked and all(q.b in (BASE, COLDER) for q in asked):
-        return _widened(primary, results, _sharpened(rows, results))
+        return _widened(primary, results, sharpened(rows, results))
     lost = "" if results is None else _unanswered(rows, results)
     return [f"{lost}{_answered(primary)}" if primary else f"{lost}Exploratory: {_answered(rows)}"]
 
@@ -120,7 +121,7 @@ def _widened(rows: Sequence[Row], results: Results, beside: str) -> list[str]:
     return [f"Did RL widen what the base solves? {found}{beside}{once}".strip(), " ".join(lines)]
 
 
-def _sharpened(rows: Sequence[Row], results: Results) -> str:
+def sharpened(rows: Sequence[Row], results: Results) -> str:
     """Whether the arms do more than their base sampled at a lower temperature; "" where the base was sampled at one temperature."""
     apart: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -161,8 +162,9 @@ def nearest_colder(results: Results, row: Row) -> tuple[float, dict[int | None, 
         own = next(one for one in results.stored["sampled"] if (one["policy"], one["task"]) == (row.a, row.task))
         pass1 = float(own["pass"]["1"]["value"])
     else:
-        for t in results.temperatures(BASE, row.task):
-            if (scores := results.scores(BASE, row.task, t)) is not None and scores.n is not None:
+        base = results.sampled_base or BASE
+        for t in results.temperatures(base, row.task):
+            if (scores := results.scores(base, row.task, t)) is not None and scores.n is not None:
                 ks = powers(scores.n)
                 found[t] = dict(zip(ks, scores.passes(ks)[0].mean(axis=0).tolist(), strict=True))
         pass1 = float(results.only_scores(row.a, row.task).passes([1]).mean())

@@ -69,7 +69,7 @@ CASES = [
     Log("lighteval_avg.parquet", "lighteval", NUMBERED, put("metric", "avg@n:n=4", value=0.3), "avg@n:n=4 = 0.3"),
     Log("verl.jsonl", "verl", FOUR, put("score", value=NAN), "score = nan", row=7, right_from=1.0),
     Log("trl.parquet", "trl", FOUR, put("correct", value=NAN), "score = nan", row=5, correct=("correct",)),
-    Log("remax.jsonl.gz", "remax", {"a": (4, 2), "b": (4, 0)}, put("checkpoints", "0", "prompts", "b", "draws", value=3), "", row=2),
+    Log("remax.jsonl.gz", "remax", {"a": (4, 2), "b": (4, 0)}, put("checkpoints", value=3), "", row=2),
 ]  # fmt: skip
 
 
@@ -115,7 +115,9 @@ def written(log: Log, rows: list[Tree], folder: Path) -> Path:
         pq.write_table(pa.Table.from_pylist(rows), path)
     elif log.name.endswith(".csv"):
         head = list(rows[0])
-        path.write_text("\n".join([",".join(head), *(",".join(str(row[name]) for name in head) for row in rows)]) + "\n")
+        path.write_text(
+            "\n".join([",".join(head), *(",".join(str(row[name]) for name in head) for row in rows)]) + "\n"
+        )
     elif log.name.endswith(".json"):
         path.write_text(json.dumps(rows[0]))
     else:
@@ -201,7 +203,8 @@ def broken_archive(path: Path, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("lm_eval.jsonl", "2 scores (metric,filter) (exact_match,number, exact_match,whole)"), ("inspect_ai.json", "2 scorers (match"),
+        ("lm_eval.jsonl", "2 scores (metric,filter) (exact_match,number, exact_match,whole)"), ("inspect_ai.json", "2 scorers "
+            "(match"),
         ("lighteval.parquet", "2 metrics (em, qem)"), ("trl.parquet", "2 rewards (correct, short)"),
     ],
 )  # fmt: skip
@@ -222,7 +225,9 @@ def test_a_graded_score_needs_a_threshold_or_another_name() -> None:
 
 
 def test_another_filter_gives_other_counts() -> None:
-    assert {c for _, c in counts(read_evaluation(LOGS / "lm_eval.jsonl", correct=("exact_match,whole",))).values()} == {0}
+    assert {c for _, c in counts(read_evaluation(LOGS / "lm_eval.jsonl", correct=("exact_match,whole",))).values()} == {
+        0
+    }
 
 
 def test_several_completions_with_one_score_have_a_next_step() -> None:

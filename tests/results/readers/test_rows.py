@@ -36,7 +36,10 @@ BAD = [
     ({"id": "q", "n": 4, "c": 0, "temperature": -1}, "a.jsonl:2: temperature = -1: a sampling temperature"),
     ({"id": "q", "n": 4, "c": 1, "keys": {"7": 2}}, "a.jsonl:2: keys = {'7': 2}: more answers than correct samples"),
     ({"id": "q", "correct": True}, 'a.jsonl:2: a row with "correct" among rows with "n" and "c"'),
-    ({"id": "q", "text": "so 7"}, 'a.jsonl:2: nothing says whether the row is correct: the row has text and no score; add "cor'),
+    (
+        {"id": "q", "text": "so 7"},
+        'a.jsonl:2: nothing says whether the row is correct: the row has text and no score; add "cor',
+    ),
     ('{"id": "q", "n": 4, "c', "a.jsonl:2: cannot be read as JSON"),
     ("[1, 2]", "a.jsonl:2: an object {...} is expected"),
 ]
@@ -67,7 +70,9 @@ def test_a_score_that_cannot_be_used(row: str, said: str, tmp_path: Path) -> Non
 def test_half_a_line_at_the_end_says_that_the_file_may_still_be_written(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(GOOD) + '\n{"id": "q", "n"')
-    with pytest.raises(DataError, match=r"a\.jsonl:2: .*the last line of the file has no end, so it may still be written"):
+    with pytest.raises(
+        DataError, match=r"a\.jsonl:2: .*the last line of the file has no end, so it may still be written"
+    ):
         read_evaluation(path)
 
 

@@ -62,7 +62,9 @@ def lm_eval() -> None:
             "filter_list": [{"name": "number", "filter": numbers}, {"name": "whole", "filter": exact}],
         }  # fmt: skip
         tracker = EvaluationTracker(output_path=str(LOGS / "out"))
-        found = simple_evaluate(Answers(), tasks=[task], log_samples=True, evaluation_tracker=tracker, bootstrap_iters=0)
+        found = simple_evaluate(
+            Answers(), tasks=[task], log_samples=True, evaluation_tracker=tracker, bootstrap_iters=0
+        )
         tracker.date_id, tracker.general_config_tracker.model_name_sanitized = "2026-11-26T00-00-00.0", "answers"
         tracker.save_results_samples("sums", found["samples"]["sums"])
         (written,) = (LOGS / "out").rglob("samples_sums_*.jsonl")
@@ -92,7 +94,9 @@ def inspect_ai() -> None:
 
     samples = MemoryDataset([Sample(input=problem, target=gold(problem), id=problem) for problem in RIGHT])
     task = Task(dataset=samples, solver=answers(), scorer=[match(numeric=True), includes()], epochs=4, name="sums")
-    (log,) = eval(task, model="mockllm/model", log_dir=str(LOGS / "out"), log_format="eval", display="none", temperature=0.7)
+    (log,) = eval(
+        task, model="mockllm/model", log_dir=str(LOGS / "out"), log_format="eval", display="none", temperature=0.7
+    )
     full = read_eval_log(log.location)
     for sample in full.samples or ():
         sample.events = []  # transcripts, which make the file large
@@ -111,7 +115,9 @@ def lighteval() -> None:
         tracker = EvaluationTracker(output_dir=str(LOGS / "out"))
         tracker.general_config_logger.model_name = "answers"
         for i, (problem, right) in enumerate(RIGHT.items()):
-            doc = Doc(query=f"{problem}=", choices=[gold(problem)], gold_index=0, id=str(i), task_name="sums|0", num_samples=n)
+            doc = Doc(
+                query=f"{problem}=", choices=[gold(problem)], gold_index=0, id=str(i), task_name="sums|0", num_samples=n
+            )
             texts = [answer(problem, one) for one in right[:n]]
             metric = {"em": float(right[0]), "qem": 0.0} if n == 1 else {"avg@n:n=4": sum(right) / n}
             detail = tracker.details_logger.Detail(doc, ModelResponse(text=texts), metric)
@@ -128,7 +134,10 @@ def _details(tracker: Any) -> Any:
 
     from datasets import Dataset
 
-    return {task: Dataset.from_list([asdict(one) for one in found]) for task, found in tracker.details_logger.details.items()}
+    return {
+        task: Dataset.from_list([asdict(one) for one in found])
+        for task, found in tracker.details_logger.details.items()
+    }
 
 
 def verl() -> None:
@@ -157,7 +166,13 @@ def trl() -> None:
     inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="."))
     inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>")
-    sizes = {"vocab_size": len(words), "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {
+        "vocab_size": len(words),
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     model = LlamaForCausalLM(LlamaConfig(**sizes, pad_token_id=0, eos_token_id=1, bos_token_id=None))
     left = {problem: list(right) for problem, right in RIGHT.items()}
 
@@ -169,8 +184,8 @@ def trl() -> None:
 
     with tempfile.TemporaryDirectory() as out:
         args = GRPOConfig(
-            output_dir=out, per_device_train_batch_size=16, num_generations=4, max_completion_length=4, max_steps=1, logging_steps=1,
-            log_completions=True, num_completions_to_print=0, report_to="none", use_cpu=True, save_strategy="no", beta=0.0,
+            output_dir=out, per_device_train_batch_size=16, num_generations=4, max_completion_length=4, max_steps=1,
+            logging_steps=1, log_completions=True, num_completions_to_print=0, report_to="none", use_cpu=True, save_strategy="no", beta=0.0,
         )  # fmt: skip
         data = Dataset.from_list([{"prompt": problem} for problem in RIGHT])
         GRPOTrainer(model, [correct, short], args=args, train_dataset=data, processing_class=tokenizer).train()

@@ -72,7 +72,8 @@ def page_of(
     values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
     values |= _said(results, rows, found, list(dict.fromkeys([*them, *design.names])))
     values |= _scores(results, found, them, base) | _training(results, rows, found, them, base, trained)
-    values["crossings"] = [scores.verdict_of(one, found) for one in verdicts(results, rows) if one.curve] if results.sampled_only else []
+    crossed = verdicts(results, rows) if results.sampled_only else []
+    values["crossings"] = [scores.verdict_of(one, found) for one in crossed if one.curve]
     return values | ({} if brief else answers.answers_of(results, found, stores))
 
 

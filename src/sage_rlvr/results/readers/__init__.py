@@ -25,5 +25,6 @@ from sage_rlvr.results.readers.rows import CountTable, Evaluation, read_evaluati
 gather(__name__, READERS)
 
 __all__ = [
-    "READERS", "Choice", "CountTable", "Evaluation", "RowFile", "RowReader", "packaged", "read_evaluation", "reader", "reader_of", "reads",
+    "READERS", "Choice", "CountTable", "Evaluation", "RowFile", "RowReader", "packaged", "read_evaluation", "reader", "reader_of",
+    "reads",
 ]  # fmt: skip

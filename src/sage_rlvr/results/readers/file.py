@@ -103,7 +103,10 @@ class RowFile:
             for number, name in enumerate(self.members):
                 inside = name.startswith(folder) and name.endswith(".json")
                 if inside:
-                    yield number, parse_json(_member(self.path, archive, name), f"{self.path}, {name}", None, strict=False)
+                    yield (
+                        number,
+                        parse_json(_member(self.path, archive, name), f"{self.path}, {name}", None, strict=False),
+                    )
 
     # ---- the other containers
 
@@ -156,14 +159,21 @@ class RowFile:
             if not cells:
                 continue
             if len(cells) != len(header):
-                raise DataError(f"{self.place(table.line_num)}: {len(cells)} cells under {len(header)} columns; {AGAIN}")
-            yield table.line_num, {name: _cell(name, text) for name, text in zip(header, cells, strict=True) if text != ""}
+                raise DataError(
+                    f"{self.place(table.line_num)}: {len(cells)} cells under {len(header)} columns; {AGAIN}"
+                )
+            yield (
+                table.line_num,
+                {name: _cell(name, text) for name, text in zip(header, cells, strict=True) if text != ""},
+            )
 
     def _batches(self) -> Iterator[Any]:
         try:
             import pyarrow  # noqa: F401
         except ModuleNotFoundError as error:
-            raise DataError(f"{self.path}: a Parquet file needs pyarrow: pip install pyarrow (or write the rows as JSON lines)") from error
+            raise DataError(
+                f"{self.path}: a Parquet file needs pyarrow: pip install pyarrow (or write the rows as JSON lines)"
+            ) from error
         return read_parquet(self.path)
 
     def _of_parquet(self, columns: Sequence[str]) -> Numbered:
@@ -233,10 +243,14 @@ def _zstandard(path: Path, about: zipfile.ZipInfo) -> bytes:
         import pyarrow
     except ModuleNotFoundError as error:
         convert = "inspect log convert --to json --output-dir OUT LOG"
-        raise DataError(f"{path}: packed by Zstandard, which needs pyarrow: pip install pyarrow (or: {convert})") from error
+        raise DataError(
+            f"{path}: packed by Zstandard, which needs pyarrow: pip install pyarrow (or: {convert})"
+        ) from error
     with opened(path) as stream:
         stream.seek(about.header_offset + 26)
-        name, extra = struct.unpack("<HH", stream.read(4))  # APPNOTE 4.3.7: the data follow the name and the extra field
+        name, extra = struct.unpack(
+            "<HH", stream.read(4)
+        )  # APPNOTE 4.3.7: the data follow the name and the extra field
         stream.seek(name + extra, 1)
         packed = stream.read(about.compress_size)
     return bytes(pyarrow.Codec("zstd").decompress(packed, about.file_size).to_pybytes())

@@ -80,7 +80,9 @@ def reader_of(file: RowFile) -> RowReader:
             raise DataError(f"{file.path}: the file is empty; write one row per problem or per completion")
         raise DataError(f"{file.path}: no reader knows a file with {_some(file.keys)}. {TAKES_ROWS}")
     if len(best) > 1:
-        raise DataError(f"{file.path}: the readers {' and '.join(best)} both fit; remove the columns of one of the formats")
+        raise DataError(
+            f"{file.path}: the readers {' and '.join(best)} both fit; remove the columns of one of the formats"
+        )
     return READERS[best[0]]
 
 
@@ -93,8 +95,8 @@ def reads(path: Path) -> bool:
 
 
 TAKES_ROWS = (
-    'Rows are counts {"id", "n", "c"}, samples {"id", "correct"} or {"id", "score"}, or logs of lm-eval, inspect_ai, lighteval, verl '
-    "and TRL: docs/reference/rows.md"
+    'Rows are counts {"id", "n", "c"}, samples {"id", "correct"} or {"id", "score"}, or logs of lm-eval, inspect_ai, lighteval, '
+    "verl and TRL: docs/reference/rows.md"
 )
 
 

@@ -15,13 +15,17 @@ CUT = ("max_tokens", "model_length")
 LIMITS = ("token", "message", "time", "working")
 
 
-@reader("inspect_ai", ("header.json", "samples/"), ("eval", "samples", "status"), about="inspect_ai, .eval and .json logs")
+@reader(
+    "inspect_ai", ("header.json", "samples/"), ("eval", "samples", "status"), about="inspect_ai, .eval and .json logs"
+)
 def inspect_ai(file: RowFile, choice: Choice) -> Rows:
     """Samples with the value of one scorer."""
     header, samples = _log(file)
     status = header.get("status")
     if status != "success":
-        raise DataError(f"{file.path}: the evaluation did not finish (status {status!r}); finish it with: inspect eval-retry {file.path}")
+        raise DataError(
+            f"{file.path}: the evaluation did not finish (status {status!r}); finish it with: inspect eval-retry {file.path}"
+        )
     scored = [(number, tree, _scores(place, tree)) for number, place, tree in samples]
     name = choice.of((name for _, _, scores in scored for name in scores), file.path, "scorers")
     task, temperature = _setting(header)
@@ -48,7 +52,10 @@ def _scores(place: str, tree: Mapping[str, Any]) -> dict[str, float]:
     """Scorer -> value; a scorer with several values has one entry for each."""
     if not tree.get("scores"):
         error = (tree.get("error") or {}).get("message", "no scorer ran")
-        raise DataError(f"{place}: sample {tree.get('id')!r}, epoch {tree.get('epoch')} has no score ({str(error)[:80]}); score the log with: inspect score")
+        raise DataError(
+            f"{place}: sample {tree.get('id')!r}, epoch {tree.get('epoch')} has no score ({str(error)[:80]}); score the log "
+            "with: inspect score"
+        )
     return dict(_values(tree["scores"]))
 
 

@@ -22,7 +22,9 @@ MEAN = re.compile(r"avg@|pass@1(?!\d)|pass@k:k=1(?!\d)")
 def lighteval(file: RowFile, choice: Choice) -> Rows:
     """Completions with the value of one metric, or counts from a mean over completions."""
     kept = list(file.rows(("doc", "model_response", "metric")))
-    name = choice.of((key for _, tree in kept for key, value in _metrics(tree).items() if value is not None), file.path, "metrics")
+    name = choice.of(
+        (key for _, tree in kept for key, value in _metrics(tree).items() if value is not None), file.path, "metrics"
+    )
     several = any(len(tree["model_response"].get("text") or ()) > 1 for _, tree in kept)
     for number, tree in kept:
         texts, value = tree["model_response"].get("text") or [], _metrics(tree).get(name)
@@ -42,7 +44,8 @@ def _counted(place: str, name: str, value: Any, n: int) -> dict[str, Any]:
     right = None if not isinstance(value, (int, float)) else value * n
     if not MEAN.match(name) or right is None or abs(right - round(right)) > 1e-6:
         raise DataError(
-            f"{place}: {n} completions and one {name} = {value!r}: texts without scores; evaluate with a metric that is a mean over the "
+            f"{place}: {n} completions and one {name} = {value!r}: texts without scores; evaluate with a metric that is a "
+            "mean over the "
             "completions, such as avg@n"
         )
     return {"n": n, "c": round(right)}

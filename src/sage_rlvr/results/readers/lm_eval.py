@@ -17,7 +17,9 @@ from sage_rlvr.results.readers.found import Choice, Rows, reader
 OURS = "verdict of sage_rlvr"
 
 
-@reader("lm_eval", ("doc_id", "doc", "target", "resps", "filter", "metrics"), about="lm-evaluation-harness, samples_*.jsonl")
+@reader(
+    "lm_eval", ("doc_id", "doc", "target", "resps", "filter", "metrics"), about="lm-evaluation-harness, samples_*.jsonl"
+)
 def lm_eval(file: RowFile, choice: Choice) -> Rows:
     """Completions with the score of one metric after one filter."""
     kept = list(file.rows())
@@ -38,7 +40,9 @@ def _names(tree: Mapping[str, Any]) -> list[str]:
 def _completions(place: str, tree: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:
     texts = tree["resps"][0] if tree["resps"] else []
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or len(tree["resps"]) != 1:
-        raise DataError(f"{place}: no generated text (multiple choice or log-likelihood); only tasks of generate_until can be compared")
+        raise DataError(
+            f"{place}: no generated text (multiple choice or log-likelihood); only tasks of generate_until can be compared"
+        )
     if name == OURS:
         scores: list[Any] = [verdict == "right" for verdict in tree["sage_rlvr"]["verdict"]]
     else:

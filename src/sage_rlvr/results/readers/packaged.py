@@ -17,7 +17,12 @@ def packaged(word: str) -> Path | None:
         spec = util.find_spec("remax")
         if spec is None or not spec.submodule_search_locations:
             raise DataError("remax-rl is not installed; run: pip install --no-deps remax-rl")
-        return Path(spec.submodule_search_locations[0]) / "_assets" / "evidence" / "verified_samples_completed_cohort.jsonl.gz"
+        return (
+            Path(spec.submodule_search_locations[0])
+            / "_assets"
+            / "evidence"
+            / "verified_samples_completed_cohort.jsonl.gz"
+        )
     if word == "passk-inference":
         both = suggest("compare", f"{PLACE}/base.jsonl", f"{PLACE}/rl.jsonl")
         raise DataError(f"passk-inference ships its counts only with its source; run: {FETCH} and then: {both}")

@@ -3,8 +3,8 @@
 counts   {"id", "n", "c"}: one row per problem
 samples  {"id", "correct"} or {"id", "score"}: one row per completion
 
-Optional in both: "arm", "seed", "step", "task", "temperature", "gold", "prompt"; in counts "keys" {canonical answer: number of correct
-samples}; in samples "answer", "text", "cut" (by the length limit), "request" (completions of one request have the same).
+Optional in both: "arm", "seed", "step", "task", "temperature", "gold", "prompt"; in counts "keys" {canonical answer: number of
+correct samples}; in samples "answer", "text", "cut" (by the length limit), "request" (completions of one request have the same).
 
 A score counts as correct if it is at least `right_from`; without `right_from` a score has to be 0 or 1.
 """
@@ -46,7 +46,12 @@ class Group:
 
     def named(self, word: str) -> bool:
         """Whether `@WORD` behind a path selects this group; "grpo" selects "grpo, before" too."""
-        return word in (self.arm, self.arm.partition(",")[0], self.task, *(str(x) for x in (self.step,) if x is not None))
+        return word in (
+            self.arm,
+            self.arm.partition(",")[0],
+            self.task,
+            *(str(x) for x in (self.step,) if x is not None),
+        )
 
 
 UNGROUPED = Group()
@@ -78,10 +83,13 @@ class CountTable:
             return self
         if self.right is None:
             raise DataError(
-                f"{where}: --samples {n}: counts of {_range(self.n)} samples have no first {n}; pass the samples, one row per completion"
+                f"{where}: --samples {n}: counts of {_range(self.n)} samples have no first {n}; pass the samples, one row per "
+                "completion"
             )
         if (few := int(self.n.min())) < n:
-            raise DataError(f"{where}: --samples {n}: problem {self.problems[int(self.n.argmin())]!r} has only {few} samples")
+            raise DataError(
+                f"{where}: --samples {n}: problem {self.problems[int(self.n.argmin())]!r} has only {few} samples"
+            )
         kept = np.arange(int(self.n.max())) < n
         return self.only(np.broadcast_to(kept, (len(self.n), len(kept))))
 
@@ -91,7 +99,12 @@ class CountTable:
         masks = [row[:n] for row, n in zip(kept, self.n.tolist(), strict=True)]
         right = tuple(one[mask] for one, mask in zip(self.right, masks, strict=True))
         lists: dict[str, Any] = {}
-        for name, columns in (("texts", self.texts), ("answers", self.answers), ("requests", self.requests), ("cut", self.cut)):
+        for name, columns in (
+            ("texts", self.texts),
+            ("answers", self.answers),
+            ("requests", self.requests),
+            ("cut", self.cut),
+        ):
             if columns is not None:
                 lists[name] = tuple(list(compress(one, mask)) for one, mask in zip(columns, masks, strict=True))
         n, c = (np.array([f(one) for one in right], dtype=np.int64) for f in (len, np.sum))
@@ -123,9 +136,13 @@ def read_evaluation(
         count += 1
     if not count:
         picked = "".join(f"@{pick}" for pick in picks)
-        raise DataError(f"{path}{picked}: no rows; write one row per problem or per completion" + ", or select others" * bool(picks))
+        raise DataError(
+            f"{path}{picked}: no rows; write one row per problem or per completion" + ", or select others" * bool(picks)
+        )
     tables = _picked(path, made.tables(), list(picks))
-    return Evaluation(path=path, format=found.name, score=choice.used, correct=_words(choice, made), rows=count, tables=tables)
+    return Evaluation(
+        path=path, format=found.name, score=choice.used, correct=_words(choice, made), rows=count, tables=tables
+    )
 
 
 def _words(choice: Choice, made: _Groups) -> str:
@@ -145,7 +162,9 @@ def _picked(path: Path, tables: list[CountTable], picks: list[str]) -> tuple[Cou
                 "steps": sorted({g.step for g in groups if g.step is not None}),
             }  # fmt: skip
             there = "; ".join(f"{name} {_some(found)}" for name, found in known.items() if found)
-            raise DataError(f"{path}@{word}: no rows of {word!r}; the file has {there or 'neither arms nor tasks nor steps'}")
+            raise DataError(
+                f"{path}@{word}: no rows of {word!r}; the file has {there or 'neither arms nor tasks nor steps'}"
+            )
         tables = kept
     steps = sorted({table.group.step for table in tables if table.group.step is not None})
     if len(steps) > 1:
@@ -193,7 +212,8 @@ class _Groups:
         if self.kind == "counts":
             if problem in problems:
                 raise self._error(
-                    number, "id", problem, f"the problem is also in row {problems[problem][2]}; list it once, or tell the rows apart by "
+                    number, "id", problem, f"the problem is also in row {problems[problem][2]}; list it once, or tell the "
+                        "rows apart by "
                     '"seed", "arm", "task", "step" or "temperature"',
                 )  # fmt: skip
             problems[problem] = self._counted(number, row)
@@ -201,7 +221,9 @@ class _Groups:
             right = row["correct"] if self.kind == "correct" else self._scored(number, row["score"])
             if right is not True and right is not False:
                 right = self._truth(number, right)
-            problems.setdefault(problem, []).append((right, *map(row.get, COLUMNS)) if shape.columns else (right, *NO_COLUMNS))
+            problems.setdefault(problem, []).append(
+                (right, *map(row.get, COLUMNS)) if shape.columns else (right, *NO_COLUMNS)
+            )
         for name in shape.beside:
             if (value := row[name]) is not None:
                 self._beside(number, group, problem, name, value)
@@ -221,7 +243,11 @@ class _Groups:
 
     def _table(self, group: Group, problems: dict[str, Any]) -> CountTable:
         more = self.more.get(group, {})
-        beside: dict[str, Any] = {"golds": more.get("gold", {}), "prompts": more.get("prompt", {}), "keys": more.get("keys", {})}
+        beside: dict[str, Any] = {
+            "golds": more.get("gold", {}),
+            "prompts": more.get("prompt", {}),
+            "keys": more.get("keys", {}),
+        }
         if self.kind == "counts":
             n, c, _ = np.array(list(problems.values()), dtype=np.int64).T
             return CountTable(group=group, problems=tuple(problems), n=n, c=c, **beside)
@@ -237,7 +263,9 @@ class _Groups:
 
     def _error(self, number: int, name: str, value: Any, problem: str) -> DataError:
         shown = repr(value)
-        return DataError(f"{self.file.place(number)}: {name} = {shown if len(shown) < 60 else shown[:57] + '...'}: {problem}")
+        return DataError(
+            f"{self.file.place(number)}: {name} = {shown if len(shown) < 60 else shown[:57] + '...'}: {problem}"
+        )
 
     def _check_kind(self, number: int, row: Mapping[str, Any], kind: str) -> None:
         if not kind:
@@ -292,7 +320,9 @@ class _Groups:
                 value = int(value)
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_COUNTED:
                 problem = "is missing" if value is None else "is not a whole number from 0 on"
-                raise self._error(number, name, value, f"{problem}; n is the number of samples, c how many of them are correct")
+                raise self._error(
+                    number, name, value, f"{problem}; n is the number of samples, c how many of them are correct"
+                )
             found.append(value)
         n, c = found
         if not n:
@@ -305,7 +335,12 @@ class _Groups:
         if isinstance(score, bool):
             return score
         if not _is_number(score):
-            raise self._error(number, "score", score, "the row has no score; score every completion" if score is None else "not a number")
+            raise self._error(
+                number,
+                "score",
+                score,
+                "the row has no score; score every completion" if score is None else "not a number",
+            )
         if math.isnan(score):
             raise self._error(number, "score", score, "the completion has no score (NaN); score it, or count it as 0")
         if self.right_from is not None:
@@ -313,7 +348,8 @@ class _Groups:
         if score not in (0, 1):
             other = f", or another score with --correct {self.choice.others[0]}" if self.choice.others else ""
             raise self._error(
-                number, self.choice.used or "score", score, "neither 0 nor 1; pass --right-from X, the least score that counts as correct"
+                number, self.choice.used or "score", score, "neither 0 nor 1; pass --right-from X, the least score that "
+                    "counts as correct"
                 f"{other}",
             )  # fmt: skip
         return score == 1
@@ -323,13 +359,17 @@ class _Groups:
             return bool(value)
         if value is None:
             raise self._error(number, "correct", None, "nothing says whether the completion is correct; judge it first")
-        raise self._error(number, "correct", value, "true or false is expected (or 1 or 0); a graded score is called \"score\"")
+        raise self._error(
+            number, "correct", value, 'true or false is expected (or 1 or 0); a graded score is called "score"'
+        )
 
     def _beside(self, number: int, group: Group, problem: str, name: str, value: Any) -> None:
         known = self.more.setdefault(group, {}).setdefault(name, {})
         if name == "keys":
             if not isinstance(value, dict) or not all(isinstance(n, int) and n > 0 for n in value.values()):
-                raise self._error(number, name, value, "an object {answer: number of correct samples with that answer} is expected")
+                raise self._error(
+                    number, name, value, "an object {answer: number of correct samples with that answer} is expected"
+                )
             if sum(value.values()) > self.groups[group][problem][1]:
                 raise self._error(number, name, value, "more answers than correct samples (c)")
         known.setdefault(problem, value if name == "keys" else str(value))
