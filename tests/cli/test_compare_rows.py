@@ -283,7 +283,7 @@ def test_the_same_file_twice_is_noted(capsys: Capture) -> None:
 def test_a_base_at_several_temperatures_is_the_rival_of_an_arm(capsys: Capture) -> None:
     """The arm is the base at T = 0.5: at T = 1 it is sharper, and no more than the colder base."""
     rng = np.random.default_rng(5)
-    logits = rng.normal(0, 2, 120)
+    logits = rng.normal(1, 2, 120)
 
     def drawn(sharpness: float) -> Any:
         return rng.binomial(32, 1 / (1 + np.exp(-sharpness * logits)))

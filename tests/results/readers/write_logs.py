@@ -185,7 +185,8 @@ def trl() -> None:
     with tempfile.TemporaryDirectory() as out:
         args = GRPOConfig(
             output_dir=out, per_device_train_batch_size=16, num_generations=4, max_completion_length=4, max_steps=1,
-            logging_steps=1, log_completions=True, num_completions_to_print=0, report_to="none", use_cpu=True, save_strategy="no", beta=0.0,
+            logging_steps=1, log_completions=True, num_completions_to_print=0, report_to="none", use_cpu=True,
+            save_strategy="no", beta=0.0,
         )  # fmt: skip
         data = Dataset.from_list([{"prompt": problem} for problem in RIGHT])
         GRPOTrainer(model, [correct, short], args=args, train_dataset=data, processing_class=tokenizer).train()
