@@ -25,6 +25,7 @@ COMMANDS = {
     "no-reward": "lab.no_reward:NoReward",
     "hull": "lab.hull:Hull",
     "false-verdicts": "lab.false_verdicts:FalseVerdicts",
+    "room": "lab.room.command:Room",
     "smollm2-adapter": "lab.smollm2_adapter:Adapter",
 }
 

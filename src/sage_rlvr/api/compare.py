@@ -205,9 +205,11 @@ def paths_in(words: Sequence[str]) -> list[str]:
 
 def _word(arm: Arm) -> str:
     """An arm as the command takes it."""
+    if stores := getattr(arm, "stores", ()):  # an evaluation at several temperatures
+        return ",".join(map(fspath, stores))
     if isinstance(arm, (str, PathLike)):
         return fspath(arm)
-    return ",".join(fspath(path) for path in arm)
+    return ",".join(map(_word, arm))
 
 
 def report(

@@ -267,12 +267,6 @@ class Results:
         answer."""
         return self.design.every and not self.records and self.stored is None and len({c.arm for c in self.counts}) > 1
 
-    @property
-    def sampled_base(self) -> str | None:
-        """The arm whose samples at several temperatures are what sampling alone reaches: the base of a sweep, or the first of arms
-        that were passed separately."""
-        return BASE if self.design.facts else self.design.control if self.design.every else None
-
     def evaluated(self, arm: str, seed: int) -> bool:
         """Whether a run has an exact record of the main task, or samples."""
         return (arm, seed, "") in self.records or any((c.arm, c.seed) == (arm, seed) for c in self.counts)
@@ -428,11 +422,16 @@ def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
 
 
 def _check_stores(found: Sequence[Counts]) -> None:
-    """Raise DataError for unequal budgets on a task (temperatures of frontiers may differ), for a frontier with stores of several
-    policies, and for two stores of the same weights in one arm."""
+    """Raise DataError for unequal budgets on a task (temperatures of frontiers may differ, and those of the control, the first arm,
+    where it has those of the others), for a frontier with stores of several policies, and for two stores of the same weights in
+    one arm."""
     for task in dict.fromkeys(c.task for c in found):
         here = [c for c in found if c.task == task]
-        wide = all(len({d.temperature for d in here if d.arm == c.arm}) > 1 for c in here)
+        read_at: dict[str, set[float]] = {}
+        for c in here:
+            read_at.setdefault(c.arm, set()).add(c.temperature)
+        control, *others = read_at.values()
+        wide = len(control) > 1 and all(len(other) > 1 or other <= control for other in others)
         check_budget({f"{c.arm} ({c.path})": c.identity for c in here}, ("temperature",) if wide else ())
         policies: dict[str, tuple[str, str]] = {}
         for c in here if wide else ():
