@@ -25,7 +25,7 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.reading import understood
 from sage_rlvr.results.design import BASE, Design
-from sage_rlvr.results.readers import Choice, CountTable, Evaluation
+from sage_rlvr.results.readers import Choice, CountTable, EvaluationFile
 from sage_rlvr.results.scores import Floats, Scores
 from sage_rlvr.stats.budget import check_budget
 from sage_rlvr.stats.frontier import FrontierPoint, distinct_frontier, frontier
@@ -138,7 +138,7 @@ class GivenRows:
     """A file of rows that was passed for an arm. name: of NAME=PATH, else ""; index: of the path in the list of
     NAME=PATH[,PATH...]; label: the arm of rows without an arm of their own."""
 
-    evaluation: Evaluation
+    evaluation: EvaluationFile
     name: str
     index: int | None
     label: str

@@ -1,7 +1,7 @@
 """The verdict on arms that were compared by samples: which k each gains and loses, problems solved by one only, and what could be
 seen.
 
-    verdicts(results)      one `Verdict` per arm, task and temperature, against the control
+    verdicts(results)      one `CurveVerdict` per arm, task and temperature, against the control
     headline(verdict)      the finding in one sentence            lines(results)  about ten lines for a terminal
     failures(...)          what `compare --fail-on` reports       tree(...)       strict JSON, docs/reference/verdict.schema.json
 """
@@ -31,7 +31,7 @@ from sage_rlvr.stats.leash import leash_at_k, leash_discoveries, leash_noise_flo
 
 FORMAT = 1
 SHOWN = (1, 8)
-Finding = Literal["widened", "sharpened", "narrowed", "better", "worse", "no difference", "undecided"]
+CurveFinding = Literal["widened", "sharpened", "narrowed", "better", "worse", "no difference", "undecided"]
 """widened: higher at the largest k. sharpened: higher at a smaller k and lower at the largest. narrowed: lower at the largest k and
 higher nowhere. better, worse: higher or lower at some k, undecided at the largest. no difference: the band lies within 0.05 of 0 at
 every k. undecided: none of these."""
@@ -56,7 +56,7 @@ class SolvedByOne:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Verdict:
+class CurveVerdict:
     """One arm against the control. curve: the difference over k with its simultaneous band, None for two training seeds. shown: k
     -> both scores and their difference at this k."""
 
@@ -72,7 +72,7 @@ class Verdict:
         return Crossing(gain=(), loss=(), undecided=(), first_loss=None) if self.curve is None else crossing(self.curve)
 
     @property
-    def finding(self) -> Finding:
+    def finding(self) -> CurveFinding:
         """The finding as a word."""
         if self.curve is None:
             return "undecided"
@@ -87,7 +87,7 @@ class Verdict:
         return "no difference" if within and not self.curve.reason else "undecided"
 
 
-def verdicts(results: Results, rows: Sequence[Row]) -> list[Verdict]:
+def verdicts(results: Results, rows: Sequence[Row]) -> list[CurveVerdict]:
     """Every arm against the control, on every task and temperature at which both have samples. rows: the comparisons, of which
     those of pass@1 and the largest k are read."""
     keys = list(dict.fromkeys((c.task, c.temperature) for c in results.counts))
@@ -102,7 +102,7 @@ def verdicts(results: Results, rows: Sequence[Row]) -> list[Verdict]:
     return found
 
 
-def _verdict(results: Results, rows: Sequence[Row], a: Scores, b: Scores) -> Verdict:
+def _verdict(results: Results, rows: Sequence[Row], a: Scores, b: Scores) -> CurveVerdict:
     a.check_alike(b)
     several, top = max(len(a.values), len(b.values)) > 1, min(results.k, a.n or 1)
     ks = [*(k for k in SHOWN if k < top), top]
@@ -111,7 +111,7 @@ def _verdict(results: Results, rows: Sequence[Row], a: Scores, b: Scores) -> Ver
         row.metric.k: row.comparison for row in rows if (row.a, row.b, row.task, replace(row.metric, k=None)) == place
     }
     shown = {k: (a.interval(k), b.interval(k), known[k] if k in known else counted(a, b, k)) for k in ks}
-    return Verdict(a=a, b=b, curve=a.band(b, top, several=several), shown=shown, solved=_solved(a, b))
+    return CurveVerdict(a=a, b=b, curve=a.band(b, top, several=several), shown=shown, solved=_solved(a, b))
 
 
 def _solved(a: Scores, b: Scores) -> SolvedByOne:
@@ -137,14 +137,14 @@ def _solved(a: Scores, b: Scores) -> SolvedByOne:
 # words
 
 
-def headline(found: Verdict) -> str:
+def headline(found: CurveVerdict) -> str:
     """The finding in one sentence."""
     a, b, gain, loss = found.a.arm, found.b.arm, ranges(found.crossing.gain), ranges(found.crossing.loss)
     on = "" if found.a.task == TASK else f"{found.a.task}: "
     if found.curve is None:
         return f"{on}Two training seeds of {a} support no verdict; at least three are needed, or one run of each."
     top = found.curve.ks[-1]
-    sentences: dict[Finding, str] = {
+    sentences: dict[CurveFinding, str] = {
         "widened": f"{a} widened what {b} solves: pass@k is higher at k = {gain}{f' and lower at k = {loss}' * bool(loss)}",
         "sharpened": f"{a} sharpened {b} and solves less in many tries: pass@k is higher at k = {gain} and lower at k = {loss}",
         "narrowed": f"{a} narrowed what {b} solves: pass@k is lower at k = {loss} and higher at no k",
@@ -158,7 +158,7 @@ def headline(found: Verdict) -> str:
     return f"{on}{sentences[found.finding]} ({_over(found)})."
 
 
-def paragraphs(found: Sequence[Verdict]) -> Iterator[str]:
+def paragraphs(found: Sequence[CurveVerdict]) -> Iterator[str]:
     """The findings, and in a second paragraph their numbers."""
     yield " ".join(map(headline, found))
     yield " ".join(
@@ -166,7 +166,7 @@ def paragraphs(found: Sequence[Verdict]) -> Iterator[str]:
     )
 
 
-def _over(found: Verdict) -> str:
+def _over(found: CurveVerdict) -> str:
     if found.curve is None or found.curve.over == "training seeds":
         return f"{len(found.a.values)} training seeds"
     sizes = np.concatenate([found.a.samples, found.b.samples])
@@ -179,7 +179,7 @@ def ranges(found: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in found)
 
 
-def lines(results: Results, found: Sequence[Verdict]) -> Iterator[str]:
+def lines(results: Results, found: Sequence[CurveVerdict]) -> Iterator[str]:
     """What a terminal shows: the finding first, what was read, scores, gain and loss over k, problems solved by one only, power."""
     yield from (headline(one) for one in found)
     yield ""
@@ -211,7 +211,7 @@ def read_lines(results: Results) -> Iterator[str]:
         )
 
 
-def _scores(found: Verdict) -> Iterator[str]:
+def _scores(found: CurveVerdict) -> Iterator[str]:
     for k, (a, b, gap) in found.shown.items():
         known = f", {p_text(gap.p)}" if math.isfinite(gap.p) else ""
         ends = (
@@ -228,7 +228,7 @@ def _ends(i: Interval) -> str:
     return f"{i.value:.3f}" + (f" [{i.low:.3f}, {i.high:.3f}]" if math.isfinite(i.width) else "")
 
 
-def _gain_and_loss(found: Verdict) -> Iterator[str]:
+def _gain_and_loss(found: CurveVerdict) -> Iterator[str]:
     curve = found.curve
     if curve is None:
         return
@@ -243,7 +243,7 @@ def _gain_and_loss(found: Verdict) -> Iterator[str]:
     yield f"{shown}; {first} ({100 * curve.level:g} % band over {many}, over {curve.n:,} {curve.over})"
 
 
-def _solved_line(found: Verdict) -> str:
+def _solved_line(found: CurveVerdict) -> str:
     one, a, b = found.solved, found.a.arm, found.b.arm
     means = ", means over training seeds" * (len(found.a.values) > 1)
     head = f"solved in {one.k} samples{means}: kept {one.kept:,.4g}"
@@ -263,7 +263,7 @@ def _certain(problems: Sequence[str]) -> str:
     )
 
 
-def _power(found: Verdict) -> str:
+def _power(found: CurveVerdict) -> str:
     seen = [f"{gap.mde:.3f} in pass@{k}" for k, (_, _, gap) in found.shown.items() if math.isfinite(gap.mde)]
     if not seen:
         return "this design could not have seen any difference: more problems or training seeds are needed"
@@ -275,7 +275,7 @@ def _power(found: Verdict) -> str:
 # continuous integration
 
 
-def failures(found: Sequence[Verdict], rules: Sequence[str]) -> list[str]:
+def failures(found: Sequence[CurveVerdict], rules: Sequence[str]) -> list[str]:
     """A sentence for each rule that a verdict breaks. rules: "loss" (lower at any k), "no-gain" (higher at no k), "pass@K" (lower
     at this k, by the interval at this k alone)."""
     out = []
@@ -293,7 +293,7 @@ def failures(found: Sequence[Verdict], rules: Sequence[str]) -> list[str]:
     return out
 
 
-def _fell(one: Verdict, k: int) -> list[str]:
+def _fell(one: CurveVerdict, k: int) -> list[str]:
     if k < 1 or k > (one.a.n or 0):
         raise ConfigError(
             f"--fail-on pass@{k}: {one.a.arm} has {one.a.n} samples per problem; choose a k from 1 to {one.a.n}"
@@ -305,7 +305,7 @@ def _fell(one: Verdict, k: int) -> list[str]:
     return [f"pass@{k} of {one.a.arm} fell: {signed(gap.difference.value)} ({ends}) against {one.b.arm}"]
 
 
-def tree(results: Results, found: Iterable[Verdict], failed: Sequence[str] = ()) -> dict[str, Any]:
+def tree(results: Results, found: Iterable[CurveVerdict], failed: Sequence[str] = ()) -> dict[str, Any]:
     """The verdicts as strict JSON, by docs/reference/verdict.schema.json."""
     read = [
         {
@@ -324,7 +324,7 @@ def tree(results: Results, found: Iterable[Verdict], failed: Sequence[str] = ())
     return dict(plain(made))
 
 
-def _tree(one: Verdict) -> dict[str, Any]:
+def _tree(one: CurveVerdict) -> dict[str, Any]:
     curve = one.curve
     over_k = None
     if curve is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.results.readers import READERS, Evaluation, RowFile, read_evaluation, reader, reader_of
+from sage_rlvr.results.readers import READERS, EvaluationFile, RowFile, read_evaluation, reader, reader_of
 from tests.results.readers.write_logs import LOGS, RIGHT
 
 Tree = Any
@@ -141,11 +141,11 @@ def path(log: Log, tmp_path: Path) -> Path:
     return kept if kept.exists() else written(log, rows_of(log, tmp_path), tmp_path)
 
 
-def read(log: Log, path: Path) -> Evaluation:
+def read(log: Log, path: Path) -> EvaluationFile:
     return read_evaluation(path, correct=log.correct, right_from=log.right_from)
 
 
-def counts(found: Evaluation) -> dict[str, tuple[int, int]]:
+def counts(found: EvaluationFile) -> dict[str, tuple[int, int]]:
     table = found.tables[0]
     return dict(zip(table.problems, zip(table.n.tolist(), table.c.tolist(), strict=True), strict=True))
 

@@ -14,7 +14,7 @@ from sage_rlvr.results import stored
 from sage_rlvr.results.comparisons import sides
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.tables import Columns, base_row, chance_in, table
-from sage_rlvr.results.verdict import Verdict
+from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.curves import CurveComparison, seed_ks
 from sage_rlvr.stats.frontier import FrontierPoint, GapCurve, at_temperature, gap_curve
@@ -232,7 +232,7 @@ def sampled_curves(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapp
     ]
 
 
-def verdict_of(found: Verdict, summary: Mapping[str, Any]) -> dict[str, Any]:
+def verdict_of(found: CurveVerdict, summary: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the figure of a verdict: both curves, the difference with its band, and the set that holds the first lost k."""
     ks = powers(found.a.n or 1)
     lines = {one.arm: band({k: one.interval(k) for k in ks}) for one in (found.b, found.a)}

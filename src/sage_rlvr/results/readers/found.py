@@ -11,7 +11,7 @@ from sage_rlvr.errors import DataError, SageError
 from sage_rlvr.registry import Registry
 from sage_rlvr.results.readers.file import RowFile
 
-Rows = Iterator[tuple[int, Mapping[str, Any]]]
+FileRows = Iterator[tuple[int, Mapping[str, Any]]]
 """(number of the row in its file, row as rows.py describes it)."""
 
 
@@ -46,7 +46,7 @@ class RowReader:
 
     name: str
     needs: tuple[frozenset[str], ...]
-    rows: Callable[[RowFile, Choice], Rows]
+    rows: Callable[[RowFile, Choice], FileRows]
     about: str = ""
 
     def fit(self, file: RowFile) -> int:
@@ -60,10 +60,10 @@ READERS: Registry[RowReader] = Registry("reader", remember=False)
 
 def reader(
     name: str, *needs: Iterable[str], about: str = ""
-) -> Callable[[Callable[[RowFile, Choice], Rows]], RowReader]:
+) -> Callable[[Callable[[RowFile, Choice], FileRows]], RowReader]:
     """Register a reader under a name. needs: keys that a file of the format has; several sets are alternatives."""
 
-    def add(rows: Callable[[RowFile, Choice], Rows]) -> RowReader:
+    def add(rows: Callable[[RowFile, Choice], FileRows]) -> RowReader:
         made = RowReader(name, tuple(frozenset(one) for one in needs), rows, about)
         return READERS.register(made, name=name, about=about)  # type: ignore[type-var]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import Choice, Rows, reader
+from sage_rlvr.results.readers.found import Choice, FileRows, reader
 
 LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 """Values of inspect's scorers: correct, incorrect, partially correct, no answer."""
@@ -18,7 +18,7 @@ LIMITS = ("token", "message", "time", "working")
 @reader(
     "inspect_ai", ("header.json", "samples/"), ("eval", "samples", "status"), about="inspect_ai, .eval and .json logs"
 )
-def inspect_ai(file: RowFile, choice: Choice) -> Rows:
+def inspect_ai(file: RowFile, choice: Choice) -> FileRows:
     """Samples with the value of one scorer."""
     header, samples = _log(file)
     status = header.get("status")

@@ -12,14 +12,14 @@ from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import Choice, Rows, reader
+from sage_rlvr.results.readers.found import Choice, FileRows, reader
 
 MEAN = re.compile(r"avg@|pass@1(?!\d)|pass@k:k=1(?!\d)")
 """Metrics that are the share of correct completions of a document."""
 
 
 @reader("lighteval", ("doc", "model_response", "metric"), about="lighteval, details_*.parquet")
-def lighteval(file: RowFile, choice: Choice) -> Rows:
+def lighteval(file: RowFile, choice: Choice) -> FileRows:
     """Completions with the value of one metric, or counts from a mean over completions."""
     kept = list(file.rows(("doc", "model_response", "metric")))
     name = choice.of(

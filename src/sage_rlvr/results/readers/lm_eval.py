@@ -12,7 +12,7 @@ from typing import Any
 
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import Choice, Rows, reader
+from sage_rlvr.results.readers.found import Choice, FileRows, reader
 
 OURS = "verdict of sage_rlvr"
 
@@ -20,7 +20,7 @@ OURS = "verdict of sage_rlvr"
 @reader(
     "lm_eval", ("doc_id", "doc", "target", "resps", "filter", "metrics"), about="lm-evaluation-harness, samples_*.jsonl"
 )
-def lm_eval(file: RowFile, choice: Choice) -> Rows:
+def lm_eval(file: RowFile, choice: Choice) -> FileRows:
     """Completions with the score of one metric after one filter."""
     kept = list(file.rows())
     names = (name for _, tree in kept for name in _names(tree))

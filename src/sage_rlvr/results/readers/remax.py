@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import Choice, Rows, reader
+from sage_rlvr.results.readers.found import Choice, FileRows, reader
 
 
 @reader("remax", ("record_kind", "protocol", "primary", "parent_cache"), about="released samples of remax-rl")
-def remax(file: RowFile, choice: Choice) -> Rows:
+def remax(file: RowFile, choice: Choice) -> FileRows:
     """Every completion of every run; null is incorrect."""
     choice.used = "an answer key that is not null"
     for number, tree in file.rows():

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.readers.file import RowFile
 from sage_rlvr.results.readers.found import Choice, reader_of
+from sage_rlvr.stats.passk import Ints
 
-Ints = NDArray[np.int64]
 MOST_COUNTED = 10**9  # samples of one problem
 SHOWN = 8
 TEXTS = ("answer", "text", "prompt", "gold")
@@ -112,7 +112,7 @@ class CountTable:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Evaluation:
+class EvaluationFile:
     """What a file holds. format: the reader; score: the name that a reader took for correct, "" where a format has only one;
     correct: what stood for correct, in words; rows: number of rows that were read."""
 
@@ -126,7 +126,7 @@ class Evaluation:
 
 def read_evaluation(
     path: Path, picks: Iterable[str] = (), correct: tuple[str, ...] = (), right_from: float | None = None
-) -> Evaluation:
+) -> EvaluationFile:
     """Read a file of rows. picks: words that select arms, tasks or steps. Raises DataError with file, line and field for a row that
     cannot be used."""
     file, choice = RowFile(path), Choice(correct, right_from, tuple(picks))
@@ -140,7 +140,7 @@ def read_evaluation(
             f"{path}{picked}: no rows; write one row per problem or per completion" + ", or select others" * bool(picks)
         )
     tables = _picked(path, made.tables(), list(picks))
-    return Evaluation(
+    return EvaluationFile(
         path=path, format=found.name, score=choice.used, correct=_words(choice, made), rows=count, tables=tables
     )
 

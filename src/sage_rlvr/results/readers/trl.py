@@ -10,13 +10,13 @@ import json
 from typing import Any
 
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import Choice, Rows, reader
+from sage_rlvr.results.readers.found import Choice, FileRows, reader
 
 OTHERS = ("step", "advantage")
 
 
 @reader("trl", ("step", "prompt", "completion", "advantage"), about="TRL, logged completions")
-def trl(file: RowFile, choice: Choice) -> Rows:
+def trl(file: RowFile, choice: Choice) -> FileRows:
     """Completions with one of the rewards."""
     name = ""
     for number, tree in file.rows():

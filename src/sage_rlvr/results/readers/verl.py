@@ -7,11 +7,11 @@ correct.
 from __future__ import annotations
 
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import Choice, Rows, reader
+from sage_rlvr.results.readers.found import Choice, FileRows, reader
 
 
 @reader("verl", ("input", "output", "score", "step"), about="verl, validation and rollout dumps")
-def verl(file: RowFile, choice: Choice) -> Rows:
+def verl(file: RowFile, choice: Choice) -> FileRows:
     """Completions with `score`, or with another number of the reward function."""
     name = ""
     for number, tree in file.rows():
