@@ -153,6 +153,7 @@ class RowFile:
     def _of_csv(self) -> Numbered:
         # line ends inside of quotes belong to a cell, so the lines are not split before
         text = b"\n".join(data for _, data, _ in self._lines()).decode("utf-8-sig", "replace")
+        csv.field_size_limit(LINE)  # 128 KiB by default, less than a long completion
         table = csv.reader(io.StringIO(text, newline=""))
         header = next(table)
         for cells in table:
