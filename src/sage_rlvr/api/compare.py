@@ -36,6 +36,7 @@ class Comparison(Rows):
         answer: One line that answers the design's questions.
         rows: One dict per comparison: arms, metric, difference with its 95 % interval, p, corrected p, outcome, the
             chance floor of pass@k with k > 1 and the arms below it.
+        verdicts: Gain and loss over k, of arms compared by samples.
         complete: False if a run of a sweep failed.
     """
 
@@ -57,6 +58,16 @@ class Comparison(Rows):
         """One plain dict per comparison."""
         with self.results.believed():
             return [row_of(row) for row in self.comparisons]
+
+    @property
+    def verdicts(self) -> dict[str, Any]:
+        """What `sage-rlvr compare --json` prints: gain and loss over k of arms compared by samples
+        (docs/reference/verdict.schema.json)."""
+        from sage_rlvr.results import verdict
+
+        if not self.results.sampled_only:
+            raise DataError("verdicts over k are of files of rows and sample stores; `rows` has the comparisons of all others")
+        return verdict.tree(self.results, verdict.verdicts(self.results, self.comparisons))
 
     def __repr__(self) -> str:
         from sage_rlvr.api.printed import print_results
