@@ -49,7 +49,10 @@ LAYERS: dict[str, set[str]] = {
         *("plugins", "reading", "text", "errors"),
     },
     "audit": {"tasks", "text", "verifiers", "stats", "errors"},
-    "results": {"config", "evaluation", "extras", "models", "reading", "runs", "stats", "tasks", "text", "errors"},
+    "results": {
+        *("config", "evaluation", "extras", "models", "reading", "registry", "runs", "stats", "tasks", "text", "verifiers"),
+        "errors",
+    },
     "render": {"results", "runs", "stats", "text", "errors"},
     "experiments": {
         *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "render", "results", "runs", "stats"),
@@ -84,7 +87,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "tasks": {"numpy", "tokenizers", "transformers", "pyarrow", "reasoning_gym", "datasets", "jinja2"},
     "audit": {"math_verify"},  # a peer that it holds the verifier against
     "stats": {"numpy", "scipy", "yaml"},
-    "results": {"numpy", "pandas"},  # pandas where a data frame is asked for
+    "results": {"numpy", "pandas", "pyarrow"},  # pandas for data frames, pyarrow for Parquet and logs packed by Zstandard
     "render": {"numpy", "matplotlib", "jinja2", "markupsafe", "markdown_it"},
     "config": set(),
     "recipes": {"yaml"},

@@ -7,6 +7,7 @@ PKWARE's APPNOTE 4.3 and numpy's NEP 1 for .npz.
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -14,10 +15,11 @@ import stat
 import sys
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from sage_rlvr.errors import DataError, SageError
 
@@ -185,9 +187,10 @@ def read_lines(
 ) -> Iterator[tuple[int, bytes, bool]]:
     """(number from 1, bytes without the line's end, whether it had one) of every line, one held at a time.
 
-    line: bytes that one may have. "\\n" alone ends a line.
+    line: bytes that one may have. "\\n" alone ends a line. A file that gzip packed is unpacked; the limits are of the unpacked
+    lines.
     """
-    with opened(path, limit, error, advice) as stream:
+    with opened(path, limit, error, advice) as packed, _unpacked(packed) as stream:
         number, left = 0, limit
         while data := stream.readline(line + 1):
             number, left = number + 1, left - len(data)
@@ -196,6 +199,21 @@ def read_lines(
             if left < 0:
                 raise _Unreadable(f"more than {limit:,} bytes")
             yield number, data.removesuffix(b"\n"), data.endswith(b"\n")
+
+
+@contextmanager
+def _unpacked(stream: BinaryIO) -> Iterator[BinaryIO]:
+    """The stream, unpacked where it begins as gzip does."""
+    head = stream.read(2)
+    stream.seek(0)
+    if head != b"\x1f\x8b":
+        yield stream
+        return
+    try:
+        with gzip.GzipFile(fileobj=stream) as unpacked:
+            yield cast("BinaryIO", unpacked)
+    except (EOFError, zlib.error) as problem:  # BadGzipFile is an OSError
+        raise _Unreadable(f"a damaged or incomplete gzip file ({problem})") from problem
 
 
 def read_json_lines(

@@ -33,7 +33,8 @@ def share(t: float) -> np.ndarray:
 
 def counts(arm: str, p: np.ndarray, t: float = 1.0, seed: int | None = None) -> Counts:
     right = np.random.default_rng(int(100 * t) + len(arm)).binomial(N, p)
-    named: dict[str, Any] = {"store": Store(arm=arm, path=Path(f"{arm}-{t}"), seed=seed), "task": TASK, "temperature": t}
+    named: dict[str, Any] = {"arm": arm, "seed": seed, "path": Path(f"{arm}-{t}"), "task": TASK, "temperature": t}
+    named["store"] = Store(arm=arm, path=Path(f"{arm}-{t}"), seed=seed)
     floor = Chance("answers", (0.01,) * PROBLEMS)
     none = Reasons.sum([])
     named |= {"problems": tuple(map(str, range(PROBLEMS))), "n": N, "identity": {"revision": arm}, "chance": floor}

@@ -36,6 +36,7 @@ class Comparison(Rows):
         answer: One line that answers the design's questions.
         rows: One dict per comparison: arms, metric, difference with its 95 % interval, p, corrected p, outcome, the
             chance floor of pass@k with k > 1 and the arms below it.
+        verdicts: Gain and loss over k, of arms compared by samples.
         complete: False if a run of a sweep failed.
     """
 
@@ -57,6 +58,16 @@ class Comparison(Rows):
         """One plain dict per comparison."""
         with self.results.believed():
             return [row_of(row) for row in self.comparisons]
+
+    @property
+    def verdicts(self) -> dict[str, Any]:
+        """What `sage-rlvr compare --json` prints: gain and loss over k of arms compared by samples
+        (docs/reference/verdict.schema.json)."""
+        from sage_rlvr.results import verdict
+
+        if not self.results.sampled_only:
+            raise DataError("verdicts over k are of files of rows and sample stores; `rows` has the comparisons of all others")
+        return verdict.tree(self.results, verdict.verdicts(self.results, self.comparisons))
 
     def __repr__(self) -> str:
         from sage_rlvr.api.printed import print_results
@@ -109,21 +120,27 @@ def compare(
     split: Split | None = None,
     k: int | None = None,
     samples: int | None = None,
+    correct: str | Sequence[str] = (),
+    right_from: float | None = None,
     **named: Arm,
 ) -> Comparison:
     """Compare evaluations of the same problems, as `sage-rlvr compare` does. The first arm is the control of all others.
 
+        compare("base.jsonl", "rl.jsonl")                files of rows: counts, samples, logs of other programs
         compare(base="embedded", maxrl="runs/maxrl")
         compare({"GRPO": ["runs/grpo-s0", "runs/grpo-s1"], "MaxRL": ["runs/maxrl-s0", "runs/maxrl-s1"]}, k=64)
         compare("runs/demo")                             a folder of a sweep or demo, by its own design
 
     Args:
-        arms: {name: arm}, or the first arm. An arm is a run directory, a record (.npz), a sample store, "embedded", or what
-            `train` or `evaluate` returned; a list is training seeds of one method. Each has to be evaluated: see `evaluate`.
+        arms: {name: arm}, or the first arm. An arm is a file of rows, a run directory, a record (.npz), a sample store,
+        "embedded", or
+            what `train` or `evaluate` returned; a list is training seeds of one method. Each has to be evaluated: see `evaluate`.
         *more: More arms, called by their paths.
         split: Which record of a run directory is taken; by default that of the sweep's own problems, else test.
         k: Of pass@k; by default 256, of sample stores with fewer samples all of them.
-        samples: Of sample stores: the first so many samples of each problem.
+        samples: Of sample stores and files of samples: the first so many samples of each problem.
+        correct: In files of rows with several scores: the score that stands for correct.
+        right_from: In files of rows with graded scores: the least score that counts as correct.
         **named: Arms by name, after the others.
 
     Returns:
@@ -137,33 +154,51 @@ def compare(
     words = [] if arms is None or isinstance(arms, Mapping) else [_word(arms)]
     words += [_word(arm) for arm in more]
     words += [f"{name}={_word(arm)}" for name, arm in {**given, **named}.items()]
-    return comparison_of(words, split=split, k=k, samples=samples)
+    names = (correct,) if isinstance(correct, str) else tuple(correct)
+    return comparison_of(words, split=split, k=k, samples=samples, correct=names, right_from=right_from)
 
 
-def comparison_of(words: Sequence[str], *, split: Split | None, k: int | None, samples: int | None) -> Comparison:
+def comparison_of(
+    words: Sequence[str], *, split: Split | None, k: int | None, samples: int | None, correct: Sequence[str] = (),
+    right_from: float | None = None,
+) -> Comparison:  # fmt: skip
     """The comparison of arms as the command takes them: PATH, or NAME=PATH[,PATH...]."""
     from sage_rlvr.results import Results, compare
+    from sage_rlvr.results.found import rows_in
+    from sage_rlvr.results.readers import Choice
 
     if not words:
         raise DataError(
             "compare: no arms; pass at least two, the first being the control (or one folder of a sweep or demo), for example: "
-            + suggest("compare", "base=embedded", "maxrl=runs/maxrl-s0")
+            + suggest("compare", "base.jsonl", "rl.jsonl")
         )
     whole = len(words) == 1 and any((Path(words[0]) / name).exists() for name in SWEPT)
-    if len(words) < 2 and not whole:
+    alone = len(words) == 1 and not whole
+    if alone and rows_in(words[0]) is None:
         raise DataError(
             f"compare needs at least two arms, got {list(words)}; the first is the control (or one folder of a sweep or demo)"
         )
-    if samples is not None and not has_stores(words):
+    of_rows = any(rows_in(path) is not None for path in paths_in(words))
+    if samples is not None and not of_rows and not has_stores(words):
         raise ConfigError(OF_STORES)
-    results = Results.read(*words, split=split, k=k, apart=not whole, samples=samples)
+    if (correct or right_from is not None) and not of_rows:
+        raise ConfigError("--correct, --right-from: only for files of rows, and these arms are not; omit these options")
+    choice = Choice(tuple(correct), right_from)
+    results = Results.read(*words, split=split, k=k, apart=not whole, samples=samples, choice=choice)
+    if unused := [name for name in correct if all(name != given.evaluation.score for given in results.given)]:
+        scores = ", ".join(dict.fromkeys(given.evaluation.score for given in results.given if given.evaluation.score)) or "none"
+        raise DataError(f"--correct {unused[0]}: no file has a score of that name; scores that were read: {scores}")
+    if alone and len(results.design.names) < 2:
+        raise DataError(
+            f"{words[0]}: the rows are of one arm; pass a second file, the first being the control, or give the rows an \"arm\""
+        )
     with results.believed():
         return Comparison(results, compare(results))
 
 
 OF_STORES = (
-    "--samples, --patterns: only for sample stores, and these arms are not; omit these options (records evaluated with "
-    "eval --frontier have their frontiers compared anyway)"
+    "--samples, --patterns: only for sample stores and files of samples, and these arms are not; omit these options (records "
+    "evaluated with eval --frontier have their frontiers compared anyway)"
 )
 
 
@@ -171,7 +206,12 @@ def has_stores(words: Sequence[str]) -> bool:
     """Whether an arm is a sample store."""
     from sage_rlvr.results.files import has_store
 
-    return any(has_store(Path(path)) for word in words for path in word.rpartition("=")[2].split(","))
+    return any(has_store(Path(path)) for path in paths_in(words))
+
+
+def paths_in(words: Sequence[str]) -> list[str]:
+    """The paths of PATH and NAME=PATH[,PATH...]."""
+    return [path for word in words for path in ([word] if Path(word).exists() else word.rpartition("=")[2].split(","))]
 
 
 def _word(arm: Arm) -> str:
@@ -349,13 +389,13 @@ def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Sa
     return Comparison(found.results, found.comparisons, True, {"cross_check": checked, "clock": clock})
 
 
-def write_page(results: Results, folder: Path) -> tuple[Path, Path]:
-    """The page and its pictures in a folder: their places."""
+def write_page(results: Results, folder: Path, rows: Sequence[Row] | None = None) -> Page:
+    """The page, written with its pictures into a folder. rows: the comparisons; by default computed here."""
     from sage_rlvr.render import Page, page_of
     from sage_rlvr.runs import writing
 
-    page = Page(page_of(results))
+    page = Page(page_of(results, rows))
     with writing("report", folder, 8 << 20):
         folder.mkdir(parents=True, exist_ok=True)
         page.write(folder / "report.html", png=folder / "figures")
-    return folder / "report.html", folder / "figures"
+    return page

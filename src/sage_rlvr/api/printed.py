@@ -26,7 +26,15 @@ def print_results(
     from sage_rlvr.results import tables, words
     from sage_rlvr.results.details import detail_lines
     from sage_rlvr.results.summary import summary_of
+    from sage_rlvr.results.verdict import lines, verdicts
 
+    if results.sampled_only:
+        _say(console, *lines(results, verdicts(results, rows)))
+        _say(console, *filter(None, [words.sharpened(rows, results).strip()]))
+        if all(c.store is None for c in results.counts) and not support:  # a file of rows has no settings to report
+            _say(console, "", *results.failed, *results.notes)
+            return
+        _say(console, "")
     _say(console, *results.failed, *setting_lines(results), *words.starts(results))
     if results.records or results.stored:
         print_table(console, tables.scores(summary_of(results, rows)))
@@ -42,7 +50,8 @@ def print_results(
     notes = [*results.notes, *chance_lines(results), words.families(rows), *words.cautions(rows), *caveats(results)]
     for text in filter(None, notes):
         console.print(text, style="dim", soft_wrap=True)
-    _say(console, "", words.answer(rows, results))
+    if not results.sampled_only:
+        _say(console, "", words.answer(rows, results))
 
 
 def setting_lines(results: Results) -> list[str]:
@@ -83,7 +92,7 @@ def caveats(results: Results) -> list[str]:
 def _sampled_scores(results: Results) -> list[str]:
     """pass@1 and pass@k of each arm without exact records on each task of stores, beside chance."""
     lines = []
-    keys = dict.fromkeys((c.store.arm, c.task, c.temperature) for c in results.counts)
+    keys = dict.fromkeys((c.arm, c.task, c.temperature) for c in results.counts)
     for arm, task, temperature in keys:
         scores = results.scores(arm, task, temperature)
         if scores is not None and scores.n is not None and not results.seeds(arm):
@@ -131,7 +140,8 @@ def _store_pairs(results: Results) -> Iterator[tuple[str, object, str, object]]:
     """Each arm's store against the control's, where both have one alone of a task and temperature."""
     alone: dict[tuple[str, float], dict[str, list[object]]] = {}
     for c in results.counts:
-        alone.setdefault((c.task, c.temperature), {}).setdefault(c.store.arm, []).append(c.store)
+        if c.store is not None:
+            alone.setdefault((c.task, c.temperature), {}).setdefault(c.arm, []).append(c.store)
     for arms in alone.values():
         (base, home), *others = arms.items()
         for name, stores in others:

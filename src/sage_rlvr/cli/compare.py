@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
@@ -12,14 +14,20 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.progress import reporting
 
+if TYPE_CHECKING:
+    from sage_rlvr.results import Results, Row
+
+FAILED = 3  # exit code of a rule of --fail-on that is broken
+
 
 @dataclass(frozen=True)
 class Compare(Command):
     """Compare evaluations of the same problems.
 
-    The first policy is the control of all others. Each is a record (.npz), a run directory, a sample store, "embedded", or
-    NAME=PATH[,PATH...]; several paths are training seeds of one method, or sample stores of one policy at several temperatures.
-    For a folder of `sweep` or `demo`, the design in the folder defines the comparisons."""
+    The first policy is the control of all others. Each is a file of rows (counts, samples, or a log of lm-eval, inspect_ai,
+    lighteval, verl or TRL), a record (.npz), a run directory, a sample store, "embedded", or NAME=PATH[,PATH...]; several paths
+    are training seeds of one method, or sample stores of one policy at several temperatures. FILE@WORD takes the rows of one step,
+    arm or task. For a folder of `sweep` or `demo`, the design in the folder defines the comparisons."""
 
     arms: tyro.conf.Positional[tuple[str, ...]]
     split: Literal["train", "validation", "test"] | None = None
@@ -27,31 +35,60 @@ class Compare(Command):
     k: int | None = None
     """k of pass@k (default: 256, or the number of samples of smaller stores)."""
     samples: int | None = None
-    """For sample stores: use the first N samples of each problem (default: all, which requires equal numbers)."""
+    """For sample stores and files of samples: use the first N samples of each problem (default: all, which requires equal
+    numbers)."""
+    correct: tuple[str, ...] = ()
+    """For files of rows with several scores: the one that stands for correct (a metric,filter of lm-eval, a scorer, a reward)."""
+    right_from: float | None = None
+    """For files of rows with graded scores: the least score that counts as correct."""
     patterns: bool = False
     """For sample stores: also compare the reasoning patterns of right samples."""
     support: bool = False
     """Also print counts and rates of the support kept, gained and lost (SRR, NDR, SDS, NSCR), with intervals."""
     out: Path | None = None
     """Also write the page and the figures into this folder."""
+    json: bool = False
+    """Print the verdicts as JSON instead of text (docs/reference/rows.md has the schema)."""
+    fail_on: tuple[str, ...] = ()
+    """Exit with code 3 if pass@K is lower than the control's (pass@8), lower at any k (loss), or higher at no k (no-gain)."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.api.compare import OF_STORES, comparison_of, has_stores, write_page
         from sage_rlvr.api.printed import patterns, print_results
-        from sage_rlvr.results.summary import summary_of
         from sage_rlvr.runs import write_json_atomic
 
         if self.patterns and self.arms and not has_stores(self.arms):
             raise ConfigError(OF_STORES)
         with reporting(session.note, f"compare: reading {', '.join(self.arms)}"):
-            found = comparison_of(self.arms, split=self.split, k=self.k, samples=self.samples)
+            found = comparison_of(
+                self.arms, split=self.split, k=self.k, samples=self.samples, correct=self.correct, right_from=self.right_from
+            )
         results, rows = found.results, found.comparisons
+        broken = self._judge(session, results, rows)
         with results.believed(), reporting(session.note, "compare: computing intervals"):
-            print_results(session.out, results, rows, support=self.support)
+            if not self.json:
+                print_results(session.out, results, rows, support=self.support)
             if self.patterns:
                 session.say(*patterns(results))
             if self.out is not None:
-                page, pictures = write_page(results, self.out)
-                session.say(f"\npage     {page}\nfigures  {pictures}/*.png")
-                write_json_atomic(self.out / "summary.json", summary_of(results, rows))
-        return 0 if rows else 2  # the last line says why nothing is compared
+                page = write_page(results, self.out, rows)
+                write_json_atomic(self.out / "summary.json", page.values["summary"])
+                kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
+                (session.note if self.json else session.say)(f"\npage     {page.written[0]}\nfigures  {self.out}/figures/*.{kinds}")
+        session.note(*(f"--fail-on: {text}" for text in broken))
+        return 2 if not rows else FAILED if broken else 0  # without rows the last line says why nothing is compared
+
+    def _judge(self, session: Session, results: Results, rows: Sequence[Row]) -> list[str]:
+        """The rules of --fail-on that a verdict breaks; prints the verdicts with --json."""
+        from sage_rlvr.results.verdict import failures, tree, verdicts
+
+        if not self.json and not self.fail_on:
+            return []
+        if not results.sampled_only:
+            raise ConfigError("--json, --fail-on: only for files of rows and sample stores; --out writes summary.json for all "
+                "others")
+        found = verdicts(results, rows)
+        broken = failures(found, self.fail_on)
+        if self.json:
+            session.say_plainly(json.dumps(tree(results, found, broken), indent=1, ensure_ascii=False).splitlines())
+        return broken

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from sage_rlvr.errors import suggest
 from sage_rlvr.render import figures
 from sage_rlvr.render.markup import as_script, escaped, fenced, plain, tabled, to_html
-from sage_rlvr.render.style import controls, dark_twins, looks, png_of, svg_of
+from sage_rlvr.render.style import controls, dark_twins, looks, paper_of, png_of, svg_of
 from sage_rlvr.results import Results
 from sage_rlvr.results.page import page_of
 from sage_rlvr.results.tables import frame_of
@@ -95,11 +95,17 @@ class Page:
         return self.written
 
     def pictures(self, folder: Path) -> list[Path]:
-        """Write every figure drawn so far as PNG, named by its key."""
+        """Write every figure drawn so far as PNG, named by its key; the figure of a verdict also as SVG and PDF."""
         folder.mkdir(parents=True, exist_ok=True)
+        written = []
         for key, (figure, _) in self.figures.items():
-            (folder / f"{key}.png").write_bytes(png_of(figure))
-        return [folder / f"{key}.png" for key in self.figures]
+            files = {"png": png_of(figure)}
+            if key.startswith("verdict"):
+                files |= {form: paper_of(figure, form) for form in ("svg", "pdf")}
+            for form, data in files.items():
+                written.append(folder / f"{key}.{form}")
+                written[-1].write_bytes(data)
+        return written
 
     def _colored(self, store: Mapping[str, str]) -> dict[str, str]:
         """A store of the sample browser in the color of its arm."""

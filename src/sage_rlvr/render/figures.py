@@ -13,13 +13,14 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.render.labels import label_points
-from sage_rlvr.render.style import INK, MUTED, RC, Looks, canvas, key_above, saved
+from sage_rlvr.render.style import GREEN, INK, MUTED, RC, RED, Looks, canvas, key_above, saved
 from sage_rlvr.results.page.scores import Band, Line
 from sage_rlvr.results.page.training import TRAINING
 from sage_rlvr.stats.curves import CurveComparison
@@ -86,6 +87,48 @@ def difference(
             axes.axvline(found.home, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
         _linear_near_zero(axes, *limits)
         return saved(figure)
+
+
+def verdict(
+    shown: Looks, lines: Mapping[str, Band], curve: CurveComparison, pair: tuple[str, str], chance: Line | None = None
+) -> Figure:
+    """Both curves over k, above the difference with its simultaneous band, shaded where the arm gains or loses."""
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=(5.2, 5.6), layout="constrained")
+        FigureCanvasAgg(figure)
+        top, low = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        for name, (ks, mean, below, above) in lines.items():
+            look = shown[name]
+            top.fill_between(ks, np.asarray(below), np.asarray(above), color=look.color, alpha=0.12, linewidth=0)
+            top.plot(ks, np.asarray(mean), color=look.color, linestyle=look.dash, marker=look.marker, markersize=4.5, linewidth=1.5)
+        if chance:
+            top.plot(*chance, **CHANCE)
+            _name_chance(top, (chance[0][len(chance[0]) // 2], chance[1][len(chance[0]) // 2]))
+        color = shown[pair[0]].color
+        low.axhline(0, color=INK, linewidth=1.0)
+        low.fill_between(curve.ks, curve.low, curve.high, color=color, alpha=0.2, linewidth=0)
+        low.plot(curve.ks, curve.difference, color=color, linewidth=1.5)
+        for outcome, name, shade in (("better", "gain", GREEN), ("worse", "loss", RED)):
+            _shade(low, curve, outcome, name, shade)
+        _k_axis(low, curve.ks)
+        top.set(ylabel="pass@k")
+        low.set(ylabel="difference")
+        low.set_title(" − ".join(pair), fontsize=11 if len("".join(pair)) < 30 else 9)
+        key_above(figure, shown, list(lines))
+        return saved(figure)
+
+
+def _shade(axes: Axes, curve: CurveComparison, outcome: str, name: str, color: str) -> None:
+    """Mark every stretch of k with this outcome at the lower edge, with its name at the first."""
+    ks, inside = np.array(curve.ks), np.array([one == outcome for one in curve.outcomes])
+    stretches = [part for part in np.split(np.arange(len(ks)), np.flatnonzero(np.diff(inside)) + 1) if inside[part[0]]]
+    for number, part in enumerate(stretches):
+        first, last = ks[part[0]], ks[part[-1]]
+        left, right = first / 2**0.12, last * 2**0.12
+        axes.axvspan(left, right, color=color, alpha=0.12, linewidth=0, zorder=0)
+        if not number:
+            middle = math.sqrt(left * right)
+            axes.text(middle, 0.04, name, color=color, ha="center", fontsize=9, transform=axes.get_xaxis_transform())
 
 
 def frontier(

@@ -1,4 +1,4 @@
-"""The style of all figures: color, marker and dash of an arm by its index in the design; export as SVG and PNG."""
+"""The style of all figures: color, marker and dash of an arm by its index in the design; export as SVG, PDF and PNG."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -129,6 +130,15 @@ def svg_of(figure: Figure, prefix: str, label: str) -> str:
     widest = REM_AN_INCH * figure.get_figwidth()  # so that letters are as large in a narrow figure as in a wide one
     named = f'<svg role="img" aria-label="{html.escape(label)}" style="max-width:{widest:.1f}rem" '
     return text.replace("<svg ", named, 1)
+
+
+def paper_of(figure: Figure, form: Literal["svg", "pdf"]) -> bytes:
+    """The figure for a paper: SVG or PDF on white, without a date."""
+    buffer = io.BytesIO()
+    dated = {"Date": None} if form == "svg" else {"CreationDate": None}
+    with matplotlib.rc_context(RC):
+        figure.savefig(buffer, format=form, facecolor="white", metadata=dated)
+    return buffer.getvalue()
 
 
 def png_of(figure: Figure) -> bytes:

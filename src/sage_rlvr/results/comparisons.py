@@ -419,8 +419,9 @@ def _sampled(results: Results) -> Iterator[Row]:
     """Every arm against the control on each task, from samples; in a sweep also the base and each pair of the design. Pairs with
     exact records of both arms are left out, because the exact comparison is more precise."""
     for task in dict.fromkeys(c.task for c in results.counts):
-        arms = list(dict.fromkeys(c.store.arm for c in results.counts if c.task == task))
-        control = next((name for name in (BASE, results.design.control) if name in arms), arms[0])
+        arms = list(dict.fromkeys(c.arm for c in results.counts if c.task == task))
+        first = (results.design.control,) if results.design.every else (BASE, results.design.control)
+        control = next((name for name in first if name in arms), arms[0])
         why: Why = "base" if control == results.design.base != results.design.control else "control"
         pairs: list[Pair] = [(name, control, why) for name in arms if name != control]
         if results.design.facts and control == BASE:
@@ -435,13 +436,14 @@ def _sampled(results: Results) -> Iterator[Row]:
 
 def _colder(results: Results, control: str, task: str) -> Iterator[Row]:
     """Every arm against the control sampled at several temperatures, from samples of one training seed."""
-    base = {c.temperature: (c.n, c.right.astype(int)) for c in results.counts if (c.store.arm, c.task) == (control, task)}
-    if len(base) < 2 or REFERENCE not in base:
+    own_base = [c for c in results.counts if (c.arm, c.task) == (control, task)]
+    base = {c.temperature: (c.n, c.right.astype(int)) for c in own_base}
+    if len(base) < 2 or REFERENCE not in base or any(c.sizes is not None for c in own_base):
         return
     _, best = max(base.values(), key=lambda counts: float(counts[1].mean()))
     for arm in results.design.names:
         own = results.scores(arm, task)
-        if arm == control or own is None or own.n is None or results.seeds(arm) or len(own.values) > 1:
+        if arm == control or own is None or own.n is None or own.sizes is not None or results.seeds(arm) or len(own.values) > 1:
             continue
         n, right = own.n, own.values[0].astype(int)
         beyond = right.mean() > best.mean()  # no mixture of temperatures has this pass@1
@@ -461,7 +463,7 @@ def _envelope_of_counts(results: Results, name: str, envelope: Envelope, task: s
     found: dict[str, dict[int, dict[float, frontiers.Counts]]] = {}
     for c in results.counts:
         if c.task == task:
-            found.setdefault(c.store.arm, {}).setdefault(c.store.seed or 0, {})[c.temperature] = (c.n, c.right)
+            found.setdefault(c.arm, {}).setdefault(c.seed or 0, {})[c.temperature] = (c.n, c.right)
     names = (name, *envelope.arms)
     if results.seeds(name) or not all(one in found for one in names):
         return
@@ -485,16 +487,17 @@ def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:
         one, two = both[t] = found
         one.check_alike(two)
         for m in dict.fromkeys((1, min(results.k, one.n or 0))):
-            yield _row(pair)(task=task, metric=Metric(k=m, temperature=t), comparison=_counted(one, two, m))
-    if len(both) > 1 and all(len(side.values) == 1 for two in both.values() for side in two):
+            yield _row(pair)(task=task, metric=Metric(k=m, temperature=t), comparison=counted(one, two, m))
+    if len(both) > 1 and all(len(side.values) == 1 and side.sizes is None for two in both.values() for side in two):
         tables = [{t: (two[i].n or 0, two[i].values[0]) for t, two in both.items()} for i in (0, 1)]
         k = min(results.k, *(one.n or 0 for one, _ in both.values()))
         gap = frontiers.compare_count_frontiers(*tables, k=k)
         yield _of_frontier(pair, Metric(k=k, at="equal"), gap, task)
 
 
-def _counted(a: Scores, b: Scores, k: int) -> Comparison:
-    n, left, right = a.n or 0, a.values.astype(int), b.values.astype(int)
+def counted(a: Scores, b: Scores, k: int) -> Comparison:
+    """pass@k of two arms from samples: over problems, or over training seeds where an arm has several."""
+    left, right = a.values.astype(int), b.values.astype(int)
     if max(len(left), len(right)) == 1:
-        return paired_by.paired_counts(n, left[0], right[0], k)
-    return paired_by.paired_seed_counts(n, left, right, k)
+        return paired_by.paired_counts(a.samples[0], left[0], right[0], k, n_b=b.samples[0])
+    return paired_by.paired_seed_counts(a.samples, left, right, k, n_b=b.samples)

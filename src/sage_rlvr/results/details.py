@@ -150,7 +150,8 @@ def _kept_in_words(results: Results, a: Scores, b: Scores) -> str:
     else:
         left, right = np.broadcast_arrays(a.values.astype(int), b.values.astype(int))
         k = min(results.k, a.n)
-        rows = [leash_at_k(a.n, old, a.n, new, k) for new, old in zip(left, right, strict=True)]
+        sizes = zip(*np.broadcast_arrays(a.samples, b.samples), strict=True)
+        rows = [leash_at_k(m, old, n, new, k) for new, old, (n, m) in zip(left, right, sizes, strict=True)]
         of, where = "problems", f" solved in {k} samples"
     kept, found, lost = (float(np.mean([getattr(row, name) for row in rows])) for name in ("preserved", "expanded", "shrunk"))
     return (
@@ -193,16 +194,17 @@ def _kept_exactly(results: Results, a: Scores, b: Scores) -> Iterator[str]:
 
 def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
     """The same at k samples, with the counts that chance would produce."""
-    n, head = a.n or 0, f"{a.task}: problems of {b.arm} that {a.arm} still solves at {k} samples"
+    n, head = a.n, f"{a.task}: problems of {b.arm} that {a.arm} still solves at {k} samples"
     left, right = np.broadcast_arrays(a.values.astype(int), b.values.astype(int))
     if len(left) > 1:
         both = f" and {b.arm}'s samples" if len(b.values) == 1 else ""
-        rows = [leash_at_k(n, old, n, new, k) for new, old in zip(left, right, strict=True)]
+        sizes = zip(*np.broadcast_arrays(a.samples, b.samples), strict=True)
+        rows = [leash_at_k(old_n, old, new_n, new, k) for new, old, (new_n, old_n) in zip(left, right, sizes, strict=True)]
         yield from _over_seeds(rows, f"{head}, these {len(b.problems)} problems{both} held fixed")
         return
-    counts = (n, right[0], n, left[0])
+    counts = (b.samples[0], right[0], a.samples[0], left[0])
     seen, floor = leash_at_k(*counts, k), leash_noise_floor(*counts, k)
-    error: Mapping[str, float] = leash_sampling_error(*counts, k) if 2 * k <= n else {}
+    error: Mapping[str, float] = leash_sampling_error(*counts, k) if 2 * k <= (n or 0) else {}
     cells = [
         f"{name} {getattr(seen, name):.4g}" + (f" (sampling error {error[name]:.2g})" if error else "")
         for name in WORDS

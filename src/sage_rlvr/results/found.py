@@ -12,38 +12,59 @@ from sage_rlvr.evaluation.record import EMBEDDED, Record, check_paired, embedded
 from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.results import files
 from sage_rlvr.results.design import BASE, Arm, Design
-from sage_rlvr.results.read import Results, Run, Store
+from sage_rlvr.results.read import GivenRows, Results, Run, Store
+from sage_rlvr.results.readers import Choice, packaged, read_evaluation, reads
 from sage_rlvr.results.stored import design_of_summary, read_summary
 from sage_rlvr.runs import RECORD, is_run, read_metrics, read_record
 
 TEST = "test"  # the split if neither the caller nor a sweep sets one
 
 
-def gather(items: Sequence[str], *, split: str | None, apart: bool) -> Results:
-    """Read all paths. Raises DataError for a path that is not a folder, run, record, store or summary."""
-    found = _Found(split, apart)
+def gather(items: Sequence[str], *, split: str | None, apart: bool, choice: Choice) -> Results:
+    """Read all paths. Raises DataError for a path that is not a folder, run, record, store, summary or file of rows."""
+    found = _Found(split, apart, choice)
     given: set[str] = set()
     for item in items:
-        name, _, paths = item.rpartition("=")
+        whole = Path(item).exists() or item == EMBEDDED or ("=" not in item and item.endswith(".npz"))
+        name, _, paths = ("", "", item) if whole else item.rpartition("=")
         called = name or Path(item).name
         if apart and called in given:
             raise DataError(f"two arms have the name {called!r}; pass NAME={item.rpartition('=')[2]} for one of them")
         given.add(called)
-        if Path(item).exists() or item == EMBEDDED or ("=" not in item and item.endswith(".npz")):
-            found.add(Path(item), "", 0)
-        elif not name:
-            raise DataError(f"{item}: no such file or folder. {files.TAKES}")
-        else:
-            for index, path in enumerate(paths.split(",")):
-                found.add(Path(path), name, index)
+        words = [paths] if whole else paths.split(",")
+        for index, word in enumerate(words):
+            if (rows := rows_in(word)) is not None:
+                found.rows(*rows, name=name, index=index if len(words) > 1 else None)
+            elif not whole and not name:
+                raise DataError(f"{item}: no such file or folder. {files.TAKES}")
+            else:
+                found.add(Path(word), name, index)
     return found.finished(items)
+
+
+def rows_in(word: str) -> tuple[Path, list[str]] | None:
+    """The file of rows that a word names, and its selections: PATH[@WORD...] or the name of a package. None for other paths."""
+    path, picks = Path(word), list[str]()
+    while not path.exists() and "@" in str(path):
+        rest, _, pick = str(path).rpartition("@")
+        path, picks = Path(rest), [pick, *picks]
+    path = packaged(str(path)) or path
+    if not path.is_file() or path.suffix == ".npz":
+        return None
+    if path.suffix in OTHER_FILES and not picks and not reads(path):
+        return None
+    return path, picks
+
+
+OTHER_FILES = (".yaml", ".yml", ".json", ".sqlite", ".py", ".html", ".md")
+"""Files with an error text of their own in `files.check_record`, unless a reader knows them."""
 
 
 class _Found:
     """`Results` under construction. `order`: the arms in order of appearance, with their keys."""
 
-    def __init__(self, split: str | None, apart: bool) -> None:
-        self.asked, self.split, self.apart = split, split or TEST, apart
+    def __init__(self, split: str | None, apart: bool, choice: Choice) -> None:
+        self.asked, self.split, self.apart, self.choice = split, split or TEST, apart, choice
         self.results = Results(design=Design(arms=()), strict=apart)
         self.designs: list[Design] = []
         self.order: dict[str, str] = {}
@@ -107,6 +128,20 @@ class _Found:
             self.order |= {arm.name: arm.key for arm in self.designs[-1].arms} | {BASE: BASE}
         else:
             raise DataError(files.nothing_in(path) if path.is_dir() else f"{path} does not exist. {files.TAKES}")
+
+    def rows(self, path: Path, picks: Sequence[str], *, name: str, index: int | None) -> None:
+        """Add a file of rows. index: the place of the file among the training seeds of the arm; None for a file of its own."""
+        found = read_evaluation(path, picks, self.choice.wanted, self.choice.right_from)
+        label = name or "@".join([path.name.partition(".")[0], *picks])
+        made = GivenRows(evaluation=found, name=name, index=index, label=label)
+        arms = list(dict.fromkeys(table.group.arm for table in found.tables))
+        if name and len(arms) > 1:
+            shown = ", ".join(map(repr, arms[: files.SHOWN]))
+            raise DataError(f"{name}={path}: the file has {len(arms)} arms ({shown}); pass {path} without NAME=, or select "
+                f"one: {path}@ARM")
+        for table in found.tables:
+            self.order.setdefault(made.arm_of(table), made.arm_of(table))
+        self.results.given.append(made)
 
     def _file(self, path: Path, name: str, index: int) -> None:
         files.check_record(path)

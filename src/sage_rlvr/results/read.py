@@ -1,7 +1,7 @@
 """`Results.read(*paths)`: the only code that opens result folders. Does not import torch.
 
-A path is the folder of a sweep or demo, a run directory, a record (.npz), a sample store, or a folder with only a summary.json.
-NAME=PATH[,PATH...] sets the name of an arm and lists its training seeds.
+A path is the folder of a sweep or demo, a run directory, a record (.npz), a sample store, a folder with only a summary.json, or a
+file of rows that a reader knows (`results.readers`). NAME=PATH[,PATH...] sets the name of an arm and lists its training seeds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.reading import understood
 from sage_rlvr.results.design import BASE, Design
+from sage_rlvr.results.readers import Choice, CountTable, EvaluationFile
 from sage_rlvr.results.scores import Floats, Scores
 from sage_rlvr.stats.budget import check_budget
 from sage_rlvr.stats.frontier import FrontierPoint, distinct_frontier, frontier
@@ -100,24 +101,51 @@ class Store:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Counts:
-    """Number of right samples among n for each problem of one store, and the chance floor on these problems."""
+    """Number of right samples among n for each problem of one store or one file of rows, and the chance floor on these problems.
 
-    store: Store
+    sizes: samples of each problem, where problems differ; n is then the smallest number on the task. seed: the training seed, None
+    if unknown. store: None for rows of a file. identity: the settings of a store."""
+
+    arm: str
+    seed: int | None
+    path: Path
     task: str
     temperature: float
     problems: tuple[str, ...]
     n: int
     right: np.ndarray
-    identity: Mapping[str, Any]
     reasons: Reasons
+    sizes: np.ndarray | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)
     failed: Sequence[str] = ()
     """What more than half of the samples failed by, a sentence each."""
     chance: Chance | None = None
+    store: Store | None = None
 
     @property
     def policy(self) -> tuple[str, str, float]:
         """Arm, task and temperature, the same for all training seeds."""
-        return self.store.arm, self.task, self.temperature
+        return self.arm, self.task, self.temperature
+
+    @property
+    def name(self) -> str:
+        """The arm with its training seed, if known."""
+        return self.arm if self.seed is None else f"{self.arm}, seed {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GivenRows:
+    """A file of rows that was passed for an arm. name: of NAME=PATH, else ""; index: of the path in the list of
+    NAME=PATH[,PATH...]; label: the arm of rows without an arm of their own."""
+
+    evaluation: EvaluationFile
+    name: str
+    index: int | None
+    label: str
+
+    def arm_of(self, table: CountTable) -> str:
+        """The arm of a table of the file: NAME, else the arm of its rows, else the label."""
+        return self.name or table.group.arm or self.label
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +195,7 @@ class Results:
     records: dict[tuple[str, int, str], Record] = field(default_factory=dict)
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
     stores: list[Store] = field(default_factory=list)
+    given: list[GivenRows] = field(default_factory=list)
     stored: Mapping[str, Any] | None = None
     stored_in: Path | None = None
     notes: list[str] = field(default_factory=list)
@@ -179,15 +208,17 @@ class Results:
 
     @classmethod
     def read(
-        cls, *paths: str | Path, split: str | None = None, k: int | None = None, apart: bool = False, samples: int | None = None
-    ) -> Results:
+        cls, *paths: str | Path, split: str | None = None, k: int | None = None, apart: bool = False, samples: int | None = None,
+        choice: Choice | None = None,
+    ) -> Results:  # fmt: skip
         """Read all paths. split: by default the sweep's split, else test. apart: every path is a separate arm and the first is the
-        control (`compare`). samples: use only the first this many samples of each problem of a store."""
+        control (`compare`). samples: use only the first this many samples of each problem of a store or a file of rows. choice:
+        what stands for correct in a file of rows."""
         from sage_rlvr.results.found import gather
 
         if k is not None and k < 1:
             raise DataError(f"k = {k}: pass@k needs k >= 1; set another k, or omit k for the largest")
-        found = gather(list(map(str, paths)), split=split, apart=apart)
+        found = gather(list(map(str, paths)), split=split, apart=apart, choice=choice or Choice())
         found.samples = samples
         if found.stored is not None and not found.records:
             with found.believed():
@@ -230,9 +261,15 @@ class Results:
         exact = any(len(self.seeds(arm, task)) > 1 for arm, _, task in self.records)
         return exact or any(len(found) > 1 for found in self._by_policy.values())
 
+    @property
+    def sampled_only(self) -> bool:
+        """Whether arms that were passed separately are compared by samples and nothing else, so that `results.verdict` has the
+        answer."""
+        return self.design.every and not self.records and self.stored is None and len({c.arm for c in self.counts}) > 1
+
     def evaluated(self, arm: str, seed: int) -> bool:
         """Whether a run has an exact record of the main task, or samples."""
-        return (arm, seed, "") in self.records or any((c.store.arm, c.store.seed) == (arm, seed) for c in self.counts)
+        return (arm, seed, "") in self.records or any((c.arm, c.seed) == (arm, seed) for c in self.counts)
 
     def exact(self, arm: str, seed: int = 0, task: str = "") -> Exact:
         """The exact record of an arm; the base has one record for all seeds."""
@@ -247,7 +284,7 @@ class Results:
         for (arm, _, task), record in self.records.items():
             weights.setdefault(arm, set()).update([str(record.meta.get("weights") or "")] * (not task))
         for c in self.counts:
-            weights.setdefault(c.store.arm, set()).add(str(c.identity["revision"]))
+            weights.setdefault(c.arm, set()).add(str(c.identity.get("revision", "")))
         found: dict[str, list[str]] = {}
         for arm in self.design.names:
             starts = [run.start for (name, _), run in self.runs.items() if name == arm]
@@ -273,9 +310,12 @@ class Results:
         found = self._by_policy.get((arm, task, temperature))
         if not found:
             return None
-        seeds = tuple(i if c.store.seed is None else c.store.seed for i, c in enumerate(found))
+        seeds = tuple(i if c.seed is None else c.seed for i, c in enumerate(found))
         rows = np.stack([c.right for c in found])
-        return Scores(**named, seeds=seeds, problems=found[0].problems, values=rows, n=found[0].n)
+        sizes = None
+        if any(c.sizes is not None for c in found):
+            sizes = np.stack([np.full(len(c.right), c.n) if c.sizes is None else c.sizes for c in found])
+        return Scores(**named, seeds=seeds, problems=found[0].problems, values=rows, n=found[0].n, sizes=sizes)
 
     def chance(self, task: str = "") -> Chance | None:
         """The chance floor on the problems of a task."""
@@ -300,15 +340,18 @@ class Results:
 
     @cached_property
     def counts(self) -> tuple[Counts, ...]:
-        """Counts of every complete store; incomplete stores are noted."""
-        return tuple(_read_counts(self))
+        """Counts of every complete store and of every file of rows; incomplete stores are noted."""
+        from sage_rlvr.results.given import counts_of_rows
+
+        stores = tuple(_read_counts(self))
+        return (*stores, *counts_of_rows(self, stores))
 
     @property
     def failed(self) -> list[str]:
         """What more than half of the samples of a store failed by, a sentence each, with the store's name."""
         if self.stored is not None and not self.records:
             return list(self.stored.get("failed", ()))
-        return [f"{c.store.name}, {c.task}: {sentence}" for c in self.counts for sentence in c.failed]
+        return [f"{c.name}, {c.task}: {sentence}" for c in self.counts for sentence in c.failed]
 
     @cached_property
     def _by_policy(self) -> dict[tuple[str, str, float], list[Counts]]:
@@ -339,11 +382,11 @@ def _read_counts(results: Results) -> Iterator[Counts]:
         _check_stores(found)
     for c in found:
         fewest = c.n if results.strict else min(other.n for other in found if other.task == c.task)
-        cut = c if c.n == fewest else _counts(results, c.store, fewest)
+        cut = c if c.n == fewest or c.store is None else _counts(results, c.store, fewest)
         if cut is not None and cut.n < c.n:
             results.notes.append(
                 f"{c.task}: only the first {cut.n} samples of each problem are used, the number that all stores have "
-                f"({c.store.arm} has {c.n})."
+                f"({c.arm} has {c.n})."
             )
         if cut is not None:
             yield cut
@@ -370,7 +413,8 @@ def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
         return _counts(results, store, many[0]) if many else None
     identity |= {"n": many[0], "verifier_hash": judges[-1]["verifier_hash"]} if judges else {"n": many[0]}
     return Counts(
-        store=store, task=str(identity["task"]), temperature=float(identity["decoding"]["temperature"]),
+        arm=store.arm, seed=store.seed, path=path, store=store,
+        task=str(identity["task"]), temperature=float(identity["decoding"]["temperature"]),
         problems=tuple(counts.problems), n=many[0], right=counts.right, identity=identity,
         chance=chance,
         reasons=reasons, failed=failed,
@@ -385,24 +429,24 @@ def _check_stores(found: Sequence[Counts]) -> None:
         here = [c for c in found if c.task == task]
         read_at: dict[str, set[float]] = {}
         for c in here:
-            read_at.setdefault(c.store.arm, set()).add(c.temperature)
+            read_at.setdefault(c.arm, set()).add(c.temperature)
         control, *others = read_at.values()
         wide = len(control) > 1 and all(len(other) > 1 or other <= control for other in others)
-        check_budget({f"{c.store.arm} ({c.store.path})": c.identity for c in here}, ("temperature",) if wide else ())
+        check_budget({f"{c.arm} ({c.path})": c.identity for c in here}, ("temperature",) if wide else ())
         policies: dict[str, tuple[str, str]] = {}
         for c in here if wide else ():
             policy = str(c.identity["model"]), str(c.identity["revision"])
-            if policies.setdefault(c.store.arm, policy) != policy:
+            if policies.setdefault(c.arm, policy) != policy:
                 raise DataError(
-                    f"{c.store.path}: a different policy than the other stores of {c.store.arm} on {task}; a frontier needs one "
+                    f"{c.path}: a different policy than the other stores of {c.arm} on {task}; a frontier needs one "
                     "policy"
                 )
     seen: dict[tuple[object, str], Path] = {}
     for c in found:
         revision = str(c.identity["revision"])
-        first = seen.setdefault((c.policy, revision), c.store.path)
-        if first != c.store.path and "unknown" not in revision:
+        first = seen.setdefault((c.policy, revision), c.path)
+        if first != c.path and "unknown" not in revision:
             raise DataError(
-                f"{c.store.arm}: {first} and {c.store.path} hold samples of the same weights ({revision[:12]}), so they are not "
+                f"{c.arm}: {first} and {c.path} hold samples of the same weights ({revision[:12]}), so they are not "
                 "two training seeds; pass one of them; `eval --samples` adds samples to a store"
             )

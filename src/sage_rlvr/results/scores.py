@@ -16,7 +16,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, control_error
 from sage_rlvr.stats.curves import CurveComparison, paired_count_curve, paired_curve, seed_ks, seeds_curve
 from sage_rlvr.stats.intervals import Interval, least_seen, passk_interval, seed_interval, share_interval
-from sage_rlvr.stats.passk import curve, pass_at_k, powers
+from sage_rlvr.stats.passk import Ints, curve, pass_at_k, powers
 from sage_rlvr.tasks.chance import Chance
 
 Floats = NDArray[np.float64]
@@ -25,7 +25,8 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
     """values (S, N): one row per training seed, one column per problem; probabilities of a right completion (`n` None) or the
-    number of right samples among n."""
+    number of right samples among n. sizes (S, N): the number of samples of each problem, where problems differ; n is then the
+    smallest of both arms, the largest k."""
 
     arm: str
     task: str
@@ -34,12 +35,18 @@ class Scores:
     problems: tuple[str, ...]
     values: Floats
     n: int | None = None
+    sizes: Ints | None = None
+
+    @property
+    def samples(self) -> Ints:
+        """Samples of each seed and problem, (S, N)."""
+        return np.full(self.values.shape, self.n or 0) if self.sizes is None else self.sizes
 
     def passes(self, ks: Sequence[int]) -> Floats:
         """pass@k of each seed and problem, (S, N, K); the unbiased estimate for samples."""
         if self.n is None:
             return np.stack([curve(row, list(ks)) for row in self.values])
-        return np.stack([np.atleast_2d(pass_at_k(self.n, self.values.astype(int), k)) for k in ks], axis=2)
+        return np.stack([np.atleast_2d(pass_at_k(self.samples, self.values.astype(int), k)) for k in ks], axis=2)
 
     def interval(self, k: int, *, several: bool = False) -> Interval:
         """Mean pass@k with an interval over training seeds if there are several (or with `several`), else over problems and, for
@@ -47,7 +54,7 @@ class Scores:
         values = self.passes([k])[..., 0]
         if len(values) == 1 and not several:
             return (
-                share_interval(values[0]) if self.n is None else passk_interval(self.n, self.values[0].astype(int), k)
+                share_interval(values[0]) if self.n is None else passk_interval(self.samples[0], self.values[0].astype(int), k)
             )
         if self.n is None:
             return seed_interval(values.mean(axis=1))
@@ -63,7 +70,7 @@ class Scores:
         if len(self.values) == 1:
             return self
         rows = [self.seeds.index(seed) for seed in seeds]
-        return replace(self, seeds=tuple(seeds), values=self.values[rows])
+        return replace(self, seeds=tuple(seeds), values=self.values[rows], sizes=None if self.sizes is None else self.sizes[rows])
 
     def check_alike(self, other: Scores) -> None:
         """Raise DataError unless both arms have the same problems and the same numbers of samples and training seeds."""
@@ -82,7 +89,8 @@ class Scores:
         """This minus the other over k with a simultaneous band; None for two training seeds. ks: for exact scores; by default
         powers of two, for several seeds powers of four."""
         if not several and self.n is not None:
-            return paired_count_curve(self.n, self.values[0].astype(int), other.values[0].astype(int))
+            counts = (row.values[0].astype(int) for row in (self, other))
+            return paired_count_curve(self.samples[0], *counts, n_b=other.samples[0])
         if not several:
             ks = ks or powers(k)
             return paired_curve(self.passes(ks)[0], other.passes(ks)[0], ks)
@@ -91,5 +99,5 @@ class Scores:
         ks = seed_ks(k if self.n is None else min(k, self.n))
         left, right = np.broadcast_arrays(self.passes(ks), other.passes(ks))
         fixed = other.n and len(other.values) == 1
-        error = [control_error(other.n or 0, other.values.astype(int), j) for j in ks] if fixed else 0.0
+        error = [control_error(other.samples, other.values.astype(int), j) for j in ks] if fixed else 0.0
         return seeds_curve(left, right, ks, shared=error)

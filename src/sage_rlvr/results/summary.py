@@ -22,6 +22,7 @@ from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.read import Exact, Results, Run, in_order
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.stored import FORMAT, plain, row_tree
+from sage_rlvr.results.verdict import tree, verdicts
 from sage_rlvr.results.words import sentence, state
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, against_itself, excludes, halves, paired_seeds
 from sage_rlvr.stats.frontier import best_pass1, gap_to_frontier
@@ -61,6 +62,7 @@ def summary_of(results: Results, rows: Sequence[Row]) -> dict[str, Any]:
     found["away"] = {task: _away(results, task) for task in facts.get("evaluate", {}).get("ood", ())}
     found |= {"rows": [row_tree(row) for row in rows], "cold": _cold(results), "power": _power(results)}
     found |= {"gains": _gains(results), "relabelled": relabelled(results)}
+    found |= {"verdicts": tree(results, verdicts(results, rows))} if results.sampled_only else {}
     found["added"] = {arm.key: arm.why for arm in design.arms if arm.why}
     found |= {"left_out": list(results.notes), "failed": results.failed}
     found["warnings"] = [

@@ -19,6 +19,8 @@ from sage_rlvr.results.comparisons import AT_ANY, COLDER, Row, answering
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.metric import FEW, REFERENCE, Metric, known_metrics
 from sage_rlvr.results.read import Results, Run
+from sage_rlvr.results.verdict import paragraphs as of_verdicts
+from sage_rlvr.results.verdict import verdicts
 from sage_rlvr.stats.comparison import (
     DETECTABLE,
     FEWEST_SEEDS,
@@ -99,13 +101,16 @@ def paragraphs(rows: Sequence[Row], results: Results | None = None) -> list[str]
     results: the source of the rows, for questions without a row. Without primary rows, exploratory rows answer."""
     if not rows:
         return ["Nothing is compared: fewer than two policies were evaluated on the same problems."]
+    if results is not None and results.sampled_only:
+        first, *rest = of_verdicts(verdicts(results, rows))
+        return [f"{first} {sharpened(rows, results)}".strip(), *rest]
     primary = [row for row in rows if row.family == "primary"]
     asked = () if results is None else results.design.questions
     if results is not None and primary and asked and all(q.b in (BASE, COLDER) for q in asked):
-        return _widened(primary, results, _sharpened(rows, results))
+        return _widened(primary, results, sharpened(rows, results))
     lost = "" if results is None else _unanswered(rows, results)
     first = f"{lost}{_answered(primary)}" if primary else f"{lost}Exploratory: {_answered(rows)}"
-    return [first, *filter(None, [] if results is None else [_sharpened(rows, results).strip()])]
+    return [first, *filter(None, [] if results is None else [sharpened(rows, results).strip()])]
 
 
 def _widened(rows: Sequence[Row], results: Results, beside: str) -> list[str]:
@@ -118,7 +123,7 @@ def _widened(rows: Sequence[Row], results: Results, beside: str) -> list[str]:
     return [f"Did RL widen what the base solves? {found}{beside}{once}".strip(), " ".join(lines)]
 
 
-def _sharpened(rows: Sequence[Row], results: Results) -> str:
+def sharpened(rows: Sequence[Row], results: Results) -> str:
     """Whether the arms do more than their base sampled at a lower temperature; "" where the base was sampled at one temperature."""
     apart: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -286,7 +291,7 @@ def nothing(results: Results) -> str:
     def on_task(run: Run) -> bool:
         return bool(run.config.get("task") or run.config.get("data"))
 
-    scored = {arm for arm, *_ in results.records} | {counts.store.arm for counts in results.counts}
+    scored = {arm for arm, *_ in results.records} | {counts.arm for counts in results.counts}
     bare = [run for run in results.runs.values() if run.arm not in scored]
     if results.design.facts or results.stored is not None:  # sweep and demo evaluate what they train
         return f"{said[0]} Run the command that created the folder again to continue."

@@ -145,12 +145,16 @@ def paired(
     return compared.of_shares() if shares is not False and are_shares(left, right) else compared
 
 
-def paired_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: float = 0.95, seed: int = SEED) -> Comparison:
-    """Compare two checkpoints at pass@k from counts: right ones a, b (N,) among n samples of each problem, same order.
+def paired_counts(
+    n: ArrayLike, a: ArrayLike, b: ArrayLike, k: int, *, n_b: ArrayLike | None = None, level: float = 0.95, seed: int = SEED
+) -> Comparison:
+    """Compare two checkpoints at pass@k from counts: right ones a, b (N,) among n samples of each problem, () or (N,), same order.
+    n_b: samples of b where they differ from n.
 
     As `paired` on the unbiased estimates; the interval then holds the noise of the samples too, and says so.
     """
-    found = paired(np.atleast_1d(pass_at_k(n, a, k)), np.atleast_1d(pass_at_k(n, b, k)), level=level, seed=seed)
+    left, right = pass_at_k(n, a, k), pass_at_k(n if n_b is None else n_b, b, k)
+    found = paired(np.atleast_1d(left), np.atleast_1d(right), level=level, seed=seed)
     return replace(found, difference=replace(found.difference, over="problems and their samples"))
 
 
@@ -183,18 +187,21 @@ def paired_seeds(
     )
 
 
-def paired_seed_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, *, level: float = 0.95) -> Comparison:
+def paired_seed_counts(
+    n: ArrayLike, a: ArrayLike, b: ArrayLike, k: int, *, n_b: ArrayLike | None = None, level: float = 0.95
+) -> Comparison:
     """Compare two methods at pass@k from counts: right ones a (S, N) among n samples, b (S, N) or, of a control that was
-    evaluated once, (1, N).
+    evaluated once, (1, N). n_b: samples of b where they differ from n.
 
     As `paired_seeds` on the unbiased estimates, with what samples add to it: no half-width below `least_seen`, and one
     control's samples are noise that all seeds' differences share (`control_error`); the interval then says so.
     """
-    left, right = (np.atleast_2d(np.asarray(pass_at_k(n, x, k))) for x in (a, b))
+    n_b = n if n_b is None else n_b
+    left, right = (np.atleast_2d(np.asarray(pass_at_k(m, x, k))) for m, x in ((n, a), (n_b, b)))
     once = len(right) == 1 < len(left)
     left, right = np.broadcast_arrays(left, right)
     least = least_seen(left.size, level=level) if are_shares(left, right) else 0.0
-    found = paired_seeds(left, right, level=level, shared=control_error(n, b, k) if once else 0.0, least=least)
+    found = paired_seeds(left, right, level=level, shared=control_error(n_b, b, k) if once else 0.0, least=least)
     over = "training seeds and the control's samples" if once else "training seeds"
     return replace(found.of_shares(), difference=replace(found.difference, over=over))
 
@@ -220,13 +227,17 @@ def seeds_reason(seeds: int) -> Reason:
     return {1: Reason.ONE_SEED, 2: Reason.TWO_SEEDS}.get(seeds, Reason.NONE)
 
 
-def control_error(n: int, c: ArrayLike, k: int) -> float:
-    """Standard error that n samples give the mean pass@k of fixed problems, c right ones each: at p = (c + 1/2) / (n + 1).
+def control_error(n: ArrayLike, c: ArrayLike, k: int) -> float:
+    """Standard error that n samples give the mean pass@k of fixed problems, c right ones each: at p = (c + 1/2) / (n + 1). n: one
+    number or one per problem.
 
     At c / n a problem of no right sample would have no noise, although the next n may hold one: with k near n that is most of it.
     """
     right = np.ravel(np.asarray(c))
-    return math.sqrt(float(sampling_variance((right + 0.5) / (n + 1), n, k).sum())) / len(right)
+    samples, variance = np.broadcast_to(np.ravel(np.asarray(n)), right.shape), 0.0
+    for m in np.unique(samples).tolist():
+        variance += float(sampling_variance((right[samples == m] + 0.5) / (m + 1), m, k).sum())
+    return math.sqrt(variance) / len(right)
 
 
 def holm(ps: ArrayLike) -> Floats:

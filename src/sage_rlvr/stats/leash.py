@@ -250,6 +250,34 @@ def leash_discoveries(
     return Discoveries(small & (c_b == 0), small & (c_p == 0), p_new, p_lost, adjusted, below_b, below_p)
 
 
+def lone_solver_p(
+    n_base: ArrayLike, c_base: ArrayLike, n_policy: ArrayLike, c_policy: ArrayLike
+) -> tuple[float, float]:  # fmt: skip
+    """(p of the problems that only the policy solved, p of those that only the base solved): the probability that equal models show
+    at least as many.
+
+    Equal models deal the right samples of each problem by a hypergeometric law, so each problem has a known probability of being
+    solved by one alone, and the number of such problems is a sum of independent unequal coins (Poisson binomial, exact).
+    """
+    (n_b, c_b), (n_p, c_p) = _counts(n_base, c_base), _counts(n_policy, c_policy)
+    splits, of = np.unique(np.stack([n_b, n_p, c_b + c_p], axis=1), axis=0, return_inverse=True)
+    table = np.array([_lone_solvers(*row) for row in splits.tolist()])[of.ravel()]
+    gained, lost = int(np.sum((c_b == 0) & (c_p > 0))), int(np.sum((c_p == 0) & (c_b > 0)))
+    return _at_least(gained, table[:, 0]), _at_least(lost, table[:, 2])
+
+
+def _at_least(seen: int, chances: Floats) -> float:
+    """Probability that at least `seen` of independent events with these chances happen."""
+    if not seen:
+        return 1.0
+    fewer = np.zeros(seen)  # probability of 0 .. seen - 1 events
+    fewer[0] = 1.0
+    for chance in chances[chances > 0].tolist():
+        fewer[1:] = fewer[1:] * (1 - chance) + fewer[:-1] * chance
+        fewer[0] *= 1 - chance
+    return float(max(0.0, 1.0 - fewer.sum()))
+
+
 @lru_cache(maxsize=1 << 16)
 def _lone_solvers(n_base: int, n_policy: int, hits: int) -> tuple[float, float, float, float]:
     """(chance, p) of all hits being the policy's, then of all being the base's, if the models are equal: hypergeometric, p
@@ -257,7 +285,7 @@ def _lone_solvers(n_base: int, n_policy: int, hits: int) -> tuple[float, float, 
     if hits == 0:
         return 0.0, 1.0, 0.0, 1.0
     least = max(0, hits - n_base)
-    pmf = scipy.stats.hypergeom.pmf(np.arange(least, min(hits, n_policy) + 1), n_base + n_policy, hits, n_policy)
+    pmf = _dealt(np.arange(least, min(hits, n_policy) + 1), n_base, n_policy, hits)
 
     def side(chance: float) -> tuple[float, float]:
         return chance, min(1.0, float(pmf[pmf <= chance * (1 + 1e-7)].sum()))
@@ -265,6 +293,17 @@ def _lone_solvers(n_base: int, n_policy: int, hits: int) -> tuple[float, float, 
     new = side(float(pmf[-1])) if hits <= n_policy else (0.0, 1.0)
     lost = side(float(pmf[0])) if hits <= n_base else (0.0, 1.0)
     return *new, *lost
+
+
+def _dealt(hits: Ints, n_base: int, n_policy: int, total: int) -> Floats:
+    """Probability that the policy holds this many of the `total` right samples: hypergeometric. scipy.stats has the law, and takes
+    a second to import."""
+    log = scipy.special.gammaln
+
+    def ways(n: ArrayLike, k: ArrayLike) -> Floats:  # log of n over k
+        return np.asarray(log(np.add(n, 1)) - log(np.add(k, 1)) - log(np.subtract(n, k) + 1))
+
+    return np.exp(ways(n_policy, hits) + ways(n_base, total - hits) - ways(n_base + n_policy, total))
 
 
 def _upper(n: Ints, c: Ints, alpha: float) -> Floats:

@@ -74,8 +74,10 @@ def sample_sets(results: Results, shown: int) -> tuple[SampleSet, ...]:
     temperatures counts as several policies, not as several training seeds."""
     out, left = [], MOST_SAMPLES
     for c in sorted(results.counts, key=lambda counts: in_order(results, counts.policy)):
+        if c.store is None:  # rows of a file have no settings, log-probs or questions to show
+            continue
         with c.store.open() as store:
-            control = c.store.arm == BASE and c.temperature != REFERENCE and bool(results.design.facts)  # only its scores are read
+            control = c.arm == BASE and c.temperature != REFERENCE and bool(results.design.facts)  # only its scores are read
             out.append(_sample_set(store, c, 0 if control else min(shown, left // max(1, len(c.problems)))))
         left -= len(out[-1].shown)
     several = {(s.arm, s.task) for s in out for t in out if (s.arm, s.task) == (t.arm, t.task) and s.temperature != t.temperature}
@@ -130,7 +132,7 @@ def about(sets: Sequence[SampleSet], browsed: Sequence[SampleSet]) -> dict[str, 
 
 def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
     """The first n samples of each problem; `shown` of them on the page."""
-    arm, n, task, law = counted.store.arm, counted.n, store.identity.task, store.identity.decoding
+    arm, n, task, law = counted.arm, counted.n, store.identity.task, store.identity.decoding
     turns = (TURNS,) * (TURNS in store.columns)
     rows = store.lists(("problem", "answer", "verdict", "text", "base_logps", "versions", *turns), n=n)
     names, texts = ([unescape(text) for text in rows[column]] for column in ("problem", "text"))
@@ -143,7 +145,7 @@ def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
     ]
     worded = right.any() and not hasattr(known_task(task), "token_classes")
     return SampleSet(
-        arm=arm, policy=arm, seed=counted.store.seed, task=task, n=n,
+        arm=arm, policy=arm, seed=counted.seed, task=task, n=n,
         law=f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} per problem"
         + (f", q of {', '.join(guides)}" if guides else ""),
         shown=tuple(_shown(store, min(shown, n))) if shown else (),

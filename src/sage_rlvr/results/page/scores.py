@@ -14,6 +14,7 @@ from sage_rlvr.results import stored
 from sage_rlvr.results.comparisons import sides
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.tables import Columns, base_row, chance_in, table
+from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.curves import CurveComparison, seed_ks
 from sage_rlvr.stats.frontier import FrontierPoint, GapCurve, at_temperature, gap_curve
@@ -229,6 +230,15 @@ def sampled_curves(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapp
     return [
         {"task": task, "slug": slug(task), "lines": some, "chance": chance_line(found, task)} for task, some in lines.items()
     ]
+
+
+def verdict_of(found: CurveVerdict, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the figure of a verdict: both curves, the difference with its band, and the set that holds the first lost k."""
+    ks = powers(found.a.n or 1)
+    lines = {one.arm: band({k: one.interval(k) for k in ks}) for one in (found.b, found.a)}
+    first = str(list(found.crossing.first_loss or ()) or "")
+    pair = (found.a.arm, found.b.arm)
+    return {"pair": pair, "lines": lines, "curve": found.curve, "first_loss": first, "chance": chance_line(summary, found.a.task)}
 
 
 def slug(text: str) -> str:

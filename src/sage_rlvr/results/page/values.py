@@ -16,6 +16,7 @@ from sage_rlvr.results.page.scores import Policy
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.tables import Table, cell
+from sage_rlvr.results.verdict import verdicts
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
 from sage_rlvr.stats.power import spread
 from sage_rlvr.tasks.chance import Chance
@@ -71,6 +72,8 @@ def page_of(
     values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
     values |= _said(results, rows, found, list(dict.fromkeys([*them, *design.names])))
     values |= _scores(results, found, them, base) | _training(results, rows, found, them, base, trained)
+    crossed = verdicts(results, rows) if results.sampled_only else []
+    values["crossings"] = [scores.verdict_of(one, found) for one in crossed if one.curve]
     return values | ({} if brief else answers.answers_of(results, found, stores))
 
 

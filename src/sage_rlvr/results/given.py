@@ -1,0 +1,281 @@
+"""Counts of files of rows, brought together: the same problems in the same order, the same number of samples, the same training
+seeds.
+
+Nothing is guessed: what differs between two files raises DataError with both values and the next step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.results.metric import REFERENCE
+from sage_rlvr.results.readers import CountTable
+from sage_rlvr.stats.samples.independence import Independence, check_pair, check_samples
+from sage_rlvr.verifiers.reasons import Reasons
+
+if TYPE_CHECKING:
+    from sage_rlvr.results.read import Counts, Results
+
+TASK = "these problems"
+"""The task of rows without a task."""
+SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GivenTable:
+    """One table of a file, with its place in the comparison."""
+
+    arm: str
+    seed: int | None
+    task: str
+    temperature: float
+    path: Path
+    table: CountTable
+
+    @property
+    def name(self) -> str:
+        """Arm, training seed and file, for errors."""
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        return f"{self.arm}{seed} ({self.path})"
+
+
+def counts_of_rows(results: Results, stores: Sequence[Counts]) -> Iterator[Counts]:
+    """The counts of all files of rows. stores: the counts of sample stores, which may be compared with them."""
+    tables = list(placed(results, stores))
+    for task in dict.fromkeys(table.task for table in tables):
+        here = [table for table in tables if table.task == task]
+        order = next((c.problems for c in stores if c.task == task), here[0].table.problems)
+        _check_problems(here, order, next((c.name for c in stores if c.task == task), here[0].name))
+        _check_golds(here)
+        _check_prompts(here)
+        _check_seeds(here)
+        _check_temperatures(here)
+        if results.samples is not None:
+            here = [replace(one, table=one.table.first(results.samples, one.name)) for one in here]
+        checked, notes = independent([replace(one, table=_in_order(one.table, order)) for one in here])
+        fewest = min([int(one.table.n.min()) for one in checked] + [c.n for c in stores if c.task == task])
+        notes += _unequal(checked, fewest)
+        results.notes += [note for note in notes if note not in results.notes]
+        for one in checked:
+            yield _counts(one, fewest)
+
+
+def placed(results: Results, stores: Sequence[Counts] = ()) -> Iterator[GivenTable]:
+    """Every table with its arm, training seed, task and temperature. A task or temperature that one side does not name is the only
+    one of the other side."""
+    groups = [table.group for given in results.given for table in given.evaluation.tables]
+    tasks = {group.task for group in groups if group.task} | {c.task for c in stores}
+    heats = {group.temperature for group in groups if group.temperature is not None} | {c.temperature for c in stores}
+    task = next(iter(tasks)) if len(tasks) == 1 else TASK
+    heat = next(iter(heats)) if len(heats) == 1 else REFERENCE
+    for given in results.given:
+        for table in given.evaluation.tables:
+            group = table.group
+            yield GivenTable(
+                arm=given.arm_of(table), seed=given.index if group.seed is None else group.seed, task=group.task or task,
+                temperature=heat if group.temperature is None else group.temperature, path=given.evaluation.path, table=table,
+            )  # fmt: skip
+
+
+def _in_order(table: CountTable, order: Sequence[str]) -> CountTable:
+    """The table with its problems in another order."""
+    place = {problem: i for i, problem in enumerate(table.problems)}
+    chosen = [place[problem] for problem in order]
+    lists = {
+        name: tuple(columns[i] for i in chosen)
+        for name, columns in (
+            ("right", table.right), ("texts", table.texts), ("answers", table.answers), ("requests", table.requests),
+            ("cut", table.cut),
+        )
+        if columns is not None
+    }  # fmt: skip
+    return replace(table, problems=tuple(order), n=table.n[chosen], c=table.c[chosen], **lists)  # type: ignore[arg-type]
+
+
+def _counts(given: GivenTable, n: int) -> Counts:
+    from sage_rlvr.results.read import Counts
+
+    table, ends = given.table, Counter[tuple[str, str, bool | None]]()
+    if table.right is None or table.cut is None:
+        right = int(table.c.sum())
+        ends = Counter({("right", "", None): right, ("wrong", "incorrect", None): int(table.n.sum()) - right})
+    else:
+        for hits, cut in zip(table.right, table.cut, strict=True):
+            ends.update(
+                ("right", "", end) if hit else ("wrong", "incorrect", end)
+                for hit, end in zip(hits.tolist(), cut, strict=True)
+            )
+    reasons = Reasons(ends)
+    return Counts(
+        arm=given.arm, seed=given.seed, path=given.path, task=given.task, temperature=given.temperature, problems=table.problems,
+        n=n, right=table.c, sizes=None if np.all(table.n == n) else table.n, reasons=reasons,
+        failed=[text for _, text in reasons.problems(limit="the length limit")],
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# independent samples
+
+
+def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]]:
+    """The tables with only their independent samples, and a sentence for everything that independent samples would not show."""
+    found = [_checked(one.table) for one in here]
+    masks = [None if one is None else one.kept for one in found]
+    signs: dict[str, list[tuple[str, str]]] = {}
+    for one, checked in zip(here, found, strict=True):
+        for finding in checked.findings if checked else ():
+            signs.setdefault(finding.kind, []).append((one.name, finding.words))
+    notes = [
+        f"{sets[0][0]}{f' and {len(sets) - 1} other sets of samples' * (len(sets) > 1)}: {sets[0][1]}."
+        for sets in signs.values()
+    ]
+    first = here[0]
+    for other in here[1:]:
+        if other.arm != first.arm:
+            notes += [f"{first.name} and {other.name}: {words}." for words in _alike(first.table, other.table)]
+    kept = [
+        one if mask is None else replace(one, table=one.table.only(mask)) for one, mask in zip(here, masks, strict=True)
+    ]
+    return kept, notes
+
+
+def _checked(table: CountTable) -> Independence | None:
+    """What the samples of one table show; None for counts, which have no order."""
+    if table.right is None:
+        return None
+    right = [one.astype(int).tolist() for one in table.right]
+    return check_samples(
+        table.texts or table.answers or right, correct=right, texts=table.texts is not None, group=_group_size(table),
+        cut=None if table.cut is None else [[bool(one) for one in row] for row in table.cut],
+    )  # fmt: skip
+
+
+def _group_size(table: CountTable) -> int | None:
+    """The number of completions per request, where the rows name requests and all have the same number."""
+    sizes = {size for row in table.requests or () for size in Counter(row).values()}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _alike(a: CountTable, b: CountTable) -> Iterator[str]:
+    """What two sets of samples of the same problems have in common that separate sampling would not show."""
+    if np.array_equal(a.c, b.c) and np.any((a.c > 0) & (a.c < a.n)):
+        yield "both have the same counts on all problems; check that they are not the same samples"
+    for left, right in ((a.texts, b.texts), (a.answers, b.answers)):
+        if left is not None and right is not None:
+            yield from (finding.words for finding in check_pair(left, right))
+            return
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# what has to be the same
+
+
+def _check_problems(here: Sequence[GivenTable], order: Sequence[str], first: str) -> None:
+    for other in here:
+        lacking, extra = set(order) - set(other.table.problems), set(other.table.problems) - set(order)
+        if not lacking and not extra:
+            continue
+        parts = [f"{len(lacking)} only in {first} ({_some(order, lacking)})"] if lacking else []
+        parts += [f"{len(extra)} only in {other.name} ({_some(other.table.problems, extra)})"] if extra else []
+        both = len(order) - len(lacking)
+        raise DataError(
+            f"different problems on both sides: {both} in both, {'; '.join(parts)}. Evaluate both on the same problems with "
+            "the same ids, "
+            "or remove the rows of the others from the files"
+        )
+
+
+def _check_prompts(here: Sequence[GivenTable]) -> None:
+    """Raise DataError for a prompt under two ids: its problem would count twice."""
+    for one in here:
+        seen: dict[str, str] = {}
+        for problem, prompt in one.table.prompts.items():
+            if (first := seen.setdefault(prompt, problem)) != problem:
+                raise DataError(
+                    f"{one.name}: the problems {first[:40]!r} and {problem[:40]!r} have the same prompt, so one problem "
+                    "counts twice; "
+                    "remove one of them on both sides"
+                )
+
+
+def _check_golds(here: Sequence[GivenTable]) -> None:
+    first = here[0]
+    for other in here[1:]:
+        for problem, gold in first.table.golds.items():
+            if other.table.golds.get(problem, gold) != gold:
+                raise DataError(
+                    f"problem {problem[:60]!r} has the gold {gold[:40]!r} in {first.name} and "
+                    f"{other.table.golds[problem][:40]!r} in "
+                    f"{other.name}; the ids mean different problems: evaluate both on the same copy of the task"
+                )
+
+
+def _unequal(here: Sequence[GivenTable], fewest: int) -> list[str]:
+    """A note where problems or arms have different numbers of samples."""
+    most = max(here, key=lambda one: int(one.table.n.max()))
+    if (top := int(most.table.n.max())) == fewest:
+        return []
+    first = f"; --samples {fewest} takes the first {fewest} of each problem" * all(
+        one.table.right is not None for one in here
+    )
+    return [
+        f"Unequal numbers of samples: {fewest} for some problems, {top} for others ({most.name}). All are used, and pass@k is "
+        "read up "
+        f"to k = {fewest}. If failed or cut completions were dropped, count them as incorrect{first}."
+    ]
+
+
+def _check_seeds(here: Sequence[GivenTable]) -> None:
+    """Raise DataError for a training seed that occurs twice, and for arms of several training seeds that are not the same."""
+    sets: dict[tuple[str, float], list[int | None]] = {}
+    for one in here:
+        seeds = sets.setdefault((one.arm, one.temperature), [])
+        if one.seed in seeds:
+            twice = "rows without a seed occur twice" if one.seed is None else f"training seed {one.seed} occurs twice"
+            raise DataError(
+                f'{one.name}: {twice}; pass each training seed once, with "seed" in its rows or as NAME=PATH,PATH'
+            )
+        seeds.append(one.seed)
+    (first, heat), wanted = next(iter(sets.items()))
+    for (arm, temperature), seeds in sets.items():
+        if temperature != heat or len(wanted) == 1 or {*seeds} == {*wanted}:
+            continue
+        lacking = sorted(map(str, {*wanted} ^ {*seeds}))
+        raise DataError(
+            f"{first} has the training seeds {_listed(wanted)}, {arm} has {_listed(seeds)}: {', '.join(lacking)} only on one "
+            "side; pass the "
+            "same seeds for both, or one run of the control"
+        )
+
+
+def _check_temperatures(here: Sequence[GivenTable]) -> None:
+    heats = {arm: {one.temperature for one in here if one.arm == arm} for arm in dict.fromkeys(one.arm for one in here)}
+    (first, own), *others = heats.items()
+    for arm, found in others:
+        if not own & found:
+            raise DataError(
+                f"{first} was sampled at T = {_listed(own)}, {arm} at T = {_listed(found)}: temperature trades pass@1 against "
+                "pass@k; sample "
+                "both at the same temperature"
+            )
+
+
+def _listed(values: Sequence[object] | set[float]) -> str:
+    return ", ".join(
+        sorted("none" if x is None else f"{x:g}" if isinstance(x, (int, float)) else str(x) for x in values)
+    )
+
+
+def _some(order: Sequence[str], chosen: set[str]) -> str:
+    shown = [repr(problem if len(problem) < 40 else f"{problem[:37]}...") for problem in order if problem in chosen]
+    return ", ".join(shown[:SHOWN]) + ", ..." * (len(shown) > SHOWN)
+
+
+__all__ = ["TASK", "GivenTable", "counts_of_rows", "placed"]

@@ -1,0 +1,295 @@
+"""`compare` on two files of rows, as a stranger calls it: the verdict, JSON, exit codes, every refusal with its next step, no
+torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sage_rlvr.cli import main
+from tests.results.readers.write_logs import LOGS
+
+Capture = pytest.CaptureFixture[str]
+BASE, RL = str(LOGS / "base.jsonl"), str(LOGS / "rl.jsonl")
+SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "verdict.schema.json"
+PASSK = Path(os.environ.get("PASSK_INFERENCE", "passk_inference-0.3.1")) / "examples" / "deepscaler32k"
+"""The unpacked source of passk-inference 0.3.1: its wheel lacks the counts."""
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+def run(capsys: Capture, *words: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", *map(str, words)])
+    said = capsys.readouterr()
+    return int(stop.value.code or 0), " ".join(said.out.split()), " ".join(said.err.split())
+
+
+def write(name: str, *rows: Any) -> str:
+    Path(name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return name
+
+
+def counts(right: Any, n: int = 8, **more: Any) -> list[dict[str, Any]]:
+    return [{"id": f"p{i}", "n": n, "c": int(c), **more} for i, c in enumerate(right)]
+
+
+def samples(right: Any, n: int = 8, seed: int = 0, **more: Any) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    hits = [rng.permutation([1] * c + [0] * (n - c)).tolist() for c in right]
+    return [{"id": f"p{i}", "correct": bool(one), **more} for i, row in enumerate(hits) for one in row]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# the verdict
+
+
+def test_two_files_of_counts_give_the_verdict_of_the_published_package(capsys: Capture) -> None:
+    """The sets are those of passk-inference 0.3.1 on the same counts, which are made up: 240 problems, 32 samples."""
+    code, out, err = run(capsys, BASE, RL)
+    assert code == 0, err
+    assert out.startswith(
+        "rl sharpened base and solves less in many tries: pass@k is higher at k = 1 to 3 and lower at k = 11 to 32"
+    )
+    assert (
+        "gain at k = 1 to 3; loss at k = 11 to 32; cannot be told at k = 4 to 10; the first lost k lies in [4, 11]"
+        in out
+    )
+    assert "base.jsonl (counts), 240 rows, 240 problems, n = 32, temperature not given; correct: c of n" in out
+    assert "one run of each, so about these checkpoints" in out and "this design could have seen a difference of" in out
+    assert len(out) < 2000
+
+
+@pytest.mark.skipif(
+    not PASSK.is_dir(), reason="needs the source of passk-inference 0.3.1 (PASSK_INFERENCE names its folder)"
+)
+def test_the_published_sets_to_the_integer(capsys: Capture) -> None:
+    code, out, err = run(capsys, PASSK / "base.jsonl", PASSK / "rl.jsonl", "--json")
+    (found,) = json.loads(out)["verdicts"]
+    assert code == 0 and found["first_loss"] == [11, 61], err
+    assert (found["gain"], found["undecided"], found["loss"]) == ([[1, 10]], [[11, 60]], [[61, 128]])
+    low, high = found["over_k"]["low"][0], found["over_k"]["high"][0]
+    assert abs(low - 0.0655) < 0.0005 and abs(high - 0.0864) < 0.0005
+
+
+def test_counts_and_samples_of_the_same_outcomes_agree(capsys: Capture) -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.binomial(8, 0.3, 30), rng.binomial(8, 0.6, 30)
+    _, by_counts, _ = run(capsys, write("a.jsonl", *counts(a)), write("b.jsonl", *counts(b)), "--json")
+    _, by_samples, _ = run(capsys, write("a.jsonl", *samples(a)), write("b.jsonl", *samples(b, seed=1)), "--json")
+    left, right = (json.loads(text)["verdicts"] for text in (by_counts, by_samples))
+    assert left == right and left[0]["finding"] == "better" and left[0]["gain"][0][0] == 1
+
+
+def test_one_file_with_arms_and_training_seeds(capsys: Capture) -> None:
+    rng = np.random.default_rng(2)
+    p = rng.beta(1, 2, 20)
+    rows = [
+        row for arm, lift in (("base", 0.0), ("rl", 0.4)) for seed in range(3)
+        for row in counts(rng.binomial(8, np.clip(p + lift, 0, 1)), arm=arm, seed=seed)
+    ]  # fmt: skip
+    code, out, err = run(capsys, write("all.jsonl", *rows))
+    assert (
+        code == 0 and "rl is better at k = 1 to 4; whether it solves more than base in 8 tries cannot be told" in out
+    ), err
+    assert "(3 training seeds)" in out
+    assert "120 rows, 20 problems, n = 8, 3 training seeds" in out and "kept" in out
+    several = [write(f"{arm}{seed}.jsonl", *(r for r in rows if (r["arm"], r["seed"]) == (arm, seed))) for arm in ("base", "rl")
+               for seed in range(3)]  # fmt: skip
+    assert (
+        run(capsys, f"base={','.join(several[:3])}", f"rl={','.join(several[3:])}")[1].split("base:")[0]
+        == out.split("base and rl:")[0]
+    )
+    code, _, err = run(capsys, write("one.jsonl", *counts([1, 2])))
+    assert code == 2 and "the rows are of one arm; pass a second file" in err
+
+
+def test_steps_of_one_file_are_two_arms(capsys: Capture) -> None:
+    rows = [row for step in (0, 50, 100) for row in counts([step // 25] * 20 + [0] * 20, step=step)]
+    name = write("passk.jsonl", *rows)
+    code, out, err = run(capsys, f"{name}@0", f"{name}@100")
+    assert code == 0 and "passk@100 widened what passk@0 solves" in out, err
+    assert "rows of 3 steps (0, 50, 100); select one with @STEP" in run(capsys, name, name + "@0")[2]
+
+
+def test_the_page_has_the_picture_as_svg_and_pdf(capsys: Capture) -> None:
+    code, out, err = run(capsys, BASE, RL, "--out", "page")
+    assert code == 0 and "page page/report.html" in out, err
+    assert {"verdict.png", "verdict.svg", "verdict.pdf"} <= {path.name for path in Path("page/figures").iterdir()}
+    assert Path("page/figures/verdict.pdf").read_bytes().startswith(b"%PDF")
+    assert "rl sharpened base" in Path("page/report.html").read_text()
+    assert json.loads(Path("page/summary.json").read_text())["verdicts"]["verdicts"][0]["finding"] == "sharpened"
+
+
+def test_copies_are_found_and_left_out(capsys: Capture) -> None:
+    """Every request repeats the last three of the four answers of the one before, so 16 answers are 7."""
+    rng = np.random.default_rng(3)
+
+    def shifted(p: float) -> list[dict[str, Any]]:
+        rows = []
+        for i in range(40):
+            stream = [str(x) if x < 10 * p else f"wrong {x}" for x in rng.integers(10, size=7)]
+            rows += [
+                {"id": f"p{i}", "answer": stream[g + j], "correct": "w" not in stream[g + j]}
+                for g in range(4)
+                for j in range(4)
+            ]
+        return rows
+
+    code, out, err = run(capsys, write("a.jsonl", *shifted(0.2)), write("b.jsonl", *shifted(0.6)))
+    assert code == 0 and "7 independent" in out and "(40 problems, 7 samples each" in out, err
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# machines
+
+
+def test_the_json_follows_its_schema(capsys: Capture) -> None:
+    code, out, _ = run(capsys, BASE, RL, "--json")
+    schema = json.loads(SCHEMA.read_text())
+    assert code == 0
+    check(json.loads(out), schema, schema)
+
+
+def check(value: Any, schema: Any, root: Any, place: str = "") -> None:
+    """The parts of JSON Schema that verdict.schema.json uses."""
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    kinds = {
+        "object": dict,
+        "array": list,
+        "string": str,
+        "integer": int,
+        "number": (int, float),
+        "boolean": bool,
+        "null": type(None),
+    }
+    wanted = schema.get("type", [])
+    names = [wanted] if isinstance(wanted, str) else wanted
+    assert not names or any(isinstance(value, kinds[name]) for name in names), place
+    assert "enum" not in schema or value in schema["enum"], place
+    if isinstance(value, dict):
+        properties = schema.get("properties", {})
+        assert set(schema.get("required", ())) <= set(value), place
+        extra = schema.get("additionalProperties", True)
+        for key, inner in value.items():
+            assert key in properties or extra is not False, f"{place}.{key}"
+            check(inner, properties.get(key, extra if isinstance(extra, dict) else {}), root, f"{place}.{key}")
+    if isinstance(value, list):
+        for i, inner in enumerate(value):
+            check(inner, schema.get("items", {}), root, f"{place}[{i}]")
+
+
+def test_exit_codes_for_continuous_integration(capsys: Capture) -> None:
+    code, _, err = run(capsys, BASE, RL, "--fail-on", "pass@32")
+    assert code == 3 and re.search(r"--fail-on: pass@32 of rl fell: −0\.\d+ \(−0\.\d+ to −0\.\d+\) against base", err)
+    assert run(capsys, BASE, RL, "--fail-on", "pass@1")[0] == 0
+    code, out, err = run(capsys, BASE, RL, "--json", "--fail-on", "loss", "no-gain")
+    assert code == 3 and json.loads(out)["failed"] == ["rl is lower than base at k = 11 to 32"]
+    assert run(capsys, RL, BASE, "--fail-on", "no-gain")[0] == 0
+    assert "--fail-on 'worse': choose loss, no-gain or pass@K" in run(capsys, BASE, RL, "--fail-on", "worse")[2]
+    assert "--fail-on pass@64: rl has 32 samples per problem; choose a k from 1 to 32" in run(
+        capsys, BASE, RL, "--fail-on", "pass@64"
+    )[2]  # fmt: skip
+
+
+def test_no_torch_is_imported(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom sage_rlvr.cli import main\n"
+        f"try: main(['compare', {BASE!r}, {RL!r}])\nexcept SystemExit as stop: assert not stop.code\n"
+        "print(sorted({'torch', 'transformers', 'pandas', 'matplotlib', 'pyarrow'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# what differs between two files
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (counts([1, 2, 3]), counts([1, 2]), "different problems on both sides: 2 in both, 1 only in a (a.jsonl) ('p2')"),
+        (counts([1, 2], temperature=1.0), counts([1, 2], temperature=0.6), "a was sampled at T = 1, b at T = 0.6"),
+        (
+            [row for seed in (0, 1, 2) for row in counts([1, 2], seed=seed)], [row for seed in (0, 1, 3) for row in
+             counts([1, 2], seed=seed)], "a has the training seeds 0, 1, 2, b has 0, 1, 3: 2, 3 only on one side",
+        ),
+        (samples([1], gold="4"), samples([1], gold="5"), "problem 'p0' has the gold '4' in a (a.jsonl) and '5' in b (b.jsonl)"),
+        (samples([1, 2], prompt="2+2="), samples([1, 2]), "the problems 'p0' and 'p1' have the same prompt, so one problem "
+            "counts twice"),
+    ],
+)  # fmt: skip
+def test_what_differs_is_named_with_the_next_step(a: Any, b: Any, said: str, capsys: Capture) -> None:
+    code, _, err = run(capsys, write("a.jsonl", *a), write("b.jsonl", *b))
+    assert code == 2 and said in err, err
+
+
+def test_unequal_numbers_of_samples_are_used_up_to_the_fewest(capsys: Capture) -> None:
+    """pass@k of each problem from its own n: 4 of 8 and 6 of 12 right have one pass@1, and pass@2 of 11/14 and 17/22."""
+    a, b = write("a.jsonl", *counts([4] * 10)), write("b.jsonl", *counts([4] * 9), {"id": "p9", "n": 12, "c": 6})
+    code, out, err = run(capsys, a, b, "--json")
+    (found,) = json.loads(out)["verdicts"]
+    assert code == 0 and found["n"] == 8 and found["pass"]["1"]["difference"]["value"] == 0, err
+    assert found["over_k"]["difference"][1] == pytest.approx((17 / 22 - 11 / 14) / 10)
+    assert "Unequal numbers of samples: 8 for some problems, 12 for others (b (b.jsonl))" in json.loads(out)["notes"][0]
+    assert "8 to 12 samples each" in run(capsys, a, b)[1]
+
+
+def test_the_first_samples_of_each(capsys: Capture) -> None:
+    a, b = write("a.jsonl", *samples([8, 8, 0, 1], n=8)), write("b.jsonl", *samples([4, 4, 4, 0], n=4))
+    code, out, err = run(capsys, a, b, "--samples", 4)
+    assert code == 0 and "4 problems, 4 samples each" in out, err
+    assert "4 problems, 4 to 8 samples each" in run(capsys, a, b)[1]
+    assert (
+        "counts of 8 samples have no first 4; pass the samples"
+        in run(capsys, write("c.jsonl", *counts([1] * 4)), b, "--samples", 4)[2]
+    )
+    assert "problem 'p0' has only 4 samples" in run(capsys, a, b, "--samples", 5)[2]
+
+
+def test_options_that_do_not_fit(capsys: Capture) -> None:
+    assert "--correct reward: no file has a score of that name; scores that were read: c of n" in run(
+        capsys, BASE, RL, "--correct", "reward"
+    )[2]  # fmt: skip
+    assert "only for files of rows" in run(capsys, "a.npz", "b.npz", "--correct", "x")[2]
+    assert (
+        "nowhere.jsonl: no such file or folder. Valid paths are files of rows" in run(capsys, BASE, "nowhere.jsonl")[2]
+    )
+    assert "pip download --no-deps" in run(capsys, "passk-inference", RL)[2]
+    assert "the file has 2 arms ('x', 'y'); pass" in run(
+        capsys, f"a={write('two.jsonl', *counts([1], arm='x'), *counts([1], arm='y'))}", RL
+    )[2]  # fmt: skip
+
+
+def test_the_same_file_twice_is_noted(capsys: Capture) -> None:
+    code, out, _ = run(capsys, f"a={BASE}", f"b={BASE}")
+    assert code == 0 and "both have the same counts on all problems; check that they are not the same samples" in out
+
+
+def test_a_base_at_several_temperatures_is_the_rival_of_an_arm(capsys: Capture) -> None:
+    """The arm solves what the base solves at no temperature."""
+    rng = np.random.default_rng(5)
+    logits = rng.normal(-1, 2, 60)
+
+    def drawn(law: Any) -> Any:
+        return rng.binomial(16, 1 / (1 + np.exp(-law)))
+
+    rows = [row for t in (1.0, 0.5) for row in counts(drawn(logits / t), n=16, temperature=t)]
+    base, rl = write("base.jsonl", *rows), write("rl.jsonl", *counts(drawn(logits + 3), n=16, temperature=1.0))
+    code, out, err = run(capsys, base, rl)
+    assert code == 0 and "Does it do more than the base at a lower temperature? Above the colder base at k = " in out, err
+    assert "120 rows, 60 problems, n = 16, T = 0.5, 1;" in out
