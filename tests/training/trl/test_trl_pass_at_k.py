@@ -25,6 +25,7 @@ from transformers.integrations.integration_utils import rewrite_logs
 from chat_policy import chat_policy
 from sage_rlvr.core.guides import Flat
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
+from sage_rlvr.stats.intervals import passk_interval
 from sage_rlvr.training.trl import PassAtK, SageTrainer, evaluations, held_out
 from sage_rlvr.verifiers.rewards import text_of
 from trl_common import PROMPTS, QUIET, arguments, build, on_ranks, reward, same, weights
@@ -86,6 +87,8 @@ def test_the_curve_of_known_counts(batch: int, tiny_policy: Path, tmp_path: Path
         assert found["eval_passk/pass@1"] == pytest.approx((0 + 1 / 4 + 2 / 4 + 1) / 4)
         assert found["eval_passk/pass@2"] == pytest.approx((0 + 3 / 6 + 5 / 6 + 1) / 4)
         assert found["eval_passk/pass@4"] == pytest.approx(3 / 4)
+        interval = passk_interval(4, [0, 1, 2, 4], 2)
+        assert (found["eval_passk/pass@2_low"], found["eval_passk/pass@2_high"]) == pytest.approx((interval.low, interval.high))
         assert found["eval_passk/distinct_right"] == pytest.approx(3 / 4)  # one answer in each of three rows
         assert found["eval_passk/no_answer_frac"] == pytest.approx(1 / 16)
         assert found["eval_passk/reward_mean"] == pytest.approx(7 / 15)
@@ -105,7 +108,9 @@ def test_k_of_the_curve(tiny_policy: Path, tmp_path: Path) -> None:
     trainer = build(tiny_policy, arguments(tmp_path, max_steps=1), trl.GRPOTrainer)
     passk(trainer, k=3)
     trainer.train()
-    assert [name for name in evaluated(trainer)[0] if "@" in name] == [f"eval_passk/pass@{k}" for k in (1, 2, 3)]
+    assert [name for name in evaluated(trainer)[0] if "@" in name and "_" not in name.partition("@")[2]] == [
+        f"eval_passk/pass@{k}" for k in (1, 2, 3)
+    ]
 
 
 def test_when_it_evaluates(tiny_policy: Path, tmp_path: Path) -> None:

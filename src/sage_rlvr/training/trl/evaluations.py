@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
 from sage_rlvr.reading import read_json, read_json_lines
 from sage_rlvr.runs import replacing, write_json_atomic
 from sage_rlvr.runs.files import to_json
+from sage_rlvr.stats.intervals import share_intervals
 from sage_rlvr.stats.passk import pass_at_k
 from sage_rlvr.training.trl.held_out import HeldOut
 from sage_rlvr.verifiers.rewards import text_of
@@ -123,11 +126,15 @@ def sample_rows(
 
 
 def metrics_of(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> dict[str, float]:
-    """Means over problems of an evaluation's rows; fractions are of completions."""
+    """Means over problems of an evaluation's rows, pass@k with its 95 % interval; fractions are of completions."""
     n, c = [row["n"] for row in rows], [row["c"] for row in rows]
     total = sum(n)
     rewards = [(row["reward"], row["n"] - row["no_answer"]) for row in rows if row["reward"] is not None]
-    curve = {f"eval_passk/pass@{k}": sum(pass_at_k(n, c, k)) / len(rows) for k in ks}  # type: ignore[arg-type]
+    intervals = share_intervals(np.stack([pass_at_k(n, c, k) for k in ks], axis=1))
+    curve = {f"eval_passk/pass@{k}": interval.value for k, interval in zip(ks, intervals, strict=True)}
+    if len(rows) > 1:  # one problem has no interval
+        curve |= {f"eval_passk/pass@{k}_low": interval.low for k, interval in zip(ks, intervals, strict=True)}
+        curve |= {f"eval_passk/pass@{k}_high": interval.high for k, interval in zip(ks, intervals, strict=True)}
     more = {
         "eval_passk/distinct_right": sum(len(row["keys"]) for row in rows) / len(rows),
         "eval_passk/unfinished_frac": sum(row["unfinished"] for row in rows) / total,
