@@ -191,7 +191,7 @@ def batch_of(trainer: Any, n: int, rows: int) -> int:
 def sample(
     trainer: Any, rows: Sequence[Mapping[str, Any]], n: int, temperature: float, key: Key, batch: int | None = None
 ) -> list[HeldOut]:
-    """n completions of this process's share of `rows`; ConfigError if the generator returns another number than requested.
+    """n completions of this process's share of `rows`; DataError if the generator returns another number than requested.
 
     The draws are a function of `key`, the process and the batch, but those of a vLLM server, whose generator is not reached.
     """
@@ -220,7 +220,8 @@ def sample(
                 for row, completion, tokens in zip(numbers, completions, ids, strict=True)
                 if row != PADDING
             ]
-    refuse((missing, missing))
+    if missing:
+        raise DataError(missing)
     return found
 
 

@@ -195,6 +195,7 @@ class PassAtK(TrainerCallback):
     def _log(self, metrics: Mapping[str, float]) -> None:
         """To all trackers and `state.log_history`, by the trainer's own log."""
         trainer = self.trainer
+        trainer._metrics["eval"].clear()  # TRL's own of these calls, over all temperatures
         # transformers clears `should_log` in every call of log, and TRL prints its table of training completions there.
         with replaced(trainer.control, should_log=trainer.control.should_log), replaced(trainer, log_completions=False):
             trainer.log(dict(metrics))
