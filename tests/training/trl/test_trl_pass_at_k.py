@@ -419,6 +419,13 @@ def test_vllm_is_asked_for_n_completions_of_each_prompt(tiny_policy: Path, tmp_p
     assert [row["c"] for row in lines(tmp_path / "out" / "passk" / "step-000000-T0.6.jsonl")] == [0, 1, 2, 4]
 
 
+def test_the_temperature_of_training_is_the_one_that_trl_samples_at() -> None:
+    args = SimpleNamespace(temperature=0.9, generation_kwargs=None)
+    assert held_out.training_temperature(args) == 0.9
+    args.generation_kwargs = {"temperature": 0.7}  # TRL writes these over the fields
+    assert held_out.training_temperature(args) == 0.7
+
+
 def test_a_server_that_returns_one_completion_per_prompt(tiny_policy: Path, tmp_path: Path) -> None:
     trainer, callback = on_vllm(tiny_policy, tmp_path, lost=12)
     text = r"the vLLM server returned 4 completions for 4 prompts with n = 4 \(16 expected\); start the server of the TRL installed"
@@ -441,6 +448,8 @@ def test_a_server_that_returns_one_completion_per_prompt(tiny_policy: Path, tmp_
         ({"rows": [{"prompt": "1", "id": 7}, {"prompt": "2", "id": 7}]}, r"rows 0 and 1 have the same id \(7\)"),
         ({"n": 8, "k": 16}, r"k = 16: pass@16 needs at least 16 completions per row, and n = 8; raise n or lower k"),
         ({"n": 0}, "n = 0: give a whole number from 1 on"),
+        ({"n": None}, "n = None: give a whole number from 1 on"),
+        ({"batch_size": 0}, "batch_size = 0: give a whole number from 1 on"),
         ({"every": 2.5}, "every = 2.5: give a whole number"),
         ({"temperature": 0.0}, "temperature = 0.0: give a number above 0"),
         ({"temperatures": (1.0, -1.0)}, "temperature = -1.0: give a number above 0"),
