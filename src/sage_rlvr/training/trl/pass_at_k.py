@@ -95,7 +95,7 @@ class PassAtK(TrainerCallback):
         self.trainer, self.rows, self.reward = trainer, _checked_rows(rows), _checked_reward(reward)
         self.ids = ids_of(self.rows)
         for name, value in {"n": n, "k": k, "every": every, "batch_size": batch_size}.items():
-            whole = type(value) is int and value >= 1 or (value is None and name in ("k", "batch_size"))
+            whole = (type(value) is int and value >= 1) or (value is None and name in ("k", "batch_size"))
             require(whole, f"PassAtK: {name}", value, "give a whole number from 1 on")
         more = f"pass@{k} needs at least {k} completions per row, and n = {n}; raise n or lower k"
         require(k is None or k <= n, "PassAtK: k", k, more)
