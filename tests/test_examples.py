@@ -130,5 +130,5 @@ def test_the_script_of_a_page_runs_as_printed(page: str, word: str, tmp_path: Pa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").write_text(script)
     assert "'train_loss'" in output(sys.executable, "script.py", PYTHONPATH=str(EXAMPLES.parent / "src"), HF_HUB_OFFLINE="1")
-    for file in re.findall(r"out/passk/\S+\.jsonl", text):  # of the command that compares them
+    for file in re.findall(r"out/passk/[\w.-]+\.jsonl", text):  # of the command that compares them
         assert (tmp_path / file).is_file(), file
