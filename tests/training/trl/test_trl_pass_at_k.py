@@ -526,56 +526,62 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 from sage_rlvr.trl import PassAtK
 
-policy, out, kind, world = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+policy, out, world = sys.argv[1], sys.argv[2], int(sys.argv[3])
 rank = int(os.environ.get("RANK", "0"))
 torch.set_num_threads(1)
-args = GRPOConfig(
-    out, max_steps=2, learning_rate=0.03, per_device_train_batch_size=6, num_generations=3, max_completion_length=8,
-    logging_steps=1, save_strategy="no", report_to="none", use_cpu=True, bf16=False, gradient_checkpointing=False,
-    disable_tqdm=True, seed=5,
-)
-trainer = GRPOTrainer(
-    model=policy, reward_funcs=lambda completions, **_: [float(len(set(text)) % 2) for text in completions], args=args,
-    train_dataset=Dataset.from_dict({"prompt": [f"{a} {b}={a + b}:" for a in range(1, 7) for b in range(1, 5)]}),
-)
+rows = [{"prompt": f"{a} 2={a + 2}:", "number": a} for a in range(5)]
 
 
 def even(completions, number, **_):
-    assert kind != "broken" or rank == 0, "only the second process sees this"
     return [float(one % 2 == 0) for one in number]
 
 
-raised = ""
-if kind != "plain":
-    rows = [{"prompt": f"{a} 2={a + 2}:", "number": a} for a in range(5)]
-    trainer.add_callback(PassAtK(trainer, rows, even, n=4, every=2, temperatures=(0.6,), batch_size=2, samples=True))
-try:
-    trainer.train()
-except ValueError as error:
-    raised = str(error)
-log = [line for line in trainer.state.log_history if "eval_passk/pass@1" in line]
-weights = {name: value.detach().clone() for name, value in trainer.model.state_dict().items()}
-torch.save((raised, log, weights), f"{out}/rank{rank}.pt")
+def broken(completions, **_):
+    assert rank == 0, "only the second process sees this"
+    return [1.0] * len(completions)
+
+
+def run(kind, reward):
+    args = GRPOConfig(
+        f"{out}/{kind}", max_steps=2, learning_rate=0.03, per_device_train_batch_size=6, num_generations=3,
+        max_completion_length=8, logging_steps=1, save_strategy="no", report_to="none", use_cpu=True, bf16=False,
+        gradient_checkpointing=False, disable_tqdm=True, seed=5,
+    )
+    trainer = GRPOTrainer(
+        model=policy, reward_funcs=lambda completions, **_: [float(len(set(text)) % 2) for text in completions], args=args,
+        train_dataset=Dataset.from_dict({"prompt": [f"{a} {b}={a + b}:" for a in range(1, 7) for b in range(1, 5)]}),
+    )
+    assert trainer.accelerator.num_processes == world, trainer.accelerator.num_processes
+    if reward is not None:
+        trainer.add_callback(PassAtK(trainer, rows, reward, n=4, every=2, temperatures=(0.6,), batch_size=2, samples=True))
+    raised = ""
+    try:
+        trainer.train()
+    except ValueError as error:
+        raised = str(error)
+    log = [line for line in trainer.state.log_history if "eval_passk/pass@1" in line]
+    return raised, log, {name: value.detach().clone() for name, value in trainer.model.state_dict().items()}
+
+
+runs = {"plain": run("plain", None), "even": run("even", even), "broken": run("broken", broken)}
+torch.save(runs, f"{out}/rank{rank}.pt")
 """
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_processes_evaluate_their_shares_and_the_first_writes(tiny_policy: Path, tmp_path: Path) -> None:
-    for name in ("plain", "with", "broken"):
-        (tmp_path / name).mkdir()
-    plain = on_ranks(RANKS, tmp_path / "plain", 2, str(tiny_policy), "OUT", "plain")
-    found = on_ranks(RANKS, tmp_path / "with", 2, str(tiny_policy), "OUT", "with")
-    for (_, _, wanted), (_, _, weights_found) in zip(plain, found, strict=True):
-        assert same(wanted, weights_found)
-    folder = tmp_path / "with" / "2" / "passk"
+    ranks = on_ranks(RANKS, tmp_path, 2, str(tiny_policy), "OUT", seconds=800)
+    for runs in ranks:
+        assert same(runs["plain"][2], runs["even"][2])
+        assert "raised AssertionError: only the second process sees this" in runs["broken"][0]
+    folder = tmp_path / "2" / "even" / "passk"
     assert sorted(path.name for path in folder.glob("*.jsonl")) == [f"step-00000{at}.jsonl" for at in ("0-T0.6", "0-T1", "2-T1")]
     rows = lines(folder / "step-000002-T1.jsonl")
     assert [(row["n"], row["c"]) for row in rows] == [(4, 4), (4, 0)] * 2 + [(4, 4)]
     samples = lines(folder / "samples" / "step-000002-T1.jsonl")
     assert len(samples) == 20 and [one["id"] for one in samples[::4]] == [row["id"] for row in rows]
-    logs = [log for _, log, _ in found]
+    logs = [runs["even"][1] for runs in ranks]
     assert logs[0] == logs[1] and [line["step"] for line in logs[0]] == [0, 2]
     assert all(line["eval_passk/pass@1"] == pytest.approx(0.6) for line in logs[0])
-    broken_ranks = on_ranks(RANKS, tmp_path / "broken", 2, str(tiny_policy), "OUT", "broken")
-    assert all("raised AssertionError: only the second process sees this" in raised for raised, *_ in broken_ranks)
+    assert not [*(tmp_path / "2" / "broken" / "passk").glob("step-*")]
