@@ -109,7 +109,8 @@ def test_the_same_script_under_torchrun():
     assert "81920 weights trained, by 2 process(es)" in said
 
 
-def test_the_script_of_the_readme_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("page", "word"), [("README.md", "SageTrainer"), ("docs/howto/trl.md", "PassAtK(")])
+def test_the_script_of_a_page_runs_as_printed(page: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With a tiny model in the place of the one that it names; the files are found by the model's name, as on the Hub."""
     import re
     import string
@@ -117,8 +118,8 @@ def test_the_script_of_the_readme_runs_as_printed(tmp_path: Path, monkeypatch: p
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
-    (script,) = [block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "SageTrainer" in block]
+    text = (EXAMPLES.parent / page).read_text(encoding="utf-8")
+    (script,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if word in block]
     folder = tmp_path / "HuggingFaceTB" / "SmolLM2-135M-Instruct"
     characters = Tokenizer(models.WordLevel({c: i for i, c in enumerate(["<eos>", *string.printable])}, unk_token="<eos>"))
     characters.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
@@ -129,3 +130,5 @@ def test_the_script_of_the_readme_runs_as_printed(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").write_text(script)
     assert "'train_loss'" in output(sys.executable, "script.py", PYTHONPATH=str(EXAMPLES.parent / "src"), HF_HUB_OFFLINE="1")
+    for file in re.findall(r"out/passk/[\w.-]+\.jsonl", text):  # of the command that compares them
+        assert (tmp_path / file).is_file(), file

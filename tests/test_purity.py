@@ -42,7 +42,8 @@ LAYERS: dict[str, set[str]] = {
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
     "models": {"plugins", "registry", "config", "core", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
     "training": {
-        *("config", "core", "methods", "models", "paths", "plugins", "reading", "recipes", "runs", "tasks", "verifiers", "errors"),
+        *("config", "core", "methods", "models", "paths", "plugins", "reading", "recipes", "runs", "stats", "tasks", "verifiers"),
+        "errors",
     },
     "evaluation": {
         *("config", "core", "methods", "models", "progress", "recipes", "runs", "stats", "tasks", "training", "verifiers"),

@@ -1,8 +1,9 @@
-"""TRL's GRPOTrainer with a guide on the reference: `SageTrainer`, `grpo_config` and `environment_of`.
+"""TRL's GRPOTrainer with a guide on the reference: `SageTrainer`, `grpo_config` and `environment_of`; `PassAtK`, a callback.
 
 Read trainer.py first (`SageTrainer`), then batch.py (what it changes in a batch of TRL), checks.py (configurations that
 raise an error at construction) and arguments.py (a method as arguments of GRPOConfig). reference_model.py loads pi_ref;
-run.py trains a recipe; sft.py is supervised fine-tuning before RL.
+run.py trains a recipe; sft.py is supervised fine-tuning before RL. pass_at_k.py evaluates any of TRL's trainers on held-out rows
+(held_out.py samples, evaluations.py stores).
 
 `grpo_config` returns the arguments for a method; `environment_of` makes an environment of a task for chat models. All
 names load lazily: `arguments` works without TRL.
@@ -16,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sage_rlvr.training.trl.arguments import grpo_config
     from sage_rlvr.training.trl.episodes import environment_of
+    from sage_rlvr.training.trl.pass_at_k import PassAtK
     from sage_rlvr.training.trl.trainer import SageTrainer
 
 TESTED = "1.16.0"  # the newest TRL that the tests ran with, which is that of constraints.txt
 INSTALL_TESTED = f"install TRL {TESTED}, the newest version that was tested: pip install 'trl=={TESTED}'"
-_HOMES = {"grpo_config": "arguments", "SageTrainer": "trainer", "environment_of": "episodes"}
+_HOMES = {"grpo_config": "arguments", "SageTrainer": "trainer", "environment_of": "episodes", "PassAtK": "pass_at_k"}
 
 
 def require_trl() -> None:
@@ -38,4 +40,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
-__all__ = ["INSTALL_TESTED", "TESTED", "SageTrainer", "environment_of", "grpo_config", "require_trl"]
+__all__ = ["INSTALL_TESTED", "TESTED", "PassAtK", "SageTrainer", "environment_of", "grpo_config", "require_trl"]

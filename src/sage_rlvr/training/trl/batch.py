@@ -184,6 +184,12 @@ def key_of(rewards: Any) -> Callable[[Mapping[str, Any], str], str | None]:
     return next(filter(None, found), lambda row, text: " ".join(text.split()) or None)
 
 
+def ends_of(trainer: Any) -> tuple[int, ...]:
+    """The tokens that end a completion: a completion that ends by no such token was cut at the length limit."""
+    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    return (*getattr(trainer, "eos_token_ids", ()), tokenizer.eos_token_id, tokenizer.pad_token_id)
+
+
 def answers_of(output: Inputs, rows: list[dict[str, Any]], processor: Any, key: Any) -> Tensor:
     """(B,) int64, `answer_id` of what each completion of this rank's `rows` answers by `key(row, text)`."""
     kept = [ids[mask.bool()] for ids, mask in zip(output["completion_ids"], output["completion_mask"], strict=True)]

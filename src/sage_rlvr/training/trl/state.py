@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import TrainerState
 
 from sage_rlvr.core.describe import objective_words
@@ -110,8 +111,12 @@ def _was(kept: Mapping[str, Any] | None, reference: Reference) -> str:
 
 
 def _fingerprint(reference: Reference) -> str | None:
-    """A digest of the reference's weights, from sums of their bits; None if it has none of its own, or in pieces."""
-    tensors = {} if sharded(reference.trainer) else reference.tensors()
+    """The digest of the reference's weights; None if it has none of its own, or in pieces."""
+    return fingerprint({} if sharded(reference.trainer) else reference.tensors())
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str | None:
+    """A digest of weights, from sums of their bits, which no order of summation changes; None without any."""
     digest = hashlib.sha256()
     for name, value in sorted(tensors.items()):
         bits = value.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[value.element_size()])

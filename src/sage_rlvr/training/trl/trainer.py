@@ -40,6 +40,7 @@ from sage_rlvr.training.trl.batch import (
     anchor_means,
     answers_of,
     counted,
+    ends_of,
     key_of,
     kl_in_reward,
     predicting,
@@ -133,8 +134,7 @@ class SageTrainer(GRPOTrainer):
         with chosen_reference(self, named, base_model):
             super().__init__(*args, **kwargs)
         self.initial = initial_of(self)
-        tokenizer, ends = getattr(self.processing_class, "tokenizer", self.processing_class), getattr(self, "eos_token_ids", ())
-        self._reasons.ends = (*ends, tokenizer.eos_token_id, tokenizer.pad_token_id)
+        self._reasons.ends = ends_of(self)
         check_vocabulary(self.anchor, self.model.config.get_text_config().vocab_size)
 
     @property

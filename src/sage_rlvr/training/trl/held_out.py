@@ -1,0 +1,326 @@
+"""Completions of held-out rows by a trainer's own generation, transformers or vLLM, and their rewards.
+
+    rows of this process -> calls of trainer._generate -> HeldOut (row, completion, ids, cut) -> rewards
+
+Nothing of the training changes: the generators of random numbers, the training mode of every module, TRL's metrics and sampling
+settings are restored. No completion is scored by a forward pass: TRL does that in a later function, which is not called.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import math
+import random
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import trl
+
+from sage_rlvr.core.keys import Key
+from sage_rlvr.errors import DataError, refuse, short
+from sage_rlvr.training.trl import INSTALL_TESTED
+from sage_rlvr.training.trl.batch import ends_of
+
+Reward = Callable[..., Any]
+PADDING = -1  # in place of a row where this process has fewer than the others
+WRITES_MORE = ("tools", "environments", "environment_factories", "rollout_func")  # attributes of a trainer that add turns
+SEAMS = {  # methods of TRL's trainers, and what their source must contain
+    "_generate": ("_generate_single_turn(", "self._metrics[mode]"),
+    "_generate_single_turn": (
+        "self.vllm_generation.generate(",
+        "generation_config=self.generation_config",
+        "generation_kwargs=self.generation_kwargs",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One completion of a held-out row. row: its number; completion: text or messages, as TRL gives them to a reward."""
+
+    row: int
+    completion: Any
+    ids: list[int]
+    cut: bool
+
+
+# ---- what the installed TRL must look like
+
+
+def check_trainer(trainer: Any) -> None:
+    """ConfigError unless `sample` can draw through this trainer: its class, the source of TRL's generation, no tools."""
+    source = _trl_class(trainer)
+    lacking = [f"{name}: {text}" for name, texts in SEAMS.items() for text in texts if text not in _source(source, name)]
+    evaluates = any("self.num_generations_eval" in _source(source, name) for name in SEAMS)
+    returned = returned_names(source._generate) if source is not None else []
+    lacking += [f"_generate: returns {name}" for name in ("completion_ids", "completions") if name not in returned]
+    lacking += [] if evaluates else ["num_generations_eval"]
+    more = [name for name in WRITES_MORE if getattr(trainer, name, None)]
+    refuse(
+        (
+            source is None,
+            f"PassAtK: trainer = {type(trainer).__name__} does not derive from a trainer of TRL; pass a GRPOTrainer, an "
+            "RLOOTrainer or a SageTrainer.",
+        ),
+        (
+            lacking,
+            f"PassAtK: the generation of {type(trainer).__name__} in TRL {trl.__version__} has an unexpected structure; not found: "
+            f"{', '.join(lacking)}; {INSTALL_TESTED}, or pass a GRPOTrainer, an RLOOTrainer or a SageTrainer.",
+        ),
+        (
+            more,
+            f"PassAtK: the trainer has {', '.join(more)}, and PassAtK samples single completions of text prompts; evaluate the "
+            "checkpoints with sage-rlvr eval instead.",
+        ),
+    )
+
+
+def _trl_class(trainer: Any) -> type | None:
+    """The trainer of TRL that `trainer` is or derives from: the class that defines the generation."""
+    return next((cls for cls in type(trainer).__mro__ if cls.__module__.startswith("trl.") and "_generate" in vars(cls)), None)
+
+
+def _source(cls: type | None, name: str) -> str:
+    return inspect.getsource(vars(cls)[name]) if cls is not None and name in vars(cls) else ""
+
+
+def returned_names(function: Any) -> list[str]:
+    """The names in the tuple that a function returns: TRL's releases return a completion's ids and text in other places."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    tuples = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple)]
+    return [name.id for name in tuples[0].elts if isinstance(name, ast.Name)] if tuples else []
+
+
+# ---- nothing of the training changes
+
+
+@contextmanager
+def replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """Attributes of `owner` with other values for a while."""
+    before = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+@contextmanager
+def generators_restored(device: torch.device) -> Iterator[None]:
+    """The generators of Python, numpy and torch, of the CPU and of `device`, end as they were."""
+    python, array = random.getstate(), np.random.get_state()
+    accelerator = device.type not in ("cpu", "mps")
+    with torch.random.fork_rng(devices=[device] if accelerator else [], device_type=device.type if accelerator else "cuda"):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(array)
+
+
+@contextmanager
+def evaluating(trainer: Any) -> Iterator[None]:
+    """The model in eval mode, with metrics of its own in the trainer; both end as they were, module by module."""
+    modes = [(module, module.training) for module in trainer.model.modules()]
+    metrics = trainer._metrics["eval"]
+    trainer._metrics["eval"] = defaultdict(list)
+    trainer.model.eval()
+    try:
+        yield
+    finally:
+        trainer._metrics["eval"] = metrics
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def at_temperature(trainer: Any, temperature: float) -> Iterator[None]:
+    """The trainer samples at `temperature`, by whatever generates: TRL reads it from its generator's settings at each call."""
+    if trainer.use_vllm:
+        generator, options = trainer.vllm_generation, trainer.vllm_generation.generation_kwargs
+        if "temperature" in options:  # of GRPOConfig.generation_kwargs, which stand above the field
+            options = options | {"temperature": temperature}
+        with replaced(generator, temperature=temperature, generation_kwargs=options):
+            yield
+    else:
+        # TRL passes both: `generation_kwargs` replace the model's own defaults.
+        options = trainer.generation_kwargs | {"temperature": temperature}
+        with replaced(trainer.generation_config, temperature=temperature), replaced(trainer, generation_kwargs=options):
+            yield
+
+
+def training_temperature(args: Any) -> float:
+    """The temperature at which TRL samples under these arguments."""
+    return float((args.generation_kwargs or {}).get("temperature", args.temperature))
+
+
+# ---- sampling
+
+
+def share_of(rows: int, rank: int, world: int) -> list[int]:
+    """The rows of one process, as many on each: TRL gathers in every call, so all processes must make the same calls."""
+    own = list(range(rank, rows, world))
+    return own + [PADDING] * (-(-rows // world) - len(own))
+
+
+def calls_of(rows: Sequence[int], n: int, batch: int) -> list[tuple[list[int], int]]:
+    """(rows, completions of each) for every call of the generator: whole rows where n fits into a batch, else a row in pieces."""
+    if n <= batch:
+        width = batch // n
+        return [(list(rows[first : first + width]), n) for first in range(0, len(rows), width)]
+    pieces = [min(batch, n - first) for first in range(0, n, batch)]
+    return [([row], count) for row in rows for count in pieces]
+
+
+def batch_of(trainer: Any, n: int, rows: int) -> int:
+    """Completions per call: the batch size of evaluation, or everything where vLLM makes its own batches."""
+    return n * rows if trainer.use_vllm else trainer.args.per_device_eval_batch_size
+
+
+def sample(
+    trainer: Any, rows: Sequence[Mapping[str, Any]], n: int, temperature: float, key: Key, batch: int | None = None
+) -> list[HeldOut]:
+    """n completions of this process's share of `rows`; DataError if the generator returns another number than requested.
+
+    The draws are a function of `key`, the process and the batch, but those of a vLLM server, whose generator is not reached.
+    """
+    names = returned_names(_trl_class(trainer)._generate)  # type: ignore[union-attr]
+    accelerator, ends = trainer.accelerator, ends_of(trainer)
+    own = share_of(len(rows), accelerator.process_index, accelerator.num_processes)
+    # The engines of one tensor-parallel group sample the same tokens from equal generators: they get equal seeds.
+    colocated = trainer.use_vllm and trainer.args.vllm_mode == "colocate"
+    group = accelerator.process_index // (trainer.args.vllm_tensor_parallel_size if colocated else 1)
+    found: list[HeldOut] = []
+    missing = ""
+    with at_temperature(trainer, temperature):
+        for call, (chunk, times) in enumerate(calls_of(own, n, batch or batch_of(trainer, n, len(own)))):
+            prompts = [rows[max(row, 0)]["prompt"] for row in chunk for _ in range(times)]
+            _seed(key.fold(f"{group}, {call}"))
+            trainer.model.eval()  # TRL's continuous batching leaves the model in training mode
+            with replaced(trainer, num_generations_eval=times):
+                result = dict(zip(names, trainer._generate(prompts), strict=False))
+            ids, completions = result["completion_ids"], result["completions"]
+            if len(ids) != len(prompts):  # raised after the last call: other processes are inside of theirs
+                missing = missing or _incomplete(trainer, len(ids), len(chunk), times)
+                continue
+            numbers = [row for row in chunk for _ in range(times)]
+            found += [
+                HeldOut(row, completion, list(tokens), not len(tokens) or tokens[-1] not in ends)
+                for row, completion, tokens in zip(numbers, completions, ids, strict=True)
+                if row != PADDING
+            ]
+    if missing:
+        raise DataError(missing)
+    return found
+
+
+def _incomplete(trainer: Any, found: int, prompts: int, times: int) -> str:
+    where = "the vLLM server" if trainer.use_vllm and trainer.args.vllm_mode == "server" else "the generation"
+    return (
+        f"PassAtK: {where} returned {found} completions for {prompts} prompts with n = {times} ({prompts * times} expected); "
+        "start the server of the TRL installed here (trl vllm-serve), or set vllm_mode='colocate' or use_vllm=False."
+    )
+
+
+def _seed(key: Key) -> None:
+    torch.manual_seed(key.seed)
+    np.random.seed(key.seed % 2**32)
+    random.seed(key.seed)
+
+
+# ---- rewards
+
+
+def rewards_of(reward: Reward, rows: Sequence[Mapping[str, Any]], found: Sequence[HeldOut], state: Any) -> list[float | None]:
+    """A reward per completion, None without one, by a function of TRL's signature, called once with this process's completions.
+
+    DataError for a function that raises, or returns another number of rewards or something that is no number.
+    """
+    if not found:
+        return []
+    columns = [name for name in rows[0] if name not in ("prompt", "completion", "completion_ids")]
+    values = _called(
+        reward,
+        prompts=[rows[one.row]["prompt"] for one in found],
+        completions=[one.completion for one in found],
+        completion_ids=[one.ids for one in found],
+        trainer_state=state,
+        log_extra=_not_logged,
+        log_metric=_not_logged,
+        **{name: [rows[one.row][name] for one in found] for name in columns},
+    )
+    name = name_of(reward)
+    if not isinstance(values, Sized) or len(values) != len(found):
+        size = f"{len(values)} values" if isinstance(values, Sized) else short(values)
+        raise DataError(
+            f"PassAtK: the reward {name} returned {size} for {len(found)} completions; return one number or None for each."
+        )
+    return [_number(value, name, one) for value, one in zip(list(values), found, strict=True)]
+
+
+def name_of(function: Any) -> str:
+    """What a reward is called: by its name, or by the name of its class."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _called(reward: Reward, **columns: Any) -> Any:
+    count = len(columns["completions"])
+    try:
+        values = reward(**columns)
+        if inspect.isawaitable(values):  # in a thread of its own: a notebook's main thread already runs an event loop
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(asyncio.run, _awaited(values)).result()
+        return values
+    except Exception as error:
+        raise DataError(
+            f"PassAtK: the reward {name_of(reward)} raised {type(error).__name__}: {error} on {count} held-out completions "
+            f"with the arguments {', '.join(columns)}; correct the function, or give the rows the columns that it reads."
+        ) from error
+
+
+async def _awaited(values: Any) -> Any:
+    return await values
+
+
+def _number(value: Any, name: str, one: HeldOut) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.inf
+    if math.isinf(number):
+        raise DataError(
+            f"PassAtK: the reward {name} returned {short(value)} for a completion of held-out row {one.row}; return a finite "
+            "number, or None for no answer."
+        )
+    return None if math.isnan(number) else number  # TRL stores None as NaN
+
+
+def _not_logged(*args: Any, **columns: Any) -> None:
+    """In place of TRL's `log_metric` and `log_extra`, whose values belong to the training batch."""
+
+
+__all__ = [
+    "HeldOut",
+    "Reward",
+    "check_trainer",
+    "evaluating",
+    "generators_restored",
+    "name_of",
+    "replaced",
+    "rewards_of",
+    "sample",
+    "training_temperature",
+]
