@@ -1,6 +1,7 @@
 """Other verifiers on pairs of answers, for comparison. They are called unmodified; this package contains none of their code.
 
     math_verify_alone    math-verify as its page shows it: parse the gold, parse the completion, verify
+    own_rule             this package's verifier alone, for the ratio of times
     python peers.py      lm-eval's `is_equiv` of minerva_math and of hendrycks_math, in an interpreter that has lm-eval
 
 lm-eval wants another antlr4 than this package, so it lives in an environment of its own, which SAGE_RLVR_LM_EVAL names:
@@ -38,6 +39,13 @@ def math_verify_alone(completion: str, gold: str) -> Any:
         parse(f"${gold}$", parsing_timeout=None), parse(completion, parsing_timeout=None), timeout_seconds=None
     )
     return Verdict("right" if found else "wrong", "math-verify")
+
+
+def own_rule(completion: str, row: dict[str, Any]) -> Any:
+    """The verdict of this package's verifier, without the memory of a `Pool`: the time that other rewards are compared with."""
+    from sage_rlvr.verifiers.math import verify_math
+
+    return verify_math(completion, row["answer"])
 
 
 def lm_eval_verdicts(pairs: Sequence[tuple[str, str]]) -> dict[str, list[bool]] | None:
@@ -90,4 +98,4 @@ if __name__ == "__main__":
     _main()
 
 
-__all__ = ["ABSENT", "ENVIRONMENT", "lm_eval_verdicts", "math_verify_alone"]
+__all__ = ["ABSENT", "ENVIRONMENT", "lm_eval_verdicts", "math_verify_alone", "own_rule"]

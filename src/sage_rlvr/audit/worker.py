@@ -1,0 +1,82 @@
+"""What a worker process of the audit of a reward runs: load a reward that is not ours, describe it, call it.
+
+"judge|module:function" or "judge|/path/file.py:function" as the function of a `Pool`: the reward is loaded when its worker starts,
+before any limit on time counts. A job is (what, ...) in JSON; its result is a `Verdict`, as of `outcome`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.plugins import executed
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.foreign import Sample, call, lacking, line_of, outcome, parameters_of, signature_of
+
+MISSING = "needs"  # how the reason begins where a parameter has no value
+SAME = 1e-6  # rewards that differ by no more are one
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("judge|"):
+        return partial(_done, _loaded(name.removeprefix("judge|")))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _loaded(reward: str) -> Any:
+    where, _, name = reward.rpartition(":")
+    sys.path.append(os.getcwd())  # a console script does not look for modules there
+    try:
+        path = Path(where)
+        found: Any = executed(path, f"reward_{path.stem}") if where.endswith(".py") else importlib.import_module(where)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except BaseException as error:  # sys.exit too, which would end the worker without a word
+        raise ConfigError(f"{reward}{line_of(error, where)}: {type(error).__name__}: {error}") from error
+    return found
+
+
+def _done(function: Any, what: str, *args: Any) -> Verdict:
+    return {"describe": _described, "one": _one, "batch": _batch}[what](function, *args)
+
+
+def _described(function: Any) -> Verdict:
+    """The signature, "" for none, and the names of the parameters."""
+    names = [("**" if one.kind is one.VAR_KEYWORD else "*" if one.kind is one.VAR_POSITIONAL else "") + name
+             for name, one in parameters_of(function).items()]  # fmt: skip
+    return Verdict("right", f"{signature_of(function) or ''}|{', '.join(names)}")
+
+
+def _one(function: Any, signature: Any, given: dict[str, Any]) -> Verdict:
+    """The reward of one completion as the score; the reason is the seconds that the call took."""
+    sample = Sample(**given)
+    if missing := lacking(function, signature, sample):
+        return Verdict("wrong", f"{MISSING} {', '.join(missing)}, which is no column of the rows")
+    began = time.perf_counter()
+    found = outcome(lambda: call(function, signature, [sample])[0], function)
+    return replace(found, reason=f"{time.perf_counter() - began:.9f}") if found.label == "right" else found
+
+
+def _batch(function: Any, signature: Any, given: Sequence[dict[str, Any]], alone: Sequence[float | None]) -> Verdict:
+    """How many of these completions earn another reward here than alone, as the score; the reason names the first of them."""
+    samples = [Sample(**one) for one in given]
+    values: list[Any] = []
+    failed = outcome(lambda: values.extend(call(function, signature, samples)) or 0.0, function)
+    if failed.label != "right":
+        return failed
+    rewards = [outcome(partial(lambda value: value, value), function) for value in values]
+    other = [i for i, (one, before) in enumerate(zip(rewards, alone, strict=True)) if not _same(one.score, before)]
+    why = "" if not other else f"{other[0]}|{rewards[other[0]].score}"
+    return Verdict("right", why, float(len(other)))
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    return one == other if one is None or other is None else abs(one - other) <= SAME
