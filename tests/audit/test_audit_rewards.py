@@ -182,7 +182,7 @@ def test_a_reward_that_always_hangs_is_given_up(made: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("none_of_these", r"its parameters \(response, label\) fit none of reward\(completions, \*\*columns\) \(trl\); compute_score"),
+        ("none_of_these", r"its parameters \(response, label\) fit none of reward\(completions, \*\*columns\) \(trl\); compu"),
         ("needs_more", r"needs color, which is no column of the rows \(id, question, answer\)"),
         ("nothing", r"AttributeError: .*no attribute 'nothing'"),
     ],
@@ -266,8 +266,11 @@ def test_a_task_of_rows_takes_every_signature() -> None:
     async def later(completion: Any, answer: str) -> float:
         return float(completion == answer)
 
+    def compute_score(solution_str: str, ground_truth: str) -> float:
+        return float(solution_str == ground_truth)
+
     row = {"answer": "5"}
-    for reward in (later, lambda solution_str, ground_truth: float(solution_str == ground_truth), lambda text, r: float(text == "5")):
+    for reward in (later, compute_score, lambda text, of: float(text == of["answer"])):
         assert [_judge(reward, text, row, "?").score for text in ("5", "6")] == [1.0, 0.0]
 
 

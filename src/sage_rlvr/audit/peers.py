@@ -66,7 +66,7 @@ def lm_eval_verdicts(pairs: Sequence[tuple[str, str]]) -> dict[str, list[bool]] 
     return found
 
 
-def _utils(task: str) -> Any:
+def lm_eval_utils(task: str) -> Any:
     """lm_eval/tasks/TASK/utils.py, loaded by itself: the package around it loads every task."""
     package = importlib.util.find_spec("lm_eval")
     if package is None or not package.submodule_search_locations:
@@ -83,7 +83,7 @@ def _utils(task: str) -> Any:
 def _main() -> None:
     """Pairs as JSON in, rule -> verdicts as JSON out."""
     pairs = json.load(sys.stdin)
-    minerva, hendrycks = _utils("minerva_math"), _utils("hendrycks_math")
+    minerva, hendrycks = lm_eval_utils("minerva_math"), lm_eval_utils("hendrycks_math")
     found: dict[str, list[bool]] = {"minerva_math": [], "hendrycks_math": []}
     for answer, gold in pairs:
         said = minerva.get_unnormalized_answer(f"Final Answer: The final answer is ${answer}$. I hope it is correct.")
@@ -98,4 +98,4 @@ if __name__ == "__main__":
     _main()
 
 
-__all__ = ["ABSENT", "ENVIRONMENT", "lm_eval_verdicts", "math_verify_alone", "own_rule"]
+__all__ = ["ABSENT", "ENVIRONMENT", "lm_eval_utils", "lm_eval_verdicts", "math_verify_alone", "own_rule"]

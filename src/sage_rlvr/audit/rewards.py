@@ -228,8 +228,8 @@ class Judge:
         first = isinstance(row.prompt, list) and self.talks
         for chat in (first, not first) if self.talks else (False,):
             self.chat = chat
-            said = [self._submit(row, form.format(row.gold)) for form in FORMS.values()]
-            why = next((found.reason for one in said if (found := one.result()).label == "wrong"), "")
+            said = self._submit(row, rf"\boxed{{{row.gold}}}").result()
+            why = said.reason if said.label == "wrong" else ""
             if why.startswith(MISSING):
                 columns = ", ".join(row.row)
                 raise ConfigError(f"reward {self.name} {why} ({columns}): rename a column, or give the parameter a default")
