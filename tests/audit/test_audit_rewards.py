@@ -26,7 +26,10 @@ ROWS = [
 ]
 WRONG, EQUAL, CALLS = 4 * 5 + 4 * 5, 3 + 3 + 4 + 5, 7 * 4 + 4 + 15 + 40 + 12 * 4 + 16
 """By hand: five wrong values and five texts per row; spellings of 5, 12, 1,000 and 1/2; calls: forms, working, spellings, wrong
-answers, twelve constants on four rows, and eight completions twice."""
+answers, twelve constants on four rows, and eight completions twice. Written bare, the form without an answer is the empty text:
+four fewer. Where no call gives a number, there is no second call of the eight: eight fewer."""
+
+NUMBER = "calls that return a number within 5 s"
 
 REWARDS = r'''
 import re, time
@@ -64,10 +67,10 @@ def first_only(completions, answer, **columns):
     return [float(i == 0) * right(text, gold) for i, (text, gold) in enumerate(zip(completions, answer))]
 
 counted = 0
-def every_second_call(completions, answer, **columns):
+def every_third_call(completions, answer, **columns):
     global counted
     counted += 1
-    return [counted % 2 * right(text, gold) for text, gold in zip(completions, answer)]
+    return [(counted % 3 == 1) * right(text, gold) for text, gold in zip(completions, answer)]
 
 def one_more(completions, **columns):
     return [1.0] * (len(completions) + 1)
@@ -138,10 +141,10 @@ def test_a_sound_reward_passes_in_every_signature(function: str, made: Any) -> N
     ("function", "figures"),
     [
         ("always", {"form": "bare", "golds": (4, 4), "accepts": (WRONG, WRONG), "floor": (4, 4), "hostile": (29, 29)}),
-        ("never", {"golds": (0, 4), "accepts": (0, WRONG), "failed": (0, CALLS), "hostile": (0, 29)}),
+        ("never", {"golds": (0, 4), "accepts": (0, WRONG), "failed": (0, CALLS - 4), "hostile": (0, 29)}),
         ("raises_on_nothing", {"golds": (4, 4), "accepts": (0, WRONG), "failed": (8, CALLS)}),
-        ("one_more", {"golds": (0, 4), "failed": (CALLS - 16, CALLS - 16), "hostile": (29, 29)}),
-        ("not_a_list", {"failed": (CALLS - 16, CALLS - 16)}),
+        ("one_more", {"golds": (0, 4), "failed": (CALLS - 12, CALLS - 12), "hostile": (29, 29)}),
+        ("not_a_list", {"failed": (CALLS - 12, CALLS - 12)}),
     ],
 )
 def test_each_fault_is_counted(function: str, figures: dict[str, Any], made: Any) -> None:
@@ -150,9 +153,9 @@ def test_each_fault_is_counted(function: str, figures: dict[str, Any], made: Any
 
 
 def test_a_failure_names_the_shortest_text_and_how_often(made: Any) -> None:
-    calls = named(made("raises_on_nothing"), "calls that return a number within 5 s")
+    calls = named(made("raises_on_nothing"), NUMBER)
     assert re.fullmatch(r"raised ValueError: nothing to judge \(line \d+\) on '' \(8 calls\)", calls.rows[0].reason)
-    calls = named(made("one_more"), "calls that return a number within 5 s")
+    calls = named(made("one_more"), NUMBER)
     assert "one completion got 2 rewards: [1.0, 1.0]" in calls.rows[0].reason
 
 
@@ -162,14 +165,14 @@ def test_a_reward_that_depends_on_the_batch_or_on_earlier_calls_is_found(made: A
     batch = named(found, "the same reward in a batch of 8")
     assert (batch.good, batch.total) == (5, 8)
     assert (batch.rows[0].problem_id, batch.rows[0].reason) == ("b", r"'\boxed{12}' earns 1 alone and 0 here")
-    again = named(made("every_second_call"), "the same reward in a second call")
-    assert again.good == again.total - 4 or again.rows  # the calls before decide which of the two is paid
+    again = named(made("every_third_call"), "the same reward in a second call")  # pays other right ones 8 calls later
+    assert again.total == 8 and again.good in (5, 6) and re.search(r"earns [01] and then [01]$", again.rows[0].reason)
 
 
 def test_a_hang_is_a_finding_and_the_audit_goes_on(made: Any) -> None:
-    found = made("hangs_on_nothing", seconds=0.3)
-    assert found.figures["golds"] == (4, 4) and found.figures["failed"][0] == 8
-    assert named(found, "calls that return a number within 0.3 s").rows[0].reason == "took longer than 0.3 s on '' (8 calls)"
+    found = made("hangs_on_nothing", seconds=0.3, problems=2)
+    assert found.figures["golds"] == (2, 2) and found.figures["failed"][0] == 4
+    assert named(found, "calls that return a number within 0.3 s").rows[0].reason == "took longer than 0.3 s on '' (4 calls)"
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from sage_rlvr.audit.pages import lines_of, page_of, verify_lines, write_page
-from sage_rlvr.audit.rewards import audit_reward, audit_reward_on_pairs
+from sage_rlvr.audit.rewards import RewardAudit, audit_reward, audit_reward_on_pairs
 from sage_rlvr.errors import refuse
 from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.base import Task, verdicts
@@ -110,6 +110,6 @@ def _alone_or_boxed(task: Task, pairs: Any) -> Any:
 
 
 __all__ = [
-    "BAR", "NAMES", "Audit", "Check", "Finding", "audit", "audit_reward", "audit_reward_on_pairs", "lines_of", "page_of",
-    "verify_lines", "write_page", "wrong_answers",
+    "BAR", "NAMES", "Audit", "Check", "Finding", "RewardAudit", "audit", "audit_reward", "audit_reward_on_pairs",
+    "lines_of", "page_of", "verify_lines", "write_page", "wrong_answers",
 ]  # fmt: skip

@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shutil import which
 from statistics import median
 from typing import Any, get_args
 
-from sage_rlvr.audit.worker import MISSING
+from sage_rlvr.audit.worker import MISSING, in_short
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.chance import chance_of_golds
@@ -99,6 +100,7 @@ def audit_reward(
     problems: int = 50,
     seconds: float = 5.0,
     k: int = 256,
+    python: str | None = None,
 ) -> RewardAudit:
     """Audit a reward function of TRL, verl, verifiers or this package on rows with golds.
 
@@ -110,6 +112,7 @@ def audit_reward(
     problems    rows that are judged, evenly spaced
     seconds     that a call may take
     k           guesses of the guess floor over golds
+    python      the interpreter of the environment that has the reward's packages (default: this one)
     """
     refuse(
         (problems < 1, f"problems = {problems}: at least one row is needed"),
@@ -119,7 +122,7 @@ def audit_reward(
     found, taken = _rows_of(rows, gold)
     step = max(1, len(found) / problems)
     some = [found[int(i * step)] for i in range(min(problems, len(found)))]
-    with Judge.of(reward, signature, right_from, seconds) as judge:
+    with Judge.of(reward, signature, right_from, seconds, python) as judge:
         judge.settle(some[0])
         head = f"{judge.head}; {len(some)} of {taken}; paid: a reward of at least {right_from:g}"
         checks, figures = _checks(judge, some, [row.gold for row in found], k)
@@ -127,14 +130,19 @@ def audit_reward(
 
 
 def audit_reward_on_pairs(
-    reward: str | Callable[..., Any], *, signature: Signature | None = None, right_from: float = 1.0, seconds: float = 5.0
+    reward: str | Callable[..., Any],
+    *,
+    signature: Signature | None = None,
+    right_from: float = 1.0,
+    seconds: float = 5.0,
+    python: str | None = None,
 ) -> RewardAudit:
     """Audit a reward on `pairs.tsv`, answers with known verdict, written in the form in which most of its golds are paid."""
     from sage_rlvr.audit.pairs import rates, read_pairs
 
     pairs = read_pairs()
     rows = [GoldRow(pair.pair_id, pair.gold, {"id": pair.pair_id, "answer": pair.gold}, pair.gold, "") for pair in pairs]
-    with Judge.of(reward, signature, right_from, seconds) as judge:
+    with Judge.of(reward, signature, right_from, seconds, python) as judge:
         judge.settle(rows[0])
         form, golds = _golds(judge, rows[:: len(rows) // 50])
         said = judge([(row, FORMS[form].format(pair.answer)) for row, pair in zip(rows, pairs, strict=True)])
@@ -202,10 +210,19 @@ class Judge:
     most: int = MOST_LIMITS
 
     @classmethod
-    def of(cls, reward: str | Callable[..., Any], signature: Signature | None, right_from: float, seconds: float) -> Judge:
+    def of(
+        cls,
+        reward: str | Callable[..., Any],
+        signature: Signature | None,
+        right_from: float,
+        seconds: float,
+        python: str | None = None,
+    ) -> Judge:
         """A judge of a reward. ConfigError where the reward cannot be loaded or its signature is unknown."""
         name = _named(reward)
-        pool = Pool(1, seconds, MEMORY_MB, f"{WORKER}:judge|{name}", cache=0)
+        if python is not None and which(python) is None:
+            raise ConfigError(f"python {python!r}: there is no such program; pass an environment's interpreter: venv/bin/python")
+        pool = Pool(1, seconds, MEMORY_MB, f"{WORKER}:judge|{name}", cache=0, python=python)
         try:
             known, _, parameters = pool.submit("describe").result().reason.partition("|")
             if not (signature or known):
@@ -434,7 +451,7 @@ def _order(judge: Judge, rows: Sequence[GoldRow], write: Callable[[str], str]) -
     kept = [(row, text, said) for (row, text), said, there in zip(mixed, alone, known, strict=True) if there]
     again = judge([(row, text) for row, text, _ in kept])
     other = [
-        Finding(row.problem_id, "differs", f"{shortened(text)} earns {one.score} and then {two.score}")
+        Finding(row.problem_id, "differs", f"{shortened(text)} earns {in_short(one.score)} and then {in_short(two.score)}")
         for (row, text, one), two in zip(kept, again, strict=True) if one.score != two.score
     ]  # fmt: skip
     yield Check("the same reward in a second call", len(kept) - len(other), len(kept), tuple(other), bar=True)
@@ -456,7 +473,8 @@ def _batched(judge: Judge, name: str, kept: Sequence[tuple[GoldRow, str, Verdict
         if said.score:
             at, _, reward = said.reason.partition("|")
             row, text, alone = some[int(at)]
-            rows.append(Finding(row.problem_id, "differs", f"{shortened(text)} earns {alone.score} alone and {reward} here"))
+            why = f"{shortened(text)} earns {in_short(alone.score)} alone and {reward} here"
+            rows.append(Finding(row.problem_id, "differs", why))
     return Check(name, good, len(kept), tuple(rows), bar=True)
 
 
@@ -523,8 +541,10 @@ def _hostile(judge: Judge, row: GoldRow, write: Callable[[str], str]) -> Check:
     rows += [Finding(name, "paid", one.reason) for name, one in zip(texts, said, strict=True) if one.right]
     slowest = max(judge.times[slow:], default=None)
     note = f"slowest {1000 * slowest[0]:.3g} ms: {shortened(slowest[1])}" if slowest else ""
-    left = sum(one.reason == NOT_CALLED for one in said)
-    note += f"; {left} {NOT_CALLED}" * bool(left)
+    if left := sum(one.reason == NOT_CALLED for one in said):
+        note += f"; {left} {NOT_CALLED}"
+    if rows:
+        note += f"; failed: {', '.join(row.problem_id for row in rows)}"
     return Check(HOSTILE, len(texts) - left - len(rows), len(texts) - left, tuple(rows), bar=True, note=note)
 
 

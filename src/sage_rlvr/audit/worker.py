@@ -74,8 +74,13 @@ def _batch(function: Any, signature: Any, given: Sequence[dict[str, Any]], alone
         return failed
     rewards = [outcome(partial(lambda value: value, value), function) for value in values]
     other = [i for i, (one, before) in enumerate(zip(rewards, alone, strict=True)) if not _same(one.score, before)]
-    why = "" if not other else f"{other[0]}|{rewards[other[0]].score}"
+    why = "" if not other else f"{other[0]}|{in_short(rewards[other[0]].score)}"
     return Verdict("right", why, float(len(other)))
+
+
+def in_short(reward: float | None) -> str:
+    """A reward in messages."""
+    return "None" if reward is None else f"{reward:g}"
 
 
 def _same(one: float | None, other: float | None) -> bool:

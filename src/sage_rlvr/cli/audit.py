@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -53,6 +53,8 @@ class Audit(Command):
     """Number of rows that the reward judges, evenly spaced."""
     seconds: float = 5.0
     """Time that a call of the reward may take."""
+    python: str | None = None
+    """The interpreter of the environment that has the reward's packages (default: this one)."""
     out: Path | None = None
     """Also write the audits as a Markdown page."""
 
@@ -61,7 +63,7 @@ class Audit(Command):
 
         if self.reward is not None:
             return self._finish([self._reward(self.reward, session)], session)
-        if given := self.changed("rows", "gold", "signature", "right_from", "problems", "seconds"):
+        if given := self.changed("rows", "gold", "signature", "right_from", "problems", "seconds", "python"):
             raise ConfigError(f"{given}: for the audit of a reward; add --reward module:function")
         if not self.tasks:
             from sage_rlvr.audit import NAMES
@@ -104,15 +106,11 @@ class Audit(Command):
         if (self.tasks == (PAIRS,)) == (self.rows is not None) or (self.tasks and self.tasks != (PAIRS,)):
             raise ConfigError("--reward: pass either --rows FILE, a file of rows with golds, or pairs")
         with reporting(session.note, f"audit: calling the reward {reward}"):
+            common: dict[str, Any] = {name: getattr(self, name) for name in ("signature", "right_from", "seconds", "python")}
             if self.rows is None:
-                found = audit_reward_on_pairs(
-                    reward, signature=self.signature, right_from=self.right_from, seconds=self.seconds
-                )
+                found = audit_reward_on_pairs(reward, **common)
             else:
-                found = audit_reward(
-                    reward, self.rows, gold=self.gold, signature=self.signature, right_from=self.right_from,
-                    problems=self.problems, seconds=self.seconds, k=self.k,
-                )  # fmt: skip
+                found = audit_reward(reward, self.rows, gold=self.gold, problems=self.problems, k=self.k, **common)
         session.say(*lines_of(found, 3 if self.listed is None else self.listed))
         return found
 
