@@ -16,7 +16,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.jsonl import _judge
 from sage_rlvr.tasks.math_audit import equal_answers
 from sage_rlvr.verifiers.exact import verify_exact
-from sage_rlvr.verifiers.foreign import Sample, call, lacking, signature_of
+from sage_rlvr.verifiers.foreign import RewardCall, call, lacking, signature_of
 
 ROWS = [
     {"id": "a", "question": "2 + 3?", "answer": "5"},
@@ -254,7 +254,7 @@ def test_a_signature_is_read_from_the_parameters(function: Any, signature: str |
 
 
 def test_a_function_gets_what_it_names() -> None:
-    sample = Sample("t", {"color": "red", "prompt": "?"}, "5", "2 + 3?", chat=True)
+    sample = RewardCall("t", {"color": "red", "prompt": "?"}, "5", "2 + 3?", chat=True)
     message = [{"role": "assistant", "content": "t"}]
     assert call(lambda completions, prompts, color, solution: [(completions, prompts, color, solution)], "trl", [sample]) == [
         ([message], ["2 + 3?"], ["red"], ["5"])

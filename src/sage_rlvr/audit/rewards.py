@@ -80,7 +80,7 @@ class GoldRow:
     prompt: Any
 
 
-class _Source(DataSource):
+class _GoldSource(DataSource):
     """Names the options of the command in messages."""
 
     def option(self, name: str) -> str:
@@ -122,7 +122,7 @@ def audit_reward(
     found, taken = _rows_of(rows, gold)
     step = max(1, len(found) / problems)
     some = [found[int(i * step)] for i in range(min(problems, len(found)))]
-    with Judge.of(reward, signature, right_from, seconds, python) as judge:
+    with RewardJudge.of(reward, signature, right_from, seconds, python) as judge:
         judge.settle(some[0])
         head = f"{judge.head}; {len(some)} of {taken}; paid: a reward of at least {right_from:g}"
         checks, figures = _checks(judge, some, [row.gold for row in found], k)
@@ -142,7 +142,7 @@ def audit_reward_on_pairs(
 
     pairs = read_pairs()
     rows = [GoldRow(pair.pair_id, pair.gold, {"id": pair.pair_id, "answer": pair.gold}, pair.gold, "") for pair in pairs]
-    with Judge.of(reward, signature, right_from, seconds, python) as judge:
+    with RewardJudge.of(reward, signature, right_from, seconds, python) as judge:
         judge.settle(rows[0])
         form, golds = _golds(judge, rows[:: len(rows) // 50])
         said = judge([(row, FORMS[form].format(pair.answer)) for row, pair in zip(rows, pairs, strict=True)])
@@ -157,7 +157,7 @@ def audit_reward_on_pairs(
 
 def _rows_of(given: str | Path | Sequence[Mapping[str, Any]], gold: str | None) -> tuple[list[GoldRow], str]:
     """The rows, and what was taken of them in words."""
-    source = _Source(path=str(given) if isinstance(given, str | Path) else "rows", answer_column=gold)
+    source = _GoldSource(path=str(given) if isinstance(given, str | Path) else "rows", answer_column=gold)
     if isinstance(given, str | Path):
         rows = read(source)
     else:
@@ -178,7 +178,7 @@ def _rows_of(given: str | Path | Sequence[Mapping[str, Any]], gold: str | None) 
 # ---- calls
 
 
-Pairs = Sequence[tuple[GoldRow, str]]
+GoldPairs = Sequence[tuple[GoldRow, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Failure:
 
 
 @dataclass
-class Judge:
+class RewardJudge:
     """Calls a reward in a worker process. times: (seconds, text) of the calls that gave a number; failures: those that gave none.
 
     A reward of None is TRL's "no reward": no failure, and nothing is paid.
@@ -217,7 +217,7 @@ class Judge:
         right_from: float,
         seconds: float,
         python: str | None = None,
-    ) -> Judge:
+    ) -> RewardJudge:
         """A judge of a reward. ConfigError where the reward cannot be loaded or its signature is unknown."""
         name = _named(reward)
         if python is not None and which(python) is None:
@@ -233,7 +233,7 @@ class Judge:
             raise ConfigError(f"reward {name}: {str(error).partition('did not start: ')[2] or error}") from error
         return cls(pool, name, signature or known, right_from, parameters)
 
-    def __enter__(self) -> Judge:
+    def __enter__(self) -> RewardJudge:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -269,13 +269,13 @@ class Judge:
         return how + (f", since on {'texts' if self.chat else 'conversations'} the reward {self.instead}" if self.instead else "")
 
     def given(self, row: GoldRow, text: str) -> dict[str, Any]:
-        """The arguments of a `Sample`."""
+        """The arguments of a `RewardCall`."""
         return {"text": text, "row": row.row, "gold": row.raw, "prompt": row.prompt, "chat": self.chat}
 
     def _submit(self, row: GoldRow, text: str) -> Future[Verdict]:
         return self.pool.submit("one", self.signature, self.given(row, text))
 
-    def __call__(self, pairs: Pairs) -> list[Verdict]:
+    def __call__(self, pairs: GoldPairs) -> list[Verdict]:
         """"right" for what is paid, "wrong" for what is not, "undecided" without a number; the reason has the text and the gold."""
         futures = [self._submit(row, text) for row, text in pairs]
         found = []
@@ -339,7 +339,7 @@ def _named(reward: str | Callable[..., Any]) -> str:
 # ---- checks
 
 
-def _checks(judge: Judge, rows: Sequence[GoldRow], every: Sequence[str], k: int) -> tuple[list[Check], dict[str, Any]]:
+def _checks(judge: RewardJudge, rows: Sequence[GoldRow], every: Sequence[str], k: int) -> tuple[list[Check], dict[str, Any]]:
     """The checks in the order of the module's docstring, and the figures of a table."""
     form, golds = _golds(judge, rows)
     write = FORMS[form].format
@@ -369,12 +369,12 @@ def _checks(judge: Judge, rows: Sequence[GoldRow], every: Sequence[str], k: int)
     return checks, figures
 
 
-def _answered(judge: Judge, calls: int, failures: Sequence[Failure], note: str) -> Check:
+def _answered(judge: RewardJudge, calls: int, failures: Sequence[Failure], note: str) -> Check:
     name = f"calls that return a number within {judge.pool.seconds:g} s"
     return Check(name, calls - len(failures), calls, _grouped(failures), bar=True, note=note)
 
 
-def _golds(judge: Judge, rows: Sequence[GoldRow]) -> tuple[str, list[Check]]:
+def _golds(judge: RewardJudge, rows: Sequence[GoldRow]) -> tuple[str, list[Check]]:
     """The form in which most golds are paid, and its check, then the other forms, then the best behind a long working."""
     found = {form: _check(judge, form, [(row, text.format(row.gold)) for row in rows], right=True) for form, text in FORMS.items()}
     best = max(found, key=lambda form: found[form].good)
@@ -411,14 +411,14 @@ def _wrong(rows: Sequence[GoldRow], write: Callable[[str], str]) -> dict[str, li
     return kinds
 
 
-def _kinds(judge: Judge, name: str, kinds: Mapping[str, Pairs], right: bool) -> list[Check]:
+def _kinds(judge: RewardJudge, name: str, kinds: Mapping[str, GoldPairs], right: bool) -> list[Check]:
     """A sum, and a line for each kind below."""
     parts = [replace(_check(judge, kind, pairs, right), part=True) for kind, pairs in kinds.items()]
     good, total = sum(part.good for part in parts), sum(part.total for part in parts)
     return [Check(name, good, total, bar=not right), *parts]
 
 
-def _check(judge: Judge, name: str, pairs: Pairs, right: bool) -> Check:
+def _check(judge: RewardJudge, name: str, pairs: GoldPairs, right: bool) -> Check:
     """Whether these are paid, or are not; the rows are the others, the shortest texts first, as the most telling."""
     said = sorted(zip(pairs, judge(pairs), strict=True), key=lambda one: len(one[0][1]))
     label = "not paid" if right else "paid"
@@ -427,7 +427,7 @@ def _check(judge: Judge, name: str, pairs: Pairs, right: bool) -> Check:
     return Check(name, len(said) - len(rows), len(said), tuple(rows), note=f"{none} without a number" if none else "")
 
 
-def _floor(judge: Judge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> Check:
+def _floor(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> Check:
     """Rows that one of a few constant answers earns. Frequent golds among the constants are those of these rows."""
     often = [gold for gold, _ in Counter(row.gold for row in rows).most_common(FREQUENT)]
     answers = dict.fromkeys([*CONSTANTS, *often])
@@ -443,7 +443,7 @@ def _floor(judge: Judge, rows: Sequence[GoldRow], write: Callable[[str], str]) -
     return Check(f"guess floor: {len(texts)} constant answers", len(set().union(*paid.values())), len(rows), note=note)
 
 
-def _order(judge: Judge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> Iterator[Check]:
+def _order(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> Iterator[Check]:
     """Whether a completion earns the same again, in a batch and in a shuffled batch. Completions without a number are left out."""
     mixed = [(row, write(answer)) for i, row in enumerate(rows) for answer in (row.gold, rows[i - 1].gold + "1")][: 3 * BATCH]
     alone = judge(mixed)
@@ -460,7 +460,7 @@ def _order(judge: Judge, rows: Sequence[GoldRow], write: Callable[[str], str]) -
         yield _batched(judge, f"the same reward in {name} of {min(BATCH, len(kept))}", some)
 
 
-def _batched(judge: Judge, name: str, kept: Sequence[tuple[GoldRow, str, Verdict]]) -> Check:
+def _batched(judge: RewardJudge, name: str, kept: Sequence[tuple[GoldRow, str, Verdict]]) -> Check:
     rows, good = [], 0
     for start in range(0, len(kept), BATCH):
         some = kept[start : start + BATCH]
@@ -481,11 +481,11 @@ def _batched(judge: Judge, name: str, kept: Sequence[tuple[GoldRow, str, Verdict
 # ---- time, and texts that try to hang a reward
 
 
-def _time(judge: Judge, rows: Sequence[GoldRow], times: Sequence[tuple[float, str]]) -> tuple[str, float | None]:
+def _time(judge: RewardJudge, rows: Sequence[GoldRow], times: Sequence[tuple[float, str]]) -> tuple[str, float | None]:
     """Median and slowest call in words, and the median of this package's verifier on the same golds, in milliseconds."""
     if not times:
         return "", None
-    with Judge.of("sage_rlvr.audit.peers:own_rule", "row", 1.0, judge.pool.seconds) as own:
+    with RewardJudge.of("sage_rlvr.audit.peers:own_rule", "row", 1.0, judge.pool.seconds) as own:
         own([(replace(row, raw=row.gold), text) for row in rows[:20] for text in (rf"\boxed{{{row.gold}}}", r"\boxed{7919.25}")])
     middle, ours = (1000 * median(one for one, _ in some) for some in (times, own.times or times))
     slowest, text = max(times)
@@ -530,7 +530,7 @@ def hostile_texts(write: Callable[[str], str]) -> dict[str, str]:
     return {name: write(text) for name, text in inside.items()} | around
 
 
-def _hostile(judge: Judge, row: GoldRow, write: Callable[[str], str]) -> Check:
+def _hostile(judge: RewardJudge, row: GoldRow, write: Callable[[str], str]) -> Check:
     """Hostile texts that are judged in time, without an exception, and are not paid."""
     if judge.limits >= judge.most:
         return Check(HOSTILE, 0, 0, note=NOT_CALLED)
@@ -560,4 +560,4 @@ def _grouped(failures: Sequence[Failure]) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-__all__ = ["FORMS", "GoldRow", "Judge", "RewardAudit", "audit_reward", "audit_reward_on_pairs", "hostile_texts", "shortened"]
+__all__ = ["FORMS", "GoldRow", "RewardAudit", "RewardJudge", "audit_reward", "audit_reward_on_pairs", "hostile_texts", "shortened"]

@@ -19,7 +19,7 @@ from typing import Any
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.plugins import executed
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.foreign import Sample, call, lacking, line_of, outcome, parameters_of, signature_of
+from sage_rlvr.verifiers.foreign import RewardCall, call, lacking, line_of, outcome, parameters_of, signature_of
 
 MISSING = "needs"  # how the reason begins where a parameter has no value
 SAME = 1e-6  # rewards that differ by no more are one
@@ -57,19 +57,19 @@ def _described(function: Any) -> Verdict:
 
 def _one(function: Any, signature: Any, given: dict[str, Any]) -> Verdict:
     """The reward of one completion as the score; the reason is the seconds that the call took."""
-    sample = Sample(**given)
-    if missing := lacking(function, signature, sample):
+    one = RewardCall(**given)
+    if missing := lacking(function, signature, one):
         return Verdict("wrong", f"{MISSING} {', '.join(missing)}, which is no column of the rows")
     began = time.perf_counter()
-    found = outcome(lambda: call(function, signature, [sample])[0], function)
+    found = outcome(lambda: call(function, signature, [one])[0], function)
     return replace(found, reason=f"{time.perf_counter() - began:.9f}") if found.label == "right" else found
 
 
 def _batch(function: Any, signature: Any, given: Sequence[dict[str, Any]], alone: Sequence[float | None]) -> Verdict:
     """How many of these completions earn another reward here than alone, as the score; the reason names the first of them."""
-    samples = [Sample(**one) for one in given]
+    calls = [RewardCall(**one) for one in given]
     values: list[Any] = []
-    failed = outcome(lambda: values.extend(call(function, signature, samples)) or 0.0, function)
+    failed = outcome(lambda: values.extend(call(function, signature, calls)) or 0.0, function)
     if failed.label != "right":
         return failed
     rewards = [outcome(partial(lambda value: value, value), function) for value in values]

@@ -35,7 +35,7 @@ from sage_rlvr.tasks.math import MathTask
 from sage_rlvr.tasks.prompts import FORMATS, AnswerIn, Message, PromptFormat
 from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of
 from sage_rlvr.verifiers import VERIFIERS, Verdict
-from sage_rlvr.verifiers.foreign import Sample, call, line_of, outcome, signature_of
+from sage_rlvr.verifiers.foreign import RewardCall, call, line_of, outcome, signature_of
 from sage_rlvr.verifiers.pool import Pool
 
 # ---- in the worker
@@ -66,8 +66,8 @@ def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], a
     signature = signature_of(function)
     if signature is None:
         return outcome(lambda: function(completion, row), function)
-    sample = Sample(completion, row, row.get("answer"), asked, chat=not isinstance(asked, str))
-    return outcome(lambda: call(function, signature, [sample])[0], function)
+    given = RewardCall(completion, row, row.get("answer"), asked, chat=not isinstance(asked, str))
+    return outcome(lambda: call(function, signature, [given])[0], function)
 
 
 # ---- in the caller
@@ -206,7 +206,7 @@ def _place_of(reward: str) -> tuple[str, str]:
     except (SyntaxError, ValueError) as error:
         raise wrong("reward", reward, f"{file} is no Python: {error}") from error
     names = (
-        {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+        {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
         | {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         | {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
     )

@@ -34,7 +34,7 @@ NOT_COLUMNS = ("prompt", "completion", "completions", "completion_ids")  # of a 
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RewardCall:
     """A completion to be rewarded. gold: as it stands in the row; prompt: text or messages; chat: as a conversation."""
 
     text: str
@@ -84,10 +84,10 @@ def rubrics_of(value: Any) -> list[Any]:
     return [value] if isinstance(getattr(value, "funcs", None), list) and hasattr(value, "weights") else []
 
 
-def lacking(function: Any, signature: Signature, sample: Sample) -> list[str]:
+def lacking(function: Any, signature: Signature, given: RewardCall) -> list[str]:
     """The parameters without a default that a call would not fill."""
     functions = [one for rubric in rubrics_of(function) for one in rubric.funcs] or [function]
-    return [name for one in functions for name in _required(one) if name not in _arguments(one, signature, [sample], function)]
+    return [name for one in functions for name in _required(one) if name not in _arguments(one, signature, [given], function)]
 
 
 def _required(function: Any) -> Iterator[str]:
@@ -100,30 +100,30 @@ def _required(function: Any) -> Iterator[str]:
 # ---- the call
 
 
-def call(function: Any, signature: Signature, samples: Sequence[Sample]) -> list[Any]:
-    """What the function returns for each sample: in one call of a TRL reward, else in one call per sample. TypeError for a TRL
+def call(function: Any, signature: Signature, calls: Sequence[RewardCall]) -> list[Any]:
+    """What the function returns for each completion: one call of a TRL reward, else one call per completion. TypeError for a TRL
     reward that does not return one value per completion."""
     if signature == "trl":
-        values = _finished(function(**_arguments(function, "trl", samples)))
+        values = _finished(function(**_arguments(function, "trl", calls)))
         if isinstance(values, str | Mapping) or not hasattr(values, "__len__") or not hasattr(values, "__iter__"):
-            raise TypeError(f"{_many(samples)} got {shown(values):.80}; a list with one number per completion is expected")
-        if len(values) != len(samples):
-            raise TypeError(f"{_many(samples)} got {len(values)} rewards: {shown(values):.80}")
+            raise TypeError(f"{_many(calls)} got {shown(values):.80}; a list with one number per completion is expected")
+        if len(values) != len(calls):
+            raise TypeError(f"{_many(calls)} got {len(values)} rewards: {shown(values):.80}")
         return list(values)
     if rubrics := rubrics_of(function):
-        return [sum(_weighted(rubric, sample) for rubric in rubrics) for sample in samples]
-    return [_scored(_finished(function(**_arguments(function, signature, [sample])))) for sample in samples]
+        return [sum(_weighted(rubric, given) for rubric in rubrics) for given in calls]
+    return [_scored(_finished(function(**_arguments(function, signature, [given])))) for given in calls]
 
 
-def _many(samples: Sequence[Sample]) -> str:
-    return "one completion" if len(samples) == 1 else f"{len(samples)} completions"
+def _many(calls: Sequence[RewardCall]) -> str:
+    return "one completion" if len(calls) == 1 else f"{len(calls)} completions"
 
 
-def _weighted(rubric: Any, sample: Sample) -> float:
+def _weighted(rubric: Any, given: RewardCall) -> float:
     """The reward of a Rubric. A function of a group gets the group of this one completion."""
     total = 0.0
     for function, weight in zip(rubric.funcs, rubric.weights, strict=True):
-        value = _finished(function(**_arguments(function, "verifiers", [sample], rubric)))
+        value = _finished(function(**_arguments(function, "verifiers", [given], rubric)))
         total += weight * float(value[0] if isinstance(value, list) else value)
     return total
 
@@ -142,59 +142,59 @@ def _finished(value: Any) -> Any:
     return asyncio.run(awaited()) if inspect.isawaitable(value) else value
 
 
-def _arguments(function: Any, signature: Signature, samples: Sequence[Sample], rubric: Any = None) -> dict[str, Any]:
+def _arguments(function: Any, signature: Signature, calls: Sequence[RewardCall], rubric: Any = None) -> dict[str, Any]:
     """Those arguments of a call that the function takes."""
-    makers: dict[Signature, Callable[[Sequence[Sample]], dict[str, Any]]] = {
+    makers: dict[Signature, Callable[[Sequence[RewardCall]], dict[str, Any]]] = {
         "trl": _trl,
-        "verl": lambda samples: _verl(samples[0]),
-        "verifiers": lambda samples: _verifiers(samples[0]) | dict(getattr(rubric, "class_objects", {})),
-        "row": lambda samples: _row(samples[0]),
+        "verl": lambda calls: _verl(calls[0]),
+        "verifiers": lambda calls: _verifiers(calls[0]) | dict(getattr(rubric, "class_objects", {})),
+        "row": lambda calls: _row(calls[0]),
     }
-    arguments, parameters = makers[signature](samples), parameters_of(function)
-    if samples[0].gold is not None:
-        golds = [sample.gold for sample in samples] if signature == "trl" else samples[0].gold
+    arguments, parameters = makers[signature](calls), parameters_of(function)
+    if calls[0].gold is not None:
+        golds = [given.gold for given in calls] if signature == "trl" else calls[0].gold
         arguments = {name: golds for name in GOLDS if name in parameters} | arguments
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return arguments
     return {name: value for name, value in arguments.items() if name in parameters}
 
 
-def _trl(samples: Sequence[Sample]) -> dict[str, Any]:
-    names = dict.fromkeys(name for sample in samples for name in sample.row if name not in NOT_COLUMNS)
-    columns: dict[str, Any] = {name: [sample.row.get(name) for sample in samples] for name in names}
+def _trl(calls: Sequence[RewardCall]) -> dict[str, Any]:
+    names = dict.fromkeys(name for given in calls for name in given.row if name not in NOT_COLUMNS)
+    columns: dict[str, Any] = {name: [given.row.get(name) for given in calls] for name in names}
     own = {
-        "prompts": [sample.prompt for sample in samples],
-        "completions": [sample.completion for sample in samples],
-        "completion_ids": [list(range(len(sample.text.split()))) for sample in samples],  # no tokenizer: one id per word
+        "prompts": [given.prompt for given in calls],
+        "completions": [given.completion for given in calls],
+        "completion_ids": [list(range(len(given.text.split()))) for given in calls],  # no tokenizer: one id per word
     }
     return columns | own
 
 
-def _row(sample: Sample) -> dict[str, Any]:
-    gold = {} if sample.gold is None else {"answer": sample.gold}
-    return {"completion": sample.text, "row": dict(sample.row) | gold}
+def _row(given: RewardCall) -> dict[str, Any]:
+    gold = {} if given.gold is None else {"answer": given.gold}
+    return {"completion": given.text, "row": dict(given.row) | gold}
 
 
-def _verl(sample: Sample) -> dict[str, Any]:
+def _verl(given: RewardCall) -> dict[str, Any]:
     return {
-        "data_source": sample.row.get("data_source", "rows"),
-        "solution_str": sample.text,
-        "ground_truth": sample.gold,
-        "extra_info": sample.row.get("extra_info") or dict(sample.row),
+        "data_source": given.row.get("data_source", "rows"),
+        "solution_str": given.text,
+        "ground_truth": given.gold,
+        "extra_info": given.row.get("extra_info") or dict(given.row),
     }
 
 
-def _verifiers(sample: Sample) -> dict[str, Any]:
+def _verifiers(given: RewardCall) -> dict[str, Any]:
     own = {
-        "prompt": sample.prompt,
-        "completion": sample.completion,
-        "answer": sample.gold,
-        "task": sample.row.get("task", ""),
-        "info": sample.row.get("info") or {},
+        "prompt": given.prompt,
+        "completion": given.completion,
+        "answer": given.gold,
+        "task": given.row.get("task", ""),
+        "info": given.row.get("info") or {},
     }
     group = {f"{name}s": [value] for name, value in own.items()}
     state = own | {"responses": [], "trajectory": [], "turn": 1}
-    return dict(sample.row) | own | group | {"state": state, "states": [state]}
+    return dict(given.row) | own | group | {"state": state, "states": [state]}
 
 
 # ---- the outcome
@@ -239,5 +239,6 @@ def shown(value: Any, spelled: Callable[[Any], str] = repr) -> str:
 
 
 __all__ = [
-    "GOLDS", "SIGNATURES", "Sample", "Signature", "call", "lacking", "line_of", "outcome", "parameters_of", "shown", "signature_of",
+    "GOLDS", "SIGNATURES", "RewardCall", "Signature", "call", "lacking", "line_of", "outcome", "parameters_of", "shown",
+    "signature_of",
 ]  # fmt: skip
