@@ -24,8 +24,8 @@ ROWS = [
     {"id": "c", "question": "10^3?", "answer": "10^3 is\n#### 1,000"},
     {"id": "d", "question": "1 / 2?", "answer": r"so \boxed{\frac{1}{2}}"},
 ]
-WRONG, EQUAL, CALLS = 4 * 5 + 4 * 5, 3 + 3 + 4 + 5, 7 * 4 + 4 + 15 + 40 + 12 * 4 + 16
-"""By hand: five wrong values and five texts per row; spellings of 5, 12, 1,000 and 1/2; calls: forms, working, spellings, wrong
+WRONG, EQUAL, CALLS = 4 * 7 + 4 * 5, 3 + 3 + 4 + 5, 7 * 4 + 4 + 15 + 48 + 12 * 4 + 16
+"""By hand: seven wrong values and five texts per row; spellings of 5, 12, 1,000 and 1/2; calls: forms, working, spellings, wrong
 answers, twelve constants on four rows, and eight completions twice. Written bare, the form without an answer is the empty text:
 four fewer. Where no call gives a number, there is no second call of the eight: eight fewer."""
 
@@ -187,7 +187,7 @@ def test_a_reward_that_always_hangs_is_given_up(made: Any) -> None:
     [
         ("none_of_these", r"its parameters \(response, label\) fit none of reward\(completions, \*\*columns\) \(trl\); compu"),
         ("needs_more", r"needs color, which is no column of the rows \(id, question, answer\)"),
-        ("nothing", r"AttributeError: .*no attribute 'nothing'"),
+        ("nothing", r"some_rewards\.py has no nothing; it has verify_exact, gold_of, right, perfect"),
     ],
 )
 def test_a_reward_that_cannot_be_called_is_an_error(function: str, message: str, made: Any) -> None:

@@ -34,7 +34,7 @@ from sage_rlvr.tasks.datasets import ANSWERS, PROBLEMS, PROMPTS, SOLUTIONS, Faul
 from sage_rlvr.tasks.math_audit import WORKING, equal_answers, wrong_answers
 from sage_rlvr.tasks.rows import DataSource, Rows, read, value_at
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.exact import verify_exact
+from sage_rlvr.verifiers.exact import number, verify_exact
 from sage_rlvr.verifiers.foreign import SIGNATURES, Signature
 from sage_rlvr.verifiers.golds import gold_of
 from sage_rlvr.verifiers.pool import LIMITS, Pool
@@ -230,7 +230,8 @@ class RewardJudge:
                 raise ConfigError(f"its parameters ({parameters or 'none'}) fit none of {forms}; rename them, or set --signature")
         except ConfigError as error:
             pool.close()
-            raise ConfigError(f"reward {name}: {str(error).partition('did not start: ')[2] or error}") from error
+            why = str(error).partition("did not start: ")[2].removeprefix("ConfigError: ")
+            raise ConfigError(f"reward {name}: {why or error}") from error
         return cls(pool, name, signature or known, right_from, parameters)
 
     def __enter__(self) -> RewardJudge:
@@ -403,6 +404,9 @@ def _wrong(rows: Sequence[GoldRow], write: Callable[[str], str]) -> dict[str, li
         for kind, answer in made:
             kinds[kind].append((row, write(answer)))
         other = made[0][1] if made else NO_GOLD
+        if value := number(row.gold):
+            kinds["the gold divided by 7"].append((row, write(f"{row.gold}/7")))
+            kinds["two answers at once"].append((row, write(f"{row.gold} or {value + 7}")))
         kinds["the gold, then another answer"].append((row, f"{write(row.gold)}\nThat is not right.\n{write(other)}"))
         kinds["another answer, the gold in the working"].append((row, f"It is not {row.gold}.\n{write(other)}"))
         kinds["a working without an answer"].append((row, WORKING))

@@ -37,10 +37,13 @@ def _loaded(reward: str) -> Any:
     try:
         path = Path(where)
         found: Any = executed(path, f"reward_{path.stem}") if where.endswith(".py") else importlib.import_module(where)
-        for part in name.split("."):
-            found = getattr(found, part)
     except BaseException as error:  # sys.exit too, which would end the worker without a word
-        raise ConfigError(f"{reward}{line_of(error, where)}: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{type(error).__name__}: {error}{line_of(error, where)}") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            there = [own for own, value in vars(found).items() if callable(value) and not own.startswith("_")]
+            raise ConfigError(f"{where} has no {name}; it has {', '.join(there[:20])}")
+        found = getattr(found, part)
     return found
 
 
