@@ -1,6 +1,6 @@
 """Audits of published reward functions: `python -m lab published-rewards`.
 
-Each reward is called unmodified, from its package, as `sage-rlvr audit --reward` calls it; reward_rules.py has wrappers of the
+Each reward is called unmodified, from its package, as `sage-rlvr audit --reward` calls it; reward_rules/ has wrappers of the
 rules that are no reward functions. The packages conflict, so each may live in an environment of its own, named by its interpreter:
 
     python -m lab published-rewards --pythons trl=a/bin/python verl=b/bin/python lm_eval=c/bin/python lighteval=d/bin/python
@@ -23,9 +23,9 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.progress import reporting
 
-RULES = Path(__file__).with_name("reward_rules.py")
+RULES = Path(__file__).with_name("reward_rules")
 VERL = "verl/utils/reward_score"
-ROWS = 50
+ROWS = 20
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ REWARDS = (
     Published("TRL `accuracy_reward`", "trl", "trl.rewards:accuracy_reward"),
     Published("verl GSM8K", "verl", f"{VERL}/gsm8k.py:compute_score", ("numbers",)),
     Published("verl MATH", "verl", f"{VERL}/math_reward.py:compute_score"),
-    Published("lm-eval Minerva", "lm_eval", f"{RULES}:minerva"),
-    Published("lighteval extractive match", "lighteval", f"{RULES}:extractive_match"),
+    Published("lm-eval Minerva", "lm_eval", f"{RULES}/minerva.py:exact_match"),
+    Published("lighteval extractive match", "lighteval", f"{RULES}/lighteval_math.py:extractive_match"),
     Published("this package", "sage_rlvr", "sage_rlvr.audit.peers:own_rule"),
 )
 

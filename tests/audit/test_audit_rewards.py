@@ -27,12 +27,13 @@ ROWS = [
 WRONG, EQUAL, CALLS = 4 * 7 + 4 * 5, 3 + 3 + 4 + 5, 7 * 4 + 4 + 15 + 48 + 12 * 4 + 16
 """By hand: seven wrong values and five texts per row; spellings of 5, 12, 1,000 and 1/2; calls: forms, working, spellings, wrong
 answers, twelve constants on four rows, and eight completions twice. Written bare, the form without an answer is the empty text:
-four fewer. Where no call gives a number, there is no second call of the eight: eight fewer."""
+four fewer. Where no call gives a number, there is no second call of the eight: eight fewer. Forms
+that are paid equally often are tried behind a working: six more, on four rows."""
 
 NUMBER = "calls that return a number within 5 s"
 
 REWARDS = r'''
-import re, time
+import os, re, time
 from sage_rlvr.verifiers.exact import verify_exact
 from sage_rlvr.verifiers.golds import gold_of
 
@@ -101,6 +102,12 @@ class Rubric:
 
 rubric = Rubric()
 
+def leaves_a_child(completions, answer, **columns):
+    if "" in completions:
+        os.fork()  # the child has the worker's pipe too
+        time.sleep(1000)
+    return [right(text, gold) for text, gold in zip(completions, answer)]
+
 def score(completion, row):
     return right(completion, row["answer"])
 
@@ -114,10 +121,12 @@ def needs_more(completions, color):
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """made(function, **options) -> the audit on the four rows; the ratio of times, which takes a second worker, left out."""
+    """made(function, **options) -> the audit on the four rows, without the ratio of times and with three short hostile texts."""
     (tmp_path / "some_rewards.py").write_text(REWARDS)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     monkeypatch.setattr(rewards, "_time", lambda *_: ("", None))
+    monkeypatch.setattr(rewards, "FIRST_SECONDS", 1.0)
+    monkeypatch.setattr(rewards, "hostile_texts", lambda write: {"unclosed": r"\boxed{5", "NUL": "\0", "tower": write("9^{9^{9}}")})
     return lambda function, **options: audit_reward(f"{tmp_path / 'some_rewards.py'}:{function}", ROWS, **options)
 
 
@@ -132,7 +141,7 @@ def test_a_sound_reward_passes_in_every_signature(function: str, made: Any) -> N
     figures = found.figures
     assert figures["form"] == r"\boxed{5}" and figures["golds"] == (4, 4) and figures["order"]
     assert (figures["accepts"], figures["rejects"], figures["floor"]) == ((0, WRONG), (0, EQUAL), (3, 4))
-    assert figures["failed"] == (0, CALLS) and figures["hostile"] == (0, 29)
+    assert figures["failed"] == (0, CALLS) and figures["hostile"] == (0, 3)
     signature = {"compute_score": "verl", "func": "verifiers", "rubric": "verifiers", "score": "row"}.get(function, "trl")
     assert f"({signature})" in found.head and ("conversations" in found.head) == (function == "conversations")
 
@@ -140,11 +149,11 @@ def test_a_sound_reward_passes_in_every_signature(function: str, made: Any) -> N
 @pytest.mark.parametrize(
     ("function", "figures"),
     [
-        ("always", {"form": "bare", "golds": (4, 4), "accepts": (WRONG, WRONG), "floor": (4, 4), "hostile": (29, 29)}),
-        ("never", {"golds": (0, 4), "accepts": (0, WRONG), "failed": (0, CALLS - 4), "hostile": (0, 29)}),
+        ("always", {"form": "bare", "golds": (4, 4), "accepts": (WRONG, WRONG), "floor": (4, 4), "hostile": (3, 3)}),
+        ("never", {"golds": (0, 4), "accepts": (0, WRONG), "failed": (0, CALLS - 4 + 24), "hostile": (0, 3)}),
         ("raises_on_nothing", {"golds": (4, 4), "accepts": (0, WRONG), "failed": (8, CALLS)}),
-        ("one_more", {"golds": (0, 4), "failed": (CALLS - 12, CALLS - 12), "hostile": (29, 29)}),
-        ("not_a_list", {"failed": (CALLS - 12, CALLS - 12)}),
+        ("one_more", {"golds": (0, 4), "failed": (CALLS - 12 + 24, CALLS - 12 + 24), "hostile": (3, 3)}),
+        ("not_a_list", {"failed": (CALLS - 12 + 24, CALLS - 12 + 24)}),
     ],
 )
 def test_each_fault_is_counted(function: str, figures: dict[str, Any], made: Any) -> None:
@@ -169,8 +178,9 @@ def test_a_reward_that_depends_on_the_batch_or_on_earlier_calls_is_found(made: A
     assert again.total == 8 and again.good in (5, 6) and re.search(r"earns [01] and then [01]$", again.rows[0].reason)
 
 
-def test_a_hang_is_a_finding_and_the_audit_goes_on(made: Any) -> None:
-    found = made("hangs_on_nothing", seconds=0.3, problems=2)
+@pytest.mark.parametrize("function", ["hangs_on_nothing", "leaves_a_child"])
+def test_a_hang_is_a_finding_and_the_audit_goes_on(function: str, made: Any) -> None:
+    found = made(function, seconds=0.3, problems=2)
     assert found.figures["golds"] == (2, 2) and found.figures["failed"][0] == 4
     assert named(found, "calls that return a number within 0.3 s").rows[0].reason == "took longer than 0.3 s on '' (4 calls)"
 
@@ -235,6 +245,13 @@ def test_pairs_of_known_verdict(made: Any, tmp_path: Path) -> None:
 
 
 # ---- without a worker
+
+
+def test_hostile_texts_can_be_sent_to_a_worker_and_hold_no_gold() -> None:
+    texts = rewards.hostile_texts(r"\boxed{{{}}}".format)
+    assert len(texts) == len(set(texts.values())) == 29
+    assert all(json.loads(json.dumps(text)) == text for text in texts.values())
+    assert texts["factorial"] == r"\boxed{(10^{9})!}" and texts["NUL"] == "\0"
 
 
 @pytest.mark.parametrize(

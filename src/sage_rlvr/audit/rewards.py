@@ -54,6 +54,7 @@ CONSTANTS = ("0", "1", "2", "x", "-1", "1,2,3,4,5,6,7,8,9,10", r"\text{none}")
 FREQUENT = 3
 NO_GOLD = "7919.25"  # an answer that no gold is
 BATCH, MOST_LIMITS = 16, 8
+FIRST_SECONDS = 60.0  # of a first call, which may import and compile
 MEMORY_MB = 16384  # address space: a reward may import torch
 HOSTILE = "hostile texts judged in time, not paid"
 NO_REWARD = "no reward (None)"
@@ -201,6 +202,7 @@ class RewardJudge:
     name: str
     signature: Signature
     right_from: float
+    seconds: float
     parameters: str = ""
     chat: bool = False
     instead: str = ""
@@ -222,7 +224,7 @@ class RewardJudge:
         name = _named(reward)
         if python is not None and which(python) is None:
             raise ConfigError(f"python {python!r}: there is no such program; pass an environment's interpreter: venv/bin/python")
-        pool = Pool(1, seconds, MEMORY_MB, f"{WORKER}:judge|{name}", cache=0, python=python)
+        pool = Pool(1, max(seconds, FIRST_SECONDS), MEMORY_MB, f"{WORKER}:judge|{name}", cache=0, python=python)
         try:
             known, _, parameters = pool.submit("describe").result().reason.partition("|")
             if not (signature or known):
@@ -232,7 +234,7 @@ class RewardJudge:
             pool.close()
             why = str(error).partition("did not start: ")[2].removeprefix("ConfigError: ")
             raise ConfigError(f"reward {name}: {why or error}") from error
-        return cls(pool, name, signature or known, right_from, parameters)
+        return cls(pool, name, signature or known, right_from, seconds, parameters)
 
     def __enter__(self) -> RewardJudge:
         return self
@@ -241,8 +243,15 @@ class RewardJudge:
         self.pool.close()
 
     def settle(self, row: GoldRow) -> None:
-        """Decide whether completions are texts or conversations: like the prompts, unless the reward raises on these only.
-        ConfigError where a parameter has no value."""
+        """Decide whether completions are texts or conversations: like the prompts, unless the reward raises on these only. Then
+        start the worker whose calls are limited; a first call may take longer. ConfigError where a parameter has no value."""
+        said = self._first(row)
+        given = json.dumps([self.signature, self.given(row, rf"\boxed{{{row.gold}}}")])
+        self.pool.close()
+        warm = "" if said.reason.startswith(LIMITS) else f"|{given}"  # one that hangs would not start
+        self.pool = replace(self.pool, seconds=self.seconds, function=f"{self.pool.function}{warm}")
+
+    def _first(self, row: GoldRow) -> Verdict:
         first = isinstance(row.prompt, list) and self.talks
         for chat in (first, not first) if self.talks else (False,):
             self.chat = chat
@@ -252,9 +261,10 @@ class RewardJudge:
                 columns = ", ".join(row.row)
                 raise ConfigError(f"reward {self.name} {why} ({columns}): rename a column, or give the parameter a default")
             if not why:
-                return
+                return said
             self.instead = why
         self.chat, self.instead = first, ""
+        return said
 
     @property
     def talks(self) -> bool:
@@ -371,20 +381,23 @@ def _checks(judge: RewardJudge, rows: Sequence[GoldRow], every: Sequence[str], k
 
 
 def _answered(judge: RewardJudge, calls: int, failures: Sequence[Failure], note: str) -> Check:
-    name = f"calls that return a number within {judge.pool.seconds:g} s"
+    name = f"calls that return a number within {judge.seconds:g} s"
     return Check(name, calls - len(failures), calls, _grouped(failures), bar=True, note=note)
 
 
 def _golds(judge: RewardJudge, rows: Sequence[GoldRow]) -> tuple[str, list[Check]]:
-    """The form in which most golds are paid, and its check, then the other forms, then the best behind a long working."""
+    """The form in which most golds are paid, of several the one that is paid most often behind a working, and the checks."""
     found = {form: _check(judge, form, [(row, text.format(row.gold)) for row in rows], right=True) for form, text in FORMS.items()}
-    best = max(found, key=lambda form: found[form].good)
-    others = [replace(check, rows=(), part=True) for form, check in found.items() if form != best]
-    behind = [(row, f"{WORKING}\n{FORMS[best].format(row.gold)}") for row in rows]
+    most = max(check.good for check in found.values())
+    behind = {
+        form: _check(judge, "", [(row, f"{WORKING}\n{text.format(row.gold)}") for row in rows], right=True)
+        for form, text in FORMS.items() if found[form].good == most
+    }  # fmt: skip
+    best = max(behind, key=lambda form: behind[form].good)
     return best, [
         replace(found[best], name=f"golds paid, written as {best}", bar=True),
-        *others,
-        replace(_check(judge, f"golds paid after a working, written as {best}", behind, right=True), bar=True),
+        *(replace(check, rows=(), part=True) for form, check in found.items() if form != best),
+        replace(behind[best], name=f"golds paid after a working, written as {best}", bar=True),
     ]
 
 
@@ -489,7 +502,8 @@ def _time(judge: RewardJudge, rows: Sequence[GoldRow], times: Sequence[tuple[flo
     """Median and slowest call in words, and the median of this package's verifier on the same golds, in milliseconds."""
     if not times:
         return "", None
-    with RewardJudge.of("sage_rlvr.audit.peers:own_rule", "row", 1.0, judge.pool.seconds) as own:
+    with RewardJudge.of("sage_rlvr.audit.peers:own_rule", "row", 1.0, judge.seconds) as own:
+        own.settle(rows[0])
         own([(replace(row, raw=row.gold), text) for row in rows[:20] for text in (rf"\boxed{{{row.gold}}}", r"\boxed{7919.25}")])
     middle, ours = (1000 * median(one for one, _ in some) for some in (times, own.times or times))
     slowest, text = max(times)

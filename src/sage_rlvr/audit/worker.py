@@ -1,12 +1,14 @@
 """What a worker process of the audit of a reward runs: load a reward that is not ours, describe it, call it.
 
 "judge|module:function" or "judge|/path/file.py:function" as the function of a `Pool`: the reward is loaded when its worker starts,
-before any limit on time counts. A job is (what, ...) in JSON; its result is a `Verdict`, as of `outcome`.
+before any limit on time counts. Behind another "|" there may be the arguments of a first call, which the worker makes then too:
+a first call may import and compile. A job is (what, ...) in JSON; its result is a `Verdict`, as of `outcome`.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 import time
@@ -27,7 +29,11 @@ SAME = 1e-6  # rewards that differ by no more are one
 
 def __getattr__(name: str) -> Any:
     if name.startswith("judge|"):
-        return partial(_done, _loaded(name.removeprefix("judge|")))
+        reward, _, first = name.removeprefix("judge|").partition("|")
+        function = _loaded(reward)
+        if first:
+            _one(function, *json.loads(first))
+        return partial(_done, function)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

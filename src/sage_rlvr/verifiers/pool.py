@@ -152,9 +152,14 @@ class _Worker:
             env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         )
 
+    def kill(self) -> None:
+        """Kill the worker and the processes that its function started: those would hold the pipe open, and its reader waits."""
+        with suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL) if hasattr(os, "killpg") else self.process.kill()
+
     def end(self) -> int:
         """Kill, wait (no zombie stays), close the pipes; the exit status."""
-        self.process.kill()
+        self.kill()
         status = self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             with suppress(OSError, ValueError):  # what was not yet written has no reader any more
@@ -191,7 +196,7 @@ class _Crew:
                 for worker in self.workers:
                     if worker.due <= time.monotonic():
                         worker.due, worker.late = math.inf, True
-                        worker.process.kill()
+                        worker.kill()
 
     def ask(self, worker: _Worker, frame: Any, seconds: float) -> Any | None:
         """The answer to a frame, or None when none came within `seconds` (`late`) or the worker died."""
@@ -325,7 +330,7 @@ class _Crew:
         with self.lock:
             self.closed.set()
             for worker in self.workers:
-                worker.process.kill()
+                worker.kill()
         with suppress(queue.Empty):
             while True:
                 job = self.jobs.get_nowait()
