@@ -198,7 +198,7 @@ def steps(folder: Path, device: str, tiny: bool, budget: Budget) -> dict[str, fl
     import real_work
 
     shape, ratios = real_work.shape_of(folder), {}
-    options = real.Options(device=device, threads=os.cpu_count() or 1, repeats=1 if tiny else 5, warm=0 if tiny else 3)
+    options = real.Options(device=device, threads=os.cpu_count() or 1, repeats=1 if tiny else 4, warm=0 if tiny else 1)
     for name in ("w1",) if tiny else ("w1", "w2"):
         if not budget.allows(name, 5 if tiny else 100):
             continue

@@ -1,16 +1,16 @@
 """Training steps and samplers on a real model's shape (SmolLM2-135M), in one run and in turns, against the arithmetic they need.
 
-    python benchmarks/real.py                                                       everything, about 25 minutes on two cores
+    python benchmarks/real.py                                                       everything, about 35 minutes on two cores
     python benchmarks/real.py --workloads w1 --arms ours textbook --repeats 3
 
 Step arms, all in bfloat16, with one reward, loss (GRPO, clipped, k3) and optimizer: "ours", `train_step` of this package's
 loop as recipes/real/base sets it, where the update reads the sampler's activations (`engine.reuse_sampling`); "forward", the same
 with a forward pass of the policy; "textbook", Hugging Face with padded rows and full logits; "trl", GRPOTrainer without vLLM.
-Sampler arms: "generate" of transformers, "sampler" of this package, "vllm", and "llama", the batched bench of llama.cpp. Each arm
-runs in a process of its own (real_arms.py), and they take turns, A B C A B C. Weights are random (or those of --model FOLDER),
-prompts begin alike as those of a task do, and no completion ends before its length; the tokens of each turn must be those of the
-workload. The textbook and TRL train bfloat16 weights with moments of the same precision and no float32 copies, which costs them
-less than ours.
+Of SFT: "sft", `sft_step` of this package, and "sft-trl", SFTTrainer. Sampler arms: "generate" of transformers, "sampler" of this
+package, "vllm", and "llama", the batched bench of llama.cpp. Each arm runs in a process of its own (real_arms.py), and they take
+turns, A A B B C C A A ..., the first of each two uncounted. Weights are random (or those of --model FOLDER), prompts begin alike
+as those of a task do, and no completion ends before its length; the tokens of each turn must be those of the workload. The
+textbook and TRL train bfloat16 weights with moments of the same precision and no float32 copies, which costs them less than ours.
 
 The floor is what no arrangement can avoid: the products of prompts once each, completions packed, logits where a token is
 drawn, for sampling, reference and backward (counted as two), at the best rate of a bfloat16 product of those measured before each
@@ -42,6 +42,8 @@ import real_work as work
 from real_work import (
     SAMPLING,
     SAMPLING_PASS,
+    SFT,
+    SFT_STEP,
     SMOLLM2,
     STEP,
     STEP_WITH_FORWARD,
@@ -57,6 +59,7 @@ ROOT = HERE.parent
 GIB = 1 << 30
 LLAMA = ROOT / ".llama-cpp"
 STEP_ARMS, SAMPLER_ARMS = ("ours", "forward", "textbook", "trl", "sage"), ("sampler", "generate", "vllm", "llama")
+SFT_ARMS = ("sft", "sft-trl")
 MADE_BY = {
     "trl": "make .venv-trl/.installed-dev",
     "vllm": "make .venv-vllm/.installed",
@@ -73,14 +76,16 @@ class Absent(Exception):
 class Options:
     """What to run."""
 
-    workloads: tuple[str, ...] = (*WORKLOADS, *SAMPLING)
-    """w1: 8 prompts x 8 completions x 48 tokens; w2: 32 x 8 x 8; w3: 4 x 8, up to 512 tokens; b64, b256: sampling alone."""
-    arms: tuple[str, ...] = (*STEP_ARMS[:-1], *SAMPLER_ARMS)
+    workloads: tuple[str, ...] = (*WORKLOADS, *SFT, *SAMPLING)
+    """w1: 8 prompts x 8 completions x 48 tokens; w2: 32 x 8 x 8; w3: 4 x 8, up to 512 tokens; sft: 8 x 4 given completions of 12
+    tokens; b64, b256: sampling alone."""
+    arms: tuple[str, ...] = (*STEP_ARMS[:-1], *SFT_ARMS, *SAMPLER_ARMS)
     """"sage" is SageTrainer with the branch guide, on TRL."""
     repeats: int | None = None
     """Counted turns of each arm; default: two for w1, one else."""
     warm: int | None = None
-    """Uncounted turns before; default: one, but for w3."""
+    """Uncounted turns right before each counted one; default: one, but for w3. A process that waited while the others had
+    their turns is slow at first: a virtual machine's host takes idle memory away."""
     threads: int = os.cpu_count() or 1
     model: Path | None = None
     """A folder whose weights to take, such as SmolLM2's; default: random weights of its shape."""
@@ -102,6 +107,8 @@ class Turn:
     tokens: int
     rate: float
     parts: dict[str, float] = field(default_factory=dict)
+    device_bytes: int = 0
+    """Peak on a GPU."""
 
 
 @dataclass
@@ -273,7 +280,7 @@ class Llama:
 
 def python_of(name: str, options: Options) -> Path | str:
     """The interpreter of an arm. Absent where its environment does not exist."""
-    library = {"trl": "trl", "sage": "trl", "vllm": "vllm"}.get(name)
+    library = {"trl": "trl", "sage": "trl", "sft-trl": "trl", "vllm": "vllm"}.get(name)
     if library is None or importlib.util.find_spec(library):
         return sys.executable
     given = options.trl_python if library == "trl" else options.vllm_python
@@ -307,26 +314,27 @@ def run(workload: Workload, arms: Sequence[str], folder: Path, shape: Shape, opt
             with absence(found[name]):
                 print(f"  {name}: " + ", ".join(f"{k} {v}" for k, v in workers[name].ready().items()), flush=True)
         warm = workload.warm if options.warm is None else options.warm
-        for number in range(warm + (options.repeats or workload.repeats)):
+        for number in range(options.repeats or workload.repeats):
             for name in [name for name in workers if not found[name].absent]:
-                rate = work.product_rate(options.threads, options.device)
                 with absence(found[name]):
-                    taken = workers[name].turn()
-                    assert taken["tokens"] == sum(lengths), (
-                        f"{name} counted {taken['tokens']} tokens, not {sum(lengths)}"
-                    )
-                    turn = Turn(taken["seconds"], taken["cpu"], taken["tokens"], rate, taken["parts"])
-                    found[name].peak = taken.get("device_bytes") or workers[name].peak()
-                    if number >= warm:
-                        found[name].turns.append(turn)
-                    print(
-                        f"  {'warm-up' if number < warm else f'turn {number - warm + 1}'} {line_of(name, turn)}",
-                        flush=True,
-                    )
+                    for place in range(warm + 1):
+                        turn = taken_turn(workers[name], sum(lengths), options)
+                        label = "uncounted" if place < warm else f"turn {number + 1}"
+                        print(f"  {label} {line_of(name, turn)}", flush=True)
+                    found[name].turns.append(turn)
+                    found[name].peak = turn.device_bytes or workers[name].peak()
     best = max((turn.rate for arm in found.values() for turn in arm.turns), default=0.0)
     for arm in found.values():
         arm.rate = best
     return found
+
+
+def taken_turn(worker: Any, tokens: int, options: Options) -> Turn:
+    """A turn, and the rate of a product right before it. AssertionError for another number of tokens than the workload's."""
+    rate = work.product_rate(options.threads, options.device)
+    taken = worker.turn()
+    assert taken["tokens"] == tokens, f"{worker.name} counted {taken['tokens']} tokens, not {tokens}"
+    return Turn(taken["seconds"], taken["cpu"], tokens, rate, taken["parts"], taken.get("device_bytes") or 0)
 
 
 @contextmanager
@@ -373,6 +381,7 @@ def table(workload: Workload, found: dict[str, Found], shape: Shape) -> None:
     """The workload's arms, its floors, and each arm's parts."""
     prompts, lengths = workload.ids(shape.words), workload.lengths()
     passes, steps = Passes.of(prompts, lengths), workload.name in WORKLOADS
+    forwards = STEP if steps else SFT_STEP if workload.name in SFT else SAMPLING_PASS
     size = (
         f"{workload.prompts} prompts of {min(map(len, prompts))} to {max(map(len, prompts))} tokens x {workload.group}"
     )
@@ -383,7 +392,6 @@ def table(workload: Workload, found: dict[str, Found], shape: Shape) -> None:
     )
     print(f"\n{workload.name}: {size} x {each} tokens; {passes.rows} rows, {passes.logits} with logits")
     print(f"  {'':<10}{'seconds':>9}{'CPU s':>9}{'tokens/s':>10}{'tokens/CPU s':>14}{'x floor':>9}{'peak GiB':>10}")
-    forwards = STEP if steps else SAMPLING_PASS
     for name, arm in found.items():
         if not arm.turns:
             print(f"  {name:<10} {arm.absent}")
@@ -482,7 +490,7 @@ def main() -> None:
 
     options = tyro.cli(Options, description=__doc__)
     began = time.perf_counter()
-    known = WORKLOADS | SAMPLING
+    known = WORKLOADS | SFT | SAMPLING
     chosen = {name: work.small(known[name]) if options.tiny else known[name] for name in options.workloads}
     found: dict[str, dict[str, Found]] = {}
     with tempfile.TemporaryDirectory() as temporary:
@@ -494,7 +502,7 @@ def main() -> None:
             f"{'random weights, tiny' if options.tiny else of}; {machine(options.threads)}; {time.strftime('%Y-%m-%d')}"
         )
         for name, workload in chosen.items():
-            kinds = STEP_ARMS if name in WORKLOADS else SAMPLER_ARMS
+            kinds = STEP_ARMS if name in WORKLOADS else SFT_ARMS if name in SFT else SAMPLER_ARMS
             arms = [arm for arm in kinds if arm in options.arms]
             if arms:
                 print(f"\n{name}", flush=True)
@@ -503,6 +511,8 @@ def main() -> None:
             table(chosen[name], arms_of, shape)
     ratios = results(found, shape, chosen)
     goals(found, ratios, shape, chosen)
+    if (sft := ratio(found, "sft", "sft-trl", "sft")) is not None:
+        print(f"\nSFT: a step of TRL's SFTTrainer takes {sft:.2f} times ours")
     print(f"\n{machine(options.threads)}; {(time.perf_counter() - began) / 60:.1f} minutes")
     print(json.dumps(ratios))
 

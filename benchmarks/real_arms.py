@@ -12,6 +12,7 @@ import ctypes
 import importlib
 import json
 import os
+import random
 import sys
 import time
 import zlib
@@ -24,7 +25,7 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 import torch
-from real_work import BETA, CLIP, LR, MAX_NORM, as_text
+from real_work import BETA, CLIP, LR, MAX_NORM, as_text, shape_of
 
 Spec = dict[str, Any]
 
@@ -266,13 +267,35 @@ class Textbook:
 # --- TRL ----------------------------------------------------------------------------------------------------------------
 
 
+def in_turns(trainer: Any, clock: Clock, tokens: Callable[[], int]) -> Any:
+    """The trainer, whose every step waits for a turn and answers it. tokens: of the step."""
+    from transformers import PrinterCallback, TrainerCallback
+
+    class Turns(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            if not sys.stdin.readline():
+                sys.exit()
+            self.began = clock.now()
+
+        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+            self.moving = clock.now()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            clock.seconds["optimizer"] = clock.now() - self.moving
+            answer(clock, self.began, tokens())
+
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(Turns())
+    return trainer
+
+
 class Trl:
     """GRPOTrainer with weights in bfloat16, no vLLM, the textbook's settings and micro-batches. Its `train` runs once; a callback
     waits for each turn."""
 
     def __init__(self, spec: Spec, clock: Clock) -> None:
         from datasets import Dataset
-        from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
+        from transformers import AutoTokenizer
         from trl import GRPOConfig
 
         rows, self.spec, self.clock = len(spec["lengths"]), spec, clock
@@ -326,24 +349,7 @@ class Trl:
         trainer.ref_model.forward = clock.wrap("reference", trainer.ref_model.forward)
         trainer.compute_loss = clock.wrap("policy forward", trainer.compute_loss)
         trainer.accelerator.backward = clock.wrap("backward", trainer.accelerator.backward)
-        trainer.remove_callback(PrinterCallback)
-
-        class Turns(TrainerCallback):
-            def on_step_begin(self, *_: Any, **__: Any) -> None:
-                if not sys.stdin.readline():
-                    sys.exit()
-                self.began = clock.now()
-
-            def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-                self.moving = clock.now()
-
-            def on_step_end(self, *_: Any, **__: Any) -> None:
-                clock.seconds["optimizer"] = clock.now() - self.moving
-                answer(clock, self.began, of.tokens)
-
-        of = self
-        trainer.add_callback(Turns())
-        self.trainer = trainer
+        self.trainer = in_turns(trainer, clock, lambda: self.tokens)
 
     def generate(self, plain: Callable[..., Any], **named: Any) -> torch.Tensor:
         """The trainer's own call, whose rows then end where the workload says."""
@@ -389,6 +395,86 @@ class Sage(Trl):
         from sage_rlvr import Branch
 
         return {"guide": Branch()}
+
+
+# --- SFT ----------------------------------------------------------------------------------------------------------------
+
+
+def given_texts(spec: Spec) -> list[tuple[list[int], list[int]]]:
+    """(prompt, completion) of each text; a completion's last token ends it."""
+    words = shape_of(Path(spec["folder"])).words
+    draw, end = random.Random(2), words - 1
+    owners = [prompt for prompt in spec["prompts"] for _ in range(spec["group"])]
+    return [
+        (prompt, [*(draw.randrange(1, end) for _ in range(n - 1)), end])
+        for prompt, n in zip(owners, spec["lengths"], strict=True)
+    ]
+
+
+class Sft:
+    """`sft_step` of this package."""
+
+    def __init__(self, spec: Spec, clock: Clock) -> None:
+        from sage_rlvr.config.parts import OptimizerConfig
+        from sage_rlvr.models.devices import placed
+        from sage_rlvr.models.policy import load_policy
+        from sage_rlvr.training.optimizer import Optimizer
+        from sage_rlvr.training.sft import sft_step
+        from sage_rlvr.training.texts import Text
+
+        self.model, _ = load_policy(spec["folder"], "bfloat16")
+        placed(self.model, spec["device"])
+        self.optimizer = Optimizer(self.model, OptimizerConfig(lr=LR, max_grad_norm=MAX_NORM), 10**6)
+        self.texts = [Text(tuple(prompt), tuple(own)) for prompt, own in given_texts(spec)]
+        self.sft_step, self.steps, self.patches = sft_step, 0, ExitStack()
+        timed(self.patches, clock, "forward", "sage_rlvr.training.sft", "score")
+        timed(self.patches, clock, "optimizer", "sage_rlvr.training.optimizer", "Optimizer.step")
+
+    def turn(self) -> int:
+        """An update; learned tokens."""
+        self.sft_step(self.model, self.optimizer, self.texts, self.steps)
+        self.steps += 1
+        return sum(len(text.tokens) for text in self.texts)
+
+
+class SftTrl:
+    """SFTTrainer with weights in bfloat16 on the same texts, padded, as it is by default; the prompt is not learned."""
+
+    def __init__(self, spec: Spec, clock: Clock) -> None:
+        from datasets import Dataset
+        from transformers import AutoTokenizer
+        from trl import SFTConfig, SFTTrainer
+
+        texts = given_texts(spec)
+        rows = [{"input_ids": [*p, *own], "completion_mask": [0] * len(p) + [1] * len(own)} for p, own in texts]
+        args = SFTConfig(
+            os.path.join(spec["folder"], "sft"),
+            learning_rate=LR,
+            lr_scheduler_type="constant",
+            weight_decay=0.0,
+            max_grad_norm=MAX_NORM,
+            max_steps=10**6,
+            per_device_train_batch_size=len(rows),
+            completion_only_loss=True,
+            max_length=None,
+            model_init_kwargs={"dtype": "bfloat16"},
+            bf16=True,
+            use_cpu=spec["device"] == "cpu",
+            gradient_checkpointing=False,
+            logging_steps=10**6,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(spec["folder"])
+        tokenizer.eos_token = str(len(tokenizer) - 2)  # TRL wants one; the texts have theirs
+        trainer = SFTTrainer(spec["folder"], args, train_dataset=Dataset.from_list(rows * 20), processing_class=tokenizer)
+        trainer.compute_loss = clock.wrap("forward", trainer.compute_loss)
+        trainer.accelerator.backward = clock.wrap("backward", trainer.accelerator.backward)
+        self.trainer = in_turns(trainer, clock, lambda: sum(len(own) for _, own in texts))
+
+    def serve(self) -> None:
+        self.trainer.train()
 
 
 # --- samplers -----------------------------------------------------------------------------------------------------------
@@ -458,6 +544,8 @@ ARMS: dict[str, Any] = {
     "textbook": Textbook,
     "trl": Trl,
     "sage": Sage,
+    "sft": Sft,
+    "sft-trl": SftTrl,
     "generate": Generate,
     "sampler": Sampler,
     "vllm": Vllm,

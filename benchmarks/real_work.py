@@ -51,7 +51,7 @@ class Workload:
     """P prompts of `least` to `most` tokens, the first `shared` of them alike, with `group` completions of up to `new` tokens.
 
     micro: rows of a forward pass of the arms that keep padded activations, so that they fit in memory. uneven: completions have
-    lengths like worked solutions. warm, repeats: turns of each arm, the first ones uncounted.
+    lengths like worked solutions. repeats: counted turns of each arm; warm: uncounted ones right before each of them.
     """
 
     name: str
@@ -94,6 +94,7 @@ WORKLOADS = {
     "w2": Workload("w2", 32, 8, 8),
     "w3": Workload("w3", 4, 8, 512, micro=8, uneven=True, warm=0),
 }
+SFT = {"sft": Workload("sft", 8, 4, 12, repeats=2)}
 SAMPLING = {"b64": Workload("b64", 8, 8, 48), "b256": Workload("b256", 32, 8, 48)}
 
 
@@ -121,8 +122,9 @@ class Passes:
         return float(forwards * (self.rows * shape.body + self.logits * shape.logits))
 
 
-SAMPLING_PASS, STEP, STEP_WITH_FORWARD = 1, 4, 5
-"""Forward passes of a step: sampling, reference and two for the backward one; one more where the policy scores what it sampled."""
+SAMPLING_PASS, SFT_STEP, STEP, STEP_WITH_FORWARD = 1, 3, 4, 5
+"""Forward passes of a step: sampling, reference and two for the backward one; one more where the policy scores what it sampled.
+Of SFT: the forward one and two for the backward one."""
 
 
 def _nodes(prompts: Sequence[Sequence[int]]) -> int:

@@ -25,6 +25,7 @@ COMMANDS = {
     "floor": "lab.floor:Floor",
     "no-reward": "lab.no_reward:NoReward",
     "hull": "lab.hull:Hull",
+    "room": "lab.room.command:Room",
     "smollm2-adapter": "lab.smollm2_adapter:Adapter",
 }
 

@@ -26,12 +26,12 @@ def bench(*words: str) -> tuple[str, dict[str, float | None]]:
 
 
 def test_own_arms_take_turns_and_the_last_line_has_the_ratios() -> None:
-    out, ratios = bench("--arms", "ours", "textbook", "sampler", "generate", "--workloads", "w1", "w3", "b256")
+    out, ratios = bench("--arms", "ours", "textbook", "sft", "sampler", "generate", "--workloads", "w1", "w3", "sft", "b256")
     assert set(ratios) == KEYS
     assert ratios["trl_w1"] is None and ratios["textbook_w2"] is None
     assert all(ratios[name] > 0 for name in ("textbook_w1", "floor_w1", "generate_b256"))  # type: ignore[operator]
     turns = [line.split()[2] for line in out.splitlines() if line.startswith("  turn ")]
-    assert turns == ["ours", "textbook"] * 2 + ["sampler", "generate"]
+    assert turns == ["ours", "textbook"] * 2 + ["sft", "sampler", "generate"]
     parts = next(line for line in out.splitlines() if line.startswith("  ours ") and "backward" in line)
     assert all(label in parts for label in ("sample", "reference", "backward", "optimizer", "rest"))
     assert "MISSED" in out and "because: " in out  # nothing is near its floor at this size
@@ -53,6 +53,12 @@ def test_trl_takes_turns_with_the_loop() -> None:
     assert all(
         float(parts.split(label)[1].split()[0]) > 0 for label in ("sample", "reference", "policy forward", "backward")
     )
+
+
+def test_sft_of_trl_takes_turns_with_ours() -> None:
+    pytest.importorskip("trl")
+    out, _ = bench("--arms", "sft", "sft-trl", "--workloads", "sft")
+    assert "SFT: a step of TRL's SFTTrainer takes " in out and "sft-trl: " not in out.partition("sft-trl: torch")[2]
 
 
 def test_the_floor_counts_prompts_once_and_no_last_token() -> None:

@@ -15,7 +15,7 @@ import pytest
 from byte_tokenizer import CHATML, byte_tokenizer
 from chat_policy import EMPTY, OFF, chat_policy, rows_file
 from evaluation.sampling_common import sample_run
-from sage_rlvr import evaluate, train
+from sage_rlvr import compare, evaluate, train
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation import sampled_run
@@ -109,6 +109,24 @@ def test_options_of_the_chat_template_make_another_store(rows: Path, tmp_path: P
         evaluate(policy, chat_template_kwargs="false", **common)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"--chat-template-kwargs: settings of an evaluation by samples"):
         evaluate(policy, task=str(rows), chat_template_kwargs=OFF)
+
+
+def test_several_temperatures_are_a_store_each_and_one_arm_of_a_comparison(rows: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    policy = chat_policy(tmp_path / "policy")
+    common: dict[str, Any] = {"task": str(rows), "samples": 2, "max_new_tokens": 4, "quiet": True, "say": lambda line: None}
+    found = evaluate(policy, temperatures=(1.0, 0.5), **common)
+    assert len(found.stores) == 2 and found.stores[0] == found.path == evaluate(policy, **common).path
+    assert [row["temperature"] for row in found.rows if row["k"] == 1] == [1.0, 0.5]
+    assert found.lines[-1].startswith("all temperatures beside another policy's store: sage-rlvr compare base=")
+    again = evaluate(policy, temperatures=(0.5,), store=tmp_path / "stores", **common)
+    assert again.path == tmp_path / "stores" / "T0.5"
+    compared = compare({"base": found, "same": again})
+    assert compared.results.temperatures("base", rows.stem) == (0.5, 1.0)
+    with pytest.raises(ConfigError, match=r"--temperature 0.5 with --temperatures 1 0.5: omit the first"):
+        evaluate(policy, temperature=0.5, temperatures=(1.0, 0.5), **common)
+    with pytest.raises(ConfigError, match=r"--temperatures 1.0 1.0: pass at least one, each once"):
+        evaluate(policy, temperatures=(1.0, 1.0), **common)
 
 
 def test_a_run_is_asked_as_it_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,16 @@ def test_an_untrained_arm_is_not_called_sharpened() -> None:
     assert "Not told from the base at the same temperature: idle (pass@1" in text and "sharpened" not in text
 
 
+def test_a_control_of_compare_at_several_temperatures_is_one_too() -> None:
+    design = Design(arms=(Arm(name="start", key="start"), Arm(name="tuned", key="tuned")), control="start", every=True)
+    found = Results(design=design, k=N, strict=True)
+    found.__dict__["counts"] = (*(counts("start", share(t), t) for t in TEMPERATURES), counts("tuned", share(0.6)))
+    rows = [row for row in compare(found) if row.why == "colder"]
+    assert {row.b for row in rows} == {"start at any temperature"} and {row.family for row in rows} == {"exploratory"}
+    text = words.answer(compare(found), found)
+    assert "Does it do more than start at a lower temperature? Only sharpened, as far as can be told: tuned (start at T = " in text
+
+
 def test_a_base_at_one_temperature_is_no_such_control() -> None:
     found = results(sharp=share(0.6))
     found.__dict__["counts"] = tuple(c for c in found.counts if c.temperature == 1.0)

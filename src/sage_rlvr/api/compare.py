@@ -176,9 +176,11 @@ def has_stores(words: Sequence[str]) -> bool:
 
 def _word(arm: Arm) -> str:
     """An arm as the command takes it."""
+    if stores := getattr(arm, "stores", ()):  # an evaluation at several temperatures
+        return ",".join(map(fspath, stores))
     if isinstance(arm, (str, PathLike)):
         return fspath(arm)
-    return ",".join(fspath(path) for path in arm)
+    return ",".join(map(_word, arm))
 
 
 def report(

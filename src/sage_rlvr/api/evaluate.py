@@ -42,6 +42,7 @@ class Evaluation(Rows):
             interval, and the chance floor where it is known.
         record: The exact record; None for an evaluation by samples.
         cross_check: What `cross_check` completions per problem say of the exact numbers; None where none were drawn.
+        stores: The sample stores, one for each temperature; `path` is the first.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class Evaluation(Rows):
     rows: list[dict[str, Any]]
     record: Record | None = None
     cross_check: Mapping[str, float] | None = None
+    stores: tuple[Path, ...] = ()
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -67,6 +69,7 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
         evaluate("runs/maxrl")                                        exact pass@k on 300 test problems
         evaluate("runs/maxrl", frontier=True)                         at fifteen temperatures
         evaluate("my/model", task="gsm8k", samples=8, problems=100)   by samples, in a store that continues
+        evaluate("my/model", task="rows.jsonl", samples=64, temperatures=(1, 0.8, 0.6))   in one store for each temperature
 
     Args:
         policy: A run (its directory, or what `train` returned), a model or adapter folder, a Hub id, "embedded", the shipped base
@@ -99,7 +102,16 @@ def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -
     quiet_libraries()
     _refuse_recipe(what)
     _say_default_task(what, settings, say)
-    return _by_samples(what, settings, quiet, say) if settings.by_samples() else _exactly(what, settings, quiet)
+    if not settings.by_samples():
+        return _exactly(what, settings, quiet)
+    found = [_by_samples(what, one, quiet, say) for one in settings.by_temperature()]
+    if len(found) == 1:
+        return found[0]
+    stores = tuple(one.path for one in found)
+    lines = [line for one in found for line in one.lines]
+    together = suggest("compare", f"base={','.join(map(str, stores))}", "NAME=STORE")
+    lines.append(f"all temperatures beside another policy's store: {together}")
+    return Evaluation(stores[0], lines, [row for one in found for row in one.rows], stores=stores)
 
 
 def _refuse_recipe(what: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +44,7 @@ class ExactSettings(ProblemSettings):
     """Options of an exact evaluation only."""
 
     temperatures: tuple[float, ...] = (1.0,)
-    """Exact: the temperatures at which the policy is read."""
+    """The temperatures at which the policy is read. By samples each has a store of its own, and `compare` takes them together."""
     frontier: bool = False
     """Exact: add the fifteen temperatures of the frontier."""
     power_tempering: bool = False
@@ -143,13 +143,29 @@ class EvalSettings(AfterSampling, SampleSettings, ExactSettings):
         """Whether the evaluation is by samples. Raises ConfigError for options of the other kind."""
         sampled = bool(self.samples) or self.rejudge
         others = _own(ExactSettings) if sampled else _own(SampleSettings) | _own(AfterSampling)
-        others -= {"samples"}
+        others -= {"samples", "temperatures"}
         given = [f for f in fields(self) if f.name in others and getattr(self, f.name) != f.default]
         if given:
             names = ", ".join("--" + f.name.replace("_", "-") for f in given)
             which = "exact evaluation; omit --samples" if sampled else "evaluation by samples; add --samples N"
             raise ConfigError(f"{names}: settings of an {which}")
+        if sampled and self.temperature is not None and self.temperatures != (1.0,):
+            several = " ".join(f"{t:g}" for t in self.temperatures)
+            raise ConfigError(f"--temperature {self.temperature:g} with --temperatures {several}: omit the first")
+        if not self.temperatures or len(set(self.temperatures)) < len(self.temperatures):
+            raise ConfigError(f"--temperatures {' '.join(map(str, self.temperatures))}: pass at least one, each once")
         return sampled
+
+    def by_temperature(self) -> list[EvalSettings]:
+        """Of an evaluation by samples: the settings of each store. --store with several temperatures is a folder of stores."""
+        if self.temperatures == (1.0,):
+            return [self]
+        found = []
+        for t in self.temperatures:
+            own = None if self.preset == "untruncated" and t == 1 else t  # the preset's, whose store is named without it
+            store = None if self.store is None else self.store / f"T{t:g}"
+            found.append(replace(self, temperatures=(1.0,), temperature=own, store=store))
+        return found
 
 
 def _own(settings: type) -> set[str]:

@@ -33,8 +33,10 @@ from sage_rlvr.stats.tempered import power_frontier, power_table
 Family = Literal["primary", "exploratory"]
 Pair = tuple[str, str, Why]
 TEMPERED = "base tempered over whole completions"
-COLDER = "base at any temperature"
-"""The base sampled at several temperatures, mixed per completion: what sampling alone reaches."""
+AT_ANY = " at any temperature"
+COLDER = BASE + AT_ANY
+"""The base sampled at several temperatures, mixed per completion: what sampling alone reaches. Another control that was sampled so
+has its own name in it."""
 
 
 def above_colder(k: int) -> list[Metric]:
@@ -428,18 +430,18 @@ def _sampled(results: Results) -> Iterator[Row]:
                 yield from _of_counts(results, pair, task)
         for envelope, name in product(results.design.baselines, results.design.candidates):
             yield from _envelope_of_counts(results, name, envelope, task)
-        yield from _colder(results, task)
+        yield from _colder(results, control, task)
 
 
-def _colder(results: Results, task: str) -> Iterator[Row]:
-    """Every arm of a sweep against the base sampled at several temperatures, from samples of one training seed."""
-    base = {c.temperature: (c.n, c.right.astype(int)) for c in results.counts if (c.store.arm, c.task) == (BASE, task)}
-    if not results.design.facts or len(base) < 2:
+def _colder(results: Results, control: str, task: str) -> Iterator[Row]:
+    """Every arm against the control sampled at several temperatures, from samples of one training seed."""
+    base = {c.temperature: (c.n, c.right.astype(int)) for c in results.counts if (c.store.arm, c.task) == (control, task)}
+    if len(base) < 2 or REFERENCE not in base:
         return
     _, best = max(base.values(), key=lambda counts: float(counts[1].mean()))
     for arm in results.design.names:
         own = results.scores(arm, task)
-        if own is None or own.n is None or results.seeds(arm) or len(own.values) > 1:
+        if arm == control or own is None or own.n is None or results.seeds(arm) or len(own.values) > 1:
             continue
         n, right = own.n, own.values[0].astype(int)
         beyond = right.mean() > best.mean()  # no mixture of temperatures has this pass@1
@@ -451,7 +453,7 @@ def _colder(results: Results, task: str) -> Iterator[Row]:
                 found = compare_hull(above_mixtures_of_counts([{REFERENCE: (n, right)}], [[base]], k))
             else:
                 found = paired_by.paired_counts(n, right, best, k)
-            yield _row((arm, COLDER, "colder"))(task=task, metric=metric, comparison=found)
+            yield _row((arm, control + AT_ANY, "colder"))(task=task, metric=metric, comparison=found)
 
 
 def _envelope_of_counts(results: Results, name: str, envelope: Envelope, task: str) -> Iterator[Row]:

