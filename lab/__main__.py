@@ -18,6 +18,7 @@ COMMANDS = {
     "ablation": "lab.studies.commands:Ablation",
     "map": "lab.studies.commands:Map",
     "published": "lab.published.command:Published",
+    "published-rewards": "lab.published_rewards:PublishedRewards",
     "authors-yaml": "lab.authors_yaml.command:AuthorsYaml",
     "register": "lab.register.command:Register",
     "designs": "lab.register.command:Designs",
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args or args[0] not in COMMANDS:
         print("usage: python -m lab COMMAND [OPTIONS]\n")
         for name in COMMANDS:
-            print(f"  {name:<14}{(command_class(name).__doc__ or '').partition(chr(10))[0]}")
+            print(f"  {name:<18}{(command_class(name).__doc__ or '').partition(chr(10))[0]}")
         return 0 if args in ([], ["--help"]) else 2
     session = Session()
     style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)

@@ -49,7 +49,7 @@ LAYERS: dict[str, set[str]] = {
         *("config", "core", "methods", "models", "progress", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
         *("plugins", "reading", "text", "errors"),
     },
-    "audit": {"tasks", "text", "verifiers", "stats", "errors"},
+    "audit": {"paths", "plugins", "tasks", "text", "verifiers", "stats", "errors"},
     "results": {
         *("config", "evaluation", "extras", "models", "reading", "registry", "runs", "stats", "tasks", "text", "verifiers"),
         "errors",

@@ -1,7 +1,8 @@
 r"""Audits of a verifier on a task before training: the rewards of known-correct and known-wrong answers.
 
-The audit is in this file, for every task. pairs.py audits the mathematics verifier on pairs of answers (pairs.tsv),
-peers.py compares other libraries' rules on them, and pages.py prints audits.
+The audit of a task is in this file, rewards.py audits a reward function of another library (its worker.py runs the function).
+pairs.py audits the mathematics verifier on pairs of answers (pairs.tsv), peers.py compares other libraries' rules on them, and
+pages.py prints audits.
 
     ceiling       share of problems on which a perfect answer is right: the most that any policy can score
     false accepts share of answers that are wrong by construction and are called right: what a policy can get for nothing
@@ -18,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from sage_rlvr.audit.pages import lines_of, page_of, verify_lines, write_page
+from sage_rlvr.audit.rewards import RewardAudit, audit_reward, audit_reward_on_pairs
 from sage_rlvr.errors import refuse
 from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.base import Task, verdicts
@@ -108,6 +110,6 @@ def _alone_or_boxed(task: Task, pairs: Any) -> Any:
 
 
 __all__ = [
-    "BAR", "NAMES", "Audit", "Check", "Finding", "audit", "lines_of", "page_of",
-    "verify_lines", "write_page", "wrong_answers",
+    "BAR", "NAMES", "Audit", "Check", "Finding", "RewardAudit", "audit", "audit_reward", "audit_reward_on_pairs",
+    "lines_of", "page_of", "verify_lines", "write_page", "wrong_answers",
 ]  # fmt: skip

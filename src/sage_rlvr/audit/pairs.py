@@ -67,17 +67,17 @@ def audit_pairs() -> Audit:
     """Both rates of this verifier, with answer and gold as they are and exchanged, and of its peers."""
     pairs = read_pairs()
     turned = [pair.exchanged for pair in pairs]
-    checks = _rates("", pairs, _judged(shared(), pairs), bar=True)
-    checks += _rates(", exchanged", turned, _judged(shared(), turned), bar=True)
+    checks = rates("", pairs, _judged(shared(), pairs), bar=True)
+    checks += rates(", exchanged", turned, _judged(shared(), turned), bar=True)
     for written in ("first", "second", "reported"):
         some = [pair for pair in pairs if pair.written == written]
-        checks += _rates(f", {written} set", some, _judged(shared(), some), rows=False)
+        checks += rates(f", {written} set", some, _judged(shared(), some), rows=False)
     with Pool(function="sage_rlvr.audit.peers:math_verify_alone") as pool:
-        checks += _rates(f": math-verify {version('math-verify')} alone", pairs, _judged(pool, pairs), rows=False)
+        checks += rates(f": math-verify {version('math-verify')} alone", pairs, _judged(pool, pairs), rows=False)
     others = lm_eval_verdicts([(pair.answer, pair.gold) for pair in pairs])
     for rule, verdicts in (others or {}).items():
         told = [Verdict("right" if right else "wrong", rule) for right in verdicts]
-        checks += _rates(f": lm-eval {rule}", pairs, told, rows=False)
+        checks += rates(f": lm-eval {rule}", pairs, told, rows=False)
     equal = sum(pair.right for pair in pairs)
     head = f"{len(pairs)} pairs of answers, {equal} of them equal and {len(pairs) - equal} different"
     return Audit("pairs", head + ("" if others else f"; lm-eval {ABSENT}"), tuple(checks))
@@ -146,7 +146,7 @@ def _of_rows(name: str, rows: Sequence[Row], verdicts: Sequence[Verdict], some: 
     pairs = [Pair(rows[i].pair_id, "", rows[i].right, rows[i].completion, rows[i].gold) for i in some]
     said = [verdicts[i] for i in some]
     undecided = check_of(f"decided{name}", [(pair.pair_id, one) for pair, one in zip(pairs, said, strict=True)], "decided")
-    return [*_rates(name, pairs, said, bar=bar, rows=bar), undecided if bar else replace(undecided, rows=())]
+    return [*rates(name, pairs, said, bar=bar, rows=bar), undecided if bar else replace(undecided, rows=())]
 
 
 def _kinds(rows: Sequence[Row], ours: Sequence[Verdict], theirs: Sequence[Verdict]) -> Iterator[Check]:
@@ -171,7 +171,7 @@ def _judged(pool: Pool, pairs: Sequence[Pair]) -> list[Verdict]:
     return pool.verify([(pair.completion, pair.gold) for pair in pairs])
 
 
-def _rates(
+def rates(
     name: str, pairs: Sequence[Pair], verdicts: Sequence[Verdict], bar: bool = False, rows: bool = True
 ) -> list[Check]:
     """The checks of the equal and of the different pairs, with the rate of misses and its interval."""
@@ -190,4 +190,4 @@ def _rates(
     return found
 
 
-__all__ = ["Pair", "Row", "audit_file", "audit_pairs", "read_pairs", "rows_of"]
+__all__ = ["Pair", "Row", "audit_file", "audit_pairs", "rates", "read_pairs", "rows_of"]

@@ -1,6 +1,7 @@
 """Other verifiers on pairs of answers, for comparison. They are called unmodified; this package contains none of their code.
 
     math_verify_alone    math-verify as its page shows it: parse the gold, parse the completion, verify
+    own_rule             this package's verifier alone, for the ratio of times
     python peers.py      lm-eval's `is_equiv` of minerva_math and of hendrycks_math, in an interpreter that has lm-eval
 
 lm-eval wants another antlr4 than this package, so it lives in an environment of its own, which SAGE_RLVR_LM_EVAL names:
@@ -40,6 +41,13 @@ def math_verify_alone(completion: str, gold: str) -> Any:
     return Verdict("right" if found else "wrong", "math-verify")
 
 
+def own_rule(completion: str, row: dict[str, Any]) -> Any:
+    """The verdict of this package's verifier, without the memory of a `Pool`: the time that other rewards are compared with."""
+    from sage_rlvr.verifiers.math import verify_math
+
+    return verify_math(completion, row["answer"])
+
+
 def lm_eval_verdicts(pairs: Sequence[tuple[str, str]]) -> dict[str, list[bool]] | None:
     """Rule -> whether each (answer, gold) is right under it; None where lm-eval cannot be called."""
     python = os.environ.get(ENVIRONMENT) or sys.executable
@@ -58,7 +66,7 @@ def lm_eval_verdicts(pairs: Sequence[tuple[str, str]]) -> dict[str, list[bool]] 
     return found
 
 
-def _utils(task: str) -> Any:
+def lm_eval_utils(task: str) -> Any:
     """lm_eval/tasks/TASK/utils.py, loaded by itself: the package around it loads every task."""
     package = importlib.util.find_spec("lm_eval")
     if package is None or not package.submodule_search_locations:
@@ -75,7 +83,7 @@ def _utils(task: str) -> Any:
 def _main() -> None:
     """Pairs as JSON in, rule -> verdicts as JSON out."""
     pairs = json.load(sys.stdin)
-    minerva, hendrycks = _utils("minerva_math"), _utils("hendrycks_math")
+    minerva, hendrycks = lm_eval_utils("minerva_math"), lm_eval_utils("hendrycks_math")
     found: dict[str, list[bool]] = {"minerva_math": [], "hendrycks_math": []}
     for answer, gold in pairs:
         said = minerva.get_unnormalized_answer(f"Final Answer: The final answer is ${answer}$. I hope it is correct.")
@@ -90,4 +98,4 @@ if __name__ == "__main__":
     _main()
 
 
-__all__ = ["ABSENT", "ENVIRONMENT", "lm_eval_verdicts", "math_verify_alone"]
+__all__ = ["ABSENT", "ENVIRONMENT", "lm_eval_utils", "lm_eval_verdicts", "math_verify_alone", "own_rule"]

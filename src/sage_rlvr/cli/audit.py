@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audit(Command):
-    """Audit the verifier on tasks.
+    """Audit the verifier of a task, or a reward function.
 
     Prints the reward of perfect, wrong and guessed answers, and the ids of rows on which the verifier fails. Exit code 2 if a
     check with a bar is below 99 %. pairs audits the mathematics verifier on pairs of answers with known verdict, next to
     math-verify and lm-eval; pairs FILE audits a file of such pairs (gold, answer, right; place, note). The environment variable
-    SAGE_RLVR_DATA sets a folder with the data files; by default they are downloaded at pinned commits."""
+    SAGE_RLVR_DATA sets a folder with the data files; by default they are downloaded at pinned commits.
+    --reward audits a reward function of TRL, verl or verifiers on the rows of --rows, or on pairs."""
 
-    tasks: tyro.conf.Positional[tuple[str, ...]]
+    tasks: tyro.conf.Positional[tuple[str, ...]] = ()
     """Names of tasks, countdown:WORLD, reasoning_gym:NAME, files of rows with a problem and an answer, recipes with a task of their
     own, pairs, or pairs and files of pairs."""
     template: str | None = None
@@ -36,15 +37,34 @@ class Audit(Command):
     """Read the answer at a different place than the format requests, to measure the cost of that mistake."""
     k: int = 256
     """Number of guesses for the guess floors."""
-    rows: int = 50
-    """Number of rows listed per check."""
+    listed: int | None = None
+    """Number of rows listed per check (default: 50, of a reward 3)."""
+    reward: str | None = None
+    """A reward function: module:function or path/to/file.py:function."""
+    rows: Path | None = None
+    """Rows with golds for the reward: .jsonl, .json, .csv or .parquet."""
+    gold: str | None = None
+    """The column of golds (default: answer, gold, ground_truth, solution or target)."""
+    signature: Literal["trl", "verl", "verifiers", "row"] | None = None
+    """The signature of the reward (default: by the names of its parameters)."""
+    right_from: float = 1.0
+    """The reward from which on an answer counts as paid."""
+    problems: int = 50
+    """Number of rows that the reward judges, evenly spaced."""
+    seconds: float = 5.0
+    """Time that a call of the reward may take."""
+    python: str | None = None
+    """The interpreter of the environment that has the reward's packages (default: this one)."""
     out: Path | None = None
     """Also write the audits as a Markdown page."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.audit import PAIRS, lines_of, write_page
-        from sage_rlvr.runs import writing
+        from sage_rlvr.audit import PAIRS, lines_of
 
+        if self.reward is not None:
+            return self._finish([self._reward(self.reward, session)], session)
+        if given := self.changed("rows", "gold", "signature", "right_from", "problems", "seconds", "python"):
+            raise ConfigError(f"{given}: for the audit of a reward; add --reward module:function")
         if not self.tasks:
             from sage_rlvr.audit import NAMES
 
@@ -56,18 +76,43 @@ class Audit(Command):
                 session.say(prompt)
             with reporting(session.note, f"audit: checking the verifier on {name}"):
                 found.append(self._pairs(name) if own_pairs else self._task(name))
-            session.say(*lines_of(found[-1], self.rows))
+            session.say(*lines_of(found[-1], 50 if self.listed is None else self.listed))
+        return self._finish(found, session)
+
+    def _finish(self, found: list[Audited], session: Session) -> int:
+        from sage_rlvr.audit import write_page
+        from sage_rlvr.runs import writing
+
         if self.out is not None:
             given = {
                 "--template": self.template,
                 "--answer-in": self.answer_in,
                 "--k": self.k if self.k != 256 else None,
+                "--reward": self.reward,
+                "--rows": self.rows,
             }
             options = [word for name, value in given.items() if value is not None for word in (name, value)]
             with writing("page", self.out, 1 << 20):
                 write_page(found, self.out, suggest("audit", *self.tasks, *options))
             session.say(f"page: {self.out}")
         return 0 if all(one.passed for one in found) else 2
+
+    def _reward(self, reward: str, session: Session) -> Audited:
+        from sage_rlvr.audit import PAIRS, lines_of
+        from sage_rlvr.audit.rewards import audit_reward, audit_reward_on_pairs
+
+        if given := self.changed("template", "answer_in"):
+            raise ConfigError(f"{given}: for the audit of a task; a reward decides by itself where it reads an answer")
+        if (self.tasks == (PAIRS,)) == (self.rows is not None) or (self.tasks and self.tasks != (PAIRS,)):
+            raise ConfigError("--reward: pass either --rows FILE, a file of rows with golds, or pairs")
+        with reporting(session.note, f"audit: calling the reward {reward}"):
+            common: dict[str, Any] = {name: getattr(self, name) for name in ("signature", "right_from", "seconds", "python")}
+            if self.rows is None:
+                found = audit_reward_on_pairs(reward, **common)
+            else:
+                found = audit_reward(reward, self.rows, gold=self.gold, problems=self.problems, k=self.k, **common)
+        session.say(*lines_of(found, 3 if self.listed is None else self.listed))
+        return found
 
     def _pairs(self, file: str) -> Audited:
         from sage_rlvr.audit.pairs import audit_file

@@ -1,7 +1,6 @@
 """Rows of your own, judged by a reward function of your own: recipe `task: {name: jsonl, file: my.jsonl, reward: my.py:score}`.
 
-    score(completion: str, row: dict) -> float                          or, as TRL calls rewards,
-    score(prompts, completions, **columns) -> [float]                   (recognized by its parameter `completions`)
+    score(completion: str, row: dict) -> float        or a signature of TRL, verl or verifiers (`sage_rlvr.verifiers.foreign`)
 
 The function runs in worker processes with a limit on time and memory (`sage_rlvr.verifiers.pool`), one completion per call, so
 that a reward that hangs or dies is "undecided" and earns 0. One that raises (sys.exit too), or gives what is no finite number,
@@ -19,7 +18,6 @@ import ast
 import inspect
 import json
 import math
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -37,6 +35,7 @@ from sage_rlvr.tasks.math import MathTask
 from sage_rlvr.tasks.prompts import FORMATS, AnswerIn, Message, PromptFormat
 from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of
 from sage_rlvr.verifiers import VERIFIERS, Verdict
+from sage_rlvr.verifiers.foreign import RewardCall, call, line_of, outcome, signature_of
 from sage_rlvr.verifiers.pool import Pool
 
 # ---- in the worker
@@ -57,61 +56,18 @@ def _loaded(reward: str) -> Callable[..., Any]:
     try:
         module = executed(Path(where), f"reward_{Path(where).stem}")
     except BaseException as error:  # sys.exit too, which would end the worker without a word
-        raise ConfigError(f"{where}{_line(error, where)}: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{where}{line_of(error, where)}: {type(error).__name__}: {error}") from error
     function: Callable[..., Any] = getattr(module, name)
     return function
 
 
 def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], asked: Any) -> Verdict:
-    """"right" with the reward as its score, and the reason of a `Verdict`; "wrong" without a score says what the function did
-    wrong.
-
-    Nothing that foreign code raises leaves here but a MemoryError, which is a limit: the pool makes all else "undecided".
-    """
-    try:
-        value = _called(function, completion, row, asked)
-        if value is None or (isinstance(value, Verdict) and value.label == "undecided"):
-            return Verdict("undecided", "no reward" if value is None else value.reason)
-        why = _shown(value.reason, str) if isinstance(value, Verdict) else ""
-    except MemoryError:
-        raise
-    except BaseException as error:
-        file = getattr(getattr(function, "__code__", None), "co_filename", "")
-        return Verdict("wrong", f"raised {type(error).__name__}: {_shown(error, str):.120}{_line(error, file)}")
-    try:
-        number = float(value.reward if isinstance(value, Verdict) else value)
-    except MemoryError:
-        raise
-    except BaseException as error:  # 10**400 is an OverflowError, and a class has a __float__ of its own
-        return Verdict("wrong", f"gave {_shown(value):.80}, which is no number ({type(error).__name__})")
-    return Verdict("right", why, number) if math.isfinite(number) else Verdict("wrong", f"gave {number}")
-
-
-def _line(error: BaseException, file: str) -> str:
-    """" (line N)" of a file in which an exception was raised; "" where it was raised elsewhere."""
-    lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
-    return f" (line {lines[-1]})" if lines else ""
-
-
-def _shown(value: Any, spelled: Callable[[Any], str] = repr) -> str:
-    """A value as text, also where its own repr raises."""
-    try:
-        return spelled(value)
-    except BaseException:
-        return f"a {type(value).__name__} without a text"
-
-
-def _called(function: Callable[..., Any], completion: str, row: dict[str, Any], asked: Any) -> Any:
-    parameters = inspect.signature(function).parameters
-    if "completions" not in parameters:
-        return function(completion, row)
-    said = completion if isinstance(asked, str) else [{"role": "assistant", "content": completion}]
-    columns = {"prompts": [asked], "completions": [said]} | {k: [v] for k, v in row.items() if k != "prompt"}
-    every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    values = function(**{name: value for name, value in columns.items() if every or name in parameters})
-    if not isinstance(values, Sequence) or len(values) != 1:
-        raise TypeError(f"one completion got {values!r:.80}; a list with one number per completion is expected")
-    return values[0]
+    """The `outcome` of the reward for one completion. A function of no known signature is called as score(completion, row)."""
+    signature = signature_of(function)
+    if signature is None:
+        return outcome(lambda: function(completion, row), function)
+    given = RewardCall(completion, row, row.get("answer"), asked, chat=not isinstance(asked, str))
+    return outcome(lambda: call(function, signature, [given])[0], function)
 
 
 # ---- in the caller
@@ -250,7 +206,7 @@ def _place_of(reward: str) -> tuple[str, str]:
     except (SyntaxError, ValueError) as error:
         raise wrong("reward", reward, f"{file} is no Python: {error}") from error
     names = (
-        {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+        {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
         | {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         | {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
     )

@@ -176,4 +176,46 @@ def _written(value: Fraction) -> str:
     return str(value.numerator) if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
 
 
-__all__ = ["WORKING", "cases", "head", "wrong_answers"]
+# ---- answers that are right by construction: the gold in another spelling
+
+
+def equal_answers(gold: str) -> list[tuple[str, str]]:
+    r"""(kind, answer) pairs that equal a gold in another spelling: 5.0, 1,000, 1/2 for \frac12, $5$, x = 5, a set reversed."""
+    value, made = number(gold), [("in dollars", f"${gold}$")]
+    if value is not None:
+        made += [(kind, text) for kind, text in _spellings(value) if _DIGITS.sub("", text) != _DIGITS.sub("", gold)]
+        made.append(("grouped", f"{int(value):,}" if "," not in gold else gold.replace(",", "")))
+        made.append(("as x =", f"x = {gold}"))
+    if re.search(r"\\[dt]?frac(?![a-z])", gold):
+        made.append(("other fraction command", _other_fraction(gold)))
+    around, several = parts(gold)
+    if len(several) > 1 and around == "{}":
+        made.append(("reversed set", r"\{" + ", ".join(reversed(several)) + r"\}"))
+    spelled = {kind: text for kind, text in made if text != gold}
+    return [(kind, text) for kind, text in spelled.items() if verify_exact(text.removeprefix("x = "), gold).label != "wrong"]
+
+
+_DIGITS = re.compile(r"[\s,$]")
+
+
+def _spellings(value: Fraction) -> list[tuple[str, str]]:
+    r"""A number as a decimal, as a/b and as \frac{a}{b}, where it can be written so."""
+    over, under = abs(value.numerator), value.denominator
+    sign = "-" * (value < 0)
+    found = [] if under == 1 else [("as a/b", f"{sign}{over}/{under}"), ("as \\frac", rf"{sign}\frac{{{over}}}{{{under}}}")]
+    left = under
+    while left % 2 == 0 or left % 5 == 0:
+        left //= 2 if left % 2 == 0 else 5
+    if left == 1 and under < 10**6:
+        text = f"{float(over / under):.6f}".rstrip("0") if under > 1 else f"{over}.0"
+        found.append(("as a decimal", sign + text))
+    return found
+
+
+def _other_fraction(gold: str) -> str:
+    if re.search(r"\\[dt]frac(?![a-z])", gold):
+        return re.sub(r"\\[dt]frac(?![a-z])", r"\\frac", gold)
+    return re.sub(r"\\frac(?![a-z])", r"\\dfrac", gold)
+
+
+__all__ = ["WORKING", "cases", "equal_answers", "head", "wrong_answers"]

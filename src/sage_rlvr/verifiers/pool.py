@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from sage_rlvr.errors import ConfigError
@@ -41,6 +42,11 @@ TICK = 0.05  # seconds between two looks at whose time is over
 STARTS = 3  # times that a worker may die or be late while it starts: another program may have had the memory, or the cores
 PAUSE = 1.0  # seconds before the second start; twice as many before the third
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sage_rlvr.verifiers.pool import _serve; _serve()"
+# In another environment: this package comes from here, of the other packages only those that the environment lacks.
+_BOOT_THERE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); import sage_rlvr; sys.path.append(sys.path.pop(0)); "
+    "from sage_rlvr.verifiers.pool import _serve; _serve()"
+)
 
 
 def _write(stream: BinaryIO, value: Any) -> None:
@@ -134,19 +140,26 @@ class _Job:
 class _Worker:
     """A worker process as its thread sees it. due: when its time is over; late: whether it was killed for that."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: str | None) -> None:
         self.due, self.late = math.inf, False
+        here = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
+        boot = (_BOOT, here) if python is None else (_BOOT_THERE, str(Path(__file__).parents[2]))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, json.dumps([entry for entry in sys.path if isinstance(entry, str)])],
+            [python or sys.executable, "-c", *boot],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the caller
             env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         )
 
+    def kill(self) -> None:
+        """Kill the worker and the processes that its function started: those would hold the pipe open, and its reader waits."""
+        with suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL) if hasattr(os, "killpg") else self.process.kill()
+
     def end(self) -> int:
         """Kill, wait (no zombie stays), close the pipes; the exit status."""
-        self.process.kill()
+        self.kill()
         status = self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             with suppress(OSError, ValueError):  # what was not yet written has no reader any more
@@ -183,7 +196,7 @@ class _Crew:
                 for worker in self.workers:
                     if worker.due <= time.monotonic():
                         worker.due, worker.late = math.inf, True
-                        worker.process.kill()
+                        worker.kill()
 
     def ask(self, worker: _Worker, frame: Any, seconds: float) -> Any | None:
         """The answer to a frame, or None when none came within `seconds` (`late`) or the worker died."""
@@ -214,7 +227,7 @@ class _Crew:
         with self.lock:
             self.refuse_if_closed()
             try:
-                worker = _Worker()
+                worker = _Worker(self.order["python"])
             except OSError as error:  # no memory or process number for a fork
                 return f"{error}; is memory short?"
             self.workers.add(worker)
@@ -317,7 +330,7 @@ class _Crew:
         with self.lock:
             self.closed.set()
             for worker in self.workers:
-                worker.process.kill()
+                worker.kill()
         with suppress(queue.Empty):
             while True:
                 job = self.jobs.get_nowait()
@@ -346,6 +359,7 @@ class Pool:
     function       "module:name" of a function that returns a `Verdict` and takes what JSON can carry
     start_seconds  how long a worker may take to import its function; a second try has twice the time, a third four times
     cache          verdicts of `verify_math` that are remembered; 0 for none. What is remembered changes no verdict
+    python         the interpreter of another environment, which has the function's packages; None for this one
 
     Every item gets a verdict, in the order of the items, whatever another item does. A pool is closed by `close`, at
     the end of a `with` block, when it is collected, or when the interpreter exits; a used pool opens again by itself
@@ -358,6 +372,7 @@ class Pool:
     function: str = MATH
     start_seconds: float = 60.0
     cache: int = 65536
+    python: str | None = None
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False)
     _crew: _Crew | None = field(default=None, init=False, repr=False)
     _closer: weakref.finalize[Any, Any] | None = field(default=None, init=False, repr=False)
