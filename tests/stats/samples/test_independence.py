@@ -294,8 +294,8 @@ def test_every_released_run_of_remax_has_eleven_answers_of_32():
         size = "some" if tell > 2 else "few"
         telling[size] += 1
         called[size, tuple(sorted(set(check_samples(rows).effective.tolist())))] += 1
-    assert called["some", (11,)] == telling["some"] >= 430
-    assert telling["few"] <= 45
+    assert called["some", (11,)] == telling["some"]
+    assert sum(telling.values()) == 474 and called["some", (11,)] + called["few", (11,)] == 432
 
 
 def test_pass_at_eight_over_the_groups_and_over_the_independent_samples_have_one_expectation():

@@ -30,11 +30,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.stats.passk import Floats, Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Kind = Literal[
+Mask = NDArray[np.bool_]
+FindingKind = Literal[
     "copies", "equal groups", "multiples", "sorted", "shared noise", "shared seeds", "greedy", "problems twice", "cut",
     "same samples", "same noise",
 ]  # fmt: skip
@@ -50,12 +49,12 @@ _CELLS = 10_000_000  # pairs of places looked at, over all problems; beyond, eve
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class SampleFinding:
     """One sign that the samples are not independent draws. words: a sentence without its full stop. certain: chance is ruled out
     and `kept` leaves copies out; else a warning. effective_n: independent samples per problem (the fewest), None where unaffected.
     evidence: the numbers of the sentence."""
 
-    kind: Kind
+    kind: FindingKind
     words: str
     certain: bool
     effective_n: int | None = None
@@ -67,9 +66,9 @@ class Independence:
     """What `check_samples` found. n: samples given (N,). kept: (N, most samples) True where a sample is an independent draw, in
     file order. cluster: (N,) number of the problem, equal for problems that occur twice; None where none does."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[SampleFinding, ...]
     n: Ints
-    kept: Bools
+    kept: Mask
     cluster: Ints | None = None
 
     @property
@@ -105,7 +104,7 @@ def check_samples(
     """
     coded = _Coded.of(answers)
     outcomes = None if correct is None else _outcomes(correct, coded.n)
-    findings: list[Finding] = []
+    findings: list[SampleFinding] = []
     kept = coded.there.copy()
     disorder = [x for x in (_sorted(coded, "answers"), outcomes and _sorted(outcomes, "outcomes")) if x]
     found = None
@@ -135,8 +134,8 @@ def check_pair(
     a: Sequence[Sequence[Hashable | None]],
     b: Sequence[Sequence[Hashable | None]],
     *,
-    kept: tuple[Bools, Bools] | None = None,
-) -> tuple[Finding, ...]:
+    kept: tuple[Mask, Mask] | None = None,
+) -> tuple[SampleFinding, ...]:
     """Check two files of the same problems in the same order: are the samples of b those of a, or drawn with the same noise?
 
     The places of b are exchangeable given a when the files were drawn independently, so the same bets apply, with the answer of
@@ -158,7 +157,7 @@ def check_pair(
     return tuple(_some(_same_noise(both, na, nb)))
 
 
-def check_counts(n: ArrayLike, a: ArrayLike, b: ArrayLike) -> tuple[Finding, ...]:
+def check_counts(n: ArrayLike, a: ArrayLike, b: ArrayLike) -> tuple[SampleFinding, ...]:
     """Check two files of counts, right answers a, b (N,) among n samples each, () or (N,): are they the same samples?
 
     Two independent files of one policy agree on a problem with probability C(n, c)^2 / C(2 n, 2 c) given the sum of their counts.
@@ -170,7 +169,7 @@ def check_counts(n: ArrayLike, a: ArrayLike, b: ArrayLike) -> tuple[Finding, ...
     return tuple(_some(_same_samples(left == right, np.minimum(chance, 0.0), "have the same count")))
 
 
-def _same_samples(same: Bools, chance: Floats, what: str) -> Finding | None:
+def _same_samples(same: Mask, chance: Floats, what: str) -> SampleFinding | None:
     log_e = _log_mean([_bet(same, chance, eps) for eps in _DOUBT])
     if log_e < -math.log(ALARM):
         return None
@@ -179,7 +178,7 @@ def _same_samples(same: Bools, chance: Floats, what: str) -> Finding | None:
         "Pass two evaluations that were sampled separately"
     )
     evidence = {"problems": int(same.sum()), "log10_e": log_e / math.log(10)}
-    return Finding(kind="same samples", words=words, certain=True, evidence=evidence)
+    return SampleFinding(kind="same samples", words=words, certain=True, evidence=evidence)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -206,7 +205,7 @@ class _Coded:
         return cls(codes, n)
 
     @property
-    def there(self) -> Bools:
+    def there(self) -> Mask:
         return self.codes >= 0
 
     def counts(self) -> Ints:
@@ -216,7 +215,7 @@ class _Coded:
         flat = rows * wide + self.codes[rows, places]
         return np.bincount(flat, minlength=problems * wide).reshape(problems, wide)
 
-    def only(self, rows: Ints | Bools) -> _Coded:
+    def only(self, rows: Ints | Mask) -> _Coded:
         n = self.n[rows]
         return _Coded(self.codes[rows, : int(n.max(initial=0))], n)
 
@@ -245,7 +244,7 @@ def _outcomes(correct: Sequence[ArrayLike], n: Ints) -> _Coded:
     return _Coded(codes, n)
 
 
-def _some(found: Finding | None) -> list[Finding]:
+def _some(found: SampleFinding | None) -> list[SampleFinding]:
     return [] if found is None else [found]
 
 
@@ -254,7 +253,7 @@ def _log_mean(values: ArrayLike) -> float:
     return float(special.logsumexp(array) - math.log(len(array))) if array.size else -math.inf
 
 
-def _bet(hit: Bools, log_p: Floats, eps: float) -> float:
+def _bet(hit: Mask, log_p: Floats, eps: float) -> float:
     """Log e-value of events (N,) with log chances (N,): copies with probability 1 - eps. A chance of 1 or 0 tells nothing."""
     open_ = (log_p < -1e-12) & np.isfinite(log_p)
     won = np.logaddexp(math.log1p(-eps) - log_p[open_ & hit], math.log(eps))
@@ -330,7 +329,7 @@ def _models(n: int, group: int | None) -> Iterator[_Model]:
         yield from (_Model(size, lag) for lag in range(1, min(2 * size, n)))
 
 
-def _copies(coded: _Coded, group: int | None) -> tuple[Finding, Bools] | None:
+def _copies(coded: _Coded, group: int | None) -> tuple[SampleFinding, Mask] | None:
     """Places that repeat other places on all problems."""
     telling = coded.telling()
     m = telling.codes.shape[1]
@@ -356,12 +355,12 @@ def _copies(coded: _Coded, group: int | None) -> tuple[Finding, Bools] | None:
     )
     evidence = {"log10_e": log_e / math.log(10), "agree": rate, "others_agree": base, "n": before, "problems": len(telling.n)}
     evidence |= {} if where is None else {"group": where.size, "lag": where.lag}
-    return Finding(kind="copies", words=sentence, certain=True, effective_n=after, evidence=evidence), keep
+    return SampleFinding(kind="copies", words=sentence, certain=True, effective_n=after, evidence=evidence), keep
 
 
 def _explained(
     pairs: _Pairs, models: Sequence[_Model], by_model: Floats, single: Floats
-) -> tuple[_Model | None, Bools, tuple[float, float]] | None:
+) -> tuple[_Model | None, Mask, tuple[float, float]] | None:
     """The model with the most evidence, or the single pairs, that makes copies agree nearly always: the linked places, and how
     often these and other places agree."""
     places = len(pairs.trials)
@@ -388,7 +387,7 @@ def _explained(
     return None if found is None else (None, *found)
 
 
-def _agreement(pairs: _Pairs, first: Ints, second: Ints) -> tuple[Bools, tuple[float, float]] | None:
+def _agreement(pairs: _Pairs, first: Ints, second: Ints) -> tuple[Mask, tuple[float, float]] | None:
     """The linked places, and how often they and other places agree; None unless four in five of the linked are copies. Places that
     differ for another reason, as in temperature, agree only somewhat more often than others."""
     linked = np.zeros(pairs.trials.shape, dtype=bool)
@@ -411,7 +410,7 @@ def _where(model: _Model) -> str:
     return f"answer {step} of a group of {model.size} is answer j of the next group"
 
 
-def _labels(linked: Bools) -> Ints:
+def _labels(linked: Mask) -> Ints:
     """The first place of the set of linked places to which each place belongs."""
     parent = list(range(len(linked)))
 
@@ -427,7 +426,7 @@ def _labels(linked: Bools) -> Ints:
     return np.array([root(x) for x in range(len(linked))])
 
 
-def _first_of_each(linked: Bools, n: int) -> Bools:
+def _first_of_each(linked: Mask, n: int) -> Mask:
     """(n,) True at the first place of each set of linked places."""
     keep = np.ones(n, dtype=bool)
     keep[: len(linked)] = _labels(linked) == np.arange(len(linked))
@@ -438,7 +437,7 @@ def _first_of_each(linked: Bools, n: int) -> Bools:
 # the same answers in another order
 
 
-def _equal_groups(coded: _Coded, group: int | None) -> tuple[Finding, Bools] | None:
+def _equal_groups(coded: _Coded, group: int | None) -> tuple[SampleFinding, Mask] | None:
     """Groups with the same multiset of answers. Of two groups of m, pooled and dealt again, both get the same multiset with
     probability prod_a C(2 c_a, c_a) / C(2 m, m), c_a being the group's own counts."""
     telling = coded.telling()
@@ -476,7 +475,7 @@ def _equal_groups(coded: _Coded, group: int | None) -> tuple[Finding, Bools] | N
         "and the repeated groups are left out"
     )
     evidence = {"log10_e": _log_mean(values) / math.log(10), "group": size, "n": n}
-    return Finding(kind="equal groups", words=words, certain=True, effective_n=after, evidence=evidence), keep
+    return SampleFinding(kind="equal groups", words=words, certain=True, effective_n=after, evidence=evidence), keep
 
 
 def _log_middle(c: ArrayLike) -> Floats:
@@ -495,7 +494,7 @@ def _log_ways(ordered: Ints) -> Floats:
     return total
 
 
-def _multiples(coded: _Coded) -> tuple[Finding, Bools] | None:
+def _multiples(coded: _Coded) -> tuple[SampleFinding, Mask] | None:
     """Answers that all come twice (three, four, eight times), in any order.
 
     Leave out the answer of a problem's first sample: the counts N of the others are binomial. For p <= 1/2 a count above 0 is a
@@ -527,11 +526,11 @@ def _multiples(coded: _Coded) -> tuple[Finding, Bools] | None:
                 "ones, and the copies are left out"
             )
             evidence = {"multiples": hits, "answers": trials, "p": p, "times": r, "n": int(coded.n.min())}
-            return Finding(kind="multiples", words=words, certain=True, effective_n=after, evidence=evidence), keep
+            return SampleFinding(kind="multiples", words=words, certain=True, effective_n=after, evidence=evidence), keep
     return None
 
 
-def _sorted(coded: _Coded, what: str) -> Finding | None:
+def _sorted(coded: _Coded, what: str) -> SampleFinding | None:
     """Equal answers side by side on nearly all problems, chance D! prod n_a! / n! of a problem: the order of drawing is lost."""
     telling = coded.telling()
     if not len(telling.n):
@@ -549,14 +548,14 @@ def _sorted(coded: _Coded, what: str) -> Finding | None:
         "copies between groups cannot be looked for. Pass the samples in the order in which they were drawn"
     )
     evidence = {"log10_e": log_e / math.log(10), "problems": int(in_order.sum())}
-    return Finding(kind="sorted", words=words, certain=False, evidence=evidence)
+    return SampleFinding(kind="sorted", words=words, certain=False, evidence=evidence)
 
 
 # ------------------------------------------------------------------------------------------------------------------
 # noise shared between problems, and the rest
 
 
-def _shared_noise(outcomes: _Coded, kept: Bools) -> Finding | None:
+def _shared_noise(outcomes: _Coded, kept: Mask) -> SampleFinding | None:
     """Samples at one place right together on many problems: one seed per place for all prompts.
 
     Given a problem's earlier outcomes and its total, the next is right with known probability p_i. The bet is that at each place
@@ -586,10 +585,10 @@ def _shared_noise(outcomes: _Coded, kept: Bools) -> Finding | None:
         "the samples at one place in the order of sampling are right together on many problems: every prompt used the same seed, "
         "or places differ in temperature or prompt. Problems are then not independent, and intervals over problems are too short"
     )
-    return Finding(kind="shared noise", words=words, certain=False, evidence={"log10_e": _log_mean(log_e) / math.log(10)})
+    return SampleFinding(kind="shared noise", words=words, certain=False, evidence={"log10_e": _log_mean(log_e) / math.log(10)})
 
 
-def _greedy(coded: _Coded) -> Finding | None:
+def _greedy(coded: _Coded) -> SampleFinding | None:
     """All texts of a problem equal on more problems than a policy allows whose likeliest text has probability GREEDY."""
     several = coded.n > 1
     equal = several & (coded.counts().max(axis=1) == coded.n)
@@ -604,10 +603,10 @@ def _greedy(coded: _Coded) -> Finding | None:
         f"all texts are equal on {hits} of {trials} problems: probably greedy decoding, a temperature near 0 or one seed for all "
         "samples. Unless the policy has collapsed, n is effectively 1 there and pass@k is pass@1"
     )
-    return Finding(kind="greedy", words=words, certain=False, effective_n=1, evidence={"equal": hits, "problems": trials})
+    return SampleFinding(kind="greedy", words=words, certain=False, effective_n=1, evidence={"equal": hits, "problems": trials})
 
 
-def _seeds(coded: _Coded, seeds: _Coded) -> tuple[list[Finding], Bools]:
+def _seeds(coded: _Coded, seeds: _Coded) -> tuple[list[SampleFinding], Mask]:
     """Sampling seeds: the same seed and answer twice in a problem; the same seeds for every problem."""
     if not np.array_equal(coded.n, seeds.n):
         raise DataError("sampling_seeds and answers list different numbers of samples; pass one seed a sample.")
@@ -621,7 +620,7 @@ def _seeds(coded: _Coded, seeds: _Coded) -> tuple[list[Finding], Bools]:
     copies, after = int((coded.there & ~keep).sum()), int(keep.sum(axis=1).min())
     if copies:
         words = f"{copies} samples have the seed and the answer of an earlier sample of their problem; they are left out"
-        out.append(Finding(kind="copies", words=words, certain=True, effective_n=after, evidence={"copies": copies}))
+        out.append(SampleFinding(kind="copies", words=words, certain=True, effective_n=after, evidence={"copies": copies}))
     ordered = np.sort(seeds.codes, axis=1)
     several = len(ordered) > 2 and bool((np.diff(ordered, axis=1) > 0).all()) and ordered.shape[1] > 1
     if several and bool((ordered == ordered[0]).all()):
@@ -629,11 +628,11 @@ def _seeds(coded: _Coded, seeds: _Coded) -> tuple[list[Finding], Bools]:
             "every problem was sampled with the same seeds, so that problems share their noise; intervals over problems may be "
             "too short"
         )
-        out.append(Finding(kind="shared seeds", words=words, certain=False, evidence={"problems": len(ordered)}))
+        out.append(SampleFinding(kind="shared seeds", words=words, certain=False, evidence={"problems": len(ordered)}))
     return out, keep
 
 
-def _twice(ids: Sequence[Hashable] | None, prompts: Sequence[str] | None) -> tuple[Ints | None, Finding | None]:
+def _twice(ids: Sequence[Hashable] | None, prompts: Sequence[str] | None) -> tuple[Ints | None, SampleFinding | None]:
     """Problems that occur twice, by id or by prompt."""
     for names, what in ((prompts, "prompt"), (ids, "id")):
         if names is None:
@@ -648,11 +647,11 @@ def _twice(ids: Sequence[Hashable] | None, prompts: Sequence[str] | None) -> tup
                 f"{str(again)[:60]!r}). They are clusters, and intervals are over the {len(seen)}"
             )
             evidence = {"problems": len(cluster), "different": len(seen)}
-            return cluster, Finding(kind="problems twice", words=words, certain=True, evidence=evidence)
+            return cluster, SampleFinding(kind="problems twice", words=words, certain=True, evidence=evidence)
     return None, None
 
 
-def _cut(cut: Sequence[ArrayLike]) -> Finding | None:
+def _cut(cut: Sequence[ArrayLike]) -> SampleFinding | None:
     flags = np.concatenate([np.asarray(row, dtype=bool).reshape(-1) for row in cut])
     share = float(flags.mean()) if flags.size else 0.0
     if share < CUT:
@@ -661,14 +660,14 @@ def _cut(cut: Sequence[ArrayLike]) -> Finding | None:
         f"{int(flags.sum()):,} of {flags.size:,} answers ({100 * share:.1f} %) were cut by the token limit and count as they were "
         "judged. A larger limit may change the verdict"
     )
-    return Finding(kind="cut", words=words, certain=False, evidence={"cut": int(flags.sum()), "answers": flags.size})
+    return SampleFinding(kind="cut", words=words, certain=False, evidence={"cut": int(flags.sum()), "answers": flags.size})
 
 
 # ------------------------------------------------------------------------------------------------------------------
 # two files
 
 
-def _kept_of(rows: Sequence[Sequence[Hashable]], kept: Bools) -> list[list[Hashable]]:
+def _kept_of(rows: Sequence[Sequence[Hashable]], kept: Mask) -> list[list[Hashable]]:
     return [[x for x, keep in zip(row, mask, strict=False) if keep] for row, mask in zip(rows, kept.tolist(), strict=True)]
 
 
@@ -678,7 +677,7 @@ def _joined(a: Sequence[Sequence[Hashable]], b: Sequence[Sequence[Hashable]]) ->
     return both, np.array([len(x) for x in a]), np.array([len(y) for y in b])
 
 
-def _split_chance(both: _Coded, na: Ints, nb: Ints) -> tuple[Bools, Floats, int]:
+def _split_chance(both: _Coded, na: Ints, nb: Ints) -> tuple[Mask, Floats, int]:
     """Of each problem: whether the halves hold the same multiset, the log chance of that under a random split of the pooled
     answers, and how many have them in the same order too."""
     same, log_p, ordered = np.zeros(len(na), dtype=bool), np.full(len(na), -np.inf), 0
@@ -696,7 +695,7 @@ def _split_chance(both: _Coded, na: Ints, nb: Ints) -> tuple[Bools, Floats, int]
     return same, log_p, ordered
 
 
-def _same_noise(both: _Coded, na: Ints, nb: Ints) -> Finding | None:
+def _same_noise(both: _Coded, na: Ints, nb: Ints) -> SampleFinding | None:
     """Answers of b that equal those of a at the same place more often than at others."""
     log_e, hits, trials = np.zeros(len(_DOUBT)), 0, 0
     rows = np.linspace(0, len(na) - 1, min(len(na), max(1, _CELLS // both.codes.shape[1]))).astype(int)
@@ -721,4 +720,4 @@ def _same_noise(both: _Coded, na: Ints, nb: Ints) -> Finding | None:
         "lists of problems that only one solves are on the careful side"
     )
     evidence = {"log10_e": _log_mean(log_e) / math.log(10), "agree": hits / trials}
-    return Finding(kind="same noise", words=words, certain=False, evidence=evidence)
+    return SampleFinding(kind="same noise", words=words, certain=False, evidence=evidence)
