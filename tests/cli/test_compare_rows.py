@@ -69,7 +69,11 @@ def test_two_files_of_counts_give_the_verdict_of_the_published_package(capsys: C
     )
     assert "base.jsonl (counts), 240 rows, 240 problems, n = 32, temperature not given; correct: c of n" in out
     assert "one run of each, so about these checkpoints" in out and "this design could have seen a difference of" in out
-    assert len(out) < 2000
+    assert len(out) < 2500
+    plan = out.partition("what more problems, samples or training seeds would show: sage-rlvr plan ")[2].split()
+    with pytest.raises(SystemExit) as stop:
+        main(["plan", *plan])
+    assert not stop.value.code and "claims about checkpoints: can detect a difference of" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.results.comparisons import Row, counted, sides
 from sage_rlvr.results.given import TASK
 from sage_rlvr.results.metric import Metric
@@ -31,6 +31,7 @@ from sage_rlvr.stats.leash import leash_at_k, leash_discoveries, leash_noise_flo
 
 FORMAT = 1
 SHOWN = (1, 8)
+OWN = ("counts", "samples")
 CurveFinding = Literal["widened", "sharpened", "narrowed", "better", "worse", "no difference", "undecided"]
 """widened: higher at the largest k. sharpened: higher at a smaller k and lower at the largest. narrowed: lower at the largest k and
 higher nowhere. better, worse: higher or lower at some k, undecided at the largest. no difference: the band lies within 0.05 of 0 at
@@ -190,6 +191,10 @@ def lines(results: Results, found: Sequence[CurveVerdict]) -> Iterator[str]:
         yield from _gain_and_loss(one)
         yield _solved_line(one)
         yield _power(one)
+    own = all(given.evaluation.format in OWN for given in results.given)  # `plan` has no --correct
+    if len(found) == 1 and results.given and own:
+        size = ("--problems", len(found[0].a.problems), "--samples", found[0].a.n)
+        yield f"what more problems, samples or training seeds would show: {suggest('plan', *size, '--from', *results.sources)}"
 
 
 def read_lines(results: Results) -> Iterator[str]:

@@ -61,7 +61,7 @@ def page_of(
     order = [*them, *(row["label"] for row in bases), *design.names, *(s.arm for s in stores)]
     order += [*(row["label"] for row in sampled), *trained]
     order = [name for name in order if name not in colder]
-    names = list(dict.fromkeys([*them, *(s.arm for s in stores)]))
+    names = list(dict.fromkeys([*them, *(s.arm for s in stores)] or [row["policy"] for row in sampled]))
     usual = " · ".join(names) if 0 < len(names) < 5 else f"{len(names)} policies"
     values: dict[str, Any] = {"summary": found, "order": order, "colder": colder}
     values["browser"] = samples.data_of(browsed) if browsed else None
