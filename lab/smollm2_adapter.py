@@ -109,7 +109,7 @@ class Adapter(Command):
         store = self.keep / f"store-{name.replace(' ', '')}"
         evaluate(
             policy, task="countdown_chat", split="validation", problems=self.problems, samples=self.samples, seed=self.seed,
-            store=store, say=session.note,
+            store=store, threads=torch.get_num_threads(), say=session.note,
         )  # fmt: skip
         counts = SampleStore.open(store).counts(self.samples)
         session.note(f"{name}: done")
