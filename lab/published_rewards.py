@@ -13,7 +13,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +25,29 @@ from sage_rlvr.progress import reporting
 
 RULES = Path(__file__).with_name("reward_rules")
 VERL = "verl/utils/reward_score"
-ROWS = 20
+ROWS, SHOWN = 20, 3
 
 
 @dataclass(frozen=True)
 class Published:
     """A reward: the package that has it; a module and a function, a file and a function, or a file in the package's folder and one;
-    the rows it is meant for."""
+    the rows it is meant for; gold: how the golds stand in the rows."""
 
     name: str
     package: str
     reward: str
     rows: tuple[str, ...] = ("numbers", "expressions")
+    gold: str = "{}"
 
 
 REWARDS = (
     Published("TRL `accuracy_reward`", "trl", "trl.rewards:accuracy_reward"),
+    Published(r"TRL `accuracy_reward`, golds in `\boxed{}`", "trl", "trl.rewards:accuracy_reward", gold=r"\boxed{{{}}}"),
     Published("verl GSM8K", "verl", f"{VERL}/gsm8k.py:compute_score", ("numbers",)),
     Published("verl MATH", "verl", f"{VERL}/math_reward.py:compute_score"),
     Published("lm-eval Minerva", "lm_eval", f"{RULES}/minerva.py:exact_match"),
     Published("lighteval extractive match", "lighteval", f"{RULES}/lighteval_math.py:extractive_match"),
-    Published("this package", "sage_rlvr", "sage_rlvr.audit.peers:own_rule"),
+    Published("this package", "sage_rlvr", "sage_rlvr.verifiers.rewards:math_reward"),
 )
 
 
@@ -95,6 +97,7 @@ class PublishedRewards(Command):
                 for one in REWARDS if name in one.rows and (at := there[one.package]) is not None
             ]  # fmt: skip
             lines += [f"Golds: {name}", "", *table(found), ""]
+            session.note(*lines)
             audits += [audit for _, audit in found]
         session.say_plainly(lines)
         if self.out is not None:
@@ -103,8 +106,10 @@ class PublishedRewards(Command):
 
     def _audited(self, session: Session, one: Published, at: Found, rows: Sequence[Any]) -> RewardAudit:
         reward = str(at.folder.parent / one.reward) if one.reward.startswith(VERL) else one.reward
+        given = [{"answer": one.gold.format(row["answer"])} for row in rows]
         with reporting(session.note, f"published-rewards: {one.name}"):
-            return audit_reward(reward, rows, problems=ROWS, python=at.python)
+            found = audit_reward(reward, given, problems=ROWS, python=at.python)
+        return replace(found, task=one.name, checks=tuple(replace(check, rows=check.rows[:SHOWN]) for check in found.checks))
 
 
 @dataclass(frozen=True)

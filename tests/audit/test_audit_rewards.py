@@ -124,7 +124,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """made(function, **options) -> the audit on the four rows, without the ratio of times and with three short hostile texts."""
     (tmp_path / "some_rewards.py").write_text(REWARDS)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    monkeypatch.setattr(rewards, "_time", lambda *_: ("", None))
+    monkeypatch.setattr(rewards, "_time", lambda *_: ("", None, None))
     monkeypatch.setattr(rewards, "FIRST_SECONDS", 1.0)
     monkeypatch.setattr(rewards, "hostile_texts", lambda write: {"unclosed": r"\boxed{5", "NUL": "\0", "tower": write("9^{9^{9}}")})
     return lambda function, **options: audit_reward(f"{tmp_path / 'some_rewards.py'}:{function}", ROWS, **options)

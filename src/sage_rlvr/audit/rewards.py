@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import which
-from statistics import median
+from statistics import fmean
 from typing import Any, get_args
 
 from sage_rlvr.audit.worker import MISSING, in_short
@@ -158,11 +158,11 @@ def audit_reward_on_pairs(
 
 def _rows_of(given: str | Path | Sequence[Mapping[str, Any]], gold: str | None) -> tuple[list[GoldRow], str]:
     """The rows, and what was taken of them in words."""
-    source = _GoldSource(path=str(given) if isinstance(given, str | Path) else "rows", answer_column=gold)
+    source = _GoldSource(path=str(given) if isinstance(given, str | Path) else "a list", answer_column=gold)
     if isinstance(given, str | Path):
         rows = read(source)
     else:
-        rows = Rows("rows", [dict(row) for row in given], [f"rows, row {number}" for number in range(len(given))])
+        rows = Rows("a list", [dict(row) for row in given], [f"rows, row {number}" for number in range(len(given))])
     columns = column_of(source, rows, "answer", (ANSWERS, SOLUTIONS, ("target",)), gold)
     faults, found, where = Faults(source), [], []
     for name, row, place in zip(ids_of(rows), rows.rows, rows.places, strict=True):
@@ -286,14 +286,19 @@ class RewardJudge:
     def _submit(self, row: GoldRow, text: str) -> Future[Verdict]:
         return self.pool.submit("one", self.signature, self.given(row, text))
 
-    def __call__(self, pairs: GoldPairs) -> list[Verdict]:
-        """"right" for what is paid, "wrong" for what is not, "undecided" without a number; the reason has the text and the gold."""
+    def __call__(self, pairs: GoldPairs, again: bool = True) -> list[Verdict]:
+        """"right" for what is paid, "wrong" for what is not, "undecided" without a number; the reason has the text and the gold.
+
+        again: a call that met a limit is made once more, since the machine may have been busy."""
         futures = [self._submit(row, text) for row, text in pairs]
         found = []
         for (row, text), future in zip(pairs, futures, strict=True):
             if self.limits >= self.most:
                 future.cancel()  # of those that wait; the worker has none of them yet
-            found.append(self._judged(row, text, None if future.cancelled() else future.result()))
+            said = None if future.cancelled() else future.result()
+            if again and said is not None and said.reason.startswith(LIMITS):
+                said = self._submit(row, text).result()
+            found.append(self._judged(row, text, said))
         return found
 
     @property
@@ -305,7 +310,7 @@ class RewardJudge:
         if said is None:
             return Verdict("undecided", NOT_CALLED)
         self.calls += 1
-        if said.label == "undecided" and said.reason == "no reward":
+        if said.label == "undecided" and not said.reason.startswith(LIMITS):
             return Verdict("undecided", f"{NO_REWARD} for {shortened(text)}, gold {shortened(row.gold)}")
         if said.label != "right" or said.score is None:
             return self._failed(row, text, said.reason)
@@ -318,10 +323,10 @@ class RewardJudge:
         return Verdict("undecided", f"{what} on {shortened(text)}")
 
 
-def shortened(text: str, limit: int = 60) -> str:
+def shortened(text: str, limit: int = 90) -> str:
     """A text in quotes, its middle left out where it is long; as Python writes it where it has control characters."""
     if len(text) > limit:
-        return f"{_quoted(text[:24])}...{_quoted(text[-24:])} ({len(text):,} characters)"
+        return f"{_quoted(text[:40])}...{_quoted(text[-40:])} ({len(text):,} characters)"
     return _quoted(text)
 
 
@@ -360,10 +365,11 @@ def _checks(judge: RewardJudge, rows: Sequence[GoldRow], every: Sequence[str], k
     floor = _floor(judge, rows, write)
     known = Check(f"guess floor: the {k} most frequent golds of the other rows", sum(chance_of_golds(every).hits(k)), len(every))
     order = list(_order(judge, rows, write))
-    calls, failures, times = judge.calls, list(judge.failures), list(judge.times)
-    slow, ours = _time(judge, rows, times)
+    calls, failures = judge.calls, list(judge.failures)
+    slow, mean, ours = _time(judge, rows, write)
     answered = _answered(judge, calls, failures, slow)
-    hostile = _hostile(judge, rows[0], write)
+    unpaid = {finding.problem_id for finding in golds[0].rows}  # a gold that the reward cannot read ends every call at once
+    hostile = _hostile(judge, next((row for row in rows if row.problem_id not in unpaid), rows[0]), write)
     checks = [*golds, *rejects, *accepts, floor, known, *order, answered, hostile]
     figures = {
         "form": form,
@@ -371,7 +377,7 @@ def _checks(judge: RewardJudge, rows: Sequence[GoldRow], every: Sequence[str], k
         "accepts": (accepts[0].total - accepts[0].good, accepts[0].total),
         "rejects": (rejects[0].total - rejects[0].good, rejects[0].total),
         "floor": (floor.good, floor.total),
-        "milliseconds": 1000 * median(one for one, _ in times) if times else None,
+        "milliseconds": mean,
         "ours": ours,
         "failed": (calls - int(answered.good), calls),
         "hostile": (hostile.total - int(hostile.good), hostile.total),
@@ -405,7 +411,8 @@ def _equal(rows: Sequence[GoldRow], write: Callable[[str], str]) -> dict[str, li
     kinds: dict[str, list[tuple[GoldRow, str]]] = defaultdict(list)
     for row in rows:
         for kind, answer in equal_answers(row.gold):
-            kinds[kind].append((row, write(answer)))
+            if "$$" not in write(answer):  # the form has dollars already
+                kinds[kind].append((row, write(answer)))
     return kinds
 
 
@@ -498,16 +505,24 @@ def _batched(judge: RewardJudge, name: str, kept: Sequence[tuple[GoldRow, str, V
 # ---- time, and texts that try to hang a reward
 
 
-def _time(judge: RewardJudge, rows: Sequence[GoldRow], times: Sequence[tuple[float, str]]) -> tuple[str, float | None]:
-    """Median and slowest call in words, and the median of this package's verifier on the same golds, in milliseconds."""
-    if not times:
-        return "", None
+def _time(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> tuple[str, float | None, float | None]:
+    """The mean and the slowest call in words; the mean of right and wrong answers to some golds in milliseconds, and that of this
+    package's verifier on the same answers."""
+    slowest = max(judge.times, default=None)
+    if slowest is None:
+        return "", None, None
+    answers = [(row, answer) for row in rows[:20] for answer in (row.gold, NO_GOLD)]
+    before = len(judge.times)
+    judge([(row, write(answer)) for row, answer in answers])
     with RewardJudge.of("sage_rlvr.audit.peers:own_rule", "row", 1.0, judge.seconds) as own:
         own.settle(rows[0])
-        own([(replace(row, raw=row.gold), text) for row in rows[:20] for text in (rf"\boxed{{{row.gold}}}", r"\boxed{7919.25}")])
-    middle, ours = (1000 * median(one for one, _ in some) for some in (times, own.times or times))
-    slowest, text = max(times)
-    return f"median {middle:.3g} ms, {middle / ours:.2g} times ours; slowest {1000 * slowest:.3g} ms: {shortened(text)}", ours
+        own([(replace(row, raw=row.gold), rf"\boxed{{{answer}}}") for row, answer in answers])
+    some, others = ([1000 * one for one, _ in times] for times in (judge.times[before:], own.times))
+    if not some or not others:
+        return "", None, None
+    mean, ours = fmean(some), fmean(others)
+    words = f"mean {mean:.3g} ms, {mean / ours:.2g} times ours; slowest {1000 * slowest[0]:.3g} ms: {shortened(slowest[1])}"
+    return words, mean, ours
 
 
 def hostile_texts(write: Callable[[str], str]) -> dict[str, str]:
@@ -554,7 +569,7 @@ def _hostile(judge: RewardJudge, row: GoldRow, write: Callable[[str], str]) -> C
         return Check(HOSTILE, 0, 0, note=NOT_CALLED)
     texts, before, slow = hostile_texts(write), len(judge.failures), len(judge.times)
     judge.most = judge.limits + MOST_LIMITS
-    said = judge([(replace(row, problem_id=name), text) for name, text in texts.items()])
+    said = judge([(replace(row, problem_id=name), text) for name, text in texts.items()], again=False)
     rows = [Finding(one.problem_id, "fails", f"{one.what} on {shortened(one.text)}") for one in judge.failures[before:]]
     rows += [Finding(name, "paid", one.reason) for name, one in zip(texts, said, strict=True) if one.right]
     slowest = max(judge.times[slow:], default=None)
