@@ -4,7 +4,6 @@ torch."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -20,8 +19,8 @@ from tests.results.readers.write_logs import LOGS
 Capture = pytest.CaptureFixture[str]
 BASE, RL = str(LOGS / "base.jsonl"), str(LOGS / "rl.jsonl")
 SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "verdict.schema.json"
-PASSK = Path(os.environ.get("PASSK_INFERENCE", "passk_inference-0.3.1")) / "examples" / "deepscaler32k"
-"""The unpacked source of passk-inference 0.3.1: its wheel lacks the counts."""
+PUBLISHED = Path(__file__).parents[2] / "examples" / "deepscaler"
+"""Counts of the source of passk-inference 0.3.1."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +60,7 @@ def test_two_files_of_counts_give_the_verdict_of_the_published_package(capsys: C
     code, out, err = run(capsys, BASE, RL)
     assert code == 0, err
     assert out.startswith(
-        "rl sharpened base and solves less in many tries: pass@k is higher at k = 1 to 3 and lower at k = 11 to 32"
+        "rl sharpened what base solves: pass@k is higher at k = 1 to 3 and lower at k = 11 to 32"
     )
     assert (
         "gain at k = 1 to 3; loss at k = 11 to 32; cannot be told at k = 4 to 10; the first lost k lies in [4, 11]"
@@ -76,11 +75,8 @@ def test_two_files_of_counts_give_the_verdict_of_the_published_package(capsys: C
     assert not stop.value.code and "claims about checkpoints: can detect a difference of" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(
-    not PASSK.is_dir(), reason="needs the source of passk-inference 0.3.1 (PASSK_INFERENCE names its folder)"
-)
 def test_the_published_sets_to_the_integer(capsys: Capture) -> None:
-    code, out, err = run(capsys, PASSK / "base.jsonl", PASSK / "rl.jsonl", "--json")
+    code, out, err = run(capsys, PUBLISHED / "base.jsonl", PUBLISHED / "rl.jsonl", "--json")
     (found,) = json.loads(out)["verdicts"]
     assert code == 0 and found["first_loss"] == [11, 61], err
     assert (found["gain"], found["undecided"], found["loss"]) == ([[1, 10]], [[11, 60]], [[61, 128]])
@@ -133,7 +129,7 @@ def test_the_page_has_the_picture_as_svg_and_pdf(capsys: Capture) -> None:
     assert code == 0 and "page page/report.html" in out, err
     assert {"verdict.png", "verdict.svg", "verdict.pdf"} <= {path.name for path in Path("page/figures").iterdir()}
     assert Path("page/figures/verdict.pdf").read_bytes().startswith(b"%PDF")
-    assert "rl sharpened base" in Path("page/report.html").read_text()
+    assert "rl sharpened what base solves" in Path("page/report.html").read_text()
     assert json.loads(Path("page/summary.json").read_text())["verdicts"]["verdicts"][0]["finding"] == "sharpened"
 
 

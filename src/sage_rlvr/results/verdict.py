@@ -147,7 +147,7 @@ def headline(found: CurveVerdict) -> str:
     top = found.curve.ks[-1]
     sentences: dict[CurveFinding, str] = {
         "widened": f"{a} widened what {b} solves: pass@k is higher at k = {gain}{f' and lower at k = {loss}' * bool(loss)}",
-        "sharpened": f"{a} sharpened {b} and solves less in many tries: pass@k is higher at k = {gain} and lower at k = {loss}",
+        "sharpened": f"{a} sharpened what {b} solves: pass@k is higher at k = {gain} and lower at k = {loss}",
         "narrowed": f"{a} narrowed what {b} solves: pass@k is lower at k = {loss} and higher at no k",
         "better": f"{a} is better at k = {gain}{f' and worse at k = {loss}' * bool(loss)}; whether it solves more than {b} in "
         f"{top} tries "
