@@ -78,7 +78,9 @@ def _short(answer: str) -> str:
     return "blake2:" + hashlib.blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def count_rows(results: Sequence[ScoredCompletion], ids: Sequence[str], facts: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+def count_rows(
+    results: Sequence[ScoredCompletion], ids: Sequence[str], facts: Mapping[str, Any]
+) -> list[tuple[int, dict[str, Any]]]:
     """(number, row of counts) of every problem in `results`. facts: fields that all rows have, such as the step."""
     by_row: dict[int, list[ScoredCompletion]] = {}
     for result in results:
