@@ -27,7 +27,7 @@ from sage_rlvr.stats.passk import pass_at_k
 from sage_rlvr.training.trl.held_out import HeldOut
 from sage_rlvr.verifiers.rewards import text_of
 
-Rows = list[dict[str, Any]]
+JsonRows = list[dict[str, Any]]
 AnswerKey = Callable[[Mapping[str, Any], str], str | None]
 DELETE = "delete the file; the evaluation is then made anew"
 LONGEST_KEY = 200  # characters; a longer answer is stored as a digest
@@ -37,7 +37,7 @@ LONGEST_KEY = 200  # characters; a longer answer is stored as a digest
 
 
 @dataclass(frozen=True)
-class Judged:
+class ScoredCompletion:
     """A completion with its reward (None: no answer), whether the reward counts as right, and its answer's canonical spelling."""
 
     one: HeldOut
@@ -52,12 +52,12 @@ def judged(
     right_from: float,
     key: AnswerKey,
     rows: Sequence[Mapping[str, Any]],
-) -> list[Judged]:
+) -> list[ScoredCompletion]:
     """Rewards at or above `right_from` count as right; the answers of the right completions are read by `key`."""
     results = []
     for one, reward in zip(found, rewards, strict=True):
         right = reward is not None and reward >= right_from
-        results.append(Judged(one, reward, right, _answer(key, rows[one.row], one) if right else None))
+        results.append(ScoredCompletion(one, reward, right, _answer(key, rows[one.row], one) if right else None))
     return results
 
 
@@ -78,15 +78,17 @@ def _short(answer: str) -> str:
     return "blake2:" + hashlib.blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def count_rows(results: Sequence[Judged], ids: Sequence[str], facts: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+def count_rows(
+    results: Sequence[ScoredCompletion], ids: Sequence[str], facts: Mapping[str, Any]
+) -> list[tuple[int, dict[str, Any]]]:
     """(number, row of counts) of every problem in `results`. facts: fields that all rows have, such as the step."""
-    by_row: dict[int, list[Judged]] = {}
+    by_row: dict[int, list[ScoredCompletion]] = {}
     for result in results:
         by_row.setdefault(result.one.row, []).append(result)
     return [(row, _counted(ids[row], group, facts)) for row, group in by_row.items()]
 
 
-def _counted(name: str, group: Sequence[Judged], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _counted(name: str, group: Sequence[ScoredCompletion], facts: Mapping[str, Any]) -> dict[str, Any]:
     rewards = [one.reward for one in group if one.reward is not None]
     return {
         "id": name,
@@ -101,7 +103,7 @@ def _counted(name: str, group: Sequence[Judged], facts: Mapping[str, Any]) -> di
 
 
 def sample_rows(
-    results: Sequence[Judged], ids: Sequence[str], rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+    results: Sequence[ScoredCompletion], ids: Sequence[str], rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
 ) -> list[tuple[int, dict[str, Any]]]:
     """(number, row of a sample) of every completion, with its text and its prompt."""
     return [
@@ -163,7 +165,7 @@ class Evaluations:
         """The counts of an evaluation; the file exists once the evaluation is complete."""
         return self.folder / f"step-{step:06d}-T{temperature:g}.jsonl"
 
-    def read(self, step: int, temperature: float) -> Rows | None:
+    def read(self, step: int, temperature: float) -> JsonRows | None:
         """The counts of a stored evaluation, None without one. CheckpointError for a damaged file."""
         path = self.file(step, temperature)
         if not path.is_file():
@@ -174,7 +176,7 @@ class Evaluations:
             raise CheckpointError(f"{path}: the first row has no {', '.join(sorted(lacking))}; {DELETE}")
         return rows
 
-    def write(self, step: int, temperature: float, counts: Rows, samples: Rows) -> None:
+    def write(self, step: int, temperature: float, counts: JsonRows, samples: JsonRows) -> None:
         """Store an evaluation. The counts come last: a kill between the two files leaves an evaluation that is made again."""
         path = self.file(step, temperature)
         if samples:
@@ -220,7 +222,7 @@ class Evaluations:
         return len(stale)
 
 
-def _write_lines(path: Path, rows: Rows) -> None:
+def _write_lines(path: Path, rows: JsonRows) -> None:
     text = "".join(to_json(row, f"{path.name}, row {row['id']!r}") + "\n" for row in rows)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

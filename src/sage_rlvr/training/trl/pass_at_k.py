@@ -51,7 +51,7 @@ from sage_rlvr.verifiers.reasons import ReasonWatch, watching
 
 BASE_TEMPERATURES = (1.0, 0.8, 0.6, 0.4)
 Made = TypeVar("Made")
-Results = tuple[list[tuple[int, dict[str, Any]]], list[tuple[int, dict[str, Any]]]]
+NumberedRows = tuple[list[tuple[int, dict[str, Any]]], list[tuple[int, dict[str, Any]]]]
 
 
 class PassAtK(TrainerCallback):
@@ -167,7 +167,7 @@ class PassAtK(TrainerCallback):
         counts, samples = self._results(step, temperature)
         return self._on_first(lambda: self._store(step, temperature, counts, samples))
 
-    def _results(self, step: int, temperature: float) -> Results:
+    def _results(self, step: int, temperature: float) -> NumberedRows:
         """The rows of counts and of samples of all processes, by the number of the held-out row."""
         trainer = self.trainer
         key = Key(trainer.args.seed).fold(f"PassAtK, step {step}, T = {temperature:g}")
