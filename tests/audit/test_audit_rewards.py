@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,9 @@ def leaves_a_child(completions, answer, **columns):
         time.sleep(1000)
     return [right(text, gold) for text, gold in zip(completions, answer)]
 
+def only_twelve(completions, answer, **columns):
+    return [float(gold == 12) for gold in answer]
+
 def score(completion, row):
     return right(completion, row["answer"])
 
@@ -183,6 +187,18 @@ def test_a_hang_is_a_finding_and_the_audit_goes_on(function: str, made: Any) -> 
     found = made(function, seconds=0.3, problems=2)
     assert found.figures["golds"] == (2, 2) and found.figures["failed"][0] == 4
     assert named(found, "calls that return a number within 0.3 s").rows[0].reason == "took longer than 0.3 s on '' (4 calls)"
+
+
+def test_a_reward_in_another_environment(made: Any) -> None:
+    found = made("perfect", python=sys.executable)
+    assert found.passed and found.figures["failed"] == (0, CALLS)
+    with pytest.raises(ConfigError, match=r"python 'no/such/python': there is no such program"):
+        made("perfect", python="no/such/python")
+
+
+def test_a_gold_that_the_reward_cannot_read_is_not_what_hostile_texts_are_judged_by(made: Any) -> None:
+    found = made("only_twelve")
+    assert found.figures["golds"] == (1, 4) and named(found, rewards.HOSTILE).rows[0].reason.endswith("earns 1, gold '12'")
 
 
 @pytest.mark.slow

@@ -281,7 +281,7 @@ def test_a_worker_that_dies_or_is_late_while_it_starts_is_replaced(fault, times,
 def test_no_memory_for_a_worker_is_asked_for_again_and_then_said(hostile: str, monkeypatch):
     tried = []
 
-    def full() -> None:
+    def full(*_: object) -> None:
         tried.append(1)
         raise OSError(12, "Cannot allocate memory")
 

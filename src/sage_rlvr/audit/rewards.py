@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import which
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, get_args
 
 from sage_rlvr.audit.worker import MISSING, in_short
@@ -366,7 +366,7 @@ def _checks(judge: RewardJudge, rows: Sequence[GoldRow], every: Sequence[str], k
     known = Check(f"guess floor: the {k} most frequent golds of the other rows", sum(chance_of_golds(every).hits(k)), len(every))
     order = list(_order(judge, rows, write))
     calls, failures = judge.calls, list(judge.failures)
-    slow, mean, ours = _time(judge, rows, write)
+    slow, typical, ours = _time(judge, rows, write)
     answered = _answered(judge, calls, failures, slow)
     unpaid = {finding.problem_id for finding in golds[0].rows}  # a gold that the reward cannot read ends every call at once
     hostile = _hostile(judge, next((row for row in rows if row.problem_id not in unpaid), rows[0]), write)
@@ -377,7 +377,7 @@ def _checks(judge: RewardJudge, rows: Sequence[GoldRow], every: Sequence[str], k
         "accepts": (accepts[0].total - accepts[0].good, accepts[0].total),
         "rejects": (rejects[0].total - rejects[0].good, rejects[0].total),
         "floor": (floor.good, floor.total),
-        "milliseconds": mean,
+        "milliseconds": typical,
         "ours": ours,
         "failed": (calls - int(answered.good), calls),
         "hostile": (hostile.total - int(hostile.good), hostile.total),
@@ -506,23 +506,32 @@ def _batched(judge: RewardJudge, name: str, kept: Sequence[tuple[GoldRow, str, V
 
 
 def _time(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> tuple[str, float | None, float | None]:
-    """The mean and the slowest call in words; the mean of right and wrong answers to some golds in milliseconds, and that of this
-    package's verifier on the same answers."""
+    """The typical and the slowest call in words; the typical call in milliseconds, and that of this package's verifier."""
     slowest = max(judge.times, default=None)
-    if slowest is None:
-        return "", None, None
-    answers = [(row, answer) for row in rows[:20] for answer in (row.gold, NO_GOLD)]
-    before = len(judge.times)
-    judge([(row, write(answer)) for row, answer in answers])
     with RewardJudge.of("sage_rlvr.audit.peers:own_rule", "row", 1.0, judge.seconds) as own:
         own.settle(rows[0])
-        own([(replace(row, raw=row.gold), rf"\boxed{{{answer}}}") for row, answer in answers])
-    some, others = ([1000 * one for one, _ in times] for times in (judge.times[before:], own.times))
-    if not some or not others:
+        same = [replace(row, raw=row.gold) for row in rows[:20]], FORMS[r"\boxed{5}"].format
+        _typical(own, *same)  # the audited reward has seen these golds before, too
+        ours = _typical(own, *same)
+    theirs = _typical(judge, rows[:20], write)
+    if slowest is None or theirs is None or ours is None:
         return "", None, None
-    mean, ours = fmean(some), fmean(others)
-    words = f"mean {mean:.3g} ms, {mean / ours:.2g} times ours; slowest {1000 * slowest[0]:.3g} ms: {shortened(slowest[1])}"
-    return words, mean, ours
+    most = f"slowest {1000 * slowest[0]:.3g} ms: {shortened(slowest[1])}"
+    return f"{theirs:.3g} ms an answer, {theirs / ours:.2g} times ours; {most}", theirs, ours
+
+
+def _typical(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> float | None:
+    """The middle between the median for golds and the median for a wrong answer, in milliseconds: verifiers end early on equal
+    texts, and a mean would hold the calls that fill caches."""
+    medians = []
+    for answers in ([row.gold for row in rows], [NO_GOLD] * len(rows)):
+        before = len(judge.times)
+        judge([(row, write(answer)) for row, answer in zip(rows, answers, strict=True)])
+        times = [one for one, _ in judge.times[before:]]
+        if not times:
+            return None
+        medians.append(median(times))
+    return 1000 * fmean(medians)
 
 
 def hostile_texts(write: Callable[[str], str]) -> dict[str, str]:
