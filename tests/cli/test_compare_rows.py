@@ -150,6 +150,11 @@ def test_copies_are_found_and_left_out(capsys: Capture) -> None:
 
     code, out, err = run(capsys, write("a.jsonl", *shifted(0.2)), write("b.jsonl", *shifted(0.6)))
     assert code == 0 and "7 independent" in out and "(40 problems, 7 samples each" in out, err
+    # a policy that has collapsed shows no copies; the places of the other set of its file count
+    collapsed = [row | {"arm": "b", "answer": "1", "correct": True} for row in shifted(0.2)]
+    code, out, err = run(capsys, write("both.jsonl", *(row | {"arm": "a"} for row in shifted(0.2)), *collapsed))
+    assert code == 0 and "(40 problems, 7 samples each" in out, err
+    assert "The same places are left out of 1 more sets of samples of that file" in out
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -277,7 +282,7 @@ def test_options_that_do_not_fit(capsys: Capture) -> None:
 
 def test_the_same_file_twice_is_noted(capsys: Capture) -> None:
     code, out, _ = run(capsys, f"a={BASE}", f"b={BASE}")
-    assert code == 0 and "both have the same counts on all problems; check that they are not the same samples" in out
+    assert code == 0 and "on 240 of 240 problems both files have the same count: one file was read twice" in out
 
 
 def test_a_base_at_several_temperatures_is_the_rival_of_an_arm(capsys: Capture) -> None:

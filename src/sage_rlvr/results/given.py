@@ -17,7 +17,7 @@ import numpy as np
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.metric import REFERENCE
 from sage_rlvr.results.readers import CountTable
-from sage_rlvr.stats.samples.independence import Independence, check_pair, check_samples
+from sage_rlvr.stats.samples.independence import Independence, Mask, check_counts, check_pair, check_samples
 from sage_rlvr.verifiers.reasons import Reasons
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _counts(given: GivenTable, n: int) -> Counts:
 def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]]:
     """The tables with only their independent samples, and a sentence for everything that independent samples would not show."""
     found = [_checked(one.table) for one in here]
-    masks = [None if one is None else one.kept for one in found]
+    masks = _same_places(here, found)
     signs: dict[str, list[tuple[str, str]]] = {}
     for one, checked in zip(here, found, strict=True):
         for finding in checked.findings if checked else ():
@@ -136,10 +136,16 @@ def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]
         f"{sets[0][0]}{f' and {len(sets) - 1} other sets of samples' * (len(sets) > 1)}: {sets[0][1]}."
         for sets in signs.values()
     ]
-    first = here[0]
-    for other in here[1:]:
-        if other.arm != first.arm:
-            notes += [f"{first.name} and {other.name}: {words}." for words in _alike(first.table, other.table)]
+    more = sum(
+        mask is not None and checked is not None and not np.array_equal(mask, checked.kept)
+        for mask, checked in zip(masks, found, strict=True)
+    )
+    notes += [f"The same places are left out of {more} more sets of samples of that file."] * bool(more)
+    first, *others = zip(here, found, strict=True)
+    for other in others:
+        if other[0].arm != first[0].arm:
+            both = f"{first[0].name} and {other[0].name}"
+            notes += [f"{both}: {words}." for words in _alike(first[0], other[0], (first[1], other[1]))]
     kept = [
         one if mask is None else replace(one, table=one.table.only(mask)) for one, mask in zip(here, masks, strict=True)
     ]
@@ -163,14 +169,34 @@ def _group_size(table: CountTable) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _alike(a: CountTable, b: CountTable) -> Iterator[str]:
+def _alike(
+    a: GivenTable, b: GivenTable, found: tuple[Independence | None, Independence | None]
+) -> Iterator[str]:
     """What two sets of samples of the same problems have in common that separate sampling would not show."""
-    if np.array_equal(a.c, b.c) and np.any((a.c > 0) & (a.c < a.n)):
-        yield "both have the same counts on all problems; check that they are not the same samples"
-    for left, right in ((a.texts, b.texts), (a.answers, b.answers)):
-        if left is not None and right is not None:
-            yield from (finding.words for finding in check_pair(left, right))
+    one, two = a.table, b.table
+    for left, right in ((one.texts, two.texts), (one.answers, two.answers)):
+        if left is not None and right is not None and found[0] and found[1]:
+            yield from (finding.words for finding in check_pair(left, right, kept=(found[0].kept, found[1].kept)))
             return
+    if np.array_equal(one.n, two.n):
+        yield from (finding.words for finding in check_counts(one.n, one.c, two.c))
+
+
+def _same_places(here: Sequence[GivenTable], found: Sequence[Independence | None]) -> list[Mask | None]:
+    """The samples to use. Places that are copies on all problems of one set are left out of every set of the file: one program
+    drew them all, and copies cannot be seen in a set whose answers are nearly all equal."""
+    copies: dict[tuple[Path, int], Mask] = {}
+    for one, checked in zip(here, found, strict=True):
+        if checked is not None and np.all(checked.kept == checked.kept[0]):
+            key = one.path, checked.kept.shape[1]
+            copies[key] = copies.get(key, np.True_) & checked.kept[0]
+    out: list[Mask | None] = []
+    for one, checked in zip(here, found, strict=True):
+        if checked is not None:
+            out.append(checked.kept & copies.get((one.path, checked.kept.shape[1]), np.True_))
+        else:
+            out.append(None)
+    return out
 
 
 # ------------------------------------------------------------------------------------------------------------------
