@@ -205,7 +205,7 @@ def texts(tree: ast.AST) -> list[str]:
 def options_of(command: str) -> set[str]:
     """What a command takes, as it is typed."""
     kind = command_of(command) if command in COMMANDS else None
-    names = {f.name.replace("_", "-") for f in fields(kind)} if kind else set()
+    names = {f.name.rstrip("_").replace("_", "-") for f in fields(kind)} if kind else set()
     return {"--help", *(f"--{name}" for name in names), *(f"--no-{name}" for name in names)}
 
 

@@ -37,7 +37,7 @@ from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.exact import number, verify_exact
 from sage_rlvr.verifiers.foreign import SIGNATURES, Signature
 from sage_rlvr.verifiers.golds import gold_of
-from sage_rlvr.verifiers.pool import LIMITS, Pool
+from sage_rlvr.verifiers.pool import LIMITS, NotLoaded, Pool
 
 FORMS = {
     "bare": "{}",
@@ -232,8 +232,8 @@ class RewardJudge:
                 raise ConfigError(f"its parameters ({parameters or 'none'}) fit none of {forms}; rename them, or set --signature")
         except ConfigError as error:
             pool.close()
-            why = str(error).partition("did not start: ")[2].removeprefix("ConfigError: ")
-            raise ConfigError(f"reward {name}: {why or error}") from error
+            why = error.why if isinstance(error, NotLoaded) else error
+            raise ConfigError(f"reward {name}: {why}") from error
         return cls(pool, name, signature or known, right_from, seconds, parameters)
 
     def __enter__(self) -> RewardJudge:

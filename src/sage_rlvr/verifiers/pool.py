@@ -113,7 +113,7 @@ def _serve() -> None:
         try:
             function = getattr(importlib.import_module(module), name)
         except Exception as error:
-            return _write(sink, {"failed": f"{type(error).__name__}: {error}"[:500]})
+            return _write(sink, {"failed": f"{type(error).__name__}: {error}"[:500], "why": str(error)[:500]})
         _write(sink, {"ready": os.getpid()})
         _limit_memory(order["memory_mb"])
         while True:
@@ -135,6 +135,14 @@ class _Job:
     args: Sequence[Any]
     options: dict[str, Any]
     futures: list[Future[Verdict]]
+
+
+class NotLoaded(ConfigError):
+    """A worker cannot load its function. why: the message of the error in the worker."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
 
 
 class _Worker:
@@ -237,9 +245,10 @@ class _Crew:
         status = self.dismiss(worker)
         self.refuse_if_closed()
         if answer is not None:
-            raise ConfigError(
+            raise NotLoaded(
                 f"a worker for {self.order['function']} did not start: {answer['failed']}. "
-                "Is every package that it imports installed?"
+                "Is every package that it imports installed?",
+                answer["why"],
             )
         if worker.late:
             return f"not ready within {seconds:g} s; if the machine is busy, give it time: Pool(start_seconds=...)"

@@ -18,7 +18,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from sage_rlvr.core.keys import Key
-from sage_rlvr.errors import DataError, SageError, refuse, require, short
+from sage_rlvr.errors import DataError, SageError, refuse, require, short, suggest
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.tasks.base import hash_of
 from sage_rlvr.training.model_card import source_hash, truncated
@@ -125,9 +125,10 @@ class PassAtK(TrainerCallback):
             self._evaluate(0, self.base_temperatures)
             return
         if self._on_first(lambda: not self.files.file(0, self.temperature).is_file()) and self.trainer.is_world_process_zero():
+            command = suggest("eval", "BASE", "--samples", self.n, "--temperatures", *self.base_temperatures)
             warnings.warn(
                 f"PassAtK: the run continues at step {state.global_step}, and {self.files.folder} has no evaluation of the base; "
-                "sample it with sage-rlvr eval BASE --temperatures, or start the run anew.",
+                f"sample it with {command}, or start the run anew.",
                 stacklevel=2,
             )
         if state.global_step % self.every == 0:
