@@ -28,14 +28,15 @@ def print_results(
     from sage_rlvr.results.summary import summary_of
     from sage_rlvr.results.verdict import lines, verdicts
 
+    _say(console, *results.failed)  # a score that most samples failed to get is read first
     if results.sampled_only:
         _say(console, *lines(results, verdicts(results, rows)))
         _say(console, *filter(None, [words.sharpened(rows, results).strip()]))
         if all(c.store is None for c in results.counts) and not support:  # a file of rows has no settings to report
-            _say(console, "", *results.failed, *results.notes)
+            _say(console, "", *results.notes)
             return
         _say(console, "")
-    _say(console, *results.failed, *setting_lines(results), *words.starts(results))
+    _say(console, *setting_lines(results), *words.starts(results))
     if results.records or results.stored:
         print_table(console, tables.scores(summary_of(results, rows)))
     _say(console, *_sampled_scores(results))
