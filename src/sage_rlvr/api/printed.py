@@ -28,7 +28,7 @@ def print_results(
     from sage_rlvr.results.summary import summary_of
     from sage_rlvr.results.verdict import lines, verdicts
 
-    _say(console, *results.failed)
+    _say(console, *results.failed)  # a score that most samples failed to get is read first
     if results.sampled_only:
         _say(console, *lines(results, verdicts(results, rows)))
         _say(console, *filter(None, [words.sharpened(rows, results).strip()]))

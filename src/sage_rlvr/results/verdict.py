@@ -194,7 +194,8 @@ def lines(results: Results, found: Sequence[CurveVerdict]) -> Iterator[str]:
     own = all(given.evaluation.format in OWN for given in results.given)  # `plan` has no --correct
     if len(found) == 1 and results.given and own:
         size = ("--problems", len(found[0].a.problems), "--samples", found[0].a.n)
-        yield f"what more problems, samples or training seeds would show: {suggest('plan', *size, '--from', *results.sources)}"
+        words = (*size, "--from", *results.sources)
+        yield f"what more problems, samples or training seeds would show: {suggest('plan', *words)}"
 
 
 def read_lines(results: Results) -> Iterator[str]:
