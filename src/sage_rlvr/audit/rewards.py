@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import which
 from statistics import fmean, median
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from sage_rlvr.audit.worker import MISSING, in_short
 from sage_rlvr.errors import ConfigError, refuse
@@ -33,7 +33,7 @@ from sage_rlvr.tasks.checks import Audit, Check, Finding
 from sage_rlvr.tasks.datasets import ANSWERS, PROBLEMS, PROMPTS, SOLUTIONS, Faults, column_of, gold_words, ids_of
 from sage_rlvr.tasks.math_audit import WORKING, equal_answers, wrong_answers
 from sage_rlvr.tasks.rows import DataSource, Rows, read, value_at
-from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers import Label, Verdict
 from sage_rlvr.verifiers.exact import number, verify_exact
 from sage_rlvr.verifiers.foreign import SIGNATURES, Signature
 from sage_rlvr.verifiers.golds import gold_of
@@ -234,7 +234,7 @@ class RewardJudge:
             pool.close()
             why = error.why if isinstance(error, NotLoaded) else error
             raise ConfigError(f"reward {name}: {why}") from error
-        return cls(pool, name, signature or known, right_from, seconds, parameters)
+        return cls(pool, name, signature or cast(Signature, known), right_from, seconds, parameters)
 
     def __enter__(self) -> RewardJudge:
         return self
@@ -315,7 +315,7 @@ class RewardJudge:
         if said.label != "right" or said.score is None:
             return self._failed(row, text, said.reason)
         self.times.append((float(said.reason), text))
-        label = "right" if said.score >= self.right_from else "wrong"
+        label: Label = "right" if said.score >= self.right_from else "wrong"
         return Verdict(label, f"{shortened(text)} earns {said.score:g}, gold {shortened(row.gold)}", said.score)
 
     def _failed(self, row: GoldRow, text: str, what: str) -> Verdict:

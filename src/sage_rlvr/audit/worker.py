@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,7 +55,8 @@ def _loaded(reward: str) -> Any:
 
 
 def _done(function: Any, what: str, *args: Any) -> Verdict:
-    return {"describe": _described, "one": _one, "batch": _batch}[what](function, *args)
+    jobs: dict[str, Callable[..., Verdict]] = {"describe": _described, "one": _one, "batch": _batch}
+    return jobs[what](function, *args)
 
 
 def _described(function: Any) -> Verdict:
@@ -79,9 +80,14 @@ def _batch(function: Any, signature: Any, given: Sequence[dict[str, Any]], alone
     """How many of these completions earn another reward here than alone, as the score; the reason names the first of them."""
     calls = [RewardCall(**one) for one in given]
     values: list[Any] = []
-    failed = outcome(lambda: values.extend(call(function, signature, calls)) or 0.0, function)
-    if failed.label != "right":
-        return failed
+
+    def called() -> float:
+        values.extend(call(function, signature, calls))
+        return 0.0
+
+    said = outcome(called, function)
+    if said.label != "right":
+        return said
     rewards = [outcome(partial(lambda value: value, value), function) for value in values]
     other = [i for i, (one, before) in enumerate(zip(rewards, alone, strict=True)) if not _same(one.score, before)]
     why = "" if not other else f"{other[0]}|{in_short(rewards[other[0]].score)}"
