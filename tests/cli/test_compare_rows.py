@@ -298,3 +298,48 @@ def test_a_base_at_several_temperatures_is_the_rival_of_an_arm(capsys: Capture) 
     code, out, err = run(capsys, base, rl)
     assert code == 0 and "Does it do more than the base at a lower temperature? Above the colder base at k = " in out, err
     assert "120 rows, 60 problems, n = 16, T = 0.5, 1;" in out
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# completions judged again
+
+
+def judged(*wrong: tuple[int, str, bool]) -> list[dict[str, Any]]:
+    """Six problems with the golds 1 to 6 and four samples each, two of them right. wrong: (problem, answer, score in the file) of
+    first samples to replace."""
+    rows = [
+        {"id": f"p{i}", "correct": j % 2 == 0, "text": rf"So \boxed{{{i + j % 2}}}.", "gold": str(i)}
+        for i in range(1, 7)
+        for j in range(4)
+    ]
+    for i, answer, correct in wrong:
+        rows[4 * (i - 1)] = {"id": f"p{i}", "correct": correct, "text": rf"\boxed{{{answer}}}", "gold": str(i)}
+    return rows
+
+
+def test_verify_judges_again_and_shows_where_file_and_verifier_differ(capsys: Capture) -> None:
+    base = write("base.jsonl", *judged())
+    rl = write("rl.jsonl", *judged((2, "2.0", False), (3, "33", True), (4, "4", True)))
+    code, out, err = run(capsys, base, rl, "--verify", "boxed")
+    assert code == 0, err
+    assert "base (base.jsonl): file and verifier agree on 24 of 24 completions (100.0%)" in out
+    assert "rl (rl.jsonl): file and verifier agree on 22 of 24 completions (91.7%); correct by the file alone 1, by the" in out
+    assert "by the verifier alone 1; undecided 0; pass@1 0.458 by the file, 0.458 by the verifier" in out  # 11 of 24 both
+    assert "rl (rl.jsonl), problem p3, sample 1: file correct, verifier wrong (" in out and "gold 3; ends with: \\boxed{33}" in out
+    assert out.index("problem p3, sample 1") < out.index("problem p2, sample 1: file wrong, verifier right (")
+    _, printed, _ = run(capsys, base, rl, "--verify", "boxed", "--json")
+    found = json.loads(printed)
+    schema = json.loads(SCHEMA.read_text())
+    check(found, schema, schema)
+    assert [one["only_file"] for one in found["rejudged"]] == [0, 1]
+
+
+def test_verify_needs_texts_and_golds(capsys: Capture) -> None:
+    code, _, err = run(capsys, BASE, RL, "--verify", "boxed")
+    assert code == 2 and "base (" in err and "--verify needs the text of every completion, and the rows have none" in err
+    bare = [{**row, "gold": None} if row["id"] == "p2" else row for row in judged()]
+    code, _, err = run(capsys, write("a.jsonl", *bare), write("b.jsonl", *judged()), "--verify", "boxed")
+    assert code == 2 and "--verify needs the gold of every problem; 'p2' has none" in err
+    silent = [{**row, "text": None} if place == 5 else row for place, row in enumerate(judged())]
+    code, _, err = run(capsys, write("a.jsonl", *silent), write("b.jsonl", *judged()), "--verify", "boxed")
+    assert code == 2 and "sample 2 of problem 'p2' has no text" in err

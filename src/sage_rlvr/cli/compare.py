@@ -16,7 +16,10 @@ from sage_rlvr.progress import reporting
 
 if TYPE_CHECKING:
     from sage_rlvr.results import Results, Row
+    from sage_rlvr.results.rejudged import Rejudged
+    from sage_rlvr.verifiers import Verdict
 
+BATCH = 2048  # completions that are judged between two lines of progress
 FAILED = 3  # exit code of a rule of --fail-on that is broken
 
 
@@ -41,6 +44,8 @@ class Compare(Command):
     """For files of rows with several scores: the one that stands for correct (a metric,filter of lm-eval, a scorer, a reward)."""
     right_from: float | None = None
     """For files of rows with graded scores: the least score that counts as correct."""
+    verify: Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"] | None = None
+    """For files of rows with texts and golds: judge every completion again, reading its answer there, beside the file's score."""
     patterns: bool = False
     """For sample stores: also compare the reasoning patterns of right samples."""
     support: bool = False
@@ -55,6 +60,7 @@ class Compare(Command):
     def execute(self, session: Session) -> int:
         from sage_rlvr.api.compare import OF_STORES, comparison_of, has_stores, write_page
         from sage_rlvr.api.printed import patterns, print_results
+        from sage_rlvr.results.rejudged import lines
         from sage_rlvr.runs import write_json_atomic
 
         if self.patterns and self.arms and not has_stores(self.arms):
@@ -64,10 +70,13 @@ class Compare(Command):
                 self.arms, split=self.split, k=self.k, samples=self.samples, correct=self.correct, right_from=self.right_from
             )
         results, rows = found.results, found.comparisons
-        broken = self._judge(session, results, rows)
+        rejudged = self._rejudged(session, results)
+        broken = self._judge(session, results, rows, rejudged)
         with results.believed(), reporting(session.note, "compare: computing intervals"):
             if not self.json:
                 print_results(session.out, results, rows, support=self.support)
+            if rejudged and not self.json:
+                session.say_plainly(["", *lines(rejudged)])
             if self.patterns:
                 session.say(*patterns(results))
             if self.out is not None:
@@ -78,7 +87,26 @@ class Compare(Command):
         session.note(*(f"--fail-on: {text}" for text in broken))
         return 2 if not rows else FAILED if broken else 0  # without rows the last line says why nothing is compared
 
-    def _judge(self, session: Session, results: Results, rows: Sequence[Row]) -> list[str]:
+    def _rejudged(self, session: Session, results: Results) -> list[Rejudged]:
+        """The completions of files judged again, with --verify."""
+        from sage_rlvr.progress import counting
+        from sage_rlvr.results.rejudged import rejudge
+        from sage_rlvr.verifiers.pool import shared
+
+        if self.verify is None:
+            return []
+
+        def judge(pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+            found: list[Verdict] = []
+            with counting(session.err, "verify", len(pairs)) as advance:
+                for start in range(0, len(pairs), BATCH):
+                    found += shared().verify(pairs[start : start + BATCH], answer_in=self.verify)
+                    advance(len(found) - start)
+            return found
+
+        return rejudge(results, judge)
+
+    def _judge(self, session: Session, results: Results, rows: Sequence[Row], rejudged: Sequence[Rejudged]) -> list[str]:
         """The rules of --fail-on that a verdict breaks; prints the verdicts with --json."""
         from sage_rlvr.results.verdict import failures, tree, verdicts
 
@@ -90,5 +118,6 @@ class Compare(Command):
         found = verdicts(results, rows)
         broken = failures(found, self.fail_on)
         if self.json:
-            session.say_plainly(json.dumps(tree(results, found, broken), indent=1, ensure_ascii=False).splitlines())
+            made = tree(results, found, broken) | ({"rejudged": [one.tree() for one in rejudged]} if rejudged else {})
+            session.say_plainly(json.dumps(made, indent=1, ensure_ascii=False).splitlines())
         return broken

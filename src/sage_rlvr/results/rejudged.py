@@ -1,0 +1,147 @@
+"""Completions of files of rows, judged again by a verifier beside the score that their file has (`compare --verify`).
+
+    rejudge(results, judge)      one `Rejudged` per arm, training seed and file
+    lines(found)                 agreement of each, then the disagreements that say most
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.results.given import GivenTable, placed
+from sage_rlvr.results.read import Results
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.golds import gold_of
+
+SHOWN = 10
+TAIL = 80  # characters of a completion that are shown
+Judge = Callable[[Sequence[tuple[str, str]]], Sequence[Verdict]]
+"""(completion, gold) pairs to verdicts, in their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disagreement:
+    """A completion on which file and verifier differ. sample: its place among those of its problem, from 1."""
+
+    name: str
+    problem: str
+    sample: int
+    correct: bool
+    verdict: Verdict
+    gold: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejudged:
+    """The completions of one set of samples. counts: (correct in the file, label of the verifier) -> completions; pass1: pass@1 by
+    the file and by the verifier, which counts undecided completions as wrong."""
+
+    name: str
+    counts: Mapping[tuple[bool, str], int]
+    pass1: tuple[float, float]
+    disagreements: tuple[Disagreement, ...]
+
+    @property
+    def only_file(self) -> int:
+        """Completions that the file counts as correct and the verifier as wrong."""
+        return self.counts[True, "wrong"]
+
+    @property
+    def only_verifier(self) -> int:
+        """Completions that the verifier counts as correct and the file as wrong."""
+        return self.counts[False, "right"]
+
+    @property
+    def undecided(self) -> int:
+        """Completions without a verdict."""
+        return self.counts[True, "undecided"] + self.counts[False, "undecided"]
+
+    @property
+    def decided(self) -> int:
+        """Completions with a verdict."""
+        return sum(self.counts.values()) - self.undecided
+
+    def tree(self) -> dict[str, object]:
+        """As JSON, by docs/reference/verdict.schema.json."""
+        return {
+            "name": self.name, "decided": self.decided, "only_file": self.only_file, "only_verifier": self.only_verifier,
+            "undecided": self.undecided, "pass1_file": self.pass1[0], "pass1_verifier": self.pass1[1],
+        }  # fmt: skip
+
+
+def rejudge(results: Results, judge: Judge) -> list[Rejudged]:
+    """Judge every completion of the files of rows. Raises DataError for a file without texts or golds."""
+    if not results.given:
+        raise DataError("--verify: only for files of rows; `sage-rlvr eval ... --rejudge` judges the samples of a store again")
+    return [_rejudged(one, judge) for one in placed(results)]
+
+
+def _rejudged(given: GivenTable, judge: Judge) -> Rejudged:
+    table = given.table
+    if table.texts is None or table.right is None:
+        raise DataError(f"{given.name}: --verify needs the text of every completion, and the rows have none; omit --verify")
+    if lacking := [problem for problem in table.problems if problem not in table.golds]:
+        raise DataError(
+            f"{given.name}: --verify needs the gold of every problem; {lacking[0]!r} has none; add \"gold\" to its rows"
+        )
+    rows: list[tuple[str, int, bool, str, str]] = []
+    for problem, texts, right in zip(table.problems, table.texts, table.right, strict=True):
+        try:
+            gold, _ = gold_of(table.golds[problem])
+        except ValueError as error:
+            raise DataError(f"{given.name}: gold of problem {problem!r}: {error}") from error
+        for place, (text, correct) in enumerate(zip(texts, right.tolist(), strict=True), 1):
+            if text is None:
+                raise DataError(f"{given.name}: --verify: sample {place} of problem {problem!r} has no text")
+            rows.append((problem, place, correct, text, gold))
+    verdicts = judge([(text, gold) for *_, text, gold in rows])
+    counts = Counter((correct, verdict.label) for (_, _, correct, _, _), verdict in zip(rows, verdicts, strict=True))
+    shares: dict[str, list[tuple[bool, bool]]] = {}
+    for (problem, _, correct, _, _), verdict in zip(rows, verdicts, strict=True):
+        shares.setdefault(problem, []).append((correct, verdict.right))
+    means = [[sum(column) / len(column) for column in zip(*some, strict=True)] for some in shares.values()]
+    by_file, by_verifier = (sum(column) / len(column) for column in zip(*means, strict=True))
+    apart = (
+        Disagreement(
+            name=given.name, problem=problem, sample=place, correct=correct, verdict=verdict, gold=gold, text=text
+        )
+        for (problem, place, correct, text, gold), verdict in zip(rows, verdicts, strict=True)
+        if verdict.label != "undecided" and correct != verdict.right
+    )
+    return Rejudged(name=given.name, counts=counts, pass1=(by_file, by_verifier), disagreements=tuple(apart))
+
+
+def most_telling(found: Sequence[Rejudged], shown: int = SHOWN) -> list[Disagreement]:
+    """Disagreements of both directions in turn, the shortest completions first, which are read fastest; of completions with the
+    same gold, verdict and end only one."""
+    apart = {(d.correct, d.gold, d.verdict.reason, d.text[-TAIL:]): d for one in found for d in one.disagreements}
+    ways = [sorted((d for d in apart.values() if d.correct == side), key=lambda d: len(d.text)) for side in (True, False)]
+    return [d for d in chain.from_iterable(zip_longest(*ways)) if d is not None][:shown]
+
+
+def lines(found: Sequence[Rejudged]) -> Iterator[str]:
+    """For a terminal."""
+    yield "judged again by the mathematics verifier (the verdict above is by the files' scores):"
+    for one in found:
+        agreed = one.decided - one.only_file - one.only_verifier
+        share = f" ({agreed / one.decided:.1%})" if one.decided else ""
+        yield (
+            f"{one.name}: file and verifier agree on {agreed:,} of {one.decided:,} completions{share}; correct by the file alone "
+            f"{one.only_file:,}, by the verifier alone {one.only_verifier:,}; undecided {one.undecided:,}; pass@1 "
+            f"{one.pass1[0]:.3f} by the file, {one.pass1[1]:.3f} by the verifier"
+        )
+    telling = most_telling(found)
+    if telling:
+        yield f"where they differ, {len(telling)} of {sum(len(one.disagreements) for one in found):,}:"
+    for d in telling:
+        file = "correct" if d.correct else "wrong"
+        end = " ".join(d.text[-TAIL:].split())
+        yield (
+            f"  {d.name}, problem {d.problem}, sample {d.sample}: file {file}, verifier {d.verdict.label} ({d.verdict.reason}); "
+            f"gold {d.gold}; ends with: {end}"
+        )
