@@ -133,8 +133,8 @@ def compare(
 
     Args:
         arms: {name: arm}, or the first arm. An arm is a file of rows, a run directory, a record (.npz), a sample store,
-        "embedded", or
-            what `train` or `evaluate` returned; a list is training seeds of one method. Each has to be evaluated: see `evaluate`.
+            "embedded", or what `train` or `evaluate` returned; a list is training seeds of one method. Each has to be evaluated:
+            see `evaluate`.
         *more: More arms, called by their paths.
         split: Which record of a run directory is taken; by default that of the sweep's own problems, else test.
         k: Of pass@k; by default 256, of sample stores with fewer samples all of them.
