@@ -163,7 +163,10 @@ class _Worker:
     def kill(self) -> None:
         """Kill the worker and the processes that its function started: those would hold the pipe open, and its reader waits."""
         with suppress(OSError):
-            os.killpg(self.process.pid, signal.SIGKILL) if hasattr(os, "killpg") else self.process.kill()
+            if hasattr(os, "killpg"):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            else:
+                self.process.kill()
 
     def end(self) -> int:
         """Kill, wait (no zombie stays), close the pipes; the exit status."""
@@ -259,10 +262,10 @@ class _Crew:
             raise RuntimeError("the pool was closed")
 
     def dismiss(self, worker: _Worker) -> int:
-        status = worker.end()
         with self.lock:
+            # Before the wait: afterwards the system may give the number to another process, and `watch` or `close` would kill that.
             self.workers.discard(worker)
-        return status
+        return worker.end()
 
     def run(self, job: _Job, worker: _Worker | None) -> tuple[Verdict, _Worker | None]:
         """The verdict, and the worker for the next job. A worker that dies gets one successor for the same job."""
