@@ -31,7 +31,7 @@ from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.chance import chance_of_golds
 from sage_rlvr.tasks.checks import Audit, Check, Finding
 from sage_rlvr.tasks.datasets import ANSWERS, PROBLEMS, PROMPTS, SOLUTIONS, Faults, column_of, gold_words, ids_of
-from sage_rlvr.tasks.math_audit import WORKING, equal_answers, wrong_answers
+from sage_rlvr.tasks.math_audit import NO_GOLD, WORKING, equal_answers, wrong_answers
 from sage_rlvr.tasks.rows import DataSource, Rows, read, value_at
 from sage_rlvr.verifiers import Label, Verdict
 from sage_rlvr.verifiers.exact import number, verify_exact
@@ -52,7 +52,6 @@ FORMS = {
 CONSTANTS = ("0", "1", "2", "x", "-1", "1,2,3,4,5,6,7,8,9,10", r"\text{none}")
 """Constant answers of the guess floor, in the best form; after them the empty text, the empty form and the most frequent golds."""
 FREQUENT = 3
-NO_GOLD = "7919.25"  # an answer that no gold is
 BATCH, MOST_LIMITS = 16, 8
 FIRST_SECONDS = 60.0  # of a first call, which may import and compile
 MEMORY_MB = 16384  # address space: a reward may import torch

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Working that a sloppy extraction would take for the answer. No gold of a task above is one of its numbers.
 WORKING = "At first sight it is 7919, or $\\frac{7919}{8191}$; that is refuted by 8191 - 7919 = 272.0001."
-_PROBE = "7919.25"  # an answer that no gold is spelled like: judging it makes the verifier parse the gold
+NO_GOLD = "7919.25"  # an answer that no gold is spelled like: judging it makes the verifier parse the gold
 
 
 def cases(
@@ -34,7 +34,7 @@ def cases(
     algebra = partial(whole, algebra_only=True)
     yield Case("gold right against itself", golds, judge=whole)
     yield Case("the same by algebra, not by spelling", golds, judge=algebra)
-    yield Case("gold can be parsed", [(p, _PROBE) for p in problems], "decided", bar=False, judge=algebra)
+    yield Case("gold can be parsed", [(p, NO_GOLD) for p in problems], "decided", bar=False, judge=algebra)
     if solved:
         yield Case("answer of the source's worked solution", solved, bar=False, judge=whole)
     for form in forms:
@@ -184,7 +184,10 @@ def equal_answers(gold: str) -> list[tuple[str, str]]:
     value, made = number(gold), [("in dollars", f"${gold}$")]
     if value is not None:
         made += [(kind, text) for kind, text in _spellings(value) if _DIGITS.sub("", text) != _DIGITS.sub("", gold)]
-        made.append(("grouped", f"{int(value):,}" if "," not in gold else gold.replace(",", "")))
+        if "," in gold:
+            made.append(("grouped", gold.replace(",", "")))
+        elif value.denominator == 1:
+            made.append(("grouped", f"{int(value):,}"))
         made.append(("as x =", f"x = {gold}"))
     if re.search(r"\\[dt]?frac(?![a-z])", gold):
         made.append(("other fraction command", _other_fraction(gold)))
@@ -203,11 +206,8 @@ def _spellings(value: Fraction) -> list[tuple[str, str]]:
     over, under = abs(value.numerator), value.denominator
     sign = "-" * (value < 0)
     found = [] if under == 1 else [("as a/b", f"{sign}{over}/{under}"), ("as \\frac", rf"{sign}\frac{{{over}}}{{{under}}}")]
-    left = under
-    while left % 2 == 0 or left % 5 == 0:
-        left //= 2 if left % 2 == 0 else 5
-    if left == 1 and under < 10**6:
-        text = f"{float(over / under):.6f}".rstrip("0") if under > 1 else f"{over}.0"
+    if 10**6 % under == 0:  # six decimals write it without a rest
+        text = f"{over / under:.6f}".rstrip("0") if under > 1 else f"{over}.0"
         found.append(("as a decimal", sign + text))
     return found
 
@@ -218,4 +218,4 @@ def _other_fraction(gold: str) -> str:
     return re.sub(r"\\frac(?![a-z])", r"\\dfrac", gold)
 
 
-__all__ = ["WORKING", "cases", "equal_answers", "head", "wrong_answers"]
+__all__ = ["NO_GOLD", "WORKING", "cases", "equal_answers", "head", "wrong_answers"]
