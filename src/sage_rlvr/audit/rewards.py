@@ -25,7 +25,7 @@ from shutil import which
 from statistics import fmean, median
 from typing import Any, cast, get_args
 
-from sage_rlvr.audit.worker import MISSING, in_short
+from sage_rlvr.audit.worker import MISSING, in_short, same
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.chance import chance_of_golds
@@ -35,7 +35,7 @@ from sage_rlvr.tasks.math_audit import NO_GOLD, WORKING, equal_answers, wrong_an
 from sage_rlvr.tasks.rows import DataSource, Rows, read, value_at
 from sage_rlvr.verifiers import Label, Verdict
 from sage_rlvr.verifiers.exact import number, verify_exact
-from sage_rlvr.verifiers.foreign import SIGNATURES, Signature
+from sage_rlvr.verifiers.foreign import NO_REWARD, SIGNATURES, Signature
 from sage_rlvr.verifiers.golds import gold_of
 from sage_rlvr.verifiers.pool import LIMITS, NotLoaded, Pool
 
@@ -56,7 +56,6 @@ BATCH, MOST_LIMITS = 16, 8
 FIRST_SECONDS = 60.0  # of a first call, which may import and compile
 MEMORY_MB = 16384  # address space: a reward may import torch
 HOSTILE = "hostile texts judged in time, not paid"
-NO_REWARD = "no reward (None)"
 NOT_CALLED = f"not called after {MOST_LIMITS} calls that met a limit"
 SEED = 0  # of the shuffled batches
 WORKER = "sage_rlvr.audit.worker"
@@ -64,7 +63,16 @@ WORKER = "sage_rlvr.audit.worker"
 
 @dataclass(frozen=True)
 class RewardAudit(Audit):
-    """An audit of a reward. figures: what a table of several rewards shows."""
+    """An audit of a reward. figures: what a table of several rewards shows.
+
+    form                form of `FORMS` in which the answers were written; the only figure of an audit on pairs
+    golds               (paid, all) golds
+    accepts, rejects    (paid, all) wrong answers; (not paid, all) golds in another spelling
+    floor               (rows of which a constant answer is paid, rows)
+    failed, hostile     (without a number, all) calls; (failed, judged) hostile texts
+    milliseconds, ours  of a typical call of the reward and of this package's verifier; None where a call gave no number
+    order               whether the rewards were the same again and in batches
+    """
 
     figures: Mapping[str, Any] = field(default_factory=dict)
 
@@ -113,6 +121,9 @@ def audit_reward(
     seconds     that a call may take
     k           guesses of the guess floor over golds
     python      the interpreter of the environment that has the reward's packages (default: this one)
+
+    ConfigError for a reward that cannot be loaded or called, and for rows without a column of golds; DataError for a row without
+    a gold.
     """
     refuse(
         (problems < 1, f"problems = {problems}: at least one row is needed"),
@@ -137,7 +148,9 @@ def audit_reward_on_pairs(
     seconds: float = 5.0,
     python: str | None = None,
 ) -> RewardAudit:
-    """Audit a reward on `pairs.tsv`, answers with known verdict, written in the form in which most of its golds are paid."""
+    """Audit a reward on `pairs.tsv`, answers with known verdict, written in the form in which most of its golds are paid.
+
+    The parameters and the errors are those of `audit_reward`."""
     from sage_rlvr.audit.pairs import rates, read_pairs
 
     pairs = read_pairs()
@@ -310,7 +323,8 @@ class RewardJudge:
             return Verdict("undecided", NOT_CALLED)
         self.calls += 1
         if said.label == "undecided" and not said.reason.startswith(LIMITS):
-            return Verdict("undecided", f"{NO_REWARD} for {shortened(text)}, gold {shortened(row.gold)}")
+            why = "None" if said.reason == NO_REWARD else said.reason  # another reason is that of an undecided `Verdict`
+            return Verdict("undecided", f"{NO_REWARD} ({why}) for {shortened(text)}, gold {shortened(row.gold)}")
         if said.label != "right" or said.score is None:
             return self._failed(row, text, said.reason)
         self.times.append((float(said.reason), text))
@@ -455,11 +469,10 @@ def _floor(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], s
     often = [gold for gold, _ in Counter(row.gold for row in rows).most_common(FREQUENT)]
     answers = dict.fromkeys([*CONSTANTS, *often])
     texts = dict.fromkeys(["", write(""), *map(write, answers)])
-    said = judge([(row, text) for text in texts for row in rows])
-    paid: dict[str, set[int]] = {text: set() for text in texts}
-    for at, one in enumerate(said):
-        if one.right:
-            paid[[*texts][at // len(rows)]].add(at % len(rows))
+    paid: dict[str, set[int]] = {}
+    for text in texts:
+        said = judge([(row, text) for row in rows])
+        paid[text] = {place for place, verdict in enumerate(said) if verdict.right}
     best = max(paid, key=lambda text: len(paid[text]))
     equal = sum(any(verify_exact(answer, row.gold).right for answer in answers) for row in rows)
     note = f"{equal} equal one of them; most, {len(paid[best])}, are paid for {shortened(best)}"
@@ -469,13 +482,15 @@ def _floor(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], s
 def _order(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> Iterator[Check]:
     """Whether a completion earns the same again, in a batch and in a shuffled batch. Completions without a number are left out."""
     mixed = [(row, write(answer)) for i, row in enumerate(rows) for answer in (row.gold, rows[i - 1].gold + "1")][: 3 * BATCH]
-    alone = judge(mixed)
-    known = [said.label != "undecided" or said.reason.startswith(NO_REWARD) for said in alone]
-    kept = [(row, text, said) for (row, text), said, there in zip(mixed, alone, known, strict=True) if there]
+    kept = [
+        (row, text, said)
+        for (row, text), said in zip(mixed, judge(mixed), strict=True)
+        if said.label != "undecided" or said.reason.startswith(NO_REWARD)
+    ]
     again = judge([(row, text) for row, text, _ in kept])
     other = [
         Finding(row.problem_id, "differs", f"{shortened(text)} earns {in_short(one.score)} and then {in_short(two.score)}")
-        for (row, text, one), two in zip(kept, again, strict=True) if one.score != two.score
+        for (row, text, one), two in zip(kept, again, strict=True) if not same(one.score, two.score)
     ]  # fmt: skip
     yield Check("the same reward in a second call", len(kept) - len(other), len(kept), tuple(other), bar=True)
     shuffled = random.Random(SEED).sample(kept, len(kept))

@@ -89,7 +89,7 @@ def _batch(function: Any, signature: Any, given: Sequence[dict[str, Any]], alone
     if said.label != "right":
         return said
     rewards = [outcome(partial(lambda value: value, value), function) for value in values]
-    other = [i for i, (one, before) in enumerate(zip(rewards, alone, strict=True)) if not _same(one.score, before)]
+    other = [i for i, (one, before) in enumerate(zip(rewards, alone, strict=True)) if not same(one.score, before)]
     why = "" if not other else f"{other[0]}|{in_short(rewards[other[0]].score)}"
     return Verdict("right", why, float(len(other)))
 
@@ -99,5 +99,6 @@ def in_short(reward: float | None) -> str:
     return "None" if reward is None else f"{reward:g}"
 
 
-def _same(one: float | None, other: float | None) -> bool:
+def same(one: float | None, other: float | None) -> bool:
+    """Whether two rewards of one completion are the same, None only as None: within `SAME`."""
     return one == other if one is None or other is None else abs(one - other) <= SAME

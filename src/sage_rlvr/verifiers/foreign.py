@@ -31,6 +31,7 @@ SIGNATURES: dict[Signature, str] = {
 GOLDS = ("answer", "gold", "ground_truth", "solution", "target", "expected_answer")
 """Parameters that mean the gold: one that no column fills gets it."""
 NOT_COLUMNS = ("prompt", "completion", "completions", "completion_ids")  # of a data set, which TRL passes under another name or not
+NO_REWARD = "no reward"  # the reason where a reward is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ def outcome(value_of: Callable[[], Any], function: Any) -> Verdict:
     try:
         value = value_of()
         if value is None or (isinstance(value, Verdict) and value.label == "undecided"):
-            return Verdict("undecided", "no reward" if value is None else value.reason)
+            return Verdict("undecided", NO_REWARD if value is None else value.reason)
         why = shown(value.reason, str) if isinstance(value, Verdict) else ""
     except MemoryError:
         raise
@@ -239,6 +240,6 @@ def shown(value: Any, spelled: Callable[[Any], str] = repr) -> str:
 
 
 __all__ = [
-    "GOLDS", "SIGNATURES", "RewardCall", "Signature", "call", "lacking", "line_of", "outcome", "parameters_of", "shown",
-    "signature_of",
+    "GOLDS", "NOT_COLUMNS", "NO_REWARD", "SIGNATURES", "RewardCall", "Signature", "call", "lacking", "line_of", "outcome",
+    "parameters_of", "shown", "signature_of",
 ]  # fmt: skip
