@@ -13,7 +13,7 @@ import pytest
 from command import call as command
 from command import said as output
 from sage_rlvr.audit import audit_reward, audit_reward_on_pairs, lines_of, rewards
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.tasks.jsonl import _judge
 from sage_rlvr.tasks.math_audit import equal_answers
 from sage_rlvr.verifiers.exact import verify_exact
@@ -244,11 +244,14 @@ def test_the_command_prints_the_audit_and_its_exit_code(made: Any, capsys: Any, 
     assert command("audit", "--reward", reward + "perfect", "--rows", rows) == 0
     text = output(capsys)[0]
     assert "golds paid, written as \\boxed{5}" in text and "4 of 4 rows" in text and text.rstrip().endswith("passed")
-    assert command("audit", "--reward", reward + "always", "--rows", rows, "--out", str(tmp_path / "page.md")) == 2
-    assert "a: paid, '' earns 1, gold '5'" in output(capsys)[0] and "--reward" in (tmp_path / "page.md").read_text()
+    words = ("audit", "--reward", reward + "always", "--rows", rows, "--problems", "3")
+    assert command(*words, "--out", str(tmp_path / "page.md")) == 2
+    assert "a: paid, '' earns 1, gold '5'" in output(capsys)[0]
+    assert f"Made by `{suggest(*words)}`." in (tmp_path / "page.md").read_text()
     for words, message in [
         (("--reward", "a:b"), "pass either --rows FILE"),
         (("pairs", "--reward", "a:b", "--rows", rows), "pass either --rows FILE"),
+        (("pairs", "--reward", "a:b", "--gold", "x", "--problems", "9"), "--gold, --problems: for a reward on --rows FILE"),
         (("--rows", rows), "--rows: for the audit of a reward"),
         (("--reward", "a:b", "--rows", rows, "--template", "sage"), "--template: for the audit of a task"),
     ]:

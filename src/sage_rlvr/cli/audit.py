@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +38,7 @@ class Audit(Command):
     k: int = 256
     """Number of guesses for the guess floors."""
     listed: int | None = None
-    """Number of rows listed per check (default: 50, of a reward 3)."""
+    """Number of rows listed per check (default: 50; 3 for a reward)."""
     reward: str | None = None
     """A reward function: module:function or path/to/file.py:function."""
     rows: Path | None = None
@@ -59,6 +59,7 @@ class Audit(Command):
     """Also write the audits as a Markdown page."""
 
     def execute(self, session: Session) -> int:
+        """Audit and print. Exit code 2 if a check with a bar is below 99 %."""
         from sage_rlvr.audit import PAIRS, lines_of
 
         if self.reward is not None:
@@ -84,14 +85,8 @@ class Audit(Command):
         from sage_rlvr.runs import writing
 
         if self.out is not None:
-            given = {
-                "--template": self.template,
-                "--answer-in": self.answer_in,
-                "--k": self.k if self.k != 256 else None,
-                "--reward": self.reward,
-                "--rows": self.rows,
-            }
-            options = [word for name, value in given.items() if value is not None for word in (name, value)]
+            names = [one.name for one in fields(self) if one.name not in ("tasks", "listed", "out")]
+            options = [word for name in names if (option := self.changed(name)) for word in (option, getattr(self, name))]
             with writing("page", self.out, 1 << 20):
                 write_page(found, self.out, suggest("audit", *self.tasks, *options))
             session.say(f"page: {self.out}")
@@ -105,6 +100,8 @@ class Audit(Command):
             raise ConfigError(f"{given}: for the audit of a task; a reward decides by itself where it reads an answer")
         if (self.tasks == (PAIRS,)) == (self.rows is not None) or (self.tasks and self.tasks != (PAIRS,)):
             raise ConfigError("--reward: pass either --rows FILE, a file of rows with golds, or pairs")
+        if self.rows is None and (given := self.changed("gold", "problems", "k")):
+            raise ConfigError(f"{given}: for a reward on --rows FILE; pairs have their own golds, and all are judged")
         with reporting(session.note, f"audit: calling the reward {reward}"):
             common: dict[str, Any] = {name: getattr(self, name) for name in ("signature", "right_from", "seconds", "python")}
             if self.rows is None:
@@ -118,7 +115,7 @@ class Audit(Command):
         from sage_rlvr.audit.pairs import audit_file
 
         if given := self.changed("template", "answer_in", "k"):
-            raise ConfigError(f"{given}: of the audit of a task; a file of pairs says itself where each answer is read (place)")
+            raise ConfigError(f"{given}: for the audit of a task; the column place of a file of pairs is the place of each answer")
         return audit_file(Path(file))
 
     def _task(self, name: str) -> Audited:
@@ -163,6 +160,7 @@ class Verify(Command):
     tag: str = "SOLUTION"
 
     def execute(self, session: Session) -> int:
+        """Verify and print. Exit code 0, whatever the verdicts are."""
         from sage_rlvr.audit import verify_lines
         from sage_rlvr.progress import counting
         from sage_rlvr.verifiers.golds import gold_of
