@@ -365,7 +365,7 @@ def test_a_new_start_in_the_same_folder_keeps_the_base_and_sets_the_rest_aside(t
         run_to_the_end(tiny_policy, tmp_path, resume=True)
 
 
-def test_a_run_that_gets_the_callback_late_says_that_it_has_no_base(tiny_policy: Path, tmp_path: Path) -> None:
+def test_a_run_that_gets_the_callback_late_warns_that_it_has_no_base(tiny_policy: Path, tmp_path: Path) -> None:
     args = arguments(tmp_path, max_steps=1, save_strategy="steps", save_steps=1)
     build(tiny_policy, args, trl.GRPOTrainer).train()
     trainer = build(tiny_policy, arguments(tmp_path, max_steps=2), trl.GRPOTrainer)
@@ -410,7 +410,7 @@ def on_vllm(policy: Path, folder: Path, lost: int = 0, **more: Any) -> Any:
     return trainer, callback
 
 
-def test_vllm_is_asked_for_n_completions_of_each_prompt(tiny_policy: Path, tmp_path: Path) -> None:
+def test_vllm_generates_n_completions_of_each_prompt(tiny_policy: Path, tmp_path: Path) -> None:
     trainer, callback = on_vllm(tiny_policy, tmp_path)
     callback.on_train_begin(trainer.args, trainer.state, trainer.control)
     assert trainer.vllm_generation.calls == [(16, 4, 0.8, 0.8), (16, 4, 0.6, 0.6)]  # all prompts in one call
@@ -485,6 +485,19 @@ def test_what_goes_wrong_in_an_evaluation(changes: dict[str, Any], text: str, ti
     with pytest.raises(DataError, match=text):
         trainer.train()
     assert not files(tmp_path)
+
+
+def test_a_column_of_any_name_reaches_the_reward() -> None:
+    """A column with the name of one of TRL's arguments is left out; no other name collides with the code that makes the call."""
+    seen: dict[str, Any] = {}
+
+    def fn(**columns: Any) -> list[float]:
+        seen.update(columns)
+        return [1.0]
+
+    rows = [{"prompt": "1", "reward": 7, "arguments": 8, "completions": 9, "trainer_state": 10}]
+    assert held_out.rewards_of(fn, rows, [held_out.HeldOut(0, "text", [4, 5], cut=False)], "state") == [1.0]
+    assert (seen["reward"], seen["arguments"], seen["completions"], seen["trainer_state"]) == ([7], [8], ["text"], "state")
 
 
 def test_trainers_that_cannot_be_sampled(tiny_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import DataError, refuse, short
 from sage_rlvr.training.trl import INSTALL_TESTED
 from sage_rlvr.training.trl.batch import ends_of
+from sage_rlvr.verifiers.foreign import NOT_COLUMNS
 
 Reward = Callable[..., Any]
 PADDING = -1  # in place of a row where this process has fewer than the others
@@ -121,6 +122,7 @@ def generators_restored(device: torch.device) -> Iterator[None]:
     """The generators of Python, numpy and torch, of the CPU and of `device`, end as they were."""
     python, array = random.getstate(), np.random.get_state()
     accelerator = device.type not in ("cpu", "mps")
+    # fork_rng wants the type of an accelerator also where it forks none: the generator of the CPU is always restored.
     with torch.random.fork_rng(devices=[device] if accelerator else [], device_type=device.type if accelerator else "cuda"):
         try:
             yield
@@ -249,17 +251,17 @@ def rewards_of(reward: Reward, rows: Sequence[Mapping[str, Any]], found: Sequenc
     """
     if not found:
         return []
-    columns = [name for name in rows[0] if name not in ("prompt", "completion", "completion_ids")]
-    values = _called(
-        reward,
-        prompts=[rows[one.row]["prompt"] for one in found],
-        completions=[one.completion for one in found],
-        completion_ids=[one.ids for one in found],
-        trainer_state=state,
-        log_extra=_not_logged,
-        log_metric=_not_logged,
-        **{name: [rows[one.row][name] for one in found] for name in columns},
-    )
+    own = {
+        "prompts": [rows[one.row]["prompt"] for one in found],
+        "completions": [one.completion for one in found],
+        "completion_ids": [one.ids for one in found],
+        "trainer_state": state,
+        "log_extra": _not_logged,
+        "log_metric": _not_logged,
+    }
+    # A column of such a name is left out, as TRL's argument counts.
+    columns = [name for name in rows[0] if name not in NOT_COLUMNS and name not in own]
+    values = _called(reward, own | {name: [rows[one.row][name] for one in found] for name in columns})
     name = name_of(reward)
     if not isinstance(values, Sized) or len(values) != len(found):
         size = f"{len(values)} values" if isinstance(values, Sized) else short(values)
@@ -270,22 +272,22 @@ def rewards_of(reward: Reward, rows: Sequence[Mapping[str, Any]], found: Sequenc
 
 
 def name_of(function: Any) -> str:
-    """What a reward is called: by its name, or by the name of its class."""
+    """The name of a reward in messages and files: that of the function, or that of its class."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _called(reward: Reward, **columns: Any) -> Any:
-    count = len(columns["completions"])
+def _called(reward: Reward, arguments: Mapping[str, Any]) -> Any:
     try:
-        values = reward(**columns)
+        values = reward(**arguments)
         if inspect.isawaitable(values):  # in a thread of its own: a notebook's main thread already runs an event loop
             with ThreadPoolExecutor(1) as pool:
                 return pool.submit(asyncio.run, _awaited(values)).result()
         return values
     except Exception as error:
         raise DataError(
-            f"PassAtK: the reward {name_of(reward)} raised {type(error).__name__}: {error} on {count} held-out completions "
-            f"with the arguments {', '.join(columns)}; correct the function, or give the rows the columns that it reads."
+            f"PassAtK: the reward {name_of(reward)} raised {type(error).__name__}: {error} on {len(arguments['completions'])} "
+            f"held-out completions with the arguments {', '.join(arguments)}; correct the function, or give the rows the columns "
+            "that it reads."
         ) from error
 
 
