@@ -365,6 +365,18 @@ def test_a_new_start_in_the_same_folder_keeps_the_base_and_sets_the_rest_aside(t
         run_to_the_end(tiny_policy, tmp_path, resume=True)
 
 
+@pytest.mark.parametrize(("before", "now", "moved"), [("a", "a", 1), ("a", "b", 2), (None, None, 2)])
+def test_evaluations_of_a_base_without_a_digest_are_made_again(before: Any, now: Any, moved: int, tmp_path: Path) -> None:
+    """Sharded weights have no digest: the base of the earlier run may be another one."""
+    kept = evaluations.Evaluations(tmp_path)
+    assert kept.begin({"n": 4, "base": before}, fresh=True) == ""
+    for step in (0, 1):
+        kept.write(step, 1.0, [{"id": "a", "n": 4, "c": 1}], [])
+    assert f"{moved} files of an earlier run" in kept.begin({"n": 4, "base": now}, fresh=True)
+    assert kept.file(0, 1.0).is_file() is (moved == 1)
+    assert kept.begin({"n": 4, "base": now}, fresh=False) == ""
+
+
 def test_a_run_that_gets_the_callback_late_warns_that_it_has_no_base(tiny_policy: Path, tmp_path: Path) -> None:
     args = arguments(tmp_path, max_steps=1, save_strategy="steps", save_steps=1)
     build(tiny_policy, args, trl.GRPOTrainer).train()

@@ -188,9 +188,12 @@ class Evaluations:
 
         fresh: training starts at step 0. Then evaluations of an earlier run are moved into earlier-1/, earlier-2/, ...; those
         of the same base before the first step stay. A resumed run with other settings raises ConfigError.
+        settings["base"]: the digest of the base's weights; None where there is none, as of sharded weights.
         """
         stored = self._settings()
         other = {name: (stored.get(name), settings[name]) for name in settings if stored and stored.get(name) != settings[name]}
+        if stored and settings["base"] is None:  # it may be another base, whose evaluations must not be taken for those of this one
+            other["base"] = (stored.get("base"), None)
         if not fresh:
             other.pop("base", None)  # the digest of weights that a resumed run no longer has
             if other:
