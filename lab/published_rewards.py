@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.audit import RewardAudit, audit_reward, page_of
+from sage_rlvr.audit import RewardAudit, audit_reward
+from sage_rlvr.audit.pages import section_of
 from sage_rlvr.audit.pairs import read_pairs
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError
@@ -25,6 +26,7 @@ from sage_rlvr.progress import reporting
 
 RULES = Path(__file__).with_name("reward_rules")
 VERL = "verl/utils/reward_score"
+OWN = "sage_rlvr"
 ROWS, SHOWN = 20, 3
 
 
@@ -47,7 +49,7 @@ REWARDS = (
     Published("verl MATH", "verl", f"{VERL}/math_reward.py:compute_score"),
     Published("lm-eval Minerva", "lm_eval", f"{RULES}/minerva.py:exact_match"),
     Published("lighteval extractive match", "lighteval", f"{RULES}/lighteval_math.py:extractive_match"),
-    Published("this package", "sage_rlvr", "sage_rlvr.verifiers.rewards:math_reward"),
+    Published("this package", OWN, "sage_rlvr.verifiers.rewards:math_reward"),
 )
 
 
@@ -83,10 +85,7 @@ class PublishedRewards(Command):
     """Also write the tables and the audits as a Markdown page."""
 
     def execute(self, session: Session) -> int:
-        others = dict(one.partition("=")[::2] for one in self.pythons)
-        if unknown := set(others) - {one.package for one in REWARDS}:
-            known = "trl, verl, lm_eval or lighteval"
-            raise ConfigError(f"--pythons {', '.join(sorted(unknown))}: write PACKAGE=PYTHON, of the package {known}")
+        others = pythons_of(self.pythons)
         there = {one.package: found_in(one.package, others.get(one.package)) for one in REWARDS}
         for package in (package for package, found in there.items() if found is None):
             session.note(f"{package} is missing: install it, or name an environment with it: --pythons {package}=venv/bin/python")
@@ -96,10 +95,10 @@ class PublishedRewards(Command):
                 (f"{one.name} {at.version}".strip(), self._audited(session, one, at, rows()))
                 for one in REWARDS if name in one.rows and (at := there[one.package]) is not None
             ]  # fmt: skip
-            lines += [f"Golds: {name}", "", *table(found), ""]
-            session.note(*lines)
+            printed = [f"Golds: {name}", "", *table(found), ""]
+            session.say_plainly(printed)
+            lines += printed
             audits += [audit for _, audit in found]
-        session.say_plainly(lines)
         if self.out is not None:
             self.out.write_text(page(lines, audits), encoding="utf-8")
         return 0
@@ -110,6 +109,18 @@ class PublishedRewards(Command):
         with reporting(session.note, f"published-rewards: {one.name}"):
             found = audit_reward(reward, given, problems=ROWS, python=at.python)
         return replace(found, task=one.name, checks=tuple(replace(check, rows=check.rows[:SHOWN]) for check in found.checks))
+
+
+def pythons_of(given: Sequence[str]) -> dict[str, str]:
+    """Package -> interpreter, of PACKAGE=PYTHON. ConfigError for another form, and for a package that has no reward here."""
+    packages = list(dict.fromkeys(one.package for one in REWARDS if one.package != OWN))
+    found = {}
+    for one in given:
+        package, _, python = one.partition("=")
+        if package not in packages or not python:
+            raise ConfigError(f"--pythons {one}: write PACKAGE=PYTHON, of the package {', '.join(packages)}")
+        found[package] = python
+    return found
 
 
 @dataclass(frozen=True)
@@ -131,7 +142,7 @@ print(json.dumps(there))
 
 def found_in(package: str, python: str | None) -> Found | None:
     """The package in an environment, which is not imported; None where it is missing."""
-    if package == "sage_rlvr":
+    if package == OWN:
         return Found(Path(), "", None)
     try:
         done = subprocess.run([python or sys.executable, "-c", _LOOK, package], capture_output=True, text=True, check=True)
@@ -169,4 +180,5 @@ def page(lines: Sequence[str], audits: Sequence[RewardAudit]) -> str:
     """The tables, then every audit with the rows that its checks name."""
     made = "Made by `python -m lab published-rewards --out lab/pages/results/rewards.md`."
     head = ["# Audits of published rewards", "", made, ""]
-    return "\n".join([*head, *lines]) + "\n" + page_of(audits, "").partition("\n\n")[2].partition("\n\n")[2]
+    sections = [line for audit in audits for line in section_of(audit)]
+    return "\n".join([*head, *lines, *sections]).rstrip() + "\n"

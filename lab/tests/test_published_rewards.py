@@ -50,4 +50,6 @@ def test_the_command_names_what_is_missing_and_audits_the_rest(
     said = capsys.readouterr()
     assert said.out.count("TRL `accuracy_reward` 1.0") == 2 and ROW.partition("|")[2].partition("|")[2] in said.out
     assert "verl is missing" in said.err and "--pythons lighteval=venv/bin/python" in said.err
-    assert main(["published-rewards", "--pythons", "tlr=x"]) == 2 and "--pythons tlr" in capsys.readouterr().err
+    for words in ("tlr=x", "trl", "trl=", "sage_rlvr=x"):
+        assert main(["published-rewards", "--pythons", words]) == 2
+        assert f"--pythons {words}: write PACKAGE=PYTHON" in capsys.readouterr().err

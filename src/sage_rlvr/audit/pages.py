@@ -54,11 +54,11 @@ def page_of(found: Sequence[Audit], command: str) -> str:
         "good in every check. What the checks are stands in [tasks.md](tasks.md). Worked solutions, which some checks read, come "
         "with the files of the Hub; a folder in `SAGE_RLVR_DATA` need not have them, and those checks then count fewer rows.", "",
     ]  # fmt: skip
-    return "\n".join([*lines, *(line for one in found for line in _section(one))]).rstrip() + "\n"
+    return "\n".join([*lines, *(line for one in found for line in section_of(one))]).rstrip() + "\n"
 
 
-def _section(one: Audit) -> list[str]:
-    """The part of the page about one task."""
+def section_of(one: Audit) -> list[str]:
+    """The lines of a Markdown page about one audit: its head, its checks, and the rows that they name."""
     named = [(check.name, row) for check in one.checks for row in _shown(check)]
     head = f"{escaped(one.head)}. **{'Passed' if one.passed else 'Not passed'}.**"
     rows = [f"| {' | '.join(map(escaped, (row.problem_id, name, row.label, row.reason)))} |" for name, row in named]
@@ -109,4 +109,4 @@ def verify_lines(path: Path, answer_in: str, tag: str, counting: Counting | None
     return [*failed, taken, *told, count]
 
 
-__all__ = ["lines_of", "page_of", "verify_lines", "write_page"]
+__all__ = ["lines_of", "page_of", "section_of", "verify_lines", "write_page"]
