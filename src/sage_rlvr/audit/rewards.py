@@ -7,8 +7,8 @@ r"""The audit of a reward function that is not ours, on rows with golds: what it
     order            rewards that are the same alone, again, in a batch and in a shuffled batch
     limits           every call, and hostile texts, within `seconds` and without an exception
 
-The reward runs in one worker process that can be killed (`worker.py`, `Pool`): a hang is a finding. After `MOST_LIMITS` of them the
-remaining calls are not made. One worker, so that what a reward remembers from call to call shows.
+The reward runs in a worker process that can be killed (`worker.py`, `Pool`): a hang is a finding. After `MOST_LIMITS` of them the
+remaining calls are not made. There is one worker only, so that what a reward remembers from call to call shows.
 """
 
 from __future__ import annotations
@@ -207,7 +207,8 @@ class Failure:
 class RewardJudge:
     """Calls a reward in a worker process. times: (seconds, text) of the calls that gave a number; failures: those that gave none.
 
-    A reward of None is TRL's "no reward": no failure, and nothing is paid.
+    chat: whether completions are conversations; instead: what the reward did wrong on the other kind, "" where that was not tried;
+    most: calls that may meet a limit. A reward of None is TRL's "no reward": no failure, and nothing is paid.
     """
 
     pool: Pool
@@ -530,8 +531,12 @@ def _time(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], st
     theirs = _typical(judge, rows[:20], write)
     if slowest is None or theirs is None or ours is None:
         return "", None, None
-    most = f"slowest {1000 * slowest[0]:.3g} ms: {shortened(slowest[1])}"
-    return f"{theirs:.3g} ms an answer, {theirs / ours:.2g} times ours; {most}", theirs, ours
+    return f"{theirs:.3g} ms an answer, {theirs / ours:.2g} times ours; {_slowest(slowest)}", theirs, ours
+
+
+def _slowest(call: tuple[float, str]) -> str:
+    seconds, text = call
+    return f"slowest {1000 * seconds:.3g} ms: {shortened(text)}"
 
 
 def _typical(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> float | None:
@@ -595,13 +600,14 @@ def _hostile(judge: RewardJudge, row: GoldRow, write: Callable[[str], str]) -> C
     said = judge([(replace(row, problem_id=name), text) for name, text in texts.items()], again=False)
     rows = [Finding(one.problem_id, "fails", f"{one.what} on {shortened(one.text)}") for one in judge.failures[before:]]
     rows += [Finding(name, "paid", one.reason) for name, one in zip(texts, said, strict=True) if one.right]
-    slowest = max(judge.times[slow:], default=None)
-    note = f"slowest {1000 * slowest[0]:.3g} ms: {shortened(slowest[1])}" if slowest else ""
+    notes = []
+    if slowest := max(judge.times[slow:], default=None):
+        notes.append(_slowest(slowest))
     if left := sum(one.reason == NOT_CALLED for one in said):
-        note += f"; {left} {NOT_CALLED}"
+        notes.append(f"{left} {NOT_CALLED}")
     if rows:
-        note += f"; failed: {', '.join(row.problem_id for row in rows)}"
-    return Check(HOSTILE, len(texts) - left - len(rows), len(texts) - left, tuple(rows), bar=True, note=note)
+        notes.append(f"failed: {', '.join(row.problem_id for row in rows)}")
+    return Check(HOSTILE, len(texts) - left - len(rows), len(texts) - left, tuple(rows), bar=True, note="; ".join(notes))
 
 
 def _grouped(failures: Sequence[Failure]) -> tuple[Finding, ...]:

@@ -83,7 +83,7 @@ def _batch(function: Any, signature: Any, given: Sequence[dict[str, Any]], alone
 
     def called() -> float:
         values.extend(call(function, signature, calls))
-        return 0.0
+        return 0.0  # `outcome` expects a number; the rewards themselves are read one by one below
 
     said = outcome(called, function)
     if said.label != "right":

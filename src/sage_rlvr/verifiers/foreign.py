@@ -202,7 +202,8 @@ def _verifiers(given: RewardCall) -> dict[str, Any]:
 
 
 def outcome(value_of: Callable[[], Any], function: Any) -> Verdict:
-    """"right" with the reward as its score; "undecided" for None; "wrong" without a score says what the function did wrong.
+    """"right" with the reward as its score; "undecided" for None; "wrong" without a score, with what the function did
+    wrong as its reason.
 
     Nothing that foreign code raises leaves here but a MemoryError, which is a limit: the pool makes all else "undecided".
     """

@@ -187,6 +187,7 @@ def key_of(rewards: Any) -> Callable[[Mapping[str, Any], str], str | None]:
 def ends_of(trainer: Any) -> tuple[int, ...]:
     """The tokens that end a completion: a completion that ends by no such token was cut at the length limit."""
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    # TRL 1.0 has no `eos_token_ids`: its trainers end completions by the tokenizer's token alone.
     return (*getattr(trainer, "eos_token_ids", ()), tokenizer.eos_token_id, tokenizer.pad_token_id)
 
 
