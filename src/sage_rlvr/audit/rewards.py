@@ -303,6 +303,8 @@ class RewardJudge:
         """"right" for what is paid, "wrong" for what is not, "undecided" without a number; the reason has the text and the gold.
 
         again: a call that met a limit is made once more, since the machine may have been busy."""
+        if self.limits >= self.most:  # nothing is submitted: the worker would begin with the first before it could be canceled
+            return [self._judged(row, text, None) for row, text in pairs]
         futures = [self._submit(row, text) for row, text in pairs]
         found = []
         for (row, text), future in zip(pairs, futures, strict=True):
