@@ -256,6 +256,11 @@ def test_refusals():
         check_samples([[1, 2]], correct=[[1]])
     with pytest.raises(DataError, match="1 and 2 problems"):
         check_pair([[1]], [[1], [2]])
+    with pytest.raises(DataError, match="3 and 2 problems"):
+        check_counts(4, [1, 2, 3], [1, 2])
+    for name in ("ids", "prompts", "cut"):
+        with pytest.raises(DataError, match=f"{name} has 1 entries for 2 problems"):
+            check_samples([[1, 2], [3, 4]], **{name: [[0, 0]]})
 
 
 def test_a_thousand_problems_of_128_texts_take_less_than_two_seconds():
