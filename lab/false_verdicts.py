@@ -305,7 +305,8 @@ def alarm_table(alarms: Sequence[Alarms]) -> Table:
     """One row a kind of file, and all together."""
     rows = [(one.law, f"{one.files:,}", str(one.alarms), ", ".join(one.kinds)) for one in alarms]
     files, found = sum(one.files for one in alarms), sum(one.alarms for one in alarms)
-    high = float(beta_ppf(0.95, found + 1, files - found)) if found < files else 1.0  # one-sided, exact (Clopper and Pearson)
+    # one-sided, exact (Clopper and Pearson)
+    high = float(beta_ppf(0.95, found + 1, files - found)) if found < files else 1.0
     rows.append(("all", f"{files:,}", f"{found} (95 % limit: {high:.5f} of files)", ""))
     return Table(header=("answers", "files", "false alarms", "kinds"), rows=tuple(rows))
 
