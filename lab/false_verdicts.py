@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.stress.interval_coverage import WORLDS, _runs, lone
 from lab.studies.pages import remade
@@ -29,11 +28,9 @@ from sage_rlvr.runs import write_text_atomic
 from sage_rlvr.stats.curves import CurveComparison, crossing, paired_count_curve, seed_ks, seeds_curve
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.stats.laws import beta_ppf
-from sage_rlvr.stats.passk import exact_pass_at_k, pass_at_k
+from sage_rlvr.stats.passk import Floats, Ints, exact_pass_at_k, pass_at_k
 from sage_rlvr.stats.samples.independence import check_pair, check_samples
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Rng = np.random.Generator
 
 SEED = 3407
