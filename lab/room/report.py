@@ -32,7 +32,7 @@ def number(value: float | None) -> str:
 
 
 def checks_of(found: Mapping[str, Any]) -> str:
-    """What comes out of the package's own numbers, and which answers hang together: a list."""
+    """Whether the package's own numbers are reproduced, and which answers are dependent: a list."""
     one, noise = found["checks"], found["noise"]
     copies, before, after = one["base_copies"], noise["before"], noise["after"]
     lines = [
