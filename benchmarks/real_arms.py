@@ -289,6 +289,26 @@ def in_turns(trainer: Any, clock: Clock, tokens: Callable[[], int]) -> Any:
     return trainer
 
 
+def arguments(spec: Spec, folder: str) -> dict[str, Any]:
+    """The settings of both trainers of TRL: the textbook's, and nothing written."""
+    return {
+        "output_dir": os.path.join(spec["folder"], folder),
+        "learning_rate": LR,
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.0,
+        "max_grad_norm": MAX_NORM,
+        "max_steps": 10**6,
+        "model_init_kwargs": {"dtype": "bfloat16"},
+        "bf16": True,
+        "use_cpu": spec["device"] == "cpu",
+        "gradient_checkpointing": False,
+        "logging_steps": 10**6,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
 class Trl:
     """GRPOTrainer with weights in bfloat16, no vLLM, the textbook's settings and micro-batches. Its `train` runs once; a callback
     waits for each turn."""
@@ -301,29 +321,16 @@ class Trl:
         rows, self.spec, self.clock = len(spec["lengths"]), spec, clock
         micro = min(spec["micro"], rows)
         args = GRPOConfig(
-            os.path.join(spec["folder"], "trl"),
+            **arguments(spec, "trl"),
             beta=BETA,
             epsilon=CLIP,
             use_bias_correction_kl=False,
             loss_type="grpo",
-            learning_rate=LR,
-            lr_scheduler_type="constant",
-            weight_decay=0.0,
-            max_grad_norm=MAX_NORM,
-            max_steps=10**6,
             per_device_train_batch_size=micro,
             gradient_accumulation_steps=rows // micro,
             num_generations=spec["group"],
             max_completion_length=max(spec["lengths"]),
-            model_init_kwargs={"dtype": "bfloat16"},
-            bf16=True,
-            use_cpu=spec["device"] == "cpu",
-            gradient_checkpointing=False,
             shuffle_dataset=False,
-            logging_steps=10**6,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(spec["folder"])
         if uneven(
@@ -448,23 +455,7 @@ class SftTrl:
         texts = given_texts(spec)
         rows = [{"input_ids": [*p, *own], "completion_mask": [0] * len(p) + [1] * len(own)} for p, own in texts]
         args = SFTConfig(
-            os.path.join(spec["folder"], "sft"),
-            learning_rate=LR,
-            lr_scheduler_type="constant",
-            weight_decay=0.0,
-            max_grad_norm=MAX_NORM,
-            max_steps=10**6,
-            per_device_train_batch_size=len(rows),
-            completion_only_loss=True,
-            max_length=None,
-            model_init_kwargs={"dtype": "bfloat16"},
-            bf16=True,
-            use_cpu=spec["device"] == "cpu",
-            gradient_checkpointing=False,
-            logging_steps=10**6,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
+            **arguments(spec, "sft"), per_device_train_batch_size=len(rows), completion_only_loss=True, max_length=None
         )
         tokenizer = AutoTokenizer.from_pretrained(spec["folder"])
         tokenizer.eos_token = str(len(tokenizer) - 2)  # TRL wants one; the texts have theirs

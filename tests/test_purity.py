@@ -1,4 +1,4 @@
-"""The layering is what docs/contributing.md says, and the README's tree is what is there: both are read as text.
+"""The layering is what docs/contributing.md says, which is read as text.
 
 Imports are read with ast, those inside functions and under TYPE_CHECKING included: a lazy import is still a dependency.
 """
@@ -253,41 +253,10 @@ def test_importing_it_loads_no_torch(module: str):
         assert {"numpy", "scipy", "pydantic", "tyro", "yaml", "matplotlib", "pyarrow"}.isdisjoint(loaded)
 
 
-# ---- the README's tree
-
-ENTRY = re.compile(r"^(?P<indent>(?:│   |    )*)[├└]── (?P<path>\S+)(?:\s+(?P<sentence>.*))?$")
-
-
-def tree_entries() -> list[tuple[str, str]]:
-    """(path from the repository's root, sentence) of every line of the tree in README.md."""
-    block = re.search(r"```text\nsage-rlvr/\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert block, "README.md has no ```text block that starts with sage-rlvr/"
-    stack: list[str] = []
-    entries = []
-    for line in block.group(1).splitlines():
-        match = ENTRY.match(line)
-        if not match:
-            assert set(line[: len(line) - len(line.lstrip("│ "))]) <= {"│", " "}, f"a line that is no entry: {line!r}"
-            continue
-        depth = len(match["indent"]) // 4
-        stack[depth:] = [match["path"].rstrip("/")]
-        entries.append(("/".join(stack), match["sentence"] or ""))
-    return entries
-
-
-def test_every_path_of_the_tree_exists_and_has_a_sentence():
-    entries = tree_entries()
-    assert len(entries) > 15
-    missing = [path for path, _ in entries if not (ROOT / path).exists()]
-    assert not missing, f"README.md's tree names what is not there: {missing}"
-    assert not [path for path, sentence in entries if not sentence], "every entry says in one sentence what it is"
-    assert len({path for path, _ in entries}) == len(entries), "a path stands twice in the tree"
-
-
-def test_the_tree_names_every_folder_of_the_package():
-    listed = {path for path, _ in tree_entries()}
-    wanted = {str(p.relative_to(ROOT)) for p in PACKAGE.iterdir() if p.is_dir() and any(p.glob("*.py"))}
-    assert not wanted - listed, "give each folder a line and a sentence in README.md's tree"
+def test_the_contributing_page_names_every_folder_of_the_package():
+    page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    folders = sorted(p.name for p in PACKAGE.iterdir() if p.is_dir() and any(p.glob("*.py")))
+    assert not [name for name in folders if f"`{name}`" not in page]
 
 
 def test_every_module_says_what_it_is():

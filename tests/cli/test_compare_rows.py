@@ -300,6 +300,12 @@ def test_a_base_at_several_temperatures_is_the_rival_of_an_arm(capsys: Capture) 
     assert "120 rows, 60 problems, n = 16, T = 0.5, 1;" in out
 
 
+def test_a_csv_in_another_encoding_names_its_line(capsys: Capture) -> None:
+    Path("a.csv").write_bytes(b"id,n,c\np0,8,2\np\xe9,8,3\n")
+    code, _, err = run(capsys, "a.csv", write("b.jsonl", *counts([1, 2])))
+    assert code == 2 and "a.csv:3: not UTF-8 (byte 0xe9); save the file as UTF-8" in err
+
+
 # ------------------------------------------------------------------------------------------------------------------
 # completions judged again
 

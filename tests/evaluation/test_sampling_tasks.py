@@ -15,7 +15,7 @@ import pytest
 from byte_tokenizer import CHATML, byte_tokenizer
 from chat_policy import EMPTY, OFF, chat_policy, rows_file
 from evaluation.sampling_common import sample_run
-from sage_rlvr import compare, evaluate, train
+from sage_rlvr import compare, evaluate, report, train
 from sage_rlvr.config import WorldConfig
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation import sampled_run
@@ -123,6 +123,9 @@ def test_several_temperatures_are_a_store_each_and_one_arm_of_a_comparison(rows:
     assert again.path == tmp_path / "stores" / "T0.5"
     compared = compare({"base": found, "same": again})
     assert compared.results.temperatures("base", rows.stem) == (0.5, 1.0)
+    assert compare(found, again).results.temperatures(found.policy, rows.stem) == (0.5, 1.0)  # without a name, that of the policy
+    sampled = report(found).values["summary"]["sampled"]
+    assert sorted(row["temperature"] for row in sampled) == [0.5, 1.0]
     with pytest.raises(ConfigError, match=r"--temperature 0.5 with --temperatures 1 0.5: omit the first"):
         evaluate(policy, temperature=0.5, temperatures=(1.0, 0.5), **common)
     with pytest.raises(ConfigError, match=r"--temperatures 1.0 1.0: pass at least one, each once"):

@@ -11,6 +11,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sage_rlvr.api.evaluate import Evaluation
 from sage_rlvr.api.tables import Rows, html_table
 from sage_rlvr.api.train import RUNS, to_stderr
 from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
@@ -151,8 +152,8 @@ def compare(
         ConfigError: Where options do not go together.
     """
     given = dict(arms) if isinstance(arms, Mapping) else {}
-    words = [] if arms is None or isinstance(arms, Mapping) else [_word(arms)]
-    words += [_word(arm) for arm in more]
+    loose = [] if arms is None or isinstance(arms, Mapping) else [arms]
+    words = [_called(arm) for arm in [*loose, *more]]
     words += [f"{name}={_word(arm)}" for name, arm in {**given, **named}.items()]
     names = (correct,) if isinstance(correct, str) else tuple(correct)
     return comparison_of(words, split=split, k=k, samples=samples, correct=names, right_from=right_from)
@@ -214,13 +215,22 @@ def paths_in(words: Sequence[str]) -> list[str]:
     return [path for word in words for path in ([word] if Path(word).exists() else word.rpartition("=")[2].split(","))]
 
 
+def _paths(arm: str | PathLike[str]) -> list[str]:
+    """The path of an arm; of an evaluation at several temperatures that of each store."""
+    return list(map(fspath, arm.stores)) if isinstance(arm, Evaluation) and arm.stores else [fspath(arm)]
+
+
 def _word(arm: Arm) -> str:
-    """An arm as the command takes it."""
-    if stores := getattr(arm, "stores", ()):  # an evaluation at several temperatures
-        return ",".join(map(fspath, stores))
-    if isinstance(arm, (str, PathLike)):
-        return fspath(arm)
-    return ",".join(map(_word, arm))
+    """An arm as the command takes it behind NAME=."""
+    several = [arm] if isinstance(arm, (str, PathLike)) else arm
+    return ",".join(path for one in several for path in _paths(one))
+
+
+def _called(arm: Arm) -> str:
+    """An arm without a name of its own as the command takes it. Several stores need one: that of their policy."""
+    if isinstance(arm, Evaluation) and len(arm.stores) > 1:
+        return f"{arm.policy}={_word(arm)}"
+    return _word(arm)
 
 
 def report(
@@ -264,7 +274,7 @@ def report(
             f"RUNS {[fspath(run) for run in runs]}, --show {show}, --k {k}: pass at least one folder, run, record or store; "
             "show must be >= 0 and k >= 2"
         )
-    results = Results.read(*[fspath(run) for run in runs], split=split, k=k)
+    results = Results.read(*[path for run in runs for path in _paths(run)], split=split, k=k)
     with results.believed():
         rows = compare(results)
         page = Page(page_of(results, rows, title=title, shown=show), rows=[row_of(row) for row in rows])

@@ -42,7 +42,8 @@ class Evaluation(Rows):
             interval, and the chance floor where it is known.
         record: The exact record; None for an evaluation by samples.
         cross_check: What `cross_check` completions per problem say of the exact numbers; None where none were drawn.
-        stores: The sample stores, one for each temperature; `path` is the first.
+        stores: The sample stores, one for each temperature; `path` is the first. Empty for an exact evaluation.
+        policy: The name of a policy that was sampled.
     """
 
     path: Path
@@ -51,6 +52,7 @@ class Evaluation(Rows):
     record: Record | None = None
     cross_check: Mapping[str, float] | None = None
     stores: tuple[Path, ...] = ()
+    policy: str = ""
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -107,11 +109,11 @@ def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -
     found = [_by_samples(what, one, quiet, say) for one in settings.by_temperature()]
     if len(found) == 1:
         return found[0]
-    stores = tuple(one.path for one in found)
+    stores, policy = tuple(one.path for one in found), found[0].policy
     lines = [line for one in found for line in one.lines]
     together = suggest("compare", f"base={','.join(map(str, stores))}", "NAME=STORE")
     lines.append(f"all temperatures beside another policy's store: {together}")
-    return Evaluation(stores[0], lines, [row for one in found for row in one.rows], stores=stores)
+    return Evaluation(stores[0], lines, [row for one in found for row in one.rows], stores=stores, policy=policy)
 
 
 def _refuse_recipe(what: str) -> None:
@@ -329,7 +331,8 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
     if settings.rerank_with is not None:
         lines.append(best_line(run, store, task, settings.rerank_with))
     lines.append(f"store: {store.path}")
-    return Evaluation(Path(store.path), lines, store_rows(store, settings.samples or None))
+    path = Path(store.path)
+    return Evaluation(path, lines, store_rows(store, settings.samples or None), stores=(path,), policy=run.policy)
 
 
 def store_rows(store: SampleStore, n: int | None = None) -> list[dict[str, Any]]:

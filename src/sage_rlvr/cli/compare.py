@@ -113,8 +113,9 @@ class Compare(Command):
         if not self.json and not self.fail_on:
             return []
         if not results.sampled_only:
-            raise ConfigError("--json, --fail-on: only for files of rows and sample stores; --out writes summary.json for all "
-                "others")
+            raise ConfigError(
+                "--json, --fail-on: only for files of rows and sample stores; --out writes summary.json for all others"
+            )
         found = verdicts(results, rows)
         broken = failures(found, self.fail_on)
         if self.json:

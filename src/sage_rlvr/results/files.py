@@ -18,10 +18,8 @@ from sage_rlvr.runs import RECORD, file_sha256, is_run, read_metrics, read_recor
 
 TAKES = (
     "Valid paths are files of rows (docs/reference/rows.md), folders of `sage-rlvr demo` or `sweep` (with runs/ and "
-    "evaluations/), run "
-    "directories (run.json), records (.npz), sample stores (store.sqlite) and folders with a summary.json; "
-    "NAME=PATH[,PATH...] sets the "
-    "name of an arm."
+    "evaluations/), run directories (run.json), records (.npz), sample stores (store.sqlite) and folders with a summary.json; "
+    "NAME=PATH[,PATH...] sets the name of an arm."
 )
 PARTS = ("runs", "evaluations", RECORD, "store.sqlite", "summary.json")
 SHOWN = 6

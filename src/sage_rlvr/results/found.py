@@ -137,8 +137,9 @@ class _Found:
         arms = list(dict.fromkeys(table.group.arm for table in found.tables))
         if name and len(arms) > 1:
             shown = ", ".join(map(repr, arms[: files.SHOWN]))
-            raise DataError(f"{name}={path}: the file has {len(arms)} arms ({shown}); pass {path} without NAME=, or select "
-                f"one: {path}@ARM")
+            raise DataError(
+                f"{name}={path}: the file has {len(arms)} arms ({shown}); pass {path} without NAME=, or select one: {path}@ARM"
+            )
         for table in found.tables:
             self.order.setdefault(made.arm_of(table), made.arm_of(table))
         self.results.given.append(made)

@@ -212,9 +212,8 @@ def _check_problems(here: Sequence[GivenTable], order: Sequence[str], first: str
         parts += [f"{len(extra)} only in {other.name} ({_some(other.table.problems, extra)})"] if extra else []
         both = len(order) - len(lacking)
         raise DataError(
-            f"different problems on both sides: {both} in both, {'; '.join(parts)}. Evaluate both on the same problems with "
-            "the same ids, "
-            "or remove the rows of the others from the files"
+            f"different problems on both sides: {both} in both, {'; '.join(parts)}. Evaluate both on the same problems with the "
+            "same ids, or remove the rows of the others from the files"
         )
 
 
@@ -225,9 +224,8 @@ def _check_prompts(here: Sequence[GivenTable]) -> None:
         for problem, prompt in one.table.prompts.items():
             if (first := seen.setdefault(prompt, problem)) != problem:
                 raise DataError(
-                    f"{one.name}: the problems {first[:40]!r} and {problem[:40]!r} have the same prompt, so one problem "
-                    "counts twice; "
-                    "remove one of them on both sides"
+                    f"{one.name}: the problems {first[:40]!r} and {problem[:40]!r} have the same prompt, so one problem counts "
+                    "twice; remove one of them on both sides"
                 )
 
 
@@ -238,8 +236,8 @@ def _check_golds(here: Sequence[GivenTable]) -> None:
             if other.table.golds.get(problem, gold) != gold:
                 raise DataError(
                     f"problem {problem[:60]!r} has the gold {gold[:40]!r} in {first.name} and "
-                    f"{other.table.golds[problem][:40]!r} in "
-                    f"{other.name}; the ids mean different problems: evaluate both on the same copy of the task"
+                    f"{other.table.golds[problem][:40]!r} in {other.name}; the ids mean different problems: evaluate both on the "
+                    "same copy of the task"
                 )
 
 
@@ -253,8 +251,7 @@ def _unequal(here: Sequence[GivenTable], fewest: int) -> list[str]:
     )
     return [
         f"Unequal numbers of samples: {fewest} for some problems, {top} for others ({most.name}). All are used, and pass@k is "
-        "read up "
-        f"to k = {fewest}. If failed or cut completions were dropped, count them as incorrect{first}."
+        f"read up to k = {fewest}. If failed or cut completions were dropped, count them as incorrect{first}."
     ]
 
 
@@ -276,8 +273,7 @@ def _check_seeds(here: Sequence[GivenTable]) -> None:
         lacking = sorted(map(str, {*wanted} ^ {*seeds}))
         raise DataError(
             f"{first} has the training seeds {_listed(wanted)}, {arm} has {_listed(seeds)}: {', '.join(lacking)} only on one "
-            "side; pass the "
-            "same seeds for both, or one run of the control"
+            "side; pass the same seeds for both, or one run of the control"
         )
 
 
@@ -288,8 +284,7 @@ def _check_temperatures(here: Sequence[GivenTable]) -> None:
         if not own & found:
             raise DataError(
                 f"{first} was sampled at T = {_listed(own)}, {arm} at T = {_listed(found)}: temperature trades pass@1 against "
-                "pass@k; sample "
-                "both at the same temperature"
+                "pass@k; sample both at the same temperature"
             )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
+import numpy as np
+
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.given import GivenTable, placed
 from sage_rlvr.results.read import Results
@@ -101,11 +103,9 @@ def _rejudged(given: GivenTable, judge: Judge) -> Rejudged:
             rows.append((problem, place, correct, text, gold))
     verdicts = judge([(text, gold) for *_, text, gold in rows])
     counts = Counter((correct, verdict.label) for (_, _, correct, _, _), verdict in zip(rows, verdicts, strict=True))
-    shares: dict[str, list[tuple[bool, bool]]] = {}
-    for (problem, _, correct, _, _), verdict in zip(rows, verdicts, strict=True):
-        shares.setdefault(problem, []).append((correct, verdict.right))
-    means = [[sum(column) / len(column) for column in zip(*some, strict=True)] for some in shares.values()]
-    by_file, by_verifier = (sum(column) / len(column) for column in zip(*means, strict=True))
+    right: Counter[str] = Counter(problem for (problem, *_), verdict in zip(rows, verdicts, strict=True) if verdict.right)
+    by_file = float(np.mean(table.c / table.n))
+    by_verifier = float(np.mean([right[problem] for problem in table.problems] / table.n))
     apart = (
         Disagreement(
             name=given.name, problem=problem, sample=place, correct=correct, verdict=verdict, gold=gold, text=text

@@ -150,8 +150,7 @@ def headline(found: CurveVerdict) -> str:
         "sharpened": f"{a} sharpened what {b} solves: pass@k is higher at k = {gain} and lower at k = {loss}",
         "narrowed": f"{a} narrowed what {b} solves: pass@k is lower at k = {loss} and higher at no k",
         "better": f"{a} is better at k = {gain}{f' and worse at k = {loss}' * bool(loss)}; whether it solves more than {b} in "
-        f"{top} tries "
-        "cannot be told",
+        f"{top} tries cannot be told",
         "worse": f"{a} is worse at k = {loss}; whether it solves less than {b} in {top} tries cannot be told",
         "no difference": f"No difference between {a} and {b}: pass@k differs by less than {DETECTABLE:g} at every k up to {top}",
         "undecided": f"No difference between {a} and {b} can be told at any k up to {top}",

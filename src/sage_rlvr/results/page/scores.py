@@ -236,9 +236,10 @@ def verdict_of(found: CurveVerdict, summary: Mapping[str, Any]) -> dict[str, Any
     """The values of the figure of a verdict: both curves, the difference with its band, and the set that holds the first lost k."""
     ks = powers(found.a.n or 1)
     lines = {one.arm: band({k: one.interval(k) for k in ks}) for one in (found.b, found.a)}
-    first = str(list(found.crossing.first_loss or ()) or "")
-    pair = (found.a.arm, found.b.arm)
-    return {"pair": pair, "lines": lines, "curve": found.curve, "first_loss": first, "chance": chance_line(summary, found.a.task)}
+    return {
+        "pair": (found.a.arm, found.b.arm), "lines": lines, "curve": found.curve, "first_loss": found.crossing.first_loss,
+        "chance": chance_line(summary, found.a.task),
+    }  # fmt: skip
 
 
 def slug(text: str) -> str:

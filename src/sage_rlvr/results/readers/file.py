@@ -78,11 +78,16 @@ class RowFile:
         return f"{self.path}:{number}" if self.container in ("lines", "csv") else f"{self.path}, row {number}"
 
     def rows(self, columns: Sequence[str] = ()) -> Numbered:
-        """(number, tree) of every row; `place` names the row. columns: of Parquet, the only columns to unpack."""
-        yield from {
-            "lines": self._of_lines, "document": self._of_document, "csv": self._of_csv, "empty": lambda: iter(()),
-            "archive": lambda: iter(()),
-        }.get(self.container, lambda: self._of_parquet(columns))()  # fmt: skip
+        """(number, tree) of every row; `place` names the row. columns: of Parquet, the only columns to unpack. An archive has
+        members and no rows, see `trees`."""
+        if self.container == "lines":
+            yield from self._of_lines()
+        elif self.container == "document":
+            yield from self._of_document()
+        elif self.container == "csv":
+            yield from self._of_csv()
+        elif self.container == "parquet":
+            yield from self._of_parquet(columns)
 
     def document(self) -> Any:
         """The tree of a file that is one JSON document."""
@@ -152,7 +157,12 @@ class RowFile:
 
     def _of_csv(self) -> Numbered:
         # line ends inside of quotes belong to a cell, so the lines are not split before
-        text = b"\n".join(data for _, data, _ in self._lines()).decode("utf-8-sig", "replace")
+        data = b"\n".join(data for _, data, _ in self._lines())
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = data[: error.start].count(b"\n") + 1
+            raise DataError(f"{self.place(line)}: not UTF-8 (byte {data[error.start]:#04x}); save the file as UTF-8") from error
         csv.field_size_limit(LINE)  # 128 KiB by default, less than a long completion
         table = csv.reader(io.StringIO(text, newline=""))
         header = next(table)
@@ -249,9 +259,8 @@ def _zstandard(path: Path, about: zipfile.ZipInfo) -> bytes:
         ) from error
     with opened(path) as stream:
         stream.seek(about.header_offset + 26)
-        name, extra = struct.unpack(
-            "<HH", stream.read(4)
-        )  # APPNOTE 4.3.7: the data follow the name and the extra field
+        # APPNOTE 4.3.7: the data follow the name and the extra field
+        name, extra = struct.unpack("<HH", stream.read(4))
         stream.seek(name + extra, 1)
         packed = stream.read(about.compress_size)
     return bytes(pyarrow.Codec("zstd").decompress(packed, about.file_size).to_pybytes())

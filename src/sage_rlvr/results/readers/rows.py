@@ -212,9 +212,8 @@ class _Groups:
         if self.kind == "counts":
             if problem in problems:
                 raise self._error(
-                    number, "id", problem, f"the problem is also in row {problems[problem][2]}; list it once, or tell the "
-                        "rows apart by "
-                    '"seed", "arm", "task", "step" or "temperature"',
+                    number, "id", problem, f"the problem is also in row {problems[problem][2]}; list it once, or tell the rows "
+                    'apart by "seed", "arm", "task", "step" or "temperature"',
                 )  # fmt: skip
             problems[problem] = self._counted(number, row)
         else:
@@ -348,9 +347,8 @@ class _Groups:
         if score not in (0, 1):
             other = f", or another score with --correct {self.choice.others[0]}" if self.choice.others else ""
             raise self._error(
-                number, self.choice.used or "score", score, "neither 0 nor 1; pass --right-from X, the least score that "
-                    "counts as correct"
-                f"{other}",
+                number, self.choice.used or "score", score,
+                f"neither 0 nor 1; pass --right-from X, the least score that counts as correct{other}",
             )  # fmt: skip
         return score == 1
 
