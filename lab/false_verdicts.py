@@ -13,14 +13,11 @@ the set of the first loss misses it.
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.stress.interval_coverage import WORLDS, _runs, lone
 from lab.studies.pages import remade
@@ -30,11 +27,10 @@ from sage_rlvr.results.tables import Table
 from sage_rlvr.runs import write_text_atomic
 from sage_rlvr.stats.curves import CurveComparison, crossing, paired_count_curve, seed_ks, seeds_curve
 from sage_rlvr.stats.intervals import wilson
-from sage_rlvr.stats.passk import pass_at_k
+from sage_rlvr.stats.laws import beta_ppf
+from sage_rlvr.stats.passk import Floats, Ints, exact_pass_at_k, pass_at_k
 from sage_rlvr.stats.samples.independence import check_pair, check_samples
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Rng = np.random.Generator
 
 SEED = 3407
@@ -59,12 +55,11 @@ class Rate:
     gain: int
     loss: int
     crossing: int
-    seconds: float
 
 
 def false_verdicts(design: Aa, times: int, seed: int = SEED) -> Rate:
     """Simulate a design."""
-    rng, start = np.random.default_rng(seed), time.perf_counter()
+    rng = np.random.default_rng(seed)
     verdicts = [crossing(design.draw(rng)) for _ in range(times)]
     return Rate(
         name=design.name,
@@ -73,13 +68,13 @@ def false_verdicts(design: Aa, times: int, seed: int = SEED) -> Rate:
         gain=sum(bool(v.gain) for v in verdicts),
         loss=sum(bool(v.loss) for v in verdicts),
         crossing=sum(v.crosses for v in verdicts),
-        seconds=time.perf_counter() - start,
     )
 
 
 @dataclass(frozen=True)
 class Crossed:
-    """Of `of` comparisons of curves that truly cross: those with a wrong sign, a set of the first loss, and one that misses it."""
+    """Of `of` comparisons of curves that truly cross: those with a gain or loss of the wrong sign (wrong), with a set of the first
+    loss (sets), and with a set that lacks the true first loss (missed). first: that k, 0 where there is none."""
 
     name: str
     of: int
@@ -90,11 +85,12 @@ class Crossed:
 
 
 def where_curves_cross(name: str, a: Floats, b: Floats, problems: int, n: int, times: int, seed: int = SEED) -> Crossed:
-    """Problems drawn from a, b (types,) with replacement, as they are. The truth: the mean over all types, at every k;
-    first loss 0: nowhere."""
-    rng, ks = np.random.default_rng(seed), np.arange(1, n + 1)
-    truth = np.array([np.mean((1 - b) ** k - (1 - a) ** k) for k in ks])
-    first, wrong, sets, missed = next(iter(ks[truth < 0].tolist()), 0), 0, 0, 0
+    """Problems drawn from a, b (types,) with replacement, as they are. The truth at each k is the mean over all types."""
+    rng = np.random.default_rng(seed)
+    ks = np.arange(1, n + 1)
+    truth = np.mean(exact_pass_at_k(a[:, None], ks) - exact_pass_at_k(b[:, None], ks), axis=0)
+    first = int(ks[truth < 0][0]) if np.any(truth < 0) else 0
+    wrong = sets = missed = 0
     for _ in range(times):
         rows = rng.integers(len(a), size=problems)
         left, right = rng.binomial(n, a[rows]), rng.binomial(n, b[rows])
@@ -104,7 +100,7 @@ def where_curves_cross(name: str, a: Floats, b: Floats, problems: int, n: int, t
         found = crossing(band).first_loss
         sets += found is not None
         missed += found is not None and not found[0] <= first <= found[1]
-    return Crossed(name, times, first, wrong, sets, missed)
+    return Crossed(name=name, of=times, first=first, wrong=wrong, sets=sets, missed=missed)
 
 
 def crossed_table(found: Sequence[Crossed]) -> Table:
@@ -192,18 +188,17 @@ def published(folder: Path) -> Iterator[Aa]:
 
 
 def shares(folder: Path) -> tuple[Floats, Floats]:
-    """c / n of base.jsonl and rl.jsonl, in one order of problems."""
-    base, rl = (read_counts(folder / name) for name in ("base.jsonl", "rl.jsonl"))
+    """c / n of base.jsonl and rl.jsonl, in one order of problems. DataError where their problems differ."""
+    base, rl = (read_shares(folder / name) for name in ("base.jsonl", "rl.jsonl"))
     if base.keys() != rl.keys():
-        raise DataError(f"{folder}: base.jsonl and rl.jsonl have different problems.")
-    p, q = (np.array([c / n for n, c in (side[i] for i in base)]) for side in (base, rl))
-    return p, q
+        raise DataError(f"{folder}: base.jsonl and rl.jsonl have different problems; pass counts of the same problems.")
+    return np.array(list(base.values())), np.array([rl[name] for name in base])
 
 
-def read_counts(path: Path) -> dict[str, tuple[int, int]]:
-    """id -> (n, c) of JSON lines."""
+def read_shares(path: Path) -> dict[str, float]:
+    """id -> c / n of JSON lines."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {row["id"]: (row["n"], row["c"]) for row in rows}
+    return {row["id"]: row["c"] / row["n"] for row in rows}
 
 
 # ---- independence
@@ -232,7 +227,7 @@ def _drawn(rng: Rng, p: Floats, n: int) -> Ints:
 
 @dataclass(frozen=True)
 class Alarms:
-    """Files of one law: how many, how many had a finding, which, and the finding rate's shape."""
+    """Of `files` pairs of files of one law: how many had a finding (alarms), and the kinds of the findings."""
 
     law: str
     files: int
@@ -242,18 +237,19 @@ class Alarms:
 
 def false_alarms(law: str, files: int, shapes: Sequence[tuple[int, int]] = SHAPES, seed: int = SEED) -> Alarms:
     """Pairs of independent files of one policy, with outcomes, shapes in turn. `texts` where the likeliest has at most 0.9."""
-    rng, kinds, alarms = np.random.default_rng([seed, *law.encode()]), [], 0
-    for i in range(files):
+    rng = np.random.default_rng([seed, *law.encode()])
+    texts = law not in ("nearly one (0.99)", "half dead, half long tail", "two answers", "five answers")
+    kinds: set[str] = set()
+    alarms = 0
+    for i, own in enumerate(rng.spawn(files)):
         problems, n = shapes[i % len(shapes)]
-        state = rng.bit_generator.seed_seq.spawn(1)[0]  # type: ignore[attr-defined]
-        both = LAWS[law](np.random.default_rng(state), problems, 2 * n)
+        both = LAWS[law](own, problems, 2 * n)
         a, b = both[:, :n], both[:, n:]
         right = (a == a.min()).astype(int)
-        texts = law not in ("nearly one (0.99)", "half dead, half long tail", "two answers", "five answers")
         found = [*check_samples(a.tolist(), correct=list(right), texts=texts).findings, *check_pair(a.tolist(), b.tolist())]
         alarms += bool(found)
-        kinds += [one.kind for one in found]
-    return Alarms(law, files, alarms, tuple(sorted(set(kinds))))
+        kinds |= {one.kind for one in found}
+    return Alarms(law, files, alarms, tuple(sorted(kinds)))
 
 
 @dataclass(frozen=True)
@@ -279,9 +275,9 @@ class FalseVerdicts(Command):
             types = np.array([0.3, 0.0002]).repeat([70, 30]), np.array([0.15, 0.02]).repeat([70, 30])
             crossed = [where_curves_cross("seven in ten gain, three lose, 200 x 64", *types, 200, 64, self.replicates)]
             if self.published:
-                q, p = shares(self.published)[::-1]
-                crossed.append(where_curves_cross("published pair, 1,060 x 128", q, p, len(p), 128, self.replicates))
-                crossed.append(where_curves_cross("published pair, 300 x 128", q, p, 300, 128, self.replicates))
+                base, rl = shares(self.published)
+                crossed.append(where_curves_cross("published pair, 1,060 x 128", rl, base, len(rl), 128, self.replicates))
+                crossed.append(where_curves_cross("published pair, 300 x 128", rl, base, 300, 128, self.replicates))
             made["crossed"] = crossed_table(crossed).markdown()
             session.say(made["crossed"])
         if self.files:
@@ -306,7 +302,8 @@ def alarm_table(alarms: Sequence[Alarms]) -> Table:
     """One row a kind of file, and all together."""
     rows = [(one.law, f"{one.files:,}", str(one.alarms), ", ".join(one.kinds)) for one in alarms]
     files, found = sum(one.files for one in alarms), sum(one.alarms for one in alarms)
-    high = wilson(found, files).high if found else -math.log(0.05) / files
+    # one-sided, exact (Clopper and Pearson)
+    high = float(beta_ppf(0.95, found + 1, files - found)) if found < files else 1.0
     rows.append(("all", f"{files:,}", f"{found} (95 % limit: {high:.5f} of files)", ""))
     return Table(header=("answers", "files", "false alarms", "kinds"), rows=tuple(rows))
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lab.room.cohort import Ints
 from sage_rlvr.stats.laws import beta_ppf
+from sage_rlvr.stats.passk import Floats, Ints
 
-Floats = NDArray[np.float64]
 GRID = (np.arange(64) + 0.5) / 64  # quantiles at which a beta law is read
 COLDER = 0.5  # the temperature of the tempered base
 

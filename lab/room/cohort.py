@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.laws import chi2_ppf
-from sage_rlvr.stats.passk import pass_at_k
+from sage_rlvr.stats.passk import Floats, Ints, pass_at_k
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 PACKAGE, VERSION = "remax-rl", "0.1.1"
 INSIDE = Path("_assets", "evidence", "verified_samples_completed_cohort.jsonl.gz")
 MODELS = {"qwen05b": "Qwen2.5-0.5B", "falcon1b": "Falcon3-1B", "qwen3b": "Qwen2.5-3B"}

@@ -18,7 +18,6 @@ from lab.studies.pages import remade
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import require
 from sage_rlvr.reading import read_text
-from sage_rlvr.results.tables import Table
 
 PAGE, STORED, RUNS, PICTURE = "room.md", "room.json", "room_runs.csv", "room"
 LAB_PAGES = Path(__file__).parents[1] / "pages"
@@ -47,7 +46,7 @@ class Room(Command):
         found = read_stored() if self.stored else self._measured(session)
         tables = tables_of(found)
         for name, table in tables.items():
-            session.say(f"## {name}", "", *([table.markdown()] if isinstance(table, Table) else [table]), "")
+            session.say(f"## {name}", "", table, "")
         if self.docs is not None:
             write(self.docs, found, tables)
         return 0
@@ -60,9 +59,8 @@ class Room(Command):
             printed = {}
             session.note("remax-rl is not installed: its printed table is not compared")
         effort = Effort(resamples=self.resamples, splits=self.splits, simulations=self.simulations)
-        found: dict[str, Any] = rounded(
-            study(read_cohort(file), printed, effort)
-        )  # so that the stored file prints the same tables
+        # rounded before it is printed, so that the stored file prints the same tables
+        found: dict[str, Any] = rounded(study(read_cohort(file), printed, effort))
         return found
 
 
@@ -72,17 +70,15 @@ def read_stored() -> dict[str, Any]:
     return found
 
 
-def write(docs: Path, found: dict[str, Any], tables: Mapping[str, Table | str]) -> None:
+def write(docs: Path, found: dict[str, Any], tables: Mapping[str, str]) -> None:
     """The page, the numbers, one row a run where they were read, and the picture."""
     from lab.room.picture import draw
 
     results, images = docs / "results", docs / "images"
-    made = {name: table.markdown() if isinstance(table, Table) else table for name, table in tables.items()}
-    where, text = remade(results, PAGE, made)
+    where, text = remade(results, PAGE, tables)
     where.write_text(text, encoding="utf-8")
     if "runs" in found:
-        rows = found["runs"]
-        (results / RUNS).write_text(csv_of(rows), encoding="utf-8")
+        (results / RUNS).write_text(csv_of(found["runs"]), encoding="utf-8")
     kept = {name: value for name, value in found.items() if name != "runs"}
     (results / STORED).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     images.mkdir(exist_ok=True)

@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.room.base import facts
 from lab.room.cohort import Cohort, pass_at
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from sage_rlvr.stats.passk import Floats, Ints
 
 
 @dataclass(frozen=True, kw_only=True)

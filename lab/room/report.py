@@ -14,22 +14,27 @@ def ends(low: float, high: float, digits: int = 2, sign: str = "+") -> str:
     return f"{low:{sign}.{digits}f} to {high:{sign}.{digits}f}"
 
 
-def tables_of(found: Mapping[str, Any]) -> dict[str, Table | str]:
-    """The parts of the page by the names of their marks."""
-    return {
-        "checks": checks_of(found),
+def tables_of(found: Mapping[str, Any]) -> dict[str, str]:
+    """The parts of the page in Markdown, by the names of their marks."""
+    tables = {
         "bands": bands_of(found),
         "settings": settings_of(found),
         "worlds": worlds_of(found),
         "slopes": slopes_of(found),
         **{f"predictors {name}": skill_of(found["skill"][name], found["k"]) for name in found["skill"]},
     }
+    return {"checks": checks_of(found), **{name: table.markdown() for name, table in tables.items()}}
+
+
+def number(value: float | None) -> str:
+    """One decimal; None is not defined."""
+    return "not defined" if value is None else f"{value:.1f}"
 
 
 def checks_of(found: Mapping[str, Any]) -> str:
-    """What comes out of the package's own numbers, and which answers hang together: a list."""
+    """Whether the package's own numbers are reproduced, and which answers are dependent: a list."""
     one, noise = found["checks"], found["noise"]
-    copies = one["base_copies"]
+    copies, before, after = one["base_copies"], noise["before"], noise["after"]
     lines = [
         f"{one['runs']} runs with answers before and after, {one['without_after']} left out because it has none after; "
         f"{one['without_base']} take the base of another run of their cell.",
@@ -37,12 +42,17 @@ def checks_of(found: Mapping[str, Any]) -> str:
         f"to three decimals. pass@8 stored with each checkpoint: {one['checkpoints_reproduced']} of {one['checkpoints']}.",
         f"Answer i + 1 of a group equals answer i of the next in {one['overlap']['before']:.4f} (base) and "
         f"{one['overlap']['after']:.4f} (after) of the places, so {found['k']} answers of a problem are independent.",
-        f"There are {one['bases']} bases. Runs of one cell hold copies of one sample of it"
-        f": {copies['least']:.3f} to 1 of the answers are equal, {copies['median']:.3f} at the median.",
+        f"There are {one['bases']} bases. "
+        + (
+            f"Runs of one cell hold copies of one sample of it: {copies['least']:.3f} to 1 of the answers are equal, "
+            f"{copies['median']:.3f} at the median."
+            if copies
+            else "None was sampled twice."
+        ),
         f"Noise common to all problems (Cochran's Q / {found['k'] - 1}; about 1 if each problem had noise of its own, above "
-        f"{noise['limit']:.2f} in 1 of 1,000): above in {noise['before']['above']} of {noise['before']['read']} bases, median "
-        f"{noise['before']['median']:.1f}, largest {noise['before']['largest']:.1f}; after RL in {noise['after']['above']} of "
-        f"{noise['after']['read']} policies, median {noise['after']['median']:.1f}.",
+        f"{noise['limit']:.2f} in 1 of 1,000): above in {before['above']} of {before['read']} bases, median "
+        f"{number(before['median'])}, largest {number(before['largest'])}; after RL in {after['above']} of "
+        f"{after['read']} policies, median {number(after['median'])}.",
     ]
     return "\n".join(f"- {line}" for line in lines)
 

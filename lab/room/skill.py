@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from itertools import permutations
 
 import numpy as np
+import scipy.stats
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from sage_rlvr.stats.passk import Floats, Ints
+
+Mask = NDArray[np.bool_]
 
 
 def fold_errors(x: Floats, y: Floats, folds: Ints) -> Floats:
@@ -17,13 +19,12 @@ def fold_errors(x: Floats, y: Floats, folds: Ints) -> Floats:
     found = []
     for fold in np.unique(folds):
         out, kept = folds == fold, folds != fold
-        left, own = x[:, kept].mean(axis=1, keepdims=True), y[kept].mean()
-        spread = ((x[:, kept] - left) ** 2).sum(axis=1)
-        slope = np.where(
-            spread > 0, ((x[:, kept] - left) * (y[kept] - own)).sum(axis=1) / np.where(spread > 0, spread, 1), 0.0
-        )
-        line = ((y[out] - own - slope[:, None] * (x[:, out] - left)) ** 2).sum(axis=1)
-        found.append(np.append(line, ((y[out] - own) ** 2).sum()))
+        middle, level = x[:, kept].mean(axis=1, keepdims=True), y[kept].mean()
+        away = x[:, kept] - middle
+        spread, product = (away**2).sum(axis=1), (away * (y[kept] - level)).sum(axis=1)
+        slope = np.divide(product, spread, out=np.zeros_like(product), where=spread > 0)  # constant x: the mean alone
+        line = ((y[out] - level - slope[:, None] * (x[:, out] - middle)) ** 2).sum(axis=1)
+        found.append(np.append(line, ((y[out] - level) ** 2).sum()))
     return np.stack(found, axis=1)
 
 
@@ -39,7 +40,7 @@ def explained(x: Floats, y: Floats, folds: Ints) -> Floats:
     return np.asarray(1 - line / flat) if flat > 0 else np.zeros(len(line))  # nothing to explain
 
 
-def cut(x: Floats, up: NDArray[np.bool_]) -> tuple[float, bool]:
+def cut(x: Floats, up: Mask) -> tuple[float, bool]:
     """The threshold on x (S,) of best balanced accuracy for `up`, and whether up is above it. Ties: the middle one of the best."""
     if up.all() or not up.any():
         return -np.inf, bool(up.all())  # one sign alone: predict that
@@ -53,7 +54,7 @@ def cut(x: Floats, up: NDArray[np.bool_]) -> tuple[float, bool]:
     return float(at[places[len(places) // 2]]), rising
 
 
-def called(x: Floats, up: NDArray[np.bool_], folds: Ints) -> NDArray[np.bool_]:
+def called(x: Floats, up: Mask, folds: Ints) -> Mask:
     """(P, S): whether each predictor's threshold, fitted without the setting's fold, predicts a rise."""
     found = np.zeros(x.shape, dtype=bool)
     for fold in np.unique(folds):
@@ -64,24 +65,18 @@ def called(x: Floats, up: NDArray[np.bool_], folds: Ints) -> NDArray[np.bool_]:
     return found
 
 
-def balanced(calls: NDArray[np.bool_], up: NDArray[np.bool_]) -> Floats:
+def balanced(calls: Mask, up: Mask) -> Floats:
     """Balanced accuracy (P,): the mean of the fractions of ups and of downs that are predicted; 0.5 is a guess."""
     right = calls == up
     present = [right[:, side] for side in (up, ~up) if side.any()]
     return np.asarray(np.mean([side.mean(axis=1) for side in present], axis=0))
 
 
-def ranks(x: Floats) -> Floats:
-    """Ranks with ties averaged."""
-    _, place, count = np.unique(x, return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - (count - 1) / 2)[place]
-
-
 def spearman(x: Floats, y: Floats) -> float:
-    """Rank correlation; 0 where one side is constant."""
-    a, b = ranks(x) - ranks(x).mean(), ranks(y) - ranks(y).mean()
-    size = float(np.sqrt((a**2).sum() * (b**2).sum()))
-    return float((a * b).sum()) / size if size > 0 else 0.0
+    """Rank correlation of x, y (S,); 0 where one side is constant, for which scipy warns and returns NaN."""
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return 0.0
+    return float(scipy.stats.spearmanr(x, y).statistic)
 
 
 def block_orders(blocks: Sequence[Sequence[int]]) -> Ints:

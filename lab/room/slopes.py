@@ -9,25 +9,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.room.base import probabilities, tempered
-from lab.room.cohort import Cohort, Ints, pass_at
+from lab.room.cohort import Cohort, pass_at
 from sage_rlvr.stats.intervals import seed_interval
-
-Floats = NDArray[np.float64]
+from sage_rlvr.stats.passk import Floats, Ints
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slope:
-    """d change / d room of one reading. low, high: what the interval is over says `over`; NaN where there is none."""
+    """d change / d room of one reading at pass@k. low, high: a 95 % interval over what `over` names."""
 
     reading: str
     k: int
     slope: float
-    low: float = float("nan")
-    high: float = float("nan")
-    over: str = ""
+    low: float
+    high: float
+    over: str
 
 
 def slope_of(room: Floats, change: Floats) -> float:
@@ -102,9 +100,8 @@ def simulated(
     """Slopes of simulated settings whose problems follow the beta law of their base, k draws before and k after, each problem with
     noise of its own: nothing changes; one shift of logits for all that gives the mean gain of pass@1; every base tempered."""
     rng = np.random.default_rng(seed)
-    p = np.where(
-        means["right"][:, None] > 0, probabilities(means), 0.0
-    )  # a base without any right answer has none to shift
+    # a base without any right answer has none to shift: `probabilities` clips its mean away from 0
+    p = np.where(means["right"][:, None] > 0, probabilities(means), 0.0)
     p = p[:, np.arange(n) * p.shape[1] // n]
     worlds = {"nothing": p, "shift": shifted(p, common_shift(p, gain)), "tempered": tempered(p)}
     found: dict[str, list[float]] = {name: [] for name in worlds}

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.room.base import PREDICTORS, ROOM, predictors
 from lab.room.cohort import (
@@ -28,9 +27,8 @@ from lab.room.slopes import Slope, halves, over_groups, quantiles, simulated, un
 from lab.room.worlds import own_arms
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import seed_interval
+from sage_rlvr.stats.passk import Floats, Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 SEED = 20_261_126
 
 
@@ -70,18 +68,13 @@ def study(cohort: Cohort, printed: Mapping[tuple[str, str], float], effort: Effo
 
 
 def checks(cohort: Cohort, drawn: Cohort, printed: Mapping[tuple[str, str], float]) -> dict[str, Any]:
-    """Do their own numbers come out? Where do the answers hang together?"""
+    """Are the package's own numbers reproduced, and which answers are copies? base_copies: None where no base was sampled twice."""
     runs = np.stack([(answers > 0).any(axis=-1).mean(axis=(1, 2)) for answers in (cohort.before, cohort.after)], axis=1)
     read = ~np.isnan(cohort.printed) & np.stack(
         [[run.own for run in cohort.runs], np.ones(len(cohort.runs), dtype=bool)], axis=1
     )
     own = own_pass8(cohort)
-    copies = [
-        float((drawn.before[row] == drawn.before[rows[0]]).mean())
-        for rows in drawn.cells().values()
-        for row in rows[1:]
-        if drawn.runs[row].own
-    ] or [1.0]  # no base was sampled twice
+    copies = base_copies(drawn)
     return {
         "runs": len(cohort.runs),
         "without_after": cohort.without_after,
@@ -92,24 +85,34 @@ def checks(cohort: Cohort, drawn: Cohort, printed: Mapping[tuple[str, str], floa
         "checkpoints_reproduced": int((np.abs(runs - cohort.printed)[read] < 1e-9).sum()),
         "overlap": {"before": overlap(cohort.before), "after": overlap(cohort.after)},
         "bases": len(drawn.cells()),
-        "base_copies": {"least": min(copies), "median": float(np.median(copies))},
+        "base_copies": {"least": min(copies), "median": float(np.median(copies))} if copies else None,
     }
 
 
+def base_copies(drawn: Cohort) -> list[float]:
+    """How often the answers of each further sampled base of a cell equal those of its first. A base that was taken from another run
+    is left out: it would equal itself."""
+    equal = []
+    for rows in drawn.cells().values():
+        first, *others = [row for row in rows if drawn.runs[row].own]
+        equal += [float((drawn.before[row] == drawn.before[first]).mean()) for row in others]
+    return equal
+
+
 def noise(drawn: Cohort) -> dict[str, Any]:
-    """`common_noise` of each cell's first base and of all policies after RL."""
+    """`common_noise` of each cell's first base and of all policies after RL. median, largest: None where nothing can be read,
+    every problem being always right or always wrong."""
     limit = noise_limit(drawn.before.shape[-1])
     before = {"/".join(cell): common_noise(drawn.before[rows[0]]) for cell, rows in drawn.cells().items()}
     after = np.array([common_noise(one) for one in drawn.after])
 
     def counted(values: Floats) -> dict[str, Any]:
         seen = values[~np.isnan(values)]
-        seen = seen if len(seen) else np.zeros(1)  # every problem always right or always wrong: nothing to compare
         return {
-            "read": int((~np.isnan(values)).sum()),
+            "read": len(seen),
             "above": int((seen > limit).sum()),
-            "median": float(np.median(seen)),
-            "largest": float(seen.max()),
+            "median": float(np.median(seen)) if len(seen) else None,
+            "largest": float(seen.max()) if len(seen) else None,
         }
 
     return {
@@ -253,7 +256,7 @@ def domain_orders(readings: Readings) -> Ints:
     for domain, one in kinds.items():
         if one != next(iter(kinds.values())):
             raise DataError(
-                f"{domain} has other levels, models or methods than {next(iter(kinds))}; leave out what is not in every domain."
+                f"{domain} has other levels, models or methods than {next(iter(kinds))}; remove the runs that not every domain has."
             )
     return block_orders(list(blocks.values()))
 
@@ -270,18 +273,12 @@ def skill(readings: Readings, effort: Effort) -> dict[str, Any]:
     r2, by_model = explained(x, change, domains), explained(x, change, models)
     model_calls = called(x, up, models)
     after = base["solved"] + change
-    elsewhere = [
-        after[order] - base["solved"] for order in orders
-    ]  # what the axes alone give: the base is part of the change
+    # what the axes alone give: the base is part of the change, whichever domain's scores follow
+    elsewhere = [after[order] - base["solved"] for order in orders]
     built = np.array([explained(x, moved, domains) for moved in elsewhere])
     built_sign = np.array([balanced(called(x, moved > 0, domains), moved > 0) for moved in elsewhere])
     errors = fold_errors(x, change, domains)
-    rng = np.random.default_rng(SEED)
-    again = []
-    for _ in range(effort.resamples):
-        means, moved, _ = readings.means(*readings.resampled(rng))
-        again.append(explained(predictors(means, readings.k), moved, domains))
-    boot = np.array(again)
+    boot = resampled_r2(readings, effort.resamples)
     names = list(PREDICTORS)
     lead = boot - boot[:, [names.index(ROOM)]]
     rows = [
@@ -311,3 +308,13 @@ def skill(readings: Readings, effort: Effort) -> dict[str, Any]:
         "orders": len(orders),
         "rows": rows,
     }
+
+
+def resampled_r2(readings: Readings, resamples: int) -> Floats:
+    """(resamples, predictors): `explained` over left-out domains, on resampled problems and seeds."""
+    rng, domains = np.random.default_rng(SEED), readings.groups(2)
+    found = []
+    for _ in range(resamples):
+        base, change, _ = readings.means(*readings.resampled(rng))
+        found.append(explained(predictors(base, readings.k), change, domains))
+    return np.array(found)

@@ -19,26 +19,46 @@ from lab.false_verdicts import (
     simulated,
     verdict_table,
 )
+from lab.room.command import LAB_PAGES
 from lab.stress.interval_coverage import WORLDS
 from sage_rlvr.errors import DataError
 
 UNLABELED = "the same, not labeled"
 
 
-def test_the_command_prints_both_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def write_counts(folder: Path):
+    """The two files of `published`, 20 problems of 8 samples each."""
     for name in ("base.jsonl", "rl.jsonl"):
         lines = [json.dumps({"id": f"p{i}", "n": 8, "c": i % 9}) for i in range(20)]
-        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def rows_of_page(name: str) -> list[str]:
+    """First cells of a table of coverage.md."""
+    page = (LAB_PAGES / "results" / "coverage.md").read_text(encoding="utf-8")
+    table = page.partition(f"<!-- {name}:begin -->\n")[2].partition(f"<!-- {name}:end -->")[0]
+    return [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
+
+
+def test_the_page_has_the_rows_that_the_command_prints(tmp_path: Path):
+    write_counts(tmp_path)
+    assert rows_of_page("verdicts") == [one.name for one in (*published(tmp_path), *simulated())]
+    assert rows_of_page("independence") == [*LAWS, "all"]
+
+
+def test_the_command_prints_all_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write_counts(tmp_path)
     assert main(["false-verdicts", "--published", str(tmp_path), "--replicates", "2", "--files", "3"]) == 0
     shown = capsys.readouterr().out
-    assert "published base against itself" in shown and "| all | 27 | 0 (95 % limit: 0.11095 of files)" in shown
+    assert "published base against itself" in shown and "| all | 27 | 0 (95 % limit: 0.10502 of files)" in shown
+    assert "| seven in ten gain, three lose, 200 x 64 | 14 |" in shown and "| published pair, 300 x 128 | 0 |" in shown
     (tmp_path / "rl.jsonl").write_text('{"id": "other", "n": 8, "c": 1}\n', encoding="utf-8")
     with pytest.raises(DataError, match="different problems"):
         list(published(tmp_path))
 
 
 def test_the_tables_show_shares_with_intervals():
-    shown = verdict_table([Rate("design", 200, 10, 6, 4, 0, 1.0)]).markdown()
+    shown = verdict_table([Rate("design", 200, 10, 6, 4, 0)]).markdown()
     assert "| design | 5.0 % (2.7 to 9.0) | 3.0 %" in shown
     assert alarm_table([false_alarms("two answers", 2, shapes=((5, 4),))]).rows[-1][:2] == ("all", "2")
 
@@ -61,6 +81,6 @@ def test_verdicts_over_k_are_seldom_false(design):
 @pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_independent_files_raise_no_alarm(law):
-    """At most 1 of 1,000 files has a finding: one in 220 would be one too many in three of four trials."""
+    """Of 220 files with at most 1 alarm in 1,000, one or more have an alarm with probability 0.2 at most; the seed is fixed."""
     found = false_alarms(law, 220)
     assert found.alarms == 0, found

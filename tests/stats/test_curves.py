@@ -18,6 +18,8 @@ from sage_rlvr.stats.comparison import Reason, paired_counts
 from sage_rlvr.stats.curves import (
     Crossing,
     CurveComparison,
+    _moments,
+    _Units,
     crossing,
     paired_count_curve,
     paired_curve,
@@ -25,7 +27,7 @@ from sage_rlvr.stats.curves import (
     seed_ks,
     seeds_curve,
 )
-from sage_rlvr.stats.intervals import share_difference
+from sage_rlvr.stats.intervals import bootstrap_sees, share_difference
 from sage_rlvr.stats.passk import pass_at_all_k, pass_at_k
 
 
@@ -314,6 +316,23 @@ def test_clusters_of_unequal_sizes_keep_the_mean_over_problems_and_need_six():
     assert paired_count_curve(8, a, b, cluster=np.arange(100) % 5).reason is Reason.FEW_PROBLEMS
     with pytest.raises(DataError, match="one label a problem"):
         paired_count_curve(8, a, b, cluster=[1, 2])
+
+
+def test_a_bootstrap_sees_the_same_columns_by_sums_and_by_values():
+    """Few discordant problems at large k, all differences equal, more than 300 problems and fewer: both ways agree."""
+    rng = np.random.default_rng(0)
+    seen = []
+    for problems, discordant in ((400, 20), (400, 80), (299, 80)):
+        left = np.zeros((problems, 3))
+        left[:discordant, 0] = rng.random(discordant)
+        left[:, 1] = 0.25
+        left[:, 2] = rng.random(problems)
+        right = np.zeros_like(left)
+        units = _Units(left.mean(axis=0), right.mean(axis=0), problems, lambda pair=(left, right): iter([pair]), True)
+        found = _moments(units).seen.tolist()
+        assert found == [bootstrap_sees(column) for column in (left - right).T]
+        seen.append(found)
+    assert seen == [[False, False, True], [True, False, True], [False, False, False]]
 
 
 def test_in_chunks_or_whole_the_band_is_the_same(monkeypatch):

@@ -25,6 +25,7 @@ from sage_rlvr.stats.leash import (
     leash_intervals,
     leash_noise_floor,
     leash_sampling_error,
+    lone_solver_p,
     mcnemar_p,
     rate_intervals,
 )
@@ -282,3 +283,19 @@ def test_rates_of_exact_counts_have_intervals_around_them(seed, n):
     rates = LeashCounts(*cells.sum(axis=0).tolist()).rates
     for name, found in rate_intervals(cells, resamples=200).items():
         assert found.value == pytest.approx(rates[name]) and found.low <= found.value <= found.high and found.n <= n
+
+
+def test_numbers_of_lone_solvers_by_hand_and_by_enumeration():
+    """Two problems of 2 samples a model and 2 right ones: all are the policy's with chance C(2, 2) C(2, 0) / C(4, 2) = 1/6."""
+    assert lone_solver_p(2, [0, 0], 2, [2, 2]) == (pytest.approx(1 / 36), 1.0)
+    assert lone_solver_p(2, [0, 1], 2, [2, 1]) == (pytest.approx(1 - (5 / 6) ** 2), 1.0)
+    n_b, c_b, n_p, c_p = np.array([3, 2, 4]), [0, 0, 2], np.array([2, 5, 4]), [1, 2, 0]
+    deals = []  # of each problem: its possible numbers of the policy's right samples, with chances
+    for n, m, hits in zip(n_b, n_p, np.add(c_b, c_p), strict=True):
+        law = stats.hypergeom(n + m, hits, m)
+        deals.append([(k == hits, k == 0, law.pmf(k)) for k in range(hits + 1)])
+    cases = [(sum(x[0] for x in deal), sum(x[1] for x in deal), math.prod(x[2] for x in deal)) for deal in product(*deals)]
+    wanted = sum(p for new, _, p in cases if new >= 2), sum(p for _, lost, p in cases if lost >= 1)
+    assert lone_solver_p(n_b, c_b, n_p, c_p) == (pytest.approx(wanted[0]), pytest.approx(wanted[1]))
+    with pytest.raises(DataError, match="more correct samples than samples"):
+        lone_solver_p(2, [3], 2, [0])

@@ -234,7 +234,8 @@ def control_error(n: ArrayLike, c: ArrayLike, k: int) -> float:
     At c / n a problem of no right sample would have no noise, although the next n may hold one: with k near n that is most of it.
     """
     right = np.ravel(np.asarray(c))
-    samples, variance = np.broadcast_to(np.ravel(np.asarray(n)), right.shape), 0.0
+    samples = np.broadcast_to(np.ravel(np.asarray(n)), right.shape)
+    variance = 0.0
     for m in np.unique(samples).tolist():
         variance += float(sampling_variance((right[samples == m] + 0.5) / (m + 1), m, k).sum())
     return math.sqrt(variance) / len(right)

@@ -1,7 +1,7 @@
 """Difference curves over k with a simultaneous band, and the probability of improvement.
 
 From two files of counts to a verdict: `crossing(paired_count_curve(n, right_a, right_b))`, a `Crossing` with the k at which a
-gains, loses, or neither can be told. Over training seeds: `crossing(seeds_curve(...))`."""
+gains, loses, or neither is decided. Over training seeds: `crossing(seeds_curve(...))`."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Crossing:
     """Where over k a lies above b (gain), below b (loss), and where the band includes 0 (undecided), as ranges (first k, last k).
 
     first_loss: the set (low, high) that holds the first k at which a is truly below b, None where no loss was found. All k
-    from 1 to low - 1 are gains and high is the first loss found, so the set holds it whenever the band holds the curve. Of a
-    comparison at some k alone (`seed_ks`) the ranges join neighbors among these, and low counts only k = 1, 2, ... without a gap.
-    reason: why nothing could be decided, as of the comparison.
+    from 1 to low - 1 are gains and high is the first loss found, so the set holds it whenever the band holds the curve. Where the
+    comparison has only some k (`seed_ks`), a range spans all k between its ends, and low counts only k = 1, 2, ... without a
+    gap. reason: `CurveComparison.reason`, why nothing could be decided.
     """
 
     gain: tuple[tuple[int, int], ...]
@@ -72,16 +72,16 @@ class Crossing:
 
 def crossing(found: CurveComparison) -> Crossing:
     """The verdict over k of a band over problems (`paired_count_curve`, `paired_curve`) or over training seeds (`seeds_curve`)."""
-    ranges: dict[str, list[tuple[int, int]]] = {"better": [], "worse": [], "undecided": []}
-    stretches = groupby(zip(found.ks, found.outcomes, strict=True), key=lambda pair: pair[1])
-    for outcome, pairs in stretches:
-        ks = [k for k, _ in pairs]
-        ranges[outcome if outcome in ranges else "undecided"].append((ks[0], ks[-1]))
-    gains = {k for k, outcome in zip(found.ks, found.outcomes, strict=True) if outcome == "better"}
+    kinds = [{"better": "gain", "worse": "loss"}.get(outcome, "undecided") for outcome in found.outcomes]
+    ranges: dict[str, list[tuple[int, int]]] = {"gain": [], "loss": [], "undecided": []}
+    for kind, pairs in groupby(zip(kinds, found.ks, strict=True), key=lambda pair: pair[0]):
+        ks = [k for _, k in pairs]
+        ranges[kind].append((ks[0], ks[-1]))
+    gains = {k for k, kind in zip(found.ks, kinds, strict=True) if kind == "gain"}
     low = next(k for k in count(1) if k not in gains)
-    loss = ranges["worse"]
+    loss = ranges["loss"]
     return Crossing(
-        gain=tuple(ranges["better"]),
+        gain=tuple(ranges["gain"]),
         loss=tuple(loss),
         undecided=tuple(ranges["undecided"]),
         first_loss=(low, loss[0][0]) if loss else None,
@@ -143,10 +143,10 @@ def seeds_curve(
     """Difference curve of two methods: a, b (S, N, K) over ks (K,), row s being training seed s of both, the problems fixed.
 
     At each k the seeds' S mean differences get Student's interval at level 1 - (1 - level) / K (Bonferroni), so that all K
-    hold at once however they hang together. Every k costs width: pass few (`seed_ks`). No resampling and no sign flips: with
+    hold at once, however they are correlated. Every k costs width: pass few (`seed_ks`). No resampling and no sign flips: with
     fewer than six seeds no pattern of signs is rarer than 5 %. No half-width is below -ln(tail) / (S N), the rate at which
     problems may differ when none of N did in S runs: where both methods solve nearly all, seeds that agree show nothing.
-    Below three seeds nothing is told. shared: standard errors (K,) that all seeds' differences have in common, as in
+    Below three seeds all outcomes are "unknown". shared: standard errors (K,) that all seeds' differences have in common, as in
     `paired_seeds`.
     """
     left, right = same_shape(a, b, 3)
@@ -271,19 +271,24 @@ class _Counted:
             start = int(self.ends[first] - self.sizes[first])
             last = max(first + 1, int(np.searchsorted(self.ends, start + step, side="right")))
             rows = slice(start, int(self.ends[last - 1]))
-            yield self._summed(self.codes[0][rows], self.means[0], first, last), self._summed(
-                self.codes[1][rows], self.means[1], first, last
+            left, right = (
+                self._summed(code[rows], mean, first, last) for code, mean in zip(self.codes, self.means, strict=True)
             )
+            yield left, right
             first = last
 
     def _summed(self, codes: Ints, mean: Floats, first: int, last: int) -> Floats:
+        """Curves (last - first, K) of the units first to last - 1, which hold the problems `codes`.
+
+        The mean over problems is a ratio: the clusters' sums over their sizes. Linearized, cluster j of size m_j has the curve
+        mean + (sum_j - m_j mean) / (mean size), so that clusters of unequal sizes also average to the mean over problems.
+        """
         curves, sizes = self.table[codes], self.sizes[first:last]
-        if len(codes) == last - first:
-            summed = curves
-        else:
-            summed = np.add.reduceat(curves, np.cumsum(sizes) - sizes, axis=0)
-        per = len(self.sizes) / len(self.codes[0])
-        return summed if per == 1 else per * summed - (per * sizes - 1)[:, None] * mean
+        per = len(self.sizes) / len(self.codes[0])  # 1 / mean size
+        if per == 1:
+            return curves
+        summed = np.add.reduceat(curves, np.cumsum(sizes) - sizes, axis=0)
+        return per * summed - (per * sizes - 1)[:, None] * mean
 
     def resampled(self, resamples: int, seed: int) -> Iterator[Floats]:
         """Mean differences of units drawn again, in chunks (r, K): counts of each row of the table first, curves last."""
@@ -366,7 +371,7 @@ def _moments(units: _Units) -> _Moments:
         sums[5] += np.einsum("ij,ij,ij->j", gaps, gaps, gaps)
     second, fourth, *central, third = sums
     var_a, var_b, spread = (x / (units.n - 1) for x in central)
-    # `bootstrap_sees` of every column, from sums
+    # `bootstrap_sees` of every column from the sums of one pass: the columns of all problems are never held at once
     top = np.maximum(np.abs(least), np.abs(most)) ** 2
     carried = np.divide(second**2, fourth, out=np.zeros_like(mean), where=(top > 1e-30) & (fourth > 0))
     one = most - least <= 1e-12 * np.maximum(1.0, np.abs(mean))

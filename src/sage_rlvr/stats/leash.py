@@ -236,8 +236,7 @@ def leash_discoveries(
     samples each, one of them needs many hits to be new.
     """
     (n_b, c_b), (n_p, c_p) = _counts(n_base, c_base), _counts(n_policy, c_policy)
-    splits, of = np.unique(np.stack([n_b, n_p, c_b + c_p], axis=1), axis=0, return_inverse=True)
-    table = np.array([_lone_solvers(*row) for row in splits.tolist()])[of.ravel()]  # (N, 4)
+    table = _lone_solver_table(n_b, n_p, c_b + c_p)
     p_new = np.where((c_b == 0) & (c_p > 0), table[:, 1], 1.0)
     p_lost = np.where((c_p == 0) & (c_b > 0), table[:, 3], 1.0)
     chances, ps = table[:, [0, 2]].ravel(), table[:, [1, 3]].ravel()
@@ -252,22 +251,22 @@ def leash_discoveries(
 
 def lone_solver_p(
     n_base: ArrayLike, c_base: ArrayLike, n_policy: ArrayLike, c_policy: ArrayLike
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float]:
     """(p of the problems that only the policy solved, p of those that only the base solved): the probability that equal models show
-    at least as many.
+    at least as many. n: samples () or (N,), c: right ones (N,); DataError for c above n.
 
     Equal models deal the right samples of each problem by a hypergeometric law, so each problem has a known probability of being
     solved by one alone, and the number of such problems is a sum of independent unequal coins (Poisson binomial, exact).
     """
     (n_b, c_b), (n_p, c_p) = _counts(n_base, c_base), _counts(n_policy, c_policy)
-    splits, of = np.unique(np.stack([n_b, n_p, c_b + c_p], axis=1), axis=0, return_inverse=True)
-    table = np.array([_lone_solvers(*row) for row in splits.tolist()])[of.ravel()]
+    table = _lone_solver_table(n_b, n_p, c_b + c_p)
     gained, lost = int(np.sum((c_b == 0) & (c_p > 0))), int(np.sum((c_p == 0) & (c_b > 0)))
     return _at_least(gained, table[:, 0]), _at_least(lost, table[:, 2])
 
 
 def _at_least(seen: int, chances: Floats) -> float:
-    """Probability that at least `seen` of independent events with these chances happen."""
+    """Probability that at least `seen` of independent events with these chances happen. Exact to 1e-15 or so, not relatively: a
+    difference from 1, so a smaller probability may come out as 0."""
     if not seen:
         return 1.0
     fewer = np.zeros(seen)  # probability of 0 .. seen - 1 events
@@ -276,6 +275,12 @@ def _at_least(seen: int, chances: Floats) -> float:
         fewer[1:] = fewer[1:] * (1 - chance) + fewer[:-1] * chance
         fewer[0] *= 1 - chance
     return float(max(0.0, 1.0 - fewer.sum()))
+
+
+def _lone_solver_table(n_base: Ints, n_policy: Ints, hits: Ints) -> Floats:
+    """(N, 4): `_lone_solvers` of each problem, computed once for problems with the same three numbers."""
+    splits, of = np.unique(np.stack([n_base, n_policy, hits], axis=1), axis=0, return_inverse=True)
+    return np.array([_lone_solvers(*row) for row in splits.tolist()])[of.ravel()]
 
 
 @lru_cache(maxsize=1 << 16)

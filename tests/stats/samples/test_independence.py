@@ -6,7 +6,6 @@ import gzip
 import importlib.util
 import itertools
 import json
-import math
 import time
 from collections import Counter
 from pathlib import Path
@@ -256,6 +255,11 @@ def test_refusals():
         check_samples([[1, 2]], correct=[[1]])
     with pytest.raises(DataError, match="1 and 2 problems"):
         check_pair([[1]], [[1], [2]])
+    with pytest.raises(DataError, match="3 and 2 problems"):
+        check_counts(4, [1, 2, 3], [1, 2])
+    for name in ("ids", "prompts", "cut"):
+        with pytest.raises(DataError, match=f"{name} has 1 entries for 2 problems"):
+            check_samples([[1, 2], [3, 4]], **{name: [[0, 0]]})
 
 
 def test_a_thousand_problems_of_128_texts_take_less_than_two_seconds():
@@ -305,4 +309,3 @@ def test_pass_at_eight_over_the_groups_and_over_the_independent_samples_have_one
     n, c = check_samples(rows.tolist()).counts(list(correct))
     assert groups == pytest.approx(1 - 0.75**8, abs=0.01)
     assert np.mean(pass_at_k(n, c, 8)) == pytest.approx(1 - 0.75**8, abs=0.01)
-    assert math.isclose(pass_at_k(11, 0, 8), 0.0)

@@ -2,7 +2,7 @@
 
 pass@k from n samples assumes n independent draws of each problem. Files break this: request seeds that step by one give
 overlapping windows, a cache returns the same group twice, one seed serves every prompt. `check_samples` looks for all of it in
-one file without being told where, `check_pair` between two files. A copy found is left out by `Independence.kept`, and the
+one file without a hint of the places, `check_pair` between two files. A copy found is left out by `Independence.kept`, and the
 statistics use the rest.
 
 **False alarms.** Under independent draws the samples of a problem are exchangeable, whatever the policy: given the multiset of
@@ -84,7 +84,7 @@ class Independence:
 
 
 def check_samples(
-    answers: Sequence[Sequence[Hashable | None]],
+    answers: Sequence[Sequence[Hashable]],
     *,
     correct: Sequence[ArrayLike] | None = None,
     group: int | None = None,
@@ -100,7 +100,7 @@ def check_samples(
     all divisors of n are tried. texts: the answers are whole completions, so that equal ones are rare unless decoding is greedy.
     Two files of one sampler with equal n: check their problems together, `check_samples([*a, *b])`, so that the file with more
     different answers shows the copies of both. ids, prompts: of the problems. sampling_seeds: the seed of each completion (not the
-    training seed). cut: 1 where the token limit ended the completion.
+    training seed). cut: 1 where the token limit ended the completion. DataError where these do not fit the answers.
     """
     coded = _Coded.of(answers)
     outcomes = None if correct is None else _outcomes(correct, coded.n)
@@ -123,6 +123,9 @@ def check_samples(
         same, mask = _seeds(coded, _Coded.of(sampling_seeds, "sampling_seeds", values=True))
         findings += same
         kept &= mask
+    for name, labels in (("ids", ids), ("prompts", prompts), ("cut", cut)):
+        if labels is not None and len(labels) != len(coded.n):
+            raise DataError(f"{name} has {len(labels)} entries for {len(coded.n)} problems; pass one entry a problem.")
     cluster, twice = _twice(ids, prompts)
     findings += _some(twice)
     if cut is not None:
@@ -131,8 +134,8 @@ def check_samples(
 
 
 def check_pair(
-    a: Sequence[Sequence[Hashable | None]],
-    b: Sequence[Sequence[Hashable | None]],
+    a: Sequence[Sequence[Hashable]],
+    b: Sequence[Sequence[Hashable]],
     *,
     kept: tuple[Mask, Mask] | None = None,
 ) -> tuple[SampleFinding, ...]:
@@ -161,8 +164,11 @@ def check_counts(n: ArrayLike, a: ArrayLike, b: ArrayLike) -> tuple[SampleFindin
     """Check two files of counts, right answers a, b (N,) among n samples each, () or (N,): are they the same samples?
 
     Two independent files of one policy agree on a problem with probability C(n, c)^2 / C(2 n, 2 c) given the sum of their counts.
+    DataError where a and b differ in length.
     """
     left, right = np.asarray(a, dtype=np.int64), np.asarray(b, dtype=np.int64)
+    if left.shape != right.shape:
+        raise DataError(f"{len(left)} and {len(right)} problems; pass the same problems in the same order.")
     many = np.broadcast_to(np.asarray(n, dtype=np.int64), left.shape)
     middle = (left + right) / 2  # equal counts are possible where the sum is even
     chance = np.where((left + right) % 2 == 0, _log_middle(middle) + _log_middle(many - middle) - _log_middle(many), -np.inf)
@@ -220,7 +226,7 @@ class _Coded:
         return _Coded(self.codes[rows, : int(n.max(initial=0))], n)
 
     def telling(self, cells: int = _CELLS) -> _Coded:
-        """The problems whose order can say anything: two answers at least, one of them twice. Longest first, at most so many that
+        """The problems whose order is informative: two answers at least, one of them twice. Longest first, at most so many that
         their pairs of places number `cells`."""
         different = (self.counts() > 0).sum(axis=1)
         rows = np.flatnonzero((different > 1) & (different < self.n))
@@ -254,7 +260,7 @@ def _log_mean(values: ArrayLike) -> float:
 
 
 def _bet(hit: Mask, log_p: Floats, eps: float) -> float:
-    """Log e-value of events (N,) with log chances (N,): copies with probability 1 - eps. A chance of 1 or 0 tells nothing."""
+    """Log e-value of events (N,) with log chances (N,): copies with probability 1 - eps. A chance of 1 or 0 is no bet."""
     open_ = (log_p < -1e-12) & np.isfinite(log_p)
     won = np.logaddexp(math.log1p(-eps) - log_p[open_ & hit], math.log(eps))
     return float(won.sum() + math.log(eps) * np.sum(open_ & ~hit))
@@ -378,10 +384,10 @@ def _explained(
         if found is None:
             continue
         label = _labels(found[0])
-        told = each[alone & (label[upper[0]] == label[upper[1]])].sum()
-        if 4 * (label != np.arange(places)).sum() >= places or told >= 0.8 * each[alone].sum():
+        explained = each[alone & (label[upper[0]] == label[upper[1]])].sum()
+        if 4 * (label != np.arange(places)).sum() >= places or explained >= 0.8 * each[alone].sum():
             return models[i], *found  # a model that links few places may hold a few of many single copies
-    if alone.any() and base < 0.5:  # the last places tell little, since nothing else is left to draw there
+    if alone.any() and base < 0.5:  # single bets on the last places gain little, since nothing else is left to draw there
         alone |= like_copies & (pairs.trials[upper] >= 20)
     found = _agreement(pairs, upper[0][alone], upper[1][alone])
     return None if found is None else (None, *found)
@@ -512,22 +518,29 @@ def _multiples(coded: _Coded) -> tuple[SampleFinding, Mask] | None:
         if not trials or hits < 0.8 * trials:
             continue
         p = float(special.bdtrc(hits - 1, trials, chance)) if hits else 1.0
-        if p < ALARM / len(MULTIPLES):
-            keep = coded.there.copy()
-            for i, row in enumerate(coded.codes):
-                seen: dict[int, int] = {}
-                for j, x in enumerate(row[: coded.n[i]].tolist()):
-                    seen[x] = seen.get(x, 0) + 1
-                    keep[i, j] = seen[x] <= -(-counts[i, x] // r)
-            after = int(keep.sum(axis=1).min())
-            words = (
-                f"{hits} of {trials} answers were given a multiple of {r} times, where independent draws allow about "
-                f"{chance:.0%}: each sample occurs {r} times. {int(coded.n.min())} answers are {after} independent "
-                "ones, and the copies are left out"
-            )
-            evidence = {"multiples": hits, "answers": trials, "p": p, "times": r, "n": int(coded.n.min())}
-            return SampleFinding(kind="multiples", words=words, certain=True, effective_n=after, evidence=evidence), keep
+        if p >= ALARM / len(MULTIPLES):
+            continue
+        keep = _one_of_each(coded, counts, r)
+        after = int(keep.sum(axis=1).min())
+        words = (
+            f"{hits} of {trials} answers were given a multiple of {r} times, where independent draws allow about "
+            f"{chance:.0%}: each sample occurs {r} times. {int(coded.n.min())} answers are {after} independent "
+            "ones, and the copies are left out"
+        )
+        evidence = {"multiples": hits, "answers": trials, "p": p, "times": r, "n": int(coded.n.min())}
+        return SampleFinding(kind="multiples", words=words, certain=True, effective_n=after, evidence=evidence), keep
     return None
+
+
+def _one_of_each(coded: _Coded, counts: Ints, r: int) -> Mask:
+    """True at the first samples of each answer: as many as an answer has copies, divided by r and rounded up."""
+    keep = coded.there.copy()
+    for i, row in enumerate(coded.codes):
+        seen: dict[int, int] = {}
+        for j, x in enumerate(row[: coded.n[i]].tolist()):
+            seen[x] = seen.get(x, 0) + 1
+            keep[i, j] = seen[x] <= -(-counts[i, x] // r)
+    return keep
 
 
 def _sorted(coded: _Coded, what: str) -> SampleFinding | None:
@@ -564,7 +577,7 @@ def _shared_noise(outcomes: _Coded, kept: Mask) -> SampleFinding | None:
     there = outcomes.there & kept
     right = np.where(there, outcomes.codes, 0)
     most = max(1, 4_000_000 // right.shape[1])
-    if len(right) > most:
+    if len(right) > most:  # enough to see noise that all problems share; chosen by place, never by content
         rows = np.linspace(0, len(right) - 1, most).astype(int)
         right, there = right[rows], there[rows]
     open_, hits = there.sum(axis=1).astype(float), right.sum(axis=1).astype(float)
@@ -573,9 +586,9 @@ def _shared_noise(outcomes: _Coded, kept: Mask) -> SampleFinding | None:
         now = there[:, j]
         p = np.divide(hits, open_, out=np.zeros_like(hits), where=open_ > 0)[now]
         x = right[now, j]
-        told = (p > 0) & (p < 1)
+        undecided = (p > 0) & (p < 1)
         for d, delta in enumerate(_SHOCKS):
-            both = [s * x[told].sum() - np.log1p(p[told] * math.expm1(s)).sum() for s in (delta, -delta)]
+            both = [s * x[undecided].sum() - np.log1p(p[undecided] * math.expm1(s)).sum() for s in (delta, -delta)]
             log_e[d] += _log_mean(both)
         hits[now] -= x
         open_[now] -= 1
@@ -708,9 +721,9 @@ def _same_noise(both: _Coded, na: Ints, nb: Ints) -> SampleFinding | None:
         one, two = codes[:, t], codes[at, na + t]
         p = left[at, one] / (nb - t)
         left[at, two] -= 1
-        told = (p > 0) & (p < 1)
-        hit = one[told] == two[told]
-        log_e += [np.where(hit, np.log((1 - eps) / p[told] + eps), math.log(eps)).sum() for eps in _DOUBT]
+        undecided = (p > 0) & (p < 1)
+        hit = one[undecided] == two[undecided]
+        log_e += [np.where(hit, np.log((1 - eps) / p[undecided] + eps), math.log(eps)).sum() for eps in _DOUBT]
         hits, trials = hits + int(hit.sum()), trials + len(hit)
     if _log_mean(log_e) < -math.log(ALARM):
         return None
