@@ -123,7 +123,7 @@ class _Chosen(Function):
             logps[tokens] = (chosen - tops[rows[tokens]]) - logs[rows[tokens]]
         kept = logits if len(firsts) == 1 and any(ctx.needs_input_grad) else None
         ctx.save_for_backward(states, weight, targets, rows, order, tops, logs, kept, found if gradient else None)
-        ctx.temperature, ctx.most, ctx.bounds = temperature, most, bounds
+        ctx.temperature, ctx.most = temperature, most
         if not gradient:
             ctx.mark_non_differentiable(found)
         return logps, found
@@ -137,19 +137,25 @@ class _Chosen(Function):
         slope_of_row = torch.zeros_like(tops).index_add_(0, rows, slopes)
         lift = None if entropies is None else by_entropy / ctx.temperature
         by_states, by_weight = torch.empty_like(states), None
-        for number, first in enumerate(range(0, len(states), ctx.most)):
-            part, tokens = slice(first, first + ctx.most), order[ctx.bounds[number] : ctx.bounds[number + 1]]
+        for first in range(0, len(states), ctx.most):
+            part = slice(first, first + ctx.most)
             logits = F.linear(states[part], weight) if kept is None else kept
-            for piece in pieces(logits):  # from here on `logits` holds the gradient by itself
+            held = list(pieces(logits))
+            starts = torch.tensor([*(first + piece.start for piece in held), first + len(logits)], device=rows.device)
+            ends = torch.searchsorted(rows[order], starts).tolist()
+            for number, piece in enumerate(held):  # from here on `logits` holds the gradient by itself
                 here = slice(first + piece.start, first + piece.start + len(logits[piece]))
                 laws = _scaled(logits[piece], ctx.temperature).sub_(tops[here, None]).sub_(logs[here, None])
                 if lift is None:
-                    logits[piece] = laws.exp_().mul_(-slope_of_row[here, None])
+                    by_logits = laws.exp_().mul_(-slope_of_row[here, None])
                 else:
                     probs, own = laws.exp(), lift[here, None]
                     scale = slope_of_row[here, None] + own * entropies[here, None]
-                    logits[piece] = -(scale + own * laws.clamp_min_(LOWEST)) * probs
-            logits.index_put_((rows[tokens] - first, targets[tokens]), slopes[tokens].to(logits.dtype), accumulate=True)
+                    by_logits = -(scale + own * laws.clamp_min_(LOWEST)) * probs
+                # 1 - p of a chosen token in float32, before the one rounding: in bfloat16 it would be 0 above p = .998
+                tokens = order[ends[number] : ends[number + 1]]
+                by_logits.index_put_((rows[tokens] - here.start, targets[tokens]), slopes[tokens], accumulate=True)
+                logits[piece] = by_logits
             torch.mm(logits, weight, out=by_states[part])
             own_weight = logits.t() @ states[part]
             if by_weight is None:

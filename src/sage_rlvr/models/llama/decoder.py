@@ -121,6 +121,11 @@ def paired(width: int, device: torch.device) -> Tensor:
     return torch.arange(width, device=device).view(2, -1).t().flatten()
 
 
+def onednn_has_bf16() -> bool:
+    """Whether oneDNN multiplies in bfloat16 here: a CPU without AVX-512 does not, and its operations would raise."""
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 class Plain:
     """The parameters as they are. record: where each step's activations go, for an update without a forward of its own."""
 
@@ -140,7 +145,7 @@ class Plain:
         if not hasattr(self, "cos") or len(self.cos) < longest:
             self.cos, self.sin = net.angles(longest)
         self.qkv = torch.empty(rows, (net.heads + 2 * net.kv_heads) * net.width, device=net.embedding.device)
-        few = rows <= REPACKED_ROWS and net.dtype == torch.bfloat16 and net.embedding.device.type == "cpu"
+        few = rows <= REPACKED_ROWS and net.dtype == torch.bfloat16 and net.embedding.device.type == "cpu" and onednn_has_bf16()
         if few and self.repacked is None:
             self._repack(rows)
         self.uses_repacked = few

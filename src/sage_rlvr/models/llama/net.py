@@ -128,8 +128,8 @@ class Net:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """One number a weight, which a change in place raises."""
-        return tuple(tensor._version for tensor in self.tensors)
+        """One number a weight, the head's too, which a change in place raises."""
+        return tuple(tensor._version for tensor in (*self.tensors, self.head))
 
     def angles(self, longest: int) -> tuple[Tensor, Tensor]:
         """cos and sin (longest, 1, D / 2) float32 of every position."""
