@@ -27,6 +27,16 @@ def test_parts_and_pieces_have_the_gradient_of_autograd(monkeypatch: pytest.Monk
         torch.testing.assert_close(found, wanted, rtol=0, atol=5e-6)
 
 
+def test_no_state_at_all_has_a_gradient_of_zeros() -> None:
+    """Also where the logits, none, are known."""
+    states, weight = torch.zeros(0, 5, requires_grad=True), torch.ones(11, 5, requires_grad=True)
+    nothing = torch.zeros(0, dtype=torch.long)
+    for logits in (None, torch.zeros(0, 11)):
+        logps, entropies = head.chosen_logps(states, weight, nothing, entropies=True, logits=logits)
+        assert logps.shape == (0,) and entropies is not None and entropies.shape == (0,)
+        assert not torch.autograd.grad(logps.sum(), weight)[0].any()
+
+
 def test_a_nearly_certain_token_keeps_its_gradient_in_bfloat16() -> None:
     """1 - p = 9.1e-4 is below the spacing of bfloat16 at 1, so p - 1 must not be formed in bfloat16."""
     states = torch.tensor([[7.0, 0.0]], dtype=torch.bfloat16, requires_grad=True)

@@ -28,6 +28,7 @@ from sage_rlvr.core.divergences import forward_kl
 from sage_rlvr.core.laws import Laws, per_token
 from sage_rlvr.errors import DataError
 from sage_rlvr.models import head, sampler, scoring
+from sage_rlvr.models.head import FloatHead
 from sage_rlvr.models.llama import layout as layouts
 from sage_rlvr.models.llama import pieces
 from sage_rlvr.models.llama.layout import Layout
@@ -280,6 +281,31 @@ def test_another_shape_is_named(changes: dict[str, object], words: str) -> None:
     assert "attend to a window" in str(why_not(window))
     assert supports(Qwen2ForCausalLM(Qwen2Config(**GQA, sliding_window=4))), "named, but switched off"
     assert "torch.float16" in str(why_not(build("llama").half()))
+    half = build("llama").bfloat16()
+    half.set_output_embeddings(FloatHead(32, 21, bias=False))
+    assert why_not(half) == "its parameters have several dtypes: torch.bfloat16, torch.float32"
+    assert score(half, *EXAMPLE).logps.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"])
+def test_a_model_with_hooks_takes_the_stock_path(kind: str) -> None:
+    model, calls = build("llama"), []
+    for part in (model, model.model.layers[1].mlp):
+        hook = getattr(part, f"register_{kind}")(lambda *_: calls.append(1))
+        assert why_not(model) == "it or one of its layers has hooks, which the engine would not call"
+        score(model, *EXAMPLE).logps.sum().backward()
+        assert calls
+        hook.remove()
+        assert supports(model)
+        calls.clear()
+
+
+def test_autocast_takes_the_stock_path() -> None:
+    model = build("gqa")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert why_not(model) == "torch.autocast is on"
+        score(model, *EXAMPLE).logps.sum().backward()
+    assert supports(model) and all(p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_projections_of_one_input_are_one_product_without_a_copy() -> None:
@@ -443,6 +469,16 @@ def test_hidden_states_of_the_stock_path_are_those_of_the_engine(monkeypatch: py
     found = score(model, *EXAMPLE, hidden=True).hidden
     monkeypatch.setattr(scoring, "engine_scores", lambda model: False)
     assert torch.allclose(score(model, *EXAMPLE, hidden=True).hidden, found, atol=3e-5)
+    assert not model.get_output_embeddings()._forward_pre_hooks
+
+
+def test_hidden_states_of_a_model_with_adapters() -> None:
+    peft = pytest.importorskip("peft")
+    model = build("gqa")
+    wanted = score(model, *EXAMPLE, hidden=True)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=True))  # B = 0
+    found = score(adapted, *EXAMPLE, hidden=True)
+    assert torch.allclose(found.hidden, wanted.hidden, atol=3e-5) and torch.allclose(found.logps, wanted.logps, atol=3e-5)
 
 
 def test_rows_out_of_order_and_masks_with_gaps_are_refused() -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol
@@ -36,7 +37,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.models.sampler import Cut, Prefill, Rollout, draw, packed, prefill, sample
+from sage_rlvr.models.sampler import Cut, Prefill, Rollout, draw, evaluating, packed, prefill, sample
 from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.base import MAX_NEW_TOKENS
 
@@ -256,7 +257,7 @@ class CpuGenerator:
     def __init__(
         self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, at_once: int = 4, together: bool = True
     ) -> None:
-        self.model, self.tokens, self.decoding = model.eval(), tokens, decoding
+        self.model, self.tokens, self.decoding = model, tokens, decoding
         self.at_once, self.together = at_once, together
 
     @classmethod
@@ -266,8 +267,12 @@ class CpuGenerator:
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         """As `Generator.generate`; a seed's generation depends on nothing else, to the bit, but for a call `together`."""
+        with evaluating(self.model):
+            return self._generate(requests)
+
+    def _generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
         found: list[list[Generation]] = []
-        weights = packed(self.model)  # anew each call: nobody said that the model stays as it is between two
+        weights = packed(self.model)  # anew in each call, since the model may change between two calls
         if self.together:
             for some in _passes(requests, rows_of_a_pass(self.model, self.decoding)):
                 prompts, size = [request.prompt for request in some], len(some[0].seeds)
@@ -359,9 +364,8 @@ class TransformersGenerator:
     name, local = "transformers", True
 
     def __init__(self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, rows: int = 128) -> None:
-        self.model, self.tokens, self.decoding, self.rows = model.eval(), tokens, decoding, rows
+        self.model, self.tokens, self.decoding, self.rows = model, tokens, decoding, rows
         self.at_once = max(1, rows // 32)
-        model.generation_config = GenerationConfig()  # what the model's files say of penalties, top-k and the like
 
     @classmethod
     def of(cls, source: Source) -> TransformersGenerator:
@@ -376,7 +380,8 @@ class TransformersGenerator:
             for first in range(0, len(flat), at_a_time):
                 yield from self._batch(flat[first : first + at_a_time])
 
-        return one_by_one(requests, drawing)
+        with evaluating(self.model), _without_own_defaults(self.model):
+            return one_by_one(requests, drawing)
 
     @torch.no_grad()
     def _batch(self, rows: Sequence[Single]) -> list[Generation]:
@@ -394,6 +399,17 @@ class TransformersGenerator:
             ids, attention_mask=seen, generation_config=settings, logits_processor=LogitsProcessorList([choice])
         )
         return generations(self.tokens, _rollout(out[:, width:], choice, ends))
+
+
+@contextmanager
+def _without_own_defaults(model: PreTrainedModel) -> Iterator[None]:
+    """While the block runs, `generate` takes no penalties, top-k or other settings from the files of the model."""
+    own = model.generation_config
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 def _rollout(new: Tensor, choice: SeededChoice, ends: Sequence[int]) -> Rollout:

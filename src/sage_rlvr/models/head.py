@@ -105,7 +105,8 @@ class _Chosen(Function):
         gradient: bool,
         known: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        most = max(1, KEPT_LOGITS // len(weight)) if known is None else len(states)
+        most = KEPT_LOGITS // len(weight) if known is None else len(states)
+        most = max(1, most)  # also of no state at all
         order = rows.argsort(stable=True)  # the tokens of a part of the states lie together
         firsts = range(0, len(states), most)
         bounds = torch.searchsorted(rows[order], torch.tensor([*firsts, len(states)], device=rows.device)).tolist()

@@ -39,7 +39,7 @@ from sage_rlvr.models.llama.attention import attend, grids
 from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
 from sage_rlvr.models.llama.forward import Record, Trace, run
 from sage_rlvr.models.llama.layout import Layout
-from sage_rlvr.models.llama.net import Net, supports
+from sage_rlvr.models.llama.net import Net, Versions, supports, versions_of
 from sage_rlvr.models.llama.pieces import unit
 
 Cut = Callable[[Tensor], Tensor]
@@ -118,7 +118,13 @@ def sample(
     device = next(model.parameters()).device
     rows = len(prompts) * group_size
     row_ids = torch.arange(rows) if row_ids is None else row_ids.cpu()
-    if len({len(p) for p in prompts}) > 1 and not supports(model):
+    again = ready is not None  # whether `ready` is to be drawn from once more
+    if again and trace:
+        raise DataError("trace=True records the prompts too, so that it cannot start from `ready`; leave one of the two out")
+    if ready is not None:
+        _check_ready(model, ready, len(prompts))
+    by_length = ready if isinstance(ready, PrefillByLength) else None
+    if by_length or (ready is None and len({len(p) for p in prompts}) > 1 and not supports(model)):
         alike = partial(
             sample,
             model,
@@ -132,7 +138,7 @@ def sample(
             entropies=entropies,
             cut=cut,
         )
-        return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id, limits)
+        return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id, limits, by_length)
     uniforms = key.uniform64(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device, widest_float(device))
     tokens = torch.full((rows, max_new_tokens), pad_id, dtype=torch.long, device=device)
     logps = torch.zeros(rows, max_new_tokens, device=device)
@@ -140,10 +146,7 @@ def sample(
     lengths = torch.full((rows,), max_new_tokens, dtype=torch.long, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
     limits = None if limits is None else limits.to(device)
-    again = ready is not None  # whether `ready` is to be drawn from once more
-    if again and trace:
-        raise DataError("trace=True records the prompts too, so that it cannot start from `ready`; leave one of the two out")
-    with _evaluating(model):
+    with evaluating(model):
         tracing = _Tracing(model, prompts, group_size * (max_new_tokens - 1)) if trace and supports(model) else None
         prefilled = ready or prefill(model, prompts, None if tracing is None else tracing.weights)
         decoder = _decoder(model, prefilled, group_size, max_new_tokens, again=again)
@@ -165,9 +168,10 @@ def sample(
                 drawn, alive = drawn[going], alive[going]
                 decoder.keep(going)
             if t + 1 < max_new_tokens:
+                positions = decoder.positions
                 logits = decoder.advance(drawn)
                 if tracing is not None:
-                    tracing.keep(logits)
+                    tracing.keep(drawn, positions, logits)
     mask = torch.arange(max_new_tokens, device=device)[None, :] < lengths[:, None]
     width = int(lengths.max())
     entropies_found = None if found is None else found[:, :width]
@@ -180,14 +184,18 @@ class _Tracing:
 
     def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], more: int) -> None:
         self.weights = Plain(Net(model))
-        rows, width = sum(map(len, prompts)) + len(prompts) * more, model.config.vocab_size
+        rows, width = sum(map(len, prompts)) + len(prompts) * more, len(self.weights.net.head)
         self.weights.record = Record(self.weights.net, rows)
+        self.ids: list[Tensor] = []
+        self.positions: list[Tensor] = []
         outputs = len(prompts) * (1 + more)
         self.logits = self.weights.net.embedding.new_empty(outputs, width) if outputs * width <= KEPT_LOGITS else None
         self.filled = len(prompts)  # the first rows are those of the prompts' first tokens, see `trace`
 
-    def keep(self, logits: Tensor) -> None:
-        """The logits of a decode step."""
+    def keep(self, tokens: Tensor, positions: Tensor, logits: Tensor) -> None:
+        """The tokens (B,) of a decode step, their positions, and the logits (B, V) of the next ones."""
+        self.ids.append(tokens)
+        self.positions.append(positions)
         if self.logits is not None:
             self.logits[self.filled : self.filled + len(logits)] = logits
         self.filled += len(logits)
@@ -197,13 +205,14 @@ class _Tracing:
         assert isinstance(ready, EnginePrefill) and self.weights.record is not None
         record, self.weights.record = self.weights.record, None
         completion_rows = self.filled - len(ready.logits)
-        filled, versions = record.filled(len(ready.layout.ids) + completion_rows), self.weights.net.versions
+        filled, versions = record.filled(len(ready.layout.ids) + completion_rows), self.weights.versions
+        ids, positions = torch.cat([ready.layout.ids, *self.ids]), torch.cat([ready.layout.positions, *self.positions])
         one_row_each = len(ready.layout.outputs) == len(ready.logits)  # else two prompts are one text, with one row
         if self.logits is None or not one_row_each:
-            return Trace(filled, None, versions)
+            return Trace(filled, None, ids, positions, versions)
         logits = self.logits[: self.filled]
         logits[ready.layout.of_token] = ready.logits
-        return Trace(filled, logits, versions)
+        return Trace(filled, logits, ids, positions, versions)
 
 
 def _length_by_length(
@@ -212,29 +221,48 @@ def _length_by_length(
     row_ids: Tensor,
     pad_id: int,
     limits: Tensor | None = None,
+    ready: PrefillByLength | None = None,
 ) -> Rollout:
     """`alike(prompts, row_ids=...)` for the prompts of each length, its rows put back; row_ids (P, G), limits (P * G,)."""
-    lengths = torch.tensor([len(p) for p in prompts])
-    groups = [torch.nonzero(lengths == n).squeeze(1) for n in lengths.unique()]
-    most = None if limits is None else limits.reshape(row_ids.shape)
+    groups = _alike_in_length(prompts) if ready is None else ready.groups
+    most = None if limits is None else limits.cpu().reshape(row_ids.shape)
     parts = [
-        alike([prompts[i] for i in g.tolist()], row_ids=row_ids[g].flatten(), limits=None if most is None else most[g].flatten())
-        for g in groups
+        alike(
+            [prompts[i] for i in group.tolist()],
+            row_ids=row_ids[group].flatten(),
+            limits=None if most is None else most[group].flatten(),
+            ready=None if ready is None else ready.parts[number],
+        )
+        for number, group in enumerate(groups)
     ]
     places = torch.arange(row_ids.numel()).reshape(row_ids.shape)
     order = torch.cat([places[g].flatten() for g in groups]).argsort().to(parts[0].tokens.device)
     return joined(parts, pad_id).rows(order)
 
 
+def _alike_in_length(prompts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The numbers of the prompts of each length, shortest first."""
+    lengths = torch.tensor([len(p) for p in prompts])
+    return [torch.nonzero(lengths == n).squeeze(1) for n in lengths.unique()]
+
+
 def joined(parts: Sequence[Rollout], pad_id: int) -> Rollout:
-    """The rows of several rollouts one after the other, padded to the widest."""
-    width, columns = max(part.tokens.shape[1] for part in parts), []
-    for name, fill in (("tokens", pad_id), ("mask", 0), ("logps", 0), ("entropies", 0), ("own", 0)):
-        found = [getattr(part, name) for part in parts]
-        padded = [F.pad(column, (0, width - column.shape[1]), value=fill) for column in found if column is not None]
-        columns.append(torch.cat(padded) if padded else None)
-    *columns, own = columns
-    return Rollout(*columns, torch.cat([part.finished for part in parts]), own)  # type: ignore[arg-type]
+    """The rows of several rollouts one after the other, padded to the widest; with entropies if every part has them."""
+    width = max(part.tokens.shape[1] for part in parts)
+
+    def column(values: Sequence[Tensor], fill: int = 0) -> Tensor:
+        return torch.cat([F.pad(value, (0, width - value.shape[1]), value=fill) for value in values])
+
+    entropies = [part.entropies for part in parts if part.entropies is not None]
+    episodes = any(part.own is not None for part in parts)
+    return Rollout(
+        column([part.tokens for part in parts], pad_id),
+        column([part.mask for part in parts]),
+        column([part.logps for part in parts]),
+        column(entropies) if len(entropies) == len(parts) else None,
+        torch.cat([part.finished for part in parts]),
+        column([part.drawn for part in parts]) if episodes else None,  # the policy drew every token of a part without `own`
+    )
 
 
 def draw(
@@ -318,14 +346,16 @@ def _check(
 
 
 @contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """The model without dropout while the block runs; its mode is then what it was."""
-    was_training = model.training
-    model.eval()
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """The model without dropout while the block runs; each of its modules then has its own mode again."""
+    training = [part for part in model.modules() if part.training]
+    if training:
+        model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for part in training:
+            part.training = True
 
 
 def _decoder(model: PreTrainedModel, ready: Prefill, group_size: int, max_new_tokens: int, again: bool) -> Any:
@@ -380,7 +410,7 @@ def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tens
 @dataclass(frozen=True)
 class EnginePrefill:
     """P prompts after one run through the engine: keys_values (N, 2 * kv heads * D) of their rows a layer, logits (P, V) of the
-    first new token, lengths (P,), and the weights that decode."""
+    first new token, lengths (P,), and the weights that decode, with their versions."""
 
     keys_values: list[Tensor]
     layout: Layout
@@ -391,14 +421,40 @@ class EnginePrefill:
 
 @dataclass(frozen=True)
 class StockPrefill:
-    """P prompts after one run of the model's own forward: cache (P, H, S, D) a layer, logits (P, V), lengths (P,)."""
+    """P prompts of one length after one run of the model's own forward: cache (P, K, S, D) a layer, logits (P, V), lengths (P,).
+
+    versions: of the model's parameters.
+    """
 
     cache: DynamicCache
     logits: Tensor
     lengths: Tensor
+    versions: Versions
 
 
-Prefill = EnginePrefill | StockPrefill
+@dataclass(frozen=True)
+class PrefillByLength:
+    """Prompts of several lengths on the stock path: groups, the numbers of those of one length, and a prefill of each."""
+
+    groups: list[Tensor]
+    parts: list[StockPrefill]
+
+
+Prefill = EnginePrefill | StockPrefill | PrefillByLength
+
+
+def _check_ready(model: PreTrainedModel, ready: Prefill, prompts: int) -> None:
+    """DataError for a prefill of other prompts, or of weights that have changed: old keys do not belong to new weights."""
+    parts = ready.parts if isinstance(ready, PrefillByLength) else [ready]
+    if (count := sum(len(part.lengths) for part in parts)) != prompts:
+        raise DataError(f"ready is of {count} prompts, and prompts are {prompts}; pass the prompts that `prefill` got")
+    for part in parts:
+        if isinstance(part, EnginePrefill):
+            fresh = part.weights.versions == part.weights.net.versions
+        else:
+            fresh = part.versions == versions_of(model.parameters())
+        if not fresh:
+            raise DataError("the model's weights changed after `prefill`, so ready is of the old ones; call prefill(model, prompts) again")
 
 
 @torch.no_grad()
@@ -413,14 +469,24 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: F
 
     `weights`: `packed(model)`, where the model has not changed since, to pack them once for many prompts.
     """
+    if weights is not None and weights.versions != weights.net.versions:
+        raise DataError("the model's weights changed after `packed`; call packed(model) again")
     weights = packed(model) if weights is None else weights
-    device = next(model.parameters()).device
     if weights is not None:
-        return _engine_prefill(weights, prompts, device)
-    ids, lengths = pad_right(prompts, device)
+        return _engine_prefill(weights, prompts, next(model.parameters()).device)
+    groups = _alike_in_length(prompts)
+    if len(groups) == 1:
+        return _stock_prefill(model, prompts)
+    return PrefillByLength(groups, [_stock_prefill(model, [prompts[i] for i in group.tolist()]) for group in groups])
+
+
+def _stock_prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> StockPrefill:
+    """Prompts of one length."""
+    ids, lengths = pad_right(prompts, next(model.parameters()).device)
     cache = DynamicCache(config=model.config)
     logits, last = logits_at(model, lengths - 1, input_ids=ids, **cached(model, cache), use_cache=True)
-    return StockPrefill(cache, logits[torch.arange(len(prompts), device=ids.device), last], lengths)
+    versions = versions_of(model.parameters())
+    return StockPrefill(cache, logits[torch.arange(len(prompts), device=ids.device), last], lengths, versions)
 
 
 def _engine_prefill(weights: Folded | Plain, prompts: Sequence[Sequence[int]], device: torch.device) -> EnginePrefill:

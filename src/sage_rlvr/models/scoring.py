@@ -181,9 +181,12 @@ def _padded(
     seen = (torch.arange(ids.shape[1], device=device)[None, :] < used[:, None]).long()
     starts = torch.tensor([len(p) for p in prompts], device=device)[owners]
     columns = starts[row] + mask.nonzero()[:, 1] - 1
-    logits, places = logits_at(model, columns, input_ids=ids, attention_mask=seen, use_cache=False)
-    if not hidden:
-        return logits[row, places], None
-    with torch.no_grad():  # by a forward of its own: the one above shows only its logits
-        last = model.base_model(input_ids=ids, attention_mask=seen, use_cache=False).last_hidden_state
-    return logits[row, places], last[row, columns]
+    inputs: list[Tensor] = []  # of the head: the last hidden states, whichever adapters and wrappers the model has
+    head = model.get_output_embeddings()
+    hook = head.register_forward_pre_hook(lambda module, args: inputs.append(args[0].detach())) if hidden else None
+    try:
+        logits, places = logits_at(model, columns, input_ids=ids, attention_mask=seen, use_cache=False)
+    finally:
+        if hook is not None:
+            hook.remove()
+    return logits[row, places], inputs[0][row, places] if hidden else None

@@ -50,7 +50,7 @@ class Folded:
     """
 
     def __init__(self, net: Net) -> None:
-        self.net, hidden = net, net.embedding.shape[1]
+        self.net, self.versions, hidden = net, net.versions, net.embedding.shape[1]
         self.floor = torch.tensor((hidden * net.eps) ** 0.5, device=net.embedding.device)
         self.order = paired(net.width, net.embedding.device)
         self.record: Record | None = None  # of folded weights: none
@@ -130,7 +130,7 @@ class Plain:
     """The parameters as they are. record: where each step's activations go, for an update without a forward of its own."""
 
     def __init__(self, net: Net) -> None:
-        self.net = net
+        self.net, self.versions = net, net.versions
         self.record: Record | None = None
         self.repacked: list[tuple[Tensor, ...]] | None = None
         self.repacked_head: Tensor | None = None

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from sage_rlvr.models.llama.attention import Grid, attend, attend_backward, grids, keeps
 from sage_rlvr.models.llama.layout import Layout
-from sage_rlvr.models.llama.net import Layer, Net, stacked
+from sage_rlvr.models.llama.net import Layer, Net, Versions, stacked
 from sage_rlvr.models.llama.pieces import gated, gated_backward, turn, unit, unit_backward
 
 Attend = Callable[[int, Tensor], Tensor]
@@ -33,6 +33,8 @@ class Record:
 
     def __init__(self, net: Net, rows: int | None = None) -> None:
         self.rows = rows
+        self.taken = False
+        """Whether a backward will use it up: two of them would read what the first one frees."""
         self.layers: list[dict[str, Tensor]] = [{} for _ in net.layers]
         self.attention_weights: list[list[Tensor]] = [[] for _ in net.layers]
         """Attention weights of the tiles of each layer, where they were few enough to be kept."""
@@ -66,15 +68,22 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What a sampler computed on its way: the record of the rows of `Layout.of(..., distinct=False)`, and the logits (M, V) that it
+    """What a sampler computed on its way: the record of the N rows of `Layout.of(..., distinct=False)`, and the logits (M, V) that it
     drew from, in the order of the layout's outputs; None where they would have been more than `head.KEPT_LOGITS`.
 
-    versions: of the weights that it drew with. A trace serves one update.
+    ids, positions (N,): of the rows. versions: of the weights that it drew with. A trace serves one update.
     """
 
     record: Record
     logits: Tensor | None
-    versions: tuple[int, ...]
+    ids: Tensor
+    positions: Tensor
+    versions: Versions
+
+    def fits(self, net: Net, layout: Layout) -> bool:
+        """Whether it is the forward of these weights over these rows, and has not been used."""
+        same = torch.equal(self.ids, layout.ids) and torch.equal(self.positions, layout.positions)
+        return same and self.versions == net.versions and not self.record.taken
 
 
 @torch.no_grad()
@@ -136,16 +145,17 @@ def states(net: Net, layout: Layout) -> Tensor:
 
 
 def recorded_states(net: Net, layout: Layout, trace: Trace) -> Tensor:
-    """`states` whose forward the sampler has done. RuntimeError for a trace of other weights or rows, and for one that was used."""
-    record = trace.record
-    if trace.versions != net.versions or len(record.last) != len(layout.ids) or not record.layers:
+    """`states` whose forward the sampler has done. RuntimeError for a trace of other weights or tokens, and for one that was used."""
+    if not trace.fits(net, layout):
         raise RuntimeError("the trace of the sampler is of other weights or completions, or was used before; run a forward instead")
-    return _States.apply(net, layout, record, torch.is_grad_enabled(), *net.tensors)
+    trace.record.taken = torch.is_grad_enabled()
+    return _States.apply(net, layout, trace.record, torch.is_grad_enabled(), *net.tensors)
 
 
 class _States(Function):
     @staticmethod
     def forward(ctx: Any, net: Net, layout: Layout, record: Record | None, graph: bool, *tensors: Tensor) -> Tensor:
+        """graph: whether a backward may follow; passed in, since grad mode is always off inside `Function.forward`."""
         if record is None:
             record = Record(net) if graph and any(ctx.needs_input_grad) else None
             found = grids(net, layout)

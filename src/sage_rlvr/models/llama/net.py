@@ -11,7 +11,7 @@ head of q and k; some tie the head to the embedding. Everything else is one shap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from sage_rlvr.models.head import FloatHead
 SHAPED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotary frequencies that do not depend on the length of a text."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where a torch module keeps its hooks."""
 
 
 def why_not(model: PreTrainedModel) -> str | None:
@@ -39,23 +41,31 @@ def why_not(model: PreTrainedModel) -> str | None:
         return f"its MLP has hidden_act = {config.hidden_act!r} and mlp_bias = {getattr(config, 'mlp_bias', False)}"
     if rope not in STATIC_ROPE:
         return f"its rotary frequencies are of type {rope!r}"
-    inner = [part for part in model.modules() if part is not model]
-    if any(type(part).__module__.startswith("peft") for part in inner):
+    parts, dtypes = list(model.modules()), {p.dtype for p in model.parameters()}
+    if any(type(part).__module__.startswith("peft") for part in parts):
         return "it has adapters that are not merged"
-    if any(isinstance(part, nn.Linear) and type(part) not in (nn.Linear, FloatHead) for part in inner):
+    # Only the stock path calls a FloatHead: the engine multiplies by its weight in the weight's own dtype (see `FloatHead`).
+    if any(isinstance(part, nn.Linear) and type(part) not in (nn.Linear, FloatHead) for part in parts):
         return "some of its projections are not plain torch.nn.Linear"
     if model.get_output_embeddings().bias is not None:
         return "its head has a bias"
-    if any(part._forward_hooks or part._forward_pre_hooks for part in inner):
-        return "some of its layers have forward hooks, which the engine would not call"
-    if model.device.type == "mps" or any(p.dtype not in (torch.float32, torch.bfloat16) for p in model.parameters()):
+    if any(getattr(part, kind) for part in parts for kind in HOOKS):
+        return "it or one of its layers has hooks, which the engine would not call"
+    if len(dtypes) > 1:
+        return f"its parameters have several dtypes: {', '.join(sorted(map(str, dtypes)))}"
+    if model.device.type == "mps" or not dtypes <= {torch.float32, torch.bfloat16}:
         return f"it computes in {model.dtype} on {model.device.type}"
+    if torch.is_autocast_enabled(model.device.type):  # its casts would reach only some of the products written out here
+        return "torch.autocast is on"
     return None
 
 
 def supports(model: PreTrainedModel) -> bool:
     """Whether the engine computes this model; another one takes the stock path, transformers' own forward."""
     return why_not(model) is None
+
+
+Versions = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +137,9 @@ class Net:
         return (self.embedding, self.final_norm, *(tensor for layer in self.layers for tensor in layer.tensors))
 
     @property
-    def versions(self) -> tuple[int, ...]:
-        """One number a weight, the head's too, which a change in place raises."""
-        return tuple(tensor._version for tensor in (*self.tensors, self.head))
+    def versions(self) -> Versions:
+        """`versions_of` every weight, the head's too."""
+        return versions_of((*self.tensors, self.head))
 
     def angles(self, longest: int) -> tuple[Tensor, Tensor]:
         """cos and sin (longest, 1, D / 2) float32 of every position."""
@@ -140,10 +150,23 @@ class Net:
         return cos[0, :, None, :half], sin[0, :, None, :half]
 
 
+def versions_of(weights: Iterable[Tensor]) -> Versions:
+    """Of each weight the number that a change in place raises, and its address, which `weight.data = other` changes.
+
+    A write in place through `.data` (`weight.data.add_(1)`) changes neither and goes unnoticed; write under `torch.no_grad` instead.
+    """
+    return tuple((weight._version, weight.data_ptr() if _has_address(weight) else 0) for weight in weights)
+
+
+def _has_address(weight: Tensor) -> bool:
+    """False for fake and other subclassed tensors, and for devices whose addresses mean nothing here."""
+    return weight.device.type in ("cpu", "cuda") and type(weight.data) is Tensor
+
+
 def stacked(parts: Sequence[Tensor]) -> Tensor:
     """Matrices or biases of one input as one, (sum of outputs, inputs): a view where they lie one behind the other (`adjacent`)."""
     first = parts[0]
-    if first.device.type not in ("cpu", "cuda") or type(first.data) is not Tensor:  # of which no address is known
+    if not _has_address(first):
         return torch.cat([p.detach() for p in parts])
     storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
     for part in parts:
