@@ -10,19 +10,19 @@ from sage_rlvr.models import head
 
 def test_parts_and_pieces_have_the_gradient_of_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head, "KEPT_LOGITS", 33)  # three states at a time
-    monkeypatch.setattr(head, "NUMBERS", 22)  # two rows at a time
+    monkeypatch.setattr(head, "NUMBERS", 22)  # two states at a time
     random = torch.Generator().manual_seed(0)
     states, weight = (torch.randn(n, 5, generator=random, requires_grad=True) for n in (7, 11))
-    targets, rows = torch.randint(0, 11, (9,), generator=random), torch.tensor([3, 3, 0, 1, 6, 5, 2, 4, 4])
-    by_logps, by_entropies = torch.randn(2, 9, generator=random)
+    targets, states_of = torch.randint(0, 11, (9,), generator=random), torch.tensor([3, 3, 0, 1, 6, 5, 2, 4, 4])
+    grad_logps, grad_entropies = torch.randn(2, 9, generator=random)
 
     def gradients(logps: torch.Tensor, entropies: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.autograd.grad((logps * by_logps + entropies * by_entropies).sum(), (states, weight))
+        return torch.autograd.grad((logps * grad_logps + entropies * grad_entropies).sum(), (states, weight))
 
-    logps, entropies = head.chosen_logps(states, weight, targets, 0.7, True, True, rows)
+    logps, entropies = head.chosen_logps(states, weight, targets, 0.7, True, True, states_of)
     assert entropies is not None
     whole = torch.log_softmax(states @ weight.t() / 0.7, -1)
-    expected = gradients(whole[rows, targets], -(whole.exp() * whole).sum(1)[rows])
+    expected = gradients(whole[states_of, targets], -(whole.exp() * whole).sum(1)[states_of])
     for found, wanted in zip(gradients(logps, entropies), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=0, atol=5e-6)
 

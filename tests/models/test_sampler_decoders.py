@@ -31,7 +31,7 @@ from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
 from sage_rlvr.models.llama.forward import recorded_states
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, supports
-from sage_rlvr.models.sampler import draw, packed, prefill
+from sage_rlvr.models.sampler import decode_weights, draw, prefill
 from sage_rlvr.models.scoring import score
 
 
@@ -108,7 +108,7 @@ def test_room_grows_by_an_eighth_or_more() -> None:
 
 def test_packed_weights_serve_many_prompts_and_are_those_of_the_moment() -> None:
     model = build(gqa)
-    weights = packed(model)
+    weights = decode_weights(model)
     for prompt in PROMPTS:
         same(run(model, [prompt]), run(model, [prompt], ready=prefill(model, [prompt], weights)))
     before = run(model)
@@ -119,7 +119,7 @@ def test_packed_weights_serve_many_prompts_and_are_those_of_the_moment() -> None
     scores = score(model, PROMPTS, after.tokens, after.mask, owners(PROMPTS, 6))
     assert torch.allclose(scores.logps[after.mask], after.logps[after.mask], atol=2e-5)
     assert before.tokens.shape != after.tokens.shape or not torch.equal(before.tokens, after.tokens)
-    assert packed(build(gpt2)) is None and packed(build(sliding)) is None
+    assert decode_weights(build(gpt2)) is None and decode_weights(build(sliding)) is None
 
 
 @pytest.mark.parametrize("make", [llama, gpt2, sliding])
@@ -160,8 +160,8 @@ def test_the_trace_of_a_rollout_has_the_gradient_of_a_forward(
         model.zero_grad()
         net, layout = Net(model), Layout.of(asked, rollout.tokens, rollout.mask, rows, distinct=False)
         states, targets = recorded_states(net, layout, rollout.trace), rollout.tokens[rollout.mask]
-        more = {"rows": layout.of_token, "logits": rollout.trace.logits}
-        logps, entropies = chosen_logps(states, net.head, targets, 0.7, True, **more)
+        more = {"state_of_target": layout.of_token, "logits": rollout.trace.logits}
+        logps, entropies = chosen_logps(states, net.lm_head, targets, 0.7, True, **more)
         assert torch.allclose(logps, rollout.logps[rollout.mask], atol=1e-5)
         assert torch.allclose(entropies, rollout.entropies[rollout.mask], atol=1e-5)
         (logps * weights[rollout.mask]).sum().backward()
@@ -206,7 +206,7 @@ def test_a_trace_is_of_its_own_tokens_and_serves_one_update() -> None:
 @pytest.mark.parametrize("make", [llama, qwen3, gpt2, sliding])
 def test_prompts_of_old_weights_are_refused(make: Callable[[], PreTrainedModel]) -> None:
     model = build(make)
-    weights, ready = packed(model), prefill(model, PROMPTS)
+    weights, ready = decode_weights(model), prefill(model, PROMPTS)
     same(run(model), run(model, ready=ready), tolerance=2e-5)
     with pytest.raises(DataError, match=r"ready is of 3 prompts, and prompts are 1"):
         run(model, PROMPTS[:1], ready=ready)
@@ -216,7 +216,7 @@ def test_prompts_of_old_weights_are_refused(make: Callable[[], PreTrainedModel])
     with pytest.raises(DataError, match=r"weights changed after `prefill`.*call prefill\(model, prompts\) again"):
         run(model, ready=ready)
     if weights is not None:
-        with pytest.raises(DataError, match=r"call packed\(model\) again"):
+        with pytest.raises(DataError, match=r"call decode_weights\(model\) again"):
             prefill(model, PROMPTS, weights)
     ready = prefill(model, PROMPTS)
     last.data = last.data + 1.0

@@ -7,7 +7,7 @@ a draw that falls within it may be another token.
 In bfloat16 the trained weights stay in float32: a change below 1/256 of a weight rounds to nothing, so the optimizer keeps copies
 (`Optimizer`). Products, the head's too, are bfloat16 in the engine of Llama-shaped models (`models/llama`); logits between 16 and
 32 are multiples of 1/8 then, which `sampler/logp_gap_mean` measures. On the stock path the head's product is float32, so that the
-sampler and the scorer are one law (arXiv 2506.13585, section 3).
+sampler and the scorer compute the same distribution (arXiv 2506.13585, section 3).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def why_not(model: PreTrainedModel) -> str | None:
-    """Why the engine does not compute this model, in words that follow "the stock path: "; None if it does."""
+    """The reason why the engine does not compute this model now, as a clause to follow "the stock path: "; None if it does."""
     config, name = model.config, type(model).__name__
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -55,7 +55,8 @@ def why_not(model: PreTrainedModel) -> str | None:
         return f"its parameters have several dtypes: {', '.join(sorted(map(str, dtypes)))}"
     if model.device.type == "mps" or not dtypes <= {torch.float32, torch.bfloat16}:
         return f"it computes in {model.dtype} on {model.device.type}"
-    if torch.is_autocast_enabled(model.device.type):  # its casts would reach only some of the products written out here
+    device = model.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):  # it would cast some products, not all
         return "torch.autocast is on"
     return None
 
@@ -110,7 +111,7 @@ class Layer:
 
 
 class Net:
-    """The weights of a model that `supports`, by reference: a Net made before an update sees the weights after it."""
+    """The weights of a model that the engine `supports`, by reference: a Net made before an update sees the weights after it."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         core: Any = model.model
@@ -119,16 +120,16 @@ class Net:
         self.embedding: Tensor = core.embed_tokens.weight
         self.padding: int | None = core.embed_tokens.padding_idx
         self.final_norm: Tensor = core.norm.weight
-        self.head: Tensor = model.get_output_embeddings().weight
-        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.width: int = core.layers[0].self_attn.head_dim
+        self.lm_head: Tensor = model.get_output_embeddings().weight
+        self.query_heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim: int = core.layers[0].self_attn.head_dim
         self.eps: float = config.rms_norm_eps
-        self.scale = self.width**-0.5
+        self.scale = self.head_dim**-0.5
         self._rotary = core.rotary_emb
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights, and of what the products give."""
+        """Of the weights, and of what their products return."""
         return self.embedding.dtype
 
     @property
@@ -139,21 +140,21 @@ class Net:
     @property
     def versions(self) -> Versions:
         """`versions_of` every weight, the head's too."""
-        return versions_of((*self.tensors, self.head))
+        return versions_of((*self.tensors, self.lm_head))
 
     def angles(self, longest: int) -> tuple[Tensor, Tensor]:
         """cos and sin (longest, 1, D / 2) float32 of every position."""
         positions = torch.arange(longest, device=self.embedding.device)[None]
-        like = torch.empty(1, 1, 1, device=self.embedding.device)  # float32: transformers rounds them to the dtype of this
+        like = torch.empty(1, 1, 1, device=self.embedding.device)  # transformers rounds cos and sin to the dtype of this: float32
         cos, sin = self._rotary(like, positions)
-        half = self.width // 2
+        half = self.head_dim // 2
         return cos[0, :, None, :half], sin[0, :, None, :half]
 
 
 def versions_of(weights: Iterable[Tensor]) -> Versions:
     """Of each weight the number that a change in place raises, and its address, which `weight.data = other` changes.
 
-    A write in place through `.data` (`weight.data.add_(1)`) changes neither and goes unnoticed; write under `torch.no_grad` instead.
+    A write in place through `.data` (`weight.data.add_(1)`) changes neither and goes unnoticed: write under `torch.no_grad`.
     """
     return tuple((weight._version, weight.data_ptr() if _has_address(weight) else 0) for weight in weights)
 
@@ -173,8 +174,8 @@ def stacked(parts: Sequence[Tensor]) -> Tensor:
         if part.data_ptr() != end or not part.is_contiguous() or part.untyped_storage().data_ptr() != storage:
             return torch.cat([p.detach() for p in parts])
         end += part.nbytes
-    rows = sum(len(part) for part in parts)
-    return first.detach().as_strided((rows, *first.shape[1:]), first.stride())
+    outputs = sum(len(part) for part in parts)
+    return first.detach().as_strided((outputs, *first.shape[1:]), first.stride())
 
 
 @torch.no_grad()
