@@ -120,7 +120,6 @@ def test_a_placebo_that_is_there_counts_and_some_parts_have_none(tmp_path: Path)
 
 
 def test_with_a_guide_the_placebo_is_the_guides(tmp_path: Path) -> None:
-    """Its unguided arm, which is added too, has that of the token weight."""
     edits = "{method: {name: sage, base: {name: eapo, beta: 0.05}}}"
     text = f"arms: {{a: {{recipe: grpo, edits: {edits}}}}}\ncontrol: a\ncontrols: [unguided, placebo]\n"
     arms, _ = arms_of(write(tmp_path, text))

@@ -93,7 +93,12 @@ def pcmd(answers: Answers, correct: ArrayLike) -> float:
     that is stored twice lowers it (`independence` finds such). It does not grow with n. A correct sample without an answer does
     not count.
     """
-    right = tally(answers, correct).right
+    return pcmd_of_counts(tally(answers, correct).right)
+
+
+def pcmd_of_counts(counts: ArrayLike) -> float:
+    """`pcmd` from how many correct samples gave each answer, (m,)."""
+    right = np.asarray(counts, dtype=np.int64)
     total = int(right.sum())
     if total < 2:
         return math.nan
