@@ -26,7 +26,8 @@ def stored_loss(
 
     Each weighs as it does on average over the rollout that it was stored from, one of the listing's generating policy: its
     share is the completion's probability, its finds are in proportion to that, and its advantage is the mean one (`advantages`),
-    which is exact for a surrogate that is linear in A while A keeps its sign. Answers of the base carry the reference's log-probs. One prompt is asked for.
+    which is exact for a surrogate that is linear in A while A keeps its sign. Answers of the base carry the reference's log-probs.
+    One prompt is asked for.
     """
     kept = (listing.rewards > 0 if stored is None else stored > 0).nonzero()[:, 0]
     signals, count = listing.signals, len(kept)

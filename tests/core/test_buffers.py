@@ -252,10 +252,9 @@ def replayed(part, logps: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("make", [remax, redr])
 def test_the_replay_of_remax_as_the_authors_code_computes_it(make):
-    """By hand ((1 + 2) / 2 + .6) / 2 = 1.05, and (1/4 + 6/4 + .6) / 2 = 1.175 by finds; both and the slopes as
-    canonical_replay_uniform_verified_likelihood_loss of remax-rl 0.1.1 gives them for scores (-1, -2, -.6), sizes (2, 1) and weights
-    of ones or (1, 3, 2): per score -1/4, -1/4, -1/2 and -1/8, -3/8, -1/2. Its adapter takes the mean over an answer's tokens as score.
-    """
+    """By hand ((1 + 2) / 2 + .6) / 2 = 1.05, and (1/4 + 6/4 + .6) / 2 = 1.175 by finds. For scores (-1, -2, -.6), sizes (2, 1) and
+    weights of ones or (1, 3, 2), canonical_replay_uniform_verified_likelihood_loss of remax-rl 0.1.1 printed both, and the slopes
+    -1/4, -1/4, -1/2 and -1/8, -3/8, -1/2 per score. Its adapter takes the mean over an answer's tokens as the score."""
     leaf = SCORED.clone().requires_grad_(True)
     loss = replayed(make().buffer, leaf)
     (slope,) = torch.autograd.grad(loss, leaf)

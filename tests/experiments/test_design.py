@@ -113,7 +113,8 @@ def test_a_token_weight_and_a_bank_of_answers_get_their_placebo(tmp_path: Path) 
 
 
 def test_a_placebo_that_is_there_counts_and_some_parts_have_none(tmp_path: Path) -> None:
-    arms, said = arms_of(write(tmp_path, "arms: {e: eapo, p: eapo_placebo, k: erank, o: rft, q: replay}\ncontrol: e\ncontrols: [placebo]\n"))
+    text = "arms: {e: eapo, p: eapo_placebo, k: erank, o: rft, q: replay}\ncontrol: e\ncontrols: [placebo]\n"
+    arms, said = arms_of(write(tmp_path, text))
     assert list(arms) == ["e", "p", "k", "o", "q"] and (arms["e"].placebo, arms["p"].placebo) == ("p", None)
     assert said == ["no placebo of ERank: its token weight has a running state"]
     assert arms["k"].placebo is arms["o"].placebo is arms["q"].placebo is None  # the base's finds are no law of the policy

@@ -1,4 +1,4 @@
-"""EAPO's expected gradient, every group of a small tree: a re-weighting of states that goes with P(right), and its placebo's is none."""
+"""EAPO's expected gradient over every group of a small tree: it weighs states, depending on P(right). Its placebo does not."""
 
 from __future__ import annotations
 

@@ -140,7 +140,8 @@ def check_token_weight(weight: TokenWeight, seed: int = 0) -> None:
     given = replace(given, advantages=torch.linspace(-1.0, 1.0, len(given.mask)))
     part, drawn = at_step(weight, 1, 4), (1, KEY) if getattr(weight, "random", False) else ()
     found = value_of("token_weight", part, given, *drawn)
-    assert torch.equal(found[given.mask], value_of("token_weight", part, given, *drawn)[given.mask]), "the same call must give the same"
+    again = value_of("token_weight", part, given, *drawn)
+    assert torch.equal(found[given.mask], again[given.mask]), "the same call must give the same weights"
     assert found.shape == given.mask.shape, "a token weight must be (B, T)"
     assert bool(found[given.mask].isfinite().all()) and not found.requires_grad, "a token weight must be finite, without gradient"
     check_recipe("token_weight", weight)

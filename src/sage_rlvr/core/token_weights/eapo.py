@@ -23,10 +23,10 @@ class Eapo:
     """w_t = r_t / mean of r over the completion, r_t = exp(kappa sign(A) h_t) (EAPO, arXiv 2609.33781).
 
     h_t = clip((H_t - lo) / (hi - lo), 0, 1), lo and hi the 10 % and 90 % quantiles of the entropies of all counted tokens of the
-    rollout, on all ranks. The mean advantage of a completion stays A. On-policy, and while the mean of r is alike for all
-    completions, the expected force at a state is (1 - P) w+ + P w- times that of A alone, w+ and w- the weight of right and of wrong
-    completions there: hard prompts learn more at uncertain states, easy ones at certain states, and P = 1/2 as without the weight
-    if w+ + w- is 2. needs: "entropies".
+    rollout, on all ranks. The mean advantage of a completion stays A. On-policy, with fixed lo and hi, and while right completions
+    have one mean of r and wrong ones another, the expected force at a state is (1 - P) w+ + P w- times that of A alone, w+ and w-
+    the weight of right and wrong completions there: hard prompts learn more at uncertain states, easy ones at certain states.
+    needs: "entropies".
 
     kappa: logarithm of the largest ratio of two weights in a completion, log 4 in the paper. decay_steps: steps over which kappa
     falls linearly to 0 (the authors' code counts optimizer steps); null: kappa stays.
@@ -42,7 +42,7 @@ class Eapo:
         if not 0 <= self.kappa < math.inf:
             raise ConfigError(f"Eapo: kappa = {self.kappa!r}; set a finite number >= 0, log 4 = 1.386 in the paper.")
         if self.decay_steps is not None and self.decay_steps < 1:
-            raise ConfigError(f"Eapo: decay_steps = {self.decay_steps!r}; set a number of steps >= 1, or null for a constant kappa.")
+            raise ConfigError(f"Eapo: decay_steps = {self.decay_steps!r}; set steps >= 1, or null for a constant kappa.")
 
     @property
     def equation(self) -> str:

@@ -15,7 +15,6 @@ from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
-
 RELEASED_WEIGHT = 0.1 * 15 / 16**2
 """Of Re:Dr and Re:Max: alpha = 0.1, which the authors' code multiplies by (G - 1) / G^2; G = 16 completions there."""
 
@@ -138,7 +137,8 @@ def remax(
     prompts: int = 16,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
-    """L = L_MaxRL - weight * (1/P) sum_x (1/n) sum_y (1/|y|) log pi(y), y the distinct right answers found so far (arXiv 2610.11064).
+    """L = L_MaxRL - weight * (1/P) sum_x (1/n) sum_y (1/|y|) log pi(y), y the distinct right answers found in rollouts so far
+    (arXiv 2610.11064).
 
     The first text of each answer is kept, of the first `answers` that a prompt finds. weight: 0.1 (G - 1) / G^2 in the authors'
     code for groups of G, here at its G = 16. It draws one prompt per update, in turn; here `prompts` at random. law: "found" weighs
@@ -157,7 +157,8 @@ def redr(
     prompts: int = 16,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
-    """L = L_DrGRPO - weight * (1/P) sum_x (1/n) sum_y (1/|y|) log pi(y), y the distinct right answers found so far (arXiv 2610.11064).
+    """L = L_DrGRPO - weight * (1/P) sum_x (1/n) sum_y (1/|y|) log pi(y), y the distinct right answers found in rollouts so far
+    (arXiv 2610.11064).
 
     As `remax`, beside Dr. GRPO.
     """
@@ -173,7 +174,7 @@ def _rehearsed(
     prompts: int,
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
-    """Its score of a stored answer is the mean log-prob per token: `SequenceMean`, while the policy's own term has a fixed budget."""
+    """Stored answers count by their mean log-prob per token (`SequenceMean`), the policy's own term by a fixed budget."""
     part = Likelihood(
         weight=weight, law=law, answers=answers, evict="newest", prompts=prompts, reduction=SequenceMean()
     )  # fmt: skip
