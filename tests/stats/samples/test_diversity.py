@@ -48,7 +48,7 @@ def test_distinct_by_hand():
 
 
 def test_pcmd_by_hand():
-    """Right: 3+4 twice, 4+3 once; two of their three pairs differ. The wrong one and the right one without an answer do not count."""
+    """Right: 3+4 twice, 4+3 once; two of their three pairs differ. A wrong one, and a right one without an answer, do not count."""
     answers, correct = ["3+4", "4+3", "3+4", "9-1", None], [True, True, True, False, True]
     assert pcmd(answers, correct) == pytest.approx(2 / 3)
     assert pcmd(["a", "a", "b"], [True, True, False]) == 0.0 and pcmd(["a", "b", "c"], [True] * 3) == 1.0
