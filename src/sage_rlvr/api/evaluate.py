@@ -216,8 +216,8 @@ def eval_rows(record: Record, ks: Sequence[int]) -> list[dict[str, Any]]:
 
     rows, chance = [], chance_of_record(record)
     for t in sorted(record.logps, reverse=True):
-        many = {"distinct_right_in_256": sum(reachable(record.logps[t], 256)) / len(record.logps[t])}
-        many |= {"pcmd": _pcmd(record.logps[t])}
+        distinct = sum(reachable(record.logps[t], 256)) / len(record.logps[t])
+        many = {"distinct_right_in_256": distinct, "pcmd": _pcmd(record.logps[t])}
         for k, found in zip(ks, _intervals(success_probability(record.logps[t]), ks), strict=True):
             beside = _beside(chance, k, found.value)
             rows.append({"temperature": t, "k": k, **_plain(found), **beside, **many})
