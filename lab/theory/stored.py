@@ -25,16 +25,18 @@ def stored_loss(
     """The buffer's term, before its weight, at a prompt of which the completions `stored` (B,) are kept; None: all right ones.
 
     Each weighs as it does on average over the rollout that it was stored from, one of the listing's generating policy: its
-    share is the completion's probability and its advantage the mean one (`advantages`), which is exact for a surrogate that is
-    linear in A while A keeps its sign. Answers of the base carry the reference's log-probs. One prompt is asked for.
+    share is the completion's probability, its finds are in proportion to that, and its advantage is the mean one (`advantages`),
+    which is exact for a surrogate that is linear in A while A keeps its sign. Answers of the base carry the reference's log-probs.
+    One prompt is asked for.
     """
     kept = (listing.rewards > 0 if stored is None else stored > 0).nonzero()[:, 0]
     signals, count = listing.signals, len(kept)
     wrote = signals.require("ref_logps", type(buffer).__name__) if buffer.base else signals.old_logps
     whole = torch.zeros(count, dtype=torch.long)
     mask = signals.mask[kept]
+    finds = (listing.probs[kept].double() * 2**40).long().clamp(min=1)
     answers = Answers(
-        whole, kept, whole, whole + 1, listing.probs[kept].float(), advantages[kept].float(), mask.sum(1),
+        whole, kept, whole, finds, listing.probs[kept].float(), advantages[kept].float(), mask.sum(1),
         torch.zeros(mask.shape, dtype=torch.long), torch.where(mask, wrote[kept], 0.0),
         torch.zeros(0, 3, dtype=torch.long), torch.tensor(0),
     )  # fmt: skip

@@ -11,10 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.core import Key, SequenceMean, TokenMean
-from sage_rlvr.core.buffers import BUFFERS, Answers, Bounds, Likelihood, Rehearsal, Replay, buffer_budget, buffer_loss
+from sage_rlvr.core.buffers import (
+    BUFFERS,
+    Answers,
+    Bounds,
+    Likelihood,
+    Rehearsal,
+    Replay,
+    Rows,
+    buffer_budget,
+    buffer_loss,
+)
 from sage_rlvr.core.surrogates import Pacs
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import rft
+from sage_rlvr.methods import redr, remax, rft
 from sage_rlvr.testing import check_buffer
 
 G, T = 3, 4
@@ -215,6 +225,67 @@ def test_the_laws_of_the_likelihood_by_hand():
     assert base.tolist() == pytest.approx([-first, first - 1, -1.0])
 
 
+def test_the_law_of_the_finds_by_hand():
+    """Found once and three times: 1/4 and 3/4 of a prompt's weight, where the uniform law has halves."""
+    found = replace(STORED, found=torch.tensor([1, 3, 2]))
+    rows = Likelihood(law="found").rows(found, 0, Key(0))
+    by_answer = {(int(p), int(a)): i for i, (p, a) in enumerate(zip(rows.answers.problem, rows.answers.answer, strict=True))}
+    weights = Likelihood(law="found")(torch.zeros(3, 2), rows)[1]
+    assert [float(weights[by_answer[at]]) for at in ((5, 0), (5, 1), (9, 0))] == pytest.approx([0.25, 0.75, 1.0])
+
+
+# ---- Re:Max and Re:Dr
+
+SCORED = torch.tensor([[-0.5, -1.5, 0.0], [-2.0, 0.0, 0.0], [-0.3, -0.6, -0.9]])  # per token: means -1, -2, -.6
+
+
+def replayed(part, logps: torch.Tensor) -> torch.Tensor:
+    """Its loss, before the weight, on a bank of two answers of one prompt and one of another, found 1, 3 and 2 times."""
+    whole, lengths = torch.tensor([0, 0, 1]), torch.tensor([2, 1, 3])
+    answers = Answers(
+        whole, torch.arange(3), whole, torch.tensor([1, 3, 2]), torch.ones(3), torch.ones(3), lengths,
+        torch.zeros(3, 3, dtype=torch.long), SCORED, torch.zeros(0, 3, dtype=torch.long), torch.tensor(0),
+    )  # fmt: skip
+    rows = Rows(answers, whole, 2, 3, 6)
+    return buffer_loss(part, logps, rows, buffer_budget(part, rows, 192))[0]
+
+
+@pytest.mark.parametrize("make", [remax, redr])
+def test_the_replay_of_remax_as_the_authors_code_computes_it(make):
+    """By hand ((1 + 2) / 2 + .6) / 2 = 1.05, and (1/4 + 6/4 + .6) / 2 = 1.175 by finds. For scores (-1, -2, -.6), sizes (2, 1) and
+    weights of ones or (1, 3, 2), canonical_replay_uniform_verified_likelihood_loss of remax-rl 0.1.1 printed both, and the slopes
+    -1/4, -1/4, -1/2 and -1/8, -3/8, -1/2 per score. Its adapter takes the mean over an answer's tokens as the score."""
+    leaf = SCORED.clone().requires_grad_(True)
+    loss = replayed(make().buffer, leaf)
+    (slope,) = torch.autograd.grad(loss, leaf)
+    assert float(loss.detach()) == pytest.approx(1.05)
+    assert slope.sum(1).tolist() == pytest.approx([-1 / 4, -1 / 4, -1 / 2]) and slope[0].tolist() == [-0.125, -0.125, 0.0]
+    leaf = SCORED.clone().requires_grad_(True)
+    loss = replayed(make(law="found").buffer, leaf)
+    assert float(loss.detach()) == pytest.approx(1.175)
+    assert torch.autograd.grad(loss, leaf)[0].sum(1).tolist() == pytest.approx([-1 / 8, -3 / 8, -1 / 2])
+
+
+def test_the_recipe_of_remax():
+    """Weight .1 * 15 / 256 for 16 completions, at most 16 answers, the first that came stay, each text once."""
+    for make in (remax, redr):
+        part = make().buffer
+        assert part.weight == 0.1 * (16 - 1) / 16**2 == 0.005859375 and (part.answers, part.evict) == (16, "newest")
+        assert (part.law, part.representative, part.policy, part.alone) == ("uniform", "first", True, False)
+        assert isinstance(part.reduction, SequenceMean) and make().anchor is None
+    paid = remax().advantage(torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]))
+    wanted = [[1.0, -1.0, -1.0, 1.0], [0.0] * 4, [-1.0, 3.0, -1.0, -1.0]]  # 4 r / K - 1: binary_maxrl_advantages of remax-rl 0.1.1
+    assert paid.tolist() == [pytest.approx(row, abs=1e-5) for row in wanted]
+    assert redr().advantage(torch.tensor([[1.0, 0.0, 0.0, 1.0]])).tolist() == [[0.5, -0.5, -0.5, 0.5]]
+
+
+def test_a_full_bank_admits_no_new_answer_and_counts_the_old_ones():
+    rule, kept = replace(remax().buffer, answers=2).rule, Answers.none()
+    for step, answers in enumerate(([0, 1, 0], [2, 1, 1], [3, 0, 2])):
+        kept = rule.add(kept, rollout([(7, [(True, answer, 2) for answer in answers])], step))
+    assert kept.answer.tolist() == [0, 1] and kept.found.tolist() == [3, 3] and kept.step.tolist() == [0, 0]
+
+
 def test_rehearsal_by_hand():
     """log u = (.1, 0), (-.5), (0, 0): d/dlogp of u - 1 - log u is u - 1, and nothing pulls where pi is the base."""
     slope, loss, metrics = gradient(Rehearsal())
@@ -267,6 +338,7 @@ def test_the_laws_of_a_buffer(make, seed: int):
         (lambda: Likelihood(base=-1), "base = -1"),
         (lambda: Likelihood(base_prompts=5), "without samples of the base"),
         (lambda: Likelihood(law="policy", take=2), "would drop answers"),
+        (lambda: remax(law="base"), "set policy=False, base=16"),
         (lambda: Likelihood(law="base"), "set policy=False, base=16"),
         (lambda: Likelihood(law="base", policy=False, base=4, file="a.jsonl"), "law='base' weights answers"),
         (lambda: Likelihood(file="a.jsonl", representative="likeliest"), "from a file or the task lack"),

@@ -32,6 +32,7 @@ from sage_rlvr.models.generation import Decoding, Generation, Generator, Request
 from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy
 from sage_rlvr.models.scoring import score
+from sage_rlvr.stats.samples.diversity import pcmd
 
 WORLD = WorldConfig(counts={2: 1.0}, max_number=12, max_target=144)
 LAW = Decoding(max_new_tokens=8)
@@ -206,6 +207,19 @@ def test_rows_hold_scores_and_q(pieces: Any, tmp_path: Path, tiny_policy: Path) 
         assert np.allclose(wanted, row.q, atol=1e-5) and len(row.q) == len(row.token_ids)  # type: ignore[arg-type]
     said = "\n".join(report_lines(store))
     assert "perplexity under" in said and "q          mean" in said
+    rows = store.samples()
+    pairs = [pcmd([r.answer for r in own], [r.verdict == "right" for r in own]) for own in by_problem(rows).values()]
+    many = sum(not np.isnan(value) for value in pairs)
+    assert 0 < many < len(pairs)
+    line = next(line for line in said.splitlines() if line.startswith("PCMD       "))
+    assert line.split()[1] == f"{np.nanmean(pairs):.3f}" and line.endswith(f"over {many} of 7 problems with two correct answers")
+
+
+def by_problem(rows: Any) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row.problem, []).append(row)
+    return found
 
 
 @pytest.mark.slow

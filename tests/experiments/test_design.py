@@ -11,6 +11,8 @@ import pytest
 
 from sage_rlvr import plugins
 from sage_rlvr.config import SftConfig, TrainConfig, load_config
+from sage_rlvr.core.guides import Placebo
+from sage_rlvr.core.token_weights import Eapo, PlaceboWeight
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.experiments.controls import Arm, same
 from sage_rlvr.experiments.design import DesignSpec, load_design, resolve, sft_config, world_named
@@ -89,6 +91,42 @@ def test_where_the_kl_is_in_the_reward_the_placebo_is_centered(tmp_path: Path) -
         write(tmp_path, "arms: {r: rloo_rarity, old: rloo_rarity_placebo}\ncontrol: r\ncontrols: none\n")
     )
     assert alone["r"].placebo == "old"
+
+
+def test_a_token_weight_and_a_bank_of_answers_get_their_placebo(tmp_path: Path) -> None:
+    """Without a guide: the weights permuted within each completion, or each answer weighed by how often it was found."""
+    text = "arms: {e: eapo, s: steer_released, r: remax, x: expert_iteration, g: grpo}\ncontrol: g\ncontrols: [placebo]\n"
+    arms, said = arms_of(write(tmp_path, text))
+    assert list(arms) == ["e", "s", "r", "x", "g", "e_placebo", "s_placebo", "r_placebo", "x_placebo"] and said == []
+    assert {name: arm.placebo for name, arm in arms.items()} == {
+        **{name: f"{name}_placebo" for name in "esrx"},
+        **dict.fromkeys(("g", "e_placebo", "s_placebo", "r_placebo", "x_placebo")),
+    }
+    assert arms["e_placebo"].why == "EAPO with its token weights permuted within each completion"
+    assert arms["r_placebo"].why == "Re:Max with its stored answers weighed by how often they were found"
+    for name, plain in (("e", "eapo"), ("r", "remax")):
+        assert same(arms[f"{name}_placebo"].config, load_config(TrainConfig, f"{plain}_placebo"))
+    one, other = (arms[name].config.method for name in ("s", "s_placebo"))
+    assert other == replace(one, name=other.name, token_weight=PlaceboWeight(one.token_weight))
+    one, other = (arms[name].config.method for name in ("x", "x_placebo"))
+    assert other == replace(one, name=other.name, buffer=replace(one.buffer, law="found"))
+
+
+def test_a_placebo_that_is_there_counts_and_some_parts_have_none(tmp_path: Path) -> None:
+    text = "arms: {e: eapo, p: eapo_placebo, k: erank, o: rft, q: replay}\ncontrol: e\ncontrols: [placebo]\n"
+    arms, said = arms_of(write(tmp_path, text))
+    assert list(arms) == ["e", "p", "k", "o", "q"] and (arms["e"].placebo, arms["p"].placebo) == ("p", None)
+    assert said == ["no placebo of ERank: its token weight has a running state"]
+    assert arms["k"].placebo is arms["o"].placebo is arms["q"].placebo is None  # the base's finds are no law of the policy
+
+
+def test_with_a_guide_the_placebo_is_the_guides(tmp_path: Path) -> None:
+    edits = "{method: {name: sage, base: {name: eapo, beta: 0.05}}}"
+    text = f"arms: {{a: {{recipe: grpo, edits: {edits}}}}}\ncontrol: a\ncontrols: [unguided, placebo]\n"
+    arms, _ = arms_of(write(tmp_path, text))
+    method = arms["a_placebo"].config.method
+    assert list(arms) == ["a", "a_unguided", "a_placebo"] and arms["a"].placebo == "a_placebo"
+    assert method.anchor is not None and isinstance(method.anchor.guide, Placebo) and isinstance(method.token_weight, Eapo)
 
 
 def test_controls_none_adds_nothing(tmp_path: Path) -> None:

@@ -65,6 +65,15 @@ def test_eval_prints_the_floor_and_marks_what_lies_below(tmp_path: Path) -> None
     assert not any(row["below_chance"] for row in eval_rows(better, (1, 8)))
 
 
+def test_eval_prints_the_exact_pcmd_of_a_policy(tmp_path: Path) -> None:
+    """A guesser gives the m right answers of a problem alike: 1 - 1/m, over the problems that have one."""
+    guesser = load_record(record("guesser", 1.0, tmp_path))
+    wanted = np.mean([1 - 1 / len(rows) for rows in guesser.logps[1.0]])
+    assert eval_rows(guesser, (1, 8))[1]["pcmd"] == pytest.approx(wanted) and 0 < wanted < 1
+    head, row = eval_lines(guesser, (1, 8))[1:3]
+    assert head.endswith("  PCMD") and row[head.index("PCMD") :] == f"{wanted:.3f}"
+
+
 def test_a_guesser_is_not_below_itself(tmp_path: Path) -> None:
     guesser = load_record(record("guesser", 1.0, tmp_path))
     assert not any(row["below_chance"] for row in eval_rows(guesser, (1, 2, 8, 64, 256)))

@@ -47,6 +47,7 @@ EDITS = {  # verl draws until the batch is full; here it gets the groups of the 
 OTHER_ESTIMATE = ("forward_kl", "forward_kl_branch")  # the loop sums their KL exactly
 MORE = (
     "sage_branch method.guide.threshold=p80",  # a threshold over the whole batch
+    "eapo method.decay_steps=3",
     *("entropy_bonus method.coefficient=0.05", "grpo method.estimator=k2", "grpo method.estimator=straight_through"),
 )
 

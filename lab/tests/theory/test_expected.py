@@ -200,7 +200,7 @@ def test_a_running_state_is_held_fixed(method):
     assert torch.allclose(quick, at_start, atol=1e-6) is ("token_weight" not in later and method.reduction.divisor == "constant")
 
 
-OF_THE_BATCH = ("steer", "shaped_entropy", "clip_cov", "high_entropy", "kl_cov", "adaptive_entropy")
+OF_THE_BATCH = ("steer", "eapo", "shaped_entropy", "clip_cov", "high_entropy", "kl_cov", "adaptive_entropy")
 
 
 @pytest.mark.parametrize("method", [METHODS_ALL[name]() for name in OF_THE_BATCH], ids=OF_THE_BATCH)

@@ -46,6 +46,10 @@ def base_shares(ref: torch.Tensor) -> torch.Tensor:
 
 FORMULAS = {
     "uniform": (Likelihood(), lambda ref: lambda y, t: -y[RIGHT > 0].mean()),
+    "as often as found": (
+        Likelihood(law="found"),
+        lambda ref: lambda y, t: -(y[RIGHT > 0].softmax(0).detach() * y[RIGHT > 0]).sum(),
+    ),
     "the right set": (Likelihood(law="policy"), lambda ref: lambda y, t: -y[RIGHT > 0].logsumexp(0)),
     "forward KL from the base restricted to right answers": (
         Likelihood(law="base", base=4, policy=False),

@@ -217,14 +217,24 @@ def eval_rows(record: Record, ks: Sequence[int]) -> list[dict[str, Any]]:
     rows, chance = [], chance_of_record(record)
     for t in sorted(record.logps, reverse=True):
         distinct = sum(reachable(record.logps[t], 256)) / len(record.logps[t])
+        many = {"distinct_right_in_256": distinct, "pcmd": _pcmd(record.logps[t])}
         for k, found in zip(ks, _intervals(success_probability(record.logps[t]), ks), strict=True):
             beside = _beside(chance, k, found.value)
-            rows.append({"temperature": t, "k": k, **_plain(found), **beside, "distinct_right_in_256": distinct})
+            rows.append({"temperature": t, "k": k, **_plain(found), **beside, **many})
     for one in tempered(record.logps[1.0], record.norms) if record.norms else ():
         for k, found in zip(ks, _intervals(one.p, ks), strict=True) if one.known else ():
             beside = _beside(chance, k, found.value)
             rows.append({"power": one.power, "k": k, **_plain(found), **beside, "distinct_right_in_256": one.distinct(256)})
     return rows
+
+
+def _pcmd(logps: Sequence[ArrayLike]) -> float | None:
+    """Chance that two right samples of a problem differ, mean over the problems with a right completion; None without any."""
+    from sage_rlvr.stats.samples.diversity import pcmd_interval
+    from sage_rlvr.stats.support import exact_pcmd
+
+    found = pcmd_interval(exact_pcmd(logps))
+    return float(found.value) if found.n else None
 
 
 def _plain(found: Interval) -> dict[str, float]:
@@ -254,12 +264,13 @@ def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
     meta, chance, head = record.meta, chance_of_record(record), "".join(f"pass@{k:<18}" for k in ks)
     lines = [
         f"{meta['name']}: {setting_line(record)}, 95 % intervals over problems",
-        f"  T      {head}distinct right in 256",
+        f"  T      {head}distinct right in 256  PCMD",
     ]
     for t in sorted(record.logps, reverse=True):
         rows = record.logps[t]
         distinct = sum(reachable(rows, 256)) / len(rows)
-        lines.append(f"  {t:<6g} {_cells(success_probability(rows), ks, chance)}{distinct:.1f}")
+        differ = "" if (found := _pcmd(rows)) is None else f"{found:.3f}"
+        lines.append(f"  {t:<6g} {_cells(success_probability(rows), ks, chance)}{distinct:<23.1f}{differ}".rstrip())
     if record.norms:
         lines += [
             f"{meta['name']} tempered over whole completions, pi(y)^power normalized per problem; +-: bound of the normalizer",

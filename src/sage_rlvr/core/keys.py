@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sage_rlvr.errors import ConfigError
@@ -122,3 +122,9 @@ class Key:
         """A permutation of 0..n-1 as a LongTensor (n,) on the CPU."""
         words = self.bits(step, name, torch.arange(n), 0)[:, 0]
         return torch.argsort(words, stable=True)
+
+
+def chosen_first(chosen: Bool[Tensor, "N M"], by: Int[Tensor, "N M"]) -> Int[Tensor, "N M"]:
+    """Places of the entries of each row, the chosen ones before the others, each in the order of `by`."""
+    order = by.argsort(dim=1, stable=True)
+    return order.gather(1, (~chosen).gather(1, order).long().argsort(dim=1, stable=True))

@@ -159,9 +159,10 @@ class Method:
         return {name: getattr(self, name) for name in named}
 
     def at(self, step: int, total_steps: int) -> Method:
-        """The method with the advantage of that step; itself where that does not change over training."""
-        advantage = at_step(self.advantage, step, total_steps)
-        return self if advantage is self.advantage else replace(self, advantage=advantage)
+        """The method with the advantage and the token weight of that step; itself where these do not change over training."""
+        advantage, weight = at_step(self.advantage, step, total_steps), at_step(self.token_weight, step, total_steps)
+        same = advantage is self.advantage and weight is self.token_weight
+        return self if same else replace(self, advantage=advantage, token_weight=weight)
 
     def start(self) -> State:
         """The running state of the parts before the first step; empty if none has one."""

@@ -1,7 +1,7 @@
 """The report of a sample store as lines: scores with their caveats, reasoning patterns, signals by class of token.
 
     k | pass@k | pass^k | maj@k | distinct right answers in k, each [interval] | chance
-    avg@n, Cover@tau, truncation rate, undecided share, answer and token entropy, q: each with its interval over problems
+    avg@n, Cover@tau, truncation rate, undecided share, PCMD, answer and token entropy, q: each with its interval over problems
     patterns   Eq. (13) of arXiv 2605.18864, both averages, counts        (`stats/samples/patterns.py`)
     anatomy    section 4.2: entropy, surprisal and q by class of token     (`stats/samples/anatomy.py`)
     excess     appendix J: samples beyond the base's own 95 % quantile     (`stats/samples/perplexity.py`)
@@ -33,7 +33,14 @@ from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval,
 from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k, powers
 from sage_rlvr.stats.samples.anatomy import TOKEN_CLASSES, ClassAnatomy, Spread, token_anatomy
 from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval
-from sage_rlvr.stats.samples.diversity import answer_entropy, expected_distinct_correct, token_entropy
+from sage_rlvr.stats.samples.diversity import (
+    BOTH_RIGHT,
+    answer_entropy,
+    expected_distinct_correct,
+    pcmd,
+    pcmd_interval,
+    token_entropy,
+)
 from sage_rlvr.stats.samples.majority import maj_at_k
 from sage_rlvr.stats.samples.patterns import pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_excess, perplexity_tails
@@ -169,14 +176,15 @@ def _truncated_line(counts: Counts, limit: int) -> str:
 
 
 def _table(drawn: Drawn, c: NDArray[Any], n: int, chance: Chance | None) -> list[str]:
-    """Scores over k. Over problems: maj@k of some k, distinct right answers at each k, and last the answers' entropy."""
+    """Scores over k. Over problems: maj@k of some k, distinct right answers at each k, and last PCMD and the answers' entropy."""
     ks, some = powers(n), [k for k in MAJORITY_KS if k < n]
-    votes, distinct, entropy = [], [], []
+    votes, distinct, pairs, entropy = [], [], [], []
     answers = np.array(drawn["answer"], dtype=object)
     for said, right in zip(drawn.parts(answers), drawn.parts(drawn.right), strict=True):
         few = maj_at_k(said.tolist(), right, some, method="sample", draws=MAJORITY_DRAWS).values
         votes.append([*few, *maj_at_k(said.tolist(), right, [n]).values])
         distinct.append(expected_distinct_correct(said.tolist(), right, ks))
+        pairs.append(pcmd(said.tolist(), right))
         entropy.append(answer_entropy(said.tolist()))
     majority = {k: cell(share_interval(votes_at)) for k, votes_at in zip([*some, n], np.transpose(votes), strict=True)}
     head = "".join(f"{name:<22}" for name in ("pass@k", "pass^k", "maj@k", "distinct right"))
@@ -188,7 +196,14 @@ def _table(drawn: Drawn, c: NDArray[Any], n: int, chance: Chance | None) -> list
         cells = (cell(passed), cell(hats), majority.get(k, ""), cell(different, 2))
         lines.append(f"{k:>5}  " + "".join(f"{text:<22}" for text in cells) + level)
     said_of = f"answers    {cell(mean_interval(entropy))} nats per problem (a missing answer counts as one answer)"
-    return [*(line.rstrip() for line in lines), f"chance     {chance.words if chance else UNKNOWN}", said_of]
+    ends = [f"chance     {chance.words if chance else UNKNOWN}", _pcmd_line(pairs), said_of]
+    return [*(line.rstrip() for line in lines), *ends]
+
+
+def _pcmd_line(pairs: Sequence[float]) -> str:
+    found = pcmd_interval(pairs)
+    of = f"{found.n} of {len(pairs)} {BOTH_RIGHT}"
+    return f"PCMD       {cell(found)} chance that two right answers differ, over {of}" if found.n else f"PCMD       {of}"
 
 
 def _tempered_lines(drawn: Drawn) -> list[str]:

@@ -13,8 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sage_rlvr.config import TrainConfig, build, dump
+from sage_rlvr.core.buffers import Likelihood
 from sage_rlvr.core.guides import Placebo, factors, is_flat
 from sage_rlvr.core.method import Method
+from sage_rlvr.core.state import has_state
+from sage_rlvr.core.token_weights import PlaceboWeight
+from sage_rlvr.methods.anchors import AnchorKeys
 
 Kind = Literal["no_kl", "unguided", "placebo", "matched"]
 KINDS: tuple[Kind, ...] = ("no_kl", "unguided", "placebo", "matched")
@@ -26,7 +30,8 @@ class Arm:
     """One row of a resolved design; config: with seed 0. why: of a control that was added, what for.
 
     plain: the arm that is this one without its guide; placebo: with its q permuted, the centered one first where the KL is
-    in the reward and both are there; no_kl: without a KL; matched: arms that are `plain` at other
+    in the reward and both are there, or without a guide with its token weights permuted or its stored answers weighed by how often
+    they were found; no_kl: without a KL; matched: arms that are `plain` at other
     betas, itself among them, by rising beta, or those that the design names. None or empty where there is none, or this arm has
     no use for one. dropped: what its recipe says of a method that its edits replace, in a sentence.
     """
@@ -52,6 +57,8 @@ def controls_of(arm: Arm, arms: Sequence[Arm]) -> Iterator[tuple[Kind, TrainConf
     """(kind, configuration, name, label, why) of every control that this arm has a use for; without a configuration where it
     has none, and why says so. `arms` may grow meanwhile: later controls are named after the earlier ones."""
     method, label = arm.config.method, arm.label
+    if not guided(method):
+        yield from _part_placebo_of(arm)
     if not anchored(method):
         return
     plain = _without_guide(arm.config)
@@ -79,6 +86,17 @@ def _placebo_of(arm: Arm) -> tuple[Kind, TrainConfig | None, str, str, str]:
         return "placebo", None, "", "", why
     why = f"{label} with its q permuted over the tokens{', centered so that its mean is 0' if _paid(method) else ''}"
     return "placebo", _placebo(arm.config), f"{arm.name}_placebo", f"{label} placebo", why
+
+
+def _part_placebo_of(arm: Arm) -> Iterator[tuple[Kind, TrainConfig | None, str, str, str]]:
+    """The control of a token weight, or of stored answers that weigh alike."""
+    weight, label = arm.config.method.token_weight, arm.label
+    if weight is not None and has_state(weight):
+        yield "placebo", None, "", "", f"no placebo of {label}: its token weight has a running state"
+    elif (control := _part_placebo(arm.config)) is not None:
+        how = "its stored answers weighed by how often they were found" if weight is None else "its token weights permuted"
+        within = "" if weight is None else " within each completion"
+        yield "placebo", control, f"{arm.name}_placebo", f"{label} placebo", f"{label} with {how}{within}"
 
 
 def _matched_of(
@@ -115,19 +133,20 @@ def free_name(arms: Sequence[Arm], name: str) -> str:
 def linked(arm: Arm, arms: Sequence[Arm]) -> Arm:
     """The arm with the names of its controls, as far as they are there."""
     method = arm.config.method
-    if not anchored(method):
-        return arm
 
     def name(*configs: TrainConfig | None) -> str | None:
         return next((found.name for config in configs if (found := twin_of(arms, config))), None)
 
+    own = None if guided(method) else name(_part_placebo(arm.config))
+    if not anchored(method):
+        return replace(arm, placebo=own)
     plain, shaped = _without_guide(arm.config), _is_shaped(method)
     matched = _at_betas(plain, arms) if shaped else []
     return replace(
         arm,
         guided=guided(method),
         plain=name(plain) if guided(method) else None,
-        placebo=name(_placebo(arm.config), _permuted(arm.config)) if shaped else None,
+        placebo=name(_placebo(arm.config), _permuted(arm.config)) if shaped else own,
         no_kl=name(_with_beta(plain, 0.0)),
         matched=arm.matched or (tuple(matched) if len(matched) > 1 else ()),
     )
@@ -191,6 +210,28 @@ def _placebo(config: TrainConfig) -> TrainConfig:
 def _permuted(config: TrainConfig, **options: Any) -> TrainConfig:
     tree = dump(config.method)
     return _method(config, {**tree, "guide": {"name": "placebo", "guide": tree["guide"], **options}})
+
+
+def _part_placebo(config: TrainConfig) -> TrainConfig | None:
+    """Of a method without a guide: its token weights permuted; without any, its stored answers weighed by how often they were
+    found. None where there is no such control, and of such a control."""
+    method = config.method
+    weight, buffer = method.token_weight, method.buffer
+    if weight is not None:
+        permuted = isinstance(weight, PlaceboWeight)
+        return None if permuted or has_state(weight) else _composed(config, token_weight=PlaceboWeight(weight))
+    if isinstance(buffer, Likelihood) and buffer.law == "uniform" and buffer.policy and buffer.take is None:
+        return _composed(config, buffer=replace(buffer, law="found"))
+    return None
+
+
+def _composed(config: TrainConfig, **parts: Any) -> TrainConfig:
+    """The same with other parts of its method, all of them by name: no method's own options have a place for them."""
+    method = replace(config.method, **parts)
+    named = ("advantage", "surrogate", "reduction", "reward_transform", "token_weight", "loss_term", "buffer", "reward_source")
+    tree = {name: dump(getattr(method, name)) for name in named} | {"rollout_plan": dump(method.rollout)}
+    anchor = {name: dump(getattr(method.anchor, name)) for name in AnchorKeys.__annotations__} if method.anchor else {"beta": 0.0}
+    return _method(config, {"name": "compose", "title": f"{method.name}_placebo", **tree, **anchor})
 
 
 def _beta(config: TrainConfig) -> float | None:

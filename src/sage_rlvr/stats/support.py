@@ -76,6 +76,18 @@ def support_change(base: Sequence[ArrayLike], policy: Sequence[ArrayLike], eps: 
     return SupportChange(eps=eps, **dict(zip([*fields, *(f"{name}_problems" for name in fields)], counts, strict=True)))
 
 
+def exact_pcmd(logps: Sequence[ArrayLike]) -> Floats:
+    """Chance that two correct samples are different completions, (N,): 1 - sum p^2 / (sum p)^2; NaN where none has any probability.
+
+    What `stats.samples.diversity.pcmd` estimates from samples. logps as in `support`."""
+    found = []
+    for row in (np.asarray(row, dtype=float) for row in logps):
+        top = row.max(initial=-math.inf)
+        shares = np.exp(row - top) if top > -math.inf else np.zeros(0)
+        found.append(1.0 - float(np.sum((shares / shares.sum()) ** 2)) if len(shares) else math.nan)
+    return np.array(found)
+
+
 def success_probability(logps: Sequence[ArrayLike]) -> Floats:
     """p of being right, (N,): the sum of the probabilities of all correct completions of each problem."""
     sums = [math.fsum(np.exp(_finite_or_minus_inf(row, f"logps[{i}]")).tolist()) for i, row in enumerate(logps)]

@@ -135,9 +135,13 @@ def check_reward_transform(transform: RewardTransform, seed: int = 0) -> None:
 
 
 def check_token_weight(weight: TokenWeight, seed: int = 0) -> None:
-    """(B, T), finite at counted tokens, without gradient."""
+    """(B, T), finite at counted tokens, without gradient; one that draws draws the same again at one step and key."""
     given = signals(seed)
-    found = value_of("token_weight", weight, given)
+    given = replace(given, advantages=torch.linspace(-1.0, 1.0, len(given.mask)))
+    part, drawn = at_step(weight, 1, 4), (1, KEY) if getattr(weight, "random", False) else ()
+    found = value_of("token_weight", part, given, *drawn)
+    again = value_of("token_weight", part, given, *drawn)
+    assert torch.equal(found[given.mask], again[given.mask]), "the same call must give the same weights"
     assert found.shape == given.mask.shape, "a token weight must be (B, T)"
     assert bool(found[given.mask].isfinite().all()) and not found.requires_grad, "a token weight must be finite, without gradient"
     check_recipe("token_weight", weight)

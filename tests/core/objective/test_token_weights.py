@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.functional import pad
 
 from lab.theory.utility import SHARES, axes, has_axes, same_objectives
 from sage_rlvr.core import Key, Signals, advantages_of
 from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus, KlCov
 from sage_rlvr.core.rewards import Mara, OutcomeCounts, OutcomeRepeats, RightEntropy, Unlikeliness
 from sage_rlvr.core.surrogates import Cispo, Gspo, Pacs
-from sage_rlvr.core.token_weights import ClipCov, HighEntropy, ShapedEntropy, Steer, entropy_drift
+from sage_rlvr.core.token_weights import (
+    ClipCov,
+    Eapo,
+    ERank,
+    HighEntropy,
+    PlaceboWeight,
+    ShapedEntropy,
+    Steer,
+    entropy_drift,
+)
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import METHODS, no_kl, rloo, steer
+from sage_rlvr.methods import METHODS, eapo, no_kl, rloo, steer
+from sage_rlvr.testing import check_token_weight
 
 # ---- token weights
 
@@ -76,6 +89,121 @@ def test_shaped_entropy_by_hand(entropy: float, advantage: float, wanted: float)
     assert float(weight[0, 0] * advantage) == pytest.approx(wanted)
 
 
+# ---- EAPO
+
+
+@pytest.mark.parametrize("advantage, wanted", [(2.0, [0.4, 1.6]), (-0.5, [1.6, 0.4]), (0.0, [1.0, 1.0])])
+def test_eapo_by_hand(advantage: float, wanted: list[float]):
+    """Two tokens are the ends of the scale, h = (0, 1) beyond their quantiles: r = (1, 4) of mean 2.5, or (1, 1/4) of mean 5/8."""
+    assert Eapo()(signals_of([0.5, 0.5], [0.3, 1.7], advantage))[0].tolist() == pytest.approx(wanted)
+    assert Eapo(0.0)(signals_of([0.5, 0.5], [0.3, 1.7], advantage))[0].tolist() == [1, 1]
+
+
+def test_eapo_of_constant_entropies_is_no_weight():
+    assert bool((Eapo()(signals_of([0.5] * 4, [0.7] * 4)) == 1).all())
+
+
+def test_eapo_scales_by_the_quantiles_of_the_whole_rollout():
+    """Entropies 0, .1, ..., 1 over two rows: 10 % and 90 % are .1 and .9, and .5 is h = 1/2."""
+    entropies = torch.tensor([[0.0, 0.5, 1.0, 0.1, 0.2, 0.3], [0.4, 0.6, 0.7, 0.8, 0.9, math.nan]])
+    signals = Signals(
+        -entropies, None, entropies.isfinite(), torch.arange(2), entropies=entropies, advantages=torch.tensor([1.0, -1.0])
+    )  # fmt: skip
+    raw = [4 ** min(max((h - 0.1) / 0.8, 0), 1) for h in entropies[0].tolist()]
+    assert Eapo()(signals)[0].tolist() == pytest.approx([6 * r / sum(raw) for r in raw], rel=1e-5)
+
+
+def eapo_batch() -> Signals:
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0]], dtype=torch.bool)
+    entropies = torch.tensor([[0.1, 2.0, 0.7, 1.3], [0.4, 0.0, 1.1, 9.0], [0.9, 9.0, 9.0, 9.0], [0.3, 1.6, 9.0, 9.0]])
+    advantages = torch.tensor([1.5, -0.5, -1.0, 0.0])
+    return Signals(-entropies / 2, None, mask, torch.arange(4), entropies=entropies, advantages=advantages)
+
+
+def test_eapo_as_the_authors_code_computes_it():
+    """Printed by normalize_token_entropies and eapo_token_advantages of wgcyeo/EAPO, src/trainers/eapo_trainer.py at cd9885c."""
+    wanted = [[0.6250, 2.4779, 1.0689, 1.8282], [-0.5255, -0.6935, -0.2810, 0.0], [-1.0, 0.0, 0.0, 0.0], [0.0] * 4]
+    signals = eapo_batch()
+    found = torch.where(signals.mask, signals.advantages[:, None] * Eapo()(signals), 0.0)
+    assert found.tolist() == [pytest.approx(row, abs=6e-5) for row in wanted]
+
+
+@pytest.mark.parametrize("kappa", [math.log(4), 3.0, 500.0])
+def test_the_mean_advantage_of_a_completion_stays(kappa: float):
+    """At a kappa that would overflow without the row's largest power too; padding counts nowhere."""
+    signals = eapo_batch()
+    weights = torch.where(signals.mask, Eapo(kappa)(signals), 0.0)
+    assert (weights.sum(1) / signals.mask.sum(1)).tolist() == pytest.approx([1.0] * 4, rel=1e-5)
+    other = replace(signals, entropies=torch.where(signals.mask, signals.entropies, math.nan))
+    assert torch.equal(Eapo(kappa)(signals)[signals.mask], Eapo(kappa)(other)[signals.mask])
+
+
+def test_kappa_decays_to_no_weight():
+    part = Eapo(decay_steps=4)
+    assert [part.at(step, 100).kappa / math.log(4) for step in (0, 1, 3, 4, 9)] == pytest.approx([1, 0.75, 0.25, 0, 0])
+    assert Eapo().at(9, 10) == Eapo()
+    method, signals, rewards = eapo(decay_steps=4), eapo_batch(), torch.tensor([[1.0, 0.0, 0.0, 1.0]])
+    late, plain = (advantages_of(m, rewards, signals, step=4, total_steps=9) for m in (method, replace(method, token_weight=None)))
+    assert torch.equal(late, plain[:, None].expand(4, 4))
+    halfway = advantages_of(method, rewards, signals, step=2, total_steps=9)
+    assert torch.allclose(halfway, advantages_of(eapo(kappa=math.log(2)), rewards, signals))
+
+
+# ---- the placebo of a weight
+
+
+@pytest.mark.parametrize(
+    "weight", [Eapo(), Steer(), HighEntropy(0.5), ShapedEntropy(), ClipCov(0.3, -9.0, 9.0)], ids=lambda w: type(w).__name__
+)
+def test_a_placebo_keeps_each_completions_weights_and_not_their_places(weight):
+    signals = eapo_batch()
+    drawn = [(step, Key(3)) for step in range(40)]
+    plain = [weight(signals, *(at if getattr(weight, "random", False) else ())) for at in drawn]
+    found = [PlaceboWeight(weight)(signals, *at) for at in drawn]
+    for one, other in zip(plain, found, strict=True):
+        for row in range(4):
+            kept = signals.mask[row]
+            assert sorted(one[row][kept].tolist()) == sorted(other[row][kept].tolist())
+    assert torch.equal(found[7], PlaceboWeight(weight)(signals, 7, Key(3)))
+    assert any(not torch.equal(one, other) for one, other in zip(plain, found, strict=True))
+
+
+def test_a_placebo_draws_every_order_alike():
+    """Each of the six orders of three tokens in about a sixth of the draws, so each token has the mean weight, 1 of EAPO."""
+    signals = eapo_batch()
+    part, wanted = PlaceboWeight(Eapo()), Eapo()(signals)[1, :3].tolist()
+    draws = torch.stack([part(signals, step, Key(0))[1, :3] for step in range(3000)])
+    for order in itertools.permutations(wanted):
+        share = (draws == torch.tensor(order)).all(dim=1).float().mean()
+        assert float(share) == pytest.approx(1 / 6, abs=0.035)
+    assert draws.mean(0).tolist() == pytest.approx([1.0] * 3, abs=0.03)
+
+
+def test_neither_padding_nor_the_order_of_rows_moves_a_placebo():
+    signals, part = eapo_batch(), PlaceboWeight(Eapo())
+    old, entropies = (pad(values, (2, 1), value=math.nan) for values in (signals.old_logps, signals.entropies))
+    wide = Signals(
+        old, None, pad(signals.mask, (2, 1)), signals.row_ids, entropies=entropies, advantages=signals.advantages
+    )  # fmt: skip
+    found = part(signals, 5, Key(1))
+    assert torch.allclose(part(wide, 5, Key(1))[:, 2:6][signals.mask], found[signals.mask], atol=1e-6)
+    rows = torch.tensor([2, 0, 3, 1])
+    turned = signals.take(rows, signals.row_ids[rows])
+    assert torch.allclose(part(turned, 5, Key(1))[turned.mask], found[rows][turned.mask], atol=1e-6)
+
+
+def test_a_placebo_follows_the_schedule_of_its_weight():
+    part = PlaceboWeight(Eapo(decay_steps=4))
+    assert part.at(2, 9) == PlaceboWeight(Eapo(math.log(4) / 2)) and PlaceboWeight(Steer()).at(2, 9) == PlaceboWeight(Steer())
+    assert part.needs == {"advantages", "entropies"} and "permuted over the tokens of its completion" in part.equation
+
+
+@pytest.mark.parametrize("weight", [Eapo(), Eapo(0.5, 7), PlaceboWeight(Eapo()), PlaceboWeight(HighEntropy())], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_laws_of_the_new_weights(weight, seed: int):
+    check_token_weight(weight, seed)
+
+
 def test_clip_cov_leaves_out_tokens_of_its_window_alone():
     """A = (1, 1, -1, -1), log pi = (-.1, -2, -.1, -2): cov = (.95, -.95, -.95, .95)."""
     signals = Signals(
@@ -115,7 +243,8 @@ def test_a_neutral_weight_is_no_weight():
         lambda: OutcomeRepeats(0.1, "wrong"), lambda: Cispo(0.2, -1),
         lambda: Gspo(2.0), lambda: Gspo(0.1, -1.0), lambda: Pacs(0.0), lambda: Pacs(1.0, "base"), lambda: Pacs(terms=3),
         lambda: Steer("code"), lambda: Steer(min_weight=0.0), lambda: HighEntropy(0.0), lambda: ShapedEntropy(-1.0),
-        lambda: ShapedEntropy(0.4, 1.0), lambda: ClipCov(0.0), lambda: ClipCov(0.1, 5.0, 1.0),
+        lambda: Eapo(-1.0), lambda: Eapo(math.inf), lambda: Eapo(decay_steps=0), lambda: PlaceboWeight(ERank()),
+        lambda: PlaceboWeight(Eapo), lambda: ShapedEntropy(0.4, 1.0), lambda: ClipCov(0.0), lambda: ClipCov(0.1, 5.0, 1.0),
     ],
 )  # fmt: skip
 def test_settings_that_mean_nothing(make):

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.samples.diversity import answer_entropy, distinct_correct, expected_distinct_correct, token_entropy
+from sage_rlvr.stats.samples.diversity import (
+    answer_entropy,
+    distinct_correct,
+    expected_distinct_correct,
+    pcmd,
+    pcmd_interval,
+    token_entropy,
+)
+from sage_rlvr.stats.support import exact_pcmd
 
 samples = st.lists(st.tuples(st.sampled_from([None, "a", "b", "c"]), st.booleans()), min_size=1, max_size=8)
 
@@ -37,6 +45,49 @@ def test_distinct_by_hand():
     assert expected_distinct_correct(answers, correct, [1, 2]) == pytest.approx([3 / 5, 0.7 + 0.4])
     with pytest.raises(DataError, match="fewer than k"):
         expected_distinct_correct(answers, correct, [6])
+
+
+def test_pcmd_by_hand():
+    """Right: 3+4 twice, 4+3 once; two of their three pairs differ. A wrong one, and a right one without an answer, do not count."""
+    answers, correct = ["3+4", "4+3", "3+4", "9-1", None], [True, True, True, False, True]
+    assert pcmd(answers, correct) == pytest.approx(2 / 3)
+    assert pcmd(["a", "a", "b"], [True, True, False]) == 0.0 and pcmd(["a", "b", "c"], [True] * 3) == 1.0
+    assert math.isnan(pcmd(["a", "b", None], [True, False, True]))  # one right answer has no pair
+
+
+@given(samples)
+def test_pcmd_is_the_mean_over_all_pairs_of_right_answers(rows):
+    right = [answer for answer, is_right in rows if is_right and answer is not None]
+    pairs = [one != other for one, other in combinations(right, 2)]
+    found = pcmd(*zip(*rows, strict=True))
+    assert (math.isnan(found) and not pairs) or found == pytest.approx(np.mean(pairs))
+
+
+@given(samples, st.randoms())
+def test_pcmd_is_blind_to_order_names_and_wrong_samples(rows, random):
+    changed = [(answer and answer + "!", right) for answer, right in rows] + [("d", False)]
+    random.shuffle(changed)
+    one, other = (pcmd(*zip(*some, strict=True)) for some in (rows, changed))
+    assert one == pytest.approx(other, nan_ok=True)
+
+
+def test_pcmd_is_unbiased_and_copies_lower_it():
+    """Right answers with .5, .3, .2 of the right half: 1 - .38 = .62, at every number of samples; each sample twice lowers it."""
+    rng, shares = np.random.default_rng(0), [0.25, 0.15, 0.1, 0.5]
+    assert exact_pcmd([np.log(shares[:3]), [-np.inf], []])[0] == pytest.approx(0.62)
+    assert np.isnan(exact_pcmd([np.log(shares[:3]), [-np.inf], []])[1:]).all()
+    for n in (6, 40):
+        drawn = [rng.choice(list("abcw"), size=n, p=shares) for _ in range(4000)]
+        once, twice = ([pcmd(list(d) * times, [a != "w" for a in d] * times) for d in drawn] for times in (1, 2))
+        assert pcmd_interval(once).value == pytest.approx(0.62, abs=0.02)
+        assert pcmd_interval(twice).value < pcmd_interval(once).value - 0.008
+
+
+def test_pcmd_over_problems_says_how_many_have_it():
+    found = pcmd_interval([0.5, math.nan, 0.75, 0.25])
+    assert found.value == pytest.approx(0.5) and found.n == 3 and found.over == "problems with two correct answers"
+    none = pcmd_interval([math.nan, math.nan])
+    assert none.n == 0 and math.isnan(none.value)
 
 
 def test_answer_entropy_by_hand():

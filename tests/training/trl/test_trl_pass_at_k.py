@@ -90,6 +90,7 @@ def test_the_curve_of_known_counts(batch: int, tiny_policy: Path, tmp_path: Path
         interval = passk_interval(4, [0, 1, 2, 4], 2)
         assert (found["eval_passk/pass@2_low"], found["eval_passk/pass@2_high"]) == pytest.approx((interval.low, interval.high))
         assert found["eval_passk/distinct_right"] == pytest.approx(3 / 4)  # one answer in each of three rows
+        assert found["eval_passk/pcmd"] == 0.0  # of two rows, all of whose right answers are one
         assert found["eval_passk/no_answer_frac"] == pytest.approx(1 / 16)
         assert found["eval_passk/reward_mean"] == pytest.approx(7 / 15)
     rows = lines(tmp_path / "out" / "passk" / "step-000001-T0.8.jsonl")
@@ -109,7 +110,7 @@ def test_k_of_the_curve(tiny_policy: Path, tmp_path: Path) -> None:
     passk(trainer, k=3)
     trainer.train()
     names = {f"eval_passk/pass@{k}{end}" for k in (1, 2, 3) for end in ("", "_low", "_high")}
-    means = {"distinct_right", "unfinished_frac", "no_answer_frac", "reward_mean"}
+    means = {"distinct_right", "pcmd", "unfinished_frac", "no_answer_frac", "reward_mean"}
     assert evaluated(trainer)[0].keys() == names | {f"eval_passk/{name}" for name in means} | {"epoch", "step"}
 
 

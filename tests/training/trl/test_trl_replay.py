@@ -52,7 +52,7 @@ SLOW = [
     *("maxrl", "rs_grpo", "pkpo", "passk_training", "psr", "nsr", "w_reinforce"),
     *("right_entropy", "mara", "unlikeliness", "ds_grpo", "ucpo", "outcome_repeats"),
     "verifree",
-    *("cispo", "gspo", "steer", "steer_released", "high_entropy", "clip_cov", "shaped_entropy", "erank"),
+    *("cispo", "gspo", "steer", "steer_released", "high_entropy", "clip_cov", "shaped_entropy", "eapo", "eapo_placebo", "erank"),
 ]
 EDITED = [
     "outcome_counts world.train_problems=8",  # each comes back every other step
@@ -64,6 +64,7 @@ EDITED = [
     "distinct_log method.k=8",
     *("psr method.normalize_by=tokens", "nsr method.normalize_by=kept", "w_reinforce method.normalize_by=group"),
     "pkpo_annealed method.k.start=4",
+    "eapo method.decay_steps=8",
     "dapo method.dynamic_sampling=false",
     "dapo_kl method.max_refills=1",  # steps end with fewer groups, two of them with none
     "dapo_branch method.base.dynamic_sampling=false",

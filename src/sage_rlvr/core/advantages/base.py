@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +16,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.registry import Registry
 
 Groups = Float[Tensor, "P G"]
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +116,10 @@ class Advantage(Protocol):
 ADVANTAGES: Registry[type] = Registry("advantage", check=check_equation("A"))
 
 
-def at_step(part: Advantage, step: int, total_steps: int) -> Advantage:
-    """The advantage at a step: the result of `at`, or the advantage itself if it does not change during training."""
+def at_step(part: Part, step: int, total_steps: int) -> Part:
+    """The part at a step: the result of `at`, or the part itself if it does not change during training."""
     at = getattr(part, "at", None)
-    found: Advantage = part if at is None else at(step, total_steps)
+    found: Part = part if at is None else at(step, total_steps)
     return found
 
 

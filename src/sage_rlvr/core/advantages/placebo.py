@@ -21,7 +21,7 @@ from sage_rlvr.core.advantages.base import (
     sees,
     silent,
 )
-from sage_rlvr.core.keys import Key
+from sage_rlvr.core.keys import Key, chosen_first
 from sage_rlvr.core.state import has_state
 from sage_rlvr.errors import ConfigError
 
@@ -106,7 +106,7 @@ class PlaceboRight:
         rows = seen.require("rows", "PlaceboRight")
         words = key.bits(step, "placebo_right/order", rows.reshape(-1), 0).reshape(rows.shape)
         # from the order of row numbers to that of the words: both are the rows' own, wherever in the group they stand
-        given, taken = _right_first(right, rows), _right_first(right, words)
+        given, taken = chosen_first(right, rows), chosen_first(right, words)
         return torch.where(right, paid.scatter(1, taken, paid.gather(1, given)), paid)
 
     def expected(self, rewards: Groups, seen: Seen) -> Groups:
@@ -124,9 +124,3 @@ class PlaceboRight:
         )  # fmt: skip
         paid: Tensor = self.advantage(rewards, *((seen,) if sees(self.advantage) else ()))
         return paid, labels == 1
-
-
-def _right_first(right: Tensor, by: Tensor) -> Tensor:
-    """(P, G) places of a group's completions, the right ones before the others, each in the order of `by`."""
-    order = by.argsort(dim=1, stable=True)
-    return order.gather(1, (~right).gather(1, order).long().argsort(dim=1, stable=True))

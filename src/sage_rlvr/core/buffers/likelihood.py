@@ -1,4 +1,4 @@
-"""The likelihood of stored right answers, under one of three laws over a prompt's answers."""
+"""The likelihood of stored right answers, under one of four laws over a prompt's answers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor
 
 from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, Rows
 
-Law = Literal["uniform", "policy", "base"]
+Law = Literal["uniform", "policy", "base", "found"]
 
 
 @BUFFERS.register
 @dataclass(frozen=True, kw_only=True)
 class Likelihood(Buffer):
-    """-sum over stored y of w(y) log pi(y): w uniform over a prompt's distinct answers, the policy's shares, or the base's.
+    """-sum over stored y of w(y) log pi(y): w uniform over a prompt's distinct answers, by the policy, the base, or what was found.
 
     law: the choice of w. "uniform": rejection-sampling fine-tuning with each answer once (arXiv 2308.01825); iterated
     on the policy's own answers, expert iteration. "policy": w = pi(y) / pi(stored), without a gradient, which is the
     gradient of -log pi(stored): the likelihood of the right set. "base": w = base(y) / base(stored): the forward KL
-    from the base restricted to what is stored.
+    from the base restricted to what is stored. "found": w = how often y was found, over the sum: a store with duplicates.
     """
 
     law: Law = "uniform"
@@ -37,7 +37,12 @@ class Likelihood(Buffer):
 
     @property
     def legend(self) -> str:  # type: ignore[override]
-        law = {"uniform": "1 / n", "policy": "pi(y) / pi(stored)", "base": "base(y) / base(stored)"}[self.law]
+        law = {
+            "uniform": "1 / n",
+            "policy": "pi(y) / pi(stored)",
+            "base": "base(y) / base(stored)",
+            "found": "times found / all finds",
+        }[self.law]
         return f"w(y) = {law} among those of its prompt"
 
     @property
@@ -46,6 +51,7 @@ class Likelihood(Buffer):
             "uniform": "mean over stored y of grad log pi(y)",
             "policy": "grad log pi(stored)",
             "base": "-grad KL(base restricted to stored || pi)",
+            "found": "mean over finds of stored y of grad log pi(y)",
         }[self.law]
 
     @property
@@ -54,6 +60,7 @@ class Likelihood(Buffer):
             "uniform": "the stored ones, until all are alike",
             "policy": "no preference among stored answers, so the likelier gain most",
             "base": "the stored ones, until their shares are the base's",
+            "found": "the stored ones, until their shares are those among the finds",
         }[self.law]
 
     def __call__(self, logps: PerToken, rows: Rows) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
@@ -61,5 +68,6 @@ class Likelihood(Buffer):
             "uniform": torch.zeros(len(rows)),
             "policy": logps.detach().double().sum(1).cpu(),
             "base": rows.answers.sequence_logps,
+            "found": rows.answers.found.double().log(),
         }[self.law]
         return -logps, rows.shares(logits), {}

@@ -21,7 +21,7 @@ class TokenWeight(Protocol):
     `equation` and `needs` as in `RewardTransform`; `legend`, what its symbols mean; `random`, True for one that is called with
     step and key after the signals; `depends_on`, "batch" for one that compares the tokens of the rollout. One whose `needs` have
     "advantages" reads `Signals.advantages`, those that it weighs. One with a running state (core/state.py) gives the factor and
-    its new state.
+    its new state. `at`, of one that changes over training, as in `Advantage`.
     """
 
     @property

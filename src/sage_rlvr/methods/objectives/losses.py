@@ -12,7 +12,8 @@ from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo, Pacs
-from sage_rlvr.core.token_weights import ClipCov, ERank, HighEntropy, ShapedEntropy, Steer
+from sage_rlvr.core.token_weights import ClipCov, Eapo, ERank, HighEntropy, ShapedEntropy, Steer
+from sage_rlvr.core.token_weights.eapo import LOG_4
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
@@ -104,6 +105,19 @@ def shaped_entropy(*, entropy_coef: float = 0.4, kappa: float = 2.0, **anchor: U
     """
     weight = ShapedEntropy(entropy_coef, kappa)
     return Method("shaped_entropy", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), token_weight=weight)
+
+
+@METHODS.register(label="EAPO", about="credit by entropy and sign of the advantage", arxiv="2609.33781")
+@anchored(beta=0.0)
+def eapo(*, kappa: float = LOG_4, decay_steps: int | None = None, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = exp(kappa sign(A) h_t) over its mean
+    (arXiv 2609.33781).
+
+    h_t is the entropy of the state, scaled to [0, 1] by quantiles of the rollout (`Eapo`): right completions are credited at
+    uncertain tokens, wrong ones blamed at certain tokens. A = GRPO's, clip .2/.28 and no KL, as released.
+    """
+    weight, clip = Eapo(kappa, decay_steps), Clip(0.2, 0.28)
+    return Method("eapo", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), token_weight=weight)
 
 
 @METHODS.register(label="ERank", about="effective rank of hidden states (VERL)", arxiv="2509.23808")

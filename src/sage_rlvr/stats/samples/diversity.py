@@ -1,7 +1,8 @@
-"""Diversity of the samples of one problem: distinct correct answers, answer entropy, token entropy.
+"""Diversity of the samples of one problem: distinct correct answers, PCMD, answer entropy, token entropy.
 
     distinct            number of different answers among the correct ones of n samples
     expected distinct   sum_a [1 - C(n - n_a, k) / C(n, k)] in k of them (rarefaction: Hurlbert 1971)
+    PCMD                1 - sum_a n_a (n_a - 1) / (K (K - 1)), K = sum_a n_a: two correct ones differ (arXiv 2610.11064)
     AnswerEntropy       -sum_j phat_j log phat_j over the answers of n samples (Invisible Leash, arXiv 2507.14843)
     TokenEntropy        mean over responses of mean_t H_t, H_t = -sum_v p(v) log p(v) (the same; SAGE's Eq. 12)
 
@@ -11,6 +12,7 @@ response without an answer. All entropies are in nats. Functions take one proble
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,9 +20,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.stats.intervals import Interval, share_interval
 from sage_rlvr.stats.passk import Floats, Ints, pass_at_k
 
 Answers = Sequence[str | None]
+BOTH_RIGHT = "problems with two correct answers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +84,34 @@ def expected_distinct_correct(answers: Answers, correct: ArrayLike, ks: Sequence
     tries = np.asarray(ks)
     chances = np.asarray(pass_at_k(counted.n, counted.right[:, None], tries[None, :]))
     return np.asarray(chances.sum(axis=0))
+
+
+def pcmd(answers: Answers, correct: ArrayLike) -> float:
+    """Chance that two correct answers, drawn without replacement among n samples, differ; NaN with fewer than two of them.
+
+    The unbiased estimate of 1 - sum_a (P(a) / P(correct))^2 at its number K of correct answers, for independent samples: a sample
+    that is stored twice lowers it (`independence` finds such). It does not grow with n. A correct sample without an answer does
+    not count.
+    """
+    return pcmd_of_counts(tally(answers, correct).right)
+
+
+def pcmd_of_counts(counts: ArrayLike) -> float:
+    """`pcmd` from how many correct samples gave each answer, (m,)."""
+    right = np.asarray(counts, dtype=np.int64)
+    total = int(right.sum())
+    if total < 2:
+        return math.nan
+    return 1.0 - float(np.sum(right * (right - 1))) / (total * (total - 1))
+
+
+def pcmd_interval(values: ArrayLike, *, level: float = 0.95) -> Interval:
+    """Mean of `pcmd` (N,) over the problems that have it, their number as `n`; NaN with n = 0 if none has."""
+    column = np.asarray(values, dtype=float)
+    known = column[~np.isnan(column)]
+    if not len(known):
+        return Interval(value=math.nan, low=math.nan, high=math.nan, level=level, over=BOTH_RIGHT, n=0)
+    return share_interval(known, level=level, over=BOTH_RIGHT)
 
 
 def answer_entropy(answers: Answers, *, miller_madow: bool = False) -> float:

@@ -24,6 +24,7 @@ from sage_rlvr.runs import replacing, write_json_atomic
 from sage_rlvr.runs.files import to_json
 from sage_rlvr.stats.intervals import share_intervals
 from sage_rlvr.stats.passk import pass_at_k
+from sage_rlvr.stats.samples.diversity import pcmd_interval, pcmd_of_counts
 from sage_rlvr.training.trl.held_out import HeldOut
 from sage_rlvr.verifiers.rewards import text_of
 
@@ -142,6 +143,8 @@ def metrics_of(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> dict[str
         "eval_passk/unfinished_frac": sum(row["unfinished"] for row in rows) / total,
         "eval_passk/no_answer_frac": sum(row["no_answer"] for row in rows) / total,
     }
+    if (differ := pcmd_interval([pcmd_of_counts([*row["keys"].values()]) for row in rows])).n:
+        more["eval_passk/pcmd"] = differ.value
     if rewards:
         more["eval_passk/reward_mean"] = sum(mean * count for mean, count in rewards) / sum(count for _, count in rewards)
     return {name: float(value) for name, value in (curve | more).items()}

@@ -1,0 +1,70 @@
+"""EAPO: right completions are credited at uncertain tokens, wrong ones blamed at certain tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from sage_rlvr.core.guides.base import row_quantile
+from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, paid
+from sage_rlvr.errors import ConfigError
+
+LOW, HIGH = 0.1, 0.9  # quantiles of the rollout's entropies that become h = 0 and h = 1
+LOG_4 = math.log(4.0)
+
+
+@TOKEN_WEIGHTS.register
+@dataclass(frozen=True)
+class Eapo:
+    """w_t = r_t / mean of r over the completion, r_t = exp(kappa sign(A) h_t) (EAPO, arXiv 2609.33781).
+
+    h_t = clip((H_t - lo) / (hi - lo), 0, 1), lo and hi the 10 % and 90 % quantiles of the entropies of all counted tokens of the
+    rollout, on all ranks. The mean advantage of a completion stays A. On-policy, with fixed lo and hi, and while right completions
+    have one mean of r and wrong ones another, the expected force at a state is (1 - P) w+ + P w- times that of A alone, w+ and w-
+    the weight of right and wrong completions there: hard prompts learn more at uncertain states, easy ones at certain states.
+    needs: "entropies".
+
+    kappa: logarithm of the largest ratio of two weights in a completion, log 4 in the paper. decay_steps: steps over which kappa
+    falls linearly to 0 (the authors' code counts optimizer steps); null: kappa stays.
+    """
+
+    kappa: float = LOG_4
+    decay_steps: int | None = None
+    needs: ClassVar[frozenset[str]] = frozenset({"advantages", "entropies"})
+    depends_on: ClassVar[str] = "batch"
+    legend: ClassVar[str] = "h_t = clip((H_t - lo) / (hi - lo), 0, 1),  lo, hi = 10 % and 90 % quantiles of H over the rollout"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.kappa < math.inf:
+            raise ConfigError(f"Eapo: kappa = {self.kappa!r}; set a finite number >= 0, log 4 = 1.386 in the paper.")
+        if self.decay_steps is not None and self.decay_steps < 1:
+            raise ConfigError(f"Eapo: decay_steps = {self.decay_steps!r}; set steps >= 1, or null for a constant kappa.")
+
+    @property
+    def equation(self) -> str:
+        falling = "" if self.decay_steps is None else f" max(0, 1 - step/{self.decay_steps})"
+        return f"r_t / mean of r over the completion, r_t = exp({self.kappa:g}{falling} sign(A) h_t)"
+
+    def at(self, step: int, total_steps: int) -> Eapo:
+        """With the kappa of that step."""
+        if self.decay_steps is None:
+            return self
+        return replace(self, kappa=self.kappa * max(0.0, 1.0 - step / self.decay_steps), decay_steps=None)
+
+    def __call__(self, signals: Signals) -> PerToken:
+        mask = signals.mask
+        entropies = torch.where(mask, signals.require("entropies", "Eapo").float(), 0.0)
+        if not mask.any():
+            return torch.ones_like(entropies)
+        flat, counted = entropies.reshape(1, -1), mask.reshape(1, -1)
+        low, high = (row_quantile(flat, counted, share) for share in (LOW, HIGH))
+        uncertain = ((entropies - low) / (high - low + 1e-8)).clamp(0, 1)
+        powers = torch.where(mask, self.kappa * paid(signals).sign() * uncertain, -torch.inf)
+        # the largest power of a row cancels in the ratio; without it a large kappa overflows. A row without tokens has none.
+        raw = (powers - powers.amax(dim=1, keepdim=True).clamp(min=-3e38)).exp()
+        mean = raw.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+        return torch.where(mask, raw / mean, 1.0)
