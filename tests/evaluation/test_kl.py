@@ -158,10 +158,10 @@ def test_it_is_read_as_it_was_kept(tmp_path: Path) -> None:
     ],
 )
 def test_stores_of_different_questions_are_an_error(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    stores: dict[str, SampleStore] = {"policy": evaluate(tmp_path / "a", ["a"], 32), "base": evaluate(tmp_path / "b", ["a"], 32, replace(IDENTITY, **changes))}
-    nothing: Any = None
+    base = evaluate(tmp_path / "b", ["a"], 32, replace(IDENTITY, **changes))
+    stores, nothing = {"policy": evaluate(tmp_path / "a", ["a"], 32), "base": base}, None
     with pytest.raises(ConfigError, match=message):
-        kl_of_stores(nothing, nothing, stores, nothing, 8, nothing, nothing)
+        kl_of_stores(nothing, nothing, stores, nothing, 8, nothing, nothing)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -169,7 +169,12 @@ def test_stores_of_different_questions_are_an_error(changes: dict[str, Any], mes
 
 
 def test_the_command_computes_it_on_completions_of_both_and_reads_it_again(
-    write_recipe: Callable[..., Path], warm_policy: Path, tiny_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    write_recipe: Callable[..., Path],
+    warm_policy: Path,
+    tiny_policy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
 ) -> None:
     recipe = write_recipe()
     monkeypatch.chdir(tmp_path)
@@ -182,7 +187,8 @@ def test_the_command_computes_it_on_completions_of_both_and_reads_it_again(
     assert kept.sides["base"].tokens.shape == (4, 3) and printed["about"]["samples"] == 3
     base_store = Path("runs/samples") / tiny_policy.name / "countdown-untruncated"
     with SampleStore.open("a") as one, SampleStore.open(base_store) as other:
-        lengths = [[len(ids) for ids in store.lists(("token_ids",), problems=list(kept.problems), n=3)["token_ids"]] for store in (one, other)]
+        drawn = [store.lists(("token_ids",), problems=list(kept.problems), n=3)["token_ids"] for store in (one, other)]
+    lengths = [[len(ids) for ids in some] for some in drawn]
     assert [kept.sides[side].tokens.reshape(-1).tolist() for side in ("policy", "base")] == lengths  # type: ignore[index]
 
     def loaded_again(*_: Any) -> None:

@@ -187,7 +187,8 @@ def _of_store(path: Path, settings: EvalSettings) -> Evaluation:
     with SampleStore.open(path) as store:
         gate = _gate_of_store(settings, store)
         known, rows = store.identity, store_rows(store, settings.samples or None)
-    head = f"{known.model} on {known.task} at T {known.decoding['temperature']:g}, {rows[0]['n']} samples of {rows[0]['problems']} problems"
+    sizes = f"{rows[0]['n']} samples of {rows[0]['problems']} problems"
+    head = f"{known.model} on {known.task} at T {known.decoding['temperature']:g}, {sizes}"
     return Evaluation(path, [head, *gate.lines(), f"store: {path}"], rows, stores=(path,), policy=known.model, gate=gate)
 
 
@@ -442,7 +443,8 @@ def _kl(settings: EvalSettings, run: SampleRun, store: SampleStore, task: Chosen
     with ended_like_ctrl_c():
         other, _ = sample_into_store(base, partial(counting, console, base.policy), say, progress=console.print)
         n = min(settings.kl_samples, common_n(store), common_n(other))
-        found, path = kl_of_stores(run, base, {"policy": store, "base": other}, task, n, partial(counting, console, "KL"), console.print)
+        stores = {"policy": store, "base": other}
+        found, path = kl_of_stores(run, base, stores, task, n, partial(counting, console, "KL"), console.print)
     say(f"KL kept in {path}; completions of {base.policy}: {base.store}")
     return found
 

@@ -2,9 +2,9 @@
 
     points at the ks that will be read -> Gate -> passed or the reasons why not, and the room at the largest k
 
-Support: at every k the interval of pass@k lies above the chance floor. All of them must, so no level is corrected. Room: RL with
-rewards needs problems that are solved now and then and not always, so it is read off pass@k at the largest k, by bounds that a study
-sets before its runs.
+Support: at every k the interval of pass@k lies above the chance floor. All of them must, so no level is corrected. Room: RL needs
+problems that are solved now and then and not always, so the room is read off pass@k at the largest k, by bounds that a study sets
+before its runs.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class Gate:
         """The verdict, then each k, then the room."""
         ks, last = ", ".join(str(one.k) for one in self.points), self.points[-1]
         verdict = f"PASSED: above chance at k = {ks}" if self.passed else f"FAILED: {'; '.join(self.failures)}"
-        low, high = self.much
+        bounds = f"much: {self.much[0]:g} to {self.much[1]:g}, little: from {self.little:g}"
         doubt = "" if self.certain else "; the interval reaches beyond its bounds, more problems would tell"
         return [
             f"gate       {verdict}; room: {self.room}",
             *(f"  {f'pass@{one.k}':<9}{_cell(one.passed)}, chance {one.chance:.3f}: {one.beside}" for one in self.points),
-            f"  room     {self.room} at pass@{last.k} {_cell(last.passed)}; much: {low:g} to {high:g}, little: from {self.little:g}{doubt}",
+            f"  room     {self.room} at pass@{last.k} {_cell(last.passed)}; {bounds}{doubt}",
         ]
 
     def tree(self) -> dict[str, Any]:

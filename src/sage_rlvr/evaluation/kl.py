@@ -4,8 +4,8 @@
 
 Both sums are taken at every token of the completions, at the temperature that these were drawn at. Per completion, the mean of the
 reverse KL over completions of the policy estimates KL(policy || base) of whole completions, and that of the forward KL over
-completions of the base estimates KL(base || policy): the chain rule, each token's expectation being exact. The other two numbers say
-how far apart the two are where the other one goes. Under truncated sampling the sums are those of the whole laws all the same.
+completions of the base estimates KL(base || policy): the chain rule, each token's expectation being exact. The other two numbers
+are the same sums where the other policy goes. Under truncated sampling the sums are those of the untruncated distributions.
 
 `kl_run.py` computes the sums. The file stands in the policy's sample store, kl-BASE.json.
 """
@@ -76,11 +76,11 @@ class TokenKl:
     def lines(self) -> list[str]:
         """A table for a terminal."""
         about = self.about
-        cut = "; drawn by truncated sampling, the KL is of the whole laws" if about["truncated"] else ""
+        cut = "; drawn by truncated sampling, the KL is of the untruncated distributions" if about["truncated"] else ""
         head = "".join(f"{f'{name}, per {per}':<36}" for name in DIRECTIONS.values() for per in PERS)
         lines = [
-            f"KL         to {about['base']}, exact over the vocabulary at T {about['temperature']:g}, first {about['samples']} samples of "
-            f"each problem, weights {about['dtype']}{cut}; nats, 95 % intervals over problems",
+            f"KL         to {about['base']}, exact over the vocabulary at T {about['temperature']:g}, first {about['samples']} "
+            f"samples of each problem, weights {about['dtype']}{cut}; nats, 95 % intervals over problems",
             f"  completions of   {head}".rstrip(),
         ]
         for rollouts in SIDES:

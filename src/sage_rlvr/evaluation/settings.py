@@ -146,11 +146,11 @@ class GateSettings:
     """Does a policy solve more than a guesser, and how much room does it leave for training?"""
 
     gate: bool = False
-    """Also a verdict: is pass@k above the chance floor at every k that will be read, and how much room is left? Exit code 3 where it
-    fails. WHAT may then be a sample store."""
+    """Also a verdict: is pass@k above the chance floor at every k that will be read, and how much room is left? Exit code 3 where
+    it fails. WHAT may then be a sample store."""
     gate_ks: tuple[int, ...] = ()
-    """Of --gate: the ks that will be read (default: 1, 8 and the largest: the samples of each problem, or of --ks). The room is read at
-    the largest."""
+    """Of --gate: the ks that will be read (default: 1, 8 and the largest: the samples of each problem, or of --ks). The room is
+    read at the largest."""
     gate_room: Literal["any", "much", "little"] = "any"
     """Of --gate: fail unless the room is this."""
     gate_much: tuple[float, float] = (0.2, 0.5)
@@ -198,7 +198,7 @@ class EvalSettings(GateSettings, AfterSampling, SampleSettings, ExactSettings):
     def _check_kl(self) -> None:
         """ConfigError for options of --kl-to that do not go together."""
         refuse(
-            (self.kl_to is None and self.kl_samples != 8, f"--kl-samples {self.kl_samples}: a setting of --kl-to; add --kl-to BASE"),
+            (self.kl_to is None and self.kl_samples != 8, f"--kl-samples {self.kl_samples}: a setting of --kl-to; add it"),
             (
                 self.kl_to is not None and len(self.temperatures) > 1,
                 f"--kl-to {self.kl_to}: the KL at one temperature; pass one of --temperatures",

@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import count
+from itertools import count, pairwise
 from random import Random
 from typing import Any, ClassVar, Literal, get_args
 
@@ -186,7 +186,7 @@ class GsmSymbolic(Asked):
         n = min(n, self.train_problems)
         found = _different(self.templates, split, self.data_seed, n)
         if len(found) < n:
-            raise DataError(f"{n} different {split} problems of {self.name}: its templates gave {len(found)}; ask for fewer")
+            raise DataError(f"{n} different {split} problems of {self.name}: its templates gave {len(found)}; request fewer")
         return list(found)
 
     def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Problem]:
@@ -197,7 +197,7 @@ class GsmSymbolic(Asked):
         return [_drawn(self.templates, split, seed, index) for index in range(n)]
 
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:
-        """Examples `start` to `start + n` of an endless stream: a problem and its worked answer, the gold where answers are read."""
+        """Examples `start` to `start + n` of an endless stream: a problem and its worked answer, with the gold at its end."""
         _check_split(split)
         refuse((min(seed, start, n) < 0, f"seed {seed}, start {start}, n {n}: none may be negative"))
         drawn = [_drawn(self.templates, split, seed, index) for index in range(start, start + n)]
@@ -215,7 +215,7 @@ class GsmSymbolic(Asked):
         if template.isdecimal() and seed.isdecimal() and int(template) in generators():
             found = instance(int(template), int(seed))
         if found is None:
-            raise DataError(f"{problem_id!r:.80} is no id of a {NAME} problem: it should look like '17-4021', a template and a seed")
+            raise DataError(f"{problem_id!r:.80} is no id of a {NAME} problem: it should look like '17-4021' (template, seed)")
         return found
 
     @property
@@ -259,13 +259,14 @@ class GsmSymbolic(Asked):
             "the answer plus 1": [(p, self.form.assistant(p.worked, _plus_one(p.answer))) for p in rows],
             "its working without an answer": [(p, p.worked) for p in rows],
             "another problem's working and answer": [
-                (p, self.solution(q)) for p, q in zip(rows, rows[1:], strict=False) if number(p.answer) != number(q.answer)
+                (p, self.solution(q)) for p, q in pairwise(rows) if number(p.answer) != number(q.answer)
             ],
         }
         yield Case("", wrong, "wrong")
         yield _worked_check()
         yield _apart_check()
-        yield Check(f"guess floor: the {k} most frequent golds of the other problems", sum(chance_of_golds(golds).hits(k)), len(rows))
+        hits = sum(chance_of_golds(golds).hits(k))
+        yield Check(f"guess floor: the {k} most frequent golds of the other problems", hits, len(rows))
 
     @property
     def audited(self) -> str:
@@ -314,7 +315,8 @@ def _plus_one(gold: str) -> str:
 
 def _worked_check() -> Check:
     """Of the templates that the package draws: those whose worked answers end in the gold. The others are left out."""
-    left = tuple(Finding(f"template {t}", "left out", "a worked answer does not end in the gold") for t in generators() if not sound(t))
+    why = "a worked answer does not end in the gold"
+    left = tuple(Finding(f"template {template}", "left out", why) for template in generators() if not sound(template))
     name = "templates whose worked answers end in the gold"
     return Check(name, len(generators()) - len(left), len(generators()), left, note=f"{CHECKED} instances of each")
 
