@@ -275,9 +275,9 @@ def test_every_setting_passes_its_audit_and_has_a_floor(settings_: dict[str, Any
 
 
 def test_a_setting_without_a_problem_is_an_error_with_the_next_step() -> None:
-    task = CountdownChat({2: 1.0}, operators="+", max_number=5, min_target=11, max_target=25)
-    with pytest.raises(DataError, match="no test example in 64 blocks fits the task; widen the targets"):
-        task.draw("test", 0, 1)
+    task = CountdownChat({2: 1.0}, operators="+", min_target=25)
+    with pytest.raises(DataError, match="no train example in 64 blocks fits the task; widen the targets"):
+        task.draw("train", 0, 1)
 
 
 def test_it_trains_is_evaluated_and_is_taught_by_name(

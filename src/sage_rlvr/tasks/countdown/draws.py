@@ -120,15 +120,15 @@ def kept(world: Countdown, rewrite: Rewrite, split: str, seed: int, start: int, 
 
 def kept_problems(world: Countdown, rewrite: Rewrite, split: str, seed: int, n: int) -> list[Problem]:
     """The first n different problems of `kept`. DataError where the world has fewer."""
-    found = kept_at_most(world, rewrite, split, seed, n)
+    found = kept_at_most(world, rewrite, split, seed, n, DRY)
     if len(found) < n:
         raise DataError(f"{n} different {split} problems: {world} gave only {len(found)}; ask for fewer or widen it")
     return found
 
 
-def kept_at_most(world: Countdown, rewrite: Rewrite, split: str, seed: int, n: int) -> list[Problem]:
-    """`kept_problems`, or all that the world has where it has fewer."""
-    return different((_rewritten(world, rewrite, split, seed, number) for number in count()), n, DRY)
+def kept_at_most(world: Countdown, rewrite: Rewrite, split: str, seed: int, n: int, dry: int) -> list[Problem]:
+    """`kept_problems`, or fewer where `dry` blocks in a row bring no new problem: in a small world nearly all that there are."""
+    return different((_rewritten(world, rewrite, split, seed, number) for number in count()), n, dry)
 
 
 @lru_cache(maxsize=64)
