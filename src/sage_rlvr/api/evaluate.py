@@ -92,7 +92,7 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
 
     Args:
         policy: A run (its directory, or what `train` returned), a model or adapter folder, a Hub id, "embedded", the shipped base
-            policy, or "smollm2" or "smollm2-countdown".
+            policy, or "smollm2" or "smollm2-countdown"; with `gate=True` also a sample store.
         quiet: No progress.
         say: Where sentences go meanwhile; by default stderr.
         **options: The options of `sage-rlvr eval` with underscores: task, world, split, problems, seed, sampling; temperatures,

@@ -27,7 +27,7 @@ class Eval(Command, EvalSettings):
     chance or leaves other room than required."""
 
     what: tyro.conf.Positional[str]
-    """A run, a model or adapter folder, a Hub id, "embedded", or "smollm2"."""
+    """A run, a model or adapter folder, a Hub id, "embedded", or "smollm2"; with --gate also a sample store."""
     quiet: bool = False
     """Do not print progress."""
     json: bool = False

@@ -105,7 +105,7 @@ class Gate:
 
 def ks_of(given: Sequence[int], largest: int) -> list[int]:
     """The ks of a gate, ascending. given: those that were chosen; by default 1, 8 and the largest."""
-    return sorted({*(given or (k for k in (1, 8) if k < largest)), *(() if given else (largest,))})
+    return sorted(set(given)) if given else [*(k for k in (1, 8) if k < largest), largest]
 
 
 def _cell(found: Interval) -> str:
