@@ -24,8 +24,8 @@ class ProblemSettings:
     """Which problems are evaluated."""
 
     task: str | None = None
-    """A task by name, gsm_symbolic:unseen, reasoning_gym:NAME, a recipe's (.yaml), or a .jsonl file with problem and answer (default: a run's own, else
-    Countdown). Exact where it lists its solutions."""
+    """A task by name, NAME:WORLD (gsm_symbolic:unseen), reasoning_gym:NAME, a recipe's (.yaml), or a .jsonl file with problem and
+    answer (default: a run's own, else Countdown). Exact where it lists its solutions."""
     world: str | None = None
     """Another world than the run's own: a recipe file, or a named one such as demo-5."""
     split: Literal["train", "validation", "test"] = "test"
