@@ -438,7 +438,7 @@ def _kl(settings: EvalSettings, run: SampleRun, store: SampleStore, task: Chosen
     from sage_rlvr.experiments.jobs import ended_like_ctrl_c
     from sage_rlvr.progress import PlainConsole, counting
 
-    base = _base_of(run, str(settings.kl_to), task, settings.samples or common_n(store))
+    base = _base_of(run, str(settings.kl_to), task, settings.samples)
     console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
     with ended_like_ctrl_c():
         other, _ = sample_into_store(base, partial(counting, console, base.policy), say, progress=console.print)

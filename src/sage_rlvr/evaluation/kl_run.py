@@ -44,25 +44,9 @@ def kl_of_stores(
 ) -> tuple[TokenKl, Path]:
     """The KL of a policy and its base on the first n completions of every problem in both stores ("policy", "base"), and its file
     in the policy's store; read from there where it is known. ConfigError where the two stores are not of the same question."""
-    policy_store, base_store = stores["policy"], stores["base"]
-    _check_alike(policy_store, base_store)
-    law = policy_store.identity.decoding
-    ids = {name: _token_ids(store, task, n) for name, store in stores.items()}
-    about = {
-        "policy": run.policy,
-        "base": base.policy,
-        "policy_revision": policy_store.identity.revision,
-        "base_revision": base_store.identity.revision,
-        "task": task.name,
-        "task_hash": task.task_hash,
-        "template_hash": policy_store.identity.template_hash,
-        "temperature": law["temperature"],
-        "truncated": policy_store.identity.truncated_sampling or base_store.identity.truncated_sampling,
-        "samples": n,
-        "dtype": run.precision,
-        "completions": {name: _digest(rows) for name, rows in ids.items()},
-    }
-    path = Path(policy_store.path) / f"kl-{re.sub('[^A-Za-z0-9._-]+', '_', base.policy)}.json"
+    _check_alike(stores["policy"], stores["base"])
+    about = _about(run, stores, task, n)
+    path = Path(stores["policy"].path) / f"kl-{re.sub('[^A-Za-z0-9._-]+', '_', base.policy)}.json"
     if is_of(path, about):
         return read_kl(path), path
     say(f"KL to {base.policy}: loading both policies")
@@ -73,15 +57,34 @@ def kl_of_stores(
     sides = {}
     with counting(sum(map(len, rows.values()))) as advance:
         for name in SIDES:
-            sums = []
+            sums: list[tuple[float, float, float]] = []
             for batch in batches(rows[name], _most(model, reference)):
-                sums += sums_of(model, reference, batch, float(law["temperature"]))
+                sums += sums_of(model, reference, batch, about["temperature"])
                 advance(len(batch))
-            shaped = np.array(sums, dtype=float).reshape(len(task.problems), n, 3)
-            sides[name] = Side(*np.moveaxis(shaped, 2, 0))
+            tokens_reverse_forward = np.moveaxis(np.array(sums).reshape(len(task.problems), n, 3), 2, 0)
+            sides[name] = Side(*tokens_reverse_forward)
     found = TokenKl(about, tuple(task.problems), sides)
     found.save(path)
     return found, path
+
+
+def _about(run: SampleRun, stores: Mapping[str, SampleStore], task: Chosen, n: int) -> dict[str, Any]:
+    """What the numbers are of: `TokenKl.about`."""
+    policy, base = stores["policy"].identity, stores["base"].identity
+    return {
+        "policy": policy.model,
+        "base": base.model,
+        "policy_revision": policy.revision,
+        "base_revision": base.revision,
+        "task": task.name,
+        "task_hash": task.task_hash,
+        "template_hash": policy.template_hash,
+        "temperature": float(policy.decoding["temperature"]),
+        "truncated": policy.truncated_sampling or base.truncated_sampling,
+        "samples": n,
+        "dtype": run.precision,
+        "completions": {name: _digest(_token_ids(store, task, n)) for name, store in stores.items()},
+    }
 
 
 def _check_alike(policy: SampleStore, base: SampleStore) -> None:

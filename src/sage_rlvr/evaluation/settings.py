@@ -209,6 +209,10 @@ class EvalSettings(GateSettings, AfterSampling, SampleSettings, ExactSettings):
                 f"--kl-to {self.kl_to} with --retry-failures-of: second attempts are asked with hints, the base is not; omit one",
             ),
             (
+                self.kl_to is not None and self.rejudge,
+                f"--kl-to {self.kl_to} with --rejudge: one draws and the other does not; run one after the other",
+            ),
+            (
                 self.kl_to is not None and self.generator == "server",
                 f"--kl-to {self.kl_to} with --generator server: the weights of both are needed here; use another generator",
             ),
