@@ -22,7 +22,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.chance import Chance, chance_of
-from sage_rlvr.tasks.countdown import Countdown, Problem, split_of
+from sage_rlvr.tasks.countdown import Countdown, Problem, draws, split_of
 from sage_rlvr.tasks.countdown.chat import CountdownChat
 from sage_rlvr.tasks.countdown.second import second_opinion_on_any_spelling
 from sage_rlvr.training.sft import texts_of
@@ -274,9 +274,10 @@ def test_every_setting_passes_its_audit_and_has_a_floor(settings_: dict[str, Any
         assert keys == set(task.answers(problem)) and task.reference(problem) in keys
 
 
-def test_a_setting_without_a_problem_is_an_error_with_the_next_step() -> None:
+def test_a_setting_without_a_problem_is_an_error_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draws, "DRY", 2)
     task = CountdownChat({2: 1.0}, operators="+", min_target=25)
-    with pytest.raises(DataError, match="no train example in 64 blocks fits the task; widen the targets"):
+    with pytest.raises(DataError, match="no train example in 2 blocks fits the task; widen the targets"):
         task.draw("train", 0, 1)
 
 
