@@ -147,7 +147,7 @@ def distributions(
     _check(prompts, tokens, mask, owners)
     if engine_scores(model):
         net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
-        return Laws(states(net, layout), net.head, layout.of_token, mask, temperature).at
+        return Laws(states(net, layout), net.lm_head, layout.of_token, mask, temperature).at
     logits = _padded(model, prompts, tokens, mask, owners)[0]
     return lambda part: torch.log_softmax(logits[part].float() / temperature, -1)
 
