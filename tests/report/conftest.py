@@ -36,7 +36,7 @@ def page(folders: Path) -> Page:
         assert isinstance(run.config, dict)
         run.config["note"] = BREAKOUT
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samples, "sample_sets", lambda results, shown: hostile(sample_sets(results, shown)))
+        patch.setattr(samples, "sample_sets", lambda *given: hostile(sample_sets(*given)))
         return Page(page_of(results, title=f"Ours {BREAKOUT}"))
 
 

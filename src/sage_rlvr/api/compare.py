@@ -6,7 +6,7 @@ import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +20,7 @@ from sage_rlvr.progress import PlainConsole
 if TYPE_CHECKING:
     from sage_rlvr.render import Page
     from sage_rlvr.results import Results, Row
+    from sage_rlvr.results.verdict import CurveVerdict
 
 Arm = str | PathLike[str] | Sequence[str | PathLike[str]]  # several are training seeds of one method
 Split = Literal["train", "validation", "test"]
@@ -37,12 +38,14 @@ class Comparison(Rows):
         answer: One line that answers the design's questions.
         rows: One dict per comparison: arms, metric, difference with its 95 % interval, p, corrected p, outcome, the
             chance floor of pass@k with k > 1 and the arms below it.
-        verdicts: Gain and loss over k, of arms compared by samples.
+        judged: The verdict of each arm against the control, of arms compared by samples only.
+        verdicts: The same as plain dicts: gain and loss over k.
         complete: False if a run of a sweep failed.
     """
 
     results: Results
     comparisons: Sequence[Row]
+    judged: Sequence[CurveVerdict] = ()
     complete: bool = True
     notes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -52,7 +55,7 @@ class Comparison(Rows):
         from sage_rlvr.results import words
 
         with self.results.believed():
-            return words.answer(self.comparisons, self.results)
+            return words.answer(self.comparisons, self.results, self.judged)
 
     @property
     def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -68,14 +71,14 @@ class Comparison(Rows):
 
         if not self.results.sampled_only:
             raise DataError("verdicts over k are of files of rows and sample stores; `rows` has the comparisons of all others")
-        return verdict.tree(self.results, verdict.verdicts(self.results, self.comparisons))
+        return verdict.tree(self.judged, self.results.given, self.results.notes)
 
     def __repr__(self) -> str:
         from sage_rlvr.api.printed import print_results
 
         console = PlainConsole(file=io.StringIO(), width=120, no_color=True)
         with self.results.believed():
-            print_results(console, self.results, self.comparisons, details=False)
+            print_results(console, self.results, self.comparisons, self.judged, details=False)
         return str(console.file.getvalue()).strip()  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:
@@ -164,7 +167,7 @@ def comparison_of(
     right_from: float | None = None,
 ) -> Comparison:  # fmt: skip
     """The comparison of arms as the command takes them: PATH, or NAME=PATH[,PATH...]."""
-    from sage_rlvr.results import Results, compare
+    from sage_rlvr.results import Results
     from sage_rlvr.results.found import rows_in
     from sage_rlvr.results.readers import Choice
 
@@ -193,8 +196,18 @@ def comparison_of(
         raise DataError(
             f"{words[0]}: the rows are of one arm; pass a second file, the first being the control, or give the rows an \"arm\""
         )
+    return compared(results)
+
+
+def compared(results: Results, *, complete: bool = True, notes: Mapping[str, Any] | None = None) -> Comparison:
+    """The comparisons and verdicts of results."""
+    from sage_rlvr.results import compare
+    from sage_rlvr.results.verdict import verdicts
+
     with results.believed():
-        return Comparison(results, compare(results))
+        rows = compare(results)
+        judged = verdicts(results, rows) if results.sampled_only else ()
+    return Comparison(results, rows, judged, complete, notes or {})
 
 
 OF_STORES = (
@@ -313,7 +326,7 @@ def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:
     """Run what a plan lacks, write its summary, and compare."""
     from sage_rlvr.experiments.sweep import run
     from sage_rlvr.render import write_summary
-    from sage_rlvr.results import Results, compare
+    from sage_rlvr.results import Results
     from sage_rlvr.results.probabilities import save_probabilities
     from sage_rlvr.verifiers.pool import cores
 
@@ -326,7 +339,7 @@ def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:
     write_summary(planned.out)
     results = Results.read(planned.out)
     save_probabilities(results, planned.out)
-    return Comparison(results, compare(results), complete)
+    return compared(results, complete=complete)
 
 
 def demo(
@@ -394,17 +407,17 @@ def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Sa
     if not found.complete:
         return found
     checked = demos.check_by_sampling(planned)
-    write_page(found.results, planned.out)
+    write_page(found, planned.out)
     clock.append(time.monotonic())
-    return Comparison(found.results, found.comparisons, True, {"cross_check": checked, "clock": clock})
+    return replace(found, notes={"cross_check": checked, "clock": clock})
 
 
-def write_page(results: Results, folder: Path, rows: Sequence[Row] | None = None) -> Page:
-    """The page, written with its pictures into a folder. rows: the comparisons; by default computed here."""
+def write_page(found: Comparison, folder: Path) -> Page:
+    """The page, written with its pictures into a folder."""
     from sage_rlvr.render import Page, page_of
     from sage_rlvr.runs import writing
 
-    page = Page(page_of(results, rows))
+    page = Page(page_of(found.results, found.comparisons, found.judged))
     with writing("report", folder, 8 << 20):
         folder.mkdir(parents=True, exist_ok=True)
         page.write(folder / "report.html", png=folder / "figures")

@@ -11,10 +11,12 @@ summary.json; page/ computes the values of a report.
 
 from __future__ import annotations
 
-from sage_rlvr.results.comparisons import Row, compare
+from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.design import Arm, Design, Question
 from sage_rlvr.results.metric import Metric
-from sage_rlvr.results.read import Results, Run, Store
+from sage_rlvr.results.read import Results
+from sage_rlvr.results.row import Row
 from sage_rlvr.results.scores import Scores
+from sage_rlvr.results.sources import Run, Store
 
 __all__ = ["Arm", "Design", "Metric", "Question", "Results", "Row", "Run", "Scores", "Store", "compare"]

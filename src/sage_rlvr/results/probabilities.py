@@ -16,7 +16,8 @@ import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.reading import read_npz, understood
-from sage_rlvr.results.comparisons import GUESSER, always_allowed
+from sage_rlvr.results.baselines import GUESSER, always_allowed
+from sage_rlvr.results.measurements import Measurements, probabilities, runs_of
 from sage_rlvr.results.read import Results
 from sage_rlvr.runs.files import replacing
 from sage_rlvr.stats.mixture import Table
@@ -27,15 +28,17 @@ Kept = dict[tuple[str, int], dict[float, np.ndarray]]
 
 def save_probabilities(results: Results, folder: Path) -> Path | None:
     """Write the file for all exact records of the main task; None without one."""
-    policies: dict[tuple[str, int], Table] = {
-        (arm, seed): results.exact(arm, seed).p for arm, seed, task in sorted(results.records) if not task
-    }
-    if not policies:
+    table = results.table.exact().where(task="")
+    if not table:
         return None
-    if (guesser := always_allowed(results).get(GUESSER)) is not None:
+    arms = table.by_arm()
+    policies: dict[tuple[str, int], Table] = {
+        (arm, seed): probabilities(run) for arm in sorted(arms) for seed, run in runs_of(arms[arm]).items()
+    }
+    base = arms.get(results.home or "", Measurements())
+    if (guesser := always_allowed(base, results.base_record).get(GUESSER)) is not None:
         policies[GUESSER, 0] = guesser
-    first = next(record for (_, _, task), record in sorted(results.records.items()) if not task)
-    _, columns, places = np.unique(np.array(first.meta["problem_ids"]), return_index=True, return_inverse=True)
+    _, columns, places = np.unique(np.array(table.rows[0].problems), return_index=True, return_inverse=True)
     arrays = {"names": np.array(json.dumps(list(policies))), "places": places.astype(np.int32)}
     for i, table in enumerate(policies.values()):
         arrays[f"t{i}"] = np.array(sorted(table))

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.results import stored
-from sage_rlvr.results.comparisons import sides
-from sage_rlvr.results.read import Results
+from sage_rlvr.results.design import Design
+from sage_rlvr.results.measurements import Measurement, Measurements
+from sage_rlvr.results.pairs import Arms, Pair
 from sage_rlvr.results.tables import Columns, base_row, chance_in, table
 from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
@@ -138,25 +139,39 @@ def sampled_frontier(found: Mapping[str, Any], base: str) -> dict[str, Any] | No
 # differences
 
 
-def differences(results: Results, base: str, sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Paired differences over k with simultaneous bands: from exact records, else from samples, task by task. sampled: the policies
-    of each task."""
-    pairs = dict.fromkeys([(a, b) for a, b, _ in results.design.pairs()])
-    pairs |= dict.fromkeys((a, base) for a in results.design.names if a != base)
-    exact = {pair: two for pair in pairs if (two := sides(results, *pair)) and two[0].n is None}
-    ks = seed_ks(results.k)
-    bands = {pair: a.band(b, results.k, several=results.several, ks=ks) for pair, (a, b) in exact.items()}
-    if found := {pair: curve for pair, curve in bands.items() if curve}:
-        who = "training seeds" if results.several else "problems"
-        about = f"Paired differences, simultaneous 95 % band over {who}; a band that excludes zero is a significant difference."
-        return [_differences("", about, found)]
-    out = []
+def exact_differences(design: Design, arms: Arms, base: str, k: int, several: bool) -> list[dict[str, Any]]:
+    """Paired differences over k with simultaneous bands, from exact records of the main task."""
+    pairs = dict.fromkeys([(a, b) for a, b, _ in design.pairs()])
+    pairs |= dict.fromkeys((a, base) for a in design.names if a != base)
+    found, ks = dict[tuple[str, str], CurveComparison](), seed_ks(k)
+    for a, b in pairs:
+        both = Pair(a=a, b=b, why="pair", left=arms[a], right=arms[b]).sides() if a in arms and b in arms else None
+        curve = None if both is None else both[0].band(both[1], k, several=several, ks=ks)
+        if curve is not None:
+            found[a, b] = curve
+    if not found:
+        return []
+    who = "training seeds" if several else "problems"
+    about = f"Paired differences, simultaneous 95 % band over {who}; a band that excludes zero is a significant difference."
+    return [_differences("", about, found)]
+
+
+def sampled_differences(
+    table: Measurements[Measurement], sampled: Mapping[str, Sequence[Mapping[str, Any]]], k: int
+) -> list[dict[str, Any]]:
+    """Differences over k with simultaneous bands from samples, task by task. sampled: the policies of each task of a summary, the
+    first being the control; of several training seeds the first of each is drawn."""
+    policies, out = table.policies(), []
     for task, (first, *others) in sampled.items():
-        home = results.scores(first["policy"], task, first["temperature"])
-        both = {row["label"]: (results.scores(row["policy"], task, row["temperature"]), home) for row in others}
-        alike = {a: (one, two) for a, (one, two) in both.items() if one and two and (one.problems, one.n) == (two.problems, two.n)}
-        bands = {(a, first["label"]): one.band(two, results.k, several=False) for a, (one, two) in alike.items()}
-        if found := {pair: curve for pair, curve in bands.items() if curve}:  # of several training seeds the first of each
+        home = policies.get((first["policy"], task, first["temperature"]), Measurements()).scores()
+        found: dict[tuple[str, str], CurveComparison] = {}
+        for row in others:
+            own = policies.get((row["policy"], task, row["temperature"]), Measurements()).scores()
+            if own is None or home is None or (own.problems, own.n) != (home.problems, home.n):
+                continue
+            if curve := own.band(home, k, several=False):
+                found[row["label"], first["label"]] = curve
+        if found:
             about = f"{task}: simultaneous 95 % band over problems and their samples."
             out.append(_differences(f"-{slug(task)}", about, found))
     return out
@@ -183,10 +198,10 @@ def limits_of(found: Sequence[CurveComparison | GapCurve]) -> tuple[float, float
     return low - room, high + room
 
 
-def gaps(results: Results, them: Mapping[str, Policy], base: str) -> dict[str, Any] | None:
+def gaps(them: Mapping[str, Policy], control: str | None, base: str) -> dict[str, Any] | None:
     """Every arm along the frontier of its control, and the control along the frontier of the base, for at least three training
     seeds."""
-    control = results.design.control or next((n for n in them if n != base), "")
+    control = control or next((n for n in them if n != base), "")
     pairs = [(name, control) for name in them if name not in (base, control)] + [(control, base)]
     found = {}
     for a, b in pairs[:MOST_GAPS]:
@@ -199,25 +214,26 @@ def gaps(results: Results, them: Mapping[str, Policy], base: str) -> dict[str, A
     return {"found": found, "limits": limits_of(list(found.values()))} if found else None
 
 
-def no_gaps(results: Results, them: Mapping[str, Policy]) -> str:
-    """The reason for missing curves of gaps between frontiers."""
+def no_gaps(them: Mapping[str, Policy], model: str | None, stored: bool) -> str:
+    """The reason for missing curves of gaps between frontiers. model: the base outside of a design, to evaluate it at more
+    temperatures; stored: whether the scores are of a stored summary."""
     if not any(len(p.frontier) > 1 for p in them.values()):
         return (
-            f"the base was evaluated at a single temperature, so it has no frontier. {_colder(results)}"
+            f"the base was evaluated at a single temperature, so it has no frontier. {_colder(model)}"
             if them else "there is no exact evaluation, so each policy has a single temperature."
         )
     if max(len(p.seeds) for p in them.values()) < FEWEST_SEEDS:
         return f"curves of gaps between frontiers need {FEWEST_SEEDS} training seeds."
-    if results.stored is not None and not any(len(p.frontiers) > 1 for p in them.values()):
+    if stored and not any(len(p.frontiers) > 1 for p in them.values()):
         return "a summary has no frontiers of single training seeds."
     return "no two of these policies have a common range of pass@1 in all training seeds."
 
 
-def _colder(results: Results) -> str:
+def _colder(model: str | None) -> str:
     """The next step for evaluating the base at more temperatures."""
-    if results.home is None or results.design.facts:
+    if model is None:
         return "Remove evaluate.temperatures from the design, or list more temperatures, and run the same command again."
-    return f"Evaluate it at more with: {suggest('eval', results.exact(results.home).record.meta['model'], '--frontier')}"
+    return f"Evaluate it at more with: {suggest('eval', model, '--frontier')}"
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from sage_rlvr.results import words
+from sage_rlvr.results.design import Design
 from sage_rlvr.results.page.scores import Policy
-from sage_rlvr.results.read import Results, Run
-from sage_rlvr.results.tables import NOT_RUN, Columns, Table, table
+from sage_rlvr.results.sources import Run, Runs
+from sage_rlvr.results.tables import NOT_RUN, Table
 
 TRAINING = {  # names of metrics.jsonl -> (title, unit of the axis)
     "reward/mean": ("Reward", "mean reward"),
@@ -30,10 +31,10 @@ Trained = Mapping[str, Sequence[Run]]
 """The runs of each arm, one per training seed."""
 
 
-def by_arm(results: Results) -> dict[str, list[Run]]:
+def in_order(runs: Runs, design: Design) -> dict[str, list[Run]]:
     """The runs of each arm in the order of the design."""
-    out: dict[str, list[Run]] = {name: [] for name in results.design.names}
-    for (arm, _), run in sorted(results.runs.items(), key=lambda item: item[0][1]):
+    out: dict[str, list[Run]] = {name: [] for name in design.names}
+    for (arm, _), run in sorted(runs.items(), key=lambda item: item[0][1]):
         out.setdefault(arm, []).append(run)
     return {arm: runs for arm, runs in out.items() if runs}
 
@@ -157,21 +158,21 @@ def _by_value(text: str) -> tuple[float, str]:
 # what was run
 
 
-def states(results: Results, runs: Trained) -> Table | None:
-    """The state of every run and the kinds of its warnings."""
-    if not runs:
+def states(trained: Trained, runs: Runs, evaluated: Collection[tuple[str, int | None]]) -> Table | None:
+    """The state of every run and the kinds of its warnings. evaluated: arm and training seed of the evaluations."""
+    if not trained:
         return None
-    seeds = sorted({run.seed for mine in runs.values() for run in mine})
-    columns: Columns = {f"seed {seed}": lambda arm, seed=seed: _state(results, arm, seed) for seed in seeds}  # type: ignore[misc]
-    return table({"arm": str} | columns, runs)
+    rows = []
+    seeds = sorted({run.seed for mine in trained.values() for run in mine})
+    for arm in trained:
+        rows.append((arm, *(_state(runs.get((arm, seed)), (arm, seed) in evaluated) for seed in seeds)))
+    return Table(header=("arm", *(f"seed {seed}" for seed in seeds)), rows=tuple(rows))
 
 
-def _state(results: Results, arm: str, seed: int) -> str:
-    run = results.runs.get((arm, seed))
+def _state(run: Run | None, evaluated: bool) -> str:
     if run is None:
         return NOT_RUN
-    said = words.state(run, results.evaluated(arm, seed))
-    return "\n".join([said, *(f"warned: {one['kind']}" for one in run.warnings)])
+    return "\n".join([words.state(run, evaluated), *(f"warned: {one['kind']}" for one in run.warnings)])
 
 
 def warned(found: Mapping[str, Any]) -> list[str]:
@@ -179,12 +180,12 @@ def warned(found: Mapping[str, Any]) -> list[str]:
     return ["{arm}, seed {seed}, warned at step {step} ({kind}): {message}".format(**one) for one in found.get("warnings", ())]
 
 
-def cards(results: Results, runs: Trained) -> list[dict[str, str]]:
+def cards(design: Design, runs: Trained) -> list[dict[str, str]]:
     """Facts, objective and configuration of every arm."""
     out = []
     for arm, mine in runs.items():
         if mine[0].config:
-            entry = results.design.arm(arm)
+            entry = design.arm(arm)
             why = f"\n\nReason for this arm: {entry.why}" if entry is not None and entry.why else ""
             equation = (entry.equation if entry else "") or _equation(mine[0].config)
             config = json.dumps(mine[0].config, indent=2, ensure_ascii=False, default=str)

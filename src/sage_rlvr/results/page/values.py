@@ -6,17 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sage_rlvr.evaluation.record import Record
 from sage_rlvr.models.folders import long_name
 from sage_rlvr.results import tables, words
-from sage_rlvr.results.comparisons import Row, compare
+from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.design import BASE
+from sage_rlvr.results.measurements import ExactMeasurement
 from sage_rlvr.results.metric import PAPER, REFERENCE
 from sage_rlvr.results.page import answers, samples, scores, training
 from sage_rlvr.results.page.scores import Policy
 from sage_rlvr.results.read import Results
+from sage_rlvr.results.row import Row
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.tables import Table, cell
-from sage_rlvr.results.verdict import verdicts
+from sage_rlvr.results.verdict import CurveVerdict, verdicts
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
 from sage_rlvr.stats.power import spread
 from sage_rlvr.tasks.chance import Chance
@@ -40,6 +43,7 @@ CHOSEN_HERE = "The best temperature of each policy was selected on these problem
 def page_of(
     results: Results,
     rows: Sequence[Row] | None = None,
+    judged: Sequence[CurveVerdict] | None = None,
     *,
     title: str = "",
     shown: int = 16,
@@ -48,12 +52,15 @@ def page_of(
     """The values of report.md.j2 by name, with `order` (of the arms' colors), `browser` (data of the page's script) and `summary`
     (for summary.json).
 
-    rows: the comparisons; by default computed here. shown: samples per problem and store on the page. brief: only the sentences and
-    tables of a summary."""
+    rows, judged: the comparisons and verdicts; by default computed here. shown: samples per problem and store on the page. brief:
+    only the sentences and tables of a summary."""
     rows = compare(results) if rows is None else rows
-    found = summary_of(results, rows)
-    design, them, trained = results.design, scores.policies(found), training.by_arm(results)
-    stores = () if brief else samples.sample_sets(results, shown)
+    if judged is None:
+        judged = verdicts(results, rows) if results.sampled_only else ()
+    found = summary_of(results, rows, judged)
+    design = results.design
+    them, trained = scores.policies(found), training.in_order(results.runs, design)
+    stores = () if brief else samples.sample_sets(results.table.sampled(), design, shown)
     browsed, base = samples.browsed(stores), design.base or next(iter(them), "")
     sampled = found.get("sampled") or ()  # a stored summary has no stores
     bases = [row for row in sampled if row["policy"] == BASE]
@@ -67,14 +74,20 @@ def page_of(
     values["browser"] = samples.data_of(browsed) if browsed else None
     values |= {"title": title or design.title[:1].upper() + design.title[1:] or usual, "brief": brief}
     values |= {"lead": _lead(found, them, sorted({row["task"] for row in sampled})), "facts": _facts(found, them)}
-    values |= {"starts": words.starts(results)}
+    values |= {"starts": words.starts(results.starts)}
     values |= {"samples": samples.about(stores, browsed)}
     values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
-    values |= _said(results, rows, found, list(dict.fromkeys([*them, *design.names])))
+    values |= _said(results, rows, judged, found, list(dict.fromkeys([*them, *design.names])))
     values |= _scores(results, found, them, base) | _training(results, rows, found, them, base, trained)
-    crossed = verdicts(results, rows) if results.sampled_only else []
-    values["crossings"] = [scores.verdict_of(one, found) for one in crossed if one.curve]
-    return values | ({} if brief else answers.answers_of(results, found, stores))
+    values["crossings"] = [scores.verdict_of(one, found) for one in judged if one.curve]
+    return values | ({} if brief else answers.answers_of(_records(results), results.k, found, stores))
+
+
+def _records(results: Results) -> dict[str, list[Record]]:
+    """The exact records of the main task of each policy, one per training seed, the base first."""
+    names, records = dict.fromkeys(filter(None, (results.design.base, *results.design.names))), results.records
+    found = {name: [records[key] for key in sorted(records) if key[0] == name and key[2] == ""] for name in names}
+    return {name: mine for name, mine in found.items() if mine}
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -112,7 +125,9 @@ def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], sampled: Sequenc
     )
 
 
-def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
+def _said(
+    results: Results, rows: Sequence[Row], judged: Sequence[CurveVerdict], found: Mapping[str, Any], order: Sequence[str]
+) -> dict[str, Any]:
     """The answer and the rows by section: primary, exploratory, at T = 0.3, against the tempered base."""
     cold = [row for row in rows if row.metric.temperature == PAPER and not row.task]
     power = [row for row in rows if row.why == "power" and row.family != "primary"]
@@ -123,7 +138,7 @@ def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order
         caveats += [CHOSEN_HERE] * any(len(row.get("frontier", ())) > 1 for row in found["arms"].values())
     primary, rest = ([row for row in main if (row.family == "primary") == asked] for asked in (True, False))
     groups = {"primary": primary, "exploratory": rest, "cold": cold, "power": power}
-    answer, *detail = words.paragraphs(rows, results) if rows else [words.nothing(results)]
+    answer, *detail = words.paragraphs(rows, results, judged) if rows else [words.nothing(results)]
     return {
         "failed": list(found.get("failed", ())), "answer": answer, "detail": " ".join(detail),
         "families": words.families(rows), "caveats": caveats, "notes": found["notes"],
@@ -169,6 +184,10 @@ def _scores(results: Results, found: Mapping[str, Any], them: Mapping[str, Polic
     alone = dict.fromkeys(row["task"] for row in sampled if row["policy"] not in them)
     apart = {task: [row for row in sampled if row["task"] == task] for task in alone}
     first = [("", tables.scores(found))] if them or (results.design.facts and not sampled) else []
+    record, arms = results.base_record, results.table.exact().where(task="").by_arm()
+    model = None if record is None or results.design.facts else record.meta["model"]
+    differences = scores.exact_differences(results.design, arms, base, k, results.several)
+    differences = differences or scores.sampled_differences(results.table, apart, k)
     return {
         "frontier": scores.frontier_of(them, base, k, power, chance) or scores.sampled_frontier(found, base),
         "passk": scores.passk_lines(found, them) if them else None,
@@ -176,8 +195,9 @@ def _scores(results: Results, found: Mapping[str, Any], them: Mapping[str, Polic
         "power": _power_table(power["points"], k, chance) if power else None,
         "cold": _cold_table(found, k) if found["cold"] else None,
         "cold_temperature": PAPER, "tables": [*first, *tables.samples(found, apart)],
-        "sampled_curves": scores.sampled_curves(found, apart), "differences": scores.differences(results, base, apart),
-        "gaps": scores.gaps(results, them, base), "no_gaps": scores.no_gaps(results, them), "support": _support(them, found),
+        "sampled_curves": scores.sampled_curves(found, apart), "differences": differences,
+        "gaps": scores.gaps(them, results.design.control, base),
+        "no_gaps": scores.no_gaps(them, model, results.stored is not None), "support": _support(them, found),
         "away": [(world, tables.scores(found, world)) for world in found["away"]],
     }  # fmt: skip
 
@@ -236,8 +256,9 @@ def _training(
         "training": training.curves(trained), "warnings": training.warnings(found),
         "training_tables": [table for table in more if table.rows],
         "learning": training.learning(configs, them, base, results.k), "grids": training.grids(configs, them, results.k),
-        "states": training.states(results, trained), "warned": training.warned(found),
-        "cards": training.cards(results, trained), "choice": _choice(found),
+        "states": training.states(trained, results.runs, _evaluated(results)),
+        "warned": training.warned(found),
+        "cards": training.cards(results.design, trained), "choice": _choice(found),
         "versions": [
             f"{name} {version}" for name, version in training.versions(trained) or (found.get("versions") or {}).items()
         ],
@@ -248,6 +269,11 @@ def _training(
         "left_out": list(dict.fromkeys([*results.notes, *found["left_out"]])),
         "sources": [str(path) for path in results.sources],
     }  # fmt: skip
+
+
+def _evaluated(results: Results) -> set[tuple[str, int | None]]:
+    """Arm and training seed of every exact record of the main task and of all samples."""
+    return {(row.arm, row.seed) for row in results.table.rows if not isinstance(row, ExactMeasurement) or not row.task}
 
 
 def _choice(found: Mapping[str, Any]) -> dict[str, Any] | None:

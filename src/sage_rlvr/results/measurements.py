@@ -1,0 +1,257 @@
+"""The table of measurements: one row per policy, training seed, task and temperature, read once.
+
+    table.where(arm="GRPO", task="")        the rows with these fields, a table again
+    table.by_arm()                          arm -> its rows; policies(): (arm, task, temperature) -> the rows of all seeds
+    table.exact(), table.sampled()          the rows from exact records, the rows from samples
+    table.scores()                          the rows of one policy stacked over training seeds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.judged import Reasons
+from sage_rlvr.evaluation.record import Record
+from sage_rlvr.results.design import BASE, Design
+from sage_rlvr.results.metric import REFERENCE
+from sage_rlvr.results.scores import Floats, Scores
+from sage_rlvr.results.sources import Store
+from sage_rlvr.stats.frontier import FrontierPoint, frontier
+from sage_rlvr.stats.passk import Ints
+from sage_rlvr.stats.support import reachable, success_probability
+from sage_rlvr.tasks.chance import Chance
+
+Place = tuple[str, str, float]
+"""Arm, task and temperature: a policy, the same for all of its training seeds."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measurement:
+    """One policy on the problems of a task at one temperature.
+
+    seed: the training seed, None if unknown; task: "" for the main task of exact records. values (N,): the probability of a right
+    completion of each problem (`n` None), or the number of right samples among n. sizes (N,): samples of each problem, where
+    problems differ; n is then the smallest number on the task. for_all_seeds: of the base, whose row is paired with every seed."""
+
+    arm: str
+    seed: int | None
+    task: str
+    temperature: float
+    problems: tuple[str, ...]
+    values: Floats
+    n: int | None = None
+    sizes: Ints | None = None
+    for_all_seeds: bool = False
+
+    @property
+    def place(self) -> Place:
+        """Arm, task and temperature."""
+        return self.arm, self.task, self.temperature
+
+    @property
+    def name(self) -> str:
+        """The arm with its training seed, if known."""
+        return self.arm if self.seed is None else f"{self.arm}, seed {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExactMeasurement(Measurement):
+    """From an exact record, with what samples cannot give. logps: log-probs of every right completion of each problem; point:
+    pass@1 and pass@k, and distinct: the expected number of distinct right completions in k samples, means over problems at the k
+    of the results."""
+
+    seed: int
+    logps: Sequence[Floats]
+    point: FrontierPoint
+    distinct: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SampledMeasurement(Measurement):
+    """From a sample store or a file of rows. store: None for a file; identity: the settings of a store; failed: what more than half
+    of the samples failed by, a sentence each; chance: the chance floor of a store."""
+
+    n: int
+    path: Path
+    reasons: Reasons
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    failed: Sequence[str] = ()
+    store: Store | None = None
+    chance: Chance | None = None
+
+
+M = TypeVar("M", bound=Measurement, covariant=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements(Generic[M]):
+    """A table of measurements, or a selection of its rows. Exact rows come first, by seed and temperature."""
+
+    rows: tuple[M, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+    # ---- selections
+
+    def where(
+        self, *, arm: str | None = None, seed: int | None = None, task: str | None = None, temperature: float | None = None
+    ) -> Measurements[M]:
+        """The rows with these fields; None selects all."""
+        rows = self.rows
+        if arm is not None:
+            rows = tuple(row for row in rows if row.arm == arm)
+        if seed is not None:
+            rows = tuple(row for row in rows if row.seed == seed)
+        if task is not None:
+            rows = tuple(row for row in rows if row.task == task)
+        if temperature is not None:
+            rows = tuple(row for row in rows if row.temperature == temperature)
+        return Measurements(rows)
+
+    def exact(self) -> Measurements[ExactMeasurement]:
+        """The rows from exact records."""
+        return Measurements(tuple(row for row in self.rows if isinstance(row, ExactMeasurement)))
+
+    def sampled(self) -> Measurements[SampledMeasurement]:
+        """The rows from samples."""
+        return Measurements(tuple(row for row in self.rows if isinstance(row, SampledMeasurement)))
+
+    def by_arm(self) -> dict[str, Measurements[M]]:
+        """Arm -> its rows, in order of appearance."""
+        found: dict[str, list[M]] = {}
+        for row in self.rows:
+            found.setdefault(row.arm, []).append(row)
+        return {arm: Measurements(tuple(rows)) for arm, rows in found.items()}
+
+    def policies(self) -> dict[Place, Measurements[M]]:
+        """(Arm, task, temperature) -> the rows of all training seeds, in order of appearance."""
+        found: dict[Place, list[M]] = {}
+        for row in self.rows:
+            found.setdefault(row.place, []).append(row)
+        return {place: Measurements(tuple(rows)) for place, rows in found.items()}
+
+    # ---- what a selection has
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Known training seeds, in order."""
+        return tuple(sorted({row.seed for row in self.rows if row.seed is not None}))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Tasks in order of appearance."""
+        return tuple(dict.fromkeys(row.task for row in self.rows))
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The temperatures of an arm on a task, coldest first; of exact rows only those that every training seed has."""
+        exact = self.exact()
+        found = [{row.temperature for row in run.rows} for run in runs_of(exact).values()]
+        if not found:
+            found = [{row.temperature for row in self.rows}]
+        return tuple(sorted(set.intersection(*found)))
+
+    @property
+    def for_all_seeds(self) -> bool:
+        """Whether these are the rows of the base, which are paired with every training seed."""
+        return any(row.for_all_seeds for row in self.rows)
+
+    def scores(self) -> Scores | None:
+        """The rows of one arm, task and temperature stacked over training seeds; None without a row. Exact rows come before
+        samples."""
+        rows: Sequence[Measurement] = self.exact().rows or self.rows
+        if not rows:
+            return None
+        first, sizes = rows[0], None
+        if any(row.sizes is not None for row in rows):
+            sizes = np.stack([np.full(len(row.values), row.n) if row.sizes is None else row.sizes for row in rows])
+        seeds = tuple(i if row.seed is None else row.seed for i, row in enumerate(rows))
+        return Scores(
+            arm=first.arm, task=first.task, temperature=first.temperature, seeds=seeds, problems=first.problems,
+            values=np.stack([row.values for row in rows]), n=first.n, sizes=sizes,
+        )  # fmt: skip
+
+    def only_scores(self, arm: str, task: str) -> Scores:
+        """Scores of an arm on a task at the reference temperature, or at its only temperature; DataError otherwise."""
+        rows = self.where(arm=arm, task=task)
+        known = rows.temperatures
+        found = rows.where(temperature=known[0] if len(known) == 1 else REFERENCE).scores()
+        if found is None:
+            raise DataError(f"{arm}: no evaluation at temperature 1; evaluate it with --temperatures 1.0")
+        return found
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# the exact rows of one run, over temperatures
+
+ExactRun = Measurements[ExactMeasurement]
+"""The rows of one arm, training seed and task, coldest first."""
+
+
+def runs_of(arm: ExactRun) -> dict[int, ExactRun]:
+    """Training seed -> the rows of the run."""
+    return {seed: arm.where(seed=seed) for seed in arm.seeds}
+
+
+def probabilities(run: ExactRun) -> dict[float, Floats]:
+    """Temperature -> probability of a right completion, (N,)."""
+    return {row.temperature: row.values for row in run.rows}
+
+
+def points(run: ExactRun) -> tuple[FrontierPoint, ...]:
+    """The temperature frontier: pass@1 and pass@k."""
+    return tuple(row.point for row in run.rows)
+
+
+def distinct_points(run: ExactRun) -> tuple[FrontierPoint, ...]:
+    """The frontier with distinct right completions instead of pass@k."""
+    return tuple(replace(row.point, passk=row.distinct) for row in run.rows)
+
+
+def line(run: ExactRun, metric: str) -> tuple[FrontierPoint, ...]:
+    """The frontier of a metric: "distinct" or "pass", both at the k of the results."""
+    return distinct_points(run) if metric == "distinct" else points(run)
+
+
+def logps_at(run: ExactRun, temperature: float = 1.0) -> Sequence[Floats]:
+    """Log-probs of the right completions of each problem at a temperature of the run."""
+    return next(row.logps for row in run.rows if row.temperature == temperature)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# rows of records
+
+
+def exact_rows(records: Mapping[tuple[str, int, str], Record], design: Design, k: int) -> list[ExactMeasurement]:
+    """The rows of all exact records, by (arm, training seed, task); those of an arm by seed and temperature."""
+    found = []
+    for (arm, seed, task), record in sorted(records.items(), key=lambda item: item[0][1]):
+        values = {t: success_probability(rows) for t, rows in record.logps.items()}
+        problems = tuple(map(str, record.meta["problem_ids"]))
+        for point in frontier(values, k):
+            t = point.temperature
+            row = ExactMeasurement(
+                arm=arm, seed=seed, task=task, temperature=t, problems=problems, values=values[t], logps=record.logps[t],
+                point=point, distinct=float(np.mean(reachable(record.logps[t], k))), for_all_seeds=arm == design.base,
+            )  # fmt: skip
+            found.append(row)
+    return found
+
+
+def in_order(design: Design, place: Place) -> tuple[int, float]:
+    """A key to sort policies: the base first, hot before cold, then the arms of the design."""
+    names, (name, _, temperature) = (BASE, *design.names), place
+    return (names.index(name) if name in names else len(names)), -temperature if name == BASE else 0.0
+
+
+__all__ = [
+    "ExactMeasurement", "ExactRun", "Measurement", "Measurements", "Place", "SampledMeasurement", "distinct_points", "exact_rows",
+    "in_order", "line", "logps_at", "points", "probabilities", "runs_of",
+]  # fmt: skip
