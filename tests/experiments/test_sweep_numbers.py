@@ -16,9 +16,10 @@ from sage_rlvr.api.printed import caveats
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results, Run, compare
+from sage_rlvr.results.checks import relabelled
 from sage_rlvr.results.comparisons import between
-from sage_rlvr.results.page.values import _choice
-from sage_rlvr.results.summary import choose, relabelled, strength
+from sage_rlvr.results.page.training import choice_of
+from sage_rlvr.results.summary import choose, strength
 from sage_rlvr.results.tables import costs
 
 
@@ -231,16 +232,16 @@ def test_a_choice_says_whether_its_arms_differ_by_more_than_their_seeds() -> Non
     runs = {"a": {"0": 1.5, "1": 0.5}, "b": {"0": 2.5, "1": 1.5}, "c": {"0": 5.0, "1": 7.0}}
     found = {"arms": {name: {"label": name} for name in runs}}
     choice = {"scores": {"a": 1.0, "b": 2.0, "c": 6.0}, "chosen": "c", "by": "pass@1", "problems": 9}
-    told = _choice(found | {"choice": choice | {"by_seed": runs}})
+    told = choice_of(found | {"choice": choice | {"by_seed": runs}})
     assert told is not None
     assert "deviation of their means is 2.6458; for equal arms seed noise would give 0.8660 (F test: p = 0.097)" in told["spread"]
     assert told["spread"].endswith("the highest mean may be chance.")
     apart = {name: {seed: 10 * sum(pair.values()) + x for seed, x in pair.items()} for name, pair in runs.items()}
-    told = _choice(found | {"choice": choice | {"by_seed": apart}})
+    told = choice_of(found | {"choice": choice | {"by_seed": apart}})
     assert told is not None and "chance" not in told["spread"] and "F test" in told["spread"]
     lost = {"a": {"0": 1.0, "1": 2.0}, "b": {"0": None, "1": 2.0}}
-    told = _choice(found | {"choice": choice | {"by_seed": lost}})
+    told = choice_of(found | {"choice": choice | {"by_seed": lost}})
     assert told is not None and "No test of the differences between the candidates: some runs" in told["spread"]
     for none in ({}, {"by_seed": {}}, {"by_seed": {"a": {"0": 1.0}, "b": {"0": 2.0}}}):
-        told = _choice(found | {"choice": choice | none})
+        told = choice_of(found | {"choice": choice | none})
         assert told is not None and told["spread"] == ""

@@ -9,7 +9,7 @@ import pytest
 
 from frozen.folders import write_all
 from report.page_common import ARM, BREAKOUT, hostile
-from sage_rlvr.render import Page, page_of
+from sage_rlvr.render import Page, report_of
 from sage_rlvr.results import Results
 from sage_rlvr.results.page import samples
 from sage_rlvr.results.page.samples import sample_sets
@@ -37,7 +37,7 @@ def page(folders: Path) -> Page:
         run.config["note"] = BREAKOUT
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(samples, "sample_sets", lambda *given: hostile(sample_sets(*given)))
-        return Page(page_of(results, title=f"Ours {BREAKOUT}"))
+        return Page(report_of(results, title=f"Ours {BREAKOUT}"))
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results, words
 from sage_rlvr.results.comparisons import compare as comparisons
 from sage_rlvr.results.design import Question
+from sage_rlvr.results.findings import findings_of
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.tasks.chance import Chance, chance_of
 from sage_rlvr.tasks.countdown import WORLDS
@@ -121,7 +122,7 @@ def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path
 def test_a_stored_summary_of_before_says_that_no_floor_is_known(tmp_path: Path) -> None:
     path = folder(tmp_path / "sweep")
     results = Results.read(path)
-    tree = summary_of(results, comparisons(results))
+    tree = summary_of(results, findings_of(results))
     del tree["chance"]
     tree["rows"] = [{key: value for key, value in row.items() if key not in ("chance", "below")} for row in tree["rows"]]
     (tmp_path / "old").mkdir()

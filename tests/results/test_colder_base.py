@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from sage_rlvr.evaluation.judged import Reasons
-from sage_rlvr.render import Page, page_of
+from sage_rlvr.render import Page, report_of
 from sage_rlvr.results import Design, Question, Results, compare, words
 from sage_rlvr.results.comparisons import COLDER
 from sage_rlvr.results.design import BASE, Arm
+from sage_rlvr.results.findings import findings_of
 from sage_rlvr.results.measurements import Measurements, SampledMeasurement
 from sage_rlvr.results.page.samples import by_difference
 from sage_rlvr.results.sources import Store
@@ -115,7 +116,7 @@ def test_a_base_at_one_temperature_is_no_such_control() -> None:
 def test_a_stored_summary_has_the_same_answer(tmp_path: Path) -> None:
     found = results(sharp=share(0.6))
     rows = compare(found)
-    write_json_atomic(tmp_path / "summary.json", plain(summary_of(found, rows)))
+    write_json_atomic(tmp_path / "summary.json", plain(summary_of(found, findings_of(found))))
     again = Results.read(tmp_path)
     assert words.answer(compare(again), again) == words.answer(rows, found)
     assert read_summary(tmp_path / "summary.json")["sampled"][0]["label"] == "base"
@@ -124,7 +125,7 @@ def test_a_stored_summary_has_the_same_answer(tmp_path: Path) -> None:
 def test_the_page_draws_the_base_as_a_line_of_temperatures_and_its_other_curves_thin(monkeypatch: pytest.MonkeyPatch) -> None:
     found = results(sharp=share(0.6))
     monkeypatch.setattr("sage_rlvr.results.page.samples.sample_sets", lambda *a: ())
-    values = page_of(found)
+    values = report_of(found)
     frontier = values["frontier"]
     assert [p.temperature for p in frontier["curves"]["base"]] == list(TEMPERATURES) and list(frontier["arms"]) == ["sharp"]
     assert frontier["chance"] == pytest.approx(1 - 0.99**64) and frontier["k"] == 64

@@ -20,7 +20,7 @@ from sage_rlvr.results.baselines import GUESSER, always_allowed
 from sage_rlvr.results.baselines import above as read_above
 from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.design import Envelope
-from sage_rlvr.results.measurements import distinct_points, probabilities, runs_of
+from sage_rlvr.results.findings import findings_of
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.pairs import run_at
 from sage_rlvr.results.probabilities import load_probabilities, save_probabilities
@@ -179,8 +179,8 @@ def test_rows_room_and_summary_of_a_folder(folder: Path) -> None:
     by_problem = next(row for row in rows if row.b == RIVALS and row.metric == Metric(name="distinct", k=results.k, at="hull"))
     names = ("GRPO", "GRPO, beta 0.1")
     table = results.table.exact().where(task="")
-    own = [distinct_points(run)[0] for run in runs_of(table.where(arm="SAGE-Branch", temperature=1.0)).values()]
-    rivals = [[distinct_points(run) for run in runs_of(table.where(arm=name)).values()] for name in names]
+    own = [run.distinct_points[0] for run in table.where(arm="SAGE-Branch", temperature=1.0).runs.values()]
+    rivals = [[run.distinct_points for run in table.where(arm=name).runs.values()] for name in names]
     x = float(np.mean([p.pass1 for p in own]))
     means = [np.mean([[(p.pass1, p.passk) for p in points] for points in lines], axis=0) for lines in rivals]
     cloud = np.concatenate(means)
@@ -188,7 +188,7 @@ def test_rows_room_and_summary_of_a_folder(folder: Path) -> None:
     reach += [c + (y - c) * (x - a) / (b - a) for a, c in cloud for b, y in cloud if a < x <= b]
     wanted = float(np.mean([p.passk for p in own])) - (max(reach) if reach else cloud[cloud[:, 0].argmax(), 1])
     assert by_problem.comparison.difference.value == pytest.approx(wanted, abs=1e-9)
-    summary = summary_of(results, rows)
+    summary = summary_of(results, findings_of(results))
     room = {row["metric"]: row for row in summary["room"]}
     first = room[f"distinct in {results.k}"]
     assert first["own"] - first["best"] == pytest.approx(wanted, abs=1e-9) and first["mixture"] == "per problem"
@@ -212,8 +212,8 @@ def test_the_base_and_the_guesser_are_in_every_mixture_per_completion(folder: Pa
     found = read_above(arms, "SAGE-Branch", envelope, metric, allowed)
     assert plain is not None and found is not None and list(allowed) == ["base", GUESSER]
     assert found.place.height == pytest.approx(1 - 0.1**8, abs=1e-6) and plain.place.height < 0.99
-    assert summary_of(results, compare(results))["room"][0]["rival"] == GUESSER
-    tables = [[probabilities(run_at(arms[name], seed)) for seed in (0, 1, 2)] for name in (*envelope.arms, "base")]
+    assert summary_of(results, findings_of(results))["room"][0]["rival"] == GUESSER
+    tables = [[run_at(arms[name], seed).p for seed in (0, 1, 2)] for name in (*envelope.arms, "base")]
     cells = np.array([[table[t] for table in rival] for rival in tables for t in sorted(rival[0])])
     rng, x = np.random.default_rng(0), float(np.mean(plain.pass1))
     for weights in rng.dirichlet(np.full(len(cells), 0.1), 2000):
@@ -230,7 +230,7 @@ def test_every_probability_is_kept_beside_the_summary(folder: Path) -> None:
     kept = load_probabilities(folder)
     assert set(kept) == {(arm, seed) for arm, seed, task in results.records if not task}
     for (arm, seed), table in kept.items():
-        exact = probabilities(results.table.exact().where(arm=arm, seed=seed, task=""))
+        exact = results.table.exact().where(arm=arm, seed=seed, task="").p
         assert set(table) == set(exact) and all(np.allclose(table[t], exact[t], rtol=1e-3, atol=1e-7) for t in table)
     tables = [[kept[name, seed] for seed in (0, 1, 2)] for name in ("SAGE-Branch", *envelope.arms)]
     again = above_mixtures(tables[0], [*tables[1:], [kept["base", 0]] * 3], 8)

@@ -20,7 +20,7 @@ from sage_rlvr.progress import PlainConsole
 if TYPE_CHECKING:
     from sage_rlvr.render import Page
     from sage_rlvr.results import Results, Row
-    from sage_rlvr.results.verdict import CurveVerdict
+    from sage_rlvr.results.findings import Findings
 
 Arm = str | PathLike[str] | Sequence[str | PathLike[str]]  # several are training seeds of one method
 Split = Literal["train", "validation", "test"]
@@ -38,16 +38,20 @@ class Comparison(Rows):
         answer: One line that answers the design's questions.
         rows: One dict per comparison: arms, metric, difference with its 95 % interval, p, corrected p, outcome, the
             chance floor of pass@k with k > 1 and the arms below it.
-        judged: The verdict of each arm against the control, of arms compared by samples only.
-        verdicts: The same as plain dicts: gain and loss over k.
+        findings: The list of comparisons, and what else is compared: `comparisons` are its rows.
+        verdicts: Gain and loss over k, of arms compared by samples.
         complete: False if a run of a sweep failed.
     """
 
     results: Results
-    comparisons: Sequence[Row]
-    judged: Sequence[CurveVerdict] = ()
+    findings: Findings
     complete: bool = True
     notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def comparisons(self) -> Sequence[Row]:
+        """The list of comparisons, corrected in two families."""
+        return self.findings.rows
 
     @property
     def answer(self) -> str:
@@ -55,7 +59,7 @@ class Comparison(Rows):
         from sage_rlvr.results import words
 
         with self.results.believed():
-            return words.answer(self.comparisons, self.results, self.judged)
+            return words.answer(self.comparisons, self.results, self.findings.verdicts)
 
     @property
     def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -71,14 +75,14 @@ class Comparison(Rows):
 
         if not self.results.sampled_only:
             raise DataError("verdicts over k are of files of rows and sample stores; `rows` has the comparisons of all others")
-        return verdict.tree(self.judged, self.results.given, self.results.notes)
+        return verdict.tree(self.findings.verdicts, self.results.given, self.results.notes)
 
     def __repr__(self) -> str:
         from sage_rlvr.api.printed import print_results
 
         console = PlainConsole(file=io.StringIO(), width=120, no_color=True)
         with self.results.believed():
-            print_results(console, self.results, self.comparisons, self.judged, details=False)
+            print_results(console, self.results, self.findings, details=False)
         return str(console.file.getvalue()).strip()  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:
@@ -199,15 +203,12 @@ def comparison_of(
     return compared(results)
 
 
-def compared(results: Results, *, complete: bool = True, notes: Mapping[str, Any] | None = None) -> Comparison:
-    """The comparisons and verdicts of results."""
-    from sage_rlvr.results import compare
-    from sage_rlvr.results.verdict import verdicts
+def compared(results: Results, *, complete: bool = True) -> Comparison:
+    """Results with all that is compared."""
+    from sage_rlvr.results.findings import findings_of
 
     with results.believed():
-        rows = compare(results)
-        judged = verdicts(results, rows) if results.sampled_only else ()
-    return Comparison(results, rows, judged, complete, notes or {})
+        return Comparison(results, findings_of(results), complete)
 
 
 OF_STORES = (
@@ -278,8 +279,11 @@ def report(
         ConfigError: Where nothing is named, or a number is out of range.
         DataError: For files that cannot be read.
     """
-    from sage_rlvr.render import Page, page_of
-    from sage_rlvr.results import Results, compare
+    from sage_rlvr.render import Page
+    from sage_rlvr.results import Results
+    from sage_rlvr.results.findings import findings_of
+    from sage_rlvr.results.page import page_of
+    from sage_rlvr.results.summary import summary_of
     from sage_rlvr.runs import writing
 
     if not runs or show < 0 or (k is not None and k < 2):
@@ -289,8 +293,10 @@ def report(
         )
     results = Results.read(*[path for run in runs for path in _paths(run)], split=split, k=k)
     with results.believed():
-        rows = compare(results)
-        page = Page(page_of(results, rows, title=title, shown=show), rows=[row_of(row) for row in rows])
+        findings = findings_of(results)
+        summary = summary_of(results, findings)
+        values = page_of(results, findings, summary, title=title, shown=show)
+        page = Page(values, rows=[row_of(row) for row in findings.rows])
     if out is not None:
         with results.believed(), writing("report", Path(out).parent, 8 << 20):
             page.write(Path(out), format, None if png is None else Path(png))
@@ -414,10 +420,12 @@ def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Sa
 
 def write_page(found: Comparison, folder: Path) -> Page:
     """The page, written with its pictures into a folder."""
-    from sage_rlvr.render import Page, page_of
+    from sage_rlvr.render import Page
+    from sage_rlvr.results.page import page_of
+    from sage_rlvr.results.summary import summary_of
     from sage_rlvr.runs import writing
 
-    page = Page(page_of(found.results, found.comparisons, found.judged))
+    page = Page(page_of(found.results, found.findings, summary_of(found.results, found.findings)))
     with writing("report", folder, 8 << 20):
         folder.mkdir(parents=True, exist_ok=True)
         page.write(folder / "report.html", png=folder / "figures")

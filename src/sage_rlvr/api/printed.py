@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sage_rlvr.errors import suggest
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sage_rlvr.evaluation.record import Record
-    from sage_rlvr.results import Results, Row
+    from sage_rlvr.results import Results
+    from sage_rlvr.results.findings import Findings
     from sage_rlvr.results.scores import Scores
     from sage_rlvr.results.tables import Table
-    from sage_rlvr.results.verdict import CurveVerdict
     from sage_rlvr.tasks.chance import Chance
 
 ONCE = "Each arm was trained once: the results are about these checkpoints on such problems. Another seed could reorder the arms."
@@ -23,23 +23,21 @@ ONCE = "Each arm was trained once: the results are about these checkpoints on su
 def print_results(
     console: Console,
     results: Results,
-    rows: Sequence[Row],
-    judged: Sequence[CurveVerdict],
+    findings: Findings,
     *,
     details: bool = True,
     support: bool = False,
 ) -> None:
-    """What most samples failed by, where the arms were evaluated, a table, every comparison in a sentence, details, the answer.
-
-    judged: the verdicts of arms that are compared by samples only."""
+    """What most samples failed by, where the arms were evaluated, a table, every comparison in a sentence, details, the answer."""
     from sage_rlvr.results import tables, words
     from sage_rlvr.results.details import detail_lines
     from sage_rlvr.results.summary import summary_of
     from sage_rlvr.results.verdict import lines
 
+    rows, verdicts = findings.rows, findings.verdicts
     _say(console, *results.failed)  # a score that most samples failed to get is read first
     if results.sampled_only:
-        _say(console, *lines(results.given, results.sources, judged))
+        _say(console, *lines(results.given, results.sources, verdicts))
         _say(console, *filter(None, [words.sharpened(rows, results).strip()]))
         if all(row.store is None for row in results.table.sampled().rows) and not support:  # files of rows have no settings
             _say(console, "", *results.notes)
@@ -47,7 +45,7 @@ def print_results(
         _say(console, "")
     _say(console, *setting_lines(results), *words.starts(results.starts))
     if results.records or results.stored:
-        print_table(console, tables.scores(summary_of(results, rows, judged)))
+        print_table(console, tables.scores(summary_of(results, findings)))
     _say(console, *_sampled_scores(results))
     for group in words.groups(row for row in rows if not words.unread(row)):
         if details or group[0].family == "primary":
@@ -61,7 +59,7 @@ def print_results(
     for text in filter(None, notes):
         console.print(text, style="dim", soft_wrap=True)
     if not results.sampled_only:
-        _say(console, "", words.answer(rows, results, judged))
+        _say(console, "", words.answer(rows, results, verdicts))
 
 
 def setting_lines(results: Results) -> list[str]:

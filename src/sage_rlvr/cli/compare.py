@@ -75,7 +75,7 @@ class Compare(Command):
         broken = self._judge(session, found, rejudged)
         with results.believed(), reporting(session.note, "compare: computing intervals"):
             if not self.json:
-                print_results(session.out, results, rows, found.judged, support=self.support)
+                print_results(session.out, results, found.findings, support=self.support)
             if rejudged and not self.json:
                 session.say_plainly(["", *lines(rejudged)])
             if self.patterns:
@@ -118,9 +118,9 @@ class Compare(Command):
             raise ConfigError(
                 "--json, --fail-on: only for files of rows and sample stores; --out writes summary.json for all others"
             )
-        broken = failures(found.judged, self.fail_on)
+        broken = failures(found.findings.verdicts, self.fail_on)
         if self.json:
-            made = tree(found.judged, results.given, results.notes, broken)
+            made = tree(found.findings.verdicts, results.given, results.notes, broken)
             made |= {"rejudged": [one.tree() for one in rejudged]} if rejudged else {}
             session.say_plainly(json.dumps(made, indent=1, ensure_ascii=False).splitlines())
         return broken

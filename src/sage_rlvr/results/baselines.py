@@ -11,7 +11,7 @@ import numpy as np
 
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.design import Design, Envelope
-from sage_rlvr.results.measurements import ExactRun, Measurements, line, logps_at, probabilities, runs_of
+from sage_rlvr.results.measurements import ExactMeasurements, Measurements
 from sage_rlvr.results.metric import FEW, PAPER, REFERENCE, Metric
 from sage_rlvr.results.pairs import Arms, run_at
 from sage_rlvr.stats.hull import AboveHull, Share, above_hull, on_hull
@@ -30,11 +30,11 @@ Allowed = Mapping[str, Table]
 """What every mixture per completion may use besides the baselines, by name."""
 
 
-def always_allowed(base: ExactRun, record: Record | None) -> dict[str, Table]:
+def always_allowed(base: ExactMeasurements, record: Record | None) -> dict[str, Table]:
     """The base at its temperatures, and a guesser, uniform over the answers of a problem, where the task can count them. base:
     empty without an exact record of the base."""
     chance = (record.meta.get("chance") or {}) if record is not None else {}
-    found: dict[str, Table] = {row.arm: probabilities(base) for row in base.rows[:1]}
+    found: dict[str, Table] = {row.arm: base.p for row in base.rows[:1]}
     return found | ({GUESSER: {REFERENCE: chance["each"]}} if chance.get("law") in ("answers", "values") else {})
 
 
@@ -45,9 +45,9 @@ def above(arms: Arms, name: str, envelope: Envelope, metric: Metric, allowed: Al
     seeds = sorted(set.intersection(*({*arm.seeds} for arm in rows)))
     runs = [[run_at(arm, seed) for seed in seeds] for arm in rows]
     if metric.at == "hull":
-        lines = [[line(run, metric.name) for run in arm] for arm in runs]
+        lines = [[run.line(metric.name) for run in arm] for arm in runs]
         return above_hull(lines[0], lines[1:], metric.temperature)
-    own, *rivals = [[probabilities(run) for run in arm] for arm in runs]
+    own, *rivals = [[run.p for run in arm] for arm in runs]
     others = [[table] * len(seeds) for table in allowed.values()]
     return above_mixtures(own, [*rivals, *others], metric.k or 0, metric.temperature)
 
@@ -120,21 +120,21 @@ def _mixed(names: Sequence[str], best: Sequence[Share]) -> str:
     return " and ".join(parts)
 
 
-def _at(arm: ExactRun, metric: Metric, pass1: float) -> float | None:
+def _at(arm: ExactMeasurements, metric: Metric, pass1: float) -> float | None:
     """The best mixture of one arm's temperatures at this pass@1, mean over seeds; None outside."""
-    runs = list(runs_of(arm).values())
+    runs = list(arm.runs.values())
     if metric.at == "hull":
-        found = on_hull(pass1, [[line(run, metric.name) for run in runs]])
+        found = on_hull(pass1, [[run.line(metric.name) for run in runs]])
     else:
-        found = on_mixtures(pass1, [[probabilities(run) for run in runs]], metric.k or 0)
+        found = on_mixtures(pass1, [[run.p for run in runs]], metric.k or 0)
     return None if found is None else found.height
 
 
-def _of_power(base: ExactRun, record: Record | None, metric: Metric, pass1: float) -> float | None:
+def _of_power(base: ExactMeasurements, record: Record | None, metric: Metric, pass1: float) -> float | None:
     """pass@k of the base tempered over whole completions, at this pass@1."""
     if record is None or not record.norms:
         return None
-    found = on_mixtures(pass1, [[power_table(logps_at(base, REFERENCE), record.norms)]], metric.k or 0)
+    found = on_mixtures(pass1, [[power_table(base.logps, record.norms)]], metric.k or 0)
     return None if found is None else found.height
 
 

@@ -20,16 +20,11 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.baselines import ABOVE, Allowed, above, always_allowed
 from sage_rlvr.results.design import BASE, CONTROLS, Arm, Design, Envelope, Question, Why
 from sage_rlvr.results.measurements import (
-    ExactRun,
+    ExactMeasurements,
     Measurement,
     Measurements,
     Place,
     SampledMeasurement,
-    line,
-    logps_at,
-    points,
-    probabilities,
-    runs_of,
 )
 from sage_rlvr.results.metric import FEW, PAPER, REFERENCE, Metric
 from sage_rlvr.results.pairs import Arms, Pair, base_pairs, common_seeds, exact_pairs, other_tasks, pair_on
@@ -198,7 +193,7 @@ def _of_gaps(gaps: Sequence[float | None], reason: Reason) -> tuple[Comparison, 
     return paired_by.unknown(reason, n=len(known), over="training seeds"), len(gaps) - len(known)
 
 
-def _runs_with_frontiers(pair: Pair) -> list[tuple[ExactRun, ExactRun]]:
+def _runs_with_frontiers(pair: Pair) -> list[tuple[ExactMeasurements, ExactMeasurements]]:
     """The runs of both arms at every common seed; empty if a run has a single temperature."""
     runs = pair.runs
     return runs if all(len(run.rows) > 1 for both in runs for run in both) else []
@@ -209,9 +204,9 @@ def _frontiers(pair: Pair, k: int, several: bool) -> Iterator[Row]:
     runs, metric = _runs_with_frontiers(pair), Metric(k=k, at="equal")
     if runs and not several:
         one, two = runs[0]
-        yield _of_frontier(pair, metric, frontiers.compare_frontiers(probabilities(one), probabilities(two), k=k))
+        yield _of_frontier(pair, metric, frontiers.compare_frontiers(one.p, two.p, k=k))
     elif runs:
-        gaps = [frontiers.gap_to_frontier(points(one), points(two)) for one, two in runs]
+        gaps = [frontiers.gap_to_frontier(one.points, two.points) for one, two in runs]
         found, left_out = _of_gaps([gap.value for gap in gaps], Reason.NO_COMMON_RANGE)
         row = replace(_row(pair, metric, found), left_out=left_out)
         low, high = float(np.mean([gap.low for gap in gaps])), float(np.mean([gap.high for gap in gaps]))
@@ -228,7 +223,7 @@ def _near(pair: Pair, k: int) -> Iterator[Row]:
     mean, which the coldest temperatures dominate."""
     runs = _runs_with_frontiers(pair)
     for metric in (Metric(k=k, at="near"), Metric(name="distinct", k=k, at="near")) if runs else ():
-        gaps = [frontiers.gap_near(line(one, metric.name), line(two, metric.name)) for one, two in runs]
+        gaps = [frontiers.gap_near(one.line(metric.name), two.line(metric.name)) for one, two in runs]
         found, left_out = _of_gaps(gaps, Reason.NOT_NEAR)
         yield replace(_row(pair, metric, found), left_out=left_out)
 
@@ -244,15 +239,15 @@ def _at_best(pair: Pair, k: int, several: bool) -> Iterator[Row]:
         yield _row(pair, Metric(k=1, at="best"), _paired(left, right, several))
     if not several:
         ((one, two),) = runs
-        home = probabilities(one)[REFERENCE]
+        home = one.p[REFERENCE]
         yield _row(pair, Metric(k=1, at="b best"), paired(home, right[0]))
-        equal = frontiers.at_equal_pass1(home, probabilities(two), k=k)
+        equal = frontiers.at_equal_pass1(home, two.p, k=k)
         yield _row(pair, Metric(k=k, at="a equal"), equal.comparison)
 
 
-def _at_own_best(run: ExactRun) -> Floats:
+def _at_own_best(run: ExactMeasurements) -> Floats:
     """Probabilities (N,) at the temperature with the best pass@1."""
-    return probabilities(run)[frontiers.best_pass1(points(run)).temperature]
+    return run.p[frontiers.best_pass1(run.points).temperature]
 
 
 def _envelopes(design: Design, arms: Arms, allowed: Allowed, k: int) -> Iterator[Row]:
@@ -263,23 +258,23 @@ def _envelopes(design: Design, arms: Arms, allowed: Allowed, k: int) -> Iterator
             yield Row(a=name, b=envelope.name, why="envelope", metric=metric, comparison=compare_hull(found))
 
 
-def _tempered(design: Design, arms: Arms, base: ExactRun, record: Record | None, k: int) -> Iterator[Row]:
+def _tempered(design: Design, arms: Arms, base: ExactMeasurements, record: Record | None, k: int) -> Iterator[Row]:
     """Every arm against the base tempered over whole completions, which uses no reward."""
     if record is None or not record.norms:
         return
-    logps = logps_at(base, REFERENCE)
+    logps = base.logps
     tempered, table = power_frontier(logps, record.norms, k), power_table(logps, record.norms)
     for name in design.names if tempered else ():
-        runs = [] if name == design.base or name not in arms else list(runs_of(arms[name]).values())
+        runs = [] if name == design.base or name not in arms else list(arms[name].runs.values())
         if not runs:
             continue
         pair = Pair(a=name, b=TEMPERED, why="power", left=arms[name], right=Measurements())
         if name in design.candidates and design.baselines:
-            own = [probabilities(run) for run in runs]
+            own = [run.p for run in runs]
             for n in (k, FEW):
                 if (found := above_mixtures(own, [[table] * len(own)], n)) is not None:
                     yield _row(pair, Metric(k=n, at="mixture"), compare_hull(found))
-        lines = [points(run) for run in runs]
+        lines = [run.points for run in runs]
         best = frontiers.best_pass1(tempered).pass1
         readings: dict[Metric, list[float | None]] = {
             Metric(k=1, at="best"): [frontiers.best_pass1(one).pass1 - best for one in lines],

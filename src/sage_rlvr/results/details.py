@@ -14,7 +14,6 @@ import numpy as np
 
 from sage_rlvr.evaluation.sample_report import Drawn
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.results.measurements import logps_at
 from sage_rlvr.results.pairs import Pair, pair_on
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
@@ -177,7 +176,7 @@ def _rounded(x: float) -> str:
 
 def _logps(pair: Pair) -> list[tuple[Any, Any]]:
     """Log-probs of the right completions under a and b, of each training seed."""
-    return [(logps_at(one), logps_at(two)) for one, two in pair.runs]
+    return [(one.logps, two.logps) for one, two in pair.runs]
 
 
 def _kept_exactly(pair: Pair, problems: int, k: int) -> Iterator[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -102,7 +102,7 @@ class Measurements(Generic[M]):
 
     def where(
         self, *, arm: str | None = None, seed: int | None = None, task: str | None = None, temperature: float | None = None
-    ) -> Measurements[M]:
+    ) -> Self:
         """The rows with these fields; None selects all."""
         rows = self.rows
         if arm is not None:
@@ -113,29 +113,29 @@ class Measurements(Generic[M]):
             rows = tuple(row for row in rows if row.task == task)
         if temperature is not None:
             rows = tuple(row for row in rows if row.temperature == temperature)
-        return Measurements(rows)
+        return type(self)(rows)
 
-    def exact(self) -> Measurements[ExactMeasurement]:
+    def exact(self) -> ExactMeasurements:
         """The rows from exact records."""
-        return Measurements(tuple(row for row in self.rows if isinstance(row, ExactMeasurement)))
+        return ExactMeasurements(tuple(row for row in self.rows if isinstance(row, ExactMeasurement)))
 
     def sampled(self) -> Measurements[SampledMeasurement]:
         """The rows from samples."""
         return Measurements(tuple(row for row in self.rows if isinstance(row, SampledMeasurement)))
 
-    def by_arm(self) -> dict[str, Measurements[M]]:
+    def by_arm(self) -> dict[str, Self]:
         """Arm -> its rows, in order of appearance."""
         found: dict[str, list[M]] = {}
         for row in self.rows:
             found.setdefault(row.arm, []).append(row)
-        return {arm: Measurements(tuple(rows)) for arm, rows in found.items()}
+        return {arm: type(self)(tuple(rows)) for arm, rows in found.items()}
 
-    def policies(self) -> dict[Place, Measurements[M]]:
+    def policies(self) -> dict[Place, Self]:
         """(Arm, task, temperature) -> the rows of all training seeds, in order of appearance."""
         found: dict[Place, list[M]] = {}
         for row in self.rows:
             found.setdefault(row.place, []).append(row)
-        return {place: Measurements(tuple(rows)) for place, rows in found.items()}
+        return {place: type(self)(tuple(rows)) for place, rows in found.items()}
 
     # ---- what a selection has
 
@@ -152,8 +152,7 @@ class Measurements(Generic[M]):
     @property
     def temperatures(self) -> tuple[float, ...]:
         """The temperatures of an arm on a task, coldest first; of exact rows only those that every training seed has."""
-        exact = self.exact()
-        found = [{row.temperature for row in run.rows} for run in runs_of(exact).values()]
+        found = [{row.temperature for row in run.rows} for run in self.exact().runs.values()]
         if not found:
             found = [{row.temperature for row in self.rows}]
         return tuple(sorted(set.intersection(*found)))
@@ -188,41 +187,38 @@ class Measurements(Generic[M]):
         return found
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# the exact rows of one run, over temperatures
+@dataclass(frozen=True, eq=False)
+class ExactMeasurements(Measurements[ExactMeasurement]):
+    """Rows from exact records: of one run (arm, training seed and task), coldest first, or of an arm or table."""
 
-ExactRun = Measurements[ExactMeasurement]
-"""The rows of one arm, training seed and task, coldest first."""
+    @property
+    def runs(self) -> dict[int, ExactMeasurements]:
+        """Training seed -> the rows of the run, of one arm and task."""
+        return {seed: self.where(seed=seed) for seed in self.seeds}
 
+    @property
+    def p(self) -> dict[float, Floats]:
+        """Of a run: temperature -> probability of a right completion, (N,)."""
+        return {row.temperature: row.values for row in self.rows}
 
-def runs_of(arm: ExactRun) -> dict[int, ExactRun]:
-    """Training seed -> the rows of the run."""
-    return {seed: arm.where(seed=seed) for seed in arm.seeds}
+    @property
+    def points(self) -> tuple[FrontierPoint, ...]:
+        """The temperature frontier of a run: pass@1 and pass@k at the k of the results."""
+        return tuple(row.point for row in self.rows)
 
+    @property
+    def distinct_points(self) -> tuple[FrontierPoint, ...]:
+        """The frontier of a run with distinct right completions instead of pass@k."""
+        return tuple(replace(row.point, passk=row.distinct) for row in self.rows)
 
-def probabilities(run: ExactRun) -> dict[float, Floats]:
-    """Temperature -> probability of a right completion, (N,)."""
-    return {row.temperature: row.values for row in run.rows}
+    @property
+    def logps(self) -> Sequence[Floats]:
+        """Of a run: log-probs of the right completions of each problem at the reference temperature."""
+        return next(row.logps for row in self.rows if row.temperature == REFERENCE)
 
-
-def points(run: ExactRun) -> tuple[FrontierPoint, ...]:
-    """The temperature frontier: pass@1 and pass@k."""
-    return tuple(row.point for row in run.rows)
-
-
-def distinct_points(run: ExactRun) -> tuple[FrontierPoint, ...]:
-    """The frontier with distinct right completions instead of pass@k."""
-    return tuple(replace(row.point, passk=row.distinct) for row in run.rows)
-
-
-def line(run: ExactRun, metric: str) -> tuple[FrontierPoint, ...]:
-    """The frontier of a metric: "distinct" or "pass", both at the k of the results."""
-    return distinct_points(run) if metric == "distinct" else points(run)
-
-
-def logps_at(run: ExactRun, temperature: float = 1.0) -> Sequence[Floats]:
-    """Log-probs of the right completions of each problem at a temperature of the run."""
-    return next(row.logps for row in run.rows if row.temperature == temperature)
+    def line(self, metric: str) -> tuple[FrontierPoint, ...]:
+        """The frontier of a run in a metric: "distinct" or "pass"."""
+        return self.distinct_points if metric == "distinct" else self.points
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -252,6 +248,5 @@ def in_order(design: Design, place: Place) -> tuple[int, float]:
 
 
 __all__ = [
-    "ExactMeasurement", "ExactRun", "Measurement", "Measurements", "Place", "SampledMeasurement", "distinct_points", "exact_rows",
-    "in_order", "line", "logps_at", "points", "probabilities", "runs_of",
+    "ExactMeasurement", "ExactMeasurements", "Measurement", "Measurements", "Place", "SampledMeasurement", "exact_rows", "in_order",
 ]  # fmt: skip

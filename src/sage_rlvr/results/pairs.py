@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sage_rlvr.results.design import BASE, Design, Why
-from sage_rlvr.results.measurements import ExactMeasurement, ExactRun, Measurement, Measurements
+from sage_rlvr.results.measurements import ExactMeasurements, Measurement, Measurements
 from sage_rlvr.results.metric import PAPER, REFERENCE
 from sage_rlvr.results.scores import Scores
 
-Arms = Mapping[str, ExactRun]
+Arms = Mapping[str, ExactMeasurements]
 """Arm -> its exact rows of one task."""
 Sides = tuple[Scores, Scores]
 
@@ -29,7 +29,7 @@ class Pair:
     task: str = ""
 
     @property
-    def runs(self) -> list[tuple[ExactRun, ExactRun]]:
+    def runs(self) -> list[tuple[ExactMeasurements, ExactMeasurements]]:
         """The exact rows of both arms at every common training seed."""
         left, right = self.left.exact(), self.right.exact()
         return [(run_at(left, seed), run_at(right, seed)) for seed in common_seeds(left, right)]
@@ -62,7 +62,7 @@ class Pair:
         return found
 
 
-def common_seeds(a: ExactRun, b: ExactRun) -> list[int]:
+def common_seeds(a: ExactMeasurements, b: ExactMeasurements) -> list[int]:
     """Training seeds of both arms. The base counts for every seed."""
     if b.for_all_seeds and b:
         return list(a.seeds)
@@ -71,7 +71,7 @@ def common_seeds(a: ExactRun, b: ExactRun) -> list[int]:
     return sorted({*a.seeds} & {*b.seeds})
 
 
-def run_at(arm: ExactRun, seed: int) -> ExactRun:
+def run_at(arm: ExactMeasurements, seed: int) -> ExactMeasurements:
     """The rows of an arm at a training seed; the base has one run for all."""
     return arm if arm.for_all_seeds else arm.where(seed=seed)
 
@@ -101,7 +101,7 @@ def pair_on(design: Design, a: str, b: str, why: Why, here: Measurements[Measure
     return Pair(a=a, b=b, why=why, left=here.where(arm=a), right=here.where(arm=b), task=task, paired=paired)
 
 
-def other_tasks(design: Design, table: Measurements[ExactMeasurement]) -> list[Pair]:
+def other_tasks(design: Design, table: ExactMeasurements) -> list[Pair]:
     """The pairs of an arm and the control on the tasks besides the main task."""
     arms, found = table.where(task="").by_arm(), list[Pair]()
     for task in sorted({*table.tasks} - {""}):
@@ -113,7 +113,7 @@ def other_tasks(design: Design, table: Measurements[ExactMeasurement]) -> list[P
     return found
 
 
-def notes_of_pairs(design: Design, table: Measurements[ExactMeasurement]) -> list[str]:
+def notes_of_pairs(design: Design, table: ExactMeasurements) -> list[str]:
     """A sentence for each pair that is not compared at a temperature, because a training seed has no evaluation there."""
     arms = table.where(task="").by_arm()
     main: Sequence[Pair] = [*exact_pairs(design, arms), *base_pairs(design, arms)]

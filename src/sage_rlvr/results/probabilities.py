@@ -17,7 +17,7 @@ import numpy as np
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.reading import read_npz, understood
 from sage_rlvr.results.baselines import GUESSER, always_allowed
-from sage_rlvr.results.measurements import Measurements, probabilities, runs_of
+from sage_rlvr.results.measurements import Measurements
 from sage_rlvr.results.read import Results
 from sage_rlvr.runs.files import replacing
 from sage_rlvr.stats.mixture import Table
@@ -33,7 +33,7 @@ def save_probabilities(results: Results, folder: Path) -> Path | None:
         return None
     arms = table.by_arm()
     policies: dict[tuple[str, int], Table] = {
-        (arm, seed): probabilities(run) for arm in sorted(arms) for seed, run in runs_of(arms[arm]).items()
+        (arm, seed): run.p for arm in sorted(arms) for seed, run in arms[arm].runs.items()
     }
     base = arms.get(results.home or "", Measurements())
     if (guesser := always_allowed(base, results.base_record).get(GUESSER)) is not None:

@@ -16,81 +16,65 @@ import numpy as np
 from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.evaluation.judged import Reasons
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.results.baselines import headroom
-from sage_rlvr.results.comparisons import beside_chance
 from sage_rlvr.results.design import BASE, Arm, Design
-from sage_rlvr.results.measurements import (
-    ExactRun,
-    Measurement,
-    Measurements,
-    in_order,
-    logps_at,
-    points,
-    runs_of,
-)
-from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
+from sage_rlvr.results.findings import Findings
+from sage_rlvr.results.measurements import ExactMeasurements, Measurement, Measurements, Place, in_order
+from sage_rlvr.results.metric import PAPER, REFERENCE
 from sage_rlvr.results.pairs import Arms
 from sage_rlvr.results.read import Results
-from sage_rlvr.results.row import Row
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.sources import Run, by_arm
 from sage_rlvr.results.stored import FORMAT, plain, row_tree
-from sage_rlvr.results.verdict import CurveVerdict, tree, verdicts
-from sage_rlvr.results.words import sentence, state
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, against_itself, excludes, halves, paired_seeds
+from sage_rlvr.results.verdict import tree
+from sage_rlvr.results.words import state
 from sage_rlvr.stats.frontier import best_pass1, gap_to_frontier
 from sage_rlvr.stats.intervals import Interval, seed_interval
 from sage_rlvr.stats.passk import curve, powers
 from sage_rlvr.stats.support import reachable, support_change
 from sage_rlvr.stats.tempered import tempered
-from sage_rlvr.tasks.chance import Chance
 
 KS = (1, 8, 64, 256)
 EPS = 1 / 256
-PAPER_GAINS = {1: 0.017, 256: 0.015}
-"""k -> Branch minus GRPO at pass@k, averages of the paper's Table 1 (`python -m lab published`)."""
 
 
-def summary_of(results: Results, rows: Sequence[Row], judged: Sequence[CurveVerdict] | None = None) -> dict[str, Any]:
-    """All numbers of a folder. A stored summary is returned with its rows corrected again. judged: the verdicts of arms that are
-    compared by samples only, computed here if None."""
+def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
+    """All numbers of a folder. A stored summary is returned with its rows corrected again."""
     if results.stored is not None and not results.records:
-        return {**results.stored, "rows": [row_tree(row) for row in rows]}
+        return {**results.stored, "rows": [row_tree(row) for row in findings.rows]}
     design, runs, k, several = results.design, results.runs, results.k, results.several
-    exact, ks = results.table.exact(), shown_ks(results.k)
-    arms = exact.where(task="").by_arm()
-    base, record = arms.get(results.home or "", Measurements()), results.base_record
-    facts, control = design.facts, design.arm(design.control or "")
-    shown = [arm for arm in design.arms if arm.name != results.home and (arm.name not in design.beside or arm.name in arms)]
+    facts, control, ks = design.facts, design.arm(design.control or ""), shown_ks(results.k)
+    scores = {place: rows.scores() for place, rows in results.table.policies().items()}
+    exact = results.table.exact()
+    arms, trained = exact.where(task="").by_arm(), by_arm(runs)
+    base = arms.get(results.home or "")
     found: dict[str, Any] = {"format": FORMAT, "title": design.title, "notes": design.notes, "ks": ks}
     found |= {name: facts.get(name) for name in ("design", "world", "versions", "steps", "choice")}
     found |= {"control": control.key if control else "", "seeds": list(design.seeds)}
     found["questions"] = [asdict(question) for question in design.questions]
     if design.baselines:
-        room = headroom(design, arms, record, k, results.chances.get(""))
-        found |= {"baselines": [asdict(one) for one in design.baselines], "oracle": design.oracle, "room": list(map(asdict, room))}
+        found |= {"baselines": [asdict(one) for one in design.baselines], "oracle": design.oracle}
+        found["room"] = [asdict(row) for row in findings.headroom]
         found |= {"discarded": list(design.discarded)} if design.discarded else {}
-    main = [one for (_, _, task), one in results.records.items() if not task]
+    main = [record for (_, _, task), record in results.records.items() if not task]
     found["evaluate"] = facts.get("evaluate") or _evaluated(main)
-    found["policy"] = _policy(main if record is None else [record], runs.values())
+    found["policy"] = _policy(main if results.base_record is None else [results.base_record], runs.values())
     found["created"] = max((run.created[:10] for run in runs.values()), default="")
-    found["base"] = _base(base, ks, several, runs.get((results.home or "", 0))) if base else None
-    trained = by_arm(runs)
-    found["arms"] = {arm.key: _arm(arm, arms.get(arm.name), base, trained.get(arm.name, {}), ks, several) for arm in shown}
+    found["base"] = _base(base, scores, ks, several, runs.get((results.home or "", 0)))
+    found["arms"] = {}
+    for arm in design.arms:
+        if arm.name != results.home and (arm.name not in design.beside or arm.name in arms):
+            row = _arm(arm, arms.get(arm.name), base, scores, ks, several)
+            found["arms"][arm.key] = row | training_of(_logged(trained.get(arm.name, {}), row["seeds"]), arm.guided)
     names = dict.fromkeys([*([results.home] if results.home else []), *design.names])
-    found["curves"] = _curves(arms, names, powers(k), several)
-    found["sampled"] = _sampled(design, results.table)
+    found["curves"] = _curves({name: arms[name] for name in names if name in arms}, scores, powers(k), several)
+    found["sampled"] = _sampled(design, results.table, scores)
     found[KEY] = {task: None if (chance := results.chances.get(task)) is None else chance.tree() for task in results.tasks}
     away = facts.get("evaluate", {}).get("ood", ())
-    found["away"] = {task: _away(design, exact.where(task=task).by_arm(), ks, several) for task in away}
-    found["rows"] = [row_tree(row) for row in rows]
-    found["cold"] = _cold(design, arms, base, k, several)
-    found["power"] = _power(base, record, k)
-    found["gains"] = _gains(design, arms) if several else None
-    found["relabelled"] = relabelled(arms.get(design.control or "", Measurements()), k, results.chances.get(""))
-    if results.sampled_only:
-        judged = verdicts(results, rows) if judged is None else judged
-        found["verdicts"] = tree(judged, results.given, results.notes)
+    found["away"] = {task: _away(design, exact.where(task=task).by_arm(), scores, ks, several) for task in away}
+    found["rows"] = [row_tree(row) for row in findings.rows]
+    found |= {"cold": _cold(design, arms, scores, k, several), "power": _power(base, results.base_record, k)}
+    found |= {"gains": findings.gains, "relabelled": findings.relabelled}
+    found |= {"verdicts": tree(findings.verdicts, results.given, results.notes)} if results.sampled_only else {}
     found["added"] = {arm.key: arm.why for arm in design.arms if arm.why}
     found |= {"left_out": list(results.notes), "failed": list(results.failed)}
     found["warnings"] = [{"arm": run.arm, "seed": run.seed, **warning} for run in runs.values() for warning in run.warnings]
@@ -133,86 +117,91 @@ def _without_place(model: str) -> str:
 # ------------------------------------------------------------------------------------------------------------------
 # exact policies
 
+Policies = Mapping[Place, Scores | None]
+"""(Arm, task, temperature) -> scores of all training seeds."""
 
-def _passes(arm: ExactRun, ks: Sequence[int], several: bool, temperature: float = REFERENCE) -> dict[str, Interval]:
+
+def _passes(found: Scores | None, ks: Sequence[int], several: bool) -> dict[str, Interval]:
     """k -> mean with its interval over training seeds; for one seed over problems."""
-    found = arm.where(temperature=temperature).scores()
     return {} if found is None else {str(k): found.interval(k, several=several) for k in ks}
-
-
-def _curves(arms: Arms, names: Iterable[str], ks: Sequence[int], several: bool) -> dict[str, Any]:
-    """pass@k and expected number of distinct right completions of every policy, over powers of two."""
-    out = {}
-    for name in names:
-        if rows := arms.get(name, Measurements()).where(temperature=REFERENCE).rows:
-            reached = {str(k): seed_interval([float(np.mean(reachable(row.logps, k))) for row in rows]) for k in ks}
-            out[name] = {"pass": _trees(_passes(arms[name], ks, several)), "distinct": _trees(reached)}
-    return out
 
 
 def _trees(found: Mapping[str, Interval]) -> dict[str, Any]:
     return {name: asdict(interval) for name, interval in found.items()}
 
 
-def _base(base: ExactRun, ks: Sequence[int], several: bool, run: Run | None = None) -> dict[str, Any]:
+def _curves(arms: Arms, scores: Policies, ks: Sequence[int], several: bool) -> dict[str, Any]:
+    """pass@k and expected number of distinct right completions of every policy, over powers of two."""
+    out = {}
+    for name, arm in arms.items():
+        if rows := arm.where(temperature=REFERENCE).rows:
+            reached = {str(k): seed_interval([float(np.mean(reachable(row.logps, k))) for row in rows]) for k in ks}
+            out[name] = {"pass": _trees(_passes(scores[name, "", REFERENCE], ks, several)), "distinct": _trees(reached)}
+    return out
+
+
+def _base(
+    base: ExactMeasurements | None, scores: Policies, ks: Sequence[int], several: bool, run: Run | None = None
+) -> dict[str, Any] | None:
     """The base on a task. run: its own training on the main task, if it was trained."""
-    found, (home, *_) = base.where(temperature=REFERENCE).scores(), base.where(temperature=REFERENCE).rows
+    if base is None:
+        return None
+    home = base.where(temperature=REFERENCE).rows[0]
+    found, trained = scores[home.place], {}
+    if run is not None:
+        trained = {"trained": {"pass": _trees(_passes(found, ks, several)), **_raw_kl([run])}}
     means = [] if found is None else found.passes(ks)[0].mean(axis=0).tolist()
-    trained = {} if run is None else {"trained": {"pass": _trees(_passes(base, ks, several)), **_raw_kl([run])}}
     return trained | {
         "label": home.arm,
         "pass": dict(zip(map(str, ks), means, strict=True)),
         "distinct": home.distinct,
-        "best": asdict(best_pass1(points(base))),
+        "best": asdict(best_pass1(base.points)),
         "frontier": _frontier(base, ks),
         "support": sum(int(np.sum(np.asarray(row) > math.log(EPS))) for row in home.logps),
     }
 
 
-def _scored(arm: ExactRun, ks: Sequence[int], several: bool) -> dict[str, Any]:
+def _scored(arm: ExactMeasurements, found: Scores | None, ks: Sequence[int], several: bool) -> dict[str, Any]:
     """Seeds, pass@k and best pass@1 of an evaluated arm."""
-    best = seed_interval([best_pass1(points(run)).pass1 for run in runs_of(arm).values()])
-    return {"seeds": list(arm.seeds), "pass": _trees(_passes(arm, ks, several)), "best_pass1": asdict(best)}
+    best = seed_interval([best_pass1(run.points).pass1 for run in arm.runs.values()])
+    return {"seeds": list(arm.seeds), "pass": _trees(_passes(found, ks, several)), "best_pass1": asdict(best)}
 
 
 def _arm(
-    arm: Arm, rows: ExactRun | None, base: ExactRun, runs: Mapping[int, Run], ks: Sequence[int], several: bool
+    arm: Arm, rows: ExactMeasurements | None, base: ExactMeasurements | None, scores: Policies, ks: Sequence[int], several: bool
 ) -> dict[str, Any]:
-    seeds = [] if rows is None else list(rows.seeds)
+    """An arm on the main task; without an exact record only its names."""
+    found, seeds = scores.get((arm.name, "", REFERENCE)), [] if rows is None else list(rows.seeds)
     row: dict[str, Any] = {"label": arm.name, "why": arm.why, "recipe": arm.recipe, "seeds": seeds}
     row |= {"matched": list(arm.matched)} if arm.matched else {}
-    found = None if rows is None else rows.where(temperature=REFERENCE).scores()
-    if rows is None or found is None:  # without an exact record there are only the metrics of its runs
-        return row | training_of([run for run in runs.values() if run.metrics], arm.guided)
-    ones = runs_of(rows)
-    row |= _scored(rows, ks, several)
+    if rows is None or found is None:
+        return row
+    row |= _scored(rows, found, ks, several)
     row["pass_by_seed"] = _by_seed(found, ks)
     row["distinct"] = asdict(seed_interval([one.distinct for one in rows.where(temperature=REFERENCE).rows]))
-    row["frontier"] = _mean_frontier(ones.values())
-    row["frontier_by_seed"] = {str(seed): _frontier(one, ks) for seed, one in ones.items()}
-    if base:
-        row["support"] = _support(base, ones.values())
-    return row | training_of([runs[seed] for seed in ones if seed in runs and runs[seed].metrics], arm.guided)
+    row["frontier"] = _mean_frontier(rows.runs.values())
+    row["frontier_by_seed"] = {str(seed): _frontier(one, ks) for seed, one in rows.runs.items()}
+    return row if base is None else row | {"support": _support(base, rows.runs.values())}
 
 
-def _mean_frontier(runs: Iterable[ExactRun]) -> list[dict[str, float]]:
+def _mean_frontier(runs: Iterable[ExactMeasurements]) -> list[dict[str, float]]:
     """pass@1 and pass@k at every temperature, means over training seeds."""
     out = []
-    for same in zip(*map(points, runs), strict=True):
+    for same in zip(*(run.points for run in runs), strict=True):
         pass1, passk = np.mean([point.pass1 for point in same]), np.mean([point.passk for point in same])
         out.append({"temperature": same[0].temperature, "pass1": float(pass1), "passk": float(passk)})
     return out
 
 
-def _support(base: ExactRun, runs: Iterable[ExactRun]) -> dict[str, Any]:
+def _support(base: ExactMeasurements, runs: Iterable[ExactMeasurements]) -> dict[str, Any]:
     """Right completions of the base kept, gained and lost, over training seeds."""
-    start = logps_at(base)
-    changes = [support_change(start, logps_at(run), EPS) for run in runs]
+    start = base.logps
+    changes = [support_change(start, run.logps, EPS) for run in runs]
     kept = {"preserved": [c.preserved for c in changes], "gained": [c.gained for c in changes], "lost": [c.lost for c in changes]}
     return _trees({kind: seed_interval(values) for kind, values in kept.items()})
 
 
-def _frontier(run: ExactRun, ks: Sequence[int]) -> list[dict[str, Any]]:
+def _frontier(run: ExactMeasurements, ks: Sequence[int]) -> list[dict[str, Any]]:
     """pass@1, pass@k, pass@k at every shown k and distinct answers of one policy at all its temperatures."""
     out = []
     for row in run.rows:
@@ -221,16 +210,18 @@ def _frontier(run: ExactRun, ks: Sequence[int]) -> list[dict[str, Any]]:
     return out
 
 
-def _away(design: Design, arms: Arms, ks: Sequence[int], several: bool) -> dict[str, Any]:
+def _away(design: Design, arms: Arms, scores: Policies, ks: Sequence[int], several: bool) -> dict[str, Any]:
     """The base and the arms on another task."""
-    base = arms.get(design.base or "")
-    found = {arm.key: _scored(arms[arm.name], ks, several) for arm in design.arms if arm.name in arms}
-    if base is None:
-        return {"problems": None, "base": None, "arms": found}
-    return {"problems": len(base.rows[0].problems), "base": _base(base, ks, several), "arms": found}
+    base, found = arms.get(design.base or ""), {}
+    for arm in design.arms:
+        if arm.name in arms:
+            rows = arms[arm.name]
+            found[arm.key] = _scored(rows, scores.get((arm.name, rows.tasks[0], REFERENCE)), ks, several)
+    problems = None if base is None else len(base.rows[0].problems)
+    return {"problems": problems, "base": _base(base, scores, ks, several), "arms": found}
 
 
-def _cold(design: Design, arms: Arms, base: ExactRun, k: int, several: bool) -> dict[str, Any] | None:
+def _cold(design: Design, arms: Arms, scores: Policies, k: int, several: bool) -> dict[str, Any] | None:
     """Scores of the base and the arms at the paper's temperature; None if an arm has no evaluation there."""
     shown = [arm for arm in design.arms if arm.name in arms]
     if not shown or any(PAPER not in arms[arm.name].temperatures for arm in shown):
@@ -238,87 +229,40 @@ def _cold(design: Design, arms: Arms, base: ExactRun, k: int, several: bool) -> 
     ks, others = sorted({1, k}), {}
     for arm in shown:
         if arm.name != design.base:
-            others[arm.key] = {"label": arm.name, **_trees(_passes(arms[arm.name], ks, several, PAPER))}
-    home = {name: interval.value for name, interval in _passes(base, ks, several, PAPER).items()}
+            others[arm.key] = {"label": arm.name, **_trees(_passes(scores[arm.name, "", PAPER], ks, several))}
+    home = {name: interval.value for name, interval in _passes(scores.get((design.base or "", "", PAPER)), ks, several).items()}
     return {"temperature": PAPER, "base": home or None, "arms": others}
 
 
-def _power(base: ExactRun, record: Record | None, k: int) -> dict[str, Any] | None:
+def _power(base: ExactMeasurements | None, record: Record | None, k: int) -> dict[str, Any] | None:
     """The power-tempering frontier of the base: pi(y)^power over whole completions, without any reward."""
-    if record is None or not record.norms:
+    if base is None or record is None or not record.norms:
         return None
     points = [
         {"power": one.power, "known": one.known, "bound1": float(one.bound.mean()), "boundk": one.passk_bound(k)}
         | {"pass1": one.point(k).pass1, "passk": one.point(k).passk}
-        for one in tempered(logps_at(base), record.norms)
+        for one in tempered(base.logps, record.norms)
     ]
     return {"points": points}
-
-
-def _gains(design: Design, arms: Arms) -> list[dict[str, Any]] | None:
-    """Per metric and temperature: the paper's gain, the interval of GRPO with Branch minus GRPO (the first such arms), and whether
-    the interval excludes the gain. None without such arms."""
-    arm = next((arm for arm in design.arms if arm.plain and not arm.why and _is_the_papers(arm)), None)
-    if arm is None or arm.plain not in arms or arm.name not in arms:
-        return None
-    a, b, out = arms[arm.name], arms[arm.plain], []
-    seeds = sorted({*a.seeds} & {*b.seeds})
-    for temperature in (REFERENCE, PAPER):
-        left, right = (side.where(temperature=temperature).scores() for side in (a, b))
-        if not seeds or left is None or right is None or not {*seeds} <= {*left.seeds} & {*right.seeds}:
-            continue
-        one, two = (side.only(seeds).passes(tuple(PAPER_GAINS)) for side in (left, right))
-        for j, (k, gain) in enumerate(PAPER_GAINS.items()):
-            found = paired_seeds(one[..., j], two[..., j])
-            row = {"a": arm.name, "b": arm.plain, "metric": f"pass@{k} at T = {temperature:g}", "gain": gain}
-            out.append(row | {"difference": asdict(found.difference), "excluded": excludes(found, gain)})
-    return out or None
-
-
-def _is_the_papers(arm: Arm) -> bool:
-    """Whether the method is GRPO with the guide Branch."""
-    method = arm.config.get("method") or {}
-    parts = [method.get(part) or {} for part in ("guide", "base")]
-    return method.get("name") == "sage" and [part.get("name") for part in parts] == ["branch", "grpo"]
-
-
-def relabelled(control: ExactRun, k: int, chance: Chance | None) -> dict[str, Any]:
-    """A/A check: the control's seeds in two halves A and B, in every split; counts of splits without a significant difference.
-
-    Paired in order of seed; each comparison has level 0.95 without correction, so 5 % of the splits may differ by chance."""
-    have, found = control.seeds, control.where(temperature=REFERENCE).scores()
-    if len(have) < 2 * FEWEST_SEEDS or found is None:
-        return {"splits": 0, "have": len(have)}
-    splits = halves(have)
-    out: dict[str, Any] = {"splits": len(splits), "have": len(have), "tied": {}, "first": []}
-    for n in (1, k):
-        made = against_itself(dict(zip(have, found.only(have).passes([n])[..., 0], strict=True)))
-        out["tied"][f"pass@{n}"] = sum(c.outcome == "tied" for c in made)
-        names = [
-            f"{found.arm} {name} (seeds {', '.join(map(str, part))})" for name, part in zip("AB", splits[0], strict=True)
-        ]
-        first = Row(a=names[0], b=names[1], metric=Metric(k=n), comparison=made[0])
-        out["first"].append(sentence(beside_chance(first, chance, {})))
-    return out
 
 
 # ------------------------------------------------------------------------------------------------------------------
 # samples
 
 
-def _sampled(design: Design, table: Measurements[Measurement]) -> list[dict[str, Any]]:
+def _sampled(design: Design, table: Measurements[Measurement], scores: Policies) -> list[dict[str, Any]]:
     """pass@k over powers of two for every policy with samples of a task, the base first, hot before cold. An arm sampled at several
     temperatures counts as several policies; "base" is the base at the reference temperature."""
-    out, every, policies = [], table.policies(), table.sampled().policies()
+    out, policies = [], table.sampled().policies()
     places = sorted(policies, key=lambda place: in_order(design, place))
     for name, task, temperature in places:
-        rows, found = policies[name, task, temperature], every[name, task, temperature].scores()
+        rows, found = policies[name, task, temperature].rows, scores[name, task, temperature]
         if found is None or found.n is None:
             continue
         alone = (name, temperature) == (BASE, REFERENCE) or sum((name, task) == other[:2] for other in places) == 1
         row = {"label": name if alone else f"{name} at T = {temperature:g}", "policy": name, "task": task, "n": found.n}
         row |= {"temperature": temperature, "problems": len(found.problems), "seeds": found.seeds}
-        row |= Reasons.sum(one.reasons for one in rows.rows).fractions()
+        row |= Reasons.sum(one.reasons for one in rows).fractions()
         row["pass"] = _trees({str(k): found.interval(k) for k in powers(found.n)})
         out.append(row | {"pass_by_seed": _by_seed(found, powers(found.n))})
     return out
@@ -348,6 +292,11 @@ PARTS = {
     "dead": ("reward/zero_variance_frac", ("first", "last")),
 }
 """Metrics that are averaged over parts of the training: name in metrics.jsonl, and the parts."""
+
+
+def _logged(runs: Mapping[int, Run], seeds: Sequence[int]) -> list[Run]:
+    """The runs with metrics: of an exact evaluation those of its training seeds, else all."""
+    return [runs[seed] for seed in seeds or runs if seed in runs and runs[seed].metrics]
 
 
 def training_of(runs: Sequence[Run], guided: bool) -> dict[str, Any]:
@@ -400,7 +349,7 @@ def choose(results: Results, among: Sequence[str], by: str, task: str = "") -> d
     for key in among:
         rows = arms.get(results.design.called(key), Measurements())
         if by == "frontier":
-            gaps = [gap_to_frontier(points(one), points(arms[BASE])).value for one in runs_of(rows).values()]
+            gaps = [gap_to_frontier(one.points, arms[BASE].points).value for one in rows.runs.values()]
             out[key] = [-math.inf if gap is None else gap for gap in gaps]
         else:
             found = rows.where(temperature=REFERENCE).scores()

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import suggest
-from sage_rlvr.results import stored
+from sage_rlvr.results import stored, tables
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.measurements import Measurement, Measurements
+from sage_rlvr.results.metric import PAPER
 from sage_rlvr.results.pairs import Arms, Pair
-from sage_rlvr.results.tables import Columns, base_row, chance_in, table
+from sage_rlvr.results.tables import Columns, Table, base_row, cell, chance_in, table
 from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.curves import CurveComparison, seed_ks
@@ -48,6 +49,34 @@ class Policy:
         """pass@1 and pass@k of each seed at temperature 1."""
         found = [at_temperature(points) for points in self.frontiers.values()]
         return [(point.pass1, point.passk) for point in found if point is not None]
+
+
+def scores_of(
+    found: Mapping[str, Any], them: Mapping[str, Policy], base: str, differences: Sequence[Mapping[str, Any]], *,
+    control: str | None, model: str | None, swept: bool, stored: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """The values of the template's sections on scores, from a summary and its policies. differences: of `exact_differences` or
+    `sampled_differences`; model: the base outside of a design; swept: whether there is a design; stored: whether the summary is
+    read from a file."""
+    k, power, chance, apart = max(found["ks"]), found["power"], tables.chance_in(found), sampled_apart(found, them)
+    first = [("", tables.scores(found))] if them or (swept and not found.get("sampled")) else []
+    return {
+        "tables": [*first, *tables.samples(found, apart)],
+        "away": [(world, tables.scores(found, world)) for world in found["away"]],
+        "power": _power_table(power["points"], k, chance) if power else None,
+        "cold": _cold_table(found, k) if found["cold"] else None, "cold_temperature": PAPER, "support": _support(them, found),
+        "frontier": frontier_of(them, base, k, power, chance) or sampled_frontier(found, base),
+        "passk": passk_lines(found, them) if them else None, "chance": chance_line(found),
+        "sampled_curves": sampled_curves(found, apart), "differences": differences,
+        "gaps": gaps(them, control, base), "no_gaps": no_gaps(them, model, stored),
+    }  # fmt: skip
+
+
+def sampled_apart(found: Mapping[str, Any], them: Mapping[str, Policy]) -> dict[str, list[Mapping[str, Any]]]:
+    """Task -> its sampled policies, for every task with a policy that has no exact scores."""
+    sampled = found.get("sampled", ())  # a stored summary may have none
+    alone = dict.fromkeys(row["task"] for row in sampled if row["policy"] not in them)
+    return {task: [row for row in sampled if row["task"] == task] for task in alone}
 
 
 def policies(found: Mapping[str, Any]) -> dict[str, Policy]:
@@ -133,6 +162,50 @@ def sampled_frontier(found: Mapping[str, Any], base: str) -> dict[str, Any] | No
     arms = {row["label"]: (drawn(row["pass"]["1"]), drawn(row["pass"][str(k)])) for row in others}
     chance = chance_in(found, task)
     return {"curves": {base: points}, "arms": arms, "k": k, "seeds": {}, "power": (), "chance": chance and chance.at(k)}
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# tables
+
+
+def _cold_table(found: Mapping[str, Any], k: int) -> Table:
+    """pass@1 and pass@k at T = 0.3 and T = 1."""
+    cold = found["cold"]
+    both = [("base", cold["base"], found["base"])] if cold["base"] else []
+    both += [(row["label"], row, found["arms"][key]) for key, row in cold["arms"].items()]
+    chance = tables.chance_in(found)
+    rows = [
+        (name, *(tables.passed({"pass": at}, n, chance) for n in (1, k) for at in (there, here["pass"])))
+        for name, there, here in both
+    ]
+    ks = {f"pass@{n}\nT = {t:g}": n for n in (1, k) for t in (PAPER, 1.0)}
+    return tables.with_chance(Table(header=("arm", *ks), rows=tuple(rows)), chance, ks)
+
+
+def _power_table(points: Sequence[Mapping[str, Any]], k: int, chance: Chance | None) -> Table:
+    """Power, pass@1 and pass@k, each with the bound of the error of the normalizer."""
+
+    def known(p: Mapping[str, Any], n: int, value: str, bound: str) -> str:
+        if not p["known"]:
+            return "not available"
+        shown, *mark = tables.passed({"pass": {str(n): p[value]}}, n, chance).split("\n")
+        return "\n".join([shown, f"± {p[bound]:.1g}", *mark])
+
+    rows = tuple((f"{p['power']:g}", known(p, 1, "pass1", "bound1"), known(p, k, "passk", "boundk")) for p in points)
+    ks = {f"pass@{n}": n for n in (1, k)}
+    return tables.with_chance(Table(header=("power", *ks), rows=rows), chance, ks)
+
+
+def _support(them: Mapping[str, Policy], found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Right completions kept, gained and lost relative to the base (Definition 4.1)."""
+    rows = [row for row in found["arms"].values() if "support" in row]
+    if not rows or found["base"] is None:
+        return None
+    changed, home = {name: p.support for name, p in them.items() if p.support}, found["base"]["support"]
+    cells = {row["label"]: [cell(row["support"][what], 0) for what in ("preserved", "gained", "lost")] for row in rows}
+    body = [(name, *cells[name], f"{kept / max(kept + lost, 1):.1%}") for name, (kept, _, lost) in changed.items()]
+    table = Table(header=("arm", "kept", "gained", "lost", "share kept"), rows=(("base", f"{home:,}", "–", "–", "–"), *body))
+    return {"kept": changed, "base": home, "table": table}
 
 
 # ------------------------------------------------------------------------------------------------------------------

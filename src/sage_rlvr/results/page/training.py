@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from sage_rlvr.results import words
+from sage_rlvr.results import tables, words
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.page.scores import Policy
 from sage_rlvr.results.sources import Run, Runs
 from sage_rlvr.results.tables import NOT_RUN, Table
+from sage_rlvr.stats.power import spread
 
 TRAINING = {  # names of metrics.jsonl -> (title, unit of the axis)
     "reward/mean": ("Reward", "mean reward"),
@@ -29,6 +31,35 @@ STRENGTH = ("guide/active_frac", "guide/q_mean")
 Config = Mapping[str, Any]
 Trained = Mapping[str, Sequence[Run]]
 """The runs of each arm, one per training seed."""
+
+
+SAME_KL = (
+    "at the same raw KL: the scores of an unguided arm at several betas, interpolated (linear in the logarithm of the raw KL of "
+    "the "
+    "last tenth of training) at the raw KL of the guided arm of the same seed; there is no extrapolation."
+)
+
+
+def training_of(
+    found: Mapping[str, Any], them: Mapping[str, Policy], base: str, design: Design, runs: Runs, trained: Trained,
+    evaluated: Collection[tuple[str, int | None]],
+) -> dict[str, Any]:  # fmt: skip
+    """The values of the template's sections on training and on what was run. trained: of `in_order`; evaluated: arm and training
+    seed of every evaluation."""
+    configs, k = configs_of(trained), max(found["ks"])
+    more = [tables.costs(found), tables.training(found)]
+    added = [f"added: {arm.name} ({arm.why})" for arm in design.arms if arm.why] or ["none was added"]
+    matched = any(row["metric"]["matched"] for row in found["rows"])
+    used = versions(trained) or (found.get("versions") or {}).items()
+    return {
+        "training_tables": [table for table in more if table.rows],
+        "training": curves(trained), "warnings": warnings(found), "warned": warned(found),
+        "learning": learning(configs, them, base, k), "grids": grids(configs, them, k),
+        "states": states(trained, runs, evaluated), "cards": cards(design, trained), "choice": choice_of(found),
+        "versions": [f"{name} {version}" for name, version in used], "swept": bool(design.facts),
+        "runs_wanted": len(design.facts.get("runs", ())) or len(found["arms"]) * len(found["seeds"]),
+        "controls": [*added, *[SAME_KL] * matched], "not_run": list(found["not_run"]),
+    }  # fmt: skip
 
 
 def in_order(runs: Runs, design: Design) -> dict[str, list[Run]]:
@@ -233,3 +264,39 @@ def versions(runs: Trained) -> list[tuple[str, str]]:
     different = len({json.dumps(v, sort_keys=True) for v in every})
     more = [("runs", f"used {different} different sets of versions; those of the first run are listed")]
     return [*(every[0].items() if every else ()), *(more if different > 1 else [])]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# the selection on validation problems
+
+
+def choice_of(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The arm selected on validation problems and the selection score."""
+    choice = found.get("choice")
+    if not choice:
+        return None
+    ranked = sorted(choice["scores"].items(), key=lambda item: -math.inf if item[1] is None else item[1], reverse=True)
+    rows = tuple(
+        (
+            found["arms"][key]["label"] + " (chosen)" * (key == choice["chosen"]),
+            "no common range" if s is None else f"{s:.4f}",
+        )
+        for key, s in ranked
+    )
+    return choice | {"table": Table(header=("arm", "score on validation"), rows=rows), "spread": _spread(choice)}
+
+
+def _spread(choice: Mapping[str, Any]) -> str:
+    """Whether the candidates of a selection differ by more than seed noise; "" if that cannot be tested."""
+    by_seed = choice.get("by_seed") or {}
+    if len(by_seed) < 2 or any(len(scores) < 2 for scores in by_seed.values()):
+        return ""
+    runs = [list(scores.values()) for scores in by_seed.values()]
+    if any(x is None for scores in runs for x in scores):
+        return "No test of the differences between the candidates: some runs have no common range with the base."
+    found = spread(runs)
+    said = (
+        f"The standard deviation of their means is {found.arms:.4f}; for equal arms seed noise would give {found.seeds:.4f} "
+        f"(F test: p = {found.p:.3f})."
+    )
+    return said if found.p < 0.05 else f"{said} The arms do not differ significantly: the highest mean may be chance."
