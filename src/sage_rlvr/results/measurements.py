@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -87,6 +87,7 @@ class SampledMeasurement(Measurement):
 
 
 M = TypeVar("M", bound=Measurement, covariant=True)
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,16 +105,11 @@ class Measurements(Generic[M]):
         self, *, arm: str | None = None, seed: int | None = None, task: str | None = None, temperature: float | None = None
     ) -> Self:
         """The rows with these fields; None selects all."""
-        rows = self.rows
-        if arm is not None:
-            rows = tuple(row for row in rows if row.arm == arm)
-        if seed is not None:
-            rows = tuple(row for row in rows if row.seed == seed)
-        if task is not None:
-            rows = tuple(row for row in rows if row.task == task)
-        if temperature is not None:
-            rows = tuple(row for row in rows if row.temperature == temperature)
-        return type(self)(rows)
+        return type(self)(tuple(
+            row for row in self.rows
+            if arm in (None, row.arm) and seed in (None, row.seed)
+            and task in (None, row.task) and temperature in (None, row.temperature)
+        ))  # fmt: skip
 
     def exact(self) -> ExactMeasurements:
         """The rows from exact records."""
@@ -125,17 +121,17 @@ class Measurements(Generic[M]):
 
     def by_arm(self) -> dict[str, Self]:
         """Arm -> its rows, in order of appearance."""
-        found: dict[str, list[M]] = {}
-        for row in self.rows:
-            found.setdefault(row.arm, []).append(row)
-        return {arm: type(self)(tuple(rows)) for arm, rows in found.items()}
+        return self._by(lambda row: row.arm)
 
     def policies(self) -> dict[Place, Self]:
         """(Arm, task, temperature) -> the rows of all training seeds, in order of appearance."""
-        found: dict[Place, list[M]] = {}
+        return self._by(lambda row: row.place)
+
+    def _by(self, key: Callable[[M], Key]) -> dict[Key, Self]:
+        found: dict[Key, list[M]] = {}
         for row in self.rows:
-            found.setdefault(row.place, []).append(row)
-        return {place: type(self)(tuple(rows)) for place, rows in found.items()}
+            found.setdefault(key(row), []).append(row)
+        return {name: type(self)(tuple(rows)) for name, rows in found.items()}
 
     # ---- what a selection has
 
@@ -170,7 +166,7 @@ class Measurements(Generic[M]):
             return None
         first, sizes = rows[0], None
         if any(row.sizes is not None for row in rows):
-            sizes = np.stack([np.full(len(row.values), row.n) if row.sizes is None else row.sizes for row in rows])
+            sizes = np.stack([np.full(row.values.shape, row.n) if row.sizes is None else row.sizes for row in rows])
         seeds = tuple(i if row.seed is None else row.seed for i, row in enumerate(rows))
         return Scores(
             arm=first.arm, task=first.task, temperature=first.temperature, seeds=seeds, problems=first.problems,

@@ -38,36 +38,27 @@ class Pair:
         """Scores of both arms at their common training seeds. None if an arm has no evaluation at this temperature, if only one of
         the two is exact, or if a common training seed has no evaluation there."""
         one, two = (side.where(temperature=temperature).scores() for side in (self.left, self.right))
-        if one is None or two is None or (one.n is None) != (two.n is None):
+        if one is None or two is None or (one.n is None) != (two.n is None) or self.lacking(temperature):
             return None
         if one.n is not None and not self.paired:
             return one, two
-        if one.n is not None:
-            seeds = sorted({*one.seeds} & {*two.seeds})
-        else:
-            seeds = [] if self.lacking(temperature) else common_seeds(self.left.exact(), self.right.exact())
+        seeds = common_seeds(self.left.exact(), self.right.exact()) if one.n is None else sorted({*one.seeds} & {*two.seeds})
         return (one.only(seeds), two.only(seeds)) if seeds else None
 
     def lacking(self, temperature: float) -> dict[str, list[int]]:
-        """Arm -> the common training seeds without an exact evaluation at this temperature, if the arm has others there."""
-        left, right = self.left.exact(), self.right.exact()
-        here = {self.a: left.where(temperature=temperature), self.b: right.where(temperature=temperature)}
-        if not all(here.values()):
+        """Arm -> the common training seeds without an exact evaluation at this temperature, where both arms have others."""
+        exact = self.left.exact(), self.right.exact()
+        here = [side.where(temperature=temperature) for side in exact]
+        if not all(here):
             return {}
-        seeds, found = set(common_seeds(left, right)), dict[str, list[int]]()
-        for name, rows in here.items():
-            missing = sorted(seeds - {*rows.seeds})
-            if missing and not rows.for_all_seeds:
-                found[name] = missing
-        return found
+        missing = {side.rows[0].arm: sorted({*common_seeds(*exact)} - {*side.seeds}) for side in here if not side.for_all_seeds}
+        return {arm: seeds for arm, seeds in missing.items() if seeds}
 
 
 def common_seeds(a: ExactMeasurements, b: ExactMeasurements) -> list[int]:
     """Training seeds of both arms. The base counts for every seed."""
-    if b.for_all_seeds and b:
-        return list(a.seeds)
-    if a.for_all_seeds and a:
-        return list(b.seeds)
+    if a.for_all_seeds or b.for_all_seeds:
+        return list(a.seeds if b.for_all_seeds else b.seeds)
     return sorted({*a.seeds} & {*b.seeds})
 
 
@@ -80,10 +71,9 @@ def run_at(arm: ExactMeasurements, seed: int) -> ExactMeasurements:
 # the pairs of a design
 
 
-def exact_pairs(design: Design, arms: Arms, task: str = "") -> list[Pair]:
+def exact_pairs(design: Design, arms: Arms) -> list[Pair]:
     """The pairs of the design that have exact rows."""
-    pairs = [(a, b, why) for a, b, why in design.pairs() if a in arms and b in arms]
-    return [Pair(a=a, b=b, why=why, left=arms[a], right=arms[b], task=task) for a, b, why in pairs]
+    return [Pair(a=a, b=b, why=why, left=arms[a], right=arms[b]) for a, b, why in design.pairs() if a in arms and b in arms]
 
 
 def base_pairs(design: Design, arms: Arms) -> list[Pair]:
@@ -103,13 +93,11 @@ def pair_on(design: Design, a: str, b: str, why: Why, here: Measurements[Measure
 
 def other_tasks(design: Design, table: ExactMeasurements) -> list[Pair]:
     """The pairs of an arm and the control on the tasks besides the main task."""
-    arms, found = table.where(task="").by_arm(), list[Pair]()
+    main, found = exact_pairs(design, table.where(task="").by_arm()), list[Pair]()
     for task in sorted({*table.tasks} - {""}):
-        there = table.where(task=task).by_arm()
-        for pair in exact_pairs(design, arms):
-            if pair.why == "control" and pair.a in there:
-                right = there.get(pair.b, Measurements())
-                found.append(Pair(a=pair.a, b=pair.b, why="control", left=there[pair.a], right=right, task=task))
+        here = table.where(task=task)
+        pairs = [pair_on(design, pair.a, pair.b, "control", here) for pair in main if pair.why == "control"]
+        found += [pair for pair in pairs if pair.left]
     return found
 
 
