@@ -12,6 +12,7 @@ import pytest
 from lab.floor import DRAWS, WORLDS, evaluated, floor
 from lab.hull import crossfitted
 from sage_rlvr.results.comparisons import compare
+from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.read import Results
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -216,9 +217,9 @@ def test_upper_ends_on_the_hull_are_cross_fitted_and_the_gain_of_rft_is_an_upper
     ends = {}
     for folder, arm in (("2026-11-25_countdown_hard_rft", RFT), ("2026-11-25_distinct_placebo", "Distinct@k")):
         summary = stored(folder)
-        found = [crossfitted(summary, row) for row in summary["room"] if (row["arm"], row["metric"]) == (arm, "pass@256")]
+        found = [crossfitted(summary, row) for row in summary["room"] if (row["arm"], Metric.parse(row["metric"]).bare) == (arm, "pass@256")]
         (ends[arm],) = (one.difference.high for one in found if one is not None and one.outcome == "worse")
     assert f"RFT's on hard Countdown is {ends[RFT]:.3f} and that of Distinct@k in 10 is {ends['Distinct@k']:.3f}" in page
     summary = stored("2026-11-24_countdown_easy_2000_steps")
-    (lead,) = (row["own"] - row["best"] for row in summary["room"] if (row["arm"], row["metric"]) == (RFT, "pass@256"))
+    (lead,) = (row["own"] - row["best"] for row in summary["room"] if (row["arm"], Metric.parse(row["metric"]).bare) == (RFT, "pass@256"))
     assert f"{lead:+.3f} of pass@256 is the most that can be left" in page

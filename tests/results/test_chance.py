@@ -21,6 +21,7 @@ from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results, words
 from sage_rlvr.results.comparisons import compare as comparisons
 from sage_rlvr.results.design import Question
+from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.tasks.chance import Chance, chance_of
 from sage_rlvr.tasks.countdown import WORLDS
@@ -156,7 +157,7 @@ def test_the_answer_of_a_design_that_asks_about_the_base_has_its_numbers(tmp_pat
     """The verdict; then pass@k of the base and of each arm with difference, interval and floor, and pass@1."""
     assert CHANCE is not None
     results = Results.read(folder(tmp_path / "sweep"))
-    asked = tuple(Question(a=arm, b="base", metric=f"pass@{k}") for k in (256, 1) for arm in ("better", "worse"))
+    asked = tuple(Question(a=arm, b="base", metric=Metric(k=k)) for k in (256, 1) for arm in ("better", "worse"))
     results.design = replace(results.design, questions=asked)
     rows = comparisons(results)
     text = words.answer(rows, results)
@@ -171,7 +172,7 @@ def test_the_answer_of_a_design_that_asks_about_the_base_has_its_numbers(tmp_pat
 
 def test_a_question_about_another_arm_keeps_the_usual_answer(tmp_path: Path) -> None:
     results = Results.read(folder(tmp_path / "sweep"))
-    results.design = replace(results.design, questions=(Question(a="worse", b="better", metric="pass@256"),))
+    results.design = replace(results.design, questions=(Question(a="worse", b="better", metric=Metric(k=256)),))
     assert "Did RL widen" not in words.answer(comparisons(results), results)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from sage_rlvr.evaluation.judged import Reasons
 from sage_rlvr.render import Page, page_of
-from sage_rlvr.results import Design, Question, Results, compare, words
+from sage_rlvr.results import Design, Metric, Question, Results, compare, words
 from sage_rlvr.results.comparisons import COLDER
 from sage_rlvr.results.design import BASE, Arm
 from sage_rlvr.results.page.samples import by_difference
@@ -42,8 +42,8 @@ def counts(arm: str, p: np.ndarray, t: float = 1.0, seed: int | None = None) -> 
 
 
 def results(**arms: np.ndarray) -> Results:
-    questions = [Question(a=name, b=BASE, metric=f"pass@{k}") for k in (N, 1) for name in arms]
-    questions += [Question(a=name, b=COLDER, metric="pass@1, against the other's best temperature") for name in arms]
+    questions = [Question(a=name, b=BASE, metric=Metric(k=k)) for k in (N, 1) for name in arms]
+    questions += [Question(a=name, b=COLDER, metric=Metric(k=1, at="b best")) for name in arms]
     design = Design(
         arms=tuple(Arm(name=name, key=name) for name in arms), base=BASE, control=next(iter(arms)), seeds=(0,),
         questions=tuple(questions), facts={"evaluate": {"problems": PROBLEMS, "split": "test"}, "runs": []},

@@ -185,12 +185,11 @@ def test_rows_room_and_summary_of_a_folder(folder: Path) -> None:
     wanted = float(np.mean([p.passk for p in own])) - (max(reach) if reach else cloud[cloud[:, 0].argmax(), 1])
     assert by_problem.comparison.difference.value == pytest.approx(wanted, abs=1e-9)
     summary = summary_of(results, rows)
-    room = {row["metric"]: row for row in summary["room"]}
-    first = room[f"distinct in {results.k}"]
-    assert first["own"] - first["best"] == pytest.approx(wanted, abs=1e-9) and first["mixture"] == "per problem"
+    room = {Metric.parse(row["metric"]): row for row in summary["room"]}
+    first = room[Metric(name="distinct", k=results.k, at="hull")]
+    assert first["own"] - first["best"] == pytest.approx(wanted, abs=1e-9)
     found = next(row for row in primary if row.b == RIVALS and row.metric.k == results.k)
-    second = room[f"pass@{results.k}"]
-    assert second["mixture"] == "per completion"
+    second = room[Metric(k=results.k, at="mixture")]
     assert second["own"] - second["best"] == pytest.approx(found.comparison.difference.value)
 
 

@@ -24,6 +24,11 @@ def row(gaps: list[float], a: str = "A", b: str = "B", k: int = 256, **more: obj
 CLEAR, WEAK, NONE = [0.1, 0.11, 0.1, 0.1], [0.02, 0.03, 0.06, 0.03], [0.01, -0.01, 0.008, -0.009]
 
 
+def ask(a: str, b: str, metric: object) -> Question:
+    """A question, its metric as a design writes it."""
+    return Question(a=a, b=b, metric=Metric.parse(metric))
+
+
 def rows(*questions: Question) -> list[Row]:
     noise = [row([0.001 * ((i * 7 + j * 3) % 5 - 2) + 0.0001 * j for j in range(4)], f"N{i}") for i in range(8)]
     made = [row(CLEAR), row(WEAK, "W"), row(NONE, "T"), *noise, row([0.1], "one")]
@@ -80,7 +85,7 @@ def test_the_bound_of_no_significant_difference(mde: float, word: str) -> None:
 
 
 def test_the_questions_of_the_design_are_the_primary_family() -> None:
-    first, weak, *rest = rows(Question(a="w", b="B", metric="pass@256"))
+    first, weak, *rest = rows(ask("w", "B", "pass@256"))
     assert weak.family == "primary" and weak.family_size == 1 and weak.adjusted == weak.comparison.p and weak.holds
     assert first.family == "exploratory" and first.family_size == 10 and all(r.family == "exploratory" for r in rest)
     assert words.answer([first, weak]).startswith("Against B, pass@256: higher: W (difference +0.035, ")
@@ -89,7 +94,7 @@ def test_the_questions_of_the_design_are_the_primary_family() -> None:
 def test_a_question_between_two_arms_that_are_no_controls_is_a_pair() -> None:
     """As asked, a minus b; the control's own pairs stay, and none stands twice."""
     arms = tuple(Arm(name=name, key=name.lower()) for name in "BAC")
-    asked = (Question(a="c", b="A", metric="pass@1"), Question(a="C", b="b", metric="pass@1"))
+    asked = (ask("c", "A", "pass@1"), ask("C", "b", "pass@1"))
     pairs = Design(arms=arms, control="B", questions=asked).pairs()
     assert [(a, b) for a, b, _ in pairs] == [("A", "B"), ("C", "B"), ("C", "A")]
 
@@ -97,21 +102,20 @@ def test_a_question_between_two_arms_that_are_no_controls_is_a_pair() -> None:
 def test_a_row_at_the_same_raw_kl_answers_to_each_arm_that_it_is_read_between() -> None:
     arms = (Arm(name="B", key="b"), Arm(name="C", key="c"), Arm(name="A", key="a", matched=("B", "C")))
     found = Row(a="A", b="B", metric=Metric(k=1, matched=True), comparison=paired_seeds(CLEAR, [0.0] * len(CLEAR)))
-    same = str(found.metric)
-    for b, metric, family in (("c", same, "primary"), ("b", same, "primary"), ("c", "pass@1", "exploratory")):
-        design = Design(arms=arms, control="B", questions=(Question(a="a", b=b, metric=metric),))
+    for b, metric, family in (("c", {"k": 1, "matched": True}, "primary"), ("b", {"k": 1, "matched": True}, "primary"), ("c", "pass@1", "exploratory")):
+        design = Design(arms=arms, control="B", questions=(ask("a", b, metric),))
         (row,) = corrected(Results(design=design), [found])
         assert row.family == family, (b, metric)
 
 
 def test_exploratory_rows_that_answer_are_not_called_primary() -> None:
-    made = rows(Question(a="A", b="B", metric="pass@1"))
+    made = rows(ask("A", "B", "pass@1"))
     assert {row.family for row in made} == {"exploratory"} and " more exploratory comparisons: " in words.answer(made)
 
 
 def test_the_one_task_of_samples_is_the_main_one() -> None:
     """Every row carries its name, which a question need not."""
-    design = Design(arms=(), control="B", questions=(Question(a="A", b="B", metric="pass@8"),))
+    design = Design(arms=(), control="B", questions=(ask("A", "B", "pass@8"),))
     (found,) = corrected(Results(design=design), [row(CLEAR, k=8, task="add")])
     assert found.family == "primary"
     both = corrected(Results(design=design), [row(CLEAR, k=8, task=task) for task in ("add", "subtract")])
@@ -119,7 +123,7 @@ def test_the_one_task_of_samples_is_the_main_one() -> None:
 
 
 def test_a_question_that_has_no_row_here_is_said_with_the_reason() -> None:
-    questions = tuple(Question(a="A", b=b, metric=metric) for b, metric in (("B", "pass@256"), ("C", "pass@1")))
+    questions = tuple(ask("A", b, metric) for b, metric in (("B", "pass@256"), ("C", "pass@1")))
     results = Results(design=Design(arms=(), control="B", questions=questions), k=64)
     text = words.answer(corrected(results, [row(CLEAR, k=64)]), results)
     why = "A against B, pass@256 (k is 64 here); A against C, pass@1 (no such comparison exists)"

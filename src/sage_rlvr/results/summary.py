@@ -311,8 +311,7 @@ def _room(results: Results) -> list[dict[str, Any]]:
         if found is None:
             continue
         own, rival = float(np.mean(found.arm)), found.place.height
-        row = {"arm": name, "envelope": envelope.name, "metric": metric.bare}
-        row |= {"mixture": "per problem" if metric.at == "hull" else "per completion"}
+        row = {"arm": name, "envelope": envelope.name, "metric": asdict(metric)}
         row["rival"] = _mixed((*envelope.arms, *always_allowed(results)), found.place.best)
         chance = results.chance() if metric.name == "pass" else None
         row["chance"] = None if chance is None else chance.at(metric.k or 0)
@@ -370,7 +369,7 @@ def _gains(results: Results) -> list[dict[str, Any]] | None:
         left, right = (side.only(seeds).passes(tuple(PAPER_GAINS)) for side in both if side is not None)
         for j, (k, gain) in enumerate(PAPER_GAINS.items()):
             found = paired_seeds(left[..., j], right[..., j])
-            row = {"a": a, "b": b, "metric": f"pass@{k} at T = {temperature:g}", "gain": gain}
+            row = {"a": a, "b": b, "metric": asdict(Metric(k=k, temperature=temperature)), "gain": gain}
             out.append(row | {"difference": asdict(found.difference), "excluded": excludes(found, gain)})
     return out or None
 

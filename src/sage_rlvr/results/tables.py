@@ -208,12 +208,12 @@ def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
 
 def room(found: Mapping[str, Any]) -> Table | None:
     """Headroom: each candidate between a set of baselines and the oracle at equal pass@1; None without baselines."""
-    rows = found.get("room") or ()
+    rows = [{**row, "metric": Metric.parse(row["metric"])} for row in found.get("room") or ()]
     columns: Columns = {
-        "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"],
+        "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"].bare,
         "score": lambda r: cell(r["own"]), "chance": lambda r: cell(r.get("chance")),
         "baselines": lambda r: f"{cell(r['best'])}\n{r['rival']}",
-        "mixture": lambda r: r.get("mixture", "per problem"),  # older summaries have no other
+        "mixture": lambda r: "per problem" if r["metric"].at == "hull" else "per completion",
         "tempered base": lambda r: cell(r["power"]), "oracle": lambda r: cell(r["oracle"]),
         "share of headroom": lambda r: "–" if r["share"] is None else f"{r['share']:+.0%}",
         "log odds": lambda r: "–" if r["log_odds"] is None else f"{r['log_odds']:+.2f}",

@@ -208,7 +208,7 @@ def _beside_base(rows: Sequence[Row]) -> str:
 
 def _unanswered(rows: Sequence[Row], results: Results) -> str:
     """The questions of the design without a row, with the reason; "" if every question has a row."""
-    design, known = results.design, set(map(str, known_metrics(results.k)))
+    design, known = results.design, known_metrics(results.k)
     lost: dict[str, list[str]] = {}
     for q, found in answering(design, rows):
         if not found:

@@ -10,7 +10,7 @@ from sage_rlvr.models.folders import long_name
 from sage_rlvr.results import tables, words
 from sage_rlvr.results.comparisons import Row, compare
 from sage_rlvr.results.design import BASE
-from sage_rlvr.results.metric import PAPER, REFERENCE
+from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.page import answers, samples, scores, training
 from sage_rlvr.results.page.scores import Policy
 from sage_rlvr.results.read import Results
@@ -142,14 +142,14 @@ def _rows(rows: Sequence[Row], order: Sequence[str]) -> dict[str, Any] | None:
 
 def _gain(row: Mapping[str, Any], chance: Chance | None) -> str:
     """Whether the interval of Branch minus GRPO excludes the paper's gain."""
-    k = int(row["metric"].partition("@")[2].split()[0])
-    level = "" if chance is None or k == 1 else f"; chance {chance.at(k):.3f}"
+    metric = Metric.parse(row["metric"])
+    level = "" if chance is None or metric.k in (None, 1) else f"; chance {chance.at(metric.k):.3f}"
     gap, word = row["difference"], "excluded" if row["excluded"] else "not excluded"
     if gap["low"] is None:
-        return f"{row['metric']}: {signed(row['gain'])} cannot be tested: too few training seeds."
+        return f"{metric}: {signed(row['gain'])} cannot be tested: too few training seeds."
     inside = f"{signed(gap['value'])}, {100 * gap['level']:g} % interval {signed(gap['low'])} to {signed(gap['high'])}"
     pair = f"{row['a']} minus {row['b']}"
-    return f"{row['metric']}: {signed(row['gain'])} is {word} ({pair} here {inside} over {gap['n']} {gap['over']}{level})."
+    return f"{metric}: {signed(row['gain'])} is {word} ({pair} here {inside} over {gap['n']} {gap['over']}{level})."
 
 
 def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
