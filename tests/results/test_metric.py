@@ -47,7 +47,7 @@ def test_a_metric_is_read_back_as_a_design_and_as_a_summary_write_it(metric: Met
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("pas@8", r"metric 'pas@8': did you mean 'pass@8'\? expected pass@K, .*name \(pass, distinct, raw KL; .*at \(temperature, best"),
+        ("pas@8", r"metric 'pas@8': did you mean 'pass@8'\? expected pass@K, .*name \(pass, distinct, raw KL; .*at \(temperature"),
         ("pass@256 at equal pass@1 near T = 1", r"expected pass@K, .*\{k: 256, at: near\}"),
         ("pass@0", "expected pass@K"),
         (["pass@8"], r"metric \['pass@8'\]: expected pass@K"),
@@ -77,7 +77,7 @@ def test_a_bad_metric_of_a_file_is_named_with_its_place(tmp_path: Path) -> None:
     tree = json.loads((ASKED / "summary.json").read_text(encoding="utf-8"))
     tree["questions"][0]["metric"] = "pass@256 at the same raw KL"
     (tmp_path / "summary.json").write_text(json.dumps(tree))
-    with pytest.raises(DataError, match="summary.json: .*questions: metric 'pass@256 at the same raw KL': expected pass@K"):
+    with pytest.raises(DataError, match=r"summary.json: .*questions: metric 'pass@256 at the same raw KL': expected pass@K"):
         read_summary(tmp_path / "summary.json")
 
 

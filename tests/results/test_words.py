@@ -102,7 +102,8 @@ def test_a_question_between_two_arms_that_are_no_controls_is_a_pair() -> None:
 def test_a_row_at_the_same_raw_kl_answers_to_each_arm_that_it_is_read_between() -> None:
     arms = (Arm(name="B", key="b"), Arm(name="C", key="c"), Arm(name="A", key="a", matched=("B", "C")))
     found = Row(a="A", b="B", metric=Metric(k=1, matched=True), comparison=paired_seeds(CLEAR, [0.0] * len(CLEAR)))
-    for b, metric, family in (("c", {"k": 1, "matched": True}, "primary"), ("b", {"k": 1, "matched": True}, "primary"), ("c", "pass@1", "exploratory")):
+    same = {"k": 1, "matched": True}
+    for b, metric, family in (("c", same, "primary"), ("b", same, "primary"), ("c", "pass@1", "exploratory")):
         design = Design(arms=arms, control="B", questions=(ask("a", b, metric),))
         (row,) = corrected(Results(design=design), [found])
         assert row.family == family, (b, metric)

@@ -118,7 +118,8 @@ class DesignSpec:
         with their exact evaluations of the same problems and temperatures.
     notes: a line or two for the summary. questions: the primary comparisons, each {a: sage, b: grpo, metric: pass@256}, or with the
         fields of `results.metric.Metric`: {a: sage, b: grpo, metric: {k: 256, at: near}} (default: arms against their controls at
-        pass@1 and pass@256); all others are exploratory. steps_differ: arms may train for different numbers of steps (a learning curve).
+        pass@1 and pass@256); all others are exploratory. steps_differ: arms may train for different numbers of steps (a learning
+        curve).
     baselines: name -> arms, the rivals of every other arm, which is held against the best of them at its own pass@1.
     oracle: the arm that says how much room there is, trained on right answers that it was given.
     discarded: candidates that were left behind on validation problems, by any name; each counts in the primary family's correction

@@ -1,7 +1,7 @@
 """A metric: which score, at which k, and at which temperatures.
 
-Designs and stored files name a metric by its fields; `Metric.parse` is the only code that reads them. `bare` and `place` are printed
-and never read: a phrase can be changed without changing a file.
+Designs and stored files name a metric by its fields; `Metric.parse` is the only code that reads them. `bare` and `place` are
+printed and never read: a phrase can be changed without changing a file.
 """
 
 from __future__ import annotations
