@@ -296,7 +296,7 @@ def test_a_base_at_several_temperatures_is_the_rival_of_an_arm(capsys: Capture) 
     rows = [row for t in (1.0, 0.5) for row in counts(drawn(logits / t), n=16, temperature=t)]
     base, rl = write("base.jsonl", *rows), write("rl.jsonl", *counts(drawn(logits + 3), n=16, temperature=1.0))
     code, out, err = run(capsys, base, rl)
-    assert code == 0 and "Does it do more than the base at a lower temperature? Above the colder base at k = " in out, err
+    assert code == 0 and "Does it do more than the base at a lower temperature? rl: yes, higher at k = " in out, err
     assert "120 rows, 60 problems, n = 16, T = 0.5, 1;" in out
 
 

@@ -91,14 +91,14 @@ def test_compare_has_the_floor_in_table_sentences_and_notebook(tmp_path: Path) -
     text, level = repr(found), f"{CHANCE.at(8):.3f}"
     (row,) = (line for line in text.splitlines() if line.split()[:1] == ["chance"])
     assert row.split()[1:] == [f"{CHANCE.at(1):.3f}", level]
-    assert "worse vs better, pass@8: lower" in text and f"; chance {level}, worse below chance)" in text
+    assert "worse vs better, pass@8: lower" in text and f"; chance {level}; worse below chance)" in text
     assert "below chance: a lower pass@k than that" in text and "k guesses, uniform over the well-formed answers" in text
-    assert f"pass@8, chance {level} (" in found.answer or f"pass@8, chance {level}: " in found.answer
+    assert f"pass@8, chance {level}: " in found.answer
     many = next(row for row in found.rows if row["metric"] == "pass@8")
     assert (many["chance"], many["below_chance"]) == (pytest.approx(CHANCE.at(8)), "worse")
     assert level in found._repr_html_() and "below chance" in found._repr_html_()
     full = words.sentence(next(one for one in found.comparisons if str(one.metric) == "pass@8"))
-    assert f"; chance {level}, worse below chance)" in full
+    assert f"; chance {level}; worse below chance)" in full
     assert "chance" not in words.sentence(next(one for one in found.comparisons if str(one.metric) == "pass@1"))
 
 
@@ -164,8 +164,8 @@ def test_the_answer_of_a_design_that_asks_about_the_base_has_its_numbers(tmp_pat
     by_k = {row.metric.k: row for row in rows if row.a == "worse" and row.metric.at == "temperature"}
     found = "Not shown: pass@256 is higher in no arm. "
     start = f"Did RL widen what the base solves? {found}One run of each: about these checkpoints, not about methods.\n\n"
-    assert text.startswith(f"{start}pass@256 (chance {CHANCE.at(256):.3f}): base {by_k[256].comparison.mean_b:.3f}; ")
-    assert re.search(rf"lower: worse {by_k[256].comparison.mean_a:.3f} \(−0\.\d+, −0\.\d+ to −0\.\d+; below chance\)", text)
+    assert text.startswith(f"{start}pass@256, chance {CHANCE.at(256):.3f}: base {by_k[256].comparison.mean_b:.3f}; ")
+    assert re.search(rf"lower: worse {by_k[256].comparison.mean_a:.3f} \(−0\.\d+, −0\.\d+ to −0\.\d+; worse below chance\)", text)
     assert f" pass@1: base {by_k[1].comparison.mean_b:.3f}; " in text
     assert {row.family for row in rows if row.b == "base" and row.metric.at == "temperature"} == {"primary"}
 

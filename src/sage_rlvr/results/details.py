@@ -17,7 +17,7 @@ from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.results.comparisons import Row, sides
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.scores import Scores
-from sage_rlvr.results.words import End, told
+from sage_rlvr.results.view import End, told
 from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, signed
 from sage_rlvr.stats.curves import CurveComparison, Improvement, probability_of_improvement
 from sage_rlvr.stats.intervals import Interval, all_one, seed_interval
