@@ -27,7 +27,8 @@ def print_results(
     from sage_rlvr.results.colder import sharpened
     from sage_rlvr.results.details import detail_lines
     from sage_rlvr.results.summary import summary_of
-    from sage_rlvr.results.verdict import lines, verdicts
+    from sage_rlvr.results.verdict import verdicts
+    from sage_rlvr.results.verdict_text import lines
 
     _say(console, *results.failed)  # a score that most samples failed to get is read first
     if results.sampled_only:

@@ -18,8 +18,8 @@ from sage_rlvr.results.comparisons import COLDER, Row, answering
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.metric import Metric, known_metrics
 from sage_rlvr.results.read import Results, Run
-from sage_rlvr.results.verdict import paragraphs as of_verdicts
 from sage_rlvr.results.verdict import verdicts
+from sage_rlvr.results.verdict_text import paragraphs as of_verdicts
 from sage_rlvr.results.view import BEFORE, RANK, End, firmness, grouped, listed, many, outcome, unread, view
 from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, Reason
 
