@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,21 +34,23 @@ HEADLINE = "{on}{finding} ({about})."
 NO_VERDICT = "{on}Two training seeds of {a} support no verdict; at least three are needed, or one run of each."
 READ = "{arms}: {path} ({format}), {rows} rows, {problems} problems, n = {n}, {seeds}{heats}; correct: {correct}"
 SCORE = "pass@{k}: {b} {score_b}, {a} {score_a}; difference {difference}"
+ENDS = "{i.value:.3f} [{i.low:.3f}, {i.high:.3f}]"
 GAIN_AND_LOSS = (
-    "gain at {gain}; loss at {loss}; cannot be told at {undecided}; {first_loss} ({level} % band over all {ks} at once, over "
-    "{over})"
+    "gain at {gain}; loss at {loss}; cannot be told at {undecided}; {first_loss} ({level:g} % band over all {ks} of k at once, "
+    "over {v.curve.n:,} {v.curve.over})"
 )
-FIRST_LOSS = "the first lost k lies in [{low}, {high}]"
+FIRST_LOSS = "the first lost k lies in [{v.crossing.first_loss[0]}, {v.crossing.first_loss[1]}]"
 NO_LOSS = "the first lost k, if any, is at least {low}"
 ALL_GAINED = "no k is lost"
 SOLVED = (
-    "solved in {k} samples: kept {kept}, gained {gained} (only {a}{gained_by}), lost {lost} (only {b}{lost_by}), neither {neither}"
-    "; {note}"
+    "solved in {s.k} samples: kept {s.kept:,.4g}, gained {s.gained:,.0f} (only {a}; chance: {gained}), lost {s.lost:,.0f} "
+    "(only {b}; chance: {lost}), neither {s.neither:,.0f}; two equal models would show about {s.chance:,.2g} of each"
 )
-BY_CHANCE = "; chance: {p}{certain}"
-CERTAIN = ", {n} of them more than chance alone: {problems}"
-CHANCE_NOTE = "two equal models would show about {chance:,.2g} of each"
-SEEDS_NOTE = "means over training seeds"
+SOLVED_BY_SEEDS = (
+    "solved in {s.k} samples, means over training seeds: kept {s.kept:,.4g}, gained {s.gained:,.4g} (only {a}), lost {s.lost:,.4g} "
+    "(only {b}), neither {s.neither:,.4g}"
+)
+CERTAIN = "{n} of them more than chance alone: {problems}"
 POWER = "this design could have seen a difference of {seen} (80 % power); four times the {units} halve it"
 NO_POWER = "this design could not have seen any difference: more problems or training seeds are needed"
 PLAN = "what more problems, samples or training seeds would show: {command}"
@@ -98,6 +100,7 @@ def _texts(found: CurveVerdict) -> dict[str, Any]:
     """What the templates name, of one verdict."""
     curve, crossed = found.curve, found.crossing
     return {
+        "v": found,
         "a": found.a.arm,
         "b": found.b.arm,
         "on": "" if found.a.task == TASK else f"{found.a.task}: ",
@@ -144,7 +147,7 @@ def scores(found: CurveVerdict) -> str:
 
 
 def _score(i: Interval) -> str:
-    return f"{i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" if math.isfinite(i.width) else f"{i.value:.3f}"
+    return ENDS.format(i=i) if math.isfinite(i.width) else f"{i.value:.3f}"
 
 
 def _difference(found: Comparison) -> str:
@@ -158,48 +161,35 @@ def gain_and_loss(found: CurveVerdict) -> str:
     curve = found.curve
     if curve is None:
         return ""
-    ks, over, level = many(len(curve.ks), "value"), f"{curve.n:,} {curve.over}", 100 * curve.level
-    return GAIN_AND_LOSS.format(first_loss=_first_loss(found), level=f"{level:g}", ks=f"{ks} of k", over=over, **_texts(found))
+    first, ks = _first_loss(found), many(len(curve.ks), "value")
+    return GAIN_AND_LOSS.format(first_loss=first, level=100 * curve.level, ks=ks, **_texts(found))
 
 
 def _first_loss(found: CurveVerdict) -> str:
     """The set that holds the first lost k."""
     crossed = found.crossing
     if crossed.first_loss:
-        low, high = crossed.first_loss
-        return FIRST_LOSS.format(low=low, high=high)
+        return FIRST_LOSS.format(v=found)
     start = crossed.gain[0][1] + 1 if crossed.gain and crossed.gain[0][0] == 1 else 1
     return NO_LOSS.format(low=start) if found.curve and start <= found.curve.ks[-1] else ALL_GAINED
 
 
 def solved(found: CurveVerdict) -> str:
-    """Problems by who solves them."""
+    """Problems by who solves them. Several training seeds have means, and no chance."""
     one = found.solved
-    alone = math.isfinite(one.chance)  # of one run each; several training seeds have means and no chance
-    form = ",.0f" if alone else ",.4g"
-    return SOLVED.format(
-        a=found.a.arm,
-        b=found.b.arm,
-        k=one.k,
-        kept=f"{one.kept:,.4g}",
-        gained=f"{one.gained:{form}}",
-        lost=f"{one.lost:{form}}",
-        neither=f"{one.neither:{form}}",
-        gained_by=_by_chance(one.p_gained, one.certain_gained) if alone else "",
-        lost_by=_by_chance(one.p_lost, one.certain_lost) if alone else "",
-        note=CHANCE_NOTE.format(chance=one.chance) if alone else SEEDS_NOTE,
-    )
+    template = SOLVED if math.isfinite(one.chance) else SOLVED_BY_SEEDS
+    gained, lost = _by_chance(one.p_gained, one.certain_gained), _by_chance(one.p_lost, one.certain_lost)
+    return template.format(s=one, a=found.a.arm, b=found.b.arm, gained=gained, lost=lost)
 
 
 def _by_chance(p: float, certain: Sequence[str]) -> str:
     names = [problem if len(problem) < 30 else f"{problem[:27]}..." for problem in certain[:SHOWN]]
-    problems = ", ".join([*names, "..."] if len(certain) > SHOWN else names)
-    return BY_CHANCE.format(p=p_text(p), certain=CERTAIN.format(n=len(certain), problems=problems) if certain else "")
+    problems = ", ".join([*names, *["..."] * (len(certain) > SHOWN)])
+    return listed(p_text(p), CERTAIN.format(n=len(certain), problems=problems) if certain else "")
 
 
 def power(found: CurveVerdict) -> str:
     """The difference that could have been detected."""
-    shown: Mapping[int, Comparison] = {k: gap for k, (_, _, gap) in found.shown.items()}
-    seen = ", ".join(f"{gap.mde:.3f} in pass@{k}" for k, gap in shown.items() if math.isfinite(gap.mde))
+    seen = ", ".join(f"{gap.mde:.3f} in pass@{k}" for k, (_, _, gap) in found.shown.items() if math.isfinite(gap.mde))
     units = "training seeds" if len(found.a.values) > 1 else "problems"
     return POWER.format(seen=seen, units=units) if seen else NO_POWER

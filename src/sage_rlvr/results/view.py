@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from sage_rlvr.results.comparisons import Row
 from sage_rlvr.stats.comparison import DETECTABLE, Comparison, Outcome, Reason, detectable_text, p_text, signed
+from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.tasks.chance import BELOW
 
 T = TypeVar("T")
@@ -157,6 +158,11 @@ def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 def many(n: int, noun: str) -> str:
     """ "1 run", "2 runs"."""
     return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
+def interval_text(found: Interval) -> str:
+    """ "95 % interval −0.005 to +0.045 over 3 training seeds"."""
+    return f"{100 * found.level:g} % interval {signed(found.low)} to {signed(found.high)} over {found.n} {found.over}"
 
 
 def view(row: Row) -> View:

@@ -14,10 +14,12 @@ from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.page import answers, samples, scores, training
 from sage_rlvr.results.page.scores import Policy
 from sage_rlvr.results.read import Results
+from sage_rlvr.results.stored import interval
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.tables import Table, cell
 from sage_rlvr.results.verdict import verdicts
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
+from sage_rlvr.results.view import interval_text
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, p_text, signed
 from sage_rlvr.stats.power import spread
 from sage_rlvr.tasks.chance import Chance
 
@@ -66,10 +68,10 @@ def page_of(
     values: dict[str, Any] = {"summary": found, "order": order, "colder": colder}
     values["browser"] = samples.data_of(browsed) if browsed else None
     values |= {"title": title or design.title[:1].upper() + design.title[1:] or usual, "brief": brief}
-    values |= {"lead": _lead(found, them, sorted({row["task"] for row in sampled})), "facts": _facts(found, them)}
+    values["about"] = _about(found, them)
     values |= {"starts": words.starts(results)}
     values |= {"samples": samples.about(stores, browsed)}
-    values |= {"base": base, "k": results.k, "seeds": max((len(p.seeds) for p in them.values()), default=0)}
+    values |= {"base": base, "k": results.k, "seeds": values["about"]["seeds"]}
     values |= _said(results, rows, found, list(dict.fromkeys([*them, *design.names])))
     values |= _scores(results, found, them, base) | _training(results, rows, found, them, base, trained)
     crossed = verdicts(results, rows) if results.sampled_only else []
@@ -81,35 +83,16 @@ def page_of(
 # words
 
 
-def _facts(found: Mapping[str, Any], them: Mapping[str, Policy]) -> str:
-    """Day of the training, base policy with its size, steps and training seeds."""
-    policy, seeds = found.get("policy") or {}, max((len(p.seeds) for p in them.values()), default=0)
-    model, size = policy.get("model"), policy.get("parameters")
-    said = (
-        f"trained {found['created'][:10]}" if found.get("created") else "",
-        f"base policy: {long_name(model)}" if model else "",
-        f"{size / 1e6:,.2f} M parameters" if size else "",
-        f"{found['steps']} training steps" if found.get("steps") else "",
-        f"{seeds} training seed{'s' * (seeds > 1)} per arm" if seeds and found["arms"] else "",
-    )
-    return " · ".join(filter(None, said))
-
-
-def _lead(found: Mapping[str, Any], them: Mapping[str, Policy], sampled: Sequence[str]) -> str:
-    """What was evaluated, on which problems, and what the intervals are over."""
-    if not them:
-        return f"Sampled on {', '.join(sampled) or 'no task'}; without an exact evaluation."
-    seeds, spec = max(len(p.seeds) for p in them.values()), found["evaluate"]
-    trained = f"{seeds} training seeds each, paired; " if seeds > 1 else ""
-    over = "training seeds (Student's t)" if seeds > 1 else "problems"
-    world, steps = (
-        (f"{found['world']}. " if found.get("world") else ""),
-        f"; {found['steps']} steps" if found.get("steps") else "",
-    )
-    return (
-        f"{world}{len(them)} policies on the same {spec['problems']} {spec['split']} problems, all right answers enumerated, so "
-        f"every probability is an exact sum{steps}; {trained}95 % intervals are over {over}."
-    )
+def _about(found: Mapping[str, Any], them: Mapping[str, Policy]) -> dict[str, Any]:
+    """What was trained and evaluated: day of the training, base policy with its size, steps, training seeds, problems."""
+    policy, size = found.get("policy") or {}, (found.get("policy") or {}).get("parameters")
+    seeds = max((len(p.seeds) for p in them.values()), default=0)
+    return {
+        "policies": len(them), "seeds": seeds, "trained_seeds": seeds if found["arms"] else 0,
+        "model": long_name(policy["model"]) if policy.get("model") else "",
+        "millions": f"{size / 1e6:,.2f}" if size else "",
+        "sampled_on": sorted({row["task"] for row in found.get("sampled") or ()}),
+    }  # fmt: skip
 
 
 def _said(results: Results, rows: Sequence[Row], found: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
@@ -140,16 +123,16 @@ def _rows(rows: Sequence[Row], order: Sequence[str]) -> dict[str, Any] | None:
     return {"lines": words.lines(rows), "table": tables.effects(rows, order), "sentences": [words.sentence(row) for row in rows]}
 
 
-def _gain(row: Mapping[str, Any], chance: Chance | None) -> str:
-    """Whether the interval of Branch minus GRPO excludes the paper's gain."""
-    metric = Metric.parse(row["metric"])
-    level = "" if chance is None or metric.k in (None, 1) else f"; chance {chance.at(metric.k):.3f}"
-    gap, word = row["difference"], "excluded" if row["excluded"] else "not excluded"
-    if gap["low"] is None:
-        return f"{metric}: {signed(row['gain'])} cannot be tested: too few training seeds."
-    inside = f"{signed(gap['value'])}, {100 * gap['level']:g} % interval {signed(gap['low'])} to {signed(gap['high'])}"
-    pair = f"{row['a']} minus {row['b']}"
-    return f"{metric}: {signed(row['gain'])} is {word} ({pair} here {inside} over {gap['n']} {gap['over']}{level})."
+def _gain(row: Mapping[str, Any], chance: Chance | None) -> dict[str, Any]:
+    """The paper's gain beside the interval of Branch minus GRPO here."""
+    metric, gap = Metric.parse(row["metric"]), row["difference"]
+    tested = gap["low"] is not None
+    return {
+        **row, "metric": str(metric), "gain": signed(row["gain"]), "tested": tested,
+        "difference": signed(gap["value"]) if tested else "",
+        "interval": interval_text(interval(gap)) if tested else "",
+        "chance": "" if chance is None or metric.k in (None, 1) else f"{chance.at(metric.k):.3f}",
+    }  # fmt: skip
 
 
 def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -266,17 +249,14 @@ def _choice(found: Mapping[str, Any]) -> dict[str, Any] | None:
     return choice | {"table": Table(header=("arm", "score on validation"), rows=rows), "spread": _spread(choice)}
 
 
-def _spread(choice: Mapping[str, Any]) -> str:
-    """Whether the candidates of a selection differ by more than seed noise; "" if that cannot be tested."""
-    by_seed = choice.get("by_seed") or {}
-    if len(by_seed) < 2 or any(len(scores) < 2 for scores in by_seed.values()):
-        return ""
-    runs = [list(scores.values()) for scores in by_seed.values()]
+def _spread(choice: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Whether the candidates of a selection differ by more than seed noise; None for one candidate or one seed. tested: whether
+    all their runs have a score."""
+    runs = [list(scores.values()) for scores in (choice.get("by_seed") or {}).values()]
+    if len(runs) < 2 or any(len(scores) < 2 for scores in runs):
+        return None
     if any(x is None for scores in runs for x in scores):
-        return "No test of the differences between the candidates: some runs have no common range with the base."
+        return {"tested": False}
     found = spread(runs)
-    said = (
-        f"The standard deviation of their means is {found.arms:.4f}; for equal arms seed noise would give {found.seeds:.4f} "
-        f"(F test: p = {found.p:.3f})."
-    )
-    return said if found.p < 0.05 else f"{said} The arms do not differ significantly: the highest mean may be chance."
+    numbers = {"arms": f"{found.arms:.4f}", "seeds": f"{found.seeds:.4f}", "p": p_text(found.p)}
+    return {"tested": True, "differ": found.p < 0.05, **numbers}
