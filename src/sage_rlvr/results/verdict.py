@@ -23,7 +23,7 @@ from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.stored import plain
-from sage_rlvr.results.verdict_text import headline, where
+from sage_rlvr.results.verdict_text import headline, ranges_of_k
 from sage_rlvr.stats.comparison import DETECTABLE, Comparison, signed
 from sage_rlvr.stats.curves import Crossing, CurveComparison, crossing
 from sage_rlvr.stats.intervals import Interval
@@ -149,7 +149,7 @@ def failures(found: Sequence[CurveVerdict], rules: Sequence[str]) -> list[str]:
             if match is not None:
                 out += _fell(one, int(match[1]))
             elif rule == "loss" and one.crossing.loss:
-                out.append(f"{one.a.arm} is lower than {one.b.arm} at {where(one.crossing.loss)}")
+                out.append(f"{one.a.arm} is lower than {one.b.arm} at {ranges_of_k(one.crossing.loss)}")
             elif rule == "no-gain" and not one.crossing.gain:
                 out.append(f"{one.a.arm} is higher than {one.b.arm} at no k")
     return out

@@ -84,7 +84,7 @@ def lines(results: Results, found: Sequence[CurveVerdict]) -> Iterator[str]:
         yield PLAN.format(command=suggest("plan", *size, "--from", *results.sources))
 
 
-def where(found: Sequence[tuple[int, int]]) -> str:
+def ranges_of_k(found: Sequence[tuple[int, int]]) -> str:
     """ "k = 1 to 10, 61 to 128", "no k"."""
     parts = [f"{first}" if first == last else f"{first} to {last}" for first, last in found]
     return f"k = {', '.join(parts)}" if parts else "no k"
@@ -104,9 +104,9 @@ def _texts(found: CurveVerdict) -> dict[str, Any]:
         "a": found.a.arm,
         "b": found.b.arm,
         "on": "" if found.a.task == TASK else f"{found.a.task}: ",
-        "gain": where(crossed.gain),
-        "loss": where(crossed.loss),
-        "undecided": where(crossed.undecided),
+        "gain": ranges_of_k(crossed.gain),
+        "loss": ranges_of_k(crossed.loss),
+        "undecided": ranges_of_k(crossed.undecided),
         "top": curve.ks[-1] if curve else "",
         "about": _about(found),
     }
