@@ -32,13 +32,13 @@ def print_results(
 
     _say(console, *results.failed)  # a score that most samples failed to get is read first
     if results.sampled_only:
-        _say(console, *lines(results, verdicts(results, rows)))
+        _say(console, *lines(results.given, results.sources, verdicts(results, rows)))
         _say(console, *filter(None, [sharpened(rows, results)]))
         if all(c.store is None for c in results.counts) and not support:  # a file of rows has no settings to report
             _say(console, "", *results.notes)
             return
         _say(console, "")
-    _say(console, *setting_lines(results), *words.starts(results))
+    _say(console, *setting_lines(results), *words.starts(results.starting_points()))
     if results.records or results.stored:
         print_table(console, tables.scores(summary_of(results, rows)))
     _say(console, *_sampled_scores(results))

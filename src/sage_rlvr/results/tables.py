@@ -10,6 +10,7 @@ from typing import Any
 from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import FEW, Metric
+from sage_rlvr.results.view import grouped, view
 from sage_rlvr.results.words import chip
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.intervals import Interval
@@ -90,19 +91,12 @@ def table(columns: Mapping[str, Callable[[Any], str]], things: Iterable[Any], *n
 
 def effects(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
     """Rows: arms in this order; columns: second arm and metric. Each cell: outcome, difference, interval."""
-    cells: dict[tuple[str, Metric, str], dict[str, list[str]]] = {}
-    chances: dict[tuple[str, Metric, str], str] = {}
-    for row in rows:
-        key = ("its placebo" if row.why == "placebo" else row.b, row.metric, row.task)
-        chances[key] = "" if row.chance is None else f"\nchance {row.chance:.3f}"
-        cells.setdefault(key, {}).setdefault(row.a, []).append(chip(row))
+    columns = grouped(rows, lambda row: view(row).column)
     there = dict.fromkeys(row.a for row in rows)
     arms = dict.fromkeys([*(name for name in names if name in there), *there])
-    heads = (
-        f"vs {rival}\n{metric}" + (f" on {task}" if task else "") + chances[rival, metric, task] for rival, metric, task in cells
-    )
-    body = tuple((name, *("\n".join(column.get(name, [NONE])) for column in cells.values())) for name in arms)
-    return Table(header=("arm", *heads), rows=body, notes=(CHIPS,))
+    of_arm = [grouped(some, lambda row: row.a) for some in columns.values()]
+    body = tuple((name, *("\n".join(map(chip, column.get(name, ()))) or NONE for column in of_arm)) for name in arms)
+    return Table(header=("arm", *columns), rows=body, notes=(CHIPS,))
 
 
 def cell(found: Interval | Mapping[str, Any] | float | None, digits: int = 3) -> str:

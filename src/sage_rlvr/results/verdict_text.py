@@ -10,7 +10,7 @@ import numpy as np
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.results.given import TASK
-from sage_rlvr.results.read import GivenRows, Results
+from sage_rlvr.results.read import GivenRows
 from sage_rlvr.results.view import bracketed, listed, many
 from sage_rlvr.stats.comparison import DETECTABLE, Comparison, p_text, signed
 from sage_rlvr.stats.intervals import Interval
@@ -72,16 +72,16 @@ def paragraphs(found: Sequence[CurveVerdict]) -> Iterator[str]:
     yield " ".join(f"{line[:1].upper()}{line[1:]}." for line in numbers)
 
 
-def lines(results: Results, found: Sequence[CurveVerdict]) -> Iterator[str]:
+def lines(given: Sequence[GivenRows], sources: Sequence[str], found: Sequence[CurveVerdict]) -> Iterator[str]:
     """What a terminal shows: the finding first, what was read, scores, gain and loss over k, problems solved by one only, power."""
     yield from map(headline, found)
     yield ""
-    yield from map(read_line, results.given)
+    yield from map(read_line, given)
     for one in found:
         yield from filter(None, ("\n" + scores(one), gain_and_loss(one), solved(one), power(one)))
-    if len(found) == 1 and results.given and all(given.evaluation.format in OWN for given in results.given):
+    if len(found) == 1 and given and all(one.evaluation.format in OWN for one in given):
         size = ("--problems", len(found[0].a.problems), "--samples", found[0].a.n)
-        yield PLAN.format(command=suggest("plan", *size, "--from", *results.sources))
+        yield PLAN.format(command=suggest("plan", *size, "--from", *sources))
 
 
 def ranges_of_k(found: Sequence[tuple[int, int]]) -> str:

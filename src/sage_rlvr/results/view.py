@@ -88,9 +88,11 @@ def unread(row: Row) -> bool:
 class View:
     """The texts of a row.
 
-    place: metric and task. name, rival: the arm, and the second arm, in a list of the rows with one second arm; placebos share one
-    list. label: the outcome with the reason why nothing is known. about: what the outcome is about. over: units of the interval.
-    below: the arms below chance; mark: "below chance" where the first is."""
+    place: metric and task. name, rival: the arm and the second arm in a list of the rows with one second arm. label: the outcome,
+    with the reason of an unknown one. about: checkpoints or methods. score, rival_score: the means of both arms. over: the units of
+    the interval. holm: the corrected p. power, detectable: the detectable difference in full and in short. decided: which of two
+    procedures decided. covers: the range of pass@1 of a mean. below: the arms below chance; mark: "below chance" where the first is.
+    runs: "one run each"."""
 
     a: str
     b: str
@@ -124,6 +126,11 @@ class View:
         return listed(self.place, self.chance)
 
     @property
+    def column(self) -> str:
+        """The head of a column, on a line each: "vs GRPO", "pass@256", "chance 0.512"."""
+        return listed(f"vs {self.rival}", self.place, self.chance, by="\n")
+
+    @property
     def brief(self) -> str:
         """ " (+0.020, −0.005 to +0.045; detectable 0.033)"."""
         return bracketed(listed(self.difference, self.interval), self.detectable, self.below)
@@ -139,6 +146,11 @@ class View:
 def listed(*parts: str, by: str = ", ") -> str:
     """The parts that are not empty, as one text."""
     return by.join(filter(None, parts))
+
+
+def rival(row: Row) -> str:
+    """The second arm, in a list of the rows with one second arm; placebos share one list."""
+    return "its own placebo" if row.why == "placebo" else row.b
 
 
 def bracketed(*parts: str) -> str:
@@ -170,14 +182,14 @@ def view(row: Row) -> View:
     c, gap, reason = row.comparison, row.comparison.difference, REASONS[row.comparison.reason]
     # an interval over two training seeds covers impossible values
     interval = f"{signed(gap.low)} to {signed(gap.high)}" if c.known and 0 < gap.width < math.inf else ""
-    placebo, word = row.why == "placebo", outcome(row)
+    word = outcome(row)
     tied = c.outcome == "tied" and word != End.IDENTICAL
     below = [name for name, is_below in zip((row.a, row.b), row.below, strict=True) if is_below]
     return View(
         a=row.a,
         b=row.b,
-        name=f"{row.a} vs {row.b}" if placebo else row.a,
-        rival="its own placebo" if placebo else row.b,
+        name=f"{row.a} vs {row.b}" if row.why == "placebo" else row.a,
+        rival=rival(row),
         place=f"{row.metric} on {row.task}" if row.task else str(row.metric),
         outcome=word,
         label=f"{word} ({reason})" if reason else word,

@@ -9,7 +9,7 @@ cautions(rows)  remarks that apply to many rows
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
@@ -18,9 +18,9 @@ from sage_rlvr.results.comparisons import COLDER, Row, answering
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.metric import Metric, known_metrics
 from sage_rlvr.results.read import Results, Run
-from sage_rlvr.results.verdict import verdicts
+from sage_rlvr.results.verdict import CurveVerdict, verdicts
 from sage_rlvr.results.verdict_text import paragraphs as of_verdicts
-from sage_rlvr.results.view import BEFORE, RANK, End, firmness, grouped, listed, many, outcome, unread, view
+from sage_rlvr.results.view import BEFORE, RANK, End, firmness, grouped, listed, many, outcome, rival, unread, view
 from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, Reason
 
 SENTENCE = "{v.a} vs {v.b}, {v.place}: {v.label}{v.about}{v.full}."
@@ -99,7 +99,7 @@ def sentences(rows: Sequence[Row]) -> list[str]:
 
 def groups(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows by family, rival, metric and task, in order; the primary family first."""
-    found = grouped(rows, lambda row: (row.family, view(row).rival, row.metric, row.task))
+    found = grouped(rows, lambda row: (row.family, rival(row), row.metric, row.task))
     return [found[key] for key in sorted(found, key=lambda key: key[0] != "primary")]
 
 
@@ -107,21 +107,24 @@ def groups(rows: Iterable[Row]) -> list[list[Row]]:
 # the answer
 
 
-def answer(rows: Sequence[Row], results: Results | None = None) -> str:
+def answer(rows: Sequence[Row], results: Results | None = None, judged: Sequence[CurveVerdict] | None = None) -> str:
     """`paragraphs` as one text."""
-    return "\n\n".join(paragraphs(rows, results))
+    return "\n\n".join(paragraphs(rows, results, judged))
 
 
-def paragraphs(rows: Sequence[Row], results: Results | None = None) -> list[str]:
+def paragraphs(
+    rows: Sequence[Row], results: Results | None = None, judged: Sequence[CurveVerdict] | None = None
+) -> list[str]:
     """The answer to the questions of the design: at most `MOST` comparisons, significant ones first, and counts of the others.
     Where all questions are about the base, the verdict, and in a second paragraph the numbers.
 
-    results: the source of the rows, for questions without a row. Without primary rows, exploratory rows answer."""
+    results: the source of the rows, for questions without a row; judged: its verdicts, computed here if None. Without primary rows,
+    exploratory rows answer."""
     if not rows:
         return [NOTHING]
     colder = "" if results is None else sharpened(rows, results)
     if results is not None and results.sampled_only:
-        first, *rest = of_verdicts(verdicts(results, rows))
+        first, *rest = of_verdicts(verdicts(results, rows) if judged is None else judged)
         return [listed(first, colder, by=" "), *rest]
     primary = [row for row in rows if row.family == "primary"]
     if results is not None and primary and _asks_about_the_base(results):
@@ -204,10 +207,9 @@ def families(rows: Sequence[Row]) -> str:
     return FAMILIES.format(families=" and once over ".join(parts)) if parts else ""
 
 
-def starts(results: Results) -> list[str]:
-    """Which arm is the starting point of which others, one sentence each."""
-    found = results.starting_points().items()
-    return [STARTS[len(arms) > 1].format(arms=", ".join(arms), start=start) for start, arms in found]
+def starts(found: Mapping[str, Sequence[str]]) -> list[str]:
+    """Which arm is the starting point of which others, one sentence each. found: starting point -> arms."""
+    return [STARTS[len(arms) > 1].format(arms=", ".join(arms), start=start) for start, arms in found.items()]
 
 
 def nothing(results: Results) -> str:

@@ -69,7 +69,7 @@ def page_of(
     values["browser"] = samples.data_of(browsed) if browsed else None
     values |= {"title": title or design.title[:1].upper() + design.title[1:] or usual, "brief": brief}
     values["about"] = _about(found, them)
-    values |= {"starts": words.starts(results)}
+    values |= {"starts": words.starts(results.starting_points())}
     values |= {"samples": samples.about(stores, browsed)}
     values |= {"base": base, "k": results.k, "seeds": values["about"]["seeds"]}
     values |= _said(results, rows, found, list(dict.fromkeys([*them, *design.names])))
