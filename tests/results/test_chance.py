@@ -97,9 +97,9 @@ def test_compare_has_the_floor_in_table_sentences_and_notebook(tmp_path: Path) -
     many = next(row for row in found.rows if row["metric"] == "pass@8")
     assert (many["chance"], many["below_chance"]) == (pytest.approx(CHANCE.at(8)), "worse")
     assert level in found._repr_html_() and "below chance" in found._repr_html_()
-    full = words.sentence(next(one for one in found.comparisons if str(one.metric) == "pass@8"))
+    full = words.sentence(next(one for one in found.comparisons if one.metric == Metric(k=8)))
     assert f"; chance {level}; worse below chance)" in full
-    assert "chance" not in words.sentence(next(one for one in found.comparisons if str(one.metric) == "pass@1"))
+    assert "chance" not in words.sentence(next(one for one in found.comparisons if one.metric == Metric(k=1)))
 
 
 def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path) -> None:
@@ -114,8 +114,9 @@ def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path
     (path / "summary.json").rename(alone / "summary.json")
     results = Results.read(alone)
     assert results.chance() == CHANCE and not results.records
-    kept = {(row.a, str(row.metric)): row for row in comparisons(results)}
-    assert kept["worse", "pass@256"].chance == pytest.approx(CHANCE.at(256)) and kept["worse", "pass@256"].below == (True, False)
+    kept = {(row.a, row.metric): row for row in comparisons(results)}
+    worse = kept["worse", Metric(k=256)]
+    assert worse.chance == pytest.approx(CHANCE.at(256)) and worse.below == (True, False)
     assert "below chance" in report(alone).markdown() and "| chance |" in report(alone).markdown()
 
 

@@ -91,7 +91,7 @@ class View:
     place: metric and task. name, rival: the arm and the second arm in a list of the rows with one second arm. label: the outcome,
     with the reason of an unknown one. about: checkpoints or methods. score, rival_score: the means of both arms. over: the units of
     the interval. holm: the corrected p. power, detectable: the detectable difference in full and in short. decided: which of two
-    procedures decided. covers: the range of pass@1 of a mean. below: the arms below chance; mark: "below chance" where the first is.
+    procedures decided. covers: the range of pass@1 of a mean. below: the arms below chance; mark: "below chance" where a is.
     runs: "one run each"."""
 
     a: str
