@@ -193,7 +193,7 @@ DRAWS = {  # what report may have of the floors below, by module; of statistics 
     "results.page.scores": {"Band", "Line"},
     "results.page.training": {"TRAINING"},
     "results.tables": {"Table", "frame_of"},
-    "results.words": {"End"},
+    "results.view": {"End"},
     "runs": {"write_json_atomic", "write_text_atomic"},
     "errors": {"suggest"},
     "text": {"escaped", "visible"},

@@ -78,7 +78,7 @@ def test_the_short_form_has_fewer_steps_problems_and_temperatures(tmp_path: Path
     samples = [planned.design.evaluate.samples for planned in (whole, short)]
     assert steps[1] * 3 <= steps[0] and samples[1].problems * 2 <= samples[0].problems  # type: ignore[union-attr]
     assert set(samples[1].base_temperatures) < set(samples[0].base_temperatures)  # type: ignore[union-attr]
-    assert [q.metric for q in short.design.questions if q.b == "base"] == ["pass@64"] * 3 + ["pass@1"] * 3
+    assert [q.metric.written for q in short.design.questions if q.b == "base"] == ["pass@64"] * 3 + ["pass@1"] * 3
     asked = demo.plan(tmp_path, (0,), ("grpo", "maxrl"), few, 7, model="smollm2")
     assert [arm.config.model for arm in asked.arms] == [tiny] * 2 and "--problems 7" in " ".join(asked.cells[1].samples.words)  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="--short: the demo of --model embedded has no short form"):

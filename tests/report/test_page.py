@@ -296,7 +296,7 @@ def test_the_command_writes_what_it_was_asked_for(
         main(["report", demo, "-o", str(html), "--title", "<b>Ours</b>"])
     said = capsys.readouterr().out
     assert done.value.code == 0 and str(html) in said
-    assert said.splitlines()[-1].startswith("One run of each: about these checkpoints, not about methods. Against GRPO: ")
+    assert said.splitlines()[-1].startswith("One run of each: about these checkpoints, not about methods. Against GRPO, ")
     page = html.read_text(encoding="utf-8")
     assert "&lt;b&gt;Ours&lt;/b&gt;" in page and not re.search(r"https?:", page)
     with pytest.raises(SystemExit) as done:

@@ -12,7 +12,7 @@ import pytest
 
 from sage_rlvr.evaluation.judged import Reasons
 from sage_rlvr.render import Page, report_of
-from sage_rlvr.results import Design, Question, Results, compare, words
+from sage_rlvr.results import Design, Metric, Question, Results, compare, view, words
 from sage_rlvr.results.comparisons import COLDER
 from sage_rlvr.results.design import BASE, Arm
 from sage_rlvr.results.findings import findings_of
@@ -45,8 +45,8 @@ def counts(arm: str, p: np.ndarray, t: float = 1.0, seed: int | None = None) -> 
 
 
 def results(**arms: np.ndarray) -> Results:
-    questions = [Question(a=name, b=BASE, metric=f"pass@{k}") for k in (N, 1) for name in arms]
-    questions += [Question(a=name, b=COLDER, metric="pass@1, against the other's best temperature") for name in arms]
+    questions = [Question(a=name, b=BASE, metric=Metric(k=k)) for k in (N, 1) for name in arms]
+    questions += [Question(a=name, b=COLDER, metric=Metric(k=1, at="b best")) for name in arms]
     design = Design(
         arms=tuple(Arm(name=name, key=name) for name in arms), base=BASE, control=next(iter(arms)), seeds=(0,),
         questions=tuple(questions), facts={"evaluate": {"problems": PROBLEMS, "split": "test"}, "runs": []},
@@ -60,16 +60,16 @@ def test_an_arm_that_is_its_base_at_a_lower_temperature_is_only_sharpened() -> N
     rows = [row for row in compare(found) if row.why == "colder"]
     assert str(rows[0].metric) == "pass@1, against the other's best temperature"
     assert [(row.metric.k, row.metric.at) for row in rows[1:]] == [(k, "mixture") for k in (8, 16, 32, 64)]
-    assert not any(words.outcome(row) == "higher" for row in rows)
+    assert not any(view.outcome(row) == "higher" for row in rows)
     text = words.answer(compare(found), found)
-    assert "Only sharpened, as far as can be told: sharp (the base at T = 0.6 does the same: pass@1" in text
-    assert "above the colder base" not in text
+    assert "sharp: only sharpened, as far as can be told (the base at T = 0.6 does the same: pass@1" in text
+    assert "yes, higher" not in text
 
 
 def test_an_arm_above_every_temperature_says_at_which_k() -> None:
     found = results(learned=np.full(PROBLEMS, share(0.6).mean()))
     text = words.answer(compare(found), found)
-    assert "Above the colder base at k = 8, 16" in text and "nly sharpened" not in text
+    assert "learned: yes, higher at k = 8, 16" in text and "nly sharpened" not in text
     assert "of the base at T = 0.6)" in text
 
 
@@ -81,19 +81,19 @@ def test_beyond_the_best_pass1_of_the_base_pass_at_k_is_held_against_that_temper
     assert best is not None
     for (k, _), row in rows.items():
         assert row.comparison.mean_b == pytest.approx(best.passes([k]).mean())
-    assert words.outcome(rows[1, "b best"]) == "higher"
+    assert view.outcome(rows[1, "b best"]) == "higher"
 
 
 def test_an_arm_with_less_of_both_than_its_base_is_below() -> None:
     found = results(worse=share(1.0) / 5)
     text = words.answer(compare(found), found)
-    assert "Below the colder base at k = 8, 16: worse (" in text
+    assert "worse: no, lower at k = 8, 16" in text
 
 
 def test_an_untrained_arm_is_not_called_sharpened() -> None:
     found = results(idle=share(1.0))
     text = words.answer(compare(found), found)
-    assert "Not told from the base at the same temperature: idle (pass@1" in text and "sharpened" not in text
+    assert "idle: no difference from the base at the same temperature can be told (pass@1" in text and "sharpened" not in text
 
 
 def test_a_control_of_compare_at_several_temperatures_is_one_too() -> None:
@@ -103,7 +103,7 @@ def test_a_control_of_compare_at_several_temperatures_is_one_too() -> None:
     rows = [row for row in compare(found) if row.why == "colder"]
     assert {row.b for row in rows} == {"start at any temperature"} and {row.family for row in rows} == {"exploratory"}
     text = words.answer(compare(found), found)
-    assert "Does it do more than start at a lower temperature? Only sharpened, as far as can be told: tuned (start at T = " in text
+    assert "Does it do more than start at a lower temperature? tuned: only sharpened, as far as can be told (start at T = " in text
 
 
 def test_a_base_at_one_temperature_is_no_such_control() -> None:

@@ -97,7 +97,7 @@ class Comparison(Rows):
 
 def row_of(row: Row) -> dict[str, Any]:
     """A comparison as a plain dict; `outcome` is the printed word."""
-    from sage_rlvr.results.words import outcome
+    from sage_rlvr.results.view import outcome
 
     found = row.comparison
     below = [name for name, is_below in zip((row.a, row.b), row.below, strict=True) if is_below]

@@ -30,15 +30,16 @@ def print_results(
 ) -> None:
     """What most samples failed by, where the arms were evaluated, a table, every comparison in a sentence, details, the answer."""
     from sage_rlvr.results import tables, words
+    from sage_rlvr.results.colder import sharpened
     from sage_rlvr.results.details import detail_lines
     from sage_rlvr.results.summary import summary_of
-    from sage_rlvr.results.verdict import lines
+    from sage_rlvr.results.verdict_text import lines
 
     rows, verdicts = findings.rows, findings.verdicts
     _say(console, *results.failed)  # a score that most samples failed to get is read first
     if results.sampled_only:
         _say(console, *lines(results.given, results.sources, verdicts))
-        _say(console, *filter(None, [words.sharpened(rows, results).strip()]))
+        _say(console, *filter(None, [sharpened(rows, results)]))
         if all(row.store is None for row in results.table.sampled().rows) and not support:  # files of rows have no settings
             _say(console, "", *results.notes)
             return
@@ -47,12 +48,9 @@ def print_results(
     if results.records or results.stored:
         print_table(console, tables.scores(summary_of(results, findings)))
     _say(console, *_sampled_scores(results))
-    for group in words.groups(row for row in rows if not words.unread(row)):
-        if details or group[0].family == "primary":
-            _say(console, *(f"  {words.sentence(row)}" for row in group))
-        else:
-            _say(console, f"  {words.line(group)}")
-    _say(console, *(f"  {line}" for line in words.unread_lines(rows)))
+    for group in words.groups(rows):
+        in_full = details or group[0].family == "primary"
+        _say(console, *(f"  {text}" for text in (words.sentences if in_full else words.lines)(group)))
     if details and not results.stored:
         _say(console, *detail_lines(results, rows, support=support), *_excess(results))
     notes = [*results.notes, *chance_lines(results), words.families(rows), *words.cautions(rows), *caveats(results)]

@@ -66,8 +66,7 @@ class Headroom:
 
     arm: str
     envelope: str
-    metric: str
-    mixture: str
+    metric: Metric
     rival: str
     chance: float | None
     pass1: float
@@ -94,8 +93,7 @@ def headroom(
         own, rival, pass1 = float(np.mean(found.arm)), found.place.height, float(np.mean(found.pass1))
         top, passes = _at(oracle, metric, pass1), metric.name == "pass"
         rows.append(Headroom(
-            arm=name, envelope=envelope.name, metric=metric.bare,
-            mixture="per problem" if metric.at == "hull" else "per completion",
+            arm=name, envelope=envelope.name, metric=metric,
             rival=_mixed((*envelope.arms, *allowed), found.place.best),
             chance=chance.at(metric.k or 0) if passes and chance is not None else None,
             pass1=pass1, own=own, best=rival, oracle=top,

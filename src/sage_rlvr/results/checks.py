@@ -34,7 +34,7 @@ def paper_gains(design: Design, arms: Arms) -> list[dict[str, Any]] | None:
         one, two = (side.only(seeds).passes(tuple(PAPER_GAINS)) for side in (left, right))
         for j, (k, gain) in enumerate(PAPER_GAINS.items()):
             found = paired_seeds(one[..., j], two[..., j])
-            row = {"a": arm.name, "b": arm.plain, "metric": f"pass@{k} at T = {temperature:g}", "gain": gain}
+            row = {"a": arm.name, "b": arm.plain, "metric": asdict(Metric(k=k, temperature=temperature)), "gain": gain}
             out.append(row | {"difference": asdict(found.difference), "excluded": excludes(found, gain)})
     return out or None
 

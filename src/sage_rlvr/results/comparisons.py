@@ -112,7 +112,7 @@ def answering(design: Design, rows: Sequence[Row]) -> list[tuple[Question, list[
         arm = design.arm(row.a) if row.metric.matched else None
         rivals = {row.b, *(arm.matched if arm else ())}
         asked = (row.a == a and b in rivals) or (row.a == b and a in rivals)
-        return asked and (str(row.metric), row.task) == (q.metric, q.task or main)
+        return asked and (row.metric, row.task) == (q.metric, q.task or main)
 
     return [(q, [row for row in rows if is_of(row, q)]) for q in design.questions]
 

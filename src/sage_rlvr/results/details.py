@@ -19,8 +19,9 @@ from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.sources import Runs, by_arm
-from sage_rlvr.results.words import End, told
-from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, signed
+from sage_rlvr.results.verdict_text import ranges_of_k
+from sage_rlvr.results.view import End, many, told
+from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, Comparison, signed
 from sage_rlvr.stats.curves import CurveComparison, Improvement, probability_of_improvement
 from sage_rlvr.stats.intervals import Interval, all_one, seed_interval
 from sage_rlvr.stats.leash import (
@@ -46,6 +47,24 @@ LEGEND = (
     "(preserved + expanded + shrunk), above 0 if more was gained than lost."
 )
 WORDS = {"preserved": "preserved", "expanded": "expanded", "shrunk": "shrunk", "outside": "out of support"}
+CURVE = (
+    "{a} vs {b} over k: {ranges}; the {level:g} % band holds at all {ks} of k at once (and is wider than an interval at one k), "
+    "over {c.n} {c.over}"
+)
+END_AT = "{end} at {ks}"
+END_AT_WITH_SIZE = "{end} at {ks} (largest difference {difference} at k = {k}{chance})"
+INTERVAL = "P({a} > {b}), {what}: {i.value:.3f} ({level:g} % interval {i.low:.3f} to {i.high:.3f} over {i.n} {i.over}: "
+IMPROVEMENT = {
+    "better": f"{INTERVAL}above 1/2)", "worse": f"{INTERVAL}below 1/2)", "tied": f"{INTERVAL}interval includes 1/2)",
+}  # fmt: skip
+TOO_FEW = f"P({{a}} > {{b}}), {{what}}: {{i.value:.3f}} ({End.CANNOT}: {{i.n}} {{i.over}} are too few)"
+PATTERN = (
+    "{p.name}: {p.a.hits} of {p.a.solutions} ({a}) against {p.b.hits} of {p.b.solutions} ({b}); Fisher p = {p.fisher_p:.2g} before "
+    "clustering by problem, which weakens it; clustered by problem the shares differ by {difference}; {paired}"
+)
+PAIRED = "{end} over the {gap.n} problems solved by both (difference {gap.value:+.3f})"
+PAIRED_TOO_FEW = f"{PAIRED}; a pattern in fewer than {SPARSE} problems supports no claim"
+NOT_PAIRED = "no paired comparison, because no problem was solved by both"
 
 
 def detail_lines(results: Results, rows: Sequence[Row], *, support: bool = False) -> list[str]:
@@ -97,28 +116,28 @@ def improvement(a: Scores, b: Scores, several: bool) -> Improvement | None:
 
 def curve_words(found: CurveComparison, a: str, b: str, chance: Chance | None = None) -> str:
     """Where the curves differ: ranges of k with one outcome, each with its largest difference and the chance floor there."""
-    parts = []
-    for outcome, group in groupby(range(len(found.ks)), key=found.outcomes.__getitem__):
-        places = list(group)
-        first, last = found.ks[places[0]], found.ks[places[-1]]
-        top = max(places, key=lambda i: abs(found.difference[i]))
-        where = f"at k = {first}" + (f" to {last}" if first != last else "")
-        level = "" if chance is None or found.ks[top] == 1 else f", chance {chance.at(found.ks[top]):.3f}"
-        size = f" (largest difference {signed(float(found.difference[top]))} at k = {found.ks[top]}{level})"
-        within = all(max(abs(found.low[i]), abs(found.high[i])) <= DETECTABLE for i in places)
-        parts.append(f"{told(outcome, detected=within)} {where}{size * (outcome != 'unknown')}")
-    many = f"all {len(found.ks)} values of k at once (and is wider than an interval at one k)"
-    at = many if len(found.ks) > 1 else "this k"
-    return f"{a} vs {b} over k: {'; '.join(parts)}; the {100 * found.level:g} % band holds at {at}, over {found.n} {found.over}"
+    runs = groupby(range(len(found.ks)), key=found.outcomes.__getitem__)
+    ranges = "; ".join(_range_of_k(found, list(places), chance) for _, places in runs)
+    ks = many(len(found.ks), "value")
+    return CURVE.format(a=a, b=b, ranges=ranges, level=100 * found.level, ks=ks, c=found)
+
+
+def _range_of_k(c: CurveComparison, places: Sequence[int], chance: Chance | None) -> str:
+    """Neighboring k with one outcome; places: their indices."""
+    top = max(places, key=lambda i: abs(c.difference[i]))
+    k, outcome = c.ks[top], c.outcomes[top]
+    end = told(outcome, detected=all(max(abs(c.low[i]), abs(c.high[i])) <= DETECTABLE for i in places))
+    template = END_AT if outcome == "unknown" else END_AT_WITH_SIZE
+    return template.format(
+        end=end, ks=ranges_of_k([(c.ks[places[0]], c.ks[places[-1]])]), k=k, difference=signed(float(c.difference[top])),
+        chance="" if chance is None or k == 1 else f", chance {chance.at(k):.3f}",
+    )  # fmt: skip
 
 
 def chance_words(found: Improvement, a: str, b: str, what: str) -> str:
     """P(a > b) with its interval."""
-    i = found.interval
-    words = {"better": "above 1/2", "worse": "below 1/2", "unknown": f"{End.CANNOT}: {i.n} {i.over} are too few"}
-    word = words.get(found.outcome, "interval includes 1/2")
-    ends = f"{100 * i.level:g} % interval {i.low:.3f} to {i.high:.3f} over {i.n} {i.over}: " * math.isfinite(i.width)
-    return f"P({a} > {b}), {what}: {i.value:.3f} ({ends}{word})"
+    template = IMPROVEMENT.get(found.outcome, TOO_FEW)
+    return template.format(a=a, b=b, what=what, i=found.interval, level=100 * found.interval.level)
 
 
 def pattern_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: int | None = None) -> list[str]:
@@ -128,23 +147,20 @@ def pattern_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: i
 
 
 def pattern_words(found: PatternComparison) -> str:
-    """Both counts, Fisher's p and the paired difference."""
-    a, b = (
-        f"{one.hits} of {one.solutions}" + f" ({_ends(one.micro, '.3f')})" * math.isfinite(one.micro.width)
-        for one in (found.a, found.b)
-    )
-    head = f"{found.name}: {a} against {b}; Fisher p = {found.fisher_p:.2g} before clustering by problem, which weakens it"
-    if math.isfinite(found.micro.width):
-        head += f"; clustered by problem the shares differ by {_ends(found.micro, '+.3f')}"
-    if (paired := found.by_problem) is None:
-        return f"{head}; no paired comparison, because no problem was solved by both"
-    gap, few = paired.difference, f"; a pattern in fewer than {SPARSE} problems supports no claim" * (not paired.known)
-    word = told(paired.outcome, detected=paired.detects())
-    return f"{head}; {word} over the {gap.n} problems solved by both (difference {gap.value:+.3f}){few}"
+    """Both counts, Fisher's p, the difference of the shares, and the paired difference."""
+    a, b, difference = _ends(found.a.micro, ".3f"), _ends(found.b.micro, ".3f"), _ends(found.micro, "+.3f")
+    paired = NOT_PAIRED if found.by_problem is None else _paired(found.by_problem)
+    return PATTERN.format(p=found, a=a, b=b, difference=difference, paired=paired)
+
+
+def _paired(found: Comparison) -> str:
+    template = PAIRED if found.known else PAIRED_TOO_FEW
+    return template.format(end=told(found.outcome, detected=found.detects()), gap=found.difference)
 
 
 def _ends(i: Interval, form: str) -> str:
-    return f"{i.value:{form}} [{i.low:{form}}, {i.high:{form}}]"
+    """ "0.150 [0.100, 0.200]"; without an interval the value only."""
+    return f"{i.value:{form}} [{i.low:{form}}, {i.high:{form}}]" if math.isfinite(i.width) else f"{i.value:{form}}"
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -153,7 +169,7 @@ def _ends(i: Interval, form: str) -> str:
 
 def _kept_in_words(pair: Pair, a: Scores, b: Scores, k: int) -> str:
     """Support kept, gained and lost in one sentence, means over training seeds."""
-    many = " (means over training seeds)" * (len(a.values) > 1)
+    means = " (means over training seeds)" * (len(a.values) > 1)
     if a.n is None:
         rows = [LeashCounts(*exact_cells(old, new, EPS)[0].sum(axis=0).tolist()) for new, old in _logps(pair)]
         of, where = "right completions", f" above 1/{1 / EPS:.0f}"
@@ -166,7 +182,7 @@ def _kept_in_words(pair: Pair, a: Scores, b: Scores, k: int) -> str:
     kept, found, lost = (float(np.mean([getattr(row, name) for row in rows])) for name in ("preserved", "expanded", "shrunk"))
     return (
         f"{a.arm} keeps {_rounded(kept)} of the {_rounded(kept + lost)} {of} of {b.arm}{where}, gains {_rounded(found)} "
-        f"and loses {_rounded(lost)}{many}; rates and intervals: --support"
+        f"and loses {_rounded(lost)}{means}; rates and intervals: --support"
     )
 
 

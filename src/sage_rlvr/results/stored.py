@@ -19,7 +19,7 @@ import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.reading import read_json, understood
-from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question
+from sage_rlvr.results.design import BASE, Arm, Design, Envelope, questions_of
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.row import Row
 from sage_rlvr.stats.comparison import Comparison, Reason
@@ -55,7 +55,7 @@ def design_of_summary(found: Mapping[str, Any]) -> Design:
     return Design(
         arms=arms, base=BASE if base else None, control=control,
         seeds=tuple(found["seeds"]), title=found["title"], notes=found["notes"],
-        questions=tuple(Question(**q) for q in found.get("questions", ())),
+        questions=questions_of(found.get("questions", ())),
         baselines=tuple(Envelope(name=e["name"], arms=tuple(e["arms"])) for e in found.get("baselines", ())),
         oracle=found.get("oracle"), discarded=tuple(found.get("discarded", ())), facts=found,
     )  # fmt: skip
@@ -85,7 +85,7 @@ def _row(tree: Mapping[str, Any]) -> Row:
         problems=tree["problems"],
     )  # fmt: skip
     return Row(
-        a=tree["a"], b=tree["b"], metric=Metric(**tree["metric"]), comparison=comparison, task=tree["task"], why=tree["why"],
+        a=tree["a"], b=tree["b"], metric=Metric.parse(tree["metric"]), comparison=comparison, task=tree["task"], why=tree["why"],
         left_out=tree["left_out"], covers=tuple(tree["covers"]) if tree["covers"] else None,
         chance=tree.get("chance"), below=tuple(tree.get("below", (False, False))),
     )  # fmt: skip

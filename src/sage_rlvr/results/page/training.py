@@ -15,6 +15,7 @@ from sage_rlvr.results.design import Design
 from sage_rlvr.results.page.scores import Policy
 from sage_rlvr.results.sources import Run, Runs, by_arm
 from sage_rlvr.results.tables import NOT_RUN, Table
+from sage_rlvr.stats.comparison import p_text
 from sage_rlvr.stats.power import spread
 
 TRAINING = {  # names of metrics.jsonl -> (title, unit of the axis)
@@ -284,17 +285,14 @@ def choice_of(found: Mapping[str, Any]) -> dict[str, Any] | None:
     return choice | {"table": Table(header=("arm", "score on validation"), rows=rows), "spread": _spread(choice)}
 
 
-def _spread(choice: Mapping[str, Any]) -> str:
-    """Whether the candidates of a selection differ by more than seed noise; "" if that cannot be tested."""
-    by_seed = choice.get("by_seed") or {}
-    if len(by_seed) < 2 or any(len(scores) < 2 for scores in by_seed.values()):
-        return ""
-    runs = [list(scores.values()) for scores in by_seed.values()]
+def _spread(choice: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Whether the candidates of a selection differ by more than seed noise; None for one candidate or one seed. tested: whether
+    all their runs have a score."""
+    runs = [list(scores.values()) for scores in (choice.get("by_seed") or {}).values()]
+    if len(runs) < 2 or any(len(scores) < 2 for scores in runs):
+        return None
     if any(x is None for scores in runs for x in scores):
-        return "No test of the differences between the candidates: some runs have no common range with the base."
+        return {"tested": False}
     found = spread(runs)
-    said = (
-        f"The standard deviation of their means is {found.arms:.4f}; for equal arms seed noise would give {found.seeds:.4f} "
-        f"(F test: p = {found.p:.3f})."
-    )
-    return said if found.p < 0.05 else f"{said} The arms do not differ significantly: the highest mean may be chance."
+    numbers = {"arms": f"{found.arms:.4f}", "seeds": f"{found.seeds:.4f}", "p": p_text(found.p)}
+    return {"tested": True, "differ": found.p < 0.05, **numbers}

@@ -11,11 +11,13 @@ from sage_rlvr.results import tables, words
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.findings import Findings
 from sage_rlvr.results.measurements import ExactMeasurement
-from sage_rlvr.results.metric import PAPER, REFERENCE
+from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.page import answers, samples, scores, training
 from sage_rlvr.results.page.scores import Policy
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
+from sage_rlvr.results.stored import interval
+from sage_rlvr.results.view import interval_text
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
 from sage_rlvr.tasks.chance import Chance
 
@@ -45,8 +47,8 @@ def page_of(
     found: the summary. shown: samples per problem and store on the page. brief: only the sentences and tables of a summary."""
     design, k, them = results.design, results.k, scores.policies(found)
     base = design.base or next(iter(them), "")
-    values: dict[str, Any] = {"summary": found, "brief": brief, "base": base, "k": k, "facts": _facts(found, them)}
-    values |= {"lead": _lead(found, them), "seeds": max((len(p.seeds) for p in them.values()), default=0)}
+    values: dict[str, Any] = {"summary": found, "brief": brief, "base": base, "k": k, "about": _about(found, them)}
+    values["seeds"] = values["about"]["seeds"]
     values |= _said(results, findings, found, list(dict.fromkeys([*them, *design.names])))
     values |= scores.scores_of(
         found, them, base, _differences(results, found, them, base), control=design.control, model=_model(results),
@@ -100,36 +102,16 @@ def _records(results: Results) -> dict[str, list[Record]]:
 # words
 
 
-def _facts(found: Mapping[str, Any], them: Mapping[str, Policy]) -> str:
-    """Day of the training, base policy with its size, steps and training seeds."""
-    policy, seeds = found.get("policy") or {}, max((len(p.seeds) for p in them.values()), default=0)
-    model, size = policy.get("model"), policy.get("parameters")
-    said = (
-        f"trained {found['created'][:10]}" if found.get("created") else "",
-        f"base policy: {long_name(model)}" if model else "",
-        f"{size / 1e6:,.2f} M parameters" if size else "",
-        f"{found['steps']} training steps" if found.get("steps") else "",
-        f"{seeds} training seed{'s' * (seeds > 1)} per arm" if seeds and found["arms"] else "",
-    )
-    return " · ".join(filter(None, said))
-
-
-def _lead(found: Mapping[str, Any], them: Mapping[str, Policy]) -> str:
-    """What was evaluated, on which problems, and what the intervals are over."""
-    if not them:
-        tasks = sorted({row["task"] for row in found.get("sampled") or ()})
-        return f"Sampled on {', '.join(tasks) or 'no task'}; without an exact evaluation."
-    seeds, spec = max(len(p.seeds) for p in them.values()), found["evaluate"]
-    trained = f"{seeds} training seeds each, paired; " if seeds > 1 else ""
-    over = "training seeds (Student's t)" if seeds > 1 else "problems"
-    world, steps = (
-        (f"{found['world']}. " if found.get("world") else ""),
-        f"; {found['steps']} steps" if found.get("steps") else "",
-    )
-    return (
-        f"{world}{len(them)} policies on the same {spec['problems']} {spec['split']} problems, all right answers enumerated, so "
-        f"every probability is an exact sum{steps}; {trained}95 % intervals are over {over}."
-    )
+def _about(found: Mapping[str, Any], them: Mapping[str, Policy]) -> dict[str, Any]:
+    """What was trained and evaluated: day of the training, base policy with its size, steps, training seeds, problems."""
+    policy, size = found.get("policy") or {}, (found.get("policy") or {}).get("parameters")
+    seeds = max((len(p.seeds) for p in them.values()), default=0)
+    return {
+        "policies": len(them), "seeds": seeds, "trained_seeds": seeds if found["arms"] else 0,
+        "model": long_name(policy["model"]) if policy.get("model") else "",
+        "millions": f"{size / 1e6:,.2f}" if size else "",
+        "sampled_on": sorted({row["task"] for row in found.get("sampled") or ()}),
+    }  # fmt: skip
 
 
 def _said(results: Results, findings: Findings, found: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
@@ -167,16 +149,16 @@ def _rows(rows: Sequence[Row], order: Sequence[str]) -> dict[str, Any] | None:
     return {"lines": words.lines(rows), "table": tables.effects(rows, order), "sentences": [words.sentence(row) for row in rows]}
 
 
-def _gain(row: Mapping[str, Any], chance: Chance | None) -> str:
-    """Whether the interval of Branch minus GRPO excludes the paper's gain."""
-    k = int(row["metric"].partition("@")[2].split()[0])
-    level = "" if chance is None or k == 1 else f"; chance {chance.at(k):.3f}"
-    gap, word = row["difference"], "excluded" if row["excluded"] else "not excluded"
-    if gap["low"] is None:
-        return f"{row['metric']}: {signed(row['gain'])} cannot be tested: too few training seeds."
-    inside = f"{signed(gap['value'])}, {100 * gap['level']:g} % interval {signed(gap['low'])} to {signed(gap['high'])}"
-    pair = f"{row['a']} minus {row['b']}"
-    return f"{row['metric']}: {signed(row['gain'])} is {word} ({pair} here {inside} over {gap['n']} {gap['over']}{level})."
+def _gain(row: Mapping[str, Any], chance: Chance | None) -> dict[str, Any]:
+    """The paper's gain beside the interval of Branch minus GRPO here."""
+    metric, gap = Metric.parse(row["metric"]), row["difference"]
+    tested = gap["low"] is not None
+    return {
+        **row, "metric": str(metric), "gain": signed(row["gain"]), "tested": tested,
+        "difference": signed(gap["value"]) if tested else "",
+        "interval": interval_text(interval(gap)) if tested else "",
+        "chance": "" if chance is None or metric.k in (None, 1) else f"{chance.at(metric.k):.3f}",
+    }  # fmt: skip
 
 
 def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
