@@ -347,7 +347,7 @@ def choose(results: Results, among: Sequence[str], by: str, task: str = "") -> d
     The arm with the largest mean is selected."""
     arms, out = results.table.exact().where(task=task).by_arm(), {}
     for key in among:
-        rows = arms.get(results.design.called(key), Measurements())
+        rows = arms.get(results.design.called(key), ExactMeasurements())
         if by == "frontier":
             gaps = [gap_to_frontier(one.points, arms[BASE].points).value for one in rows.runs.values()]
             out[key] = [-math.inf if gap is None else gap for gap in gaps]
