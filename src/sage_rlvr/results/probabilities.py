@@ -30,11 +30,10 @@ def save_probabilities(results: Results, folder: Path) -> Path | None:
     table = results.table.exact().where(task="")
     if not table:
         return None
-    arms = table.by_arm()
-    policies: dict[tuple[str, int], Table] = {
-        (arm, seed): run.p for arm in sorted(arms) for seed, run in arms[arm].runs.items()
-    }
-    base = arms.get(results.home or "", ExactMeasurements())
+    policies: dict[tuple[str, int], Table] = {}
+    for arm, rows in sorted(table.by_arm().items()):
+        policies |= {(arm, seed): run.p for seed, run in rows.runs.items()}
+    base = table.where(arm=results.home or "")
     if (guesser := always_allowed(base, results.base_record).get(GUESSER)) is not None:
         policies[GUESSER, 0] = guesser
     _, columns, places = np.unique(np.array(table.rows[0].problems), return_index=True, return_inverse=True)
