@@ -11,7 +11,7 @@ import numpy as np
 
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.design import Design, Envelope
-from sage_rlvr.results.measurements import ExactMeasurements, Measurements
+from sage_rlvr.results.measurements import ExactMeasurements
 from sage_rlvr.results.metric import FEW, PAPER, REFERENCE, Metric
 from sage_rlvr.results.pairs import Arms, run_at
 from sage_rlvr.stats.hull import AboveHull, Share, above_hull, on_hull
@@ -41,7 +41,7 @@ def always_allowed(base: ExactMeasurements, record: Record | None) -> dict[str, 
 def above(arms: Arms, name: str, envelope: Envelope, metric: Metric, allowed: Allowed) -> AboveHull | None:
     """One arm against the best mixture of a set of baselines at the arm's pass@1, over their common seeds. None without a common
     seed or without an evaluation of the arm at the metric's temperature."""
-    rows = [arms.get(one, Measurements()) for one in (name, *envelope.arms)]
+    rows = [arms.get(one, ExactMeasurements()) for one in (name, *envelope.arms)]
     seeds = sorted(set.intersection(*({*arm.seeds} for arm in rows)))
     runs = [[run_at(arm, seed) for seed in seeds] for arm in rows]
     if metric.at == "hull":
@@ -82,8 +82,8 @@ def headroom(
     design: Design, arms: Arms, record: Record | None, k: int, chance: Chance | None
 ) -> list[Headroom]:
     """Headroom per candidate, set of baselines and metric. record: of the base."""
-    base = arms.get(design.base or "", Measurements())
-    allowed, oracle = always_allowed(base, record), arms.get(design.oracle or "", Measurements())
+    base = arms.get(design.base or "", ExactMeasurements())
+    allowed, oracle = always_allowed(base, record), arms.get(design.oracle or "", ExactMeasurements())
     metrics = [replace(metric, k=metric.k or k) for metric in ABOVE if metric.temperature == REFERENCE]
     rows = []
     for name, envelope, metric in product(design.candidates, design.baselines, metrics):

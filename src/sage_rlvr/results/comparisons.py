@@ -145,7 +145,7 @@ def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
 def _exact(results: Results) -> Iterator[Row]:
     design, table, k, several = results.design, results.table.exact(), results.k, results.several
     arms = table.where(task="").by_arm()
-    base = arms.get(results.home or "", Measurements())
+    base = arms.get(results.home or "", ExactMeasurements())
     pairs, based = exact_pairs(design, arms), base_pairs(design, arms)
     for temperature in (REFERENCE, PAPER):
         for pair in (*pairs, *based):

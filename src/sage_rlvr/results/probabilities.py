@@ -17,7 +17,6 @@ import numpy as np
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.reading import read_npz, understood
 from sage_rlvr.results.baselines import GUESSER, always_allowed
-from sage_rlvr.results.measurements import Measurements
 from sage_rlvr.results.read import Results
 from sage_rlvr.runs.files import replacing
 from sage_rlvr.stats.mixture import Table
@@ -31,11 +30,10 @@ def save_probabilities(results: Results, folder: Path) -> Path | None:
     table = results.table.exact().where(task="")
     if not table:
         return None
-    arms = table.by_arm()
-    policies: dict[tuple[str, int], Table] = {
-        (arm, seed): run.p for arm in sorted(arms) for seed, run in arms[arm].runs.items()
-    }
-    base = arms.get(results.home or "", Measurements())
+    policies: dict[tuple[str, int], Table] = {}
+    for arm, rows in sorted(table.by_arm().items()):
+        policies |= {(arm, seed): run.p for seed, run in rows.runs.items()}
+    base = table.where(arm=results.home or "")
     if (guesser := always_allowed(base, results.base_record).get(GUESSER)) is not None:
         policies[GUESSER, 0] = guesser
     _, columns, places = np.unique(np.array(table.rows[0].problems), return_index=True, return_inverse=True)
