@@ -11,7 +11,7 @@ from sage_rlvr.results.measurements import ExactMeasurements
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.pairs import Arms
 from sage_rlvr.results.row import Row
-from sage_rlvr.results.words import sentence
+from sage_rlvr.results.stored import row_tree
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, against_itself, excludes, halves, paired_seeds
 from sage_rlvr.tasks.chance import Chance
 
@@ -47,7 +47,8 @@ def _is_the_papers(arm: Arm) -> bool:
 
 
 def relabelled(control: ExactMeasurements, k: int, chance: Chance | None) -> dict[str, Any]:
-    """A/A check: the control's seeds in two halves A and B, in every split; counts of splits without a significant difference.
+    """A/A check: the control's seeds in two halves A and B, in every split: how many splits have no significant difference, and the
+    comparisons of the first split.
 
     Paired in order of seed; each comparison has level 0.95 without correction, so 5 % of the splits may differ by chance."""
     have, found = control.seeds, control.where(temperature=REFERENCE).scores()
@@ -62,5 +63,5 @@ def relabelled(control: ExactMeasurements, k: int, chance: Chance | None) -> dic
             f"{found.arm} {name} (seeds {', '.join(map(str, part))})" for name, part in zip("AB", splits[0], strict=True)
         ]
         first = Row(a=names[0], b=names[1], metric=Metric(k=n), comparison=made[0])
-        out["first"].append(sentence(beside_chance(first, chance, {})))
+        out["first"].append(row_tree(beside_chance(first, chance, {})))
     return out

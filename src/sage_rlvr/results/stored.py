@@ -63,7 +63,7 @@ def design_of_summary(found: Mapping[str, Any]) -> Design:
 
 def rows_of_summary(found: Mapping[str, Any]) -> list[Row]:
     """The comparisons of a summary before correction."""
-    return [_row(row) for row in found["rows"]]
+    return [row_of_tree(row) for row in found["rows"]]
 
 
 _OF_COMPARISON = ("p", "outcome", "reason", "mde", "mde_limit", "over", "mean_a", "mean_b", "problems")
@@ -78,7 +78,8 @@ def row_tree(row: Row) -> dict[str, Any]:
     return dict(plain(tree))
 
 
-def _row(tree: Mapping[str, Any]) -> Row:
+def row_of_tree(tree: Mapping[str, Any]) -> Row:
+    """A row before correction from strict JSON."""
     comparison = Comparison(
         difference=interval(tree["difference"]), p=_number(tree["p"]), outcome=tree["outcome"], reason=Reason(tree["reason"]),
         mde=_number(tree["mde"], math.inf), over=tree["over"], mean_a=_number(tree["mean_a"]), mean_b=_number(tree["mean_b"]),

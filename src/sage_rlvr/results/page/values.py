@@ -16,7 +16,7 @@ from sage_rlvr.results.page import answers, samples, scores, training
 from sage_rlvr.results.page.scores import Policy
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
-from sage_rlvr.results.stored import interval
+from sage_rlvr.results.stored import interval, row_of_tree
 from sage_rlvr.results.view import interval_text
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
 from sage_rlvr.tasks.chance import Chance
@@ -166,4 +166,5 @@ def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
     if not found["control"]:
         return None
     label = found["arms"].get(found["control"], {}).get("label", found["control"])
-    return {**found["relabelled"], "control": label, "needs": 2 * FEWEST_SEEDS}
+    first = [words.sentence(row_of_tree(tree)) for tree in found["relabelled"].get("first", ())]
+    return {**found["relabelled"], "first": first, "control": label, "needs": 2 * FEWEST_SEEDS}
