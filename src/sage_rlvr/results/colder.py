@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from sage_rlvr.results.comparisons import AT_ANY
 from sage_rlvr.results.design import BASE
@@ -92,7 +92,7 @@ Curves = dict[float, dict[int | None, float]]
 """Temperature -> k -> pass@k of the base."""
 
 
-def _of_summary(summary: dict, row: Row) -> tuple[Curves, float]:  # type: ignore[type-arg]
+def _of_summary(summary: Mapping[str, Any], row: Row) -> tuple[Curves, float]:
     """The base at its temperatures, and the arm's pass@1."""
     here = [one for one in summary["sampled"] if one["task"] == row.task]
     found: Curves = {
