@@ -171,7 +171,7 @@ def nearest_colder(results: Results, row: Row) -> tuple[float, dict[int | None, 
     """The temperature at which the base has the pass@1 nearest to that of the row's arm, and its pass@k there."""
     home = _tempered_of(row)
     found: dict[float, dict[int | None, float]] = {}
-    if results.stored is not None and not results.records:
+    if results.stored is not None:
         for one in results.stored["sampled"]:
             if (one["policy"], one["task"]) == (home, row.task):
                 found[one["temperature"]] = {int(k): float(value["value"]) for k, value in one["pass"].items()}
