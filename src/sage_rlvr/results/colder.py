@@ -82,8 +82,7 @@ def _home(row: Row) -> str:
 
 def nearest_colder(results: Results, row: Row) -> tuple[float, dict[int | None, float]]:
     """The temperature at which the base has the pass@1 nearest to that of the row's arm, and its pass@k there."""
-    stored = results.stored is not None and not results.records
-    found, pass1 = _of_summary(results.stored or {}, row) if stored else _of_samples(results, row)
+    found, pass1 = _of_samples(results, row) if results.stored is None else _of_summary(results.stored, row)
     nearest = min(found, key=lambda t: abs(found[t][1] - pass1))
     return nearest, found[nearest]
 

@@ -58,7 +58,7 @@ def above_colder(k: int) -> list[Metric]:
 
 def compare(results: Results) -> list[Row]:
     """Every comparison of these results, corrected. A stored summary has only the comparisons that it contains."""
-    if results.stored is not None and not results.records:
+    if results.stored is not None:
         made = rows_of_summary(results.stored)
     else:
         made = list(_exact(results))

@@ -30,7 +30,7 @@ class Findings:
 def findings_of(results: Results) -> Findings:
     """Compare everything. A stored summary has only its rows; its other numbers are in its tree."""
     rows = compare(results)
-    if results.stored is not None and not results.records:
+    if results.stored is not None:
         return Findings(rows=rows)
     design, k, chance = results.design, results.k, results.chances.get("")
     arms = results.table.exact().where(task="").by_arm()

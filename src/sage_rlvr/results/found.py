@@ -95,6 +95,8 @@ class _Found:
         """The checked sources with their design."""
         sources = self.sources
         sources.design = self._design()
+        if sources.records:  # a summary is read only where there is nothing else to compare exactly
+            sources.stored = sources.stored_in = None
         counts = [len(sources.seeds(name)) for name in self.order if sources.seeds(name)]
         if self.apart and counts and (len(set(counts[1:])) > 1 or counts[0] not in (1, *counts[1:])):
             raise DataError("the arms have different numbers of training seeds; pass the same number of records for each")

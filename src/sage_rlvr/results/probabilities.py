@@ -27,16 +27,16 @@ Kept = dict[tuple[str, int], dict[float, np.ndarray]]
 
 def save_probabilities(results: Results, folder: Path) -> Path | None:
     """Write the file for all exact records of the main task; None without one."""
-    table = results.table.exact().where(task="")
-    if not table:
+    main = results.table.exact().where(task="")
+    if not main:
         return None
     policies: dict[tuple[str, int], Table] = {}
-    for arm, rows in sorted(table.by_arm().items()):
+    for arm, rows in sorted(main.by_arm().items()):
         policies |= {(arm, seed): run.p for seed, run in rows.runs.items()}
-    base = table.where(arm=results.home or "")
+    base = main.where(arm=results.home or "")
     if (guesser := always_allowed(base, results.base_record).get(GUESSER)) is not None:
         policies[GUESSER, 0] = guesser
-    _, columns, places = np.unique(np.array(table.rows[0].problems), return_index=True, return_inverse=True)
+    _, columns, places = np.unique(np.array(main.rows[0].problems), return_index=True, return_inverse=True)
     arrays = {"names": np.array(json.dumps(list(policies))), "places": places.astype(np.int32)}
     for i, table in enumerate(policies.values()):
         arrays[f"t{i}"] = np.array(sorted(table))

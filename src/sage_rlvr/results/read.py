@@ -69,8 +69,7 @@ class Results:
             raise DataError(f"k = {k}: pass@k needs k >= 1; set another k, or omit k for the largest")
         words = list(map(str, paths))
         found = gather(words, split=split, apart=apart, choice=choice or Choice())
-        stored = found.stored if not found.records else None
-        if stored is not None:
+        if found.stored is not None:
             k = _k_of_summary(found, k)
         sampled, notes = _sampled(found, samples, strict=apart)
         if k is None:
@@ -78,22 +77,21 @@ class Results:
         table: Measurements[Measurement] = Measurements((*exact_rows(found.records, found.design, k), *sampled))
         return cls(
             design=found.design, table=table, records=found.records, runs=found.runs, given=found.given,
-            chances=_chances(found, sampled), starts=starting_points(found.design, found.records, found.runs, sampled), k=k,
+            chances=_chances(found, sampled), starts=_starts(found, sampled), k=k,
             samples=samples, stored=found.stored, stored_in=found.stored_in,
-            failed=_failed(sampled) if stored is None else list(stored.get("failed", ())),
+            failed=_failed(sampled) if found.stored is None else list(found.stored.get("failed", ())),
             notes=list(dict.fromkeys([*found.notes, *notes, *notes_of_pairs(found.design, table.exact())])), sources=words,
         )  # fmt: skip
 
     def believed(self) -> AbstractContextManager[None]:
         """Context manager for code that reads a stored summary: a missing key or a wrong type in that file raises DataError with
         its path. Without a stored summary nothing is caught."""
-        return nullcontext() if self.stored_in is None or self.records else understood(self.stored_in)
+        return nullcontext() if self.stored_in is None else understood(self.stored_in)
 
     @property
     def home(self) -> str | None:
         """The base, if it has an exact record of the main task."""
-        base = self.design.base
-        return base if base and any((arm, task) == (base, "") for arm, _, task in self.records) else None
+        return None if self.base_record is None else self.design.base
 
     @property
     def base_record(self) -> Record | None:
@@ -148,7 +146,7 @@ def _chances(found: Sources, sampled: Sequence[SampledMeasurement]) -> dict[str,
     for (_, _, task), record in found.records.items():
         if task not in floors:
             floors[task] = chance_of_record(record)
-    if found.stored is not None and found.stored_in is not None and not found.records:
+    if found.stored is not None and found.stored_in is not None:
         with understood(found.stored_in):
             kept = found.stored.get(KEY) or {}
             floors |= {task: chance_of_tree(tree) for task, tree in kept.items()}
@@ -157,25 +155,22 @@ def _chances(found: Sources, sampled: Sequence[SampledMeasurement]) -> dict[str,
     return floors
 
 
-def starting_points(
-    design: Design, records: Mapping[tuple[str, int, str], Record], runs: Runs,
-    sampled: Iterable[SampledMeasurement],
-) -> dict[str, list[str]]:  # fmt: skip
+def _starts(found: Sources, sampled: Sequence[SampledMeasurement]) -> dict[str, list[str]]:
     """Arm -> the arms whose every run was trained from its weights, as far as runs and evaluations have their hashes."""
     weights: dict[str, set[str]] = {}
-    for (arm, _, task), record in records.items():
+    for (arm, _, task), record in found.records.items():
         known = weights.setdefault(arm, set())
         if not task:
             known.add(str(record.meta.get("weights") or ""))
     for one in sampled:
         weights.setdefault(one.arm, set()).add(str(one.identity.get("revision", "")))
-    found: dict[str, list[str]] = {}
-    for arm in design.names:
-        starts = [run.start for (name, _), run in runs.items() if name == arm]
+    starts: dict[str, list[str]] = {}
+    for arm in found.design.names:
+        own = [run.start for (name, _), run in found.runs.items() if name == arm]
         for other, known in weights.items():
-            if starts and other != arm and all(start and known & {start, digest_of(start)} for start in starts):
-                found.setdefault(other, []).append(arm)
-    return found
+            if own and other != arm and all(start and known & {start, digest_of(start)} for start in own):
+                starts.setdefault(other, []).append(arm)
+    return starts
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -18,35 +18,31 @@ from sage_rlvr.evaluation.judged import Reasons
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.design import BASE, Arm, Design
 from sage_rlvr.results.findings import Findings
-from sage_rlvr.results.measurements import ExactMeasurements, Measurement, Measurements, Place, in_order
+from sage_rlvr.results.measurements import ExactMeasurements, Measurements, Place, SampledMeasurement, in_order
 from sage_rlvr.results.metric import PAPER, REFERENCE
+from sage_rlvr.results.numbers import EPS, ExactNumbers, PassCurve, curves_of, numbers_of, shown_ks
 from sage_rlvr.results.pairs import Arms
 from sage_rlvr.results.read import Results
-from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.sources import Run, by_arm
 from sage_rlvr.results.stored import FORMAT, plain, row_tree
 from sage_rlvr.results.verdict import tree
 from sage_rlvr.results.words import state
-from sage_rlvr.stats.frontier import best_pass1, gap_to_frontier
+from sage_rlvr.stats.frontier import gap_to_frontier
 from sage_rlvr.stats.intervals import Interval, seed_interval
-from sage_rlvr.stats.passk import curve, powers
-from sage_rlvr.stats.support import reachable, support_change
+from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.tempered import tempered
-
-KS = (1, 8, 64, 256)
-EPS = 1 / 256
 
 
 def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
     """All numbers of a folder. A stored summary is returned with its rows corrected again."""
-    if results.stored is not None and not results.records:
+    if results.stored is not None:
         return {**results.stored, "rows": [row_tree(row) for row in findings.rows]}
-    design, runs, k, several = results.design, results.runs, results.k, results.several
-    facts, control, ks = design.facts, design.arm(design.control or ""), shown_ks(results.k)
-    scores = {place: rows.scores() for place, rows in results.table.policies().items()}
-    exact = results.table.exact()
+    design, runs, k = results.design, results.runs, results.k
+    facts, control, ks = design.facts, design.arm(design.control or ""), shown_ks(k)
+    curves, exact = curves_of(results.table, k, results.several), results.table.exact()
     arms, trained = exact.where(task="").by_arm(), by_arm(runs)
     base = arms.get(results.home or "")
+    numbers = {name: numbers_of(rows, ks, None if rows is base else base, powers(k)) for name, rows in arms.items()}
     found: dict[str, Any] = {"format": FORMAT, "title": design.title, "notes": design.notes, "ks": ks}
     found |= {name: facts.get(name) for name in ("design", "world", "versions", "steps", "choice")}
     found |= {"control": control.key if control else "", "seeds": list(design.seeds)}
@@ -59,20 +55,24 @@ def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
     found["evaluate"] = facts.get("evaluate") or _evaluated(main)
     found["policy"] = _policy(main if results.base_record is None else [results.base_record], runs.values())
     found["created"] = max((run.created[:10] for run in runs.values()), default="")
-    found["base"] = _base(base, scores, ks, several, runs.get((results.home or "", 0)))
+    found["base"] = None if base is None else _base(base, numbers, curves, ks, runs.get((base.rows[0].arm, 0)))
     found["arms"] = {}
     for arm in design.arms:
         if arm.name != results.home and (arm.name not in design.beside or arm.name in arms):
-            row = _arm(arm, arms.get(arm.name), base, scores, ks, several)
+            row = _arm(arm, arms.get(arm.name), numbers, curves, ks)
             found["arms"][arm.key] = row | training_of(_logged(trained.get(arm.name, {}), row["seeds"]), arm.guided)
-    names = dict.fromkeys([*([results.home] if results.home else []), *design.names])
-    found["curves"] = _curves({name: arms[name] for name in names if name in arms}, scores, powers(k), several)
-    found["sampled"] = _sampled(design, results.table, scores)
+    found["curves"] = {}
+    for name in dict.fromkeys([results.home or "", *design.names]):
+        if curve := curves.get((name, "", REFERENCE)):
+            found["curves"][name] = _curves(numbers[name], curve)
+    found["sampled"] = _sampled(design, results.table.sampled(), curves)
     found[KEY] = {task: None if (chance := results.chances.get(task)) is None else chance.tree() for task in results.tasks}
-    away = facts.get("evaluate", {}).get("ood", ())
-    found["away"] = {task: _away(design, exact.where(task=task).by_arm(), scores, ks, several) for task in away}
+    found["away"] = {}
+    for task in facts.get("evaluate", {}).get("ood", ()):
+        there = exact.where(task=task).by_arm()
+        found["away"][task] = _away(design, there, {name: numbers_of(rows, ks) for name, rows in there.items()}, curves, ks)
     found["rows"] = [row_tree(row) for row in findings.rows]
-    found |= {"cold": _cold(design, arms, scores, k, several), "power": _power(base, results.base_record, k)}
+    found |= {"cold": _cold(design, arms, curves, k), "power": _power(base, results.base_record, k)}
     found |= {"gains": findings.gains, "relabelled": findings.relabelled}
     found |= {"verdicts": tree(findings.verdicts, results.given, results.notes)} if results.sampled_only else {}
     found["added"] = {arm.key: arm.why for arm in design.arms if arm.why}
@@ -81,11 +81,6 @@ def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
     asked = [(design.called(c["arm"]), c["seed"]) for c in facts.get("runs", ()) if not c["complete"]]
     found["not_run"] = [f"{arm} s{seed}: {state(runs[arm, seed])}" for arm, seed in asked]
     return dict(plain(found))
-
-
-def shown_ks(k: int) -> list[int]:
-    """The k of the tables: `KS` up to the largest k, which is included."""
-    return [*(n for n in KS if n < k), k]
 
 
 def _evaluated(records: Sequence[Record]) -> dict[str, Any]:
@@ -117,121 +112,84 @@ def _without_place(model: str) -> str:
 # ------------------------------------------------------------------------------------------------------------------
 # exact policies
 
-Policies = Mapping[Place, Scores | None]
-"""(Arm, task, temperature) -> scores of all training seeds."""
+Numbers = Mapping[str, ExactNumbers]
+"""Arm -> its exact numbers on a task."""
+Curves = Mapping[Place, PassCurve]
 
 
-def _passes(found: Scores | None, ks: Sequence[int], several: bool) -> dict[str, Interval]:
-    """k -> mean with its interval over training seeds; for one seed over problems."""
-    return {} if found is None else {str(k): found.interval(k, several=several) for k in ks}
+def _trees(found: Mapping[Any, Interval]) -> dict[str, Any]:
+    return {str(name): asdict(interval) for name, interval in found.items()}
 
 
-def _trees(found: Mapping[str, Interval]) -> dict[str, Any]:
-    return {name: asdict(interval) for name, interval in found.items()}
+def _passes(curve: PassCurve | None, ks: Sequence[int]) -> dict[str, Any]:
+    """k -> mean with its interval; {} without scores."""
+    return {} if curve is None else _trees({k: curve.passes[k] for k in ks})
 
 
-def _curves(arms: Arms, scores: Policies, ks: Sequence[int], several: bool) -> dict[str, Any]:
-    """pass@k and expected number of distinct right completions of every policy, over powers of two."""
-    out = {}
-    for name, arm in arms.items():
-        if rows := arm.where(temperature=REFERENCE).rows:
-            reached = {str(k): seed_interval([float(np.mean(reachable(row.logps, k))) for row in rows]) for k in ks}
-            out[name] = {"pass": _trees(_passes(scores[name, "", REFERENCE], ks, several)), "distinct": _trees(reached)}
-    return out
+def _by_seed(curve: PassCurve, ks: Sequence[int]) -> dict[str, dict[str, float]]:
+    return {str(seed): {str(k): means[k] for k in ks} for seed, means in curve.by_seed.items()}
 
 
-def _base(
-    base: ExactMeasurements | None, scores: Policies, ks: Sequence[int], several: bool, run: Run | None = None
-) -> dict[str, Any] | None:
+def _curves(numbers: ExactNumbers, curve: PassCurve) -> dict[str, Any]:
+    """pass@k and expected number of distinct right completions of a policy, over powers of two."""
+    return {"pass": _passes(curve, list(numbers.reached)), "distinct": _trees(numbers.reached)}
+
+
+def _base(base: ExactMeasurements, numbers: Numbers, curves: Curves, ks: Sequence[int], run: Run | None = None) -> dict[str, Any]:
     """The base on a task. run: its own training on the main task, if it was trained."""
-    if base is None:
-        return None
     home = base.where(temperature=REFERENCE).rows[0]
-    found, trained = scores[home.place], {}
-    if run is not None:
-        trained = {"trained": {"pass": _trees(_passes(found, ks, several)), **_raw_kl([run])}}
-    means = [] if found is None else found.passes(ks)[0].mean(axis=0).tolist()
+    own, curve = numbers[home.arm], curves[home.place]
+    trained = {} if run is None else {"trained": {"pass": _passes(curve, ks), **_raw_kl([run])}}
     return trained | {
         "label": home.arm,
-        "pass": dict(zip(map(str, ks), means, strict=True)),
+        "pass": _by_seed(curve, ks)[str(home.seed)],
         "distinct": home.distinct,
-        "best": asdict(best_pass1(base.points)),
-        "frontier": _frontier(base, ks),
+        "best": asdict(own.tops[0]),
+        "frontier": own.frontiers[home.seed],
         "support": sum(int(np.sum(np.asarray(row) > math.log(EPS))) for row in home.logps),
     }
 
 
-def _scored(arm: ExactMeasurements, found: Scores | None, ks: Sequence[int], several: bool) -> dict[str, Any]:
+def _scored(rows: ExactMeasurements, numbers: ExactNumbers, curves: Curves, ks: Sequence[int]) -> dict[str, Any]:
     """Seeds, pass@k and best pass@1 of an evaluated arm."""
-    best = seed_interval([best_pass1(run.points).pass1 for run in arm.runs.values()])
-    return {"seeds": list(arm.seeds), "pass": _trees(_passes(found, ks, several)), "best_pass1": asdict(best)}
+    arm, task, _ = rows.rows[0].place
+    return {"seeds": list(rows.seeds), "pass": _passes(curves.get((arm, task, REFERENCE)), ks), "best_pass1": asdict(numbers.best)}
 
 
-def _arm(
-    arm: Arm, rows: ExactMeasurements | None, base: ExactMeasurements | None, scores: Policies, ks: Sequence[int], several: bool
-) -> dict[str, Any]:
+def _arm(arm: Arm, rows: ExactMeasurements | None, numbers: Numbers, curves: Curves, ks: Sequence[int]) -> dict[str, Any]:
     """An arm on the main task; without an exact record only its names."""
-    found, seeds = scores.get((arm.name, "", REFERENCE)), [] if rows is None else list(rows.seeds)
-    row: dict[str, Any] = {"label": arm.name, "why": arm.why, "recipe": arm.recipe, "seeds": seeds}
-    row |= {"matched": list(arm.matched)} if arm.matched else {}
-    if rows is None or found is None:
+    row: dict[str, Any] = {"label": arm.name, "why": arm.why, "recipe": arm.recipe}
+    row |= {"seeds": [] if rows is None else list(rows.seeds)} | ({"matched": list(arm.matched)} if arm.matched else {})
+    curve = curves.get((arm.name, "", REFERENCE))
+    if rows is None or curve is None:
         return row
-    row |= _scored(rows, found, ks, several)
-    row["pass_by_seed"] = _by_seed(found, ks)
-    row["distinct"] = asdict(seed_interval([one.distinct for one in rows.where(temperature=REFERENCE).rows]))
-    row["frontier"] = _mean_frontier(rows.runs.values())
-    row["frontier_by_seed"] = {str(seed): _frontier(one, ks) for seed, one in rows.runs.items()}
-    return row if base is None else row | {"support": _support(base, rows.runs.values())}
+    own = numbers[arm.name]
+    row |= _scored(rows, own, curves, ks)
+    row |= {"pass_by_seed": _by_seed(curve, ks), "distinct": own.distinct and asdict(own.distinct), "frontier": own.frontier}
+    row["frontier_by_seed"] = {str(seed): points for seed, points in own.frontiers.items()}
+    return row | ({"support": _trees(own.support)} if own.support else {})
 
 
-def _mean_frontier(runs: Iterable[ExactMeasurements]) -> list[dict[str, float]]:
-    """pass@1 and pass@k at every temperature, means over training seeds."""
-    out = []
-    for same in zip(*(run.points for run in runs), strict=True):
-        pass1, passk = np.mean([point.pass1 for point in same]), np.mean([point.passk for point in same])
-        out.append({"temperature": same[0].temperature, "pass1": float(pass1), "passk": float(passk)})
-    return out
-
-
-def _support(base: ExactMeasurements, runs: Iterable[ExactMeasurements]) -> dict[str, Any]:
-    """Right completions of the base kept, gained and lost, over training seeds."""
-    start = base.logps
-    changes = [support_change(start, run.logps, EPS) for run in runs]
-    kept = {"preserved": [c.preserved for c in changes], "gained": [c.gained for c in changes], "lost": [c.lost for c in changes]}
-    return _trees({kind: seed_interval(values) for kind, values in kept.items()})
-
-
-def _frontier(run: ExactMeasurements, ks: Sequence[int]) -> list[dict[str, Any]]:
-    """pass@1, pass@k, pass@k at every shown k and distinct answers of one policy at all its temperatures."""
-    out = []
-    for row in run.rows:
-        passes = curve(row.values, ks).mean(axis=0).tolist()
-        out.append(asdict(row.point) | {"distinct": row.distinct, "pass": dict(zip(map(str, ks), passes, strict=True))})
-    return out
-
-
-def _away(design: Design, arms: Arms, scores: Policies, ks: Sequence[int], several: bool) -> dict[str, Any]:
+def _away(design: Design, arms: Arms, numbers: Numbers, curves: Curves, ks: Sequence[int]) -> dict[str, Any]:
     """The base and the arms on another task."""
-    base, found = arms.get(design.base or ""), {}
-    for arm in design.arms:
-        if arm.name in arms:
-            rows = arms[arm.name]
-            found[arm.key] = _scored(rows, scores.get((arm.name, rows.tasks[0], REFERENCE)), ks, several)
-    problems = None if base is None else len(base.rows[0].problems)
-    return {"problems": problems, "base": _base(base, scores, ks, several), "arms": found}
+    base = arms.get(design.base or "")
+    found = {arm.key: _scored(arms[arm.name], numbers[arm.name], curves, ks) for arm in design.arms if arm.name in arms}
+    if base is None:
+        return {"problems": None, "base": None, "arms": found}
+    return {"problems": len(base.rows[0].problems), "base": _base(base, numbers, curves, ks), "arms": found}
 
 
-def _cold(design: Design, arms: Arms, scores: Policies, k: int, several: bool) -> dict[str, Any] | None:
+def _cold(design: Design, arms: Arms, curves: Curves, k: int) -> dict[str, Any] | None:
     """Scores of the base and the arms at the paper's temperature; None if an arm has no evaluation there."""
     shown = [arm for arm in design.arms if arm.name in arms]
     if not shown or any(PAPER not in arms[arm.name].temperatures for arm in shown):
         return None
-    ks, others = sorted({1, k}), {}
-    for arm in shown:
-        if arm.name != design.base:
-            others[arm.key] = {"label": arm.name, **_trees(_passes(scores[arm.name, "", PAPER], ks, several))}
-    home = {name: interval.value for name, interval in _passes(scores.get((design.base or "", "", PAPER)), ks, several).items()}
-    return {"temperature": PAPER, "base": home or None, "arms": others}
+    ks = sorted({1, k})
+    rows = {arm.key: (arm.name, curves[arm.name, "", PAPER]) for arm in shown if arm.name != design.base}
+    others = {key: {"label": name, **_passes(curve, ks)} for key, (name, curve) in rows.items()}
+    home = curves.get((design.base or "", "", PAPER))
+    base = None if home is None else {str(n): home.passes[n].value for n in ks}
+    return {"temperature": PAPER, "base": base, "arms": others}
 
 
 def _power(base: ExactMeasurements | None, record: Record | None, k: int) -> dict[str, Any] | None:
@@ -250,27 +208,21 @@ def _power(base: ExactMeasurements | None, record: Record | None, k: int) -> dic
 # samples
 
 
-def _sampled(design: Design, table: Measurements[Measurement], scores: Policies) -> list[dict[str, Any]]:
+def _sampled(design: Design, table: Measurements[SampledMeasurement], curves: Curves) -> list[dict[str, Any]]:
     """pass@k over powers of two for every policy with samples of a task, the base first, hot before cold. An arm sampled at several
     temperatures counts as several policies; "base" is the base at the reference temperature."""
-    out, policies = [], table.sampled().policies()
+    out, policies = [], table.policies()
     places = sorted(policies, key=lambda place: in_order(design, place))
     for name, task, temperature in places:
-        rows, found = policies[name, task, temperature].rows, scores[name, task, temperature]
-        if found is None or found.n is None:
+        curve = curves.get((name, task, temperature))
+        if curve is None or curve.n is None:  # the exact scores of a policy are shown in place of its samples
             continue
         alone = (name, temperature) == (BASE, REFERENCE) or sum((name, task) == other[:2] for other in places) == 1
-        row = {"label": name if alone else f"{name} at T = {temperature:g}", "policy": name, "task": task, "n": found.n}
-        row |= {"temperature": temperature, "problems": len(found.problems), "seeds": found.seeds}
-        row |= Reasons.sum(one.reasons for one in rows).fractions()
-        row["pass"] = _trees({str(k): found.interval(k) for k in powers(found.n)})
-        out.append(row | {"pass_by_seed": _by_seed(found, powers(found.n))})
+        row = {"label": name if alone else f"{name} at T = {temperature:g}", "policy": name, "task": task, "n": curve.n}
+        row |= {"temperature": temperature, "problems": curve.problems, "seeds": curve.seeds}
+        row |= Reasons.sum(one.reasons for one in policies[name, task, temperature].rows).fractions()
+        out.append(row | {"pass": _trees(curve.passes), "pass_by_seed": _by_seed(curve, list(curve.passes))})
     return out
-
-
-def _by_seed(found: Scores, ks: Sequence[int]) -> dict[str, dict[str, float]]:
-    means = found.passes(ks).mean(axis=1).tolist()
-    return {str(seed): dict(zip(map(str, ks), m, strict=True)) for seed, m in zip(found.seeds, means, strict=True)}
 
 
 # ------------------------------------------------------------------------------------------------------------------
