@@ -117,13 +117,14 @@ EXPERIMENTS = Path(__file__).parents[2] / "lab" / "experiments"
         ),
         (
             "2026-11-21_table1",
-            r"- GRPO A \(seeds 0, 1, 2\) vs GRPO B \(seeds 3, 4, 5\), pass@1: no significant difference for these methods \(difference "
-            r"\+0\.005, 95 % interval −0\.003 to \+0\.012 over 3 training seeds on these 300 problems, p = 0\.\d{3}; minimum detectable",
+            r"- GRPO A \(seeds 0, 1, 2\) vs GRPO B \(seeds 3, 4, 5\), pass@1: no significant difference for these methods "
+            r"\(difference \+0\.005, 95 % interval −0\.003 to \+0\.012 over 3 training seeds on these 300 "
+            r"problems, p = 0\.\d{3}; minimum detectable",
         ),
         (
             "2026-11-22_few_problems_rep",
-            r"3 policies on the same 300 test problems, all right answers enumerated, so every probability is an exact sum; 250 steps; 6 "
-            r"training seeds each, paired; 95 % intervals are over training seeds \(Student's t\)\.",
+            r"3 policies on the same 300 test problems, all right answers enumerated, so every probability is an exact sum; "
+            r"250 steps; 6 training seeds each, paired; 95 % intervals are over training seeds \(Student's t\)\.",
         ),
         ("2026-11-22_few_problems_rep", r"\*250 training steps · training seeds per arm: 6\*"),
         ("2026-11-24_long_answers", r"Sampled on countdown_steps; without an exact evaluation\."),
