@@ -41,7 +41,7 @@ SAME_KL = (
 )
 
 
-def training_of(
+def runs_of(
     found: Mapping[str, Any], them: Mapping[str, Policy], base: str, design: Design, runs: Runs, trained: Trained,
     evaluated: Collection[tuple[str, int | None]],
 ) -> dict[str, Any]:  # fmt: skip

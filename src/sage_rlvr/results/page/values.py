@@ -56,7 +56,7 @@ def page_of(
     )  # fmt: skip
     values["crossings"] = [scores.verdict_of(one, found) for one in findings.verdicts if one.curve]
     trained = training.in_order(results.runs, design)
-    values |= training.training_of(found, them, base, design, results.runs, trained, _evaluated(results))
+    values |= training.runs_of(found, them, base, design, results.runs, trained, _evaluated(results))
     stores = () if brief else samples.sample_sets(results.table.sampled(), design, shown)
     browsed = samples.browsed(stores)
     values |= {"samples": samples.about(stores, browsed), "browser": samples.data_of(browsed) if browsed else None}
