@@ -20,7 +20,7 @@ from sage_rlvr.results.row import Row
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.sources import Runs, by_arm
 from sage_rlvr.results.verdict_text import ranges_of_k
-from sage_rlvr.results.view import End, many, told
+from sage_rlvr.results.view import End, bracketed, first_of, many, told
 from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, Comparison, signed
 from sage_rlvr.stats.curves import CurveComparison, Improvement, probability_of_improvement
 from sage_rlvr.stats.intervals import Interval, all_one, seed_interval
@@ -64,6 +64,17 @@ PATTERN = (
 )
 PAIRED = "{end} over the {gap.n} problems solved by both (difference {gap.value:+.3f})"
 PAIRED_TOO_FEW = f"{PAIRED}; a pattern in fewer than {SPARSE} problems supports no claim"
+KEPT = "{a} keeps {kept} of the {before} {what}, gains {gained} and loses {lost}{means}; rates and intervals: --support"
+CELLS = (
+    "{head}: {cells}; two runs of the same policy would show {chance} problems expanded and as many shrunk by chance{whole}."
+)
+MCNEMAR = "; expanded against shrunk, McNemar's p = {p:.2g}"
+LONE = (
+    "{task}: problems that only one of the two solves, significantly (two-sided, family-wise error at most 5 %, all {n} samples): "
+    "{apart}."
+)
+COSTS = "{arm}: {tokens:,.3f} M sampled tokens, {steps:,.0f} optimizer steps"
+STEPS = "Training steps differ ({arms}): a difference between these arms may come from the number of steps."
 NOT_PAIRED = "no paired comparison, because no problem was solved by both"
 
 
@@ -169,21 +180,19 @@ def _ends(i: Interval, form: str) -> str:
 
 def _kept_in_words(pair: Pair, a: Scores, b: Scores, k: int) -> str:
     """Support kept, gained and lost in one sentence, means over training seeds."""
-    means = " (means over training seeds)" * (len(a.values) > 1)
     if a.n is None:
         rows = [LeashCounts(*exact_cells(old, new, EPS)[0].sum(axis=0).tolist()) for new, old in _logps(pair)]
-        of, where = "right completions", f" above 1/{1 / EPS:.0f}"
+        what = f"right completions of {b.arm} above 1/{1 / EPS:.0f}"
     else:
         left, right = np.broadcast_arrays(a.values.astype(int), b.values.astype(int))
         k = min(k, a.n)
         sizes = zip(*np.broadcast_arrays(a.samples, b.samples), strict=True)
         rows = [leash_at_k(m, old, n, new, k) for new, old, (n, m) in zip(left, right, sizes, strict=True)]
-        of, where = "problems", f" solved in {k} samples"
+        what = f"problems of {b.arm} solved in {k} samples"
     kept, found, lost = (float(np.mean([getattr(row, name) for row in rows])) for name in ("preserved", "expanded", "shrunk"))
-    return (
-        f"{a.arm} keeps {_rounded(kept)} of the {_rounded(kept + lost)} {of} of {b.arm}{where}, gains {_rounded(found)} "
-        f"and loses {_rounded(lost)}{means}; rates and intervals: --support"
-    )
+    numbers = {"kept": kept, "before": kept + lost, "gained": found, "lost": lost}
+    means = " (means over training seeds)" if len(a.values) > 1 else ""
+    return KEPT.format(a=a.arm, what=what, means=means, **{name: _rounded(x) for name, x in numbers.items()})
 
 
 def _rounded(x: float) -> str:
@@ -230,29 +239,18 @@ def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
     counts = (b.samples[0], right[0], a.samples[0], left[0])
     seen, floor = leash_at_k(*counts, k), leash_noise_floor(*counts, k)
     error: Mapping[str, float] = leash_sampling_error(*counts, k) if 2 * k <= (n or 0) else {}
-    cells = [
-        f"{name} {getattr(seen, name):.4g}" + (f" (sampling error {error[name]:.2g})" if error else "")
-        for name in WORDS
-    ]
+    errors = {name: f"sampling error {x:.2g}" for name, x in error.items()}
+    cells = ", ".join(f"{name} {getattr(seen, name):.4g}{bracketed(errors.get(name, ''))}" for name in WORDS)
     chance = f"{floor.expanded:.1f}" if floor.expanded >= 0.1 else f"{floor.expanded:.1g}"
-    whole = f"; expanded against shrunk, McNemar's p = {mcnemar_p(round(seen.expanded), round(seen.shrunk)):.2g}" * (
-        k == n
-    )
-    yield (
-        f"{head}: {', '.join(cells)}; two runs of the same policy would show {chance} problems expanded and as many shrunk by "
-        f"chance{whole}."
-    )
+    whole = MCNEMAR.format(p=mcnemar_p(round(seen.expanded), round(seen.shrunk))) if k == n else ""
+    yield CELLS.format(head=head, cells=cells, chance=chance, whole=whole)
     none = "neither solves a problem, so no rate is defined"
     yield f"{a.task}: {_rates(leash_intervals(*counts, k), len(b.problems), none)}."
     found, apart = leash_discoveries(*counts), []
     for word, hits in (("new", found.new), ("lost", found.lost)):
         names = [name for name, hit in zip(a.problems, hits.tolist(), strict=True) if hit]
-        some = f" ({', '.join(names[:5])}{', ...' * (len(names) > 5)})" * bool(names)
-        apart.append(f"{len(names)} {word}{some}")
-    yield (
-        f"{a.task}: problems that only one of the two solves, significantly (two-sided, family-wise error at most 5 %, all "
-        f"{n} samples): {', '.join(apart)}."
-    )
+        apart.append(f"{len(names)} {word}{bracketed(first_of(names, 5))}")
+    yield LONE.format(task=a.task, n=n, apart=", ".join(apart))
 
 
 def _rates(rates: Mapping[str, Interval], problems: int, none: str) -> str:
@@ -280,13 +278,13 @@ def _count(x: float) -> str:
 
 def cost_lines(runs: Runs) -> list[str]:
     """One line with the sampled tokens and optimizer steps of each arm, means over training seeds; [] for fewer than two arms."""
-    told: dict[str, str] = {}
+    told = []
     for arm, mine in by_arm(runs).items():
         tokens = [n for run in mine.values() if (n := run.total("rollout/tokens")) is not None]
         steps = [n for run in mine.values() if (n := run.optimizer_steps)]
         if tokens and steps:
-            told[arm] = f"{np.mean(tokens) / 1e6:,.3f} M sampled tokens, {np.mean(steps):,.0f} optimizer steps"
-    return ["Cost per run: " + "; ".join(f"{name}: {text}" for name, text in told.items()) + "."] if len(told) > 1 else []
+            told.append(COSTS.format(arm=arm, tokens=np.mean(tokens) / 1e6, steps=np.mean(steps)))
+    return [f"Cost per run: {'; '.join(told)}."] if len(told) > 1 else []
 
 
 def steps_lines(runs: Runs) -> list[str]:
@@ -297,7 +295,4 @@ def steps_lines(runs: Runs) -> list[str]:
             told[arm] = " and ".join(f"{n:,}" for n in steps)
     if len(set(told.values())) < 2:
         return []
-    said = "; ".join(f"{name}: {text}" for name, text in told.items())
-    return [
-        f"Training steps differ ({said}): a difference between these arms may come from the number of steps."
-    ]
+    return [STEPS.format(arms="; ".join(f"{name}: {text}" for name, text in told.items()))]

@@ -11,7 +11,7 @@ import numpy as np
 from sage_rlvr.errors import suggest
 from sage_rlvr.results.given import TASK
 from sage_rlvr.results.sources import GivenRows
-from sage_rlvr.results.view import bracketed, listed, many
+from sage_rlvr.results.view import bracketed, first_of, listed, many
 from sage_rlvr.stats.comparison import DETECTABLE, Comparison, p_text, signed
 from sage_rlvr.stats.intervals import Interval
 
@@ -183,8 +183,7 @@ def solved(found: CurveVerdict) -> str:
 
 
 def _by_chance(p: float, certain: Sequence[str]) -> str:
-    names = [problem if len(problem) < 30 else f"{problem[:27]}..." for problem in certain[:SHOWN]]
-    problems = ", ".join([*names, *["..."] * (len(certain) > SHOWN)])
+    problems = first_of([problem if len(problem) < 30 else f"{problem[:27]}..." for problem in certain], SHOWN)
     return listed(p_text(p), CERTAIN.format(n=len(certain), problems=problems) if certain else "")
 
 

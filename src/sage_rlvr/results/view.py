@@ -6,7 +6,7 @@ The terminal, Markdown and the page arrange these texts (`results.words`, `resul
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -165,6 +165,11 @@ def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for thing in things:
         found.setdefault(key(thing), []).append(thing)
     return found
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first names, and "..." where there are more."""
+    return ", ".join([*names[:most], *["..."] * (len(names) > most)])
 
 
 def many(n: int, noun: str) -> str:
