@@ -59,6 +59,11 @@ class Measurement:
         """The arm with its training seed, if known."""
         return self.arm if self.seed is None else f"{self.arm}, seed {self.seed}"
 
+    @property
+    def is_main(self) -> bool:
+        """Whether this is an evaluation of a sweep's main task, or from samples."""
+        return not self.task or self.n is not None
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExactMeasurement(Measurement):
