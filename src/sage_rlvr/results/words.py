@@ -20,7 +20,7 @@ from sage_rlvr.results.metric import Metric, known_metrics
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
 from sage_rlvr.results.sources import Run
-from sage_rlvr.results.verdict import CurveVerdict, verdicts
+from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.results.verdict_text import paragraphs as of_verdicts
 from sage_rlvr.results.view import BEFORE, RANK, End, firmness, grouped, listed, many, outcome, rival, unread, view
 from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, Reason
@@ -109,24 +109,22 @@ def groups(rows: Iterable[Row]) -> list[list[Row]]:
 # the answer
 
 
-def answer(rows: Sequence[Row], results: Results | None = None, judged: Sequence[CurveVerdict] | None = None) -> str:
+def answer(rows: Sequence[Row], results: Results | None = None, judged: Sequence[CurveVerdict] = ()) -> str:
     """`paragraphs` as one text."""
     return "\n\n".join(paragraphs(rows, results, judged))
 
 
-def paragraphs(
-    rows: Sequence[Row], results: Results | None = None, judged: Sequence[CurveVerdict] | None = None
-) -> list[str]:
+def paragraphs(rows: Sequence[Row], results: Results | None = None, judged: Sequence[CurveVerdict] = ()) -> list[str]:
     """The answer to the questions of the design: at most `MOST` comparisons, significant ones first, and counts of the others.
     Where all questions are about the base, the verdict, and in a second paragraph the numbers.
 
-    results: the source of the rows, for questions without a row; judged: its verdicts, computed here if None. Without primary rows,
-    exploratory rows answer."""
+    results: the source of the rows, for questions without a row; judged: the verdicts of arms that are compared by samples only,
+    which then answer. Without primary rows, exploratory rows answer."""
     if not rows:
         return [NOTHING]
     colder = "" if results is None else sharpened(rows, results)
-    if results is not None and results.sampled_only:
-        first, *rest = of_verdicts(verdicts(results, rows) if judged is None else judged)
+    if judged:
+        first, *rest = of_verdicts(judged)
         return [listed(first, colder, by=" "), *rest]
     primary = [row for row in rows if row.family == "primary"]
     if results is not None and primary and _asks_about_the_base(results):
