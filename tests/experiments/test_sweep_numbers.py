@@ -126,7 +126,7 @@ def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Pa
     write_summary(folder)
     text = (folder / "summary.md").read_text(encoding="utf-8")
     why = "cannot be told (no temperature gives one arm the pass@1 of the other at T = 1)"
-    assert f"- Against control, {passk}: " in text and text.count(f"{why}: far.") == 2
+    assert f"- Against control, {passk}: " in text and text.count(f"{why}: far; identical: hot (0.000).") == 2
 
 
 def test_near_temperature_one_a_guided_arm_meets_its_method_and_its_placebo_and_added_placebos_meet_nobody(
@@ -158,7 +158,7 @@ def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     even = folder_of(tmp_path / "even", {"control": rng.normal(0.3, 0.02, 6).tolist()})
     found = halves_of(even)
-    assert found["splits"] == 10 and found["tied"]["pass@1"] >= 9 and "A (seeds 0, 1, 2)" in found["first"][0]
+    assert found["splits"] == 10 and found["tied"]["pass@1"] >= 9 and found["first"][0]["a"] == "control A (seeds 0, 1, 2)"
     halves = folder_of(tmp_path / "halves", {"control": [0.1, 0.1001, 0.1002, 0.3, 0.3001, 0.3002]})
     assert halves_of(halves)["tied"]["pass@1"] < 10  # two different arms under one name are found out
     few = folder_of(tmp_path / "few", {"control": [0.1] * 5})
