@@ -77,7 +77,7 @@ def pilot_of(arms: Sequence[str], split: str, k: int, run_sd: float, fewer: bool
     tasks = results.tasks
     if len(tasks) != 1:
         raise ConfigError(f"--from: evaluations of {', '.join(tasks)}; a plan is for one data set, pass evaluations of one")
-    a, b = (results.only_scores(name, tasks[0]) for name in results.design.names)
+    a, b = (results.table.only_scores(name, tasks[0]) for name in results.design.names)
     if {len(a.values), len(b.values)} - {1, max(len(a.values), len(b.values))}:
         raise DataError(f"--from: {len(a.values)} and {len(b.values)} training seeds; pass the same number, or one")
     if a.n is None or b.n is None:

@@ -11,7 +11,6 @@ import numpy as np
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.page.samples import SampleSet, first_of_each, grouped
 from sage_rlvr.results.page.scores import band, drawn, slug
-from sage_rlvr.results.read import Results
 from sage_rlvr.results.tables import NONE, Table, cell
 from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval
 from sage_rlvr.stats.passk import powers
@@ -25,11 +24,9 @@ Rows = Mapping[str, Sequence[Record]]
 """The exact records of each policy, one per training seed, the base first."""
 
 
-def answers_of(results: Results, found: Mapping[str, Any], samples: Sequence[SampleSet]) -> dict[str, Any]:
+def answers_of(records: Rows, k: int, found: Mapping[str, Any], samples: Sequence[SampleSet]) -> dict[str, Any]:
     """The values of the template's sections on answers."""
-    names = dict.fromkeys(filter(None, (results.design.base, *results.design.names)))
-    records = {name: [results.records[name, seed, ""] for seed in seeds] for name in names if (seeds := results.seeds(name))}
-    shown, kinds = structure(records, results.k)
+    shown, kinds = structure(records, k)
     return {
         "structure": shown, "kinds": kinds, "patterns": patterns(samples), "distinct": distinct(found, samples),
         "perplexity": perplexity(samples),
