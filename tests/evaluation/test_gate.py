@@ -15,18 +15,18 @@ from sage_rlvr.api.evaluate import evaluate
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation import sampling
 from sage_rlvr.evaluation.chance import KEY
-from sage_rlvr.evaluation.gate import Gate, Point, Room, ks_of
+from sage_rlvr.evaluation.gate import Gate, GatePoint, Room, ks_of
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.stats.intervals import Interval, passk_interval
 from sage_rlvr.tasks.chance import Chance
 from samples_common import IDENTITY, draw
 
 
-def point(k: int, value: float, low: float, high: float, chance: float) -> Point:
-    return Point(k=k, passed=Interval(value=value, low=low, high=high, level=0.95, over="problems", n=9), chance=chance)
+def point(k: int, value: float, low: float, high: float, chance: float) -> GatePoint:
+    return GatePoint(k=k, passed=Interval(value=value, low=low, high=high, level=0.95, over="problems", n=9), chance=chance)
 
 
-def gate(*points: Point, **changes: Any) -> Gate:
+def gate(*points: GatePoint, **changes: Any) -> Gate:
     return Gate(**{"points": points, "much": (0.2, 0.5), "little": 0.9} | changes)
 
 

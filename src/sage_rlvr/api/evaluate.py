@@ -216,7 +216,7 @@ def _gate(
     settings: EvalSettings, task: str, largest: int, intervals: Callable[[Sequence[int]], list[Interval]], chance: Chance | None
 ) -> Gate:
     """The verdict at the ks. largest: the largest k that can be read."""
-    from sage_rlvr.evaluation.gate import Gate, Point, ks_of
+    from sage_rlvr.evaluation.gate import Gate, GatePoint, ks_of
 
     if chance is None:
         raise ConfigError(
@@ -226,7 +226,7 @@ def _gate(
     ks = ks_of(settings.gate_ks, largest)
     if ks[-1] > largest:
         raise ConfigError(f"--gate-ks {ks[-1]}: there are {largest} samples of each problem; add samples, or omit this k")
-    points = tuple(Point(k=k, passed=found, chance=chance.at(k)) for k, found in zip(ks, intervals(ks), strict=True))
+    points = tuple(GatePoint(k=k, passed=found, chance=chance.at(k)) for k, found in zip(ks, intervals(ks), strict=True))
     return Gate(points=points, much=settings.gate_much, little=settings.gate_little, wanted=settings.gate_room)
 
 

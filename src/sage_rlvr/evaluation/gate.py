@@ -20,7 +20,7 @@ Room = Literal["out of reach", "much", "some", "little"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class GatePoint:
     """pass@k with its interval, and the chance floor at k."""
 
     k: int
@@ -43,7 +43,7 @@ class Point:
 class Gate:
     """The verdict. points: ascending in k; much, little: bounds of the room; wanted: the room that is required, or "any"."""
 
-    points: tuple[Point, ...]
+    points: tuple[GatePoint, ...]
     much: tuple[float, float]
     little: float
     wanted: Literal["any", "much", "little"] = "any"
@@ -116,4 +116,4 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-__all__ = ["Gate", "Point", "Room", "ks_of"]
+__all__ = ["Gate", "GatePoint", "Room", "ks_of"]

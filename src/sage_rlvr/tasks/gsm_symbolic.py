@@ -40,7 +40,7 @@ from sage_rlvr.verifiers.exact import number
 from sage_rlvr.verifiers.pool import shared
 from sage_rlvr.verifiers.rewards import answered
 
-Templates = Literal["seen", "unseen", "all"]
+Which = Literal["seen", "unseen", "all"]
 NAME = "gsm_symbolic"
 MARK = "####"  # a worked answer ends in a line of this mark and the gold
 UNSEEN = 25  # percent of the templates, by their hash
@@ -51,7 +51,7 @@ DRY = 2_000  # draws in a row that bring no new question
 AUDITED = 200
 SEED = 1  # of the audited problems
 SPLITS = {"test": (0, 10), "validation": (10, 20), "train": (20, 100)}  # of a question's bucket
-Generator = Callable[[Random, float], Mapping[str, Any]]
+Template = Callable[[Random, float], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Problem:
 
 
 @cache
-def generators() -> dict[int, Generator]:
+def generators() -> dict[int, Template]:
     """Number -> generator of the templates that the package draws; it carries others that it calls unfinished."""
     made = library().create_dataset(NAME, size=LISTED, seed=0)
     try:
@@ -114,7 +114,7 @@ def is_unseen(template: int) -> bool:
 
 
 @cache
-def templates(which: Templates) -> tuple[int, ...]:
+def templates(which: Which) -> tuple[int, ...]:
     """The numbers of the sound templates, of all of them or of one side."""
     chosen = [template for template in generators() if sound(template)]
     return tuple(one for one in chosen if which == "all" or is_unseen(one) == (which == "unseen"))
@@ -142,7 +142,7 @@ class GsmSymbolic(Asked):
     pool. data_seed: its seed, apart from the seed of a run.
     """
 
-    templates: Templates = "seen"
+    templates: Which = "seen"
     train_problems: int = 5_000
     data_seed: int = 0
 
@@ -151,7 +151,7 @@ class GsmSymbolic(Asked):
     max_new_tokens: ClassVar[int] = 320  # the longest worked answer of 2,000 has 269 tokens of SmolLM2
 
     def __post_init__(self) -> None:
-        known = get_args(Templates)
+        known = get_args(Which)
         refuse(
             (self.templates not in known, f"templates {self.templates!r}: choose one of {', '.join(known)}"),
             (
@@ -283,7 +283,7 @@ def _check_split(split: str) -> None:
 
 
 @lru_cache(maxsize=1 << 15)
-def _drawn(which: Templates, split: str, seed: int, index: int) -> Problem:
+def _drawn(which: Which, split: str, seed: int, index: int) -> Problem:
     """Problem `index` of a stream: the first instance that lies in the split; every template is equally likely."""
     chance, chosen = words(seed, list(SPLITS).index(split), index), templates(which)
     for _ in range(DRAWS if chosen else 0):
@@ -294,7 +294,7 @@ def _drawn(which: Templates, split: str, seed: int, index: int) -> Problem:
 
 
 @lru_cache(maxsize=16)
-def _different(which: Templates, split: str, seed: int, n: int) -> tuple[Problem, ...]:
+def _different(which: Which, split: str, seed: int, n: int) -> tuple[Problem, ...]:
     """The first n problems of a stream whose questions differ; fewer where `DRY` draws in a row bring none."""
     found: dict[str, Problem] = {}
     dry = 0
@@ -335,4 +335,4 @@ def _skeleton(template: int) -> str:
     return "" if problem is None else re.sub(r"[0-9][0-9.,]*|[A-Z][a-z]+", "#", problem.asked)
 
 
-__all__ = ["GsmSymbolic", "Problem", "Templates", "instance", "is_unseen", "sound", "split_of", "templates"]
+__all__ = ["GsmSymbolic", "Problem", "Which", "instance", "is_unseen", "sound", "split_of", "templates"]
