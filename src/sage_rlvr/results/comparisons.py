@@ -440,10 +440,13 @@ def _colder(results: Results, control: str, task: str) -> Iterator[Row]:
     base = {c.temperature: (c.n, c.right.astype(int)) for c in own_base}
     if len(base) < 2 or REFERENCE not in base or any(c.sizes is not None for c in own_base):
         return
+    if any(c.cluster for c in own_base):
+        results.note("The base at other temperatures is not compared as a rival: that comparison has no clusters of problems.")
+        return
     _, best = max(base.values(), key=lambda counts: float(counts[1].mean()))
     for arm in results.design.names:
         own = results.scores(arm, task)
-        if arm == control or own is None or own.n is None or own.sizes is not None or results.seeds(arm) or len(own.values) > 1:
+        if arm == control or own is None or own.n is None or not own.is_plain or results.seeds(arm) or len(own.values) > 1:
             continue
         n, right = own.n, own.values[0].astype(int)
         beyond = right.mean() > best.mean()  # no mixture of temperatures has this pass@1
@@ -488,7 +491,7 @@ def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:
         one.check_alike(two)
         for m in dict.fromkeys((1, min(results.k, one.n or 0))):
             yield _row(pair)(task=task, metric=Metric(k=m, temperature=t), comparison=counted(one, two, m))
-    if len(both) > 1 and all(len(side.values) == 1 and side.sizes is None for two in both.values() for side in two):
+    if len(both) > 1 and all(len(side.values) == 1 and side.is_plain for two in both.values() for side in two):
         tables = [{t: (two[i].n or 0, two[i].values[0]) for t, two in both.items()} for i in (0, 1)]
         k = min(results.k, *(one.n or 0 for one, _ in both.values()))
         gap = frontiers.compare_count_frontiers(*tables, k=k)
@@ -499,5 +502,5 @@ def counted(a: Scores, b: Scores, k: int) -> Comparison:
     """pass@k of two arms from samples: over problems, or over training seeds where an arm has several."""
     left, right = a.values.astype(int), b.values.astype(int)
     if max(len(left), len(right)) == 1:
-        return paired_by.paired_counts(a.samples[0], left[0], right[0], k, n_b=b.samples[0])
+        return paired_by.paired_counts(a.samples[0], left[0], right[0], k, n_b=b.samples[0], cluster=a.cluster or None)
     return paired_by.paired_seed_counts(a.samples, left, right, k, n_b=b.samples)

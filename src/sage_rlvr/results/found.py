@@ -65,7 +65,7 @@ class _Found:
 
     def __init__(self, split: str | None, apart: bool, choice: Choice) -> None:
         self.asked, self.split, self.apart, self.choice = split, split or TEST, apart, choice
-        self.results = Results(design=Design(arms=()), strict=apart)
+        self.results = Results(design=Design(arms=()), strict=apart, choice=choice)
         self.designs: list[Design] = []
         self.order: dict[str, str] = {}
         self.weights: dict[tuple[str, str], set[str]] = {}

@@ -7,7 +7,7 @@ Nothing is guessed: what differs between two files raises DataError with both va
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.results.beside import clusters_of, floor_of
+from sage_rlvr.results.distinct import answers_read
 from sage_rlvr.results.metric import REFERENCE
 from sage_rlvr.results.readers import CountTable
 from sage_rlvr.stats.samples.independence import Independence, Mask, check_counts, check_pair, check_samples
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 TASK = "these problems"
 """The task of rows without a task."""
 SHOWN = 5
+OWN = ("counts", "samples")
+"""Formats of rows that were written for `compare`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,6 +42,7 @@ class GivenTable:
     temperature: float
     path: Path
     table: CountTable
+    format: str
 
     @property
     def name(self) -> str:
@@ -54,17 +59,26 @@ def counts_of_rows(results: Results, stores: Sequence[Counts]) -> Iterator[Count
         order = next((c.problems for c in stores if c.task == task), here[0].table.problems)
         _check_problems(here, order, next((c.name for c in stores if c.task == task), here[0].name))
         _check_golds(here)
-        _check_prompts(here)
+        cluster, chance = clusters_of(here, order), floor_of(here, order, results.choice.floor)
+        repeated = _repeated_prompts(here, dict(zip(order, cluster, strict=False)))
         _check_seeds(here)
         _check_temperatures(here)
         if results.samples is not None:
             here = [replace(one, table=one.table.first(results.samples, one.name)) for one in here]
+        if results.choice.answers_in:
+            here = [replace(one, table=answers_read(one.table, results.choice.answers_in)) for one in here]
         checked, notes = independent([replace(one, table=_in_order(one.table, order)) for one in here])
         fewest = min([int(one.table.n.min()) for one in checked] + [c.n for c in stores if c.task == task])
-        notes += _unequal(checked, fewest)
+        notes += [*repeated, *_unequal(checked, fewest)]
         results.notes += [note for note in notes if note not in results.notes]
         for one in checked:
-            yield _counts(one, fewest)
+            yield replace(_counts(one, fewest), cluster=cluster, chance=chance)
+
+
+def beside_rows(store: Counts, rows: Sequence[Counts]) -> Counts:
+    """The counts of a store with the clusters and, where it has none, the chance floor of files of the same task."""
+    same = next((c for c in rows if c.task == store.task), None)
+    return store if same is None else replace(store, cluster=same.cluster, chance=store.chance or same.chance)
 
 
 def placed(results: Results, stores: Sequence[Counts] = ()) -> Iterator[GivenTable]:
@@ -81,6 +95,7 @@ def placed(results: Results, stores: Sequence[Counts] = ()) -> Iterator[GivenTab
             yield GivenTable(
                 arm=given.arm_of(table), seed=given.index if group.seed is None else group.seed, task=group.task or task,
                 temperature=heat if group.temperature is None else group.temperature, path=given.evaluation.path, table=table,
+                format=given.evaluation.format,
             )  # fmt: skip
 
 
@@ -116,7 +131,7 @@ def _counts(given: GivenTable, n: int) -> Counts:
     return Counts(
         arm=given.arm, seed=given.seed, path=given.path, task=given.task, temperature=given.temperature, problems=table.problems,
         n=n, right=table.c, sizes=None if np.all(table.n == n) else table.n, reasons=reasons,
-        failed=[text for _, text in reasons.problems(limit="the length limit")],
+        failed=[text for _, text in reasons.problems(limit="the length limit")], table=table,
     )  # fmt: skip
 
 
@@ -217,16 +232,21 @@ def _check_problems(here: Sequence[GivenTable], order: Sequence[str], first: str
         )
 
 
-def _check_prompts(here: Sequence[GivenTable]) -> None:
-    """Raise DataError for a prompt under two ids: its problem would count twice."""
+def _repeated_prompts(here: Sequence[GivenTable], cluster: Mapping[str, str]) -> list[str]:
+    """Raise DataError for a prompt under two ids, unless both are in one cluster: its problem would count twice. The logs of other
+    programs cannot be changed, so there this is a note."""
     for one in here:
         seen: dict[str, str] = {}
-        for problem, prompt in one.table.prompts.items():
-            if (first := seen.setdefault(prompt, problem)) != problem:
-                raise DataError(
-                    f"{one.name}: the problems {first[:40]!r} and {problem[:40]!r} have the same prompt, so one problem counts "
-                    "twice; remove one of them on both sides"
-                )
+        pairs = ((seen.setdefault(prompt, problem), problem) for problem, prompt in one.table.prompts.items())
+        twice = [(a, b) for a, b in pairs if a != b and not (cluster and cluster[a] == cluster[b])]
+        if not twice:
+            continue
+        said = "the problems {!r} and {!r} have the same prompt, so one problem counts twice".format(*(x[:40] for x in twice[0]))
+        if one.format in OWN:
+            raise DataError(f'{one.name}: {said}; remove one of them on both sides, or give both rows the same "cluster"')
+        more = f"; so do {len(twice) - 1} others" * (len(twice) > 1)
+        return [f"{one.name}: {said}{more}."]
+    return []
 
 
 def _check_golds(here: Sequence[GivenTable]) -> None:
@@ -299,4 +319,4 @@ def _some(order: Sequence[str], chosen: set[str]) -> str:
     return ", ".join(shown[:SHOWN]) + ", ..." * (len(shown) > SHOWN)
 
 
-__all__ = ["TASK", "GivenTable", "counts_of_rows", "placed"]
+__all__ = ["OWN", "TASK", "GivenTable", "beside_rows", "counts_of_rows", "placed"]

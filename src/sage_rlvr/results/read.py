@@ -104,7 +104,8 @@ class Counts:
     """Number of right samples among n for each problem of one store or one file of rows, and the chance floor on these problems.
 
     sizes: samples of each problem, where problems differ; n is then the smallest number on the task. seed: the training seed, None
-    if unknown. store: None for rows of a file. identity: the settings of a store."""
+    if unknown. store: None for rows of a file; table: the rows, None for a store. identity: the settings of a store. cluster: of
+    each problem, () where each is its own."""
 
     arm: str
     seed: int | None
@@ -121,6 +122,8 @@ class Counts:
     """What more than half of the samples failed by, a sentence each."""
     chance: Chance | None = None
     store: Store | None = None
+    table: CountTable | None = None
+    cluster: tuple[str, ...] = ()
 
     @property
     def policy(self) -> tuple[str, str, float]:
@@ -203,6 +206,7 @@ class Results:
     k: int = K
     samples: int | None = None
     strict: bool = False
+    choice: Choice = field(default_factory=Choice)
     _exact: dict[tuple[str, int, str], Exact] = field(default_factory=dict, repr=False)
     _chances: dict[str, Chance | None] = field(default_factory=dict, repr=False)
 
@@ -267,6 +271,11 @@ class Results:
         answer."""
         return self.design.every and not self.records and self.stored is None and len({c.arm for c in self.counts}) > 1
 
+    def note(self, text: str) -> None:
+        """Add a note once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
     def evaluated(self, arm: str, seed: int) -> bool:
         """Whether a run has an exact record of the main task, or samples."""
         return (arm, seed, "") in self.records or any((c.arm, c.seed) == (arm, seed) for c in self.counts)
@@ -315,7 +324,8 @@ class Results:
         sizes = None
         if any(c.sizes is not None for c in found):
             sizes = np.stack([np.full(len(c.right), c.n) if c.sizes is None else c.sizes for c in found])
-        return Scores(**named, seeds=seeds, problems=found[0].problems, values=rows, n=found[0].n, sizes=sizes)
+        first = found[0]
+        return Scores(**named, seeds=seeds, problems=first.problems, values=rows, n=first.n, sizes=sizes, cluster=first.cluster)
 
     def chance(self, task: str = "") -> Chance | None:
         """The chance floor on the problems of a task."""
@@ -341,10 +351,11 @@ class Results:
     @cached_property
     def counts(self) -> tuple[Counts, ...]:
         """Counts of every complete store and of every file of rows; incomplete stores are noted."""
-        from sage_rlvr.results.given import counts_of_rows
+        from sage_rlvr.results.given import beside_rows, counts_of_rows
 
         stores = tuple(_read_counts(self))
-        return (*stores, *counts_of_rows(self, stores))
+        rows = tuple(counts_of_rows(self, stores))
+        return (*(beside_rows(store, rows) for store in stores), *rows)
 
     @property
     def failed(self) -> list[str]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.results.comparisons import Row, counted, sides
+from sage_rlvr.results.distinct import DistinctAnswers, distinct_lines, distinct_of, distinct_tree
 from sage_rlvr.results.given import TASK
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.read import Results
@@ -28,10 +29,10 @@ from sage_rlvr.stats.comparison import DETECTABLE, Comparison, p_text, signed
 from sage_rlvr.stats.curves import Crossing, CurveComparison, crossing
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.leash import leash_at_k, leash_discoveries, leash_noise_floor, lone_solver_p
+from sage_rlvr.tasks.chance import Chance
 
 FORMAT = 1
 SHOWN = (1, 8)
-OWN = ("counts", "samples")
 CurveFinding = Literal["widened", "sharpened", "narrowed", "better", "worse", "no difference", "undecided"]
 """widened: higher at the largest k. sharpened: higher at a smaller k and lower at the largest. narrowed: lower at the largest k and
 higher nowhere. better, worse: higher or lower at some k, undecided at the largest. no difference: the band lies within 0.05 of 0 at
@@ -59,18 +60,25 @@ class SolvedByOne:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CurveVerdict:
     """One arm against the control. curve: the difference over k with its simultaneous band, None for two training seeds. shown: k
-    -> both scores and their difference at this k."""
+    -> both scores and their difference at this k. chance: the chance floor of the problems; distinct: distinct right answers; both
+    None where they are not known."""
 
     a: Scores
     b: Scores
     curve: CurveComparison | None
     shown: Mapping[int, tuple[Interval, Interval, Comparison]]
     solved: SolvedByOne
+    chance: Chance | None = None
+    distinct: DistinctAnswers | None = None
 
     @cached_property
     def crossing(self) -> Crossing:
         """Where over k the arm gains and loses; nowhere without a curve."""
         return Crossing(gain=(), loss=(), undecided=(), first_loss=None) if self.curve is None else crossing(self.curve)
+
+    def below(self, k: int) -> list[str]:
+        """The arms below the chance floor at k, the control first."""
+        return [one.arm for one in (self.b, self.a) if self.chance is not None and one.below(k, self.chance)]
 
     @property
     def finding(self) -> CurveFinding:
@@ -112,7 +120,10 @@ def _verdict(results: Results, rows: Sequence[Row], a: Scores, b: Scores) -> Cur
         row.metric.k: row.comparison for row in rows if (row.a, row.b, row.task, replace(row.metric, k=None)) == place
     }
     shown = {k: (a.interval(k), b.interval(k), known[k] if k in known else counted(a, b, k)) for k in ks}
-    return CurveVerdict(a=a, b=b, curve=a.band(b, top, several=several), shown=shown, solved=_solved(a, b))
+    return CurveVerdict(
+        a=a, b=b, curve=a.band(b, top, several=several), shown=shown, solved=_solved(a, b), chance=results.chance(a.task),
+        distinct=distinct_of(results, a, b),
+    )  # fmt: skip
 
 
 def _solved(a: Scores, b: Scores) -> SolvedByOne:
@@ -171,7 +182,8 @@ def _over(found: CurveVerdict) -> str:
         return f"{len(found.a.values)} training seeds"
     sizes = np.concatenate([found.a.samples, found.b.samples])
     many = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
-    return f"{found.curve.n:,} problems, {many} samples each; one run of each, so about these checkpoints"
+    groups = f" in {found.curve.n:,} clusters" * bool(found.a.cluster)
+    return f"{len(found.a.problems):,} problems{groups}, {many} samples each; one run of each, so about these checkpoints"
 
 
 def ranges(found: Sequence[tuple[int, int]]) -> str:
@@ -189,12 +201,19 @@ def lines(results: Results, found: Sequence[CurveVerdict]) -> Iterator[str]:
         yield from _scores(one)
         yield from _gain_and_loss(one)
         yield _solved_line(one)
+        yield from distinct_lines(one.distinct)
+        yield from _floor(one)
         yield _power(one)
-    own = all(given.evaluation.format in OWN for given in results.given)  # `plan` has no --correct
-    if len(found) == 1 and results.given and own:
-        size = ("--problems", len(found[0].a.problems), "--samples", found[0].a.n)
-        words = (*size, "--from", *results.sources)
-        yield f"what more problems, samples or training seeds would show: {suggest('plan', *words)}"
+    if len(found) == 1 and results.given:
+        yield f"what more problems, samples or training seeds would show: {suggest('plan', *_plan_words(results))}"
+
+
+def _plan_words(results: Results) -> list[object]:
+    """The arguments of `plan` for the same files, read in the same way."""
+    choice = results.choice
+    words: list[object] = ["--from", *results.sources]
+    words += ["--correct", *choice.wanted] if choice.wanted else []
+    return words + (["--right-from", f"{choice.right_from:g}"] if choice.right_from is not None else [])
 
 
 def read_lines(results: Results) -> Iterator[str]:
@@ -224,8 +243,9 @@ def _scores(found: CurveVerdict) -> Iterator[str]:
             if math.isfinite(gap.difference.width)
             else ""
         )
+        floor = "" if found.chance is None else f"; chance floor {found.chance.at(k):.3f}"
         yield (
-            f"pass@{k}: {found.b.arm} {_ends(b)}, {found.a.arm} {_ends(a)}; difference {signed(gap.difference.value)}{ends}"
+            f"pass@{k}: {found.b.arm} {_ends(b)}, {found.a.arm} {_ends(a)}; difference {signed(gap.difference.value)}{ends}{floor}"
         )
 
 
@@ -268,11 +288,27 @@ def _certain(problems: Sequence[str]) -> str:
     )
 
 
+def _floor(found: CurveVerdict) -> Iterator[str]:
+    """What the chance floor is of, and the arms below it."""
+    if found.chance is None:
+        return
+    below: dict[str, list[str]] = {}
+    for k in found.shown:
+        for arm in found.below(k):
+            below.setdefault(arm, []).append(f"pass@{k}")
+    for arm, scores in below.items():
+        yield (
+            f"{arm} lies below the chance floor in {' and '.join(scores)}: guessing scores higher, so a difference from {arm} may "
+            "only be one of answers in the right form"
+        )
+    yield f"chance floor: {found.chance.words}"
+
+
 def _power(found: CurveVerdict) -> str:
     seen = [f"{gap.mde:.3f} in pass@{k}" for k, (_, _, gap) in found.shown.items() if math.isfinite(gap.mde)]
     if not seen:
         return "this design could not have seen any difference: more problems or training seeds are needed"
-    more = "training seeds" if len(found.a.values) > 1 else "problems"
+    more = "training seeds" if len(found.a.values) > 1 else "clusters" if found.a.cluster else "problems"
     return f"this design could have seen a difference of {', '.join(seen)} (80 % power); four times the {more} halve it"
 
 
@@ -343,6 +379,8 @@ def _tree(one: CurveVerdict) -> dict[str, Any]:
             "difference": asdict(gap.difference),
             "p": gap.p,
             "detectable": gap.mde,
+            "chance": None if one.chance is None else one.chance.at(k),
+            "below_chance": one.below(k),
         }
         for k, (a, b, gap) in one.shown.items()
     }
@@ -351,4 +389,6 @@ def _tree(one: CurveVerdict) -> dict[str, Any]:
         "problems": len(one.a.problems), "n": one.a.n, "seeds": list(one.a.seeds), "finding": one.finding,
         "sentence": headline(one), "gain": one.crossing.gain, "loss": one.crossing.loss, "undecided": one.crossing.undecided,
         "first_loss": one.crossing.first_loss, "pass": scores, "over_k": over_k, "solved": asdict(one.solved),
+        "clusters": len(set(one.a.cluster)) or None, "chance": None if one.chance is None else one.chance.words,
+        "distinct": distinct_tree(one.distinct),
     }  # fmt: skip

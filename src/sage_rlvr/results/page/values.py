@@ -12,6 +12,7 @@ from sage_rlvr.results.comparisons import Row, compare
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.metric import PAPER, REFERENCE
 from sage_rlvr.results.page import answers, samples, scores, training
+from sage_rlvr.results.page.rows import row_sets
 from sage_rlvr.results.page.scores import Policy
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.summary import summary_of
@@ -53,7 +54,7 @@ def page_of(
     rows = compare(results) if rows is None else rows
     found = summary_of(results, rows)
     design, them, trained = results.design, scores.policies(found), training.by_arm(results)
-    stores = () if brief else samples.sample_sets(results, shown)
+    stores = () if brief else (*samples.sample_sets(results, shown), *row_sets(results, shown))
     browsed, base = samples.browsed(stores), design.base or next(iter(them), "")
     sampled = found.get("sampled") or ()  # a stored summary has no stores
     bases = [row for row in sampled if row["policy"] == BASE]
@@ -74,7 +75,7 @@ def page_of(
     values |= _scores(results, found, them, base) | _training(results, rows, found, them, base, trained)
     crossed = verdicts(results, rows) if results.sampled_only else []
     values["crossings"] = [scores.verdict_of(one, found) for one in crossed if one.curve]
-    return values | ({} if brief else answers.answers_of(results, found, stores))
+    return values | ({} if brief else answers.answers_of(results, found, stores, crossed))
 
 
 # ------------------------------------------------------------------------------------------------------------------
