@@ -203,9 +203,6 @@ def comparison_of(
         raise DataError(f"--chance {strange[0]}=...: no rows of that task; the files have {', '.join(known)}")
     if task and len(known) > 1:
         raise DataError(f"--task {task}: the rows are of several tasks ({', '.join(known)}); select one of them with FILE@TASK")
-    if unused := [name for name in correct if all(name != given.evaluation.score for given in results.given)]:
-        scores = ", ".join(dict.fromkeys(given.evaluation.score for given in results.given if given.evaluation.score)) or "none"
-        raise DataError(f"--correct {unused[0]}: no file has a score of that name; scores that were read: {scores}")
     if alone and len(results.design.names) < 2:
         raise DataError(
             f"{words[0]}: the rows are of one arm; pass a second file, the first being the control, or give the rows an \"arm\""

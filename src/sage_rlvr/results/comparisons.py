@@ -438,10 +438,7 @@ def _colder(results: Results, control: str, task: str) -> Iterator[Row]:
     """Every arm against the control sampled at several temperatures, from samples of one training seed."""
     own_base = [c for c in results.counts if (c.arm, c.task) == (control, task)]
     base = {c.temperature: (c.n, c.right.astype(int)) for c in own_base}
-    if len(base) < 2 or REFERENCE not in base or any(c.sizes is not None for c in own_base):
-        return
-    if any(c.cluster for c in own_base):
-        results.note("The base at other temperatures is not compared as a rival: that comparison has no clusters of problems.")
+    if len(base) < 2 or REFERENCE not in base or any(c.sizes is not None or c.cluster for c in own_base):
         return
     _, best = max(base.values(), key=lambda counts: float(counts[1].mean()))
     for arm in results.design.names:

@@ -1,7 +1,7 @@
 """Distinct right answers of arms whose files have answers: what pass@k, which stops at the first right one, leaves out.
 
     answers_read(table, place)     answers of right completions as the mathematics verifier reads them (`compare --verify`)
-    distinct_of(results, a, b)     expected number of distinct right answers in k samples of two arms, and their difference
+    distinct_of(a, b)              expected number of distinct right answers in k samples of two arms, and their difference
     distinct_lines(...)            for a terminal                  distinct_tree(...)      for JSON
 """
 
@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,9 +31,6 @@ from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.clusters import clustered_mean
 from sage_rlvr.stats.samples.diversity import expected_distinct
-
-if TYPE_CHECKING:
-    from sage_rlvr.results.read import Results
 
 SHOWN = 8
 Groups = list[list[int]]
@@ -68,7 +65,7 @@ def answers_read(table: CountTable, place: str) -> CountTable:
         [reward.answer_key({}, text) if hit and text else None for hit, text in zip(right.tolist(), texts, strict=True)]
         for right, texts in zip(table.right, table.texts, strict=True)
     )
-    return replace(table, answers=answers)
+    return replace(table, answers=answers, read_in=place)
 
 
 def right_answers(table: CountTable) -> Groups | None:
@@ -101,6 +98,15 @@ class _Side:
         return max(len(group) for groups in self.groups for group in groups)
 
     @property
+    def source(self) -> str:
+        """What the answers are."""
+        first = self.tables[0]
+        if first.keys:
+            return '"keys" of the rows'
+        verified = f"what the mathematics verifier reads ({first.read_in}), in one spelling"
+        return verified if first.read_in else '"answer" of the rows'
+
+    @property
     def unnamed(self) -> float:
         """Share of right samples without an answer."""
         right = sum(int(table.c.sum()) for table in self.tables)
@@ -108,13 +114,10 @@ class _Side:
         return 1 - named / right if right else 0.0
 
 
-def distinct_of(results: Results, a: Scores, b: Scores) -> DistinctAnswers | None:
+def distinct_of(a: Scores, b: Scores) -> DistinctAnswers | None:
     """The comparison of an arm and its control; None unless the files of both have answers."""
-    one, two = _side(results, a), _side(results, b)
+    one, two = _side(a), _side(b)
     if a.n is None or one is None or two is None:
-        if one is not None or two is not None:
-            has, lacks = (a.arm, b.arm) if one is not None else (b.arm, a.arm)
-            results.note(f"Distinct right answers are not compared: the rows of {has} have answers, those of {lacks} have none.")
         return None
     ks = powers(a.n)
     left, right = one.values(ks), two.values(ks)
@@ -124,19 +127,15 @@ def distinct_of(results: Results, a: Scores, b: Scores) -> DistinctAnswers | Non
         names=(a.arm, b.arm),
         curves=dict(zip(ks, means, strict=True)),
         shown={k: (*means[i], _compared(left[..., i], right[..., i], a.cluster)) for k, i in at.items()},
-        source=_source(results, one, two),
+        source=one.source if one.source == two.source else f"{two.source} of {b.arm}; {one.source} of {a.arm}",
         most=max(one.most, two.most),
         unnamed=(one.unnamed, two.unnamed),
     )
 
 
-def _side(results: Results, one: Scores) -> _Side | None:
-    """In the order of the training seeds of the scores."""
-    policy = one.arm, one.task, one.temperature
-    tables = [c.table for c in results.counts if c.policy == policy]
-    groups = [None if table is None else right_answers(table) for table in tables]
-    known = [(table, group) for table, group in zip(tables, groups, strict=True) if table is not None and group is not None]
-    return _Side([table for table, _ in known], [group for _, group in known]) if known and len(known) == len(tables) else None
+def _side(one: Scores) -> _Side | None:
+    groups = [group for table in one.tables if (group := right_answers(table)) is not None]
+    return _Side(one.tables, groups) if one.tables and len(groups) == len(one.tables) else None
 
 
 def _means(values: Floats, cluster: Sequence[str]) -> list[Interval]:
@@ -158,25 +157,16 @@ def _compared(a: Floats, b: Floats, cluster: Sequence[str]) -> Comparison:
     return paired_clusters(a[0], b[0], cluster) if cluster else paired(a[0], b[0])
 
 
-def _source(results: Results, a: _Side, b: _Side) -> str:
-    """What the answers of the right completions are, of both sides."""
-    place = results.choice.answers_in
-    verified = f"the answer that the mathematics verifier reads ({place}), in one spelling"
-
-    def of(side: _Side) -> str:
-        first = side.tables[0]
-        return '"keys" of the rows' if first.keys else verified if place and first.texts else '"answer" of the rows'
-
-    return of(a) if of(a) == of(b) else f"{of(b)} of {results.design.control}; {of(a)} of the other"
-
-
 # ------------------------------------------------------------------------------------------------------------------
 # words
 
 
-def distinct_lines(found: DistinctAnswers | None) -> Iterator[str]:
+def distinct_lines(a: Scores, b: Scores, found: DistinctAnswers | None) -> Iterator[str]:
     """Both means and their difference at 8 and all samples, and what the answers are."""
     if found is None:
+        lacking = [one.arm for one in (a, b) if _side(one) is None]
+        if len(lacking) == 1:
+            yield f"distinct right answers are not compared: the rows of {lacking[0]} have no answers"
         return
     if found.most == 0:
         yield f"distinct right answers: no right sample has an answer ({found.source})"
@@ -184,13 +174,12 @@ def distinct_lines(found: DistinctAnswers | None) -> Iterator[str]:
     if found.most == 1:
         yield f"distinct right answers ({found.source}): no problem has more than one, so pass@k has them all"
         return
-    a, b = found.names
     for k, (left, right, gap) in found.shown.items():
         yield (
-            f"distinct right answers in {k} sample{'s' * (k > 1)}: {b} {_ends(right)}, {a} {_ends(left)}; difference "
+            f"distinct right answers in {k} sample{'s' * (k > 1)}: {b.arm} {_ends(right)}, {a.arm} {_ends(left)}; difference "
             f"{signed(gap.difference.value)}{_test(gap)}"
         )
-    shares = zip((a, b), found.unnamed, strict=True)
+    shares = zip(found.names, found.unnamed, strict=True)
     lacking = ", ".join(f"{share:.1%} of the right samples of {name}" for name, share in shares if share > 0)
     yield f"answers: {found.source}" + f"; without an answer, and not counted: {lacking}" * bool(lacking)
 

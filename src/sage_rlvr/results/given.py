@@ -70,6 +70,8 @@ def counts_of_rows(results: Results, stores: Sequence[Counts]) -> Iterator[Count
         checked, notes = independent([replace(one, table=_in_order(one.table, order)) for one in here])
         fewest = min([int(one.table.n.min()) for one in checked] + [c.n for c in stores if c.task == task])
         notes += [*repeated, *_unequal(checked, fewest)]
+        if cluster and len({one.temperature for one in here}) > 1:
+            notes.append("Temperatures are not compared with each other: these comparisons have no clusters of problems.")
         results.notes += [note for note in notes if note not in results.notes]
         for one in checked:
             yield replace(_counts(one, fewest), cluster=cluster, chance=chance)

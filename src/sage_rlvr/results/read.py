@@ -271,11 +271,6 @@ class Results:
         answer."""
         return self.design.every and not self.records and self.stored is None and len({c.arm for c in self.counts}) > 1
 
-    def note(self, text: str) -> None:
-        """Add a note once."""
-        if text not in self.notes:
-            self.notes.append(text)
-
     def evaluated(self, arm: str, seed: int) -> bool:
         """Whether a run has an exact record of the main task, or samples."""
         return (arm, seed, "") in self.records or any((c.arm, c.seed) == (arm, seed) for c in self.counts)
@@ -324,8 +319,11 @@ class Results:
         sizes = None
         if any(c.sizes is not None for c in found):
             sizes = np.stack([np.full(len(c.right), c.n) if c.sizes is None else c.sizes for c in found])
-        first = found[0]
-        return Scores(**named, seeds=seeds, problems=first.problems, values=rows, n=first.n, sizes=sizes, cluster=first.cluster)
+        first, tables = found[0], tuple(c.table for c in found if c.table is not None)
+        return Scores(
+            **named, seeds=seeds, problems=first.problems, values=rows, n=first.n, sizes=sizes, cluster=first.cluster,
+            tables=tables if len(tables) == len(found) else (),
+        )  # fmt: skip
 
     def chance(self, task: str = "") -> Chance | None:
         """The chance floor on the problems of a task."""

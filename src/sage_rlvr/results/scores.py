@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.results.readers import CountTable
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, control_error
 from sage_rlvr.stats.curves import CurveComparison, paired_count_curve, paired_curve, seed_ks, seeds_curve
 from sage_rlvr.stats.intervals import Interval, least_seen, passk_interval, seed_interval, share_interval
@@ -27,7 +28,8 @@ Floats = NDArray[np.float64]
 class Scores:
     """values (S, N): one row per training seed, one column per problem; probabilities of a right completion (`n` None) or the
     number of right samples among n. sizes (S, N): the number of samples of each problem, where problems differ; n is then the
-    smallest of both arms, the largest k. cluster (N,): problems that belong together, () where each is its own."""
+    smallest of both arms, the largest k. cluster (N,): problems that belong together, () where each is its own. tables: the rows of
+    each seed, () for stores and exact scores."""
 
     arm: str
     task: str
@@ -38,6 +40,7 @@ class Scores:
     n: int | None = None
     sizes: Ints | None = None
     cluster: tuple[str, ...] = ()
+    tables: tuple[CountTable, ...] = ()
 
     @property
     def samples(self) -> Ints:

@@ -107,7 +107,7 @@ def verdicts(results: Results, rows: Sequence[Row]) -> list[CurveVerdict]:
         for arm in arms:
             both = None if arm == control else sides(results, arm, str(control), task, temperature)
             if both is not None and both[0].n is not None:
-                found.append(_verdict(results, rows, *both))
+                found.append(replace(_verdict(results, rows, *both), chance=results.chance(task)))
     return found
 
 
@@ -120,10 +120,8 @@ def _verdict(results: Results, rows: Sequence[Row], a: Scores, b: Scores) -> Cur
         row.metric.k: row.comparison for row in rows if (row.a, row.b, row.task, replace(row.metric, k=None)) == place
     }
     shown = {k: (a.interval(k), b.interval(k), known[k] if k in known else counted(a, b, k)) for k in ks}
-    return CurveVerdict(
-        a=a, b=b, curve=a.band(b, top, several=several), shown=shown, solved=_solved(a, b), chance=results.chance(a.task),
-        distinct=distinct_of(results, a, b),
-    )  # fmt: skip
+    curve = a.band(b, top, several=several)
+    return CurveVerdict(a=a, b=b, curve=curve, shown=shown, solved=_solved(a, b), distinct=distinct_of(a, b))
 
 
 def _solved(a: Scores, b: Scores) -> SolvedByOne:
@@ -201,19 +199,12 @@ def lines(results: Results, found: Sequence[CurveVerdict]) -> Iterator[str]:
         yield from _scores(one)
         yield from _gain_and_loss(one)
         yield _solved_line(one)
-        yield from distinct_lines(one.distinct)
+        yield from distinct_lines(one.a, one.b, one.distinct)
         yield from _floor(one)
         yield _power(one)
     if len(found) == 1 and results.given:
-        yield f"what more problems, samples or training seeds would show: {suggest('plan', *_plan_words(results))}"
-
-
-def _plan_words(results: Results) -> list[object]:
-    """The arguments of `plan` for the same files, read in the same way."""
-    choice = results.choice
-    words: list[object] = ["--from", *results.sources]
-    words += ["--correct", *choice.wanted] if choice.wanted else []
-    return words + (["--right-from", f"{choice.right_from:g}"] if choice.right_from is not None else [])
+        words = ("--from", *results.sources, *results.given[0].evaluation.options)
+        yield f"what more problems, samples or training seeds would show: {suggest('plan', *words)}"
 
 
 def read_lines(results: Results) -> Iterator[str]:

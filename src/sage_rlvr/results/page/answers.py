@@ -164,7 +164,8 @@ def distinct_in_rows(crossed: Sequence[CurveVerdict]) -> list[dict[str, Any]]:
             continue
         curves, (a, b) = one.distinct.curves, one.distinct.names
         lines = {name: band({k: two[i] for k, two in curves.items()}) for name, i in ((b, 1), (a, 0))}
-        about = "; ".join(line[:1].upper() + line[1:] if not i else line for i, line in enumerate(distinct_lines(one.distinct)))
+        first, *rest = distinct_lines(one.a, one.b, one.distinct)
+        about = "; ".join([f"{first[:1].upper()}{first[1:]}", *rest])
         out.append({"slug": f"-rows-{number}", "lines": lines, "about": f"{about}. Bands: 95 % intervals, one k at a time."})
     return out
 

@@ -9,30 +9,29 @@ import numpy as np
 
 from sage_rlvr.evaluation.store import Question, Sample
 from sage_rlvr.results.page.samples import LONGEST, MOST_SAMPLES, SOLVED, SampleSet, standings
-from sage_rlvr.results.read import Counts, Results
+from sage_rlvr.results.read import Counts
 from sage_rlvr.results.readers import CountTable
 
 MOST_CHARACTERS = 16_000_000  # of all completions on one page
 NAME = 60  # characters of a problem's id that are shown
 
 
-def row_sets(results: Results, shown: int) -> tuple[SampleSet, ...]:
+def row_sets(counts: Sequence[Counts], shown: int) -> tuple[SampleSet, ...]:
     """Every set of samples of a file with texts. Problems that only one side solves come first, and where a page cannot hold all
     problems, others are left out."""
-    found = [c for c in results.counts if c.table is not None and c.table.texts is not None]
+    found = [(c, c.table) for c in counts if c.table is not None and c.table.texts is not None]
     if not found or not shown:
         return ()
-    tasks = {c.task: _in_order([other for other in results.counts if other.task == c.task]) for c in found}
-    room = _room([c.table for c in found if c.table is not None]) // len(found)
+    room = _room([table for _, table in found]) // len(found)
     heats: dict[tuple[str, str], set[float]] = {}
-    for c in found:
+    for c, _ in found:
         heats.setdefault((c.arm, c.task), set()).add(c.temperature)
+    tasks = {task: _in_order([(c.arm, table) for c, table in found if c.task == task]) for task in {c.task for c, _ in found}}
     sets = []
-    for c in found:
+    for c, table in found:
         problems = tasks[c.task][:room]
-        many = min(shown, room // max(1, len(problems)))
         arm = f"{c.arm} at T = {c.temperature:g}" if len(heats[c.arm, c.task]) > 1 else c.arm
-        sets.append(_row_set(c, arm, problems, many))
+        sets.append(_row_set(c, table, arm, problems, min(shown, room // max(1, len(problems)))))
     return tuple(sets)
 
 
@@ -43,21 +42,20 @@ def _room(tables: Sequence[CountTable]) -> int:
     return min(MOST_SAMPLES, int(MOST_CHARACTERS // max(1.0, float(np.mean(lengths or [1])))))
 
 
-def _in_order(counts: Sequence[Counts]) -> list[str]:
-    """The problems of a task: those that only one arm solves first."""
+def _in_order(tables: Sequence[tuple[str, CountTable]]) -> list[str]:
+    """The problems of a task, those that only one arm solves first. tables: with their arms."""
     solved: dict[str, dict[str, bool]] = {}
-    for c in counts:
-        own = solved.setdefault(c.arm, {})
-        for problem, right in zip(c.problems, c.right.tolist(), strict=True):
+    for arm, table in tables:
+        own = solved.setdefault(arm, {})
+        for problem, right in zip(table.problems, table.c.tolist(), strict=True):
             own[problem] = own.get(problem, False) or right > 0
     words = standings(solved)
-    return sorted(counts[0].problems, key=lambda problem: SOLVED.index(words.get(problem, SOLVED[-1])))
+    return sorted(tables[0][1].problems, key=lambda problem: SOLVED.index(words.get(problem, SOLVED[-1])))
 
 
-def _row_set(c: Counts, arm: str, problems: Sequence[str], many: int) -> SampleSet:
-    table = c.table
-    assert table is not None and table.texts is not None and table.right is not None
-    names, place = names_of(c.problems), {problem: i for i, problem in enumerate(table.problems)}
+def _row_set(c: Counts, table: CountTable, arm: str, problems: Sequence[str], many: int) -> SampleSet:
+    assert table.right is not None
+    names, place = names_of(table.problems), {problem: i for i, problem in enumerate(table.problems)}
     return SampleSet(
         arm=arm, policy=c.arm, seed=c.seed, task=c.task, law=f"{c.path.name}, n = {c.n} per problem", n=c.n,
         shown=tuple((one, None) for problem in problems for one in _samples(table, place[problem], names[problem], many)),

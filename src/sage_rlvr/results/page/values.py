@@ -54,7 +54,7 @@ def page_of(
     rows = compare(results) if rows is None else rows
     found = summary_of(results, rows)
     design, them, trained = results.design, scores.policies(found), training.by_arm(results)
-    stores = () if brief else (*samples.sample_sets(results, shown), *row_sets(results, shown))
+    stores = () if brief else (*samples.sample_sets(results, shown), *row_sets(results.counts, shown))
     browsed, base = samples.browsed(stores), design.base or next(iter(them), "")
     sampled = found.get("sampled") or ()  # a stored summary has no stores
     bases = [row for row in sampled if row["policy"] == BASE]

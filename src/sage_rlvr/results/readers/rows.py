@@ -63,7 +63,8 @@ UNGROUPED = Group()
 class CountTable:
     """Counts per problem of one set of samples, in order of appearance. n, c: (N,). The other columns are of samples, one list per
     problem in order of appearance, None where no row has them: texts, answers, requests, cut (by the length limit); or per problem:
-    golds, prompts, keys, clusters, chances. right: which samples are correct."""
+    golds, prompts, keys, clusters, chances. right: which samples are correct. read_in: where the verifier read the answers of the
+    texts, "" for answers of the rows."""
 
     group: Group
     problems: tuple[str, ...]
@@ -77,6 +78,7 @@ class CountTable:
     golds: Mapping[str, str] = field(default_factory=dict)
     prompts: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    read_in: str = ""
     clusters: Mapping[str, str] = field(default_factory=dict)
     chances: Mapping[str, float] = field(default_factory=dict)
 
@@ -118,7 +120,7 @@ class CountTable:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationFile:
     """What a file holds. format: the reader; score: the name that a reader took for correct, "" where a format has only one;
-    correct: what stood for correct, in words; rows: number of rows that were read."""
+    correct: what stood for correct, in words; rows: number of rows that were read; options: those of `compare` for this file."""
 
     path: Path
     format: str
@@ -126,6 +128,7 @@ class EvaluationFile:
     correct: str
     rows: int
     tables: tuple[CountTable, ...]
+    options: tuple[str, ...] = ()
 
 
 def read_evaluation(
@@ -145,8 +148,15 @@ def read_evaluation(
         )
     tables = _picked(path, made.tables(), list(picks))
     return EvaluationFile(
-        path=path, format=found.name, score=choice.used, correct=_words(choice, made), rows=count, tables=tables
-    )
+        path=path, format=found.name, score=choice.used, correct=_words(choice, made), rows=count, tables=tables,
+        options=_options(choice),
+    )  # fmt: skip
+
+
+def _options(choice: Choice) -> tuple[str, ...]:
+    """`--correct` and `--right-from` as they were passed."""
+    correct = ("--correct", *choice.wanted) if choice.wanted else ()
+    return correct if choice.right_from is None else (*correct, "--right-from", f"{choice.right_from:g}")
 
 
 def _words(choice: Choice, made: _Groups) -> str:
