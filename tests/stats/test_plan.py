@@ -128,8 +128,7 @@ def test_a_pilot_of_unequal_numbers_of_samples_and_of_clusters():
 def test_what_a_difference_needs():
     pilot = Pilot(true=0.04, noise=1.6, run_sd=0.01, k=8, said="")
     design = Design(problems=400, samples=16, seeds=1)
-    problems, samples = design_needed(design, pilot, 0.05)
-    assert samples is None and problems == math.ceil((stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) ** 2 / 0.05**2 * 0.14) == 440
+    assert design_needed(design, pilot, 0.05) == (440, 19)  # 2.8016^2 (0.04 + 1.6 / 16) / 0.05^2, 1.6 / (400 / 3139.6 - 0.04)
     line = needed_line(design, pilot, 0.02)
     assert line.endswith("2,748 problems of 16 samples; with 400 problems no number of samples suffices")
     problems, samples = design_needed(design, pilot, 0.045)

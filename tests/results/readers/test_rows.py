@@ -74,7 +74,7 @@ def test_rows_of_one_problem_have_one_cluster_and_one_chance(tmp_path: Path) -> 
     (table,) = tables(tmp_path, *rows)
     assert table.clusters == {"p": "7"} and table.chances == {"p": 0.25}
     for name, other in (("cluster", "8"), ("chance", 0.5)):
-        with pytest.raises(DataError, match=rf"a\.jsonl:3: {name} = .*: an earlier row of problem 'p' has .*; give all its rows the"):
+        with pytest.raises(DataError, match=rf"a\.jsonl:3: {name} = .*: an earlier row of problem 'p' has .*; give all its"):
             tables(tmp_path, *rows, rows[0] | {name: other})
     path = tmp_path / "a.csv"
     path.write_text("id,n,c,cluster,chance\np,4,2,007,0.5\n")
