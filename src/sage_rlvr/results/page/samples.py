@@ -152,8 +152,10 @@ def about(sets: Sequence[SampleSet], browsed: Sequence[SampleSet]) -> dict[str, 
     laws = dict.fromkeys(f"{s.name}: {s.task}, {s.law}" for s in browsed)
     which = "some" if what == "file" else "the first"
     said = f"This page has {count:,} samples, {which} of every problem of every {what}; the {what}s have all.{few}"
-    two = "Problems that only one of the two solves come first, then those" if len(solved_in(browsed)) == 2 else "The problems"
-    said += f" {two} on which the policies differ most{' come first' * (two == 'The problems')}." * (len(browsed) > 1)
+    if len(solved_in(browsed)) == 2:
+        said += " Problems that only one of the two solves come first, then those on which the policies differ most."
+    elif len(browsed) > 1:
+        said += " The problems on which the policies differ most come first."
     return {"count": f"{count:,}", "about": f"{said} {'; '.join(laws)}."}
 
 
@@ -297,8 +299,8 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
         for name, one in zip(_names(sets), sets, strict=True)
     ]  # fmt: skip
     shown = {visible(problem): word for problem, word in words.items()}
-    found_lists = {name: list(found) for name, found in lists.items()}
-    return {"sets": named, "rows": rows, "solved": [shown.get(name, "") for name in lists["problems"]]} | found_lists
+    solved = [shown.get(name, "") for name in lists["problems"]]
+    return {"sets": named, "rows": rows, "solved": solved} | {name: list(found) for name, found in lists.items()}
 
 
 def _cut_at(s: Sample, limit: int | None) -> int | None:
