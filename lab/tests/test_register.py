@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from lab.__main__ import main
 from lab.register.questions import RULE, Answer, answers, pooled_seeds, register_lines
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import Metric
+from sage_rlvr.results.row import Row
 from sage_rlvr.results.stored import row_tree
 from sage_rlvr.stats.comparison import Comparison
 from sage_rlvr.stats.intervals import Interval, seed_interval

@@ -123,7 +123,8 @@ def test_the_whole_demo_with_a_tiny_model(tmp_path: Path, tiny: str, capfd: pyte
     assert found.complete and re.search(told, said)
     assert re.search(r"memory: \d+\.\d GB at the peak, fits in", said)
     results = Results.read(tmp_path)
-    assert results.temperatures("base", "countdown_chat") == (0.2, 0.3, 0.4, 0.6, 0.8, 1.0) and results.k == 64
+    temperatures = results.table.where(arm="base", task="countdown_chat").temperatures
+    assert temperatures == (0.2, 0.3, 0.4, 0.6, 0.8, 1.0) and results.k == 64
     text = answer(compare(results), results)
     assert text.startswith("Did RL widen what the base solves?") and "Does it do more than the base at a lower temperature?" in text
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

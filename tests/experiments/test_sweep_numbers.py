@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from sage_rlvr.api.printed import caveats
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results, Run, compare
+from sage_rlvr.results.checks import relabelled
 from sage_rlvr.results.comparisons import between
-from sage_rlvr.results.page.values import _choice
-from sage_rlvr.results.summary import choose, relabelled, strength
+from sage_rlvr.results.page.training import choice_of
+from sage_rlvr.results.summary import choose, strength
 from sage_rlvr.results.tables import costs
 
 
@@ -147,15 +149,20 @@ def test_near_temperature_one_a_guided_arm_meets_its_method_and_its_placebo_and_
     }
 
 
+def halves_of(folder: Path) -> dict[str, Any]:
+    results = Results.read(folder)
+    return relabelled(results.table.exact().where(arm="control", task=""), results.k, None)
+
+
 def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     even = folder_of(tmp_path / "even", {"control": rng.normal(0.3, 0.02, 6).tolist()})
-    found = relabelled(Results.read(even))
+    found = halves_of(even)
     assert found["splits"] == 10 and found["tied"]["pass@1"] >= 9 and "A (seeds 0, 1, 2)" in found["first"][0]
     halves = folder_of(tmp_path / "halves", {"control": [0.1, 0.1001, 0.1002, 0.3, 0.3001, 0.3002]})
-    assert relabelled(Results.read(halves))["tied"]["pass@1"] < 10  # two different arms under one name are found out
+    assert halves_of(halves)["tied"]["pass@1"] < 10  # two different arms under one name are found out
     few = folder_of(tmp_path / "few", {"control": [0.1] * 5})
-    assert relabelled(Results.read(few)) == {"splits": 0, "have": 5}
+    assert halves_of(few) == {"splits": 0, "have": 5}
     write_summary(few)
     why = "not run: the control has 5 evaluated seeds; two halves of three seeds need 6"
     assert why in (few / "summary.md").read_text(encoding="utf-8")
@@ -225,16 +232,16 @@ def test_a_choice_says_whether_its_arms_differ_by_more_than_their_seeds() -> Non
     runs = {"a": {"0": 1.5, "1": 0.5}, "b": {"0": 2.5, "1": 1.5}, "c": {"0": 5.0, "1": 7.0}}
     found = {"arms": {name: {"label": name} for name in runs}}
     choice = {"scores": {"a": 1.0, "b": 2.0, "c": 6.0}, "chosen": "c", "by": "pass@1", "problems": 9}
-    told = _choice(found | {"choice": choice | {"by_seed": runs}})
+    told = choice_of(found | {"choice": choice | {"by_seed": runs}})
     assert told is not None
     assert "deviation of their means is 2.6458; for equal arms seed noise would give 0.8660 (F test: p = 0.097)" in told["spread"]
     assert told["spread"].endswith("the highest mean may be chance.")
     apart = {name: {seed: 10 * sum(pair.values()) + x for seed, x in pair.items()} for name, pair in runs.items()}
-    told = _choice(found | {"choice": choice | {"by_seed": apart}})
+    told = choice_of(found | {"choice": choice | {"by_seed": apart}})
     assert told is not None and "chance" not in told["spread"] and "F test" in told["spread"]
     lost = {"a": {"0": 1.0, "1": 2.0}, "b": {"0": None, "1": 2.0}}
-    told = _choice(found | {"choice": choice | {"by_seed": lost}})
+    told = choice_of(found | {"choice": choice | {"by_seed": lost}})
     assert told is not None and "No test of the differences between the candidates: some runs" in told["spread"]
     for none in ({}, {"by_seed": {}}, {"by_seed": {"a": {"0": 1.0}, "b": {"0": 2.0}}}):
-        told = _choice(found | {"choice": choice | none})
+        told = choice_of(found | {"choice": choice | none})
         assert told is not None and told["spread"] == ""

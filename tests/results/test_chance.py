@@ -21,6 +21,7 @@ from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results, words
 from sage_rlvr.results.comparisons import compare as comparisons
 from sage_rlvr.results.design import Question
+from sage_rlvr.results.findings import findings_of
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.tasks.chance import Chance, chance_of
 from sage_rlvr.tasks.countdown import WORLDS
@@ -112,7 +113,7 @@ def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path
     alone.mkdir()
     (path / "summary.json").rename(alone / "summary.json")
     results = Results.read(alone)
-    assert results.chance() == CHANCE and not results.records
+    assert results.chances[""] == CHANCE and not results.records
     kept = {(row.a, str(row.metric)): row for row in comparisons(results)}
     assert kept["worse", "pass@256"].chance == pytest.approx(CHANCE.at(256)) and kept["worse", "pass@256"].below == (True, False)
     assert "below chance" in report(alone).markdown() and "| chance |" in report(alone).markdown()
@@ -121,7 +122,7 @@ def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path
 def test_a_stored_summary_of_before_says_that_no_floor_is_known(tmp_path: Path) -> None:
     path = folder(tmp_path / "sweep")
     results = Results.read(path)
-    tree = summary_of(results, comparisons(results))
+    tree = summary_of(results, findings_of(results))
     del tree["chance"]
     tree["rows"] = [{key: value for key, value in row.items() if key not in ("chance", "below")} for row in tree["rows"]]
     (tmp_path / "old").mkdir()
@@ -157,7 +158,7 @@ def test_the_answer_of_a_design_that_asks_about_the_base_has_its_numbers(tmp_pat
     assert CHANCE is not None
     results = Results.read(folder(tmp_path / "sweep"))
     asked = tuple(Question(a=arm, b="base", metric=f"pass@{k}") for k in (256, 1) for arm in ("better", "worse"))
-    results.design = replace(results.design, questions=asked)
+    results = replace(results, design=replace(results.design, questions=asked))
     rows = comparisons(results)
     text = words.answer(rows, results)
     by_k = {row.metric.k: row for row in rows if row.a == "worse" and row.metric.at == "temperature"}
@@ -171,7 +172,8 @@ def test_the_answer_of_a_design_that_asks_about_the_base_has_its_numbers(tmp_pat
 
 def test_a_question_about_another_arm_keeps_the_usual_answer(tmp_path: Path) -> None:
     results = Results.read(folder(tmp_path / "sweep"))
-    results.design = replace(results.design, questions=(Question(a="worse", b="better", metric="pass@256"),))
+    asked = (Question(a="worse", b="better", metric="pass@256"),)
+    results = replace(results, design=replace(results.design, questions=asked))
     assert "Did RL widen" not in words.answer(comparisons(results), results)
 
 

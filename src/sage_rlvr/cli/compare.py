@@ -16,8 +16,9 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.progress import reporting
 
 if TYPE_CHECKING:
-    from sage_rlvr.results import Results, Row
+    from sage_rlvr.api.compare import Comparison
     from sage_rlvr.results.rejudged import Rejudged
+    from sage_rlvr.results.sources import GivenRows
     from sage_rlvr.verifiers import Verdict
 
 BATCH = 2048  # completions that are judged between two lines of progress
@@ -76,19 +77,19 @@ class Compare(Command):
                 chance=shares_of(self.chance), task=self.task or "", answers_in=self.verify or "",
             )  # fmt: skip
         results, rows = found.results, found.comparisons
-        if self.support and any(c.cluster for c in results.counts):
+        if self.support and any(row.cluster for row in results.table.rows):
             raise ConfigError('--support: its intervals do not know clusters; omit it, or remove "cluster" from the rows')
-        rejudged = self._rejudged(session, results)
-        broken = self._judge(session, results, rows, rejudged)
+        rejudged = self._rejudged(session, results.given)
+        broken = self._judge(session, found, rejudged)
         with results.believed(), reporting(session.note, "compare: computing intervals"):
             if not self.json:
-                print_results(session.out, results, rows, support=self.support)
+                print_results(session.out, results, found.findings, support=self.support)
             if rejudged and not self.json:
                 session.say_plainly(["", *lines(rejudged)])
             if self.patterns:
                 session.say(*patterns(results))
             if self.out is not None:
-                page = write_page(results, self.out, rows)
+                page = write_page(found, self.out)
                 folder = page.written[0].parent
                 write_json_atomic(folder / "summary.json", page.values["summary"])
                 kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
@@ -96,7 +97,7 @@ class Compare(Command):
         session.note(*(f"--fail-on: {text}" for text in broken))
         return 2 if not rows else FAILED if broken else 0  # without rows the last line says why nothing is compared
 
-    def _rejudged(self, session: Session, results: Results) -> list[Rejudged]:
+    def _rejudged(self, session: Session, given: Sequence[GivenRows]) -> list[Rejudged]:
         """The completions of files judged again, with --verify."""
         from sage_rlvr.progress import counting
         from sage_rlvr.results.rejudged import rejudge
@@ -113,22 +114,23 @@ class Compare(Command):
                     advance(len(found) - start)
             return found
 
-        return rejudge(results, judge)
+        return rejudge(given, judge)
 
-    def _judge(self, session: Session, results: Results, rows: Sequence[Row], rejudged: Sequence[Rejudged]) -> list[str]:
+    def _judge(self, session: Session, found: Comparison, rejudged: Sequence[Rejudged]) -> list[str]:
         """The rules of --fail-on that a verdict breaks; prints the verdicts with --json."""
-        from sage_rlvr.results.verdict import failures, tree, verdicts
+        from sage_rlvr.results.verdict import failures, tree
 
         if not self.json and not self.fail_on:
             return []
+        results = found.results
         if not results.sampled_only:
             raise ConfigError(
                 "--json, --fail-on: only for files of rows and sample stores; --out writes summary.json for all others"
             )
-        found = verdicts(results, rows)
-        broken = failures(found, self.fail_on)
+        broken = failures(found.findings.verdicts, self.fail_on)
         if self.json:
-            made = tree(results, found, broken) | ({"rejudged": [one.tree() for one in rejudged]} if rejudged else {})
+            made = tree(found.findings.verdicts, results.given, results.notes, broken)
+            made |= {"rejudged": [one.tree() for one in rejudged]} if rejudged else {}
             session.say_plainly(json.dumps(made, indent=1, ensure_ascii=False).splitlines())
         return broken
 

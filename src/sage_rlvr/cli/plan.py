@@ -110,7 +110,7 @@ class Measured:
             raise ConfigError(
                 f"--from: evaluations of {', '.join(results.tasks)}; a plan is for one data set, pass evaluations of one"
             )
-        a, b = (results.only_scores(name, results.tasks[0]) for name in results.design.names)
+        a, b = (results.table.only_scores(name, results.tasks[0]) for name in results.design.names)
         if {len(a.values), len(b.values)} - {1, max(len(a.values), len(b.values))}:
             raise DataError(f"--from: {len(a.values)} and {len(b.values)} training seeds; pass the same number, or one")
         return cls(a=a, b=b)

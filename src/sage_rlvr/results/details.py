@@ -14,9 +14,11 @@ import numpy as np
 
 from sage_rlvr.evaluation.sample_report import Drawn
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.results.comparisons import Row, sides
+from sage_rlvr.results.pairs import Pair, pair_on
 from sage_rlvr.results.read import Results
+from sage_rlvr.results.row import Row
 from sage_rlvr.results.scores import Scores
+from sage_rlvr.results.sources import Runs, by_arm
 from sage_rlvr.results.words import End, told
 from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, signed
 from sage_rlvr.stats.curves import CurveComparison, Improvement, probability_of_improvement
@@ -49,31 +51,40 @@ WORDS = {"preserved": "preserved", "expanded": "expanded", "shrunk": "shrunk", "
 def detail_lines(results: Results, rows: Sequence[Row], *, support: bool = False) -> list[str]:
     """Lines for every compared pair and task: band over k, probability of improvement, support kept and gained; then the cost of
     each arm, and training steps if they differ. support: print all cells and rates of the support with intervals."""
-    at_home = (row for row in rows if row.metric.at == "temperature" and not row.metric.matched)
+    at_home = [row for row in rows if row.metric.at == "temperature" and not row.metric.matched]
     pairs = dict.fromkeys((row.a, row.b, row.task, row.metric.temperature) for row in at_home)
-    both = [sides(results, *pair) for pair in pairs if pair[3] == 1.0 or pair[2]]
-    lines = [line for two in both if two is not None for line in pair_lines(results, *two, support=support)]
+    k, several, lines = results.k, results.several, list[str]()
+    for a, b, task, temperature in pairs:
+        if temperature != 1.0 and not task:
+            continue
+        pair = pair_on(results.design, a, b, "control", results.table.where(task=task))
+        lines += pair_lines(pair, temperature, k, several, results.chances.get(task), support=support)
     lines += [LEGEND] * (support and bool(lines))
-    return [*lines, *cost_lines(results), *steps_lines(results)]
+    return [*lines, *cost_lines(results.runs), *steps_lines(results.runs)]
 
 
-def pair_lines(results: Results, a: Scores, b: Scores, *, support: bool = False) -> Iterator[str]:
-    """The lines for one pair on one task."""
+def pair_lines(
+    pair: Pair, temperature: float, k: int, several: bool, floor: Chance | None, *, support: bool = False
+) -> Iterator[str]:
+    """The lines for one pair on one task; none without scores of both arms. floor: the chance floor of the task."""
+    if (both := pair.sides(temperature)) is None:
+        return
+    a, b = both
     on = f"{a.task}: " if a.task else ""
     held = f"; the samples of {b.arm} are held fixed" if b.n and len(b.values) == 1 < len(a.values) else ""
-    found = a.band(b, results.k, several=results.several)
+    found = a.band(b, k, several=several)
     if found is not None:
-        yield on + curve_words(found, a.arm, b.arm, results.chance(a.task)) + "."
-    chance = improvement(a, b, results.several)
+        yield on + curve_words(found, a.arm, b.arm, floor) + "."
+    chance = improvement(a, b, several)
     if chance is not None:
         what = "a problem's pass@1" + ("" if a.n else " (the same at every k)")
         yield on + chance_words(chance, a.arm, b.arm, what) + held + "."
     if not support:
-        yield f"{on}{_kept_in_words(results, a, b)}."
+        yield f"{on}{_kept_in_words(pair, a, b, k)}."
     elif a.n is not None:
-        yield from _kept_of_counts(a, b, min(results.k, a.n))
+        yield from _kept_of_counts(a, b, min(k, a.n))
     else:
-        yield from _kept_exactly(results, a, b)
+        yield from _kept_exactly(pair, len(b.problems), k)
 
 
 def improvement(a: Scores, b: Scores, several: bool) -> Improvement | None:
@@ -142,16 +153,15 @@ def _ends(i: Interval, form: str) -> str:
 # kept, found and lost ("The Invisible Leash")
 
 
-def _kept_in_words(results: Results, a: Scores, b: Scores) -> str:
+def _kept_in_words(pair: Pair, a: Scores, b: Scores, k: int) -> str:
     """Support kept, gained and lost in one sentence, means over training seeds."""
     many = " (means over training seeds)" * (len(a.values) > 1)
     if a.n is None:
-        pairs = _both_logps(results, a, b)
-        rows = [LeashCounts(*exact_cells(old, new, EPS)[0].sum(axis=0).tolist()) for old, new in pairs]
+        rows = [LeashCounts(*exact_cells(old, new, EPS)[0].sum(axis=0).tolist()) for new, old in _logps(pair)]
         of, where = "right completions", f" above 1/{1 / EPS:.0f}"
     else:
         left, right = np.broadcast_arrays(a.values.astype(int), b.values.astype(int))
-        k = min(results.k, a.n)
+        k = min(k, a.n)
         sizes = zip(*np.broadcast_arrays(a.samples, b.samples), strict=True)
         rows = [leash_at_k(m, old, n, new, k) for new, old, (n, m) in zip(left, right, sizes, strict=True)]
         of, where = "problems", f" solved in {k} samples"
@@ -166,32 +176,31 @@ def _rounded(x: float) -> str:
     return f"{x:,.0f}" if x == round(x) or x >= 100 else f"{x:,.3g}"
 
 
-def _both_logps(results: Results, a: Scores, b: Scores) -> list[tuple[Any, Any]]:
-    """Log-probs of the right completions under b and a, of each training seed."""
-    return [(results.exact(b.arm, s).record.logps[1.0], results.exact(a.arm, s).record.logps[1.0]) for s in a.seeds]
+def _logps(pair: Pair) -> list[tuple[Any, Any]]:
+    """Log-probs of the right completions under a and b, of each training seed."""
+    return [(one.logps, two.logps) for one, two in pair.runs]
 
 
-def _kept_exactly(results: Results, a: Scores, b: Scores) -> Iterator[str]:
+def _kept_exactly(pair: Pair, problems: int, k: int) -> Iterator[str]:
     """Definition 4.1 over completions and over problems, and the problems expected to be solved in k samples."""
-    pairs = _both_logps(results, a, b)
     cells = [
-        (*exact_cells(old, new, EPS), expected_cells(success_probability(old), success_probability(new), results.k))
-        for old, new in pairs
+        (*exact_cells(old, new, EPS), expected_cells(success_probability(old), success_probability(new), k))
+        for new, old in _logps(pair)
     ]
     what = (
         f"right completions with probability above 1/{1 / EPS:.0f} (Definition 4.1)",
-        f"problems with at least one of them, of {len(b.problems)}",
-        f"problems expected to be solved in {results.k} samples",
+        f"problems with at least one of them, of {problems}",
+        f"problems expected to be solved in {k} samples",
     )
     for said, *tables in zip(what, *cells, strict=True):
-        head = f"{a.arm} against {b.arm}, exact, {said}"
+        head = f"{pair.a} against {pair.b}, exact, {said}"
         rows = [LeashCounts(*table.sum(axis=0).tolist()) for table in tables]
         if len(rows) > 1:
             yield from _over_seeds(rows, f"{head}, held fixed")
             continue
         rates = rate_intervals(tables[0])
         numbers = ", ".join(f"{word} {_count(getattr(rows[0], name))}" for name, word in WORDS.items())
-        yield f"{head}: {numbers}; {_rates(rates, len(b.problems), 'none in either')}."
+        yield f"{head}: {numbers}; {_rates(rates, problems, 'none in either')}."
 
 
 def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
@@ -255,24 +264,23 @@ def _count(x: float) -> str:
     return f"{x:,.0f}" if x == round(x) else f"{x:,.2f}"
 
 
-def cost_lines(results: Results) -> list[str]:
+def cost_lines(runs: Runs) -> list[str]:
     """One line with the sampled tokens and optimizer steps of each arm, means over training seeds; [] for fewer than two arms."""
     told: dict[str, str] = {}
-    for arm in dict.fromkeys(arm for arm, _ in results.runs):
-        mine = [run for (name, _), run in results.runs.items() if name == arm]
-        tokens = [n for run in mine if (n := run.total("rollout/tokens")) is not None]
-        steps = [n for run in mine if (n := run.optimizer_steps)]
+    for arm, mine in by_arm(runs).items():
+        tokens = [n for run in mine.values() if (n := run.total("rollout/tokens")) is not None]
+        steps = [n for run in mine.values() if (n := run.optimizer_steps)]
         if tokens and steps:
             told[arm] = f"{np.mean(tokens) / 1e6:,.3f} M sampled tokens, {np.mean(steps):,.0f} optimizer steps"
     return ["Cost per run: " + "; ".join(f"{name}: {text}" for name, text in told.items()) + "."] if len(told) > 1 else []
 
 
-def steps_lines(results: Results) -> list[str]:
+def steps_lines(runs: Runs) -> list[str]:
     """One line if the arms were trained for different numbers of steps; else, or if unknown, []."""
     told: dict[str, str] = {}
-    for arm in dict.fromkeys(arm for arm, _ in results.runs):
-        steps = sorted({run.steps for (name, _), run in results.runs.items() if name == arm and run.steps})
-        told |= {arm: " and ".join(f"{n:,}" for n in steps)} if steps else {}
+    for arm, mine in by_arm(runs).items():
+        if steps := sorted({run.steps for run in mine.values() if run.steps}):
+            told[arm] = " and ".join(f"{n:,}" for n in steps)
     if len(set(told.values())) < 2:
         return []
     said = "; ".join(f"{name}: {text}" for name, text in told.items())

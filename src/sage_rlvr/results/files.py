@@ -13,7 +13,7 @@ from sage_rlvr.evaluation.record import Record, load_record, record_path
 from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.reading import read_json, read_text, understood
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question
-from sage_rlvr.results.read import Run, State
+from sage_rlvr.results.sources import Run, State
 from sage_rlvr.runs import RECORD, file_sha256, is_run, read_metrics, read_record
 
 TAKES = (

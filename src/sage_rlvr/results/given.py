@@ -10,20 +10,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.beside import clusters_of, floor_of
 from sage_rlvr.results.distinct import answers_read
+from sage_rlvr.results.measurements import SampledMeasurement
 from sage_rlvr.results.metric import REFERENCE
-from sage_rlvr.results.readers import CountTable
+from sage_rlvr.results.readers import Choice, CountTable
+from sage_rlvr.results.sources import GivenRows
 from sage_rlvr.stats.samples.independence import Independence, Mask, check_counts, check_pair, check_samples
 from sage_rlvr.verifiers.reasons import Reasons
-
-if TYPE_CHECKING:
-    from sage_rlvr.results.read import Counts, Results
 
 TASK = "these problems"
 """The task of rows without a task."""
@@ -51,53 +49,55 @@ class GivenTable:
         return f"{self.arm}{seed} ({self.path})"
 
 
-def counts_of_rows(results: Results, stores: Sequence[Counts]) -> Iterator[Counts]:
-    """The counts of all files of rows. stores: the counts of sample stores, which may be compared with them."""
-    tables = list(placed(results, stores))
+def measurements_of_rows(
+    given: Sequence[GivenRows], stores: Sequence[SampledMeasurement], samples: int | None, choice: Choice
+) -> tuple[list[SampledMeasurement], list[str]]:
+    """The measurements of all files of rows, with notes. stores: those of sample stores, which may be compared with them; samples:
+    use only the first this many samples of each problem; choice: how the answers are read, and the chance floor."""
+    tables, found, notes = list(placed(given, stores)), list[SampledMeasurement](), list[str]()
     for task in dict.fromkeys(table.task for table in tables):
-        here = [table for table in tables if table.task == task]
-        order = next((c.problems for c in stores if c.task == task), here[0].table.problems)
-        _check_problems(here, order, next((c.name for c in stores if c.task == task), here[0].name))
+        here, beside = [table for table in tables if table.task == task], [one for one in stores if one.task == task]
+        order = beside[0].problems if beside else here[0].table.problems
+        _check_problems(here, order, beside[0].name if beside else here[0].name)
         _check_golds(here)
-        cluster, chance = clusters_of(here, order), floor_of(here, order, results.choice.floor)
+        cluster, chance = clusters_of(here, order), floor_of(here, order, choice.floor)
         repeated = _repeated_prompts(here, dict(zip(order, cluster, strict=False)))
         _check_seeds(here)
         _check_temperatures(here)
-        if results.samples is not None:
-            here = [replace(one, table=one.table.first(results.samples, one.name)) for one in here]
-        if results.choice.answers_in:
-            here = [replace(one, table=answers_read(one.table, results.choice.answers_in)) for one in here]
-        checked, notes = independent([replace(one, table=_in_order(one.table, order)) for one in here])
-        fewest = min([int(one.table.n.min()) for one in checked] + [c.n for c in stores if c.task == task])
-        notes += [*repeated, *_unequal(checked, fewest)]
+        if samples is not None:
+            here = [replace(one, table=one.table.first(samples, one.name)) for one in here]
+        if choice.answers_in:
+            here = [replace(one, table=answers_read(one.table, choice.answers_in)) for one in here]
+        checked, more = independent([replace(one, table=_in_order(one.table, order)) for one in here])
+        fewest = min([int(one.table.n.min()) for one in checked] + [one.n for one in beside])
+        notes += [*more, *repeated, *_unequal(checked, fewest)]
         if cluster and len({one.temperature for one in here}) > 1:
             notes.append("Temperatures are not compared with each other: these comparisons have no clusters of problems.")
-        results.notes += [note for note in notes if note not in results.notes]
-        for one in checked:
-            yield replace(_counts(one, fewest), cluster=cluster, chance=chance)
+        found += [replace(_measurement(one, fewest), cluster=cluster, chance=chance) for one in checked]
+    return found, list(dict.fromkeys(notes))
 
 
-def beside_rows(store: Counts, rows: Sequence[Counts]) -> Counts:
-    """The counts of a store with the clusters and, where it has none, the chance floor of files of the same task."""
-    same = next((c for c in rows if c.task == store.task), None)
+def beside_rows(store: SampledMeasurement, rows: Sequence[SampledMeasurement]) -> SampledMeasurement:
+    """The measurement of a store with the clusters and, where it has none, the chance floor of files of the same task."""
+    same = next((one for one in rows if one.task == store.task), None)
     return store if same is None else replace(store, cluster=same.cluster, chance=store.chance or same.chance)
 
 
-def placed(results: Results, stores: Sequence[Counts] = ()) -> Iterator[GivenTable]:
+def placed(given: Sequence[GivenRows], stores: Sequence[SampledMeasurement] = ()) -> Iterator[GivenTable]:
     """Every table with its arm, training seed, task and temperature. A task or temperature that one side does not name is the only
     one of the other side."""
-    groups = [table.group for given in results.given for table in given.evaluation.tables]
-    tasks = {group.task for group in groups if group.task} | {c.task for c in stores}
-    heats = {group.temperature for group in groups if group.temperature is not None} | {c.temperature for c in stores}
+    groups = [table.group for one in given for table in one.evaluation.tables]
+    tasks = {group.task for group in groups if group.task} | {one.task for one in stores}
+    heats = {group.temperature for group in groups if group.temperature is not None} | {one.temperature for one in stores}
     task = next(iter(tasks)) if len(tasks) == 1 else TASK
     heat = next(iter(heats)) if len(heats) == 1 else REFERENCE
-    for given in results.given:
-        for table in given.evaluation.tables:
+    for one in given:
+        for table in one.evaluation.tables:
             group = table.group
             yield GivenTable(
-                arm=given.arm_of(table), seed=given.index if group.seed is None else group.seed, task=group.task or task,
-                temperature=heat if group.temperature is None else group.temperature, path=given.evaluation.path, table=table,
-                format=given.evaluation.format,
+                arm=one.arm_of(table), seed=one.index if group.seed is None else group.seed, task=group.task or task,
+                temperature=heat if group.temperature is None else group.temperature, path=one.evaluation.path, table=table,
+                format=one.evaluation.format,
             )  # fmt: skip
 
 
@@ -116,9 +116,7 @@ def _in_order(table: CountTable, order: Sequence[str]) -> CountTable:
     return replace(table, problems=tuple(order), n=table.n[chosen], c=table.c[chosen], **lists)  # type: ignore[arg-type]
 
 
-def _counts(given: GivenTable, n: int) -> Counts:
-    from sage_rlvr.results.read import Counts
-
+def _measurement(given: GivenTable, n: int) -> SampledMeasurement:
     table, ends = given.table, Counter[tuple[str, str, bool | None]]()
     if table.right is None or table.cut is None:
         right = int(table.c.sum())
@@ -130,9 +128,9 @@ def _counts(given: GivenTable, n: int) -> Counts:
                 for hit, end in zip(hits.tolist(), cut, strict=True)
             )
     reasons = Reasons(ends)
-    return Counts(
+    return SampledMeasurement(
         arm=given.arm, seed=given.seed, path=given.path, task=given.task, temperature=given.temperature, problems=table.problems,
-        n=n, right=table.c, sizes=None if np.all(table.n == n) else table.n, reasons=reasons,
+        n=n, values=table.c, sizes=None if np.all(table.n == n) else table.n, reasons=reasons,
         failed=[text for _, text in reasons.problems(limit="the length limit")], table=table,
     )  # fmt: skip
 
@@ -321,4 +319,4 @@ def _some(order: Sequence[str], chosen: set[str]) -> str:
     return ", ".join(shown[:SHOWN]) + ", ..." * (len(shown) > SHOWN)
 
 
-__all__ = ["OWN", "TASK", "GivenTable", "beside_rows", "counts_of_rows", "placed"]
+__all__ = ["OWN", "TASK", "GivenTable", "beside_rows", "measurements_of_rows", "placed"]

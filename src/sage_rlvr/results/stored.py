@@ -19,9 +19,9 @@ import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.reading import read_json, understood
-from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question
 from sage_rlvr.results.metric import Metric
+from sage_rlvr.results.row import Row
 from sage_rlvr.stats.comparison import Comparison, Reason
 from sage_rlvr.stats.intervals import Interval
 

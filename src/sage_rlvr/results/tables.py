@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sage_rlvr.evaluation.chance import KEY
-from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import FEW, Metric
+from sage_rlvr.results.row import Row
 from sage_rlvr.results.words import chip
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.intervals import Interval

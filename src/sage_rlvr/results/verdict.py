@@ -1,8 +1,8 @@
 """The verdict on arms that were compared by samples: which k each gains and loses, problems solved by one only, and what could be
 seen.
 
-    verdicts(results)      one `CurveVerdict` per arm, task and temperature, against the control
-    headline(verdict)      the finding in one sentence            lines(results)  about ten lines for a terminal
+    verdicts(results, rows)   one `CurveVerdict` per arm, task and temperature, against the control
+    headline(verdict)      the finding in one sentence            lines(...)      about ten lines for a terminal
     failures(...)          what `compare --fail-on` reports       tree(...)       strict JSON, docs/reference/verdict.schema.json
 """
 
@@ -12,18 +12,20 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, suggest
-from sage_rlvr.results.comparisons import Row, counted, sides
+from sage_rlvr.results.comparisons import counted
 from sage_rlvr.results.distinct import DistinctAnswers, distinct_lines, distinct_of, distinct_tree
 from sage_rlvr.results.given import TASK
 from sage_rlvr.results.metric import Metric
+from sage_rlvr.results.pairs import pair_on
 from sage_rlvr.results.read import Results
+from sage_rlvr.results.row import Row
 from sage_rlvr.results.scores import Scores
+from sage_rlvr.results.sources import GivenRows
 from sage_rlvr.results.stored import plain
 from sage_rlvr.stats.comparison import DETECTABLE, Comparison, p_text, signed
 from sage_rlvr.stats.curves import Crossing, CurveComparison, crossing
@@ -59,22 +61,18 @@ class SolvedByOne:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CurveVerdict:
-    """One arm against the control. curve: the difference over k with its simultaneous band, None for two training seeds. shown: k
-    -> both scores and their difference at this k. chance: the chance floor of the problems; distinct: distinct right answers; both
-    None where they are not known."""
+    """One arm against the control. curve: the difference over k with its simultaneous band, None for two training seeds. crossing:
+    where over k the arm gains and loses; nowhere without a curve. shown: k -> both scores and their difference at this k. chance:
+    the chance floor of the problems; distinct: distinct right answers; both None where they are not known."""
 
     a: Scores
     b: Scores
     curve: CurveComparison | None
+    crossing: Crossing
     shown: Mapping[int, tuple[Interval, Interval, Comparison]]
     solved: SolvedByOne
     chance: Chance | None = None
     distinct: DistinctAnswers | None = None
-
-    @cached_property
-    def crossing(self) -> Crossing:
-        """Where over k the arm gains and loses; nowhere without a curve."""
-        return Crossing(gain=(), loss=(), undecided=(), first_loss=None) if self.curve is None else crossing(self.curve)
 
     def below(self, k: int) -> list[str]:
         """The arms below the chance floor at k, the control first."""
@@ -99,21 +97,21 @@ class CurveVerdict:
 def verdicts(results: Results, rows: Sequence[Row]) -> list[CurveVerdict]:
     """Every arm against the control, on every task and temperature at which both have samples. rows: the comparisons, of which
     those of pass@1 and the largest k are read."""
-    keys = list(dict.fromkeys((c.task, c.temperature) for c in results.counts))
-    found = []
-    for task, temperature in sorted(keys, key=lambda key: (key[0], -key[1])):
-        arms = list(dict.fromkeys(c.arm for c in results.counts if (c.task, c.temperature) == (task, temperature)))
-        control = results.design.control if results.design.control in arms else arms[0]
+    sampled, design, found = results.table.sampled(), results.design, []
+    for task, temperature in sorted({(task, t) for _, task, t in sampled.policies()}, key=lambda key: (key[0], -key[1])):
+        here = sampled.where(task=task, temperature=temperature)
+        arms = list(here.by_arm())
+        control = str(design.control) if design.control in arms else arms[0]
         for arm in arms:
-            both = None if arm == control else sides(results, arm, str(control), task, temperature)
-            if both is not None and both[0].n is not None:
-                found.append(replace(_verdict(results, rows, *both), chance=results.chance(task)))
+            both = None if arm == control else pair_on(design, arm, control, "control", here).sides(temperature)
+            if both is not None:
+                found.append(replace(_verdict(*both, results.k, rows), chance=results.chances.get(task)))
     return found
 
 
-def _verdict(results: Results, rows: Sequence[Row], a: Scores, b: Scores) -> CurveVerdict:
+def _verdict(a: Scores, b: Scores, k: int, rows: Sequence[Row]) -> CurveVerdict:
     a.check_alike(b)
-    several, top = max(len(a.values), len(b.values)) > 1, min(results.k, a.n or 1)
+    several, top = max(len(a.values), len(b.values)) > 1, min(k, a.n or 1)
     ks = [*(k for k in SHOWN if k < top), top]
     place = a.arm, b.arm, a.task, Metric(temperature=a.temperature)
     known = {
@@ -121,7 +119,10 @@ def _verdict(results: Results, rows: Sequence[Row], a: Scores, b: Scores) -> Cur
     }
     shown = {k: (a.interval(k), b.interval(k), known[k] if k in known else counted(a, b, k)) for k in ks}
     curve = a.band(b, top, several=several)
-    return CurveVerdict(a=a, b=b, curve=curve, shown=shown, solved=_solved(a, b), distinct=distinct_of(a, b))
+    crossed = Crossing(gain=(), loss=(), undecided=(), first_loss=None) if curve is None else crossing(curve)
+    return CurveVerdict(
+        a=a, b=b, curve=curve, crossing=crossed, shown=shown, solved=_solved(a, b), distinct=distinct_of(a, b)
+    )
 
 
 def _solved(a: Scores, b: Scores) -> SolvedByOne:
@@ -189,11 +190,11 @@ def ranges(found: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in found)
 
 
-def lines(results: Results, found: Sequence[CurveVerdict]) -> Iterator[str]:
+def lines(given: Sequence[GivenRows], sources: Sequence[str], found: Sequence[CurveVerdict]) -> Iterator[str]:
     """What a terminal shows: the finding first, what was read, scores, gain and loss over k, problems solved by one only, power."""
     yield from (headline(one) for one in found)
     yield ""
-    yield from read_lines(results)
+    yield from read_lines(given)
     for one in found:
         yield ""
         yield from _scores(one)
@@ -202,18 +203,18 @@ def lines(results: Results, found: Sequence[CurveVerdict]) -> Iterator[str]:
         yield from distinct_lines(one.a, one.b, one.distinct)
         yield from _floor(one)
         yield _power(one)
-    if len(found) == 1 and results.given:
-        words = ("--from", *results.sources, *results.given[0].evaluation.options)
+    if len(found) == 1 and given:
+        words = ("--from", *sources, *given[0].evaluation.options)
         yield f"what more problems, samples or training seeds would show: {suggest('plan', *words)}"
 
 
-def read_lines(results: Results) -> Iterator[str]:
+def read_lines(given: Sequence[GivenRows]) -> Iterator[str]:
     """What was read of every file of rows."""
-    for given in results.given:
-        found = given.evaluation
+    for one in given:
+        found = one.evaluation
         n = np.concatenate([table.n for table in found.tables])
         problems = {problem for table in found.tables for problem in table.problems}
-        arms = list(dict.fromkeys(given.arm_of(table) for table in found.tables))
+        arms = list(dict.fromkeys(one.arm_of(table) for table in found.tables))
         seeds = sorted({table.group.seed for table in found.tables if table.group.seed is not None})
         heats = sorted({table.group.temperature for table in found.tables if table.group.temperature is not None})
         samples = f"n = {n.min()}" if n.min() == n.max() else f"n = {n.min()} to {n.max()}"
@@ -337,20 +338,22 @@ def _fell(one: CurveVerdict, k: int) -> list[str]:
     return [f"pass@{k} of {one.a.arm} fell: {signed(gap.difference.value)} ({ends}) against {one.b.arm}"]
 
 
-def tree(results: Results, found: Iterable[CurveVerdict], failed: Sequence[str] = ()) -> dict[str, Any]:
-    """The verdicts as strict JSON, by docs/reference/verdict.schema.json."""
+def tree(
+    found: Iterable[CurveVerdict], given: Sequence[GivenRows], notes: Sequence[str], failed: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The verdicts as strict JSON, by docs/reference/verdict.schema.json. given, notes: of the results."""
     read = [
         {
-            "path": str(given.evaluation.path), "format": given.evaluation.format, "correct": given.evaluation.correct,
-            "rows": given.evaluation.rows, "arms": list(dict.fromkeys(given.arm_of(t) for t in given.evaluation.tables)),
+            "path": str(one.evaluation.path), "format": one.evaluation.format, "correct": one.evaluation.correct,
+            "rows": one.evaluation.rows, "arms": list(dict.fromkeys(one.arm_of(t) for t in one.evaluation.tables)),
         }
-        for given in results.given
+        for one in given
     ]  # fmt: skip
     made = {
         "format": FORMAT,
         "read": read,
         "verdicts": list(map(_tree, found)),
-        "notes": list(results.notes),
+        "notes": list(notes),
         "failed": list(failed),
     }
     return dict(plain(made))

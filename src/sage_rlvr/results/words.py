@@ -9,18 +9,20 @@ cautions(rows)  remarks that apply to many rows
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
-from sage_rlvr.results.comparisons import AT_ANY, COLDER, Row, answering
+from sage_rlvr.results.comparisons import AT_ANY, COLDER, answering
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.metric import FEW, REFERENCE, Metric, known_metrics
-from sage_rlvr.results.read import Results, Run
+from sage_rlvr.results.read import Results
+from sage_rlvr.results.row import Row
+from sage_rlvr.results.sources import Run
+from sage_rlvr.results.verdict import CurveVerdict, verdicts
 from sage_rlvr.results.verdict import paragraphs as of_verdicts
-from sage_rlvr.results.verdict import verdicts
 from sage_rlvr.stats.comparison import (
     DETECTABLE,
     FEWEST_SEEDS,
@@ -81,28 +83,31 @@ OPEN_ENDED = (
 )
 
 
-def starts(results: Results) -> list[str]:
+def starts(arms: Mapping[str, Sequence[str]]) -> list[str]:
     """Which arm is the starting point of which others, one sentence each."""
     return [
-        f"{', '.join(arms)} {'was' if len(arms) == 1 else 'were'} trained from {start} (the hashes of the weights are equal)."
-        for start, arms in results.starting_points().items()
+        f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} trained from {start} (the hashes of the weights are equal)."
+        for start, names in arms.items()
     ]
 
 
-def answer(rows: Sequence[Row], results: Results | None = None) -> str:
+def answer(rows: Sequence[Row], results: Results | None = None, judged: Sequence[CurveVerdict] | None = None) -> str:
     """`paragraphs` as one text."""
-    return "\n\n".join(paragraphs(rows, results))
+    return "\n\n".join(paragraphs(rows, results, judged))
 
 
-def paragraphs(rows: Sequence[Row], results: Results | None = None) -> list[str]:
+def paragraphs(
+    rows: Sequence[Row], results: Results | None = None, judged: Sequence[CurveVerdict] | None = None
+) -> list[str]:
     """The answer to the questions of the design: at most `MOST` comparisons, significant ones first, and counts of the others.
     Where all questions are about the base, the verdict, and in a second paragraph the numbers.
 
-    results: the source of the rows, for questions without a row. Without primary rows, exploratory rows answer."""
+    results: the source of the rows, for questions without a row; judged: its verdicts, computed here if None. Without primary rows,
+    exploratory rows answer."""
     if not rows:
         return ["Nothing is compared: fewer than two policies were evaluated on the same problems."]
     if results is not None and results.sampled_only:
-        first, *rest = of_verdicts(verdicts(results, rows))
+        first, *rest = of_verdicts(verdicts(results, rows) if judged is None else judged)
         return [f"{first} {sharpened(rows, results)}".strip(), *rest]
     primary = [row for row in rows if row.family == "primary"]
     asked = () if results is None else results.design.questions
@@ -166,18 +171,20 @@ def nearest_colder(results: Results, row: Row) -> tuple[float, dict[int | None, 
     """The temperature at which the base has the pass@1 nearest to that of the row's arm, and its pass@k there."""
     home = _tempered_of(row)
     found: dict[float, dict[int | None, float]] = {}
-    if results.stored is not None and not results.records:
+    if results.stored is not None:
         for one in results.stored["sampled"]:
             if (one["policy"], one["task"]) == (home, row.task):
                 found[one["temperature"]] = {int(k): float(value["value"]) for k, value in one["pass"].items()}
         own = next(one for one in results.stored["sampled"] if (one["policy"], one["task"]) == (row.a, row.task))
         pass1 = float(own["pass"]["1"]["value"])
     else:
-        for t in results.temperatures(home, row.task):
-            if (scores := results.scores(home, row.task, t)) is not None and scores.n is not None:
+        here = results.table.where(task=row.task)
+        colder = here.where(arm=home)
+        for t in colder.temperatures:
+            if (scores := colder.where(temperature=t).scores()) is not None and scores.n is not None:
                 ks = powers(scores.n)
                 found[t] = dict(zip(ks, scores.passes(ks)[0].mean(axis=0).tolist(), strict=True))
-        pass1 = float(results.only_scores(row.a, row.task).passes([1]).mean())
+        pass1 = float(here.only_scores(row.a, row.task).passes([1]).mean())
     nearest = min(found, key=lambda t: abs(found[t][1] - pass1))
     return nearest, found[nearest]
 
@@ -291,7 +298,7 @@ def nothing(results: Results) -> str:
     def on_task(run: Run) -> bool:
         return bool(run.config.get("task") or run.config.get("data"))
 
-    scored = {arm for arm, *_ in results.records} | {counts.arm for counts in results.counts}
+    scored = {row.arm for row in results.table.rows}
     bare = [run for run in results.runs.values() if run.arm not in scored]
     if results.design.facts or results.stored is not None:  # sweep and demo evaluate what they train
         return f"{said[0]} Run the command that created the folder again to continue."

@@ -12,7 +12,6 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.distinct import distinct_lines
 from sage_rlvr.results.page.samples import SampleSet, first_of_each, grouped
 from sage_rlvr.results.page.scores import band, drawn, slug
-from sage_rlvr.results.read import Results
 from sage_rlvr.results.tables import NONE, Table, cell
 from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval
@@ -28,15 +27,13 @@ Rows = Mapping[str, Sequence[Record]]
 
 
 def answers_of(
-    results: Results, found: Mapping[str, Any], samples: Sequence[SampleSet], crossed: Sequence[CurveVerdict]
+    records: Rows, k: int, found: Mapping[str, Any], samples: Sequence[SampleSet], judged: Sequence[CurveVerdict]
 ) -> dict[str, Any]:
-    """The values of the template's sections on answers. crossed: the verdicts on arms compared by samples."""
-    names = dict.fromkeys(filter(None, (results.design.base, *results.design.names)))
-    records = {name: [results.records[name, seed, ""] for seed in seeds] for name in names if (seeds := results.seeds(name))}
-    shown, kinds = structure(records, results.k)
+    """The values of the template's sections on answers. judged: the verdicts on arms compared by samples."""
+    shown, kinds = structure(records, k)
     return {
         "structure": shown, "kinds": kinds, "patterns": patterns(samples),
-        "distinct": [*distinct(found, samples), *distinct_in_rows(crossed)],
+        "distinct": [*distinct(found, samples), *distinct_in_rows(judged)],
         "perplexity": perplexity(samples),
     }  # fmt: skip
 
@@ -156,10 +153,10 @@ def distinct(found: Mapping[str, Any], samples: Sequence[SampleSet]) -> list[dic
     return out
 
 
-def distinct_in_rows(crossed: Sequence[CurveVerdict]) -> list[dict[str, Any]]:
+def distinct_in_rows(judged: Sequence[CurveVerdict]) -> list[dict[str, Any]]:
     """Expected number of distinct right answers over k, of both sides of each verdict on files with answers."""
     out = []
-    for number, one in enumerate(crossed, 1):
+    for number, one in enumerate(judged, 1):
         if one.distinct is None:
             continue
         curves, (a, b) = one.distinct.curves, one.distinct.names

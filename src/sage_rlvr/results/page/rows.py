@@ -8,15 +8,15 @@ from itertools import islice
 import numpy as np
 
 from sage_rlvr.evaluation.store import Question, Sample
+from sage_rlvr.results.measurements import SampledMeasurement
 from sage_rlvr.results.page.samples import LONGEST, MOST_SAMPLES, SOLVED, SampleSet, standings
-from sage_rlvr.results.read import Counts
 from sage_rlvr.results.readers import CountTable
 
 MOST_CHARACTERS = 16_000_000  # of all completions on one page
 NAME = 60  # characters of a problem's id that are shown
 
 
-def row_sets(counts: Sequence[Counts], shown: int) -> tuple[SampleSet, ...]:
+def row_sets(counts: Sequence[SampledMeasurement], shown: int) -> tuple[SampleSet, ...]:
     """Every set of samples of a file with texts. Problems that only one side solves come first, and where a page cannot hold all
     problems, others are left out."""
     found = [(c, c.table) for c in counts if c.table is not None and c.table.texts is not None]
@@ -53,7 +53,7 @@ def _in_order(tables: Sequence[tuple[str, CountTable]]) -> list[str]:
     return sorted(tables[0][1].problems, key=lambda problem: SOLVED.index(words.get(problem, SOLVED[-1])))
 
 
-def _row_set(c: Counts, table: CountTable, arm: str, problems: Sequence[str], many: int) -> SampleSet:
+def _row_set(c: SampledMeasurement, table: CountTable, arm: str, problems: Sequence[str], many: int) -> SampleSet:
     assert table.right is not None
     names, place = names_of(table.problems), {problem: i for i, problem in enumerate(table.problems)}
     return SampleSet(

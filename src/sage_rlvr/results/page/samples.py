@@ -18,9 +18,9 @@ from sage_rlvr.evaluation.store.database import TURNS
 from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import POLICY, own_of, unescape, unmarked
 from sage_rlvr.extras import advice
-from sage_rlvr.results.design import BASE
+from sage_rlvr.results.design import BASE, Design
+from sage_rlvr.results.measurements import Measurements, SampledMeasurement, in_order
 from sage_rlvr.results.metric import REFERENCE
-from sage_rlvr.results.read import Counts, Results, in_order
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
@@ -73,16 +73,16 @@ class SampleSet:
         return self.arm if self.seed is None else f"{self.arm}, seed {self.seed}"
 
 
-def sample_sets(results: Results, shown: int) -> tuple[SampleSet, ...]:
+def sample_sets(sampled: Measurements[SampledMeasurement], design: Design, shown: int) -> tuple[SampleSet, ...]:
     """Every complete store with its first `shown` samples of each problem, at most MOST_SAMPLES. An arm sampled at several
     temperatures counts as several policies, not as several training seeds."""
     out, left = [], MOST_SAMPLES
-    for c in sorted(results.counts, key=lambda counts: in_order(results, counts.policy)):
-        if c.store is None:  # page/rows.py has the rows of files
+    for row in sorted(sampled.rows, key=lambda row: in_order(design, row.place)):
+        if row.store is None:  # page/rows.py has the rows of files
             continue
-        with c.store.open() as store:
-            control = c.arm == BASE and c.temperature != REFERENCE and bool(results.design.facts)  # only its scores are read
-            out.append(_sample_set(store, c, 0 if control else min(shown, left // max(1, len(c.problems)))))
+        with row.store.open() as store:
+            control = row.arm == BASE and row.temperature != REFERENCE and bool(design.facts)  # only its scores are read
+            out.append(_sample_set(store, row, 0 if control else min(shown, left // max(1, len(row.problems)))))
         left -= len(out[-1].shown)
     several = {(s.arm, s.task) for s in out for t in out if (s.arm, s.task) == (t.arm, t.task) and s.temperature != t.temperature}
     apart = [(s.arm, s.task) in several and (s.arm, s.temperature) != (BASE, REFERENCE) for s in out]
@@ -159,9 +159,9 @@ def about(sets: Sequence[SampleSet], browsed: Sequence[SampleSet]) -> dict[str, 
     return {"count": f"{count:,}", "about": f"{said} {'; '.join(laws)}."}
 
 
-def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
+def _sample_set(store: SampleStore, row: SampledMeasurement, shown: int) -> SampleSet:
     """The first n samples of each problem; `shown` of them on the page."""
-    arm, n, task, law = counted.arm, counted.n, store.identity.task, store.identity.decoding
+    arm, n, task, law = row.arm, row.n, store.identity.task, store.identity.decoding
     turns = (TURNS,) * (TURNS in store.columns)
     rows = store.lists(("problem", "answer", "verdict", "text", "base_logps", "versions", *turns), n=n)
     names, texts = ([unescape(text) for text in rows[column]] for column in ("problem", "text"))
@@ -174,7 +174,7 @@ def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
     ]
     worded = right.any() and not hasattr(known_task(task), "token_classes")
     return SampleSet(
-        arm=arm, policy=arm, seed=counted.seed, task=task, n=n,
+        arm=arm, policy=arm, seed=row.seed, task=task, n=n,
         law=f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} per problem"
         + (f", q of {', '.join(guides)}" if guides else ""),
         shown=tuple(_shown(store, min(shown, n))) if shown else (),
