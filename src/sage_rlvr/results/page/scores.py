@@ -157,7 +157,7 @@ def differences(results: Results, base: str, sampled: Mapping[str, Sequence[Mapp
         alike = {a: (one, two) for a, (one, two) in both.items() if one and two and (one.problems, one.n) == (two.problems, two.n)}
         bands = {(a, first["label"]): one.band(two, results.k, several=False) for a, (one, two) in alike.items()}
         if found := {pair: curve for pair, curve in bands.items() if curve}:  # of several training seeds the first of each
-            about = f"{task}: simultaneous 95 % band over problems and their samples."
+            about = f"{task}: simultaneous 95 % band over {next(iter(found.values())).over}."
             out.append(_differences(f"-{slug(task)}", about, found))
     return out
 
