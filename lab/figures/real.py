@@ -1,7 +1,7 @@
 """The README's first picture: a pretrained model before and after RL, beside its base at lower temperatures and the chance floor.
 
-    sage-rlvr demo --model smollm2
-    python -m lab.figures.real [FOLDER]           default runs/demo-smollm2
+    sage-rlvr demo --model smollm2                 trains it again, into runs/demo-smollm2
+    python -m lab.figures.real [FOLDER]           by default of the stored experiment
 
 Reads FOLDER/summary.json; writes docs/images/smollm2.png and docs/images/smollm2.svg.
 """
@@ -24,7 +24,7 @@ from lab.figures.readme import ARMS, FLOOR, OUT
 from sage_rlvr.results.page.scores import chance_line
 from sage_rlvr.results.stored import read_summary
 
-FOLDER = Path("runs/demo-smollm2")
+FOLDER = Path(__file__).parents[1] / "experiments" / "2026-11-27_demo_smollm2"
 LINE = 0.03
 """Height of a line of print, in pass@k."""
 
