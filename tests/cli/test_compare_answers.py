@@ -102,16 +102,19 @@ def test_one_right_answer_needs_no_count(capsys: Capture) -> None:
 
 
 def test_distinct_right_answers_as_the_verifier_reads_them(capsys: Capture) -> None:
-    r"""\frac{1}{2} and \frac12 are one answer, 0.5 in words is none."""
-    spellings = [r"\boxed{\frac{1}{2}}", r"\boxed{\frac12}", "a half", r"\boxed{x=2}"]
+    r"""\frac{1}{2} and 0.5 are one answer, 2 another, and a half in words is none."""
+    spellings, rng = [r"\boxed{\frac{1}{2}}", r"\boxed{0.5}", "a half", r"\boxed{2}"], np.random.default_rng(6)
     rows = [
-        {"id": f"p{i}", "correct": True, "text": f"so {spellings[j % 4]}", "gold": "1/2"} for i in range(6) for j in range(8)
-    ]
-    a, b = write("a.jsonl", *rows), write("b.jsonl", *[row | {"text": r"\boxed{\frac12}."} for row in rows])
-    code, out, err = run(capsys, a, b, "--verify", "boxed")
-    assert code == 0 and "distinct right answers in 8 samples: a 2.00 [2.00, 2.00], b 1.00 [1.00, 1.00]" in out, err
-    assert "answers: what the mathematics verifier reads (boxed), in one spelling; without an answer, and not counted: 25.0%" in out
-    assert "distinct" not in run(capsys, a, b)[1]
+        {"id": f"p{i}", "correct": True, "text": f"so {spellings[int(rng.integers(many))]}", "gold": "1/2", "arm": arm}
+        for arm, many in (("a", 4), ("b", 2)) for i in range(12) for _ in range(8)
+    ]  # fmt: skip
+    both = write("both.jsonl", *rows)
+    code, out, err = run(capsys, both, "--verify", "boxed")
+    assert code == 0 and "b 1.00 [1.00, 1.00]; difference −" in out, err
+    assert "answers: what the mathematics verifier reads (boxed), in one spelling, numbers as fractions; without an answer" in out
+    found = verdict(run(capsys, both, "--verify", "boxed", "--json")[1])["distinct"]
+    assert found["most"] == 2 and found["without_answer"]["arm"] == 0 < found["without_answer"]["control"] < 0.5
+    assert "distinct" not in run(capsys, both)[1]
 
 
 def test_distinct_right_answers_over_training_seeds(capsys: Capture) -> None:
@@ -126,7 +129,7 @@ def test_distinct_right_answers_over_training_seeds(capsys: Capture) -> None:
     assert "distinct right answers in 8 samples: base 3.00" in run(capsys, write("all.jsonl", *rows))[1]
     once = [row for row in rows if row["arm"] == "rl" or row["seed"] == 0]
     code, out, err = run(capsys, write("all.jsonl", *once))
-    assert code == 0 and "difference +0.000 (no interval)" in out, err
+    assert code == 0 and "difference 0.000 (no interval)" in out, err
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -157,13 +160,13 @@ def test_a_chance_floor_in_the_rows_and_of_each_task(capsys: Capture) -> None:
     for name in ("c.jsonl", "d.jsonl"):
         write(name, *two)
     tree = json.loads(run(capsys, "c.jsonl", "d.jsonl", "--json", "--chance", "easy=0.5", "hard=0.1")[1])
-    assert [one["pass"]["1"]["chance"] for one in tree["verdicts"]] == [0.5, 0.1]
+    assert [one["pass"]["1"]["chance"] for one in tree["verdicts"]] == pytest.approx([0.5, 0.1])
 
 
 def test_a_chance_floor_of_a_task(capsys: Capture) -> None:
     """AIME's answers are 0 to 999; of other mathematics the floor is of the golds in the rows."""
     a, b = write("a.jsonl", *samples([4] * 8)), write("b.jsonl", *samples([5] * 8, seed=1))
-    found = verdict(run(capsys, a, b, "--task", "aime24", "--json")[1])
+    found = verdict(run(capsys, a, b, "--task", "aime", "--json")[1])
     assert found["pass"]["8"]["chance"] == pytest.approx(1 - 0.999**8) and "values of the answer" in found["chance"]
     golds = [row | {"gold": "7" if row["id"] in ("p0", "p1") else row["id"]} for row in samples([4] * 8)]
     found = verdict(run(capsys, write("a.jsonl", *golds), b, "--task", "math500", "--json")[1])
@@ -177,7 +180,7 @@ def test_a_chance_floor_of_a_task(capsys: Capture) -> None:
         (["--chance", "a=b"], "--chance a=b: expected X or TASK=X"),
         (["--chance", "0.1", "0.2"], "--chance 0.2: all tasks has 0.1 already; pass one number for each task"),
         (["--chance", "easy=0.1"], "--chance easy=...: no rows of that task; the files have these problems"),
-        (["--chance", "0.1", "--task", "aime24"], "--chance and --task aime24: both give the chance floor; omit one of them"),
+        (["--chance", "0.1", "--task", "aime"], "--chance and --task aime: both give the chance floor; omit one of them"),
         (["--task", "nowhere"], "task 'nowhere': choose one of"),
         (["--task", "math500"], "--task math500: the task has no problem with the id 'p0', and some rows lack \"gold\""),
     ],
@@ -206,7 +209,8 @@ def test_a_chance_floor_that_files_disagree_on(capsys: Capture) -> None:
 def copied(right: Any, times: int, n: int = 8, **more: Any) -> list[dict[str, Any]]:
     """Each problem `times` times."""
     return [
-        {"id": f"p{i}-{j}", "n": n, "c": int(c), **({"cluster": f"c{i}"} | more)} for i, c in enumerate(right) for j in range(times)
+        {"id": f"p{i}-{j}", "n": n, "c": int(c), **({"cluster": f"c{i:02}"} | more)}
+        for i, c in enumerate(right) for j in range(times)
     ]
 
 
@@ -237,7 +241,7 @@ def test_copies_in_clusters_are_the_problems_once(capsys: Capture) -> None:
 
 def test_clusters_that_cannot_be_used(capsys: Capture) -> None:
     a, b = write("a.jsonl", *copied([1] * 8, 2)), write("b.jsonl", *copied([2] * 8, 2, cluster="one"))
-    assert "problem 'p0-0' has the cluster 'c0' in a (a.jsonl) and 'one' in b (b.jsonl)" in run(capsys, a, b)[2]
+    assert "problem 'p0-0' has the cluster 'c00' in a (a.jsonl) and 'one' in b (b.jsonl)" in run(capsys, a, b)[2]
     some = [row | {"cluster": None} if i == 3 else row for i, row in enumerate(copied([1] * 8, 2))]
     err = run(capsys, write("a.jsonl", *some), write("b.jsonl", *some))[2]
     assert "1 of 16 problems have no \"cluster\", the first is 'p1-1'" in err
@@ -392,4 +396,4 @@ def test_numbers_of_the_option_are_those_of_the_function() -> None:
     found = compare("a.jsonl", "b.jsonl", chance={"easy": 0.5})
     assert found.verdicts["verdicts"][0]["pass"]["1"]["chance"] == 0.5
     with pytest.raises(ConfigError, match="both give the chance floor"):
-        compare("a.jsonl", "b.jsonl", chance=0.5, task="aime24")
+        compare("a.jsonl", "b.jsonl", chance=0.5, task="aime")

@@ -55,14 +55,20 @@ class DistinctAnswers:
 
 
 def answers_read(table: CountTable, place: str) -> CountTable:
-    """The table with the answers of its right completions, as the mathematics verifier reads and spells them."""
+    """The table with the answers of its right completions, as the mathematics verifier reads them, numbers as exact fractions."""
+    from sage_rlvr.verifiers.exact import canonical
     from sage_rlvr.verifiers.rewards import MathReward
 
     if table.texts is None or table.right is None:
         return table
     reward = MathReward(answer_in=place)  # type: ignore[arg-type]
+
+    def key(text: str) -> str | None:
+        answer = reward.answer_key({}, text)
+        return None if answer is None else canonical(answer)
+
     answers = tuple(
-        [reward.answer_key({}, text) if hit and text else None for hit, text in zip(right.tolist(), texts, strict=True)]
+        [key(text) if hit and text else None for hit, text in zip(right.tolist(), texts, strict=True)]
         for right, texts in zip(table.right, table.texts, strict=True)
     )
     return replace(table, answers=answers, read_in=place)
@@ -103,7 +109,7 @@ class _Side:
         first = self.tables[0]
         if first.keys:
             return '"keys" of the rows'
-        verified = f"what the mathematics verifier reads ({first.read_in}), in one spelling"
+        verified = f"what the mathematics verifier reads ({first.read_in}), in one spelling, numbers as fractions"
         return verified if first.read_in else '"answer" of the rows'
 
     @property

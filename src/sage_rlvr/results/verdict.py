@@ -172,7 +172,9 @@ def paragraphs(found: Sequence[CurveVerdict]) -> Iterator[str]:
     """The findings, and in a second paragraph their numbers."""
     yield " ".join(map(headline, found))
     yield " ".join(
-        f"{line[:1].upper()}{line[1:]}." for one in found for line in (*_gain_and_loss(one), _solved_line(one))
+        f"{line[:1].upper()}{line[1:]}."
+        for one in found
+        for line in (*_gain_and_loss(one), _solved_line(one), *_below(one))
     )
 
 
@@ -201,7 +203,9 @@ def lines(given: Sequence[GivenRows], sources: Sequence[str], found: Sequence[Cu
         yield from _gain_and_loss(one)
         yield _solved_line(one)
         yield from distinct_lines(one.a, one.b, one.distinct)
-        yield from _floor(one)
+        yield from _below(one)
+        if one.chance is not None:
+            yield f"chance floor: {one.chance.words}"
         yield _power(one)
     if len(found) == 1 and given:
         words = ("--from", *sources, *given[0].evaluation.options)
@@ -280,10 +284,8 @@ def _certain(problems: Sequence[str]) -> str:
     )
 
 
-def _floor(found: CurveVerdict) -> Iterator[str]:
-    """What the chance floor is of, and the arms below it."""
-    if found.chance is None:
-        return
+def _below(found: CurveVerdict) -> Iterator[str]:
+    """The arms below the chance floor."""
     below: dict[str, list[str]] = {}
     for k in found.shown:
         for arm in found.below(k):
@@ -293,7 +295,6 @@ def _floor(found: CurveVerdict) -> Iterator[str]:
             f"{arm} lies below the chance floor in {' and '.join(scores)}: guessing scores higher, so a difference from {arm} may "
             "only be one of answers in the right form"
         )
-    yield f"chance floor: {found.chance.words}"
 
 
 def _power(found: CurveVerdict) -> str:

@@ -319,7 +319,8 @@ def _purchases(design: Design, pilot: Pilot, run_cost: float, *, methods: bool) 
     for what, larger in options:
         cost, then = larger.cost(run_cost) - design.cost(run_cost), see(larger, pilot)
         shrink = (
-            math.inf if math.isinf(now) and math.isfinite(then) else 0.0 if math.isinf(now) else math.log(now / then)
+            math.inf if math.isinf(now) and math.isfinite(then)
+            else 0.0 if math.isinf(now) or then == 0 else math.log(now / then)  # a pilot without any difference has no variance
         )
         steps.append(Step(what=what, design=larger, detectable=then, cost=cost, gain=1e6 * shrink / cost))
     return tuple(sorted(steps, key=lambda step: -step.gain))

@@ -103,7 +103,7 @@ def names_of(problems: Sequence[str]) -> Mapping[str, str]:
     taken: set[str] = set()
     for number, problem in enumerate(problems, 1):
         line = " ".join(problem.split())
-        name = problem if len(problem) <= NAME and line == problem else f"{line[: NAME - 3]}..."
+        name = line if len(line) <= NAME else f"{line[: NAME - 3]}..."
         name = f"{number}: {name}" if name in taken else name
         names[problem] = name
         taken.add(name)
