@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +216,7 @@ def test_of_samples_alone_the_summary_has_what_the_runs_logged(tmp_path: Path) -
 def test_a_control_of_one_temperature_is_evaluated_again_by_its_path(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, {"control": [0.2], "other": [0.3]})
     results = Results.read(folder)
-    results.records |= {key: record.only([1.0]) for key, record in results.records.items()}
+    results = replace(results, table=results.table.where(temperature=1.0))
     assert f"sage-rlvr eval {folder / 'runs' / 'control-s0'} --frontier." in caveats(results)[0]
 
 

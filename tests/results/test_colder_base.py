@@ -102,7 +102,7 @@ def test_a_control_of_compare_at_several_temperatures_is_one_too() -> None:
     found = Results(design=design, k=N, table=Measurements(sampled), chances={TASK: sampled[0].chance})
     rows = [row for row in compare(found) if row.why == "colder"]
     assert {row.b for row in rows} == {"start at any temperature"} and {row.family for row in rows} == {"exploratory"}
-    text = words.answer(compare(found), found)
+    text = words.answer(compare(found), found, findings_of(found).verdicts)
     assert "Does it do more than start at a lower temperature? Only sharpened, as far as can be told: tuned (start at T = " in text
 
 

@@ -21,6 +21,7 @@ from sage_rlvr.results.baselines import above as read_above
 from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.design import Envelope
 from sage_rlvr.results.findings import findings_of
+from sage_rlvr.results.measurements import ExactMeasurements
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.pairs import run_at
 from sage_rlvr.results.probabilities import load_probabilities, save_probabilities
@@ -267,13 +268,17 @@ def test_candidates_are_compared_with_mixtures_from_samples_too(tmp_path: Path) 
 def test_an_envelope_is_read_over_the_seeds_that_all_have(folder: Path) -> None:
     """The arm has three training seeds and a rival two; with no seed in common there is no row."""
     results = Results.read(str(folder))
-    del results.records["GRPO", 2, ""]
     (envelope,) = results.design.baselines
-    found = read_above(results, "SAGE-Branch", envelope, Metric(k=results.k, at="mixture"))
+    metric = Metric(k=results.k, at="mixture")
+
+    def table(*without: int) -> ExactMeasurements:
+        rows = results.table.exact().where(task="").rows
+        return ExactMeasurements(tuple(row for row in rows if row.arm != "GRPO" or row.seed not in without))
+
+    found = read_above(table(2).by_arm(), "SAGE-Branch", envelope, metric, {})
     assert found is not None and found.ahead.shape[1] == len(found.pass1) == 2
-    for seed in (0, 1):
-        del results.records["GRPO", seed, ""]
-    assert not [row for row in compare(results) if row.why == "envelope"]
+    assert read_above(table(0, 1, 2).by_arm(), "SAGE-Branch", envelope, metric, {}) is None
+    assert not [row for row in compare(replace(results, table=table(0, 1, 2))) if row.why == "envelope"]
 
 
 def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:

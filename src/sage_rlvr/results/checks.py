@@ -23,7 +23,7 @@ def paper_gains(design: Design, arms: Arms) -> list[dict[str, Any]] | None:
     """Per metric and temperature: the paper's gain, the interval of GRPO with Branch minus GRPO (the first such arms), and whether
     the interval excludes the gain. None without such arms."""
     arm = next((arm for arm in design.arms if arm.plain and not arm.why and _is_the_papers(arm)), None)
-    if arm is None or arm.plain not in arms or arm.name not in arms:
+    if arm is None or arm.plain is None or not {arm.name, arm.plain} <= {*arms}:
         return None
     a, b, out = arms[arm.name], arms[arm.plain], []
     seeds = sorted({*a.seeds} & {*b.seeds})

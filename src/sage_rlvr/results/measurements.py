@@ -16,7 +16,6 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.judged import Reasons
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.design import BASE, Design
 from sage_rlvr.results.metric import REFERENCE
@@ -27,6 +26,7 @@ from sage_rlvr.stats.frontier import FrontierPoint, frontier
 from sage_rlvr.stats.passk import Ints
 from sage_rlvr.stats.support import reachable, success_probability
 from sage_rlvr.tasks.chance import Chance
+from sage_rlvr.verifiers.reasons import Reasons
 
 Place = tuple[str, str, float]
 """Arm, task and temperature: a policy, the same for all of its training seeds."""
@@ -46,7 +46,7 @@ class Measurement:
     task: str
     temperature: float
     problems: tuple[str, ...]
-    values: Floats
+    values: np.ndarray
     n: int | None = None
     sizes: Ints | None = None
     for_all_seeds: bool = False
@@ -62,6 +62,11 @@ class Measurement:
     def name(self) -> str:
         """The arm with its training seed, if known."""
         return self.arm if self.seed is None else f"{self.arm}, seed {self.seed}"
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is an evaluation of a sweep's main task, or from samples."""
+        return not self.task or self.n is not None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,7 +136,7 @@ class Measurements(Generic[M]):
         """(Arm, task, temperature) -> the rows of all training seeds, in order of appearance."""
         return self._by(lambda row: row.place)
 
-    def _by(self, key: Callable[[M], Key]) -> dict[Key, Self]:
+    def _by(self, key: Callable[[Measurement], Key]) -> dict[Key, Self]:
         found: dict[Key, list[M]] = {}
         for row in self.rows:
             found.setdefault(key(row), []).append(row)

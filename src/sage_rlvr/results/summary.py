@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.evaluation.chance import KEY
-from sage_rlvr.evaluation.judged import Reasons
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.design import BASE, Arm, Design
 from sage_rlvr.results.findings import Findings
@@ -31,6 +30,7 @@ from sage_rlvr.stats.frontier import gap_to_frontier
 from sage_rlvr.stats.intervals import Interval, seed_interval
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.tempered import tempered
+from sage_rlvr.verifiers.reasons import Reasons
 
 
 def summary_of(results: Results, findings: Findings) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from sage_rlvr.results.metric import FEW, REFERENCE, Metric, known_metrics
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
 from sage_rlvr.results.sources import Run
-from sage_rlvr.results.verdict import CurveVerdict, verdicts
+from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.results.verdict import paragraphs as of_verdicts
 from sage_rlvr.stats.comparison import (
     DETECTABLE,
@@ -91,23 +91,21 @@ def starts(arms: Mapping[str, Sequence[str]]) -> list[str]:
     ]
 
 
-def answer(rows: Sequence[Row], results: Results | None = None, judged: Sequence[CurveVerdict] | None = None) -> str:
+def answer(rows: Sequence[Row], results: Results | None = None, judged: Sequence[CurveVerdict] = ()) -> str:
     """`paragraphs` as one text."""
     return "\n\n".join(paragraphs(rows, results, judged))
 
 
-def paragraphs(
-    rows: Sequence[Row], results: Results | None = None, judged: Sequence[CurveVerdict] | None = None
-) -> list[str]:
+def paragraphs(rows: Sequence[Row], results: Results | None = None, judged: Sequence[CurveVerdict] = ()) -> list[str]:
     """The answer to the questions of the design: at most `MOST` comparisons, significant ones first, and counts of the others.
     Where all questions are about the base, the verdict, and in a second paragraph the numbers.
 
-    results: the source of the rows, for questions without a row; judged: its verdicts, computed here if None. Without primary rows,
-    exploratory rows answer."""
+    results: the source of the rows, for questions without a row; judged: the verdicts of arms that are compared by samples only,
+    which then answer. Without primary rows, exploratory rows answer."""
     if not rows:
         return ["Nothing is compared: fewer than two policies were evaluated on the same problems."]
-    if results is not None and results.sampled_only:
-        first, *rest = of_verdicts(verdicts(results, rows) if judged is None else judged)
+    if results is not None and judged:
+        first, *rest = of_verdicts(judged)
         return [f"{first} {sharpened(rows, results)}".strip(), *rest]
     primary = [row for row in rows if row.family == "primary"]
     asked = () if results is None else results.design.questions

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import suggest
+from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results import stored, tables
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.measurements import Measurement, Measurements
@@ -53,10 +54,10 @@ class Policy:
 
 def scores_of(
     found: Mapping[str, Any], them: Mapping[str, Policy], base: str, differences: Sequence[Mapping[str, Any]], *,
-    control: str | None, model: str | None, swept: bool, stored: bool,
+    control: str | None, record: Record | None, swept: bool, stored: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """The values of the template's sections on scores, from a summary and its policies. differences: of `exact_differences` or
-    `sampled_differences`; model: the base outside of a design; swept: whether there is a design; stored: whether the summary is
+    `sampled_differences`; record: of the base outside of a design; swept: whether there is a design; stored: whether the summary is
     read from a file."""
     k, power, chance, apart = max(found["ks"]), found["power"], tables.chance_in(found), sampled_apart(found, them)
     first = [("", tables.scores(found))] if them or (swept and not found.get("sampled")) else []
@@ -68,7 +69,7 @@ def scores_of(
         "frontier": frontier_of(them, base, k, power, chance) or sampled_frontier(found, base),
         "passk": passk_lines(found, them) if them else None, "chance": chance_line(found),
         "sampled_curves": sampled_curves(found, apart), "differences": differences,
-        "gaps": gaps(them, control, base), "no_gaps": no_gaps(them, model, stored),
+        "gaps": gaps(them, control, base), "no_gaps": no_gaps(them, record, stored),
     }  # fmt: skip
 
 
@@ -287,12 +288,12 @@ def gaps(them: Mapping[str, Policy], control: str | None, base: str) -> dict[str
     return {"found": found, "limits": limits_of(list(found.values()))} if found else None
 
 
-def no_gaps(them: Mapping[str, Policy], model: str | None, stored: bool) -> str:
-    """The reason for missing curves of gaps between frontiers. model: the base outside of a design, to evaluate it at more
-    temperatures; stored: whether the scores are of a stored summary."""
+def no_gaps(them: Mapping[str, Policy], record: Record | None, stored: bool) -> str:
+    """The reason for missing curves of gaps between frontiers. record: of the base outside of a design, to evaluate it at
+    more temperatures; stored: whether the scores are of a stored summary."""
     if not any(len(p.frontier) > 1 for p in them.values()):
         return (
-            f"the base was evaluated at a single temperature, so it has no frontier. {_colder(model)}"
+            f"the base was evaluated at a single temperature, so it has no frontier. {_colder(record)}"
             if them else "there is no exact evaluation, so each policy has a single temperature."
         )
     if max(len(p.seeds) for p in them.values()) < FEWEST_SEEDS:
@@ -302,11 +303,11 @@ def no_gaps(them: Mapping[str, Policy], model: str | None, stored: bool) -> str:
     return "no two of these policies have a common range of pass@1 in all training seeds."
 
 
-def _colder(model: str | None) -> str:
+def _colder(record: Record | None) -> str:
     """The next step for evaluating the base at more temperatures."""
-    if model is None:
+    if record is None:
         return "Remove evaluate.temperatures from the design, or list more temperatures, and run the same command again."
-    return f"Evaluate it at more with: {suggest('eval', model, '--frontier')}"
+    return f"Evaluate it at more with: {suggest('eval', record.meta['model'], '--frontier')}"
 
 
 # ------------------------------------------------------------------------------------------------------------------

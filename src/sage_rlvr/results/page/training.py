@@ -13,7 +13,7 @@ import numpy as np
 from sage_rlvr.results import tables, words
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.page.scores import Policy
-from sage_rlvr.results.sources import Run, Runs, by_arm
+from sage_rlvr.results.sources import Run, Runs
 from sage_rlvr.results.tables import NOT_RUN, Table
 from sage_rlvr.stats.power import spread
 
@@ -40,7 +40,7 @@ SAME_KL = (
 )
 
 
-def training_of(
+def runs_of(
     found: Mapping[str, Any], them: Mapping[str, Policy], base: str, design: Design, runs: Runs, trained: Trained,
     evaluated: Collection[tuple[str, int | None]],
 ) -> dict[str, Any]:  # fmt: skip
@@ -64,8 +64,10 @@ def training_of(
 
 def in_order(runs: Runs, design: Design) -> dict[str, list[Run]]:
     """The runs of each arm in the order of the design."""
-    found = by_arm(dict(sorted(runs.items(), key=lambda item: item[0][1])))
-    return {arm: list(found[arm].values()) for arm in dict.fromkeys([*design.names, *found]) if arm in found}
+    out: dict[str, list[Run]] = {name: [] for name in design.names}
+    for (arm, _), run in sorted(runs.items(), key=lambda item: item[0][1]):
+        out.setdefault(arm, []).append(run)
+    return {arm: mine for arm, mine in out.items() if mine}
 
 
 def curves(runs: Trained) -> dict[str, Any] | None:

@@ -10,7 +10,6 @@ from sage_rlvr.models.folders import long_name
 from sage_rlvr.results import tables, words
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.findings import Findings
-from sage_rlvr.results.measurements import ExactMeasurement
 from sage_rlvr.results.metric import PAPER, REFERENCE
 from sage_rlvr.results.page import answers, samples, scores, training
 from sage_rlvr.results.page.rows import row_sets
@@ -45,22 +44,25 @@ def page_of(
 
     found: the summary. shown: samples per problem and store on the page. brief: only the sentences and tables of a summary."""
     design, k, them = results.design, results.k, scores.policies(found)
-    base = design.base or next(iter(them), "")
+    base, arms = design.base or next(iter(them), ""), results.table.exact().where(task="").by_arm()
+    records, evaluated = _records(results), {(row.arm, row.seed) for row in results.table.rows if row.is_main}
     values: dict[str, Any] = {"summary": found, "brief": brief, "base": base, "k": k, "facts": _facts(found, them)}
     values |= {"lead": _lead(found, them), "seeds": max((len(p.seeds) for p in them.values()), default=0)}
     values |= _said(results, findings, found, list(dict.fromkeys([*them, *design.names])))
+    differences = scores.exact_differences(design, arms, base, k, results.several)
+    differences = differences or scores.sampled_differences(results.table, scores.sampled_apart(found, them), k)
     values |= scores.scores_of(
-        found, them, base, _differences(results, found, them, base), control=design.control, model=_model(results),
+        found, them, base, differences, control=design.control, record=None if design.facts else results.base_record,
         swept=bool(design.facts), stored=results.stored is not None,
     )  # fmt: skip
     values["crossings"] = [scores.verdict_of(one, found) for one in findings.verdicts if one.curve]
     trained = training.in_order(results.runs, design)
-    values |= training.training_of(found, them, base, design, results.runs, trained, _evaluated(results))
+    values |= training.runs_of(found, them, base, design, results.runs, trained, evaluated)
     sampled_rows = results.table.sampled()
     stores = () if brief else (*samples.sample_sets(sampled_rows, design, shown), *row_sets(sampled_rows.rows, shown))
     browsed = samples.browsed(stores)
     values |= {"samples": samples.about(stores, browsed), "browser": samples.data_of(browsed) if browsed else None}
-    values |= {} if brief else answers.answers_of(_records(results), k, found, stores, findings.verdicts)
+    values |= {} if brief else answers.answers_of(records, k, found, stores, findings.verdicts)
     sampled = found.get("sampled") or ()  # a stored summary has no stores
     bases = [row for row in sampled if row["policy"] == BASE]
     colder = [row["label"] for row in bases if len(bases) > 1 and row["temperature"] != REFERENCE]
@@ -71,24 +73,6 @@ def page_of(
     values |= {"order": [name for name in order if name not in colder], "colder": colder}
     values["title"] = title or design.title[:1].upper() + design.title[1:] or usual
     return values
-
-
-def _differences(results: Results, found: Mapping[str, Any], them: Mapping[str, Policy], base: str) -> list[dict[str, Any]]:
-    """Differences over k, from exact records, else from samples."""
-    arms = results.table.exact().where(task="").by_arm()
-    exact = scores.exact_differences(results.design, arms, base, results.k, results.several)
-    return exact or scores.sampled_differences(results.table, scores.sampled_apart(found, them), results.k)
-
-
-def _model(results: Results) -> str | None:
-    """The base outside of a design."""
-    record = results.base_record
-    return None if record is None or results.design.facts else str(record.meta["model"])
-
-
-def _evaluated(results: Results) -> set[tuple[str, int | None]]:
-    """Arm and training seed of every exact record of the main task and of all samples."""
-    return {(row.arm, row.seed) for row in results.table.rows if not isinstance(row, ExactMeasurement) or not row.task}
 
 
 def _records(results: Results) -> dict[str, list[Record]]:
