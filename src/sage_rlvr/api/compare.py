@@ -130,6 +130,8 @@ def compare(
     samples: int | None = None,
     correct: str | Sequence[str] = (),
     right_from: float | None = None,
+    chance: float | Mapping[str, float] | None = None,
+    task: str = "",
     **named: Arm,
 ) -> Comparison:
     """Compare evaluations of the same problems, as `sage-rlvr compare` does. The first arm is the control of all others.
@@ -149,6 +151,8 @@ def compare(
         samples: Of sample stores and files of samples: the first so many samples of each problem.
         correct: In files of rows with several scores: the score that stands for correct.
         right_from: In files of rows with graded scores: the least score that counts as correct.
+        chance: Of files of rows: the probability that one guess is right, of all tasks or {task: probability}.
+        task: Of files of rows: the task of this package that the problems are of, whose guesses give the chance floor.
         **named: Arms by name, after the others.
 
     Returns:
@@ -163,17 +167,21 @@ def compare(
     words = [_called(arm) for arm in [*loose, *more]]
     words += [f"{name}={_word(arm)}" for name, arm in {**given, **named}.items()]
     names = (correct,) if isinstance(correct, str) else tuple(correct)
-    return comparison_of(words, split=split, k=k, samples=samples, correct=names, right_from=right_from)
+    shares = dict(chance) if isinstance(chance, Mapping) else {} if chance is None else {"": chance}
+    return comparison_of(
+        words, split=split, k=k, samples=samples, correct=names, right_from=right_from, chance=shares, task=task
+    )
 
 
 def comparison_of(
     words: Sequence[str], *, split: Split | None, k: int | None, samples: int | None, correct: Sequence[str] = (),
-    right_from: float | None = None,
+    right_from: float | None = None, chance: Mapping[str, float] | None = None, task: str = "", answers_in: str = "",
 ) -> Comparison:  # fmt: skip
-    """The comparison of arms as the command takes them: PATH, or NAME=PATH[,PATH...]."""
+    """The comparison of arms as the command takes them: PATH, or NAME=PATH[,PATH...]. answers_in: where the verifier reads the
+    answers of texts (`--verify`)."""
     from sage_rlvr.results import Results
     from sage_rlvr.results.found import rows_in
-    from sage_rlvr.results.readers import Choice
+    from sage_rlvr.results.readers import Choice, Floor
 
     if not words:
         raise DataError(
@@ -191,11 +199,17 @@ def comparison_of(
         raise ConfigError(OF_STORES)
     if (correct or right_from is not None) and not of_rows:
         raise ConfigError("--correct, --right-from: only for files of rows, and these arms are not; omit these options")
-    choice = Choice(tuple(correct), right_from)
+    if (chance or task) and not of_rows:
+        raise ConfigError("--chance, --task: only for files of rows; records and sample stores keep their chance floor")
+    if chance and task:
+        raise ConfigError(f"--chance and --task {task}: both give the chance floor; omit one of them")
+    choice = Choice(tuple(correct), right_from, answers_in=answers_in, floor=Floor(shares=chance or {}, task=task))
     results = Results.read(*words, split=split, k=k, apart=not whole, samples=samples, choice=choice)
-    if unused := [name for name in correct if all(name != given.evaluation.score for given in results.given)]:
-        scores = ", ".join(dict.fromkeys(given.evaluation.score for given in results.given if given.evaluation.score)) or "none"
-        raise DataError(f"--correct {unused[0]}: no file has a score of that name; scores that were read: {scores}")
+    known = dict.fromkeys(results.tasks)
+    if strange := [name for name in chance or () if name and name not in known]:
+        raise DataError(f"--chance {strange[0]}=...: no rows of that task; the files have {', '.join(known)}")
+    if task and len(known) > 1:
+        raise DataError(f"--task {task}: the rows are of several tasks ({', '.join(known)}); select one of them with FILE@TASK")
     if alone and len(results.design.names) < 2:
         raise DataError(
             f"{words[0]}: the rows are of one arm; pass a second file, the first being the control, or give the rows an \"arm\""
@@ -418,15 +432,16 @@ def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Sa
     return replace(found, notes={"cross_check": checked, "clock": clock})
 
 
-def write_page(found: Comparison, folder: Path) -> Page:
-    """The page, written with its pictures into a folder."""
+def write_page(found: Comparison, out: Path) -> Page:
+    """The page, written with its pictures into a folder, or to an .html file with its pictures beside it."""
     from sage_rlvr.render import Page
     from sage_rlvr.results.page import page_of
     from sage_rlvr.results.summary import summary_of
     from sage_rlvr.runs import writing
 
     page = Page(page_of(found.results, found.findings, summary_of(found.results, found.findings)))
-    with writing("report", folder, 8 << 20):
-        folder.mkdir(parents=True, exist_ok=True)
-        page.write(folder / "report.html", png=folder / "figures")
+    file = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
+    with writing("report", file.parent, 8 << 20):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        page.write(file, png=file.parent / "figures")
     return page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,12 +48,16 @@ class Compare(Command):
     """For files of rows with graded scores: the least score that counts as correct."""
     verify: Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"] | None = None
     """For files of rows with texts and golds: judge every completion again, reading its answer there, beside the file's score."""
+    chance: tuple[str, ...] = ()
+    """For files of rows: the probability that one guess is right, X for all tasks or TASK=X; of four choices 0.25."""
+    task: str | None = None
+    """For files of rows: the task of this package that the problems are of; its guesses give the chance floor."""
     patterns: bool = False
     """For sample stores: also compare the reasoning patterns of right samples."""
     support: bool = False
     """Also print counts and rates of the support kept, gained and lost (SRR, NDR, SDS, NSCR), with intervals."""
     out: Path | None = None
-    """Also write the page and the figures into this folder."""
+    """Also write the page, the figures and summary.json into this folder, or beside this .html file."""
     json: bool = False
     """Print the verdicts as JSON instead of text (docs/reference/rows.md has the schema)."""
     fail_on: tuple[str, ...] = ()
@@ -68,9 +73,12 @@ class Compare(Command):
             raise ConfigError(OF_STORES)
         with reporting(session.note, f"compare: reading {', '.join(self.arms)}"):
             found = comparison_of(
-                self.arms, split=self.split, k=self.k, samples=self.samples, correct=self.correct, right_from=self.right_from
-            )
+                self.arms, split=self.split, k=self.k, samples=self.samples, correct=self.correct, right_from=self.right_from,
+                chance=shares_of(self.chance), task=self.task or "", answers_in=self.verify or "",
+            )  # fmt: skip
         results, rows = found.results, found.comparisons
+        if self.support and any(row.cluster for row in results.table.rows):
+            raise ConfigError('--support: its intervals do not know clusters; omit it, or remove "cluster" from the rows')
         rejudged = self._rejudged(session, results.given)
         broken = self._judge(session, found, rejudged)
         with results.believed(), reporting(session.note, "compare: computing intervals"):
@@ -82,9 +90,10 @@ class Compare(Command):
                 session.say(*patterns(results))
             if self.out is not None:
                 page = write_page(found, self.out)
-                write_json_atomic(self.out / "summary.json", page.values["summary"])
+                folder = page.written[0].parent
+                write_json_atomic(folder / "summary.json", page.values["summary"])
                 kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
-                (session.note if self.json else session.say)(f"\npage     {page.written[0]}\nfigures  {self.out}/figures/*.{kinds}")
+                (session.note if self.json else session.say)(f"\npage     {page.written[0]}\nfigures  {folder}/figures/*.{kinds}")
         session.note(*(f"--fail-on: {text}" for text in broken))
         return 2 if not rows else FAILED if broken else 0  # without rows the last line says why nothing is compared
 
@@ -124,3 +133,20 @@ class Compare(Command):
             made |= {"rejudged": [one.tree() for one in rejudged]} if rejudged else {}
             session.say_plainly(json.dumps(made, indent=1, ensure_ascii=False).splitlines())
         return broken
+
+
+def shares_of(words: Sequence[str]) -> dict[str, float]:
+    """Task -> probability that one guess is right, from X and TASK=X; "" for all tasks."""
+    shares: dict[str, float] = {}
+    for word in words:
+        task, _, text = word.rpartition("=")
+        try:
+            share = float(text)
+        except ValueError:
+            share = math.nan
+        if not 0 <= share <= 1:
+            raise ConfigError(f"--chance {word}: expected X or TASK=X; X is the probability that one guess is right, from 0 to 1")
+        if task in shares:
+            raise ConfigError(f"--chance {word}: {task or 'all tasks'} has {shares[task]:g} already; pass one number for each task")
+        shares[task] = share
+    return shares

@@ -107,9 +107,9 @@ class Page:
                 written[-1].write_bytes(data)
         return written
 
-    def _colored(self, store: Mapping[str, str]) -> dict[str, str]:
+    def _colored(self, store: Mapping[str, Any]) -> dict[str, Any]:
         """A store of the sample browser in the color of its arm."""
-        return {name: store[name] for name in ("name", "guide", "asked")} | {"color": self.looks[store["arm"]].color}
+        return {name: store[name] for name in ("name", "guide", "asked", "plain")} | {"color": self.looks[store["arm"]].color}
 
     def _render(self, pictures: str | None, *, browsing: bool) -> str:
         def figure(key: str, label: str, draw: Callable[..., Figure | None], *values: Any, **more: Any) -> Markup:

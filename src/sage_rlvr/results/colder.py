@@ -15,12 +15,15 @@ from sage_rlvr.results.row import Row
 from sage_rlvr.results.view import End, grouped, listed, outcome
 from sage_rlvr.stats.passk import powers
 
-Finding = Literal["above", "below", "same temperature", "sharpened"]
+Finding = Literal["above", "below", "same temperature", "sharpened", "unknown"]
+TOO_LARGE = 0.25
+"""A detectable difference above which a test that finds nothing does not say that the base does the same."""
 QUESTION = "Does it do more than {home} at a lower temperature? {arms}."
 ANSWERS: dict[Finding, str] = {
     "above": "{arm}: yes, higher at k = {ks} ({pairs} of {home} at T = {t:g})",
     "below": "{arm}: no, lower at k = {ks} ({pairs} of {home} at T = {t:g})",
     "same temperature": "{arm}: no difference from {home} at the same temperature can be told ({facts})",
+    "unknown": "{arm}: cannot be told ({home} at T = {t:g} has the nearest pass@1: {facts})",
     "sharpened": "{arm}: only sharpened, as far as can be told ({home} at T = {t:g} does the same: {facts})",
 }
 
@@ -64,6 +67,8 @@ def _beside(rows: Sequence[Row], results: Results) -> Beside:
     # a pass@1 below the best of all temperatures says nothing: the arm has a temperature of its own
     lower = [row.metric.k for row in rows if outcome(row) == End.LOWER and row.metric.k != 1]
     same: Finding = "same temperature" if at == REFERENCE else "sharpened"
+    if not min(hidden, default=math.nan) <= TOO_LARGE:  # at the end of the base's range of pass@1 the mixture has no lower bound
+        same = "unknown"
     return Beside(
         arm=rows[0].a,
         home="the base" if home == BASE else home,

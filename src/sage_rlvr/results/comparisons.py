@@ -389,12 +389,12 @@ def _sampled_pairs(design: Design, here: Measurements[SampledMeasurement]) -> li
 def _colder(control: Measurements[SampledMeasurement], others: Sequence[Measurements[Measurement]], k: int) -> Iterator[Row]:
     """Every other arm against the control sampled at several temperatures, from samples of one training seed."""
     base = {row.temperature: (row.n, row.values.astype(int)) for row in control.rows}
-    if len(base) < 2 or REFERENCE not in base or any(row.sizes is not None for row in control.rows):
+    if len(base) < 2 or REFERENCE not in base or any(row.sizes is not None or row.cluster for row in control.rows):
         return
     name, (_, best) = control.rows[0].arm, max(base.values(), key=lambda counts: float(counts[1].mean()))
     for other in others:
         own = other.where(temperature=REFERENCE).scores()
-        if own is None or own.arm == name or own.n is None or own.sizes is not None or len(own.values) > 1:
+        if own is None or own.arm == name or own.n is None or not own.is_plain or len(own.values) > 1:
             continue
         n, right = own.n, own.values[0].astype(int)
         beyond = right.mean() > best.mean()  # no mixture of temperatures has this pass@1
@@ -444,7 +444,7 @@ def _of_counts(pair: Pair, here: Measurements[SampledMeasurement], k: int) -> It
         one.check_alike(two)
         for m in dict.fromkeys((1, min(k, one.n or 0))):
             yield _row(pair, Metric(k=m, temperature=t), counted(one, two, m))
-    if len(both) > 1 and all(len(side.values) == 1 and side.sizes is None for two in both.values() for side in two):
+    if len(both) > 1 and all(len(side.values) == 1 and side.is_plain for two in both.values() for side in two):
         tables = [{t: (two[i].n or 0, two[i].values[0]) for t, two in both.items()} for i in (0, 1)]
         k = min(k, *(one.n or 0 for one, _ in both.values()))
         yield _of_frontier(pair, Metric(k=k, at="equal"), frontiers.compare_count_frontiers(*tables, k=k))
@@ -454,5 +454,5 @@ def counted(a: Scores, b: Scores, k: int) -> Comparison:
     """pass@k of two arms from samples: over problems, or over training seeds where an arm has several."""
     left, right = a.values.astype(int), b.values.astype(int)
     if max(len(left), len(right)) == 1:
-        return paired_by.paired_counts(a.samples[0], left[0], right[0], k, n_b=b.samples[0])
+        return paired_by.paired_counts(a.samples[0], left[0], right[0], k, n_b=b.samples[0], cluster=a.cluster or None)
     return paired_by.paired_seed_counts(a.samples, left, right, k, n_b=b.samples)

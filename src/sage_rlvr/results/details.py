@@ -118,7 +118,9 @@ def pair_lines(
 
 
 def improvement(a: Scores, b: Scores, several: bool) -> Improvement | None:
-    """The probability that a run of a scores higher than a run of b on a problem; None for two training seeds."""
+    """The probability that a run of a scores higher than a run of b on a problem; None for two training seeds and for clusters."""
+    if a.cluster:
+        return None
     if not several:
         return probability_of_improvement(a.values[0], b.values[0])
     left, right = np.broadcast_arrays(a.values, b.values)

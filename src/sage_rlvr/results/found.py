@@ -60,7 +60,16 @@ def gather(items: Sequence[str], *, split: str | None, apart: bool, choice: Choi
                 raise DataError(f"{item}: no such file or folder. {files.TAKES}")
             else:
                 found.add(Path(word), name, index)
+    _check_scores(found.sources, choice)
     return found.finished()
+
+
+def _check_scores(sources: Sources, choice: Choice) -> None:
+    """Raise DataError for a name of `--correct` that no file of rows has."""
+    scores = list(dict.fromkeys(given.evaluation.score for given in sources.given if given.evaluation.score))
+    if unused := [name for name in choice.wanted if name not in scores]:
+        read = ", ".join(scores) or "none"
+        raise DataError(f"--correct {unused[0]}: no file has a score of that name; scores that were read: {read}")
 
 
 def rows_in(word: str) -> tuple[Path, list[str]] | None:

@@ -19,6 +19,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.design import BASE, Design
 from sage_rlvr.results.metric import REFERENCE
+from sage_rlvr.results.readers import CountTable
 from sage_rlvr.results.scores import Floats, Scores
 from sage_rlvr.results.sources import Store
 from sage_rlvr.stats.frontier import FrontierPoint, frontier
@@ -37,7 +38,8 @@ class Measurement:
 
     seed: the training seed, None if unknown; task: "" for the main task of exact records. values (N,): the probability of a right
     completion of each problem (`n` None), or the number of right samples among n. sizes (N,): samples of each problem, where
-    problems differ; n is then the smallest number on the task. for_all_seeds: of the base, whose row is paired with every seed."""
+    problems differ; n is then the smallest number on the task. for_all_seeds: of the base, whose row is paired with every seed.
+    cluster (N,): problems that belong together, () where each is its own; table: the rows of a file."""
 
     arm: str
     seed: int | None
@@ -48,6 +50,8 @@ class Measurement:
     n: int | None = None
     sizes: Ints | None = None
     for_all_seeds: bool = False
+    cluster: tuple[str, ...] = ()
+    table: CountTable | None = None
 
     @property
     def place(self) -> Place:
@@ -173,9 +177,11 @@ class Measurements(Generic[M]):
         if any(row.sizes is not None for row in rows):
             sizes = np.stack([np.full(row.values.shape, row.n) if row.sizes is None else row.sizes for row in rows])
         seeds = tuple(i if row.seed is None else row.seed for i, row in enumerate(rows))
+        tables = tuple(row.table for row in rows if row.table is not None)
         return Scores(
             arm=first.arm, task=first.task, temperature=first.temperature, seeds=seeds, problems=first.problems,
-            values=np.stack([row.values for row in rows]), n=first.n, sizes=sizes,
+            values=np.stack([row.values for row in rows]), n=first.n, sizes=sizes, cluster=first.cluster,
+            tables=tables if len(tables) == len(rows) else (),
         )  # fmt: skip
 
     def only_scores(self, arm: str, task: str) -> Scores:

@@ -20,7 +20,7 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.reading import understood
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.found import Sources, gather
-from sage_rlvr.results.given import measurements_of_rows
+from sage_rlvr.results.given import beside_rows, measurements_of_rows
 from sage_rlvr.results.measurements import Measurement, Measurements, SampledMeasurement, exact_rows
 from sage_rlvr.results.pairs import notes_of_pairs
 from sage_rlvr.results.readers import Choice
@@ -71,7 +71,7 @@ class Results:
         found = gather(words, split=split, apart=apart, choice=choice or Choice())
         if found.stored is not None:
             k = _k_of_summary(found, k)
-        sampled, notes = _sampled(found, samples, strict=apart)
+        sampled, notes = _sampled(found, samples, choice or Choice(), strict=apart)
         if k is None:
             k = K if found.records else min([K, *(one.n for one in sampled)])
         table: Measurements[Measurement] = Measurements((*exact_rows(found.records, found.design, k), *sampled))
@@ -177,7 +177,9 @@ def _starts(found: Sources, sampled: Sequence[SampledMeasurement]) -> dict[str, 
 # samples
 
 
-def _sampled(found: Sources, samples: int | None, *, strict: bool) -> tuple[list[SampledMeasurement], list[str]]:
+def _sampled(
+    found: Sources, samples: int | None, choice: Choice, *, strict: bool
+) -> tuple[list[SampledMeasurement], list[str]]:
     """The measurements of all stores and files of rows, with notes. `strict` (arms passed for a comparison) raises DataError for
     unfinished stores and unequal numbers of samples; else the smallest number of samples of all stores of a task is used."""
     notes: list[str] = []
@@ -196,8 +198,8 @@ def _sampled(found: Sources, samples: int | None, *, strict: bool) -> tuple[list
                 f"({one.arm} has {one.n})."
             )
         stores.append(cut)
-    rows, more = measurements_of_rows(found.given, stores, samples)
-    return [*stores, *rows], [*notes, *more]
+    rows, more = measurements_of_rows(found.given, stores, samples, choice)
+    return [*(beside_rows(store, rows) for store in stores), *rows], [*notes, *more]
 
 
 def _of_store(store: Store, n: int | None, strict: bool, notes: list[str]) -> SampledMeasurement | None:

@@ -14,6 +14,7 @@ from sage_rlvr.results.view import grouped, view
 from sage_rlvr.results.words import chip
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.intervals import Interval
+from sage_rlvr.stats.samples.clusters import CLUSTERS
 from sage_rlvr.tasks.chance import BELOW, UNKNOWN, Chance, chance_of_tree
 from sage_rlvr.text import escaped
 
@@ -185,7 +186,8 @@ def samples(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str
         for name in ("no answer", "cut", "undecided"):
             columns[name] = lambda row, name=name: _fraction(row.get(f"{name.replace(' ', '_')}_frac"))  # type: ignore[misc]
         over = "over training seeds for arms with several, else " * any(len(row["seeds"]) > 1 for row in rows)
-        note = f"From samples; below each number its 95 % interval {over}over problems and their samples."
+        units = "clusters of problems" if any(row["pass"]["1"]["over"] == CLUSTERS for row in rows) else "problems"
+        note = f"From samples; below each number its 95 % interval {over}over {units} and their samples."
         out.append((f"From samples: {task}", with_chance(table(columns, rows, note), chance, {f"pass@{k}": k for k in ks})))
     return out
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.results.comparisons import counted
+from sage_rlvr.results.distinct import DistinctAnswers, distinct_of, distinct_tree
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.pairs import pair_on
 from sage_rlvr.results.read import Results
@@ -30,6 +31,7 @@ from sage_rlvr.stats.comparison import DETECTABLE, Comparison, signed
 from sage_rlvr.stats.curves import Crossing, CurveComparison, crossing
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.leash import leash_at_k, leash_discoveries, leash_noise_floor, lone_solver_p
+from sage_rlvr.tasks.chance import Chance
 
 FORMAT = 1
 SHOWN = (1, 8)
@@ -60,7 +62,8 @@ class SolvedByOne:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CurveVerdict:
     """One arm against the control. curve: the difference over k with its simultaneous band, None for two training seeds. crossing:
-    where over k the arm gains and loses; nowhere without a curve. shown: k -> both scores and their difference at this k."""
+    where over k the arm gains and loses; nowhere without a curve. shown: k -> both scores and their difference at this k. chance:
+    the chance floor of the problems; distinct: distinct right answers; both None where they are not known."""
 
     a: Scores
     b: Scores
@@ -68,6 +71,12 @@ class CurveVerdict:
     crossing: Crossing
     shown: Mapping[int, tuple[Interval, Interval, Comparison]]
     solved: SolvedByOne
+    chance: Chance | None = None
+    distinct: DistinctAnswers | None = None
+
+    def below(self, k: int) -> list[str]:
+        """The arms below the chance floor at k, the control first."""
+        return [one.arm for one in (self.b, self.a) if self.chance is not None and one.below(k, self.chance)]
 
     @property
     def finding(self) -> CurveFinding:
@@ -96,7 +105,7 @@ def verdicts(results: Results, rows: Sequence[Row]) -> list[CurveVerdict]:
         for arm in arms:
             both = None if arm == control else pair_on(design, arm, control, "control", here).sides(temperature)
             if both is not None:
-                found.append(_verdict(*both, results.k, rows))
+                found.append(replace(_verdict(*both, results.k, rows), chance=results.chances.get(task)))
     return found
 
 
@@ -111,7 +120,9 @@ def _verdict(a: Scores, b: Scores, k: int, rows: Sequence[Row]) -> CurveVerdict:
     shown = {k: (a.interval(k), b.interval(k), known[k] if k in known else counted(a, b, k)) for k in ks}
     curve = a.band(b, top, several=several)
     crossed = Crossing(gain=(), loss=(), undecided=(), first_loss=None) if curve is None else crossing(curve)
-    return CurveVerdict(a=a, b=b, curve=curve, crossing=crossed, shown=shown, solved=_solved(a, b))
+    return CurveVerdict(
+        a=a, b=b, curve=curve, crossing=crossed, shown=shown, solved=_solved(a, b), distinct=distinct_of(a, b)
+    )
 
 
 def _solved(a: Scores, b: Scores) -> SolvedByOne:
@@ -202,6 +213,8 @@ def _tree(one: CurveVerdict) -> dict[str, Any]:
             "difference": asdict(gap.difference),
             "p": gap.p,
             "detectable": gap.mde,
+            "chance": None if one.chance is None else one.chance.at(k),
+            "below_chance": one.below(k),
         }
         for k, (a, b, gap) in one.shown.items()
     }
@@ -210,4 +223,6 @@ def _tree(one: CurveVerdict) -> dict[str, Any]:
         "problems": len(one.a.problems), "n": one.a.n, "seeds": list(one.a.seeds), "finding": one.finding,
         "sentence": headline(one), "gain": one.crossing.gain, "loss": one.crossing.loss, "undecided": one.crossing.undecided,
         "first_loss": one.crossing.first_loss, "pass": scores, "over_k": over_k, "solved": asdict(one.solved),
+        "clusters": len(set(one.a.cluster)) or None, "chance": None if one.chance is None else one.chance.words,
+        "distinct": distinct_tree(one.distinct),
     }  # fmt: skip

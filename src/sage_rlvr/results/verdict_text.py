@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sage_rlvr.errors import suggest
+from sage_rlvr.results.distinct import distinct_lines
 from sage_rlvr.results.given import TASK
 from sage_rlvr.results.sources import GivenRows
 from sage_rlvr.results.view import bracketed, first_of, listed, many
@@ -18,7 +19,6 @@ from sage_rlvr.stats.intervals import Interval
 if TYPE_CHECKING:
     from sage_rlvr.results.verdict import CurveVerdict
 
-OWN = ("counts", "samples")  # formats that `plan` reads without --correct
 OVER_K = "pass@k is higher at {gain} and lower at {loss}"
 CANNOT = "whether it solves {more} than {{b}} in {{top}} tries cannot be told"
 FINDINGS = {
@@ -34,6 +34,12 @@ HEADLINE = "{on}{finding} ({about})."
 NO_VERDICT = "{on}Two training seeds of {a} support no verdict; at least three are needed, or one run of each."
 READ = "{arms}: {path} ({format}), {rows} rows, {problems} problems, n = {n}, {seeds}{heats}; correct: {correct}"
 SCORE = "pass@{k}: {b} {score_b}, {a} {score_a}; difference {difference}"
+FLOOR_AT = "; chance floor {floor:.3f}"
+FLOOR = "chance floor: {about}"
+BELOW = (
+    "{arm} lies below the chance floor in {scores}: guessing scores higher, so a difference from {arm} may only be one of answers "
+    "in the right form"
+)
 ENDS = "{i.value:.3f} [{i.low:.3f}, {i.high:.3f}]"
 GAIN_AND_LOSS = (
     "gain at {gain}; loss at {loss}; cannot be told at {undecided}; {first_loss} ({level:g} % band over all {ks} of k at once, "
@@ -68,7 +74,7 @@ def headline(found: CurveVerdict) -> str:
 def paragraphs(found: Sequence[CurveVerdict]) -> Iterator[str]:
     """The findings, and in a second paragraph their numbers."""
     yield " ".join(map(headline, found))
-    numbers = [line for one in found for line in (gain_and_loss(one), solved(one)) if line]
+    numbers = [line for one in found for line in (gain_and_loss(one), solved(one), *below(one)) if line]
     yield " ".join(f"{line[:1].upper()}{line[1:]}." for line in numbers)
 
 
@@ -78,10 +84,13 @@ def lines(given: Sequence[GivenRows], sources: Sequence[str], found: Sequence[Cu
     yield ""
     yield from map(read_line, given)
     for one in found:
-        yield from filter(None, ("\n" + scores(one), gain_and_loss(one), solved(one), power(one)))
-    if len(found) == 1 and given and all(one.evaluation.format in OWN for one in given):
-        size = ("--problems", len(found[0].a.problems), "--samples", found[0].a.n)
-        yield PLAN.format(command=suggest("plan", *size, "--from", *sources))
+        yield from filter(None, ("\n" + scores(one), gain_and_loss(one), solved(one)))
+        yield from distinct_lines(one.a, one.b, one.distinct)
+        yield from below(one)
+        yield from (() if one.chance is None else [FLOOR.format(about=one.chance.words)])
+        yield power(one)
+    if len(found) == 1 and given:
+        yield PLAN.format(command=suggest("plan", "--from", *sources, *given[0].evaluation.options))
 
 
 def ranges_of_k(found: Sequence[tuple[int, int]]) -> str:
@@ -116,7 +125,8 @@ def _about(found: CurveVerdict) -> str:
     if found.curve is None or found.curve.over == "training seeds":
         return many(len(found.a.values), "training seed")
     samples = span(np.concatenate([found.a.samples, found.b.samples]))
-    return f"{found.curve.n:,} problems, {samples} samples each; one run of each, so about these checkpoints"
+    clusters = f" in {found.curve.n:,} clusters" if found.a.cluster else ""
+    return f"{len(found.a.problems):,} problems{clusters}, {samples} samples each; one run of each, so about these checkpoints"
 
 
 def read_line(given: GivenRows) -> str:
@@ -141,9 +151,22 @@ def scores(found: CurveVerdict) -> str:
     """pass@k of both arms at the shown k, one line per k."""
     names = {"a": found.a.arm, "b": found.b.arm}
     return "\n".join(
-        SCORE.format(k=k, score_a=_score(a), score_b=_score(b), difference=_difference(gap), **names)
+        SCORE.format(k=k, score_a=_score(a), score_b=_score(b), difference=_difference(gap), **names) + _floor_at(found, k)
         for k, (a, b, gap) in found.shown.items()
     )
+
+
+def _floor_at(found: CurveVerdict, k: int) -> str:
+    return "" if found.chance is None else FLOOR_AT.format(floor=found.chance.at(k))
+
+
+def below(found: CurveVerdict) -> Iterator[str]:
+    """The arms below the chance floor, one line each."""
+    scores: dict[str, list[str]] = {}
+    for k in found.shown:
+        for arm in found.below(k):
+            scores.setdefault(arm, []).append(f"pass@{k}")
+    yield from (BELOW.format(arm=arm, scores=" and ".join(some)) for arm, some in scores.items())
 
 
 def _score(i: Interval) -> str:
@@ -190,5 +213,5 @@ def _by_chance(p: float, certain: Sequence[str]) -> str:
 def power(found: CurveVerdict) -> str:
     """The difference that could have been detected."""
     seen = ", ".join(f"{gap.mde:.3f} in pass@{k}" for k, (_, _, gap) in found.shown.items() if math.isfinite(gap.mde))
-    units = "training seeds" if len(found.a.values) > 1 else "problems"
+    units = "training seeds" if len(found.a.values) > 1 else "clusters" if found.a.cluster else "problems"
     return POWER.format(seen=seen, units=units) if seen else NO_POWER

@@ -246,7 +246,7 @@ def sampled_differences(
             if curve := own.band(home, k, several=False):
                 found[row["label"], first["label"]] = curve
         if found:
-            about = f"{task}: simultaneous 95 % band over problems and their samples."
+            about = f"{task}: simultaneous 95 % band over {next(iter(found.values())).over}."
             out.append(_differences(f"-{slug(task)}", about, found))
     return out
 

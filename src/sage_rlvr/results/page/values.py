@@ -12,6 +12,7 @@ from sage_rlvr.results.design import BASE
 from sage_rlvr.results.findings import Findings
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.page import answers, samples, scores, training
+from sage_rlvr.results.page.rows import row_sets
 from sage_rlvr.results.page.scores import Policy
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
@@ -59,10 +60,11 @@ def page_of(
     values["crossings"] = [scores.verdict_of(one, found) for one in findings.verdicts if one.curve]
     trained = training.in_order(results.runs, design)
     values |= training.runs_of(found, them, base, design, results.runs, trained, evaluated)
-    stores = () if brief else samples.sample_sets(results.table.sampled(), design, shown)
+    sampled_rows = results.table.sampled()
+    stores = () if brief else (*samples.sample_sets(sampled_rows, design, shown), *row_sets(sampled_rows.rows, shown))
     browsed = samples.browsed(stores)
     values |= {"samples": samples.about(stores, browsed), "browser": samples.data_of(browsed) if browsed else None}
-    values |= {} if brief else answers.answers_of(records, k, found, stores)
+    values |= {} if brief else answers.answers_of(records, k, found, stores, findings.verdicts)
     sampled = found.get("sampled") or ()  # a stored summary has no stores
     bases = [row for row in sampled if row["policy"] == BASE]
     colder = [row["label"] for row in bases if len(bases) > 1 and row["temperature"] != REFERENCE]
