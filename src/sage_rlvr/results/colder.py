@@ -18,6 +18,15 @@ from sage_rlvr.stats.passk import powers
 Finding = Literal["above", "below", "same temperature", "sharpened", "unknown"]
 TOO_LARGE = 0.25
 """A detectable difference above which a test that finds nothing does not say that the base does the same."""
+WORDS: dict[Finding, str] = {
+    "above": "yes",
+    "below": "no, less",
+    "same temperature": "no difference can be told",
+    "sharpened": "only sharpened, as far as can be told",
+    "unknown": "cannot be told",
+}
+NEAREST = "Beside {home} at the temperature with the nearest pass@1: {arms}."
+OF_ARM = "{arm} at T = {t:g} ({facts})"
 QUESTION = "Does it do more than {home} at a lower temperature? {arms}."
 ANSWERS: dict[Finding, str] = {
     "above": "{arm}: yes, higher at k = {ks} ({pairs} of {home} at T = {t:g})",
@@ -44,18 +53,45 @@ class Beside:
     @property
     def text(self) -> str:
         """The finding with its numbers."""
+        return self._filled(ANSWERS[self.finding])
+
+    @property
+    def numbers(self) -> str:
+        """The numbers alone."""
+        return self._filled(OF_ARM)
+
+    def _filled(self, template: str) -> str:
         pairs = ", ".join(f"pass@{k} {own:.3f} and {base:.3f}" for k, (own, base) in self.passes.items())
         seen = f"detectable at k > 1: {self.detectable:.3f}" if math.isfinite(self.detectable) else ""
         ks, facts = ", ".join(map(str, self.ks)), listed(pairs, seen, by="; ")
-        return ANSWERS[self.finding].format(arm=self.arm, home=self.home, ks=ks, pairs=pairs, facts=facts, t=self.temperature)
+        return template.format(arm=self.arm, home=self.home, ks=ks, pairs=pairs, facts=facts, t=self.temperature)
 
 
 def sharpened(rows: Sequence[Row], results: Results) -> str:
     """Whether the arms do more than their base at a lower temperature; "" where the base was sampled at one temperature."""
+    found = beside(rows, results)
+    return QUESTION.format(home=_homes(found), arms="; ".join(one.text for one in found)) if found else ""
+
+
+def sharpened_in_two(rows: Sequence[Row], results: Results) -> tuple[str, str]:
+    """The same in two parts: the findings with their arms, and the numbers of each arm."""
+    found = beside(rows, results)
+    if not found:
+        return "", ""
+    by_finding = grouped(found, lambda one: WORDS[one.finding])
+    arms = "; ".join(f"{word}: {', '.join(one.arm for one in some)}" for word, some in by_finding.items())
+    numbers = NEAREST.format(home=_homes(found), arms="; ".join(one.numbers for one in found))
+    return QUESTION.format(home=_homes(found), arms=f"{arms[:1].upper()}{arms[1:]}"), numbers
+
+
+def beside(rows: Sequence[Row], results: Results) -> list[Beside]:
+    """Every arm beside its base at the temperature with the nearest pass@1."""
     apart = grouped((row for row in rows if row.why == "colder"), lambda row: (row.a, row.task))
-    found = [_beside(some, results) for some in apart.values()]
-    homes = ", ".join(dict.fromkeys(one.home for one in found))
-    return QUESTION.format(home=homes, arms="; ".join(one.text for one in found)) if found else ""
+    return [_beside(some, results) for some in apart.values()]
+
+
+def _homes(found: Sequence[Beside]) -> str:
+    return ", ".join(dict.fromkeys(one.home for one in found))
 
 
 def _beside(rows: Sequence[Row], results: Results) -> Beside:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
-from sage_rlvr.results.colder import sharpened
+from sage_rlvr.results.colder import sharpened, sharpened_in_two
 from sage_rlvr.results.comparisons import COLDER, answering
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.metric import Metric, known_metrics
@@ -128,7 +128,9 @@ def paragraphs(rows: Sequence[Row], results: Results | None = None, judged: Sequ
         return [listed(first, colder, by=" "), *rest]
     primary = [row for row in rows if row.family == "primary"]
     if results is not None and primary and _asks_about_the_base(results):
-        return [listed(_widened(primary, results.k), colder, _lead(primary), by=" "), _levels(primary, results.k)]
+        shortly, numbers = sharpened_in_two(rows, results)
+        first = listed(_widened(primary, results.k), shortly, _lead(primary), by=" ")
+        return [first, listed(_levels(primary, results.k), numbers, by=" ")]
     lost = "" if results is None else _unanswered(rows, results)
     first = listed(lost, "" if primary else EXPLORATORY, _lead(primary or rows), _answered(primary or rows), by=" ")
     return [text for text in (first, colder) if text]
