@@ -117,7 +117,7 @@ def _verdict(a: Scores, b: Scores, k: int, rows: Sequence[Row]) -> CurveVerdict:
     known = {
         row.metric.k: row.comparison for row in rows if (row.a, row.b, row.task, replace(row.metric, k=None)) == place
     }
-    shown = {k: (a.interval(k), b.interval(k), known[k] if k in known else counted(a, b, k)) for k in ks}
+    shown = {k: (a.interval(k), b.interval(k), known[k] if k in known else counted(a, b, k).of_shares()) for k in ks}
     curve = a.band(b, top, several=several)
     crossed = Crossing(gain=(), loss=(), undecided=(), first_loss=None) if curve is None else crossing(curve)
     return CurveVerdict(
