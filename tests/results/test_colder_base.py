@@ -12,7 +12,7 @@ import pytest
 
 from sage_rlvr.evaluation.judged import Reasons
 from sage_rlvr.render import Page, report_of
-from sage_rlvr.results import Design, Metric, Question, Results, compare, view, words
+from sage_rlvr.results import Design, Metric, Question, Results, colder, compare, view, words
 from sage_rlvr.results.comparisons import COLDER
 from sage_rlvr.results.design import BASE, Arm
 from sage_rlvr.results.findings import findings_of
@@ -120,6 +120,32 @@ def test_a_stored_summary_has_the_same_answer(tmp_path: Path) -> None:
     again = Results.read(tmp_path)
     assert words.answer(compare(again), again) == words.answer(rows, found)
     assert read_summary(tmp_path / "summary.json")["sampled"][0]["label"] == "base"
+
+
+def test_an_arm_beside_a_hotter_base_is_not_called_sharpened() -> None:
+    found = results(flat=share(0.6))
+    base = (counts(BASE, share(0.6), 1.3), counts(BASE, share(0.3)))
+    found = replace(found, table=Measurements((*base, *found.table.where(arm="flat").rows)))
+    row = next(row for row in compare(found) if row.why == "colder")
+    assert colder.nearest_colder(found, row)[0] == 1.3
+    tied = [replace(row, comparison=replace(row.comparison, outcome="tied", mde=0.1), metric=Metric(k=k)) for k in (8, N)]
+    (one,) = colder.beside(tied, found)
+    assert one.finding == "flattened" and "higher temperature" in one.text and "sharpened" not in one.text
+
+
+def test_the_largest_k_is_shown_where_the_base_has_more_samples_than_are_read() -> None:
+    found = replace(results(sharp=share(0.6)), k=32)
+    (one,) = colder.beside(compare(found), found)
+    assert list(one.passes) == [1, 8, 32]
+
+
+def test_colder_samples_of_the_arm_do_not_move_the_nearest_temperature_of_a_summary(tmp_path: Path) -> None:
+    found = results(sharp=share(0.6))
+    own, base = found.table.where(arm="sharp").rows, found.table.where(arm=BASE).rows
+    found = replace(found, table=Measurements((*base, counts("sharp", share(0.3), 0.5, seed=0), *own)))
+    write_json_atomic(tmp_path / "summary.json", plain(summary_of(found, findings_of(found))))
+    again = Results.read(tmp_path)
+    assert [one.temperature for one in colder.beside(compare(again), again)] == [0.6]
 
 
 def test_the_page_draws_the_base_as_a_line_of_temperatures_and_its_other_curves_thin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from sage_rlvr.results.row import Row
 from sage_rlvr.results.view import End, grouped, listed, outcome
 from sage_rlvr.stats.passk import powers
 
-Finding = Literal["above", "below", "same temperature", "sharpened", "unknown"]
+Finding = Literal["above", "below", "same temperature", "sharpened", "flattened", "unknown"]
 TOO_LARGE = 0.25
 """A detectable difference above which a test that finds nothing does not say that the base does the same."""
 WORDS: dict[Finding, str] = {
@@ -23,10 +23,11 @@ WORDS: dict[Finding, str] = {
     "below": "no, less",
     "same temperature": "no difference can be told",
     "sharpened": "only sharpened, as far as can be told",
+    "flattened": "no more than at a higher temperature, as far as can be told",
     "unknown": "cannot be told",
 }
-NEAREST = "Beside {home} at the temperature with the nearest pass@1: {arms}."
-OF_ARM = "{arm} at T = {t:g} ({facts})"
+NEAREST = "Each arm beside {home} at the temperature with the nearest pass@1: {arms}."
+OF_ARM = "{arm} beside T = {t:g} ({facts})"
 QUESTION = "Does it do more than {home} at a lower temperature? {arms}."
 ANSWERS: dict[Finding, str] = {
     "above": "{arm}: yes, higher at k = {ks} ({pairs} of {home} at T = {t:g})",
@@ -34,6 +35,7 @@ ANSWERS: dict[Finding, str] = {
     "same temperature": "{arm}: no difference from {home} at the same temperature can be told ({facts})",
     "unknown": "{arm}: cannot be told ({home} at T = {t:g} has the nearest pass@1: {facts})",
     "sharpened": "{arm}: only sharpened, as far as can be told ({home} at T = {t:g} does the same: {facts})",
+    "flattened": "{arm}: no more than {home} at a higher temperature, as far as can be told (T = {t:g} does the same: {facts})",
 }
 
 
@@ -97,12 +99,12 @@ def _homes(found: Sequence[Beside]) -> str:
 def _beside(rows: Sequence[Row], results: Results) -> Beside:
     at, base = nearest_colder(results, rows[0])
     home = _home(rows[0])
-    shown = (1, FEW, max(base, key=lambda k: k or 0))
+    shown = (1, FEW, max(row.metric.k or 0 for row in rows if row.metric.k in base))
     hidden = [row.comparison.mde for row in rows if row.metric.k != 1 and math.isfinite(row.comparison.mde)]
     higher = [row.metric.k for row in rows if outcome(row) == End.HIGHER]
     # a pass@1 below the best of all temperatures says nothing: the arm has a temperature of its own
     lower = [row.metric.k for row in rows if outcome(row) == End.LOWER and row.metric.k != 1]
-    same: Finding = "same temperature" if at == REFERENCE else "sharpened"
+    same: Finding = "same temperature" if at == REFERENCE else "sharpened" if at < REFERENCE else "flattened"
     if not min(hidden, default=math.nan) <= TOO_LARGE:  # at the end of the base's range of pass@1 the mixture has no lower bound
         same = "unknown"
     return Beside(
@@ -133,14 +135,14 @@ Curves = dict[float, dict[int | None, float]]
 
 
 def _of_summary(summary: Mapping[str, Any], row: Row) -> tuple[Curves, float]:
-    """The base at its temperatures, and the arm's pass@1."""
+    """The base at its temperatures, and the arm's pass@1 at the reference temperature."""
     here = [one for one in summary["sampled"] if one["task"] == row.task]
     found: Curves = {
         one["temperature"]: {int(k): float(value["value"]) for k, value in one["pass"].items()}
         for one in here if one["policy"] == _home(row)
     }  # fmt: skip
-    own = next(one for one in here if one["policy"] == row.a)
-    return found, float(own["pass"]["1"]["value"])
+    own = {one["temperature"]: one for one in here if one["policy"] == row.a}  # the arm may have colder samples too
+    return found, float(own[REFERENCE]["pass"]["1"]["value"])
 
 
 def _of_samples(results: Results, row: Row) -> tuple[Curves, float]:
