@@ -62,15 +62,15 @@ def test_an_arm_that_is_its_base_at_a_lower_temperature_is_only_sharpened() -> N
     assert [(row.metric.k, row.metric.at) for row in rows[1:]] == [(k, "mixture") for k in (8, 16, 32, 64)]
     assert not any(view.outcome(row) == "higher" for row in rows)
     text = words.answer(compare(found), found)
-    assert "sharp: only sharpened, as far as can be told (the base at T = 0.6 does the same: pass@1" in text
+    assert "Only sharpened, as far as can be told: sharp." in text and "sharp at T = 0.6 (pass@1" in text
     assert "yes, higher" not in text
 
 
 def test_an_arm_above_every_temperature_says_at_which_k() -> None:
     found = results(learned=np.full(PROBLEMS, share(0.6).mean()))
     text = words.answer(compare(found), found)
-    assert "learned: yes, higher at k = 8, 16" in text and "nly sharpened" not in text
-    assert "of the base at T = 0.6)" in text
+    assert "lower temperature? Yes, higher at k = 8, 16" in text and ": learned." in text and "nly sharpened" not in text
+    assert "learned at T = 0.6 (" in text
 
 
 def test_beyond_the_best_pass1_of_the_base_pass_at_k_is_held_against_that_temperature() -> None:
@@ -87,13 +87,13 @@ def test_beyond_the_best_pass1_of_the_base_pass_at_k_is_held_against_that_temper
 def test_an_arm_with_less_of_both_than_its_base_is_below() -> None:
     found = results(worse=share(1.0) / 5)
     text = words.answer(compare(found), found)
-    assert "worse: no, lower at k = 8, 16" in text
+    assert "lower temperature? No, lower at k = 8, 16" in text and ": worse." in text
 
 
 def test_an_untrained_arm_is_not_called_sharpened() -> None:
     found = results(idle=share(1.0))
     text = words.answer(compare(found), found)
-    assert "idle: no difference from the base at the same temperature can be told (pass@1" in text and "sharpened" not in text
+    assert "No difference from the base at the same temperature can be told: idle." in text and "sharpened" not in text
 
 
 def test_a_control_of_compare_at_several_temperatures_is_one_too() -> None:

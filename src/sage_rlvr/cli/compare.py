@@ -59,7 +59,7 @@ class Compare(Command):
     out: Path | None = None
     """Also write the page, the figures and summary.json into this folder, or beside this .html file."""
     json: bool = False
-    """Print the verdicts as JSON instead of text (docs/reference/rows.md has the schema)."""
+    """Print the verdicts as JSON instead of text (schema: docs/reference/verdict.schema.json)."""
     fail_on: tuple[str, ...] = ()
     """Exit with code 3 if pass@K is lower than the control's (pass@8), lower at any k (loss), or higher at no k (no-gain)."""
 

@@ -19,9 +19,9 @@ Finding = Literal["above", "below", "same temperature", "sharpened", "flattened"
 TOO_LARGE = 0.25
 """A detectable difference above which a test that finds nothing does not say that the base does the same."""
 WORDS: dict[Finding, str] = {
-    "above": "yes",
-    "below": "no, less",
-    "same temperature": "no difference can be told",
+    "above": "yes, higher at k = {ks}",
+    "below": "no, lower at k = {ks}",
+    "same temperature": "no difference from {home} at the same temperature can be told",
     "sharpened": "only sharpened, as far as can be told",
     "flattened": "no more than at a higher temperature, as far as can be told",
     "unknown": "cannot be told",
@@ -80,7 +80,7 @@ def sharpened_in_two(rows: Sequence[Row], results: Results) -> tuple[str, str]:
     found = beside(rows, results)
     if not found:
         return "", ""
-    by_finding = grouped(found, lambda one: WORDS[one.finding])
+    by_finding = grouped(found, lambda one: WORDS[one.finding].format(ks=", ".join(map(str, one.ks)), home=one.home))
     arms = "; ".join(f"{word}: {', '.join(one.arm for one in some)}" for word, some in by_finding.items())
     numbers = NEAREST.format(home=_homes(found), arms="; ".join(one.numbers for one in found))
     return QUESTION.format(home=_homes(found), arms=f"{arms[:1].upper()}{arms[1:]}"), numbers

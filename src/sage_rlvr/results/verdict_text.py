@@ -47,6 +47,7 @@ GAIN_AND_LOSS = (
 )
 FIRST_LOSS = "the first lost k lies in [{v.crossing.first_loss[0]}, {v.crossing.first_loss[1]}]"
 NO_LOSS = "the first lost k, if any, is at least {low}"
+ANY_LOSS = "the first lost k, if any, can be any"
 ALL_GAINED = "no k is lost"
 SOLVED = (
     "solved in {s.k} samples: kept {s.kept:,.4g}, gained {s.gained:,.0f} (only {a}; chance: {gained}), lost {s.lost:,.0f} "
@@ -56,7 +57,7 @@ SOLVED_BY_SEEDS = (
     "solved in {s.k} samples, means over training seeds: kept {s.kept:,.4g}, gained {s.gained:,.4g} (only {a}), lost {s.lost:,.4g} "
     "(only {b}), neither {s.neither:,.4g}"
 )
-CERTAIN = "{n} of them more than chance alone: {problems}"
+CERTAIN = "{n} of them significant alone: {problems}"
 POWER = "this design could have seen a difference of {seen} (80 % power); four times the {units} halve it"
 NO_POWER = "this design could not have seen any difference: more problems or training seeds are needed"
 PLAN = "what more problems, samples or training seeds would show: {command}"
@@ -194,6 +195,8 @@ def _first_loss(found: CurveVerdict) -> str:
     if crossed.first_loss:
         return FIRST_LOSS.format(v=found)
     start = crossed.gain[0][1] + 1 if crossed.gain and crossed.gain[0][0] == 1 else 1
+    if start == 1:
+        return ANY_LOSS
     return NO_LOSS.format(low=start) if found.curve and start <= found.curve.ks[-1] else ALL_GAINED
 
 

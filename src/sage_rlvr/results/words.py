@@ -243,5 +243,7 @@ def state(run: Run, evaluated: bool = False) -> str:
     done = evaluated or run.state == "evaluated"
     if run.state in ("trained", "evaluated"):
         return "evaluated" if done else "trained, not evaluated"
-    steps = STATE.format(steps=run.steps, all=run.config.get("steps", "unknown")) if run.state == "training" else run.state
+    steps = run.state
+    if run.state == "training":
+        steps = STATE.format(steps=run.steps, all=run.config["steps"]) if "steps" in run.config else f"{run.steps} steps"
     return listed(steps, "evaluated" if done else "")
