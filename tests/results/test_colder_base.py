@@ -62,7 +62,7 @@ def test_an_arm_that_is_its_base_at_a_lower_temperature_is_only_sharpened() -> N
     assert [(row.metric.k, row.metric.at) for row in rows[1:]] == [(k, "mixture") for k in (8, 16, 32, 64)]
     assert not any(view.outcome(row) == "higher" for row in rows)
     text = words.answer(compare(found), found)
-    assert "Only sharpened, as far as can be told: sharp." in text and "sharp at T = 0.6 (pass@1" in text
+    assert "Only sharpened, as far as can be told: sharp." in text and "sharp beside T = 0.6 (pass@1" in text
     assert "yes, higher" not in text
 
 
@@ -70,7 +70,7 @@ def test_an_arm_above_every_temperature_says_at_which_k() -> None:
     found = results(learned=np.full(PROBLEMS, share(0.6).mean()))
     text = words.answer(compare(found), found)
     assert "lower temperature? Yes, higher at k = 8, 16" in text and ": learned." in text and "nly sharpened" not in text
-    assert "learned at T = 0.6 (" in text
+    assert "learned beside T = 0.6 (" in text
 
 
 def test_beyond_the_best_pass1_of_the_base_pass_at_k_is_held_against_that_temperature() -> None:
