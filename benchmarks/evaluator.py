@@ -8,7 +8,7 @@ turns, measured in CPU seconds of this process. The end token is outside the voc
 tokens. Ours is the whole evaluation: prompts, own seed of each sample, log-probs, entropies, text, verdicts, and the store
 with its synced files. Theirs is what an evaluator cannot do without: generate one problem at a time, decode, verify.
 Below each ratio the floor of either side, as benchmarks/loop.py has it: what the arithmetic alone would take on this core.
-Then `CpuGenerator` as a script makes it, 8 prompts with a sample each, against one prompt a pass.
+Then `SamplerGenerator` as a script makes it, 8 prompts with a sample each, against one prompt a pass.
 Last, pass@k at every k from 1 to 1,024 from a 10,000 x 1,024 matrix of verdicts, in seconds (wanted: under one).
 """
 
@@ -30,7 +30,7 @@ from transformers import GenerationConfig
 from sage_rlvr.evaluation.sampled_run import SampleRun
 from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.models.generation import CpuGenerator, Decoding, Request
+from sage_rlvr.models.generation import Decoding, Request, SamplerGenerator
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.stats.passk import pass_at_all_k
 from sage_rlvr.verifiers import Verdict
@@ -110,7 +110,7 @@ def ours(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: Ch
         store=Path("new"),
     )
     identity = run.identity(task, "t", model=model if together else None)
-    generator = CpuGenerator(model, Tokens(tokenizer, END, 0), decoding, together=together)  # type: ignore[arg-type]
+    generator = SamplerGenerator(model, Tokens(tokenizer, END, 0), decoding, together=together)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder, SampleStore.open(Path(folder) / "s", identity) as store:
         Evaluation(task, named, generator).run(store, K)
         return int(store.counts(K, check=False).right.sum())
@@ -124,10 +124,10 @@ def turns(arguments: Any, repeats: int) -> str:
 
 
 def one_each(model: Any, decoding: Decoding, tokenizer: Characters, repeats: int) -> str:
-    """Ratio of CPU seconds of `CpuGenerator` on 8 prompts with a sample each: one prompt a pass over the default."""
+    """Ratio of CPU seconds of `SamplerGenerator` on 8 prompts with a sample each: one prompt a pass over the default."""
     tokens = Tokens(tokenizer, END, 0)  # type: ignore[arg-type]
     requests = [Request(tuple(prompt), (n,)) for n, prompt in enumerate(make_prompts(8, 30))]
-    usual, alone = (CpuGenerator(model, tokens, decoding, **more) for more in ({}, {"together": False}))
+    usual, alone = (SamplerGenerator(model, tokens, decoding, **more) for more in ({}, {"together": False}))
     sides = [lambda: usual.generate(requests), lambda: alone.generate(requests)]
     pairs = [[cpu_seconds(side) for side in sides] for _ in range(repeats)]
     ratios = sorted(single / both for both, single in pairs)
@@ -173,7 +173,7 @@ def main(
                 print(f"    the same, prompts drawn together against one per call: {turns(arguments, repeats)}", flush=True)
     plain = Decoding.of("untruncated", max_new_tokens=NEW_TOKENS)
     found = one_each(model, plain, tokenizer, repeats)
-    print(f"CpuGenerator, 8 prompts x 1 sample, its default against one prompt a pass: {found}")
+    print(f"SamplerGenerator, 8 prompts x 1 sample, its default against one prompt a pass: {found}")
     seconds = passk_seconds(repeats)
     print(
         f"pass@1 .. pass@1024 of 10,000 x 1,024 verdicts: {seconds:.2f} s   wanted 1: {'reached' if seconds < 1 else 'MISSED'}"

@@ -1,6 +1,6 @@
 """Training steps and samplers on a real model's shape (SmolLM2-135M), in one run and in turns, against the arithmetic they need.
 
-    python benchmarks/real.py                                                       everything, about 35 minutes on two cores
+    python benchmarks/real.py                                                       everything, about 45 minutes on two cores
     python benchmarks/real.py --workloads w1 --arms ours textbook --repeats 3
 
 Step arms, all in bfloat16, with one reward, loss (GRPO, clipped, k3) and optimizer: "ours", `train_step` of this package's
@@ -426,7 +426,7 @@ def excess(found: Found, passes: Passes, shape: Shape) -> str:
     own = {label: floor(found, passes, shape, PART_PASSES.get(label, 0)) for label in parts}
     order = sorted(parts, key=lambda label: own[label] - parts[label])
     told = [
-        f"{label} {parts[label]:.2f} s (floor {own[label]:.2f}, +{parts[label] - own[label]:.2f})" for label in order
+        f"{label} {parts[label]:.2f} s (floor {own[label]:.2f}, {parts[label] - own[label]:+.2f})" for label in order
     ]
     return ", ".join(told)
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "hull": "lab.hull:Hull",
     "false-verdicts": "lab.false_verdicts:FalseVerdicts",
     "room": "lab.room.command:Room",
+    "counts": "lab.counts:Counts",
     "smollm2-adapter": "lab.smollm2_adapter:Adapter",
 }
 

@@ -1,7 +1,7 @@
 """The README's first picture: a pretrained model before and after RL, beside its base at lower temperatures and the chance floor.
 
-    sage-rlvr demo --model smollm2
-    python -m lab.figures.real [FOLDER]           default runs/demo-smollm2
+    sage-rlvr demo --model smollm2                 trains it again, into runs/demo-smollm2
+    python -m lab.figures.real [FOLDER]           by default of the stored experiment
 
 Reads FOLDER/summary.json; writes docs/images/smollm2.png and docs/images/smollm2.svg.
 """
@@ -24,8 +24,9 @@ from lab.figures.readme import ARMS, FLOOR, OUT
 from sage_rlvr.results.page.scores import chance_line
 from sage_rlvr.results.stored import read_summary
 
-FOLDER = Path("runs/demo-smollm2")
-Rows = Sequence[Mapping[str, Any]]
+FOLDER = Path(__file__).parents[1] / "experiments" / "2026-11-27_demo_smollm2"
+LINE = 0.03
+"""Height of a line of print, in pass@k."""
 
 
 def of_base(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -44,6 +45,18 @@ def curve(row: Mapping[str, Any]) -> tuple[list[int], list[float]]:
     return [int(k) for k in row["pass"]], [found["value"] for found in row["pass"].values()]
 
 
+def ends_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[tuple[int, float], str]]:
+    """The right end of each curve with its temperature; ends within a line of print share a label."""
+    found: list[tuple[tuple[int, float], str]] = []
+    for row in sorted(rows, key=lambda row: -curve(row)[1][-1]):
+        k, value = (column[-1] for column in curve(row))
+        if found and found[-1][0][1] - value < LINE:
+            found[-1] = found[-1][0], f"{found[-1][1]}, {row['temperature']:g}"
+        else:
+            found.append(((k, value), f"{row['temperature']:g}"))
+    return found
+
+
 def curves(axes: Axes, summary: Mapping[str, Any]) -> None:
     """pass@k against k: the arms and the base at T = 1, thin the base at lower temperatures, gray below chance."""
     base, *colder = of_base(summary)
@@ -51,9 +64,9 @@ def curves(axes: Axes, summary: Mapping[str, Any]) -> None:
         axes.fill_between(*floor, color=FLOOR, alpha=0.15, linewidth=0)
         axes.plot(*floor, color=FLOOR, linestyle="--", label="uniform guesser (chance)")
     for row in colder:
-        ks, values = curve(row)
-        axes.plot(ks, values, color="#000000", alpha=0.45, linewidth=0.8, linestyle=":")
-        axes.annotate(f"{row['temperature']:g}", (ks[-1], values[-1]), (3, -3), textcoords="offset points", fontsize=7)
+        axes.plot(*curve(row), color="#000000", alpha=0.45, linewidth=0.8, linestyle=":")
+    for (k, value), text in ends_of(colder):
+        axes.annotate(text, (k, value), (7, -3), textcoords="offset points", fontsize=7)
     axes.plot([], [], color="#000000", alpha=0.45, linewidth=0.8, linestyle=":", label="base at lower T")
     for row, (label, color, marker) in [(base, ARMS["base"]), *arms(summary)]:
         axes.plot(*curve(row), color=color, marker=marker, markersize=5, label=label)
@@ -70,7 +83,7 @@ def plane(axes: Axes, summary: Mapping[str, Any], k: int) -> None:
     x, y = ([row["pass"][str(n)]["value"] for row in rows] for n in (1, k))
     axes.plot(x, y, color="#000000", marker="o", markersize=4, linewidth=1)
     for row, at in zip(rows, zip(x, y, strict=True), strict=True):
-        axes.annotate(f"T = {row['temperature']:g}", at, (5, 4), textcoords="offset points", fontsize=7)
+        axes.annotate(f"T = {row['temperature']:g}", at, (-4, -10), textcoords="offset points", ha="right", fontsize=7)
     for row, (_, color, marker) in arms(summary):
         one, many = row["pass"]["1"], row["pass"][str(k)]
         bars = [[[found["value"] - found["low"]], [found["high"] - found["value"]]] for found in (one, many)]
@@ -78,6 +91,7 @@ def plane(axes: Axes, summary: Mapping[str, Any], k: int) -> None:
             one["value"], many["value"], xerr=bars[0], yerr=bars[1], color=color, marker=marker, markersize=8, linewidth=1,
             markeredgecolor="white",
         )  # fmt: skip
+    axes.margins(0.14)  # room for the first label
     axes.set(xlabel="pass@1", ylabel=f"pass@{k}")
     axes.set_title("Line: the untrained base at lower temperatures")
 

@@ -22,7 +22,7 @@ from sage_rlvr.evaluation.sample_report import Drawn, report_lines
 from sage_rlvr.evaluation.sampling import Evaluation, Scorer, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
 from sage_rlvr.evaluation.store.sample import judged_text, own_of
-from sage_rlvr.models.generation import CpuGenerator, Decoding, Generation, Request, TransformersGenerator
+from sage_rlvr.models.generation import Decoding, Generation, Request, SamplerGenerator, TransformersGenerator
 from sage_rlvr.models.policy import Asking
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks.base import NO_ANSWER
@@ -39,7 +39,7 @@ IDENTITY = Identity(
 
 
 def evaluation(wrap: Callable[[Any], Any] = lambda g: g, together: bool = False, **more: Any) -> Evaluation:
-    generator = wrap(CpuGenerator(MODEL, TOKENS, LAW, at_once=3, together=together))
+    generator = wrap(SamplerGenerator(MODEL, TOKENS, LAW, at_once=3, together=together))
     return Evaluation(TASK, prompts_of(TASK, TOKENS)[0], generator, asking=Asking.of(TASK.task, TOKENS), window=48, **more)
 
 

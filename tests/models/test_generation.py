@@ -19,10 +19,10 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models import generation
 from sage_rlvr.models.generation import (
     PRESETS,
-    CpuGenerator,
     Decoding,
     Generation,
     Request,
+    SamplerGenerator,
     TransformersGenerator,
     Truncation,
 )
@@ -93,15 +93,15 @@ def test_a_token_that_is_out_is_never_drawn_and_greedy_takes_the_first_of_equals
     uniforms = torch.tensor([1e-16, 1 - 1e-16, *np.linspace(0.01, 0.99, 62)], dtype=torch.float64)
     chosen, logps, _ = draw(logits, uniforms, 1.0, cut=Truncation(top_k=2))
     assert set(chosen.tolist()) == {1, 3} and torch.allclose(logps.exp(), torch.tensor(0.5))
-    temperature, cut = Decoding(temperature=0).law()
+    temperature, cut = Decoding(temperature=0).temperature_and_cut()
     chosen, logps, entropies = draw(logits, uniforms, temperature, cut=cut)
     assert (
         set(chosen.tolist()) == {1} and logps.abs().max() == 0 and entropies is not None and entropies.abs().max() == 0
     )
 
 
-@pytest.mark.parametrize("kind", [CpuGenerator, TransformersGenerator])
-def test_weights_that_hold_nan_draw_nothing(kind: type[CpuGenerator | TransformersGenerator]) -> None:
+@pytest.mark.parametrize("kind", [SamplerGenerator, TransformersGenerator])
+def test_weights_that_hold_nan_draw_nothing(kind: type[SamplerGenerator | TransformersGenerator]) -> None:
     model, tokenizer = tiny_llama(), build_tokenizer()
     with torch.no_grad():
         model.model.norm.weight.fill_(math.nan)
@@ -138,7 +138,7 @@ def test_settings_without_meaning_are_refused(bad: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("law", [LAW, Decoding("paper", 0.3, min_p=0.01, max_new_tokens=8)], ids=["untruncated", "paper"])
 def test_a_request_is_computed_alike_whatever_comes_with_it(law: Decoding) -> None:
-    generator = CpuGenerator(tiny_llama(), TOKENS, law, together=False)
+    generator = SamplerGenerator(tiny_llama(), TOKENS, law, together=False)
     asked = [request(0, 0), request(0, 6), request(1, 0), request(2, 0), request(0, 12)]
     together = generator.generate(asked)
     alone = [generator.generate([one])[0] for one in asked]
@@ -150,11 +150,11 @@ def test_a_request_is_computed_alike_whatever_comes_with_it(law: Decoding) -> No
 
 @pytest.mark.parametrize("law", [LAW, Decoding("paper", 0.3, min_p=0.01, max_new_tokens=8)], ids=["untruncated", "paper"])
 def test_requests_drawn_together_are_those_drawn_alone_up_to_rounding_and_themselves_to_the_bit(law: Decoding) -> None:
-    generator = CpuGenerator(tiny_llama(), TOKENS, law, together=True)
+    generator = SamplerGenerator(tiny_llama(), TOKENS, law, together=True)
     asked = [request(0, 0), request(1, 0), request(2, 0)]
     assert len({len(one.prompt) for one in asked}) > 1
     once, again = generator.generate(asked), generator.generate(asked)
-    alone = CpuGenerator(tiny_llama(), TOKENS, law, together=False).generate(asked)
+    alone = SamplerGenerator(tiny_llama(), TOKENS, law, together=False).generate(asked)
     for rows, others, single in zip(once, again, alone, strict=True):
         assert all(same(a, b) for a, b in zip(rows, others, strict=True))
         assert [row.text for row in rows] == [row.text for row in single]
@@ -166,7 +166,7 @@ def test_a_call_is_few_passes_by_default(monkeypatch: pytest.MonkeyPatch) -> Non
     In order, and each as it is alone."""
     passes: list[int] = []
     monkeypatch.setattr(generation, "sample", lambda *args, **more: passes.append(len(args[1])) or sample(*args, **more))
-    generator = CpuGenerator(tiny_llama(), TOKENS, LAW)
+    generator = SamplerGenerator(tiny_llama(), TOKENS, LAW)
     each = [Request(PROMPTS[n % 3], (n,)) for n in range(8)]
     generator.generate(each)
     assert passes == [8]
@@ -174,7 +174,7 @@ def test_a_call_is_few_passes_by_default(monkeypatch: pytest.MonkeyPatch) -> Non
     passes.clear()
     found = generator.generate(mixed)
     assert passes == [3, 2, 1] and [len(rows) for rows in found] == [len(one.seeds) for one in mixed]
-    alone = CpuGenerator(tiny_llama(), TOKENS, LAW, together=False).generate(mixed)
+    alone = SamplerGenerator(tiny_llama(), TOKENS, LAW, together=False).generate(mixed)
     assert [tokens_of(rows) for rows in found] == [tokens_of(rows) for rows in alone]
     monkeypatch.setattr(generation, "PASS_ROWS", 3)
     passes.clear()
@@ -193,7 +193,7 @@ def test_a_pass_is_as_wide_as_memory_holds() -> None:
 
 def test_log_probs_are_those_of_the_model_and_a_cut_completion_is_marked() -> None:
     model = tiny_llama()
-    rows = CpuGenerator(model, TOKENS, LAW).generate([request(1, 0, 40)])[0]
+    rows = SamplerGenerator(model, TOKENS, LAW).generate([request(1, 0, 40)])[0]
     for row in rows:
         ids = torch.tensor(row.token_ids)[None].long()
         found = score(model, [list(PROMPTS[1])], ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros(1).long())
@@ -208,7 +208,7 @@ def test_truncated_sampling_follows_its_law() -> None:
     """First tokens of 6,000 seeds against the truncated distribution: no token beyond it, shares within five sigmas."""
     model, n = tiny_llama(initializer_range=0.6), 6000
     law = Decoding("paper", temperature=1.5, top_k=9, top_p=0.9, min_p=0.05, max_new_tokens=1)
-    rows = CpuGenerator(model, TOKENS, law).generate([Request(PROMPTS[0], tuple(range(n)))])[0]
+    rows = SamplerGenerator(model, TOKENS, law).generate([Request(PROMPTS[0], tuple(range(n)))])[0]
     logits = model(torch.tensor([PROMPTS[0]])).logits[:, -1].detach() / 1.5
     wanted = Truncation(9, 0.9, 0.05)(torch.log_softmax(logits, -1)).exp()[0].tolist()
     drawn = Counter(ids[0] for ids in tokens_of(rows))
@@ -223,12 +223,12 @@ def test_models_without_a_shared_prefix_give_the_same_samples() -> None:
     plain = tiny_llama()
     plain._supports_attention_backend = False
     asked = [request(0, 0), request(0, 6), request(1, 0)]
-    found = [CpuGenerator(model, TOKENS, LAW).generate(asked) for model in (tiny_llama(), plain)]
+    found = [SamplerGenerator(model, TOKENS, LAW).generate(asked) for model in (tiny_llama(), plain)]
     assert [tokens_of(rows) for rows in found[0]] == [tokens_of(rows) for rows in found[1]]
 
 
 def test_a_prompt_without_tokens_is_refused() -> None:
-    for kind in (CpuGenerator, TransformersGenerator):
+    for kind in (SamplerGenerator, TransformersGenerator):
         with pytest.raises(DataError, match="no tokens"):
             kind(tiny_llama(), TOKENS, LAW).generate([Request((), (1,))])
 
@@ -240,10 +240,13 @@ def test_a_prompt_without_tokens_is_refused() -> None:
 def test_transformers_draws_the_same_samples_whatever_the_model_declares(name: Any) -> None:
     law = Decoding.of(name, max_new_tokens=8)
     asked = [request(0, 0), request(1, 0, 9), request(2, 3)]
-    model = tiny_llama()
-    model.generation_config = GenerationConfig(do_sample=True, top_k=1, repetition_penalty=9.0, temperature=0.01)
+    model = tiny_llama().train()
+    model.lm_head.eval()
+    declared = GenerationConfig(do_sample=True, top_k=1, repetition_penalty=9.0, temperature=0.01)
+    model.generation_config = declared
     theirs = TransformersGenerator(model, TOKENS, law, rows=7).generate(asked)
-    ours = CpuGenerator(tiny_llama(), TOKENS, law).generate(asked)
+    ours = SamplerGenerator(model, TOKENS, law).generate(asked)
+    assert model.generation_config is declared and model.training and not model.lm_head.training  # as it was
     for rows, others in zip(theirs, ours, strict=True):
         assert tokens_of(rows) == tokens_of(others)
         assert [(r.text, r.finish) for r in rows] == [(r.text, r.finish) for r in others]

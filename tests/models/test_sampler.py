@@ -260,6 +260,21 @@ def test_refusals(prompts: list[list[int]], changes: dict[str, float], words: st
         run(build(llama), prompts, **changes)
 
 
+def test_joined_parts_of_which_some_are_episodes() -> None:
+    """A part without `own` was drawn by the policy as a whole; entropies that one part lacks are nobody's."""
+    tokens, mask = torch.tensor([[5, 6, PAD]]), torch.tensor([[True, True, False]])
+    plain = sampler.Rollout(tokens, mask, torch.zeros(1, 3), torch.ones(1, 3), torch.tensor([True]))
+    own = torch.tensor([[True, False, False, True]])
+    episode = sampler.Rollout(
+        torch.tensor([[7, 8, 9, EOS]]), torch.ones_like(own), torch.zeros(1, 4), None, torch.tensor([True]), own
+    )
+    found = sampler.joined([plain, episode], PAD)
+    assert found.own is not None and found.own.tolist() == [[True, True, False, False], *own.tolist()]
+    assert found.tokens.tolist() == [[5, 6, PAD, PAD], [7, 8, 9, EOS]] and found.entropies is None
+    whole = sampler.joined([plain, plain], PAD)
+    assert whole.own is None and torch.equal(whole.entropies, torch.ones(2, 3))
+
+
 def test_pad_right() -> None:
     ids, lengths = pad_right([[5, 6], [7], [8, 9, 4]], torch.device("cpu"))
     assert ids.tolist() == [[5, 6, 0], [7, 0, 0], [8, 9, 4]] and lengths.tolist() == [2, 1, 3]

@@ -31,7 +31,7 @@ from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
 from sage_rlvr.models.llama.forward import recorded_states
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, supports
-from sage_rlvr.models.sampler import draw, packed, prefill
+from sage_rlvr.models.sampler import decode_weights, draw, prefill
 from sage_rlvr.models.scoring import score
 
 
@@ -108,7 +108,7 @@ def test_room_grows_by_an_eighth_or_more() -> None:
 
 def test_packed_weights_serve_many_prompts_and_are_those_of_the_moment() -> None:
     model = build(gqa)
-    weights = packed(model)
+    weights = decode_weights(model)
     for prompt in PROMPTS:
         same(run(model, [prompt]), run(model, [prompt], ready=prefill(model, [prompt], weights)))
     before = run(model)
@@ -119,7 +119,7 @@ def test_packed_weights_serve_many_prompts_and_are_those_of_the_moment() -> None
     scores = score(model, PROMPTS, after.tokens, after.mask, owners(PROMPTS, 6))
     assert torch.allclose(scores.logps[after.mask], after.logps[after.mask], atol=2e-5)
     assert before.tokens.shape != after.tokens.shape or not torch.equal(before.tokens, after.tokens)
-    assert packed(build(gpt2)) is None and packed(build(sliding)) is None
+    assert decode_weights(build(gpt2)) is None and decode_weights(build(sliding)) is None
 
 
 @pytest.mark.parametrize("make", [llama, gpt2, sliding])
@@ -128,7 +128,8 @@ def test_prompts_run_once_and_ended_rows_leave_the_batch(
 ) -> None:
     model = build(make)
     widths: list[int] = []
-    model.register_forward_pre_hook(lambda module, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True)
+    forward = model.forward  # replaced, not hooked: the engine leaves models with hooks to the stock path
+    monkeypatch.setattr(model, "forward", lambda **inputs: widths.append(inputs["input_ids"].shape[1]) or forward(**inputs))
     drawn: list[int] = []
     monkeypatch.setattr(sampler, "draw", lambda logits, *rest: drawn.append(len(logits)) or draw(logits, *rest))
     asked = PROMPTS if supports(model) else [p[:2] * 2 for p in PROMPTS]  # the stock path: one length
@@ -159,8 +160,8 @@ def test_the_trace_of_a_rollout_has_the_gradient_of_a_forward(
         model.zero_grad()
         net, layout = Net(model), Layout.of(asked, rollout.tokens, rollout.mask, rows, distinct=False)
         states, targets = recorded_states(net, layout, rollout.trace), rollout.tokens[rollout.mask]
-        more = {"rows": layout.of_token, "logits": rollout.trace.logits}
-        logps, entropies = chosen_logps(states, net.head, targets, 0.7, True, **more)
+        more = {"state_of_target": layout.of_token, "logits": rollout.trace.logits}
+        logps, entropies = chosen_logps(states, net.lm_head, targets, 0.7, True, **more)
         assert torch.allclose(logps, rollout.logps[rollout.mask], atol=1e-5)
         assert torch.allclose(entropies, rollout.entropies[rollout.mask], atol=1e-5)
         (logps * weights[rollout.mask]).sum().backward()
@@ -172,6 +173,69 @@ def test_the_trace_of_a_rollout_has_the_gradient_of_a_forward(
 
 def test_a_model_of_the_stock_path_leaves_no_trace() -> None:
     assert run(build(gpt2), trace=True).trace is None
+
+
+def test_a_trace_is_of_its_own_tokens_and_serves_one_update() -> None:
+    model, asked = build(gqa), [PROMPTS[0], PROMPTS[2]]
+    rollout = run(model, asked, trace=True)
+    assert rollout.trace is not None
+    net, rows = Net(model), owners(asked, 6)
+
+    def layout(prompts: list[list[int]], tokens: torch.Tensor) -> Layout:
+        return Layout.of(prompts, tokens, rollout.mask, rows, distinct=False)
+
+    others, long = rollout.tokens.clone(), int(rollout.lengths.argmax())  # the last token of a completion has no row
+    others[long, 0] = 2 if others[long, 0] != 2 else 3
+    shorter, longer = PROMPTS[0][:-1], [*PROMPTS[2], 18]  # as many rows as before, at other positions
+    for wrong in (layout(asked, others), layout([shorter, longer], rollout.tokens)):
+        assert len(wrong.ids) == len(rollout.trace.ids)
+        with pytest.raises(RuntimeError, match="of other weights or completions"):
+            recorded_states(net, wrong, rollout.trace)
+    right = layout(asked, rollout.tokens)
+    with torch.no_grad():
+        recorded_states(net, right, rollout.trace)  # without a graph it uses nothing up
+    states = recorded_states(net, right, rollout.trace)
+    with pytest.raises(RuntimeError, match="used before; run a forward instead"):
+        recorded_states(net, right, rollout.trace)
+    states.sum().backward()
+
+
+# ---- prompts that were run before
+
+
+@pytest.mark.parametrize("make", [llama, qwen3, gpt2, sliding])
+def test_prompts_of_old_weights_are_refused(make: Callable[[], PreTrainedModel]) -> None:
+    model = build(make)
+    weights, ready = decode_weights(model), prefill(model, PROMPTS)
+    same(run(model), run(model, ready=ready), tolerance=2e-5)
+    with pytest.raises(DataError, match=r"ready is of 3 prompts, and prompts are 1"):
+        run(model, PROMPTS[:1], ready=ready)
+    last = next(reversed(list(model.parameters())))
+    with torch.no_grad():
+        last.mul_(1.1)
+    with pytest.raises(DataError, match=r"weights changed after `prefill`.*call prefill\(model, prompts\) again"):
+        run(model, ready=ready)
+    if weights is not None:
+        with pytest.raises(DataError, match=r"call decode_weights\(model\) again"):
+            prefill(model, PROMPTS, weights)
+    ready = prefill(model, PROMPTS)
+    last.data = last.data + 1.0
+    with pytest.raises(DataError, match="weights changed after `prefill`"):
+        run(model, ready=ready)
+
+
+def test_prompts_of_several_lengths_run_once_on_the_stock_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, widths = build(sliding), []
+    wanted = run(model)
+    ready = prefill(model, PROMPTS)
+    forward = model.forward
+    monkeypatch.setattr(model, "forward", lambda **inputs: widths.append(inputs["input_ids"].shape[1]) or forward(**inputs))
+    for _ in range(2):  # `ready` stays as it is
+        same(wanted, run(model, ready=ready))
+    assert set(widths) == {1}
+    for one in (ready, prefill(build(llama), PROMPTS)):
+        with pytest.raises(DataError, match="cannot start from `ready`"):
+            run(model if one is ready else build(llama), ready=one, trace=True)
 
 
 # ---- the stock path
@@ -216,8 +280,9 @@ def test_a_sliding_window_with_prompts_of_unequal_length() -> None:
 
 def test_the_model_is_left_as_it_was() -> None:
     model = build(llama).train()
+    model.lm_head.eval()  # a part that stays out of training
     run(model)
-    assert model.training
+    assert model.training and model.model.training and not model.lm_head.training
     with pytest.raises(DataError):
         run(model, [[2], []])
     assert model.training

@@ -28,6 +28,7 @@ from sage_rlvr.core.divergences import forward_kl
 from sage_rlvr.core.laws import Laws, per_token
 from sage_rlvr.errors import DataError
 from sage_rlvr.models import head, sampler, scoring
+from sage_rlvr.models.head import FloatHead
 from sage_rlvr.models.llama import layout as layouts
 from sage_rlvr.models.llama import pieces
 from sage_rlvr.models.llama.layout import Layout
@@ -195,18 +196,18 @@ def test_sizes_of_parts_change_neither_values_nor_gradients(
     assert all(torch.allclose(a, b, atol=1e-4 * scale + 1e-6) for a, b in zip(found, wanted, strict=True))
 
 
-# ---- rows
+# ---- nodes
 
 
-def test_a_beginning_that_texts_share_is_one_row() -> None:
+def test_a_beginning_that_texts_share_is_computed_once() -> None:
     tokens = torch.tensor([[3, 4, 5, 6], [3, 4, 5, 7], [3, 4, 8, 9], [3, 4, 5, 6]])
     mask, owners = torch.ones_like(tokens, dtype=torch.bool), torch.tensor([0, 0, 0, 1])
     found = Layout.of([[2, 2], [2, 7]], tokens, mask, owners)
     assert sorted(found.ids.tolist()) == sorted([2, 2, 7, 3, 4, 5, 8, 3, 4, 5])
-    assert len(found.outputs) == 9  # every row but the first
-    asked = torch.cat([tile.rows for tile in found.tiles])
-    assert sorted(asked.tolist()) == list(range(10))  # each row asks once
-    assert found.tiles[0].asking.shape == (1, 1)  # what both prompts begin with
+    assert len(found.outputs) == 9  # every node but the first
+    asked = torch.cat([tile.nodes for tile in found.tiles])
+    assert sorted(asked.tolist()) == list(range(10))  # each node is a query once
+    assert found.tiles[0].query_nodes.shape == (1, 1)  # what both prompts begin with
 
 
 @settings(max_examples=40, deadline=None)
@@ -216,13 +217,13 @@ def test_a_beginning_that_texts_share_is_one_row() -> None:
     st.integers(0, 99),
     st.booleans(),
 )
-def test_rows_are_the_nodes_of_a_tree(prompts: list[list[int]], group: int, seed: int, distinct: bool) -> None:
+def test_a_layout_has_the_nodes_of_a_tree(prompts: list[list[int]], group: int, seed: int, distinct: bool) -> None:
     draw = torch.Generator().manual_seed(seed)
     tokens = torch.randint(2, 4, (len(prompts) * group, 4), generator=draw)
     lengths = torch.randint(1, 5, (len(tokens),), generator=draw)
     mask, owners = torch.arange(4)[None, :] < lengths[:, None], torch.arange(len(prompts)).repeat_interleave(group)
     found = Layout.of(prompts, tokens, mask, owners, distinct)
-    assert sorted(torch.cat([tile.rows for tile in found.tiles]).tolist()) == list(range(len(found.ids)))
+    assert sorted(torch.cat([tile.nodes for tile in found.tiles]).tolist()) == list(range(len(found.ids)))
     if distinct:  # a text below two prompts of which one is the beginning of the other counts for both
         nodes = {tuple(p[: i + 1]) for p in prompts for i in range(len(p))}
         own = {(o, *tokens[i, :t].tolist()) for i, o in enumerate(owners.tolist()) for t in range(1, int(lengths[i]))}
@@ -235,13 +236,13 @@ def test_rows_are_the_nodes_of_a_tree(prompts: list[list[int]], group: int, seed
 
 def test_no_more_logits_are_kept_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (prompts, tokens, mask, owners) = build("llama"), EXAMPLE
-    rows = len(Layout.of(*EXAMPLE).outputs)
+    states = len(Layout.of(*EXAMPLE).outputs)
     for kept, whole in ((40, 0), (1 << 22, 1)):
         monkeypatch.setattr(head, "KEPT_LOGITS", kept)
         shapes: list[torch.Size] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda x, to=shapes: (to.append(x.shape), x)[1], lambda x: x):
             score(model, prompts, tokens, mask, owners, entropies=True)
-        assert sum(shape == (rows, 21) for shape in shapes) == whole
+        assert sum(shape == (states, 21) for shape in shapes) == whole
 
 
 # ---- who takes which path
@@ -280,6 +281,32 @@ def test_another_shape_is_named(changes: dict[str, object], words: str) -> None:
     assert "attend to a window" in str(why_not(window))
     assert supports(Qwen2ForCausalLM(Qwen2Config(**GQA, sliding_window=4))), "named, but switched off"
     assert "torch.float16" in str(why_not(build("llama").half()))
+    half = build("llama").bfloat16()
+    half.set_output_embeddings(FloatHead(32, 21, bias=False))
+    assert why_not(half) == "its parameters have several dtypes: torch.bfloat16, torch.float32"
+    assert score(half, *EXAMPLE).logps.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"])
+def test_a_model_with_hooks_takes_the_stock_path(kind: str) -> None:
+    model, calls = build("llama"), []
+    layer = model.model.layers[1].mlp
+    for part in (layer,) if "backward" in kind else (model, layer):  # torch runs no backward hook behind a ModelOutput
+        hook = getattr(part, f"register_{kind}")(lambda *_: calls.append(1))
+        assert why_not(model) == "it or one of its layers has hooks, which the engine would not call"
+        score(model, *EXAMPLE).logps.sum().backward()
+        assert calls
+        hook.remove()
+        assert supports(model)
+        calls.clear()
+
+
+def test_autocast_takes_the_stock_path() -> None:
+    model = build("gqa")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert why_not(model) == "torch.autocast is on"
+        score(model, *EXAMPLE).logps.sum().backward()
+    assert supports(model) and all(p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_projections_of_one_input_are_one_product_without_a_copy() -> None:
@@ -361,7 +388,7 @@ def test_score_gives_log_probs_and_entropies_on_the_mask() -> None:
             hidden = score(model, prompts, tokens, mask, owners, hidden=True, **more).hidden
             wanted = whole.hidden_states[-1][0, len(prompts[0]) - 1 : -1]
             assert torch.allclose(hidden[0][mask[0]], wanted, atol=3e-5) and not hidden[~mask].any()
-        live = score(model, prompts, tokens, mask, owners, temperature=temperature, entropies=True, gradient=True).entropies
+        live = score(model, prompts, tokens, mask, owners, temperature=temperature, entropies=True, entropy_grad=True).entropies
         found, wanted = (torch.autograd.grad(one.sum(), list(model.parameters())) for one in (live, law.entropy()))
         assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(found, wanted, strict=True))
         assert any(one.abs().max() > 1e-2 for one in found)
@@ -443,6 +470,16 @@ def test_hidden_states_of_the_stock_path_are_those_of_the_engine(monkeypatch: py
     found = score(model, *EXAMPLE, hidden=True).hidden
     monkeypatch.setattr(scoring, "engine_scores", lambda model: False)
     assert torch.allclose(score(model, *EXAMPLE, hidden=True).hidden, found, atol=3e-5)
+    assert not model.get_output_embeddings()._forward_pre_hooks
+
+
+def test_hidden_states_of_a_model_with_adapters() -> None:
+    peft = pytest.importorskip("peft")
+    model = build("gqa")
+    wanted = score(model, *EXAMPLE, hidden=True)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=True))  # B = 0
+    found = score(adapted, *EXAMPLE, hidden=True)
+    assert torch.allclose(found.hidden, wanted.hidden, atol=3e-5) and torch.allclose(found.logps, wanted.logps, atol=3e-5)
 
 
 def test_rows_out_of_order_and_masks_with_gaps_are_refused() -> None:

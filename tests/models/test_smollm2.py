@@ -70,7 +70,7 @@ def package(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setenv("SAGE_RLVR_CACHE", str(tmp_path / "cache"))
     tokenizer = byte_tokenizer(CHATML, eos_token="<|im_end|>")
     for name, value in {
-        "HEAD": 8, "GGUF_SHA256": file_sha256(file), "TENSORS_SHA256": smollm2.tensors_sha256(dict(model.named_parameters())),
+        "HEAD_DIM": 8, "GGUF_SHA256": file_sha256(file), "TENSORS_SHA256": smollm2.tensors_sha256(dict(model.named_parameters())),
         "assets": lambda: assets, "_save_tokenizer": lambda source, out: tokenizer.save_pretrained(str(out)),
     }.items():  # fmt: skip
         monkeypatch.setattr(smollm2, name, value)

@@ -1,6 +1,6 @@
-"""Next-token distributions of a rollout without a (tokens x words) tensor: final hidden states and the head, some tokens at a time.
+"""Next-token distributions of a rollout from final hidden states and the head: some tokens at a time, never a tensor of all.
 
-Of 3,000 tokens and 50,000 words the log-probs alone are 600 MB, and a divergence keeps several such tensors for its backward.
+For 3,000 tokens and a vocabulary of 50,000 log-probs are 600 MB, and a divergence keeps several such tensors for its backward.
 `Laws` computes `NUMBERS` of them at a time, once in the forward and again in the backward.
 """
 

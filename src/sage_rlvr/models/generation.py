@@ -2,10 +2,10 @@
 
     token t of a sample = inverse CDF of the (truncated) next-token distribution at u(seed, t),   u from `core/keys.py`
 
-`CpuGenerator` is a function of prompts and seeds, bit for bit, whatever was drawn before: of those of a call, or with
-together=False of a request, some seeds of one prompt. `TransformersGenerator` is `model.generate` with the same draw made inside
-it, row by row: neighbors and batch size move its rounding, never its seeds. vLLM is in `models/vllm.py`. All stop at the model's
-end tokens only and read no sampling defaults from a model's files.
+`SamplerGenerator` gives the same bits for the same requests, whatever was drawn before: with together=True for the same call, with
+together=False for the same request (prompt, seeds and limit). `TransformersGenerator` is `model.generate` with the same draw made
+inside it, for each completion: neighbors and batch size change its rounding, never its seeds. vLLM is in `models/vllm.py`. All stop
+at the model's end tokens only and read no sampling defaults from a model's files.
 
 What truncated sampling leaves of a next-token distribution, exactly:
 
@@ -13,8 +13,8 @@ What truncated sampling leaves of a next-token distribution, exactly:
     top-p   the shortest list of most likely tokens that together reach p      (Holtzman et al. 2020, arXiv 1904.09751)
     min-p   the tokens with at least min_p times the chance of the likeliest   (Nguyen et al. 2024, arXiv 2407.01082)
 
-One after the other in this order, each on what the one before left, as in transformers; ties are kept by the smaller id
-(top-k, top-p). What is left is renormalized: the log-probs that a sampler reports are then those it draws with.
+They apply in this order, each to what the one before left, as in transformers; of equal probabilities the smaller id stays
+(top-k, top-p). What is left is renormalized: a sampler reports the log-probs that it draws with.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol
@@ -36,14 +37,14 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.models.sampler import Cut, Prefill, Rollout, draw, packed, prefill, sample
+from sage_rlvr.models.sampler import Cut, Prefill, Rollout, decode_weights, draw, evaluating, prefill, sample
 from sage_rlvr.registry import Registry
 from sage_rlvr.tasks.base import MAX_NEW_TOKENS
 
 KEY = Key(0).fold("samples of an evaluation")  # the seeds are the row ids of its streams
-PASS_ROWS, PASS_BYTES = 1024, 1 << 31  # what `CpuGenerator` draws in one pass at most
-LOGIT_BYTES = 32  # of each of a row's logits while a token is drawn: float32, and float64 with its sums
-TRANSFORMERS_TOP_K = 50  # what `generate` cuts at when nobody says otherwise
+PASS_ROWS, PASS_BYTES = 1024, 1 << 31  # what `SamplerGenerator` draws in one pass at most
+LOGIT_BYTES = 32  # of each logit of a completion while a token is drawn: float32, and float64 with its sums
+TRANSFORMERS_TOP_K = 50  # the default of `generate`
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ class Decoding:
         """Temperature 1 and nothing cut: the policy itself."""
         return self.temperature == 1 and self.cut.off
 
-    def law(self) -> tuple[float, Cut | None]:
-        """(temperature, cut) for `sample` and `draw`."""
+    def temperature_and_cut(self) -> tuple[float, Cut | None]:
+        """For `sample` and `draw`."""
         return self.temperature or 1.0, None if self.cut.off else self.cut
 
 
@@ -174,7 +175,7 @@ class Generation:
 class Source:
     """What a generator is made of. policy: folder, Hub id or "embedded"; model: the policy, loaded, where the generator is `local`.
 
-    server, served_as: address of a server and the policy's name there, as they were given; together: see `CpuGenerator`.
+    server, served_as: address of a server and the policy's name there, as they were given; together: see `SamplerGenerator`.
     """
 
     policy: str
@@ -184,7 +185,7 @@ class Source:
     model: Any = None
     server: str | None = None
     served_as: str | None = None
-    together: bool = False
+    together: bool = True
 
 
 class Generator(Protocol):
@@ -238,17 +239,17 @@ def generations(tokens: Tokens, rollout: Rollout) -> list[Generation]:
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# the house's sampler
+# the sampler of this package
 
 
 @GENERATORS.register
-class CpuGenerator:
-    """`models/sampler.py`. It runs wherever the model lies; on a GPU equal seeds give equal bits only as far as its kernels do.
+class SamplerGenerator:
+    """`models/sampler.py`, on the device of the model; on a GPU equal seeds give equal bits only as far as its kernels do.
 
     together: consecutive requests of a call with equal numbers of seeds are drawn in one pass, as far as memory holds
-    (`rows_of_a_pass`): bitwise a function of the whole call, and the fastest for a small model, whose time is mostly that of
-    calling operations. False: a prompt at a time, run once for all its requests: bitwise a function of (prompt, seeds of the
-    request).
+    (`rows_of_a_pass`). Samples are then bitwise a function of the whole call, and this is the fastest for a small model, whose time
+    is mostly that of calling operations. False: a prompt at a time, run once for all its requests; samples are then bitwise a
+    function of the request: prompt, seeds and limit.
     """
 
     name, local = "sampler", True
@@ -256,35 +257,39 @@ class CpuGenerator:
     def __init__(
         self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, at_once: int = 4, together: bool = True
     ) -> None:
-        self.model, self.tokens, self.decoding = model.eval(), tokens, decoding
+        self.model, self.tokens, self.decoding = model, tokens, decoding
         self.at_once, self.together = at_once, together
 
     @classmethod
-    def of(cls, source: Source) -> CpuGenerator:
+    def of(cls, source: Source) -> SamplerGenerator:
         """As `Generator.of`."""
         return cls(source.model, source.tokens, source.decoding, together=source.together)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
-        """As `Generator.generate`; a seed's generation depends on nothing else, to the bit, but for a call `together`."""
-        found: list[list[Generation]] = []
-        weights = packed(self.model)  # anew each call: nobody said that the model stays as it is between two
+        """As `Generator.generate`; with together=False the other requests do not change a bit of it."""
+        with evaluating(self.model):
+            return self._generate(requests)
+
+    def _generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
+        drawn: list[list[Generation]] = []
+        weights = decode_weights(self.model)  # anew in each call, since the model may change between two calls
         if self.together:
             for some in _passes(requests, rows_of_a_pass(self.model, self.decoding)):
                 prompts, size = [request.prompt for request in some], len(some[0].seeds)
                 seeds = [seed for request in some for seed in request.seeds]
                 limits = [request.limit for request in some for _ in request.seeds]
                 rows = self._drawn(prompts, seeds, prefill(self.model, prompts, weights), limits)
-                found += [rows[first : first + size] for first in range(0, len(rows), size)]
-            return found
+                drawn += [rows[first : first + size] for first in range(0, len(rows), size)]
+            return drawn
         for prompt, group in itertools.groupby(requests, key=lambda request: request.prompt):
             ready = prefill(self.model, [prompt], weights)
-            found += [self._drawn([prompt], one.seeds, ready, [one.limit] * len(one.seeds)) for one in group]
-        return found
+            drawn += [self._drawn([prompt], one.seeds, ready, [one.limit] * len(one.seeds)) for one in group]
+        return drawn
 
     def _drawn(
         self, prompts: Sequence[tuple[int, ...]], seeds: Sequence[int], ready: Prefill, limits: Sequence[int | None]
     ) -> list[Generation]:
-        (temperature, cut), most = self.decoding.law(), self.decoding.max_new_tokens
+        (temperature, cut), most = self.decoding.temperature_and_cut(), self.decoding.max_new_tokens
         rooms = [most if limit is None else min(most, limit) for limit in limits]
         rollout = sample(
             self.model,
@@ -311,7 +316,7 @@ def _passes(requests: Sequence[Request], rows: int) -> Iterator[list[Request]]:
 
 
 def rows_of_a_pass(model: PreTrainedModel, decoding: Decoding) -> int:
-    """Completions whose caches and logits are within `PASS_BYTES`, at most `PASS_ROWS`."""
+    """Completions whose own caches and logits are within `PASS_BYTES`, at most `PASS_ROWS`. The prompts' cache comes on top."""
     row = decoding.max_new_tokens * cache_bytes(model) + LOGIT_BYTES * model.config.get_text_config().vocab_size
     return min(PASS_ROWS, PASS_BYTES // row)
 
@@ -329,18 +334,18 @@ def cache_bytes(model: PreTrainedModel) -> int:
 
 
 class SeededChoice(LogitsProcessor):
-    """Draws inside `generate`: row r at its step t takes the token at u(seed_r, t), and every other one gets -inf."""
+    """Draws inside `generate`: completion r takes the token at u(seed_r, t) at its step t, and every other token gets -inf."""
 
     def __init__(self, seeds: Sequence[int], decoding: Decoding, start: int, device: torch.device) -> None:
         steps = torch.arange(decoding.max_new_tokens)
         uniforms = KEY.uniform64(0, "sample", torch.tensor(list(seeds)), steps)
         self.uniforms = uniforms.to(device, widest_float(device))
-        self.law, self.start = decoding.law(), start
+        self.temperature_and_cut, self.start = decoding.temperature_and_cut(), start
         self.logps: list[Tensor] = []
         self.entropies: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        temperature, cut = self.law
+        temperature, cut = self.temperature_and_cut
         chosen, logps, entropies = draw(scores, self.uniforms[:, input_ids.shape[1] - self.start], temperature, cut=cut)
         assert entropies is not None
         self.logps.append(logps)
@@ -352,16 +357,15 @@ class SeededChoice(LogitsProcessor):
 class TransformersGenerator:
     """`model.generate` on a GPU or a CPU, at most `rows` completions at a time, prompts padded on the left.
 
-    `generate` has one random stream for a whole batch; here each row is drawn from its own seed (`SeededChoice`), so that
-    top-ups and batches give the same samples up to rounding: a token changes where a draw falls within it.
+    `generate` has one random stream for a whole batch; here each completion is drawn from its own seed (`SeededChoice`), so that
+    top-ups and batches give the same samples up to rounding: a token changes where a draw falls within the rounding.
     """
 
     name, local = "transformers", True
 
     def __init__(self, model: PreTrainedModel, tokens: Tokens, decoding: Decoding, rows: int = 128) -> None:
-        self.model, self.tokens, self.decoding, self.rows = model.eval(), tokens, decoding, rows
+        self.model, self.tokens, self.decoding, self.rows = model, tokens, decoding, rows
         self.at_once = max(1, rows // 32)
-        model.generation_config = GenerationConfig()  # what the model's files say of penalties, top-k and the like
 
     @classmethod
     def of(cls, source: Source) -> TransformersGenerator:
@@ -369,14 +373,15 @@ class TransformersGenerator:
         return cls(source.model, source.tokens, source.decoding)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Generation]]:
-        """As `Generator.generate`; other rows of its batch may change the last bits of a log-prob."""
+        """As `Generator.generate`; other completions of its batch may change the last bits of a log-prob."""
         at_a_time = self.rows
 
         def drawing(flat: list[Single]) -> Iterator[Generation]:
             for first in range(0, len(flat), at_a_time):
                 yield from self._batch(flat[first : first + at_a_time])
 
-        return one_by_one(requests, drawing)
+        with evaluating(self.model), _without_own_defaults(self.model):
+            return one_by_one(requests, drawing)
 
     @torch.no_grad()
     def _batch(self, rows: Sequence[Single]) -> list[Generation]:
@@ -394,6 +399,17 @@ class TransformersGenerator:
             ids, attention_mask=seen, generation_config=settings, logits_processor=LogitsProcessorList([choice])
         )
         return generations(self.tokens, _rollout(out[:, width:], choice, ends))
+
+
+@contextmanager
+def _without_own_defaults(model: PreTrainedModel) -> Iterator[None]:
+    """While the block runs, `generate` takes no penalties, top-k or other settings from the files of the model."""
+    own = model.generation_config
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 def _rollout(new: Tensor, choice: SeededChoice, ends: Sequence[int]) -> Rollout:

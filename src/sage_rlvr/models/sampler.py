@@ -1,18 +1,18 @@
-"""Sampling groups of completions from any causal LM of transformers: each prompt is prefilled once for its whole group.
+"""Sampling groups of completions from any causal LM of transformers: each prompt is run once for its whole group.
 
 A Llama-shaped model goes through the engine (`models/llama`). Its savings against `generate` on repeated prompts, none of which
 changes the distribution:
 
 1. What prompts begin with alike runs once, and a prompt's keys and values are kept once for its group.
 2. The completion's keys and values live in buffers allocated once, not in a tensor concatenated every step.
-3. Rows that have ended leave the batch.
-4. A draw from a large vocabulary looks at blocks of words first, then into one (`draw`).
+3. Completions that have ended leave the batch.
+4. A draw from a large vocabulary looks at blocks of it first, then into one (`draw`).
 
 Any other model takes the stock path, its own forward: it repeats the prompt's cache, and draws prompts of one length at a time,
 as padding would take the place of real tokens in a cache with a window.
 
-Chance is an argument: row `r` at position `t` uses the uniform number `key.uniform64(step, "sample", r, t)`, so a row's
-completion depends neither on its neighbors nor on the number of rows in a call (up to float rounding).
+Chance is an argument: the completion with the number r (`row_ids`) uses the uniform number `key.uniform64(step, "sample", r, t)` at
+position t, so it depends neither on its neighbors nor on how many completions a call draws (up to float rounding).
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from transformers.cache_utils import DynamicCache
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.head import KEPT_LOGITS, LOWEST, pieces
-from sage_rlvr.models.llama.attention import attend, grids
+from sage_rlvr.models.llama.attention import attend, grids_of
 from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
 from sage_rlvr.models.llama.forward import Record, Trace, run
 from sage_rlvr.models.llama.layout import Layout
-from sage_rlvr.models.llama.net import Net, supports
+from sage_rlvr.models.llama.net import Net, Versions, supports, versions_of
 from sage_rlvr.models.llama.pieces import unit
 
 Cut = Callable[[Tensor], Tensor]
-ONE_LEVEL, BLOCK = 4096, 128  # words up to which a draw sums them all; words of a block beyond
+ONE_LEVEL, BLOCK = 4096, 128  # the largest vocabulary that a draw sums at once; tokens of a block of a larger one
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """Completions of one sampling call, rows in prompt-major order (row = prompt * group_size + member).
+    """B = P * G completions of one sampling call, also called its rows, prompt-major (row = prompt * group_size + member).
 
     tokens (B, T) long, padded with `pad_id`; mask (B, T) bool, the end token counted; logps (B, T) float32, log-probs of
     the tokens under the temperature-scaled sampler; entropies (B, T) float32, nats, of the same distribution, None if they
-    were not asked for; finished (B,) bool, False where the row ran into `max_new_tokens`.
+    were not asked for; finished (B,) bool, False where the completion was cut off at `max_new_tokens`.
     own (B, T) bool: of episodes, which tokens the policy drew, the others being an environment's; None = all that exist.
     trace: what the engine computed on its way, for an update without a forward of its own; None if it was not asked for.
     """
@@ -67,7 +67,7 @@ class Rollout:
 
     @property
     def lengths(self) -> Tensor:
-        """(B,) tokens of each row, an environment's included."""
+        """(B,) tokens of each completion, an environment's included."""
         return self.mask.sum(1)
 
     @property
@@ -76,7 +76,7 @@ class Rollout:
         return self.mask if self.own is None else self.mask & self.own
 
     def rows(self, index: Tensor) -> Rollout:
-        """These rows (at least one), in this order, as wide as the longest of them."""
+        """These completions (at least one), in this order, as wide as the longest of them, without the trace."""
         width = int(self.lengths[index].max())
         entropies = None if self.entropies is None else self.entropies[index, :width]
         parts = (self.tokens[index, :width], self.mask[index, :width], self.logps[index, :width])
@@ -105,20 +105,26 @@ def sample(
 ) -> Rollout:
     """Draw `group_size` completions of each prompt, nothing truncated unless `cut` is given.
 
-    `prompts`: P token lists of any lengths; `row_ids` (P * group_size,) numbers the rows for the random streams
+    `prompts`: P token lists of any lengths; `row_ids` (P * group_size,) numbers the completions for the random streams
     (default 0, 1, 2, ...). `eos_id`: the token that ends a completion, or several of them. `temperature` > 0 divides the
     logits. `entropies` = False saves their computation. `cut` truncates the scaled distribution (top-k, top-p, min-p: see
     `models/generation.py`); log-probs and entropies are then those of what is left. `ready`: `prefill(model, prompts)`, to
-    draw more than once from one run of the prompts. limits (P * group_size,): tokens of each row at most, at least 1 and at most
-    `max_new_tokens`; None = all alike. trace: keep `Rollout.trace`, of a model that the engine takes. `DataError` on an empty
-    prompt, or without an end token.
+    draw more than once from one run of the prompts; the weights must not have changed since. limits (P * group_size,): tokens of
+    each completion at most, at least 1 and at most `max_new_tokens`; None = all alike. trace: keep `Rollout.trace`, of a model that
+    the engine takes. `DataError` on an empty prompt, without an end token, and for a `ready` that does not fit.
     """
     ends = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
     _check(prompts, ends, group_size, max_new_tokens, temperature)
     device = next(model.parameters()).device
-    rows = len(prompts) * group_size
-    row_ids = torch.arange(rows) if row_ids is None else row_ids.cpu()
-    if len({len(p) for p in prompts}) > 1 and not supports(model):
+    count = len(prompts) * group_size
+    row_ids = torch.arange(count) if row_ids is None else row_ids.cpu()
+    again = ready is not None  # whether `ready` is to be drawn from once more
+    if again and trace:
+        raise DataError("trace=True records the prompts too, so that it cannot start from `ready`; leave one of the two out")
+    if ready is not None:
+        _check_ready(model, ready, len(prompts))
+    by_length = ready if isinstance(ready, PrefillByLength) else None
+    if by_length or (ready is None and len({len(p) for p in prompts}) > 1 and not supports(model)):
         alike = partial(
             sample,
             model,
@@ -132,29 +138,26 @@ def sample(
             entropies=entropies,
             cut=cut,
         )
-        return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id, limits)
+        return _length_by_length(alike, prompts, row_ids.reshape(-1, group_size), pad_id, limits, by_length)
     uniforms = key.uniform64(step, "sample", row_ids, torch.arange(max_new_tokens)).to(device, widest_float(device))
-    tokens = torch.full((rows, max_new_tokens), pad_id, dtype=torch.long, device=device)
-    logps = torch.zeros(rows, max_new_tokens, device=device)
-    found = torch.zeros(rows, max_new_tokens, device=device) if entropies else None
-    lengths = torch.full((rows,), max_new_tokens, dtype=torch.long, device=device)
-    finished = torch.zeros(rows, dtype=torch.bool, device=device)
+    tokens = torch.full((count, max_new_tokens), pad_id, dtype=torch.long, device=device)
+    logps = torch.zeros(count, max_new_tokens, device=device)
+    spreads = torch.zeros(count, max_new_tokens, device=device) if entropies else None
+    lengths = torch.full((count,), max_new_tokens, dtype=torch.long, device=device)
+    finished = torch.zeros(count, dtype=torch.bool, device=device)
     limits = None if limits is None else limits.to(device)
-    again = ready is not None  # whether `ready` is to be drawn from once more
-    if again and trace:
-        raise DataError("trace=True records the prompts too, so that it cannot start from `ready`; leave one of the two out")
-    with _evaluating(model):
+    with evaluating(model):
         tracing = _Tracing(model, prompts, group_size * (max_new_tokens - 1)) if trace and supports(model) else None
         prefilled = ready or prefill(model, prompts, None if tracing is None else tracing.weights)
         decoder = _decoder(model, prefilled, group_size, max_new_tokens, again=again)
-        alive = torch.arange(rows, device=device)
+        alive = torch.arange(count, device=device)
         logits = prefilled.logits.repeat_interleave(group_size, 0)
         for t in range(max_new_tokens):
-            at = (slice(None) if alive.shape[0] == rows else alive, t)
+            at = (slice(None) if alive.shape[0] == count else alive, t)
             drawn, logp, entropy = draw(logits, uniforms[at], temperature, entropies, cut)
             tokens[at], logps[at] = drawn, logp
-            if found is not None:
-                found[at] = entropy
+            if spreads is not None:
+                spreads[at] = entropy
             ended = reduce(torch.logical_or, [drawn == end for end in ends])
             over = ended if limits is None else ended | (limits[alive] == t + 1)
             if bool(over.any()):
@@ -163,31 +166,36 @@ def sample(
                 if len(going) == 0:
                     break
                 drawn, alive = drawn[going], alive[going]
-                decoder.keep(going)
+                decoder.select(going)
             if t + 1 < max_new_tokens:
+                positions = decoder.positions
                 logits = decoder.advance(drawn)
                 if tracing is not None:
-                    tracing.keep(logits)
+                    tracing.add(drawn, positions, logits)
     mask = torch.arange(max_new_tokens, device=device)[None, :] < lengths[:, None]
     width = int(lengths.max())
-    entropies_found = None if found is None else found[:, :width]
-    kept = None if tracing is None else tracing.trace(prefilled)
-    return Rollout(tokens[:, :width], mask[:, :width], logps[:, :width], entropies_found, finished, None, kept)
+    spread = None if spreads is None else spreads[:, :width]
+    traced = None if tracing is None else tracing.trace(prefilled)
+    return Rollout(tokens[:, :width], mask[:, :width], logps[:, :width], spread, finished, None, traced)
 
 
 class _Tracing:
-    """Weights with a record for so many completion tokens of each prompt, and the logits that are drawn from."""
+    """Weights with a record, and the logits that are drawn from; more: the most completion tokens of each prompt that are fed."""
 
     def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], more: int) -> None:
         self.weights = Plain(Net(model))
-        rows, width = sum(map(len, prompts)) + len(prompts) * more, model.config.vocab_size
-        self.weights.record = Record(self.weights.net, rows)
+        nodes, width = sum(map(len, prompts)) + len(prompts) * more, len(self.weights.net.lm_head)
+        self.weights.record = Record(self.weights.net, nodes)
+        self.ids: list[Tensor] = []
+        self.positions: list[Tensor] = []
         outputs = len(prompts) * (1 + more)
         self.logits = self.weights.net.embedding.new_empty(outputs, width) if outputs * width <= KEPT_LOGITS else None
-        self.filled = len(prompts)  # the first rows are those of the prompts' first tokens, see `trace`
+        self.filled = len(prompts)  # the first logits are those of the first tokens of the prompts, see `trace`
 
-    def keep(self, logits: Tensor) -> None:
-        """The logits of a decode step."""
+    def add(self, tokens: Tensor, positions: Tensor, logits: Tensor) -> None:
+        """The tokens (B,) of a decode step, their positions, and the logits (B, V) of the next ones."""
+        self.ids.append(tokens)
+        self.positions.append(positions)
         if self.logits is not None:
             self.logits[self.filled : self.filled + len(logits)] = logits
         self.filled += len(logits)
@@ -196,14 +204,15 @@ class _Tracing:
         """All of it, once the last token is drawn."""
         assert isinstance(ready, EnginePrefill) and self.weights.record is not None
         record, self.weights.record = self.weights.record, None
-        completion_rows = self.filled - len(ready.logits)
-        filled, versions = record.filled(len(ready.layout.ids) + completion_rows), self.weights.net.versions
-        one_row_each = len(ready.layout.outputs) == len(ready.logits)  # else two prompts are one text, with one row
-        if self.logits is None or not one_row_each:
-            return Trace(filled, None, versions)
+        completion_nodes = self.filled - len(ready.logits)
+        filled, versions = record.filled(len(ready.layout.ids) + completion_nodes), self.weights.versions
+        ids, positions = torch.cat([ready.layout.ids, *self.ids]), torch.cat([ready.layout.positions, *self.positions])
+        one_state_each = len(ready.layout.outputs) == len(ready.logits)  # else two prompts are one text, with one last node
+        if self.logits is None or not one_state_each:
+            return Trace(filled, None, ids, positions, versions)
         logits = self.logits[: self.filled]
         logits[ready.layout.of_token] = ready.logits
-        return Trace(filled, logits, versions)
+        return Trace(filled, logits, ids, positions, versions)
 
 
 def _length_by_length(
@@ -212,29 +221,48 @@ def _length_by_length(
     row_ids: Tensor,
     pad_id: int,
     limits: Tensor | None = None,
+    ready: PrefillByLength | None = None,
 ) -> Rollout:
-    """`alike(prompts, row_ids=...)` for the prompts of each length, its rows put back; row_ids (P, G), limits (P * G,)."""
-    lengths = torch.tensor([len(p) for p in prompts])
-    groups = [torch.nonzero(lengths == n).squeeze(1) for n in lengths.unique()]
-    most = None if limits is None else limits.reshape(row_ids.shape)
+    """`alike(prompts, row_ids=...)` for the prompts of each length, its completions put back; row_ids (P, G), limits (P * G,)."""
+    groups = _alike_in_length(prompts) if ready is None else ready.groups
+    most = None if limits is None else limits.cpu().reshape(row_ids.shape)
     parts = [
-        alike([prompts[i] for i in g.tolist()], row_ids=row_ids[g].flatten(), limits=None if most is None else most[g].flatten())
-        for g in groups
+        alike(
+            [prompts[i] for i in group.tolist()],
+            row_ids=row_ids[group].flatten(),
+            limits=None if most is None else most[group].flatten(),
+            ready=None if ready is None else ready.parts[number],
+        )
+        for number, group in enumerate(groups)
     ]
     places = torch.arange(row_ids.numel()).reshape(row_ids.shape)
     order = torch.cat([places[g].flatten() for g in groups]).argsort().to(parts[0].tokens.device)
     return joined(parts, pad_id).rows(order)
 
 
+def _alike_in_length(prompts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The numbers of the prompts of each length, shortest first."""
+    lengths = torch.tensor([len(p) for p in prompts])
+    return [torch.nonzero(lengths == n).squeeze(1) for n in lengths.unique()]
+
+
 def joined(parts: Sequence[Rollout], pad_id: int) -> Rollout:
-    """The rows of several rollouts one after the other, padded to the widest."""
-    width, columns = max(part.tokens.shape[1] for part in parts), []
-    for name, fill in (("tokens", pad_id), ("mask", 0), ("logps", 0), ("entropies", 0), ("own", 0)):
-        found = [getattr(part, name) for part in parts]
-        padded = [F.pad(column, (0, width - column.shape[1]), value=fill) for column in found if column is not None]
-        columns.append(torch.cat(padded) if padded else None)
-    *columns, own = columns
-    return Rollout(*columns, torch.cat([part.finished for part in parts]), own)  # type: ignore[arg-type]
+    """The completions of several rollouts one after the other, padded to the widest; with entropies if every part has them."""
+    width = max(part.tokens.shape[1] for part in parts)
+
+    def column(values: Sequence[Tensor], fill: int = 0) -> Tensor:
+        return torch.cat([F.pad(value, (0, width - value.shape[1]), value=fill) for value in values])
+
+    entropies = [part.entropies for part in parts if part.entropies is not None]
+    episodes = any(part.own is not None for part in parts)
+    return Rollout(
+        column([part.tokens for part in parts], pad_id),
+        column([part.mask for part in parts]),
+        column([part.logps for part in parts]),
+        column(entropies) if len(entropies) == len(parts) else None,
+        torch.cat([part.finished for part in parts]),
+        column([part.drawn for part in parts]) if episodes else None,  # of a part without `own` the policy drew every token
+    )
 
 
 def draw(
@@ -267,14 +295,14 @@ def draw(
 def _draw_in_two_levels(
     logits: Tensor, uniforms: Tensor, temperature: float, entropies: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """`draw` without the sums of a whole vocabulary in float64: of blocks of `BLOCK` words, then of the words of one block."""
-    rows, vocabulary = logits.shape
+    """`draw` without the sums of a whole vocabulary in float64: of blocks of `BLOCK` tokens, then of the tokens of one block."""
+    count, vocabulary = logits.shape
     widest = widest_float(logits.device)
     whole = vocabulary // BLOCK * BLOCK  # what is left over is a block of its own
     blocks = -(-vocabulary // BLOCK)
-    top, logs = (torch.empty(rows, device=logits.device) for _ in range(2))
-    sums = torch.empty(rows, blocks, device=logits.device)
-    found = torch.empty_like(top) if entropies else None
+    top, logs = (torch.empty(count, device=logits.device) for _ in range(2))
+    sums = torch.empty(count, blocks, device=logits.device)
+    spread = torch.empty_like(top) if entropies else None
     for part in pieces(logits):
         wide = logits[part].float()
         wide = wide / temperature if temperature != 1 else wide
@@ -286,21 +314,21 @@ def _draw_in_two_levels(
             sums[part, -1] = powers[:, whole:].sum(-1)
         total = sums[part].sum(-1)
         top[part], logs[part] = highest[:, 0], total.log()
-        if found is not None:  # 0 log 0 = 0, as in `draw`
-            found[part] = logs[part] - torch.linalg.vecdot(powers, wide.clamp_min_(LOWEST)) / total
+        if spread is not None:  # 0 log 0 = 0, as in `draw`
+            spread[part] = logs[part] - torch.linalg.vecdot(powers, wide.clamp_min_(LOWEST)) / total
     cumulative = sums.cumsum(-1, dtype=widest)
     threshold = uniforms * cumulative[:, -1]
     block = torch.searchsorted(cumulative, threshold[:, None]).squeeze(1).clamp_max_(blocks - 1)
-    here = torch.arange(rows, device=logits.device)
+    here = torch.arange(count, device=logits.device)
     before = torch.where(block == 0, 0.0, cumulative[here, block - 1])
-    words = block[:, None] * BLOCK + torch.arange(BLOCK, device=logits.device)
-    inside = logits.gather(1, words.clamp_max(vocabulary - 1)).float() / temperature - top[:, None]
-    shares = inside.exp().masked_fill_(words >= vocabulary, 0.0).cumsum(-1, dtype=widest)
+    inside_ids = block[:, None] * BLOCK + torch.arange(BLOCK, device=logits.device)
+    inside = logits.gather(1, inside_ids.clamp_max(vocabulary - 1)).float() / temperature - top[:, None]
+    shares = inside.exp().masked_fill_(inside_ids >= vocabulary, 0.0).cumsum(-1, dtype=widest)
     # The two levels round differently: the rest of the threshold is scaled by what the block sums to at this level.
     rest = (threshold - before) / (cumulative[here, block] - before) * shares[:, -1]
     at = torch.searchsorted(shares, rest[:, None]).squeeze(1).clamp_max_(BLOCK - 1)
-    # Of logits that are not numbers the search ends behind the last word; such a rollout is refused by its log-probs.
-    return (block * BLOCK + at).clamp_max_(vocabulary - 1), inside[here, at] - logs, found
+    # NaN logits make the search end behind the last token; `generations` and training raise for such log-probs.
+    return (block * BLOCK + at).clamp_max_(vocabulary - 1), inside[here, at] - logs, spread
 
 
 def _check(
@@ -318,14 +346,16 @@ def _check(
 
 
 @contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """The model without dropout while the block runs; its mode is then what it was."""
-    was_training = model.training
-    model.eval()
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """The model without dropout while the block runs; each of its modules then has its own mode again."""
+    training = [part for part in model.modules() if part.training]
+    if training:
+        model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for part in training:
+            part.training = True
 
 
 def _decoder(model: PreTrainedModel, ready: Prefill, group_size: int, max_new_tokens: int, again: bool) -> Any:
@@ -342,14 +372,14 @@ def _decoder(model: PreTrainedModel, ready: Prefill, group_size: int, max_new_to
 
 
 @cache
-def _word_of_cache(kind: type[PreTrainedModel]) -> str:
+def _name_of_cache(kind: type[PreTrainedModel]) -> str:
     """transformers 5.24 renamed it, and warns of the old name; before, `cache` would be taken for an unknown keyword."""
     return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
 
 
-def cached(model: PreTrainedModel, found: Any) -> dict[str, Any]:
+def cached(model: PreTrainedModel, cache: Any) -> dict[str, Any]:
     """A cache as the keyword argument that the forward of this model takes it by."""
-    return {_word_of_cache(type(model)): found}
+    return {_name_of_cache(type(model)): cache}
 
 
 @cache
@@ -379,8 +409,8 @@ def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tens
 
 @dataclass(frozen=True)
 class EnginePrefill:
-    """P prompts after one run through the engine: keys_values (N, 2 * kv heads * D) of their rows a layer, logits (P, V) of the
-    first new token, lengths (P,), and the weights that decode."""
+    """P prompts after one run through the engine: keys_values (N, 2 * K * D) of their nodes a layer, logits (P, V) of the first new
+    token, lengths (P,), and the weights that decode, with their versions."""
 
     keys_values: list[Tensor]
     layout: Layout
@@ -391,18 +421,44 @@ class EnginePrefill:
 
 @dataclass(frozen=True)
 class StockPrefill:
-    """P prompts after one run of the model's own forward: cache (P, H, S, D) a layer, logits (P, V), lengths (P,)."""
+    """P prompts of one length after one run of the model's own forward: cache (P, K, S, D) a layer, logits (P, V), lengths (P,).
+
+    versions: of the model's parameters.
+    """
 
     cache: DynamicCache
     logits: Tensor
     lengths: Tensor
+    versions: Versions
 
 
-Prefill = EnginePrefill | StockPrefill
+@dataclass(frozen=True)
+class PrefillByLength:
+    """Prompts of several lengths on the stock path: groups, the numbers of those of one length, and a prefill of each."""
+
+    groups: list[Tensor]
+    parts: list[StockPrefill]
+
+
+Prefill = EnginePrefill | StockPrefill | PrefillByLength
+
+
+def _check_ready(model: PreTrainedModel, ready: Prefill, prompts: int) -> None:
+    """DataError for a prefill of other prompts, or of weights that have changed: old keys do not belong to new weights."""
+    parts = ready.parts if isinstance(ready, PrefillByLength) else [ready]
+    if (count := sum(len(part.lengths) for part in parts)) != prompts:
+        raise DataError(f"ready is of {count} prompts, and prompts are {prompts}; pass the prompts that `prefill` got")
+    for part in parts:
+        if isinstance(part, EnginePrefill):
+            fresh = part.weights.versions == part.weights.net.versions
+        else:
+            fresh = part.versions == versions_of(model.parameters())
+        if not fresh:
+            raise DataError("the model's weights changed after `prefill`; call prefill(model, prompts) again, then sample from it")
 
 
 @torch.no_grad()
-def packed(model: PreTrainedModel) -> Folded | Plain | None:
+def decode_weights(model: PreTrainedModel) -> Folded | Plain | None:
     """The weights as the engine decodes with them, as they are now; None for a model of the stock path."""
     return weights_of(model) if supports(model) else None
 
@@ -411,41 +467,55 @@ def packed(model: PreTrainedModel) -> Folded | Plain | None:
 def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], weights: Folded | Plain | None = None) -> Prefill:
     """Run the prompts once; `sample(..., ready=...)` draws from it as often as wanted. The model must be in eval mode.
 
-    `weights`: `packed(model)`, where the model has not changed since, to pack them once for many prompts.
+    `weights`: `decode_weights(model)`, to prepare them once for many prompts; the model must not have changed since.
     """
-    weights = packed(model) if weights is None else weights
-    device = next(model.parameters()).device
+    if weights is not None and weights.versions != weights.net.versions:
+        raise DataError("the model's weights changed after `decode_weights`; call decode_weights(model) again")
+    weights = decode_weights(model) if weights is None else weights
     if weights is not None:
-        return _engine_prefill(weights, prompts, device)
-    ids, lengths = pad_right(prompts, device)
+        return _engine_prefill(weights, prompts, next(model.parameters()).device)
+    groups = _alike_in_length(prompts)
+    if len(groups) == 1:
+        return _stock_prefill(model, prompts)
+    return PrefillByLength(groups, [_stock_prefill(model, [prompts[i] for i in group.tolist()]) for group in groups])
+
+
+def _stock_prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> StockPrefill:
+    """Prompts of one length."""
+    ids, lengths = pad_right(prompts, next(model.parameters()).device)
     cache = DynamicCache(config=model.config)
     logits, last = logits_at(model, lengths - 1, input_ids=ids, **cached(model, cache), use_cache=True)
-    return StockPrefill(cache, logits[torch.arange(len(prompts), device=ids.device), last], lengths)
+    versions = versions_of(model.parameters())
+    return StockPrefill(cache, logits[torch.arange(len(prompts), device=ids.device), last], lengths, versions)
 
 
 def _engine_prefill(weights: Folded | Plain, prompts: Sequence[Sequence[int]], device: torch.device) -> EnginePrefill:
     net, layout = weights.net, Layout.of_prompts(prompts, device)
-    asked, found, places = net.heads * net.width, [], grids(net, layout)
+    q_width, grids = net.query_heads * net.head_dim, grids_of(net, layout)
+    keys_values: list[Tensor] = []
 
     def attention(number: int, qkv: Tensor) -> Tensor:
-        found.append(qkv[:, asked:].clone())
-        return attend(net, qkv, places)
+        keys_values.append(qkv[:, q_width:].clone())
+        return attend(net, qkv, grids)
 
     last = run(net, layout.ids, layout.positions, attention, weights.record)
     states = unit(last.index_select(0, layout.outputs), net.eps, net.final_norm)
-    logits = F.linear(states, net.head).index_select(0, layout.of_token)
+    logits = F.linear(states, net.lm_head).index_select(0, layout.of_token)
     lengths = torch.tensor([len(p) for p in prompts], device=device)
-    return EnginePrefill(found, layout, logits, lengths, weights)
+    return EnginePrefill(keys_values, layout, logits, lengths, weights)
 
 
 class _ModelDecoder:
-    """One token per row by the model's own forward. positions (B,) of the next token; drop: what keeps these rows of the cache.
+    """One token of each completion a step, by the model's own forward. positions (B,) of the next token.
 
-    The cache is the prompt's, repeated for the group, of prompts of one length.
+    inputs: the cache, that of the prompts (all of one length) repeated for their groups; select_in_cache: keeps some completions
+    of it.
     """
 
-    def __init__(self, model: PreTrainedModel, positions: Tensor, drop: Callable[[Tensor], None], **inputs: Any) -> None:
-        self.model, self.positions, self.drop, self.inputs = model, positions, drop, inputs
+    def __init__(
+        self, model: PreTrainedModel, positions: Tensor, select_in_cache: Callable[[Tensor], None], **inputs: Any
+    ) -> None:
+        self.model, self.positions, self.select_in_cache, self.inputs = model, positions, select_in_cache, inputs
 
     def advance(self, tokens: Tensor) -> Tensor:
         """tokens (B,) -> logits (B, V) of the next token."""
@@ -454,7 +524,7 @@ class _ModelDecoder:
         self.positions = self.positions + 1
         return out.logits[:, -1]
 
-    def keep(self, rows: Tensor) -> None:
-        """Only these rows (ascending) go on."""
-        self.positions = self.positions[rows]
-        self.drop(rows)
+    def select(self, going: Tensor) -> None:
+        """Only these completions (ascending numbers among the present ones) go on."""
+        self.positions = self.positions[going]
+        self.select_in_cache(going)

@@ -1,9 +1,13 @@
 """Log-probs of given completions under a causal LM, with or without gradient.
 
-A Llama-shaped model goes through the engine (`models/llama`): every distinct beginning of prompts and completions is one row, no
-token is padded. A group of 8 ten-token completions of a 300-token prompt costs 380 rows, not 2,480. Any other model takes the stock
-path: one padded row per completion through its own forward. Both give the same numbers up to float rounding
-(tests/models/test_scoring.py).
+A Llama-shaped model goes through the engine (`models/llama`): every distinct beginning of prompts and completions is one node, and
+no token is padded. A group of 8 ten-token completions of a 300-token prompt costs at most 372 nodes instead of 2,472 tokens (the
+last token of a completion predicts nothing). Any other model takes the stock path: prompt and completion in one padded row each,
+through its own forward. In float32 both compute the same numbers up to rounding (tests/models/test_scoring.py). In bfloat16 they
+differ in where they round: see `llama/pieces.py`, and `head.FloatHead` for the logits.
+
+The engine bounds the memory of logits (`head.KEPT_LOGITS`) and of every next token's log-probs (`laws.NUMBERS`). The stock path
+does not: it builds the logits of all counted columns (B, columns, V), and log-probs (B, T, V).
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from sage_rlvr.core import laws as laws_of
+from sage_rlvr.core import laws
 from sage_rlvr.core.laws import Laws
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.head import chosen_logps, entropies_of
@@ -28,10 +32,10 @@ from sage_rlvr.models.sampler import logits_at, pad_right
 
 @dataclass(frozen=True)
 class Scores:
-    """logps (B, T) of the given tokens, in graph when gradients are on; entropies (B, T) in nats, in graph where that was asked
-    for, or None; log_probs (B, T, V) of every next token, in graph as the logps, or None; `Laws` where they would be more than
-    `laws.NUMBERS`;
-    hidden (B, T, C) float32, the last hidden states that predict each token, detached, or None.
+    """logps (B, T) of the given tokens, in graph when gradients are on; entropies (B, T) in nats, in graph with `entropy_grad`, or
+    None; log_probs (B, T, V) of every next token, in graph as the logps, or None; from the engine they are `Laws` where the tensor
+    would be larger than `laws.NUMBERS`. hidden (B, T, C) float32, the last hidden states that predict each token, detached, or
+    None.
 
     Entries off the mask are 0. All are those of the temperature-scaled distribution, as in TRL and verl.
     """
@@ -51,17 +55,18 @@ def completion_logits(
     *,
     engine: bool = True,
 ) -> Tensor:
-    """Logits (N, V) that predict each counted token, in the order of `mask.nonzero()`.
+    """Logits (n, V) that predict each counted token, in the order of `mask.nonzero()`.
 
-    engine: False takes the stock path, whose graph several losses may go through, also batched; the engine's serves one backward.
-    prompts: P token lists; tokens, mask (B, T), each row of the mask True up to the completion's end and False after it;
-    owners (B,) the prompt of each row, ascending. Raises `DataError` where they are not so.
+    engine: False takes the stock path, whose graph several losses may go through, also batched; the engine's graph is freed by
+    its first backward.
+    prompts: P token lists; tokens, mask (B, T), the mask of each completion True up to its end and False after it; owners (B,)
+    the prompt of each completion, ascending. Raises `DataError` for any others.
     """
     _check(prompts, tokens, mask, owners)
     if not (engine and engine_scores(model)):
         return _padded(model, prompts, tokens, mask, owners)[0]
     net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
-    return F.linear(states(net, layout), net.head).index_select(0, layout.of_token)
+    return F.linear(states(net, layout), net.lm_head).index_select(0, layout.of_token)
 
 
 def score(
@@ -74,34 +79,36 @@ def score(
     temperature: float = 1.0,
     entropies: bool = False,
     log_probs: bool = False,
-    gradient: bool = False,
+    entropy_grad: bool = False,
     hidden: bool = False,
 ) -> Scores:
     """Log-probs of `tokens` (B, T) where `mask` (B, T) counts them; `log_probs` asks for those of every next token too.
 
-    gradient: entropies in the graph. hidden: the last hidden states too, those that predict each token. Shapes and errors are
+    entropy_grad: entropies in the graph. hidden: the last hidden states too, those that predict each token. Shapes and errors are
     those of `completion_logits`.
     """
     _check(prompts, tokens, mask, owners)
     targets = tokens[mask]
     if engine_scores(model):
         net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
-        found = states(net, layout)
-        last = _laid(found.detach().index_select(0, layout.of_token), mask) if hidden else None
-        many = len(targets) * len(net.head) > laws_of.NUMBERS
+        last_states = states(net, layout)
+        last = _laid(last_states.detach().index_select(0, layout.of_token), mask) if hidden else None
+        many = len(targets) * len(net.lm_head) > laws.NUMBERS
         if many or not log_probs:
-            chosen, flat = chosen_logps(found, net.head, targets, temperature, entropies, gradient, layout.of_token)
+            chosen, flat = chosen_logps(last_states, net.lm_head, targets, temperature, entropies, entropy_grad, layout.of_token)
             spread = None if flat is None else on_mask(mask, flat)
-            every = laws_of.Laws(found, net.head, layout.of_token, mask, temperature) if log_probs else None
+            every = Laws(last_states, net.lm_head, layout.of_token, mask, temperature) if log_probs else None
             return Scores(on_mask(mask, chosen), spread, every, last)
-        logits = F.linear(found, net.head).index_select(0, layout.of_token)
+        logits = F.linear(last_states, net.lm_head).index_select(0, layout.of_token)
     else:
         logits, own = _padded(model, prompts, tokens, mask, owners, hidden)
         last = None if own is None else _laid(own, mask)
-    laws = torch.log_softmax(logits.float() / temperature, -1)
-    whole = laws.new_zeros(*mask.shape, laws.shape[1]).index_put((mask,), laws) if log_probs else None
-    spread = on_mask(mask, entropies_of(laws if gradient else laws.detach())) if entropies else None
-    return Scores(on_mask(mask, laws.gather(1, targets[:, None]).squeeze(1)), spread, whole, last)
+    flat_log_probs = torch.log_softmax(logits.float() / temperature, -1)
+    whole = None
+    if log_probs:
+        whole = flat_log_probs.new_zeros(*mask.shape, logits.shape[1]).index_put((mask,), flat_log_probs)
+    spread = on_mask(mask, entropies_of(flat_log_probs if entropy_grad else flat_log_probs.detach())) if entropies else None
+    return Scores(on_mask(mask, flat_log_probs.gather(1, targets[:, None]).squeeze(1)), spread, whole, last)
 
 
 def logps_at(
@@ -117,34 +124,33 @@ def logps_at(
     targets = tokens[mask]
     if engine_scores(model):
         net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
-        found = states(net, layout)
-        every = [chosen_logps(found, net.head, targets, t, rows=layout.of_token)[0] for t in temperatures]
+        last_states = states(net, layout)
+        every = [chosen_logps(last_states, net.lm_head, targets, t, state_of_target=layout.of_token)[0] for t in temperatures]
     else:
         logits = _padded(model, prompts, tokens, mask, owners)[0].float()
         every = [torch.log_softmax(logits / t, -1).gather(1, targets[:, None]).squeeze(1) for t in temperatures]
-    return {t: on_mask(mask, found) for t, found in zip(temperatures, every, strict=True)}
+    return {t: on_mask(mask, logps) for t, logps in zip(temperatures, every, strict=True)}
 
 
 def engine_scores(model: PreTrainedModel) -> bool:
-    """Whether the engine scores the model: in training not one with attention dropout, or whose layers are to run again in
-    backward."""
+    """Whether the engine scores the model now: in training mode not if it has attention dropout or gradient checkpointing."""
     dropout = getattr(model.config, "attention_dropout", 0.0)
     checkpointed = any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
     return supports(model) and not (model.training and (dropout or checkpointed))
 
 
 def _laid(states: Tensor, mask: Tensor) -> Tensor:
-    """states (M, C) at the M counted places of mask (B, T), 0 elsewhere: (B, T, C) float32."""
+    """states (n, C) at the n counted places of mask (B, T), 0 elsewhere: (B, T, C) float32."""
     return torch.zeros(*mask.shape, states.shape[1], device=states.device).index_put((mask,), states.float())
 
 
 def on_mask(mask: Tensor, values: Tensor) -> Tensor:
-    """values (M,) at the M counted places of mask (B, T), 0 elsewhere."""
+    """values (n,) at the n counted places of mask (B, T), 0 elsewhere."""
     return torch.zeros(mask.shape, device=values.device).masked_scatter(mask, values)
 
 
 def _check(prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor) -> None:
-    """What the layouts take for granted: were it not so, the numbers would be wrong silently."""
+    """DataError for what the layouts take for granted: with anything else the numbers would be wrong without an error."""
     if tokens.shape != mask.shape or owners.shape != tokens.shape[:1] or mask.dtype != torch.bool:
         raise DataError(
             f"tokens {tuple(tokens.shape)}, mask {tuple(mask.shape)} {mask.dtype}, owners {tuple(owners.shape)}: "
@@ -170,7 +176,7 @@ def _padded(
     owners: Tensor,
     hidden: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The stock path: logits (N, V) of the counted tokens, and the hidden states (N, C) behind them, detached, or None."""
+    """The stock path: logits (n, V) of the counted tokens, and the hidden states (n, C) that predict them, detached, or None."""
     device, row = tokens.device, mask.nonzero()[:, 0]
     lengths = mask.sum(1).tolist()
     whole = [
@@ -181,9 +187,12 @@ def _padded(
     seen = (torch.arange(ids.shape[1], device=device)[None, :] < used[:, None]).long()
     starts = torch.tensor([len(p) for p in prompts], device=device)[owners]
     columns = starts[row] + mask.nonzero()[:, 1] - 1
-    logits, places = logits_at(model, columns, input_ids=ids, attention_mask=seen, use_cache=False)
-    if not hidden:
-        return logits[row, places], None
-    with torch.no_grad():  # by a forward of its own: the one above shows only its logits
-        last = model.base_model(input_ids=ids, attention_mask=seen, use_cache=False).last_hidden_state
-    return logits[row, places], last[row, columns]
+    inputs: list[Tensor] = []  # of the head: the last hidden states, whichever adapters and wrappers the model has
+    head = model.get_output_embeddings()
+    hook = head.register_forward_pre_hook(lambda module, args: inputs.append(args[0].detach())) if hidden else None
+    try:
+        logits, places = logits_at(model, columns, input_ids=ids, attention_mask=seen, use_cache=False)
+    finally:
+        if hook is not None:
+            hook.remove()
+    return logits[row, places], inputs[0][row, places] if hidden else None

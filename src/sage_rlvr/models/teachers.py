@@ -9,7 +9,7 @@ from typing import Any
 
 from sage_rlvr.config import build, dump
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.generation import CpuGenerator, Decoding, Request
+from sage_rlvr.models.generation import Decoding, Request, SamplerGenerator
 from sage_rlvr.models.policy import Asking, load_policy, weights_hash
 from sage_rlvr.tasks.base import Task, limit_of
 from sage_rlvr.tasks.teachers import TEACHERS, Teacher
@@ -50,10 +50,10 @@ class Policy:
 
 
 @lru_cache(maxsize=2)
-def _asked(model: str, task: Task) -> tuple[Asking, CpuGenerator]:
+def _asked(model: str, task: Task) -> tuple[Asking, SamplerGenerator]:
     policy, tokens = load_policy(model)
     limit = limit_of(task)
-    return Asking.of(task, tokens), CpuGenerator(policy, tokens, Decoding("greedy", temperature=0.0, max_new_tokens=limit))
+    return Asking.of(task, tokens), SamplerGenerator(policy, tokens, Decoding("greedy", temperature=0.0, max_new_tokens=limit))
 
 
 def teacher_named(words: str) -> Teacher:

@@ -92,8 +92,12 @@ class Comparison:
         return self.outcome != "unknown"
 
     def of_shares(self) -> Comparison:
-        """The same comparison with its detectable difference capped at 1, the largest difference of two shares."""
-        return replace(self, largest=1.0, mde=min(self.mde, 1.0) if math.isfinite(self.mde) else self.mde)
+        """The same comparison with its detectable difference and its interval within 1, the largest difference of two shares."""
+        gap = self.difference
+        low = max(gap.low, -1.0) if math.isfinite(gap.low) else gap.low
+        high = min(gap.high, 1.0) if math.isfinite(gap.high) else gap.high
+        mde = min(self.mde, 1.0) if math.isfinite(self.mde) else self.mde
+        return replace(self, largest=1.0, mde=mde, difference=replace(gap, low=low, high=high))
 
     def detects(self, bound: float = DETECTABLE) -> bool:
         """Whether the design finds a true difference of `bound` with 80 % power."""

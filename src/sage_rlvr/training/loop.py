@@ -256,7 +256,7 @@ def micro_batches(loop: Loop, whole: Batch, groups: Rows, rows: Tensor) -> Itera
     exact, live = "distributions" in loop.method.needs, "entropy_gradient" in loop.method.needs
     for part in at_once(loop, groups, rows):
         # The entropies of the rollout hold, but for a loss term that descends them.
-        scores = score_rows(loop, loop.policy, groups, part, entropies=live, log_probs=exact, gradient=live)
+        scores = score_rows(loop, loop.policy, groups, part, entropies=live, log_probs=exact, entropy_grad=live)
         batch = select(whole, part, scores.logps)
         batch = replace(batch, entropies=scores.entropies) if live else batch
         if exact:

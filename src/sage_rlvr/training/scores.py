@@ -41,7 +41,8 @@ def step_scores(loop: Loop, groups: Rows) -> tuple[Scores, Scores | None]:
         scores = traced_scores(loop, groups, groups.rollout.trace)
     elif once:
         live = "entropy_gradient" in needs
-        scores = score_rows(loop, loop.policy, groups, rows, entropies=True, log_probs=exact or drift, gradient=live, hidden=seen)
+        read = {"entropies": True, "entropy_grad": live, "log_probs": exact or drift, "hidden": seen}
+        scores = score_rows(loop, loop.policy, groups, rows, **read)
     else:
         scores = fixed_scores(loop, loop.policy, groups, rows, entropies=True, log_probs=drift, hidden=seen)
     return scores, reference_scores(loop, groups, rows, log_probs=exact)
@@ -117,8 +118,8 @@ def traced_scores(loop: Loop, groups: Rows, trace: Trace) -> Scores:
     layout = Layout.of(groups.prompts, rollout.tokens, rollout.mask, groups.owners, distinct=False)
     states = recorded_states(net, layout, trace)
     temperature, targets = loop.config.rollout.temperature, rollout.tokens[rollout.mask]
-    found = chosen_logps(states, net.head, targets, temperature, True, rows=layout.of_token, logits=trace.logits)
-    logps, entropies = (on_mask(rollout.mask, values) for values in found if values is not None)
+    both = chosen_logps(states, net.lm_head, targets, temperature, True, state_of_target=layout.of_token, logits=trace.logits)
+    logps, entropies = (on_mask(rollout.mask, values) for values in both if values is not None)
     return Scores(logps, entropies)
 
 
@@ -159,7 +160,7 @@ def score_rows(
     *,
     entropies: bool = False,
     log_probs: bool = False,
-    gradient: bool = False,
+    entropy_grad: bool = False,
     hidden: bool = False,
 ) -> Scores:
     """Log-probs of `rows` (ascending) of the rollout under `model`; only the prompts they belong to are computed."""
@@ -173,7 +174,7 @@ def score_rows(
         temperature=loop.config.rollout.temperature,
         entropies=entropies,
         log_probs=log_probs,
-        gradient=gradient,
+        entropy_grad=entropy_grad,
         hidden=hidden,
     )
 

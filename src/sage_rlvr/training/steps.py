@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sage_rlvr.config import OfflineConfig, SftConfig, TrainConfig
+from sage_rlvr.models.devices import FreedMemory
 from sage_rlvr.runs import RunDir, StopFlag
 from sage_rlvr.training.trackers import tracking
 
@@ -29,7 +30,7 @@ def run_steps(
     that the row is there whatever that raises.
     """
     progress.start(total=config.steps, done=begin)
-    step, stopping = begin, False
+    step, stopping, freed = begin, False, FreedMemory()
     with StopFlag() as stop, tracking(config.report_to, run, config) as report:
         while step < config.steps and not stopping:
             began = time.perf_counter()
@@ -38,6 +39,7 @@ def run_steps(
             run.log({"step": step, **metrics})
             after(step, metrics)
             report(step, metrics)
+            freed.after_step()
             step += 1
             progress.advance(step, metrics)
             stopping = bool(stop)  # read once: what stops the steps also saves

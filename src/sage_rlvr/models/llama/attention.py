@@ -1,8 +1,12 @@
 """Attention over the tiles of a layout: plain batched products, forward and backward.
 
-`scaled_dot_product_attention` would need k and v repeated for the heads that share them, and a mask as large as its weights.
+`scaled_dot_product_attention` (with `enable_gqa`) would need a mask (I, 1, J, U) for every tile, which its fastest kernels do not
+take, and its backward is open to autograd only, while backward is written out here.
+
 Attention weights live for one tile; backward computes them again from q, k and v, but for those of short texts, which are
-kept. Heads are gathered and scattered one by one, (row, head) -> D numbers, so that each grid is written once.
+kept. Heads are gathered and scattered one by one, (node, head) -> D numbers, so that each grid is written once.
+
+In bfloat16 the scores q k^T are rounded before softmax, as in transformers' eager attention; a fused kernel keeps them in float32.
 """
 
 from __future__ import annotations
@@ -23,11 +27,11 @@ KEPT_WEIGHTS = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """A tile of n texts, t queries and u keys for a net with K kv heads that R = heads / K queries share.
+    """A tile of I texts, J queries and U keys for a net with K key-value heads, each shared by R query heads.
 
-    q (n K R t,), k and v (n K u,): places among the (rows x (heads + 2 K)) heads of qkv; outs (n K R t,): among the (rows x heads)
-    heads of what attention gives. A query of nothing reads row 0, and `idle` (of the n K R t) says which these are; it writes to
-    one row more than there are: q_to and outs_to.
+    q (I K R J,), k and v (I K U,): places among the N * (H + 2 K) heads of qkv; outs (I K R J,): among the N * H heads of what
+    attention returns. A place without a query reads node 0; `idle` lists these places among the I K R J. q_to and outs_to are the
+    places to write to: those without a query write to one node more than there are.
     """
 
     shape: tuple[int, int, int, int, int]
@@ -38,92 +42,92 @@ class Grid:
     q_to: Tensor
     outs_to: Tensor
     idle: Tensor
-    hidden: Tensor
+    masked: Tensor
 
     @classmethod
-    def of(cls, net: Net, tile: Tile, rows: int) -> Grid:
-        """rows: of the layout."""
-        (texts, queries), keys = tile.asking.shape, tile.seen.shape[1]
-        shared, every, device = net.heads // net.kv_heads, net.heads + 2 * net.kv_heads, tile.seen.device
-        heads = torch.arange(net.heads, device=device).view(1, net.kv_heads, shared, 1)
-        kv = torch.arange(net.kv_heads, device=device).view(1, -1, 1) + net.heads
+    def of(cls, net: Net, tile: Tile, nodes: int) -> Grid:
+        """nodes: how many the layout has."""
+        (texts, queries), keys = tile.query_nodes.shape, tile.key_nodes.shape[1]
+        shared, every, device = net.query_heads // net.kv_heads, net.query_heads + 2 * net.kv_heads, tile.key_nodes.device
+        heads = torch.arange(net.query_heads, device=device).view(1, net.kv_heads, shared, 1)
+        kv = torch.arange(net.kv_heads, device=device).view(1, -1, 1) + net.query_heads
         idle = torch.ones(texts * queries, dtype=torch.bool, device=device)
         idle[tile.places] = False
-        reads = tile.asking.view(texts, 1, 1, queries)
-        writes = torch.where(idle.view(reads.shape), rows, reads)
-        seen = tile.seen[:, None, :] * every + kv
+        reads = tile.query_nodes.view(texts, 1, 1, queries)
+        writes = torch.where(idle.view(reads.shape), nodes, reads)
+        keys_at = tile.key_nodes[:, None, :] * every + kv
         return cls(
             (texts, net.kv_heads, shared, queries, keys),
             (reads * every + heads).flatten(),
-            seen.flatten(),
-            (seen + net.kv_heads).flatten(),
-            (reads * net.heads + heads).flatten(),
+            keys_at.flatten(),
+            (keys_at + net.kv_heads).flatten(),
+            (reads * net.query_heads + heads).flatten(),
             (writes * every + heads).flatten(),
-            (writes * net.heads + heads).flatten(),
+            (writes * net.query_heads + heads).flatten(),
             idle.view(reads.shape).expand(-1, net.kv_heads, shared, -1).flatten().nonzero().squeeze(1),
-            tile.hidden,
+            tile.masked,
         )
 
     def read(self, net: Net, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q (n K, R t, D), scaled; k, v (n K, u, D)."""
-        heads, (texts, groups, *_, keys) = qkv.view(-1, net.width), self.shape
-        q = heads.index_select(0, self.q).mul_(net.scale).view(texts * groups, -1, net.width)
-        return q, *(heads.index_select(0, at).view(len(q), keys, net.width) for at in (self.k, self.v))
+        """q (I K, R J, D), scaled; k, v (I K, U, D)."""
+        heads, (texts, groups, *_, keys) = qkv.view(-1, net.head_dim), self.shape
+        q = heads.index_select(0, self.q).mul_(net.scale).view(texts * groups, -1, net.head_dim)
+        return q, *(heads.index_select(0, at).view(len(q), keys, net.head_dim) for at in (self.k, self.v))
 
     def weights(self, q: Tensor, k: Tensor) -> Tensor:
-        """(n K, R t, u), softmax over what each query sees."""
+        """(I K, R J, U), softmax over what each query sees."""
         scores = torch.bmm(q, k.mT)
-        scores.view(self.shape).masked_fill_(self.hidden, -math.inf)
+        scores.view(self.shape).masked_fill_(self.masked, -math.inf)
         return torch.softmax(scores, -1)
 
 
-def grids(net: Net, layout: Layout) -> list[Grid]:
+def grids_of(net: Net, layout: Layout) -> list[Grid]:
     """The tiles of a layout for a net."""
     return [Grid.of(net, tile, len(layout.ids)) for tile in layout.tiles]
 
 
-def keeps(found: Sequence[Grid]) -> bool:
-    """Whether the attention weights of a layer are few enough to be kept."""
-    return sum(math.prod(grid.shape) for grid in found) <= KEPT_WEIGHTS
+def few_weights(grids: Sequence[Grid]) -> bool:
+    """Whether the attention weights of a layer are few enough to be kept for backward."""
+    return sum(math.prod(grid.shape) for grid in grids) <= KEPT_WEIGHTS
 
 
-def attend(net: Net, qkv: Tensor, found: Sequence[Grid], kept: list[Tensor] | None = None) -> Tensor:
-    """qkv (N, (heads + 2 kv heads) * D) of rows, q and k turned -> (N, heads * D). kept: where the weights of each tile go."""
-    out = qkv.new_empty(len(qkv) + 1, net.heads * net.width)
-    for grid in found:
+def attend(net: Net, qkv: Tensor, grids: Sequence[Grid], kept: list[Tensor] | None = None) -> Tensor:
+    """qkv (N, (H + 2 K) * D) of nodes, q and k turned -> (N, H * D). kept: where the weights of each tile go."""
+    out = qkv.new_empty(len(qkv) + 1, net.query_heads * net.head_dim)
+    for grid in grids:
         q, k, v = grid.read(net, qkv)
         weights = grid.weights(q, k)
         if kept is not None:
             kept.append(weights)
-        out.view(-1, net.width).index_copy_(0, grid.outs_to, torch.bmm(weights, v).view(-1, net.width))
+        out.view(-1, net.head_dim).index_copy_(0, grid.outs_to, torch.bmm(weights, v).view(-1, net.head_dim))
     return out[:-1]
 
 
-def attend_backward(net: Net, qkv: Tensor, found: Sequence[Grid], by_out: Tensor, kept: Sequence[Tensor] = ()) -> Tensor:
-    """by_out (N, heads * D) -> gradient by qkv, (N, (heads + 2 kv heads) * D). kept: as `attend` left them, or nothing."""
-    asked = net.heads * net.width
-    by_qkv = qkv.new_empty(len(qkv) + 1, qkv.shape[1])
-    # float32, since a prompt's rows add up many terms. Only the heads of k and v are used: their places are those of qkv.
-    by_kv = torch.zeros(qkv.shape, device=qkv.device)
-    for number, grid in enumerate(found):
+def attend_backward(net: Net, qkv: Tensor, grids: Sequence[Grid], grad_out: Tensor, kept: Sequence[Tensor] = ()) -> Tensor:
+    """grad_out (N, H * D) -> grad_qkv (N, (H + 2 K) * D). kept: the weights that `attend` kept, or nothing."""
+    q_width = net.query_heads * net.head_dim
+    grad_qkv = qkv.new_empty(len(qkv) + 1, qkv.shape[1])
+    # float32, since the nodes of a prompt add up many terms. Only the heads of k and v are used: their places are those of qkv.
+    grad_kv = torch.zeros(qkv.shape, device=qkv.device)
+    for number, grid in enumerate(grids):
         q, k, v = grid.read(net, qkv)
         weights = kept[number] if kept else grid.weights(q, k)
-        grad = by_out.reshape(-1, net.width).index_select(0, grid.outs)
+        grad = grad_out.reshape(-1, net.head_dim).index_select(0, grid.outs)
         if len(grid.idle):
             grad.index_fill_(0, grid.idle, 0.0)
         grad = grad.view(q.shape)
-        by_scores = torch.ops.aten._softmax_backward_data(torch.bmm(grad, v.mT), weights, -1, weights.dtype)
-        by_q = torch.bmm(by_scores, k).mul_(net.scale)
-        by_qkv.view(-1, net.width).index_copy_(0, grid.q_to, by_q.view(-1, net.width))
-        _add(by_kv, grid.k, torch.bmm(by_scores.mT, q))  # q was scaled
-        _add(by_kv, grid.v, torch.bmm(weights.mT, grad))
-    by_qkv = by_qkv[:-1]
-    by_qkv[:, asked:] = by_kv[:, asked:]
-    return by_qkv
+        grad_scores = torch.ops.aten._softmax_backward_data(torch.bmm(grad, v.mT), weights, -1, weights.dtype)
+        grad_q = torch.bmm(grad_scores, k).mul_(net.scale)
+        grad_qkv.view(-1, net.head_dim).index_copy_(0, grid.q_to, grad_q.view(-1, net.head_dim))
+        _add(grad_kv, grid.k, torch.bmm(grad_scores.mT, q))  # `read` has scaled q
+        _add(grad_kv, grid.v, torch.bmm(weights.mT, grad))
+    grad_qkv = grad_qkv[:-1]
+    grad_qkv[:, q_width:] = grad_kv[:, q_width:]
+    return grad_qkv
 
 
 def _add(total: Tensor, places: Tensor, values: Tensor) -> None:
-    """Adds values (n K, u, D) to the heads of `total` at places (n K u,).
+    """Add values (I K, U, D) to the heads of `total` at places (I K U,).
 
     `scatter_add_` with an expanded index sorts it and adds what belongs together in order, in parallel.
     """

@@ -1,8 +1,9 @@
-"""Which rows a forward computes: every distinct beginning of the given texts once, a tree of prefixes.
+"""Which tokens a forward computes: every distinct beginning of the given texts once, a tree of prefixes.
 
 The prompts of a task begin alike (template, instruction), and the completions of a group share their prompt and often their first
-tokens. A row of the engine is a node of that tree: one token behind one beginning. Norms and products see the rows and nothing
-else; only attention lays them out as grids, tile by tile: some texts' queries against the keys of the same texts from their start.
+tokens. A *node* of that tree is one token behind one beginning, and the engine computes N nodes instead of a padded batch. Norms
+and products see nodes and nothing else; only attention lays them out as grids, tile by tile: the queries of some texts against the
+keys of the same texts from their start. The letters of shapes are those of `llama/__init__.py`.
 """
 
 from __future__ import annotations
@@ -15,34 +16,34 @@ import torch
 from torch import Tensor
 
 QUERIES = 128
-"""Of a text in one tile at most: later queries see more keys, so a tile as long as the text would compute twice what is read."""
+"""Queries of a text in one tile at most. Later ones see more keys, so that one tile for a long text computes twice what is read."""
 
 TILE_WEIGHTS = 1 << 23
-"""Attention weights of one head in one tile at most: 16 MiB in bfloat16."""
+"""Attention weights of one head in one tile at most, 16 MiB in bfloat16. A tile computes its H heads at once: H times that."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """n texts with t queries each against their first u keys; query j of text i sees the keys 0 to start[i] + j.
+    """I texts with J queries each against their first U keys: query j of text i sees the keys from the start of the text to itself.
 
-    asking (n, t), seen (n, u): rows of queries and keys, 0 where there is none; hidden (n, 1, 1, t, u) bool: keys that a query must
-    not see; rows (m,): those whose query is computed here, and places (m,) where among the n * t.
+    query_nodes (I, J), key_nodes (I, U): nodes of queries and keys, 0 where there is none; masked (I, 1, 1, J, U) bool: keys that a
+    query must not see; nodes (m,): those whose query is computed here, and places (m,) where among the I * J.
     """
 
-    asking: Tensor
-    seen: Tensor
-    hidden: Tensor
-    rows: Tensor
+    query_nodes: Tensor
+    key_nodes: Tensor
+    masked: Tensor
+    nodes: Tensor
     places: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """N rows of P prompts and B completions, of which n tokens are counted.
+    """N nodes of P prompts and B completions, of which n tokens are counted.
 
-    ids, positions (N,): a token and its place in its text. tiles: every row asks in exactly one. outputs (M,): rows whose next
-    token is counted, each once; of_token (n,): for each counted token, in the order of `mask.nonzero()`, its place in `outputs`.
-    prompt_rows (P, S): the rows of each prompt, 0 behind its end.
+    ids, positions (N,): a token and its place in its text. tiles: every node is a query in exactly one. outputs (M,): nodes whose
+    next token is counted, each once; of_token (n,): of each counted token, in the order of `mask.nonzero()`, its place in
+    `outputs`. prompt_nodes (P, S): the nodes of each prompt, 0 behind its end.
     """
 
     ids: Tensor
@@ -50,7 +51,7 @@ class Layout:
     tiles: tuple[Tile, ...]
     outputs: Tensor
     of_token: Tensor
-    prompt_rows: Tensor
+    prompt_nodes: Tensor
 
     @classmethod
     def of(
@@ -58,112 +59,114 @@ class Layout:
     ) -> Layout:
         """prompts: ids of each of P; tokens, mask (B, T) of the completions; owners (B,) their prompts' numbers, ascending.
 
-        The last token of a completion predicts nothing and has no row. distinct: what several completions of a prompt begin
-        with alike has its rows once; else the completions' rows are in the order in which a sampler computes them, all first
+        The last token of a completion predicts nothing and has no node. distinct: what several completions of a prompt begin
+        with alike has its nodes once; else the completions' nodes are in the order in which a sampler computes them, all first
         tokens, then all second ones.
         """
         device, width = mask.device, mask.shape[1]
         lengths = torch.tensor([len(p) for p in prompts])
-        prompt_rows, prompt_new = _prompt_rows(prompts, lengths)
+        prompt_nodes, prompt_new = _prompt_nodes(prompts, lengths)
         count = int(prompt_new.sum())
         fed = torch.arange(width)[None, :] < (mask.sum(1).cpu() - 1).clamp_min(0)[:, None]
-        words, owner = tokens.cpu(), owners.cpu()
+        tokens, owner = tokens.cpu(), owners.cpu()
         if distinct:
-            begun = torch.cat([owner[:, None], words.masked_fill(~fed, -1)], 1)
-            own_rows, own_new = _numbered(begun.numpy(), fed, lead=1)
+            begun = torch.cat([owner[:, None], tokens.masked_fill(~fed, -1)], 1)
+            own_nodes, own_new = _numbered(begun.numpy(), fed, lead=1)
         else:
             in_time = fed.t().flatten()
-            own_rows, own_new = (in_time.cumsum(0) - 1).view(width, -1).t(), fed
-        own_rows = torch.where(fed, own_rows + count, 0)
-        ids, positions = _texts_of(prompts, lengths, prompt_rows, prompt_new, words, own_rows, own_new, owner)
+            own_nodes, own_new = (in_time.cumsum(0) - 1).view(width, -1).t(), fed
+        own_nodes = torch.where(fed, own_nodes + count, 0)
+        ids, positions = _texts_of(prompts, lengths, prompt_nodes, prompt_new, tokens, own_nodes, own_new, owner)
         counted, at = mask.cpu().nonzero(as_tuple=True)
-        last = prompt_rows[torch.arange(len(prompts)), lengths - 1]
-        predictor = torch.where(at == 0, last[owner[counted]], own_rows[counted, at - 1])
+        last = prompt_nodes[torch.arange(len(prompts)), lengths - 1]
+        predictor = torch.where(at == 0, last[owner[counted]], own_nodes[counted, at - 1])
         outputs, of_token = predictor.unique(return_inverse=True)
-        tiles = _prompt_tiles(prompt_rows, prompt_new, lengths)
-        tiles += _own_tiles(prompt_rows, lengths, own_rows, own_new, fed, owner)
+        tiles = _prompt_tiles(prompt_nodes, prompt_new, lengths)
+        tiles += _own_tiles(prompt_nodes, lengths, own_nodes, own_new, fed, owner)
         return cls(
             ids.to(device),
             positions.to(device),
             tuple(_on(tile, device) for tile in tiles),
             outputs.to(device),
             of_token.to(device),
-            prompt_rows.to(device),
+            prompt_nodes.to(device),
         )
 
     @classmethod
     def of_prompts(cls, prompts: Sequence[Sequence[int]], device: torch.device) -> Layout:
-        """P prompts without completions; outputs: the rows that predict each prompt's first token, of_token (P,)."""
+        """P prompts without completions; outputs: the nodes that predict each prompt's first token, of_token (P,)."""
         empty = torch.zeros(len(prompts), 1, dtype=torch.long, device=device)
         return cls.of(prompts, empty, torch.ones_like(empty, dtype=torch.bool), torch.arange(len(prompts), device=device))
 
 
-def _numbered(words: np.ndarray, used: Tensor, lead: int = 0) -> tuple[Tensor, Tensor]:
-    """words (n, lead + w), used (n, w) bool -> the node of each place (n, w), numbered from 0, and which places are its first.
+def _numbered(tokens: np.ndarray, used: Tensor, lead: int = 0) -> tuple[Tensor, Tensor]:
+    """tokens (I, lead + w), used (I, w) bool -> the node of each place (I, w), numbered from 0, and which places are its first.
 
-    In the alphabetical order of the texts those that begin alike lie together, so each is held against the one before it.
+    In the sorted order of the texts those that begin alike lie together, so each is compared with the one before it.
     """
-    order = np.lexsort(words.T[::-1])
-    texts, places = words[order], torch.from_numpy(order)
+    order = np.lexsort(tokens.T[::-1])
+    texts, places = tokens[order], torch.from_numpy(order)
     equal = texts[1:] == texts[:-1]
     again = equal.cumprod(1, dtype=bool)[:, lead:]
     new = used[places]  # a copy
     new[1:] &= ~torch.from_numpy(again)
-    counted = torch.where(new, new.flatten().cumsum(0).view(new.shape) - 1, 0)
-    rows, first = torch.empty_like(counted), torch.empty_like(new)
-    rows[places], first[places] = counted.cummax(0).values, new
-    return rows, first
+    numbers = torch.where(new, new.flatten().cumsum(0).view(new.shape) - 1, 0)
+    nodes, first = torch.empty_like(numbers), torch.empty_like(new)
+    # Within a column of the sorted texts a place that is not new has the node of the last new place above it. Numbers grow from
+    # text to text, so that this node is the largest number so far. (Unused places get a number too, which the caller drops.)
+    nodes[places], first[places] = numbers.cummax(0).values, new
+    return nodes, first
 
 
-def _prompt_rows(prompts: Sequence[Sequence[int]], lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (P, S) of the prompts, and which of them are a row's first place."""
-    words = np.full((len(prompts), int(lengths.max())), -1, dtype=np.int64)
+def _prompt_nodes(prompts: Sequence[Sequence[int]], lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes (P, S) of the prompts, and which places are a node's first."""
+    tokens = np.full((len(prompts), int(lengths.max())), -1, dtype=np.int64)
     for i, prompt in enumerate(prompts):
-        words[i, : len(prompt)] = prompt
-    used = torch.from_numpy(words >= 0)
-    rows, new = _numbered(words, used)
-    return torch.where(used, rows, 0), new
+        tokens[i, : len(prompt)] = prompt
+    used = torch.from_numpy(tokens >= 0)
+    nodes, new = _numbered(tokens, used)
+    return torch.where(used, nodes, 0), new
 
 
 def _texts_of(
     prompts: Sequence[Sequence[int]],
     lengths: Tensor,
-    prompt_rows: Tensor,
+    prompt_nodes: Tensor,
     prompt_new: Tensor,
-    words: Tensor,
-    own_rows: Tensor,
+    tokens: Tensor,
+    own_nodes: Tensor,
     own_new: Tensor,
     owner: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """ids and positions (N,) of all rows."""
+    """ids and positions (N,) of all nodes."""
     total = int(prompt_new.sum()) + int(own_new.sum())
     ids, positions = torch.empty(total, dtype=torch.long), torch.empty(total, dtype=torch.long)
     text, at = prompt_new.nonzero(as_tuple=True)
     starts = lengths.cumsum(0) - lengths
     flat = torch.tensor([i for p in prompts for i in p])
-    rows = prompt_rows[text, at]
-    ids[rows], positions[rows] = flat[starts[text] + at], at
+    nodes = prompt_nodes[text, at]
+    ids[nodes], positions[nodes] = flat[starts[text] + at], at
     text, at = own_new.nonzero(as_tuple=True)
-    rows = own_rows[text, at]
-    ids[rows], positions[rows] = words[text, at], lengths[owner[text]] + at
+    nodes = own_nodes[text, at]
+    ids[nodes], positions[nodes] = tokens[text, at], lengths[owner[text]] + at
     return ids, positions
 
 
-def _prompt_tiles(rows: Tensor, new: Tensor, lengths: Tensor) -> list[Tile]:
+def _prompt_tiles(nodes: Tensor, new: Tensor, lengths: Tensor) -> list[Tile]:
     """Tiles of the prompts; what all of them begin with alike is a text of its own, computed in one prompt only."""
-    shared = (~new).int().cumprod(1).sum(1)  # its leading places without a row of their own
-    begins_alike = len(rows) > 1 and int((shared > 0).sum()) == len(rows) - 1
+    shared = (~new).int().cumprod(1).sum(1)  # its leading places without a node of their own
+    begins_alike = len(nodes) > 1 and int((shared > 0).sum()) == len(nodes) - 1
     tiles = []
     if begins_alike:
         trunk = int(shared[shared > 0].min())
         first = int((shared == 0).nonzero()[0])
-        tiles += _tiles(rows[first : first + 1], torch.zeros(1, dtype=torch.long), torch.tensor([trunk]))
+        tiles += _tiles(nodes[first : first + 1], torch.zeros(1, dtype=torch.long), torch.tensor([trunk]))
         shared = shared.clamp_min(trunk)
-    return tiles + _tiles(rows, shared, lengths)
+    return tiles + _tiles(nodes, shared, lengths)
 
 
-def _own_tiles(prompt_rows: Tensor, lengths: Tensor, own: Tensor, new: Tensor, fed: Tensor, owner: Tensor) -> list[Tile]:
-    """Tiles of the completions: each text is the prompt's rows and its own behind them, without a gap."""
+def _own_tiles(prompt_nodes: Tensor, lengths: Tensor, own: Tensor, new: Tensor, fed: Tensor, owner: Tensor) -> list[Tile]:
+    """Tiles of the completions: each text is the prompt's nodes and its own behind them, without a gap."""
     shared, ends = (fed & ~new).int().cumprod(1).sum(1), fed.sum(1)
     asks = (ends > shared).nonzero().squeeze(1)
     if len(asks) == 0:
@@ -171,16 +174,16 @@ def _own_tiles(prompt_rows: Tensor, lengths: Tensor, own: Tensor, new: Tensor, f
     start, own, own_ends = lengths[owner[asks]], own[asks], ends[asks]
     longest = int((start + own_ends).max())
     at = torch.arange(longest)[None, :].expand(len(asks), -1)
-    of_prompt = prompt_rows[owner[asks]].gather(1, at.clamp_max(prompt_rows.shape[1] - 1))
+    of_prompt = prompt_nodes[owner[asks]].gather(1, at.clamp_max(prompt_nodes.shape[1] - 1))
     of_own = own.gather(1, (at - start[:, None]).clamp(0, own.shape[1] - 1))
     text = torch.where(at < start[:, None], of_prompt, of_own)
     return _tiles(text, start + shared[asks], start + own_ends)
 
 
 def _tiles(texts: Tensor, starts: Tensor, ends: Tensor) -> list[Tile]:
-    """Tiles of n texts (n, longest) as rows, of which the places from starts (n,) to ends (n,) ask.
+    """Tiles of texts (I, longest) of nodes, of which the places from starts (I,) to ends (I,) are queries.
 
-    Those that ask most come first: of a tile of later queries only the first texts are left.
+    Texts with the most queries come first: of a tile of later queries only the first texts are left.
     """
     counts = ends - starts
     order = counts.argsort(descending=True, stable=True)
@@ -197,17 +200,19 @@ def _tiles(texts: Tensor, starts: Tensor, ends: Tensor) -> list[Tile]:
 
 
 def _tile(texts: Tensor, starts: Tensor, counts: Tensor, part: slice, first: int, width: int) -> Tile:
+    """The tile of some texts (`part`) with at most `width` queries of each, those from number `first` on. counts (I,): of all."""
     texts, starts, counts = texts[part], starts[part] + first, (counts[part] - first).clamp_max(width)
     width, keys = int(counts.max()), int((starts + counts).max())
     asks = torch.arange(width)[None, :] < counts[:, None]
     at = (starts[:, None] + torch.arange(width)).clamp_max(texts.shape[1] - 1)
-    asking = torch.where(asks, texts.gather(1, at), 0)
-    limit = torch.where(asks, starts[:, None] + torch.arange(width), 0)  # a query of nothing sees one key: no row is empty
-    hidden = torch.arange(keys)[None, None, :] > limit[:, :, None]
-    seen = torch.where(torch.arange(keys)[None, :] < (starts + counts)[:, None], texts[:, :keys], 0)
+    query_nodes = torch.where(asks, texts.gather(1, at), 0)
+    # A place without a query sees one key: softmax over no key at all would be NaN.
+    last_seen = torch.where(asks, starts[:, None] + torch.arange(width), 0)
+    masked = torch.arange(keys)[None, None, :] > last_seen[:, :, None]
+    key_nodes = torch.where(torch.arange(keys)[None, :] < (starts + counts)[:, None], texts[:, :keys], 0)
     places = asks.flatten().nonzero().squeeze(1)
-    return Tile(asking, seen, hidden[:, None, None], asking.flatten()[places], places)
+    return Tile(query_nodes, key_nodes, masked[:, None, None], query_nodes.flatten()[places], places)
 
 
 def _on(tile: Tile, device: torch.device) -> Tile:
-    return Tile(*(getattr(tile, name).to(device) for name in ("asking", "seen", "hidden", "rows", "places")))
+    return Tile(*(getattr(tile, name).to(device) for name in ("query_nodes", "key_nodes", "masked", "nodes", "places")))

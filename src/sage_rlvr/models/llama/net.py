@@ -11,7 +11,7 @@ head of q and k; some tie the head to the embedding. Everything else is one shap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,12 @@ from sage_rlvr.models.head import FloatHead
 SHAPED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotary frequencies that do not depend on the length of a text."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where a torch module keeps its hooks."""
 
 
 def why_not(model: PreTrainedModel) -> str | None:
-    """Why the engine does not compute this model, in words that follow "the stock path: "; None if it does."""
+    """The reason why the engine does not compute this model now, as a clause to follow "the stock path: "; None if it does."""
     config, name = model.config, type(model).__name__
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -39,23 +41,32 @@ def why_not(model: PreTrainedModel) -> str | None:
         return f"its MLP has hidden_act = {config.hidden_act!r} and mlp_bias = {getattr(config, 'mlp_bias', False)}"
     if rope not in STATIC_ROPE:
         return f"its rotary frequencies are of type {rope!r}"
-    inner = [part for part in model.modules() if part is not model]
-    if any(type(part).__module__.startswith("peft") for part in inner):
+    parts, dtypes = list(model.modules()), {p.dtype for p in model.parameters()}
+    if any(type(part).__module__.startswith("peft") for part in parts):
         return "it has adapters that are not merged"
-    if any(isinstance(part, nn.Linear) and type(part) not in (nn.Linear, FloatHead) for part in inner):
+    # Only the stock path calls a FloatHead: the engine multiplies by its weight in the weight's own dtype (see `FloatHead`).
+    if any(isinstance(part, nn.Linear) and type(part) not in (nn.Linear, FloatHead) for part in parts):
         return "some of its projections are not plain torch.nn.Linear"
     if model.get_output_embeddings().bias is not None:
         return "its head has a bias"
-    if any(part._forward_hooks or part._forward_pre_hooks for part in inner):
-        return "some of its layers have forward hooks, which the engine would not call"
-    if model.device.type == "mps" or any(p.dtype not in (torch.float32, torch.bfloat16) for p in model.parameters()):
+    if any(getattr(part, kind) for part in parts for kind in HOOKS):
+        return "it or one of its layers has hooks, which the engine would not call"
+    if len(dtypes) > 1:
+        return f"its parameters have several dtypes: {', '.join(sorted(map(str, dtypes)))}"
+    if model.device.type == "mps" or not dtypes <= {torch.float32, torch.bfloat16}:
         return f"it computes in {model.dtype} on {model.device.type}"
+    device = model.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):  # it would cast some products, not all
+        return "torch.autocast is on"
     return None
 
 
 def supports(model: PreTrainedModel) -> bool:
     """Whether the engine computes this model; another one takes the stock path, transformers' own forward."""
     return why_not(model) is None
+
+
+Versions = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +111,7 @@ class Layer:
 
 
 class Net:
-    """The weights of a model that `supports`, by reference: a Net made before an update sees the weights after it."""
+    """The weights of a model that the engine `supports`, by reference: a Net made before an update sees the weights after it."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         core: Any = model.model
@@ -109,16 +120,16 @@ class Net:
         self.embedding: Tensor = core.embed_tokens.weight
         self.padding: int | None = core.embed_tokens.padding_idx
         self.final_norm: Tensor = core.norm.weight
-        self.head: Tensor = model.get_output_embeddings().weight
-        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.width: int = core.layers[0].self_attn.head_dim
+        self.lm_head: Tensor = model.get_output_embeddings().weight
+        self.query_heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim: int = core.layers[0].self_attn.head_dim
         self.eps: float = config.rms_norm_eps
-        self.scale = self.width**-0.5
+        self.scale = self.head_dim**-0.5
         self._rotary = core.rotary_emb
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights, and of what the products give."""
+        """Of the weights, and of what their products return."""
         return self.embedding.dtype
 
     @property
@@ -127,31 +138,44 @@ class Net:
         return (self.embedding, self.final_norm, *(tensor for layer in self.layers for tensor in layer.tensors))
 
     @property
-    def versions(self) -> tuple[int, ...]:
-        """One number a weight, which a change in place raises."""
-        return tuple(tensor._version for tensor in self.tensors)
+    def versions(self) -> Versions:
+        """`versions_of` every weight, the head's too."""
+        return versions_of((*self.tensors, self.lm_head))
 
     def angles(self, longest: int) -> tuple[Tensor, Tensor]:
         """cos and sin (longest, 1, D / 2) float32 of every position."""
         positions = torch.arange(longest, device=self.embedding.device)[None]
-        like = torch.empty(1, 1, 1, device=self.embedding.device)  # float32: transformers rounds them to the dtype of this
+        like = torch.empty(1, 1, 1, device=self.embedding.device)  # transformers rounds cos and sin to the dtype of this: float32
         cos, sin = self._rotary(like, positions)
-        half = self.width // 2
+        half = self.head_dim // 2
         return cos[0, :, None, :half], sin[0, :, None, :half]
+
+
+def versions_of(weights: Iterable[Tensor]) -> Versions:
+    """Of each weight the number that a change in place raises, and its address, which `weight.data = other` changes.
+
+    A write in place through `.data` (`weight.data.add_(1)`) changes neither and goes unnoticed: write under `torch.no_grad`.
+    """
+    return tuple((weight._version, weight.data_ptr() if _has_address(weight) else 0) for weight in weights)
+
+
+def _has_address(weight: Tensor) -> bool:
+    """False for fake and other subclassed tensors, and for devices whose addresses mean nothing here."""
+    return weight.device.type in ("cpu", "cuda") and type(weight.data) is Tensor
 
 
 def stacked(parts: Sequence[Tensor]) -> Tensor:
     """Matrices or biases of one input as one, (sum of outputs, inputs): a view where they lie one behind the other (`adjacent`)."""
     first = parts[0]
-    if first.device.type not in ("cpu", "cuda") or type(first.data) is not Tensor:  # of which no address is known
+    if not _has_address(first):
         return torch.cat([p.detach() for p in parts])
     storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
     for part in parts:
         if part.data_ptr() != end or not part.is_contiguous() or part.untyped_storage().data_ptr() != storage:
             return torch.cat([p.detach() for p in parts])
         end += part.nbytes
-    rows = sum(len(part) for part in parts)
-    return first.detach().as_strided((rows, *first.shape[1:]), first.stride())
+    outputs = sum(len(part) for part in parts)
+    return first.detach().as_strided((outputs, *first.shape[1:]), first.stride())
 
 
 @torch.no_grad()

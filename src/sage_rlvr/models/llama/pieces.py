@@ -1,7 +1,10 @@
 """The operations between the products: norms, rotation, gate, and their gradients, for float32 and bfloat16.
 
-Each takes some rows at a time, so that its temporaries stay in a core's cache; norms and rotation are float32 inside, as in
-transformers. `unit` is Llama's RMS norm without its weight: x / sqrt(mean(x^2) + eps).
+Each takes some rows of its first dimension at a time, so that its temporaries stay in a core's cache. `unit` is Llama's RMS norm,
+x / sqrt(mean(x^2) + eps), with or without its weight. Gradients are called grad_x = dL/dx.
+
+In bfloat16 norms and rotation are float32 inside and round once, at their end. transformers rounds more often: its norm rounds
+before it multiplies by the weight, and its rotation rounds cos and sin, and computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 NUMBERS = 1 << 17
-"""Of one temporary: 512 KiB in float32. On a GPU, which has no such cache, all rows at once."""
+"""Numbers of one temporary: 512 KiB in float32. A GPU, which has no such cache, takes all rows at once."""
 
 
 def chunks(x: Tensor) -> Iterator[slice]:
@@ -23,7 +26,7 @@ def chunks(x: Tensor) -> Iterator[slice]:
 
 
 def unit(x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
-    """(N, ..., C) -> the same; times the norm's weight (C,) where it is given."""
+    """(N, ..., C) -> the same shape; times the norm's weight (C,) where that is given."""
     out = torch.empty_like(x)
     for part in chunks(x):
         wide = x[part].float()
@@ -34,20 +37,20 @@ def unit(x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
     return out
 
 
-def unit_backward(x: Tensor, by_unit: Tensor, eps: float, weight: Tensor | None = None, by_out: Tensor | None = None) -> Tensor:
-    """Gradient by x, plus `by_out`, that of what x is added to. weight: `by_unit` is the gradient by unit(x) * weight."""
-    by_x = torch.empty_like(x)
+def unit_backward(x: Tensor, grad_unit: Tensor, eps: float, weight: Tensor | None = None, grad_out: Tensor | None = None) -> Tensor:
+    """grad_x, plus `grad_out`, the gradient of what x is added to. weight: `grad_unit` is the gradient of unit(x) * weight."""
+    grad_x = torch.empty_like(x)
     for part in chunks(x):
-        wide, grad = x[part].float(), by_unit[part].float()
-        grad = grad * weight if weight is not None else grad.clone() if grad.dtype == by_unit.dtype else grad
+        wide, grad = x[part].float(), grad_unit[part].float()
+        grad = grad * weight if weight is not None else grad.clone() if grad.dtype == grad_unit.dtype else grad
         root = _root(wide, eps)
         normed = wide * root
         grad.addcmul_(normed, torch.linalg.vecdot(grad, normed)[..., None], value=-1.0 / x.shape[-1])
-        if by_out is None:
-            torch.mul(grad, root, out=by_x[part])
+        if grad_out is None:
+            torch.mul(grad, root, out=grad_x[part])
         else:
-            torch.addcmul(by_out[part], grad, root, out=by_x[part])
-    return by_x
+            torch.addcmul(grad_out[part], grad, root, out=grad_x[part])
+    return grad_x
 
 
 def _root(wide: Tensor, eps: float) -> Tensor:
@@ -57,7 +60,7 @@ def _root(wide: Tensor, eps: float) -> Tensor:
 
 
 def turn(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Rotary positions in place: heads (N, H, D); cos, sin (N, 1, D / 2). With -sin it turns back."""
+    """Rotary positions in place: heads (N, H + K, D) of q and k; cos, sin (N, 1, D / 2). With -sin it turns back."""
     for part in chunks(heads):
         wide, c, s = heads[part].float(), cos[part], sin[part]
         first, second = wide.chunk(2, -1)
@@ -77,14 +80,14 @@ def gated(gate_up: Tensor) -> Tensor:
     return out
 
 
-def gated_backward(gate_up: Tensor, by_gated: Tensor) -> tuple[Tensor, Tensor]:
-    """(gradient by gate_up, (N, 2 F); the gated values again)."""
-    by_both, out = torch.empty_like(gate_up), torch.empty_like(by_gated)
+def gated_backward(gate_up: Tensor, grad_gated: Tensor) -> tuple[Tensor, Tensor]:
+    """(the gradient of gate_up, (N, 2 F); the gated values again)."""
+    grad_both, out = torch.empty_like(gate_up), torch.empty_like(grad_gated)
     for part in chunks(gate_up):
         gate, up = gate_up[part].chunk(2, 1)
-        by_gate, by_up = by_both[part].chunk(2, 1)
+        grad_gate, grad_up = grad_both[part].chunk(2, 1)
         opened = F.silu(gate)
         torch.mul(opened, up, out=out[part])
-        torch.mul(by_gated[part], opened, out=by_up)
-        torch.ops.aten.silu_backward.grad_input(by_gated[part] * up, gate, grad_input=by_gate)
-    return by_both, out
+        torch.mul(grad_gated[part], opened, out=grad_up)
+        torch.ops.aten.silu_backward.grad_input(grad_gated[part] * up, gate, grad_input=grad_gate)
+    return grad_both, out

@@ -66,6 +66,8 @@ class Cost:
     rate: float
     loading: float
     took: float
+    growth: float = 1.0
+    """Resident memory of a run over that of a step: `devices.GROWTH` where the process keeps freed memory."""
 
     @property
     def seconds(self) -> float:
@@ -98,18 +100,19 @@ class Cost:
 
     @property
     def fits(self) -> bool:
-        """Whether a step has room; True where memory cannot be measured."""
-        return self.peak is None or self.peak <= self.room
+        """Whether a run has room; True where memory cannot be measured."""
+        return self.peak is None or self.growth * self.peak <= self.room
 
     def room_line(self) -> str:
         """The peak, whether it fits, and if not the setting that helps."""
         if self.peak is None or self.memory is None:
             return "not measured on this system"
-        said = f"{self.peak / GB:.1f} GB at the peak"
+        kept = f", {self.growth * self.peak / GB:.1f} GB with the freed memory that a run keeps" * (self.growth > 1)
+        said = f"{self.peak / GB:.1f} GB at the peak{kept}"
         if self.fits:
             return f"{said}, fits in the {self.room / GB:.1f} GB that are free"
         groups = self.config.updates.micro_batch or self.config.rollout.prompts_per_step // self.config.updates.minibatches
-        share = (self.room - self.memory[0]) / (self.memory[1] * self.passing) if self.memory[1] > 0 else 0.0
+        share = (self.room / self.growth - self.memory[0]) / (self.memory[1] * self.passing) if self.memory[1] > 0 else 0.0
         return f"{said}, does NOT fit in the {self.room / GB:.1f} GB that are free; {smaller(groups, share)}"
 
 
@@ -145,6 +148,7 @@ def probe(config: TrainConfig) -> Cost:
     """Load the policy and measure. ConfigError where the recipe is of another engine, has no room, or samples episodes."""
     import torch
 
+    from sage_rlvr.models.devices import GROWTH, FreedMemory
     from sage_rlvr.training.loop import build
 
     if config.engine.name != "loop":
@@ -180,6 +184,7 @@ def probe(config: TrainConfig) -> Cost:
         rate=_rate(torch, loop),
         loading=loading,
         took=time.perf_counter() - began,
+        growth=GROWTH if FreedMemory.is_kept else 1.0,
     )
     return found
 
