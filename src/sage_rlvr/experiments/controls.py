@@ -9,7 +9,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from sage_rlvr.config import TrainConfig, build, dump
@@ -18,7 +18,6 @@ from sage_rlvr.core.guides import Placebo, factors, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.state import has_state
 from sage_rlvr.core.token_weights import PlaceboWeight
-from sage_rlvr.methods.anchors import AnchorKeys
 
 Kind = Literal["no_kl", "unguided", "placebo", "matched"]
 KINDS: tuple[Kind, ...] = ("no_kl", "unguided", "placebo", "matched")
@@ -230,7 +229,8 @@ def _composed(config: TrainConfig, **parts: Any) -> TrainConfig:
     method = replace(config.method, **parts)
     named = ("advantage", "surrogate", "reduction", "reward_transform", "token_weight", "loss_term", "buffer", "reward_source")
     tree = {name: dump(getattr(method, name)) for name in named} | {"rollout_plan": dump(method.rollout)}
-    anchor = {name: dump(getattr(method.anchor, name)) for name in AnchorKeys.__annotations__} if method.anchor else {"beta": 0.0}
+    keys = () if method.anchor is None else (field.name for field in fields(method.anchor) if field.name != "guide")  # flat here
+    anchor = {"beta": 0.0} | {key: dump(getattr(method.anchor, key)) for key in keys}
     return _method(config, {"name": "compose", "title": f"{method.name}_placebo", **tree, **anchor})
 
 
