@@ -16,11 +16,11 @@ from sage_rlvr.results.read import Results
 
 def rows_of(folder: Path) -> Iterator[dict[str, object]]:
     """One row per policy and problem: {"arm", "seed", "task", "temperature", "id", "n", "c"}; the base has no seed."""
-    for counts in Results.read(folder).counts:
-        seed = {} if counts.seed is None or counts.arm == "base" else {"seed": counts.seed}
-        for problem, right in zip(counts.problems, counts.right.tolist(), strict=True):
-            group = {"arm": counts.arm, **seed, "task": counts.task, "temperature": counts.temperature}
-            yield group | {"id": problem, "n": counts.n, "c": int(right)}
+    for row in Results.read(folder).table.sampled().rows:
+        seed = {} if row.seed is None or row.arm == "base" else {"seed": row.seed}
+        for problem, right in zip(row.problems, row.values.tolist(), strict=True):
+            group = {"arm": row.arm, **seed, "task": row.task, "temperature": row.temperature}
+            yield group | {"id": problem, "n": row.n, "c": int(right)}
 
 
 @dataclass(frozen=True)

@@ -113,18 +113,21 @@ def crossed_table(found: Sequence[Crossed]) -> Table:
 
 
 def of_policies(
-    name: str, a: Floats, b: Floats, problems: int, n: int | tuple[int, int], *, size: int = 1, label: bool = True
-) -> Aa:
+    name: str, a: Floats, b: Floats, problems: int, n: int | tuple[int, int], *, size: int | tuple[int, int] = 1,
+    label: bool = True,
+) -> Aa:  # fmt: skip
     """Problems drawn from a, b (types,) with replacement, the two of each changing places at random. n: samples, or a range.
-    size: problems in a cluster, which are copies of one; label: whether the band knows."""
+    size: problems in a cluster, which are copies of one, or a range; label: whether the band knows."""
 
     def draw(rng: Rng) -> CurveComparison:
         rows = rng.integers(len(a), size=problems)
         p = np.stack([a[rows], b[rows]])
-        p = np.where(rng.random(problems) < 0.5, p, p[::-1]).repeat(size, axis=1)
+        p = np.where(rng.random(problems) < 0.5, p, p[::-1])
+        sizes = np.full(problems, size) if isinstance(size, int) else rng.integers(size[0], size[1] + 1, problems)
+        p = p.repeat(sizes, axis=1)
         many = [np.full(p.shape[1], n) if isinstance(n, int) else rng.integers(n[0], n[1] + 1, p.shape[1]) for _ in p]
         left, right = (rng.binomial(m, x) for m, x in zip(many, p, strict=True))
-        cluster = np.arange(problems).repeat(size) if label and size > 1 else None
+        cluster = np.arange(problems).repeat(sizes) if label and size != 1 else None
         return paired_count_curve(many[0], left, right, n_b=many[1], cluster=cluster, resamples=RESAMPLES)
 
     return Aa(name, draw)
@@ -162,6 +165,7 @@ def simulated() -> Iterator[Aa]:
     yield of_policies("the same, not labeled", p, amc, 40, 32, size=5, label=False)
     yield of_policies("300 clusters of 3 copies, labeled, x 32", p, amc, 300, 32, size=3)
     yield of_policies("8 clusters of 20 copies, labeled, x 32", p, amc, 8, 32, size=20)
+    yield of_policies("60 clusters of 1 to 12 copies, labeled, x 32", p, amc, 60, 32, size=(1, 12))
     yield of_policies("n = 1, 60 problems", amc, amc, 60, 1)
     yield of_policies("n = 1, 400 problems", amc, amc, 400, 1)
     yield of_policies("n = 1, 400 problems, policies differ", p, amc, 400, 1)

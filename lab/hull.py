@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from lab.floor import DRAWS, WORLDS
 from sage_rlvr.cli.session import Command, Session
+from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.probabilities import NAME, Kept, load_probabilities
 from sage_rlvr.stats.comparison import Comparison, paired_seeds
 from sage_rlvr.stats.frontier import FrontierPoint
@@ -152,19 +153,20 @@ def stored_lines(summary: dict[str, Any], untrained: Floats) -> Iterator[str]:
     """Of each candidate in pass@8 and pass@256: the best mixture per problem, and what one per completion has at least."""
     arms = {arm["label"]: arm for arm in summary["arms"].values()}
     for row in summary["room"]:
-        if not row["metric"].startswith("pass@"):
+        metric = Metric.parse(row["metric"])
+        if metric.name != "pass":
             continue
         rivals = next(e["arms"] for e in summary["baselines"] if e["name"] == row["envelope"])
         fast = max(point["pass1"] for name in rivals for point in arms[name]["frontier"])
         if fast < row["pass1"]:
             continue
-        k = int(row["metric"][5:])
+        k = metric.k or 0
         known = max(row["best"], least_height(untrained, row["pass1"], fast, k))
         lead = f"{row['own'] - row['best']:+.4f}"
         if k == max(summary["ks"]) and (again := crossfitted(summary, row)) is not None:
             lead = f"{again.difference.value:+.4f} ({again.difference.low:+.4f} to {again.difference.high:+.4f}, {again.outcome})"
         cells = (f"{row['own']:.4f}", f"{row['best']:.4f}", lead, f"at least {known:.4f}", f"at most {row['own'] - known:+.4f}")
-        yield "| " + " | ".join((row["arm"], row["metric"], *cells)) + " |"
+        yield "| " + " | ".join((row["arm"], metric.bare, *cells)) + " |"
 
 
 def crossfitted(summary: Mapping[str, Any], room: Mapping[str, Any]) -> Comparison | None:
@@ -218,17 +220,18 @@ def kept_lines(summary: dict[str, Any], kept: Kept) -> Iterator[str]:
     names = {arm["label"] for arm in summary["arms"].values()}
     others = sorted({arm for arm, _ in kept} - names)  # the base, and the guesser where it is known
     for room in summary["room"]:
-        if not room["metric"].startswith("pass@"):
+        metric = Metric.parse(room["metric"])
+        if metric.name != "pass":
             continue
         rivals = next(e["arms"] for e in summary["baselines"] if e["name"] == room["envelope"])
         seeds = sorted(set.intersection(*({seed for arm, seed in kept if arm == name} for name in (room["arm"], *rivals))))
         own, *them = ([kept[name, seed] for seed in seeds] for name in (room["arm"], *rivals))
-        found = above_mixtures(own, [*them, *([kept[name, 0]] * len(seeds) for name in others)], int(room["metric"][5:]))
+        found = above_mixtures(own, [*them, *([kept[name, 0]] * len(seeds) for name in others)], metric.k or 0)
         if found is not None:
             c = compare_hull(found)
             d = c.difference
             lead = f"{d.value:+.4f} ({d.low:+.4f} to {d.high:+.4f}, {c.outcome})"
-            yield f"| {room['arm']} | {room['metric']} | {c.mean_a:.4f} | | | {found.place.height:.4f} | {lead} |"
+            yield f"| {room['arm']} | {metric.bare} | {c.mean_a:.4f} | | | {found.place.height:.4f} | {lead} |"
 
 
 def world_of(summary: dict[str, Any]) -> str | None:

@@ -189,11 +189,11 @@ def test_what_reaches_for_the_laboratory_is_seen(tmp_path: Path, monkeypatch: py
 
 DRAWS = {  # what report may have of the floors below, by module; of statistics it has types alone
     "results": {"Results"},
-    "results.page": {"page_of"},
+    "results.page": {"report_of"},
     "results.page.scores": {"Band", "Line"},
     "results.page.training": {"TRAINING"},
     "results.tables": {"Table", "frame_of"},
-    "results.words": {"End"},
+    "results.view": {"End"},
     "runs": {"write_json_atomic", "write_text_atomic"},
     "errors": {"suggest"},
     "text": {"escaped", "visible"},

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.register.runs import DIGITS, Count, Entry, One, count, differences, entries, spans, taken_over
-from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.read import K
+from sage_rlvr.results.row import Row
 from sage_rlvr.results.tables import NONE, Table, table
 from sage_rlvr.stats.comparison import against_itself
 

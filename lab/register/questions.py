@@ -3,7 +3,7 @@
     question: RLOO+Rarity against RLOO            in words
     a: RLOO+Rarity
     b: RLOO
-    metric: distinct in 256 at equal pass@1 near T = 1
+    metric: {name: distinct, k: 256, at: near}    pass@1, pass@256, or the fields of `results.metric.Metric`
     asked: 2026-11-21                             the date at which it was set
     raised_by: {results: rarity, selected: "..."}  a folder with summary.json beside the register, and what was picked there
     asked_of: {results: rarity_again}             the folder of the seeds that were run for it
@@ -32,9 +32,9 @@ from sage_rlvr.recipes import read
 from sage_rlvr.results import Design, Results, Row, compare
 from sage_rlvr.results import Question as Asked
 from sage_rlvr.results.comparisons import answering
-from sage_rlvr.results.metric import known_metrics
+from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.tables import NOT_RUN, Table, table
-from sage_rlvr.results.words import End
+from sage_rlvr.results.view import End
 from sage_rlvr.stats.comparison import p_text, signed
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.laws import t_ppf
@@ -45,9 +45,6 @@ RULE = (
     "them. The set that raised a question was selected by what it shows: both sets together are an estimate, printed where they "
     "can be put together and judged for none. Retracted: what was said on the question and taken back."
 )
-
-
-COUNTED = {str(metric) for metric in known_metrics() if metric.name == "distinct"}  # answers, not shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +64,7 @@ class Question:
     question: str
     a: str
     b: str
-    metric: str
+    metric: Metric
     asked: str
     raised_by: Source
     asked_of: Source
@@ -159,8 +156,8 @@ class _Set:
         for row in found:
             if row.a == design.called(question.a):
                 return row
-        known = sorted({f"{row.a} | {row.b}" for row in self.rows if str(row.metric) == question.metric})
-        wanted = " | ".join((design.called(question.a), design.called(question.b), question.metric))
+        known = sorted({f"{row.a} | {row.b}" for row in self.rows if row.metric == question.metric})
+        wanted = " | ".join((design.called(question.a), design.called(question.b), str(question.metric)))
         raise DataError(
             f"{self.folder}: has no comparison of {wanted}; in that metric it has: {', '.join(known) or 'none'}"
         )
@@ -243,13 +240,13 @@ def _one_of(one: Answer) -> str:
     return f"exploratory, beside {one.one_of}" if one.exploratory else f"{one.one_of}{tested}"
 
 
-def _cell(found: Interval | None, metric: str) -> str:
+def _cell(found: Interval | None, metric: Metric) -> str:
     """value (low to high), n seeds; distinct answers with one digit, shares with four."""
     if found is None:
         return ""
     if not math.isfinite(found.value):
         return "cannot be read"
-    digits = 2 if metric in COUNTED else 4
+    digits = 2 if metric.name == "distinct" else 4
     value, low, high = (signed(x, digits) for x in (found.value, found.low, found.high))
     return f"{value} ({low} to {high}, {found.n} seeds)"
 

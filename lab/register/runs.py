@@ -21,7 +21,7 @@ from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.experiments.controls import Arm
 from sage_rlvr.experiments.design import DesignSpec, load_design, resolve
 from sage_rlvr.results import Results, compare
-from sage_rlvr.results.comparisons import Row
+from sage_rlvr.results.row import Row
 from sage_rlvr.runs import file_sha256
 
 DIGITS = 12  # of a hash

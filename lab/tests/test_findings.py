@@ -12,42 +12,44 @@ import pytest
 from lab.floor import DRAWS, WORLDS, evaluated, floor
 from lab.hull import crossfitted
 from sage_rlvr.results.comparisons import compare
+from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.read import Results
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "findings.md"
 EXPERIMENTS = ROOT / "lab" / "experiments"
-BEST, TEMPERED = "each at its best temperature", "base tempered over whole completions"
-SAME = "at the same raw KL"
+TEMPERED = "base tempered over whole completions"
 RFT = "RFT, distinct answers of the base"
-HULL, MAXRL = "at equal pass@1, mixture per problem (first at T = 1)", "MaxRL, k3 in the loss, beta 0.025"
-SAMES = (f"pass@1 {SAME}", f"pass@256 {SAME}")
-BOTH, HULLS = ("pass@1", "pass@256"), (f"pass@8 {HULL}", f"pass@256 {HULL}")
+MAXRL = "MaxRL, k3 in the loss, beta 0.025"
+PASS1, PASS256, BEST = Metric(k=1), Metric(k=256), Metric(k=1, at="best")
+HULL8, HULL256 = Metric(k=8, at="hull"), Metric(k=256, at="hull")
+SAMES = (Metric(k=1, matched=True), Metric(k=256, matched=True))
+BOTH, HULLS = (PASS1, PASS256), (HULL8, HULL256)
 EFFECTS = [  # how the line begins, folder of lab/experiments, a, b, metrics in the order of the line, the arm whose mean q stands there
     ("No KL against GRPO:", "2026-11-21_table1", "no KL", "GRPO", BOTH, None),
     ("Paper's settings, easy", "2026-11-21_table1", "SAGE-Branch", "GRPO", BOTH, "sage_branch"),
     ("Ratio 4, hard", "2026-11-24_sage_on_hard_countdown", "Branch, ratio 4", "GRPO, beta 0.0125", BOTH, "branch_4"),
-    ("The same against its placebo", "2026-11-24_sage_on_hard_countdown", "Branch, ratio 4", "placebo of Branch, ratio 4", ("pass@256",), None),
+    ("The same against its placebo", "2026-11-24_sage_on_hard_countdown", "Branch, ratio 4", "placebo of Branch, ratio 4", (PASS256,), None),
     ("Answers of 55 tokens", "2026-11-24_long_answers", "GRPO + strong Branch", "GRPO, beta 0.0125", BOTH, "branch_strong"),
     ("Word problems", "2026-11-25_word_problems", "GRPO + strong Branch", "GRPO, beta 0.0125", BOTH, "branch_strong"),
     ("Best of nine settings", "2026-11-25_branch_grid", "r0.3_t2", "GRPO, beta 0.0125", BOTH, "r0.3_t2"),
     ("KL in the reward", "2026-11-25_kl_in_reward", "RLOO+Branch", "RLOO", BOTH, "rloo_branch"),
-    ("RLOO with Rarity", "2026-11-24_rarity_centered_placebo", "RLOO+Rarity", "RLOO+Rarity-placebo", ("pass@256", "pass@1"), "rloo_rarity"),
+    ("RLOO with Rarity", "2026-11-24_rarity_centered_placebo", "RLOO+Rarity", "RLOO+Rarity-placebo", (PASS256, PASS1), "rloo_rarity"),
     ("k3_is, beta 0.025, against k3 at equal", "2026-11-23_countdown_hard_k3_is", "k3_is, beta 0.025", "k3, beta 0.0125", SAMES, None),
-    ("k3_is, beta 0.0125, against k3, beta 0.025", "2026-11-23_countdown_hard_k3_is", "k3_is, beta 0.0125", "k3, beta 0.025", ("pass@256", "pass@1"), None),
+    ("k3_is, beta 0.0125, against k3, beta 0.025", "2026-11-23_countdown_hard_k3_is", "k3_is, beta 0.0125", "k3, beta 0.025", (PASS256, PASS1), None),
     ("k3_is, beta 0.1, against k3 at equal", "2026-11-24_countdown_easy_k3_is", "k3_is, beta 0.1", "k3, beta 0.05", SAMES, None),
-    ("Best pass@1 of GRPO", "2026-11-22_temp03", "GRPO", TEMPERED, (f"pass@1, {BEST}",), None),
-    ("The same in 2,000 steps", "2026-11-24_countdown_easy_2000_steps", "GRPO, beta 0.1", TEMPERED, (f"pass@1, {BEST}",), None),
-    ("GRPO, beta 0.025, 250 steps", "2026-11-23_countdown_hard_frontier_250", "GRPO, beta 0.025", "base", ("pass@256",), None),
+    ("Best pass@1 of GRPO", "2026-11-22_temp03", "GRPO", TEMPERED, (BEST,), None),
+    ("The same in 2,000 steps", "2026-11-24_countdown_easy_2000_steps", "GRPO, beta 0.1", TEMPERED, (BEST,), None),
+    ("GRPO, beta 0.025, 250 steps", "2026-11-23_countdown_hard_frontier_250", "GRPO, beta 0.025", "base", (PASS256,), None),
     ("No KL against GRPO on the 500", "2026-11-25_few_problems_on_train", "no KL", "GRPO", BOTH, None),
     ("Against GRPO and RLOO, easy", "2026-11-24_countdown_easy_2000_steps", RFT, "GRPO and RLOO over their betas", HULLS, None),
-    ("Against GRPO, hard: pass@256", "2026-11-25_countdown_hard_rft", RFT, "GRPO over its betas", (f"pass@256 {HULL}",), None),
+    ("Against GRPO, hard: pass@256", "2026-11-25_countdown_hard_rft", RFT, "GRPO over its betas", (HULL256,), None),
     ("Another architecture", "2026-11-25_architectures_selected", RFT, "GRPO at two betas", HULLS, None),
     ("Against GRPO, hard: pass@8", "2026-11-23_countdown_hard_frontier_rep", MAXRL, "GRPO over its betas", HULLS, None),
     ("Repetition against", "2026-11-24_sage_on_hard_countdown", "MaxRL, k3", "GRPO over its betas", HULLS, None),
     ("Targets 21 to 99", "2026-11-25_sparse99_maxrl", MAXRL, "GRPO at two betas", HULLS, None),
-    ("Distinct@k against RLOO", "2026-11-25_distinct_placebo", "Distinct@k", "RLOO at two betas", (f"pass@256 {HULL}",), None),
-    ("DARS against", "2026-11-25_dars_rep", "DARS", "dars_uniform", ("pass@256", "pass@1"), None),
+    ("Distinct@k against RLOO", "2026-11-25_distinct_placebo", "Distinct@k", "RLOO at two betas", (HULL256,), None),
+    ("DARS against", "2026-11-25_dars_rep", "DARS", "dars_uniform", (PASS256, PASS1), None),
     ("Effective rank (VERL)", "2026-11-24_erank_rep", "VERL", "GRPO, no KL", BOTH, None),
 ]
 SEEDS = {3: "Three", 6: "Six", 8: "Eight"}
@@ -58,13 +60,13 @@ def page_lines() -> list[str]:
     return [line[2:] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("- ") and "`" in line]
 
 
-def written(value: float, low: float, high: float, metric: str) -> str:
+def written(value: float, low: float, high: float, metric: Metric) -> str:
     """An effect as the page writes it: three decimals, four where three show nothing; a hull bounds one end only."""
 
     def number(x: float) -> str:
         return f"{x:+.{3 if abs(x) >= 0.0005 else 4}f}"
 
-    if metric.endswith(HULL):
+    if metric.at == "hull":
         return f"{number(value)} (at most {high:+.3f})" if high < 0 else f"{number(value)} (at least {low:+.3f})"
     return f"{number(value)} ({number(low)} to {number(high)})"
 
@@ -74,13 +76,13 @@ def stored(folder: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("start", "folder", "a", "b", "metrics", "guided"), EFFECTS)
-def test_every_effect_is_in_its_summary(start: str, folder: str, a: str, b: str, metrics: tuple[str, ...], guided: str | None) -> None:
+def test_every_effect_is_in_its_summary(start: str, folder: str, a: str, b: str, metrics: tuple[Metric, ...], guided: str | None) -> None:
     (line,) = (one for one in page_lines() if one.startswith(start))
     assert line.endswith(f"`{folder}`")
     rows = [r for r in compare(Results.read(str(EXPERIMENTS / folder))) if r.task in ("", "countdown_steps", "word_problems") and (r.a, r.b) == (a, b)]
     (whole_line,) = re.findall(r"(\w+) seeds(?:, (adjusted|unadjusted))?\. `", line)
     for metric in metrics:
-        (row,) = (r for r in rows if str(r.metric) == metric)
+        (row,) = (r for r in rows if r.metric == metric)
         found = row.comparison.difference
         level = "" if row.comparison.outcome == "tied" else "adjusted" if row.holds else "unadjusted"
         effect = written(found.value, found.low, found.high, metric)
@@ -111,7 +113,7 @@ def test_the_base_below_chance_and_what_the_prose_states_of_single_experiments()
     base = stored("2026-11-23_countdown_hard_frontier_250")["base"]["pass"]["256"]
     assert f"The base has {base:.3f}, a guesser {floor(WORLDS['hard'], [256])[0]:.3f}." in page
     rows = compare(Results.read(str(EXPERIMENTS / "2026-11-23_countdown_hard_frontier_rep")))
-    (row,) = (r for r in rows if (r.a, r.b, str(r.metric)) == (MAXRL, "GRPO over its betas", f"pass@8 {HULL}"))
+    (row,) = (r for r in rows if (r.a, r.b, r.metric) == (MAXRL, "GRPO over its betas", HULL8))
     assert f"an unadjusted p of {row.comparison.p:.4f}" in page and row.comparison.p * 4 <= 0.05 < row.comparison.p * 5
     assert sorted(betas) == ["grpo_0", "grpo_0.0125", "grpo_0.025", "maxrl_k3_0.025"]
     dose = stored("2026-11-21_table1")["arms"]["sage_branch"]["dose"]
@@ -216,9 +218,9 @@ def test_upper_ends_on_the_hull_are_cross_fitted_and_the_gain_of_rft_is_an_upper
     ends = {}
     for folder, arm in (("2026-11-25_countdown_hard_rft", RFT), ("2026-11-25_distinct_placebo", "Distinct@k")):
         summary = stored(folder)
-        found = [crossfitted(summary, row) for row in summary["room"] if (row["arm"], row["metric"]) == (arm, "pass@256")]
+        found = [crossfitted(summary, row) for row in summary["room"] if (row["arm"], Metric.parse(row["metric"]).bare) == (arm, "pass@256")]
         (ends[arm],) = (one.difference.high for one in found if one is not None and one.outcome == "worse")
     assert f"RFT's on hard Countdown is {ends[RFT]:.3f} and that of Distinct@k in 10 is {ends['Distinct@k']:.3f}" in page
     summary = stored("2026-11-24_countdown_easy_2000_steps")
-    (lead,) = (row["own"] - row["best"] for row in summary["room"] if (row["arm"], row["metric"]) == (RFT, "pass@256"))
+    (lead,) = (row["own"] - row["best"] for row in summary["room"] if (row["arm"], Metric.parse(row["metric"]).bare) == (RFT, "pass@256"))
     assert f"{lead:+.3f} of pass@256 is the most that can be left" in page

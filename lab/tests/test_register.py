@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from lab.__main__ import main
 from lab.register.questions import RULE, Answer, answers, pooled_seeds, register_lines
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import Metric
+from sage_rlvr.results.row import Row
 from sage_rlvr.results.stored import row_tree
 from sage_rlvr.stats.comparison import Comparison
 from sage_rlvr.stats.intervals import Interval, seed_interval
@@ -36,7 +36,7 @@ def test_pooled_is_the_interval_of_all_seeds(first: list[float], second: list[fl
 
 def test_pooling_the_two_sets_of_rarity_gives_what_the_six_seeds_gave_when_read_together() -> None:
     stored = json.loads((RESULTS / "2026-11-22_rarity_six_seeds" / "summary.json").read_text(encoding="utf-8"))["rows"]
-    six = {(c["a"], c["b"], str(Metric(**c["metric"]))): c["difference"] for c in stored}
+    six = {(c["a"], c["b"], Metric.parse(c["metric"])): c["difference"] for c in stored}
     told = [one for one in answers(RESULTS / "register.yaml") if one.question.asked_of.results == "2026-11-21_rarity_rep"]
     assert len(told) >= 3
     for one in told:

@@ -24,7 +24,7 @@ from sage_rlvr.registry import registry_of
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
-FAMILIES = ("countdown", "paper", "designs", "repair", "knights", "steps", "words", "rows", "real")
+FAMILIES = ("countdown", "paper", "designs", "repair", "knights", "steps", "words", "gsm", "rows", "real")
 SHORT = ("countdown", "designs")  # families whose recipes are also known by the stem of their file
 DEFAULT_TASK = "countdown"
 ROWS = "rows"  # the family whose base.yaml has the settings for a file of rows

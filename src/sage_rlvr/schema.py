@@ -43,7 +43,8 @@ def decode(schema: type[T], tree: Any, where: str = "") -> T:
     """Build `schema` (a dataclass, or any annotation that `reader` knows) from a plain tree, strictly.
 
     where: the file to quote when the tree (see `recipes.Tree`) does not know where a value came from. Relative paths of a tree
-    become absolute ones (`recipes.resolved`). A dataclass may have `also`, other names of its fields.
+    become absolute ones (`recipes.resolved`). A dataclass may have `also`, other names of its fields, and `parse`, a class method
+    that builds it from its tree.
     Raises ConfigError with one line per problem, or the refusal of the part itself (such as CancellingGuide) with its place.
     """
     tree = resolved(tree) if isinstance(tree, Tree) else tree
@@ -85,7 +86,7 @@ def _reader(hint: Any) -> Any:
     if kind_of(hint):
         return Annotated[Any, PlainValidator(functools.partial(_choose, kind_of(hint)))]
     if dataclasses.is_dataclass(hint):
-        return Annotated[Any, PlainValidator(functools.partial(_make, hint))]
+        return Annotated[Any, PlainValidator(getattr(hint, "parse", None) or functools.partial(_make, hint))]
     if origin in (Union, types.UnionType):
         return Annotated[Any, PlainValidator(functools.partial(_one_of, args))]
     if origin is Literal:

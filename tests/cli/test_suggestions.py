@@ -127,12 +127,12 @@ def test_a_report_that_compares_nothing_says_what_to_give(
 
 
 def test_a_base_at_one_temperature_is_evaluated_at_more(write_recipe: Recipe, suggested: list[list[str]]) -> None:
-    from sage_rlvr.render import Page, page_of
+    from sage_rlvr.render import Page, report_of
     from sage_rlvr.results import Results
 
     assert call("eval", "embedded", "--problems", 6, "--out", "base.npz") == 0
     suggested.clear()
-    text = Page(page_of(Results.read("base.npz"))).markdown()
+    text = Page(report_of(Results.read("base.npz"))).markdown()
     assert "no frontier. Evaluate it at more with: sage-rlvr eval embedded --frontier" in text
     assert ["eval", "embedded", "--frontier"] in suggested and not any(parse(command)[2] for command in suggested)
 

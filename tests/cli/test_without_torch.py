@@ -64,6 +64,12 @@ def test_commands_that_compare_need_no_torch(tmp_path: Path) -> None:
     assert (tmp_path / "pair.html").stat().st_size > 50_000
 
 
+def test_the_gate_reads_a_store_without_torch(tmp_path: Path) -> None:
+    folders.write_stores(tmp_path)
+    ((code, _, err),) = run(tmp_path, "eval SAGE-sums-T1-s0 --gate")
+    assert code == 2 and "no chance floor is known for sums" in " ".join(err.split())
+
+
 def test_parts_are_listed_as_with_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Their names and sentences are then read from the files' text."""
     lists = run(tmp_path, "parts", "parts guides")

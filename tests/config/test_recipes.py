@@ -297,9 +297,11 @@ def test_every_shipped_recipe_has_a_headline() -> None:
 
 def test_a_policy_that_a_recipe_begins_with_has_a_command_that_makes_it() -> None:
     """A recipe's `model: runs/...` is made by the command in another's comments; the name in it is that recipe's."""
-    wanted = {str(s.load(name).get("model", "")) for name in recipes.shipped("repair", "knights", "steps", "real") if "/" in name}
+    families = ("repair", "knights", "steps", "gsm", "real")
+    wanted = {str(s.load(name).get("model", "")) for name in recipes.shipped(*families) if "/" in name}
     made = {model: recipes.maker_of(model) for model in wanted if model.startswith("runs/")}
     assert made["runs/repair-base"] == "sage-rlvr sft repair/sft --out runs/repair-base"
+    assert made["runs/gsm-base"] == "sage-rlvr sft gsm/sft --out runs/gsm-base"
     assert made["runs/knights-base"] == "sage-rlvr sft knights/sft --out runs/knights-base"
     assert recipes.maker_of("runs/smollm2-sft/policy") == "sage-rlvr sft real/sft --run runs/smollm2-sft"
     for model, command in made.items():

@@ -118,18 +118,18 @@ def test_the_numbers_of_the_readme_are_those_of_the_stored_summary_and_the_chanc
 @pytest.mark.parametrize(
     ("folder", "a", "b", "metric", "form"),
     [
-        ("2026-11-21_table1", "SAGE-Branch", "GRPO", "pass@256", "pass@256 {value:.4f} (95 % interval {low:.3f} to {high:+.3f})"),
+        ("2026-11-21_table1", "SAGE-Branch", "GRPO", {"k": 256}, "pass@256 {value:.4f} (95 % interval {low:.3f} to {high:+.3f})"),
         (
-            "2026-11-23_countdown_hard_k3_is", "k3_is, beta 0.025", "k3, beta 0.0125", "pass@256 at the same raw KL",
+            "2026-11-23_countdown_hard_k3_is", "k3_is, beta 0.025", "k3, beta 0.0125", {"k": 256, "matched": True},
             "{value:+.3f} ({low:.3f} to {high:.3f})",
         ),
     ],
 )  # fmt: skip
 def test_the_differences_of_the_readme_are_those_of_the_stored_comparisons(folder, a, b, metric, form):
-    from sage_rlvr.results import Results, compare
+    from sage_rlvr.results import Metric, Results, compare
 
     rows = compare(Results.read(ROOT / "lab" / "experiments" / folder))
-    (row,) = (row for row in rows if not row.task and (row.a, row.b, str(row.metric)) == (a, b, metric))
+    (row,) = (row for row in rows if not row.task and (row.a, row.b, row.metric) == (a, b, Metric.parse(metric)))
     gap = row.comparison.difference
     if a.startswith("k3_is"):  # the sentence takes the difference from the other side
         printed = form.format(value=-gap.value, low=-gap.high, high=-gap.low)

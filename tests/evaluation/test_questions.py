@@ -55,7 +55,8 @@ def store(made: Path, tmp_path: Path) -> Path:
 
 
 def page_data(*stores: Path) -> dict[str, Any]:
-    return data_of(sample_sets(Results.read(*map(str, stores)), 8))
+    results = Results.read(*map(str, stores))
+    return data_of(sample_sets(results.table.sampled(), results.design, 8))
 
 
 def test_a_store_keeps_prompts_golds_and_cut_completions_without_a_mark(store: Path, tmp_path: Path) -> None:
@@ -228,6 +229,7 @@ def test_a_store_goes_to_the_harness_with_its_own_prompts_and_golds(store: Path,
 
 
 def test_the_page_lists_only_problems_with_a_sample_on_it(store: Path) -> None:
-    (one,) = sample_sets(Results.read(str(store)), 8)
+    results = Results.read(str(store))
+    (one,) = sample_sets(results.table.sampled(), results.design, 8)
     second = replace(one, shown=tuple(pair for pair in one.shown if pair[0].problem == "1"))
     assert data_of([second, second])["problems"] == ["1"]

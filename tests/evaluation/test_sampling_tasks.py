@@ -122,8 +122,9 @@ def test_several_temperatures_are_a_store_each_and_one_arm_of_a_comparison(rows:
     again = evaluate(policy, temperatures=(0.5,), store=tmp_path / "stores", **common)
     assert again.path == tmp_path / "stores" / "T0.5"
     compared = compare({"base": found, "same": again})
-    assert compared.results.temperatures("base", rows.stem) == (0.5, 1.0)
-    assert compare(found, again).results.temperatures(found.policy, rows.stem) == (0.5, 1.0)  # without a name, that of the policy
+    assert compared.results.table.where(arm="base", task=rows.stem).temperatures == (0.5, 1.0)
+    unnamed = compare(found, again).results.table  # the arm has the name of its policy
+    assert unnamed.where(arm=found.policy, task=rows.stem).temperatures == (0.5, 1.0)
     sampled = report(found).values["summary"]["sampled"]
     assert sorted(row["temperature"] for row in sampled) == [0.5, 1.0]
     with pytest.raises(ConfigError, match=r"--temperature 0.5 with --temperatures 1 0.5: omit the first"):

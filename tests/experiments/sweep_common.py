@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 
 from sage_rlvr.experiments.plan import Sweep
-from sage_rlvr.results import Results, compare
+from sage_rlvr.results import Results
+from sage_rlvr.results.findings import findings_of
 from sage_rlvr.results.summary import summary_of
 
 DESIGN = """
@@ -54,4 +55,4 @@ def states(sweep: Sweep) -> dict[str, str]:
 
 def summarize(path: Path) -> dict[str, Any]:
     results = Results.read(path)
-    return summary_of(results, compare(results))
+    return summary_of(results, findings_of(results))

@@ -120,7 +120,7 @@ def test_an_edit_of_the_method_says_whose_it_is(tmp_path: Path, warm_policy: Pat
 
 def test_the_demo_asks_about_the_base_and_keeps_a_few_samples_to_read(tmp_path: Path, warm_policy: Path) -> None:
     planned = demo.plan(tmp_path, (0,), ("grpo", "placebo"), pairs(warm_policy), 6)
-    asked = [(q.a, q.b, q.metric) for q in planned.design.questions]
+    asked = [(q.a, q.b, q.metric.written) for q in planned.design.questions]
     assert asked == [(arm, "base", metric) for metric in ("pass@256", "pass@1") for arm in ("grpo", "placebo")]
     assert len(planned.base_samples) == 1 and all(cell.samples is not None for cell in planned.cells)
     assert planned.design.title == "Does RL widen what a small policy solves? A demo on Countdown"

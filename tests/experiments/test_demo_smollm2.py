@@ -78,7 +78,7 @@ def test_the_short_form_has_fewer_steps_problems_and_temperatures(tmp_path: Path
     samples = [planned.design.evaluate.samples for planned in (whole, short)]
     assert steps[1] * 3 <= steps[0] and samples[1].problems * 2 <= samples[0].problems  # type: ignore[union-attr]
     assert set(samples[1].base_temperatures) < set(samples[0].base_temperatures)  # type: ignore[union-attr]
-    assert [q.metric for q in short.design.questions if q.b == "base"] == ["pass@64"] * 3 + ["pass@1"] * 3
+    assert [q.metric.written for q in short.design.questions if q.b == "base"] == ["pass@64"] * 3 + ["pass@1"] * 3
     asked = demo.plan(tmp_path, (0,), ("grpo", "maxrl"), few, 7, model="smollm2")
     assert [arm.config.model for arm in asked.arms] == [tiny] * 2 and "--problems 7" in " ".join(asked.cells[1].samples.words)  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="--short: the demo of --model embedded has no short form"):
@@ -123,7 +123,8 @@ def test_the_whole_demo_with_a_tiny_model(tmp_path: Path, tiny: str, capfd: pyte
     assert found.complete and re.search(told, said)
     assert re.search(r"memory: \d+\.\d GB at the peak, fits in", said)
     results = Results.read(tmp_path)
-    assert results.temperatures("base", "countdown_chat") == (0.2, 0.3, 0.4, 0.6, 0.8, 1.0) and results.k == 64
+    temperatures = results.table.where(arm="base", task="countdown_chat").temperatures
+    assert temperatures == (0.2, 0.3, 0.4, 0.6, 0.8, 1.0) and results.k == 64
     text = answer(compare(results), results)
     assert text.startswith("Did RL widen what the base solves?") and "Does it do more than the base at a lower temperature?" in text
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

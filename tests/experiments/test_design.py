@@ -189,7 +189,7 @@ ENVELOPES = "arms: {grpo: grpo, b: no_kl}\ncontrol: grpo\nbaselines:\n"
         ),
         ("arms: {a: grpo}\ncontrol: a\nbase: {steps.x: 3}\n", "design.yaml:5: arm 'a': base.steps.x: "),
         (
-            "arms: {a: grpo, b: no_kl}\ncontrol: a\nquestions: [{a: b, b: a, metric: pass@1, task: demo-5}]\n",
+            "arms: {a: grpo, b: no_kl}\ncontrol: a\nquestions: [{a: b, b: a, metric: {k: 1, at: temperature}, task: demo-5}]\n",
             "questions: 'demo-5': no such task",
         ),
         ("arms: {a: grpo, b: no_kl}\ncontrol: a\nselect: {among: [n]}\n", "select.among.0 = 'n': no such arm"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ from experiments.sweep_common import summarize
 from sage_rlvr.api.printed import caveats
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.render import write_summary
-from sage_rlvr.results import Results, Run, compare
+from sage_rlvr.results import Metric, Results, Run, compare
+from sage_rlvr.results.checks import relabelled
 from sage_rlvr.results.comparisons import between
-from sage_rlvr.results.page.values import _choice
-from sage_rlvr.results.summary import choose, relabelled, strength
+from sage_rlvr.results.page.training import choice_of
+from sage_rlvr.results.summary import choose, strength
 from sage_rlvr.results.tables import costs
 
 
@@ -90,9 +92,9 @@ def test_scores_between_betas_are_linear_in_log_kl_and_nothing_is_read_outside()
 def test_a_guided_arm_is_held_against_its_method_at_the_same_raw_kl(tmp_path: Path) -> None:
     scores = {"control": [0.2, 0.21, 0.22], "strong": [0.4, 0.41, 0.42], "guided": [0.3, 0.31, 0.32]}
     folder = folder_of(tmp_path, scores, {"control": 0.1, "strong": 0.4, "guided": 0.2})
-    found = {(row.why, str(row.metric)): row.comparison for row in compare(Results.read(folder)) if row.a == "guided"}
-    assert found["matched", "pass@1 at the same raw KL"].difference.value == pytest.approx(0, abs=1e-12)
-    assert found["control", "pass@1"].difference.value == pytest.approx(0.05)
+    found = {(row.why, row.metric): row.comparison for row in compare(Results.read(folder)) if row.a == "guided"}
+    assert found["matched", Metric(k=1, matched=True)].difference.value == pytest.approx(0, abs=1e-12)
+    assert found["control", Metric(k=1)].difference.value == pytest.approx(0.05)
     away = folder_of(tmp_path / "away", scores, {"control": 0.1, "strong": 0.4, "guided": 0.5})
     assert not any(row.why == "matched" for row in compare(Results.read(away)))
 
@@ -111,10 +113,10 @@ def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Pa
         save_record(Record(load_record(path).meta, rows), path)
     found = summarize(folder)
     rows = [row for row in compare(Results.read(folder)) if row.metric.at == "near"]
-    gaps = {(row.a, str(row.metric)): row.comparison.difference for row in rows}
+    gaps = {(row.a, row.metric): row.comparison.difference for row in rows}
     near = {key: asdict(gap) for key, gap in gaps.items() if math.isfinite(gap.value)}
     assert {name for name, _ in near} == {"hot", "wide"} and {row.a for row in rows} == {"hot", "wide", "far"}
-    passk, distinct = "pass@256 at equal pass@1 near T = 1", "distinct in 256 at equal pass@1 near T = 1"
+    passk, distinct = Metric(k=256, at="near"), Metric(name="distinct", k=256, at="near")
     for what in (passk, distinct):
         assert near["hot", what]["value"] == pytest.approx(0, abs=1e-8) and near["hot", what]["n"] == 3
     assert found["arms"]["hot"]["pass"]["256"]["value"] > found["arms"]["control"]["pass"]["256"]["value"] + 0.05
@@ -123,8 +125,8 @@ def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Pa
     assert near["wide", distinct]["value"] == pytest.approx(np.mean(f) / 2, rel=1e-6)  # over two problems
     write_summary(folder)
     text = (folder / "summary.md").read_text(encoding="utf-8")
-    why = "Cannot be told, no temperature gives one arm the pass@1 of the other at T = 1: "
-    assert f"- {why}{passk} and {distinct}: far against control." in text
+    why = "cannot be told (no temperature gives one arm the pass@1 of the other at T = 1)"
+    assert f"- Against control, {passk}: " in text and text.count(f"{why}: far; identical: hot (0.000).") == 2
 
 
 def test_near_temperature_one_a_guided_arm_meets_its_method_and_its_placebo_and_added_placebos_meet_nobody(
@@ -147,15 +149,20 @@ def test_near_temperature_one_a_guided_arm_meets_its_method_and_its_placebo_and_
     }
 
 
+def halves_of(folder: Path) -> dict[str, Any]:
+    results = Results.read(folder)
+    return relabelled(results.table.exact().where(arm="control", task=""), results.k, None)
+
+
 def test_one_arm_under_two_names_is_tied(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     even = folder_of(tmp_path / "even", {"control": rng.normal(0.3, 0.02, 6).tolist()})
-    found = relabelled(Results.read(even))
-    assert found["splits"] == 10 and found["tied"]["pass@1"] >= 9 and "A (seeds 0, 1, 2)" in found["first"][0]
+    found = halves_of(even)
+    assert found["splits"] == 10 and found["tied"]["pass@1"] >= 9 and found["first"][0]["a"] == "control A (seeds 0, 1, 2)"
     halves = folder_of(tmp_path / "halves", {"control": [0.1, 0.1001, 0.1002, 0.3, 0.3001, 0.3002]})
-    assert relabelled(Results.read(halves))["tied"]["pass@1"] < 10  # two different arms under one name are found out
+    assert halves_of(halves)["tied"]["pass@1"] < 10  # two different arms under one name are found out
     few = folder_of(tmp_path / "few", {"control": [0.1] * 5})
-    assert relabelled(Results.read(few)) == {"splits": 0, "have": 5}
+    assert halves_of(few) == {"splits": 0, "have": 5}
     write_summary(few)
     why = "not run: the control has 5 evaluated seeds; two halves of three seeds need 6"
     assert why in (few / "summary.md").read_text(encoding="utf-8")
@@ -209,7 +216,7 @@ def test_of_samples_alone_the_summary_has_what_the_runs_logged(tmp_path: Path) -
 def test_a_control_of_one_temperature_is_evaluated_again_by_its_path(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, {"control": [0.2], "other": [0.3]})
     results = Results.read(folder)
-    results.records |= {key: record.only([1.0]) for key, record in results.records.items()}
+    results = replace(results, table=results.table.where(temperature=1.0))
     assert f"sage-rlvr eval {folder / 'runs' / 'control-s0'} --frontier." in caveats(results)[0]
 
 
@@ -225,16 +232,15 @@ def test_a_choice_says_whether_its_arms_differ_by_more_than_their_seeds() -> Non
     runs = {"a": {"0": 1.5, "1": 0.5}, "b": {"0": 2.5, "1": 1.5}, "c": {"0": 5.0, "1": 7.0}}
     found = {"arms": {name: {"label": name} for name in runs}}
     choice = {"scores": {"a": 1.0, "b": 2.0, "c": 6.0}, "chosen": "c", "by": "pass@1", "problems": 9}
-    told = _choice(found | {"choice": choice | {"by_seed": runs}})
+    told = choice_of(found | {"choice": choice | {"by_seed": runs}})
     assert told is not None
-    assert "deviation of their means is 2.6458; for equal arms seed noise would give 0.8660 (F test: p = 0.097)" in told["spread"]
-    assert told["spread"].endswith("the highest mean may be chance.")
+    assert told["spread"] == {"tested": True, "differ": False, "arms": "2.6458", "seeds": "0.8660", "p": "p = 0.097"}
     apart = {name: {seed: 10 * sum(pair.values()) + x for seed, x in pair.items()} for name, pair in runs.items()}
-    told = _choice(found | {"choice": choice | {"by_seed": apart}})
-    assert told is not None and "chance" not in told["spread"] and "F test" in told["spread"]
+    told = choice_of(found | {"choice": choice | {"by_seed": apart}})
+    assert told is not None and told["spread"]["differ"]
     lost = {"a": {"0": 1.0, "1": 2.0}, "b": {"0": None, "1": 2.0}}
-    told = _choice(found | {"choice": choice | {"by_seed": lost}})
-    assert told is not None and "No test of the differences between the candidates: some runs" in told["spread"]
+    told = choice_of(found | {"choice": choice | {"by_seed": lost}})
+    assert told is not None and told["spread"] == {"tested": False}
     for none in ({}, {"by_seed": {}}, {"by_seed": {"a": {"0": 1.0}, "b": {"0": 2.0}}}):
-        told = _choice(found | {"choice": choice | none})
-        assert told is not None and told["spread"] == ""
+        told = choice_of(found | {"choice": choice | none})
+        assert told is not None and told["spread"] is None

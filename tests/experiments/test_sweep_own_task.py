@@ -170,7 +170,7 @@ def test_a_task_of_ones_own_without_solutions_is_evaluated_by_samples(
     assert [words[0] for words in started] == ["eval", "train", "eval", "train", "eval"]
     assert all("--samples" in words for words in started if words[0] == "eval")
     results = Results.read(out)
-    assert {(c.arm, c.task, len(c.problems), c.n) for c in results.counts} == {
+    assert {(row.arm, row.task, len(row.problems), row.n) for row in results.table.rows} == {
         (arm, "own_sums", 8, 4) for arm in ("base", "a", "b")
     }
     rows = compare(results)

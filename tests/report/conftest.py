@@ -9,7 +9,7 @@ import pytest
 
 from frozen.folders import write_all
 from report.page_common import ARM, BREAKOUT, hostile
-from sage_rlvr.render import Page, page_of
+from sage_rlvr.render import Page, report_of
 from sage_rlvr.results import Results
 from sage_rlvr.results.page import samples
 from sage_rlvr.results.page.samples import sample_sets
@@ -36,8 +36,8 @@ def page(folders: Path) -> Page:
         assert isinstance(run.config, dict)
         run.config["note"] = BREAKOUT
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samples, "sample_sets", lambda results, shown: hostile(sample_sets(results, shown)))
-        return Page(page_of(results, title=f"Ours {BREAKOUT}"))
+        patch.setattr(samples, "sample_sets", lambda *given: hostile(sample_sets(*given)))
+        return Page(report_of(results, title=f"Ours {BREAKOUT}"))
 
 
 @pytest.fixture(scope="module")

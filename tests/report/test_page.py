@@ -14,9 +14,10 @@ import pytest
 
 from report.page_common import BREAKOUT, run
 from sage_rlvr.cli.app import main
-from sage_rlvr.render import Page, page_of
+from sage_rlvr.render import Page, report_of
 from sage_rlvr.render.markup import escaped
 from sage_rlvr.results import Results, compare, tables, words
+from sage_rlvr.results.findings import findings_of
 from sage_rlvr.results.page.scores import policies
 from sage_rlvr.results.page.training import _facts, curves, grids, learning, warnings
 from sage_rlvr.results.summary import summary_of
@@ -112,7 +113,7 @@ def test_the_page_opens_with_the_answer_then_a_picture(page: Page, html: str) ->
 
 def test_every_row_is_on_the_page_as_everywhere(folders: Path) -> None:
     results = Results.read(folders / "demo")
-    text = Page(page_of(results)).markdown()
+    text = Page(report_of(results)).markdown()
     rows = compare(results)
     assert rows and escaped(words.answer(rows)) in text
     for row in rows:
@@ -150,7 +151,7 @@ def test_the_sections_of_a_sweep(page: Page) -> None:
 
 @pytest.mark.slow
 def test_samples_alone_make_a_page(folders: Path) -> None:
-    page = Page(page_of(Results.read(*sorted((folders / "stores").iterdir())), shown=1))
+    page = Page(report_of(Results.read(*sorted((folders / "stores").iterdir())), shown=1))
     text = page.markdown("figures")
     assert "From samples: sums" in text and "there is no exact evaluation" in text
     assert {"passk-sums", "differences-sums-1", "distinct-sums"} <= set(page.figures)
@@ -160,7 +161,7 @@ def test_samples_alone_make_a_page(folders: Path) -> None:
 
 @pytest.mark.slow
 def test_a_stored_summary_is_enough() -> None:
-    page = Page(page_of(Results.read(ROOT / "lab" / "experiments" / "2026-11-21_table1")))
+    page = Page(report_of(Results.read(ROOT / "lab" / "experiments" / "2026-11-21_table1")))
     text = page.markdown("figures")
     assert {"frontier", "passk", "support"} <= set(page.figures) and "| GRPO | 6 of 6 |" in text
     assert "there is no run directory, so there are no training curves." in text
@@ -171,7 +172,7 @@ def test_a_stored_summary_is_enough() -> None:
 
 
 def test_a_stored_summary_of_samples_alone_has_its_base_and_its_picture() -> None:
-    page = Page(page_of(Results.read(ROOT / "lab" / "experiments" / "2026-11-24_long_answers")))
+    page = Page(report_of(Results.read(ROOT / "lab" / "experiments" / "2026-11-24_long_answers")))
     text = page.markdown("figures")
     assert "passk-countdown-steps" in page.figures and {"base", "GRPO + strong Branch"} <= set(page.looks)
     assert "on countdown_steps" in page.answer and page.answer in text.replace("\\", "")
@@ -211,7 +212,7 @@ def test_an_arm_with_samples_alone_is_sampled_and_not_not_run() -> None:
 
 
 def test_nothing_to_compare_is_said(folders: Path) -> None:
-    page = Page(page_of(Results.read(folders / "sweep" / "evaluations" / "base.npz")))
+    page = Page(report_of(Results.read(folders / "sweep" / "evaluations" / "base.npz")))
     assert page.answer.startswith("Nothing is compared") and "power" in page.markdown()
 
 
@@ -229,9 +230,9 @@ def test_what_a_run_warned_of_stands_beside_it(folders: Path, tmp_path: Path) ->
     warning = {"kind": "guide/clamped_frac", "step": 9, "message": "Branch is clamped everywhere"}
     file.write_text(json.dumps(json.loads(file.read_text()) | {"warnings": [warning]}))
     results = Results.read(folder)
-    (kept,) = summary_of(results, compare(results))["warnings"]
+    (kept,) = summary_of(results, findings_of(results))["warnings"]
     assert kept == warning | {"arm": kept["arm"], "seed": 0}
-    text = Page(page_of(results)).markdown()
+    text = Page(report_of(results)).markdown()
     assert "<br>warned: guide/clamped_frac |" in text
     said = f"{kept['arm']}, seed 0, warned at step 9 (guide/clamped_frac): Branch is clamped everywhere"
     assert f"- {escaped(said)}" in text
@@ -246,7 +247,7 @@ def test_a_sweep_keeps_its_design_beside_a_store_of_another_arm(folders: Path) -
     asked = [row for row in rows if row.family == "primary"]
     assert asked == [row for row in compare(alone) if row.family == "primary"]
     assert {(row.a, row.b, row.task) for row in rows if "SAGE" in (row.a, row.b)} == {("SAGE", "base", "sums")}
-    assert "SAGE" not in summary_of(both, rows)["arms"] and "From samples: sums" in Page(page_of(both, rows)).markdown()
+    assert "SAGE" not in summary_of(both, findings_of(both))["arms"] and "From samples: sums" in Page(report_of(both)).markdown()
 
 
 def test_a_stored_summary_stays_beside_stores(folders: Path) -> None:
@@ -274,7 +275,7 @@ def test_the_facts_of_an_arm_say_what_it_cost() -> None:
 
 def test_grids_and_learning_curves_are_found_by_configuration(folders: Path) -> None:
     results = Results.read(folders / "demo")
-    them = policies(summary_of(results, []))
+    them = policies(summary_of(results, findings_of(results)))
     names = [name for name in them if name != "base"]
     configs = {name: {"a": i // 2, "b": i % 2} for i, name in enumerate([*names, "not run"])}
     (grid,) = grids(configs, them, 256)
@@ -295,7 +296,7 @@ def test_the_command_writes_what_it_was_asked_for(
         main(["report", demo, "-o", str(html), "--title", "<b>Ours</b>"])
     said = capsys.readouterr().out
     assert done.value.code == 0 and str(html) in said
-    assert said.splitlines()[-1].startswith("One run of each: about these checkpoints, not about methods. Against GRPO: ")
+    assert said.splitlines()[-1].startswith("One run of each: about these checkpoints, not about methods. Against GRPO, ")
     page = html.read_text(encoding="utf-8")
     assert "&lt;b&gt;Ours&lt;/b&gt;" in page and not re.search(r"https?:", page)
     with pytest.raises(SystemExit) as done:

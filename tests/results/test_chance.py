@@ -21,6 +21,8 @@ from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results, words
 from sage_rlvr.results.comparisons import compare as comparisons
 from sage_rlvr.results.design import Question
+from sage_rlvr.results.findings import findings_of
+from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.tasks.chance import Chance, chance_of
 from sage_rlvr.tasks.countdown import WORLDS
@@ -99,15 +101,15 @@ def test_compare_has_the_floor_in_table_sentences_and_notebook(tmp_path: Path) -
     text, level = repr(found), f"{CHANCE.at(8):.3f}"
     (row,) = (line for line in text.splitlines() if line.split()[:1] == ["chance"])
     assert row.split()[1:] == [f"{CHANCE.at(1):.3f}", level]
-    assert "worse vs better, pass@8: lower" in text and f"; chance {level}, worse below chance)" in text
+    assert "worse vs better, pass@8: lower" in text and f"; chance {level}; worse below chance)" in text
     assert "below chance: a lower pass@k than that" in text and "k guesses, uniform over the well-formed answers" in text
-    assert f"pass@8, chance {level} (" in found.answer or f"pass@8, chance {level}: " in found.answer
+    assert f"pass@8, chance {level}: " in found.answer
     many = next(row for row in found.rows if row["metric"] == "pass@8")
     assert (many["chance"], many["below_chance"]) == (pytest.approx(CHANCE.at(8)), "worse")
     assert level in found._repr_html_() and "below chance" in found._repr_html_()
-    full = words.sentence(next(one for one in found.comparisons if str(one.metric) == "pass@8"))
-    assert f"; chance {level}, worse below chance)" in full
-    assert "chance" not in words.sentence(next(one for one in found.comparisons if str(one.metric) == "pass@1"))
+    full = words.sentence(next(one for one in found.comparisons if one.metric == Metric(k=8)))
+    assert f"; chance {level}; worse below chance)" in full
+    assert "chance" not in words.sentence(next(one for one in found.comparisons if one.metric == Metric(k=1)))
 
 
 def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path) -> None:
@@ -121,16 +123,17 @@ def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path
     alone.mkdir()
     (path / "summary.json").rename(alone / "summary.json")
     results = Results.read(alone)
-    assert results.chance() == CHANCE and not results.records
-    kept = {(row.a, str(row.metric)): row for row in comparisons(results)}
-    assert kept["worse", "pass@256"].chance == pytest.approx(CHANCE.at(256)) and kept["worse", "pass@256"].below == (True, False)
+    assert results.chances[""] == CHANCE and not results.records
+    kept = {(row.a, row.metric): row for row in comparisons(results)}
+    worse = kept["worse", Metric(k=256)]
+    assert worse.chance == pytest.approx(CHANCE.at(256)) and worse.below == (True, False)
     assert "below chance" in report(alone).markdown() and "| chance |" in report(alone).markdown()
 
 
 def test_a_stored_summary_of_before_says_that_no_floor_is_known(tmp_path: Path) -> None:
     path = folder(tmp_path / "sweep")
     results = Results.read(path)
-    tree = summary_of(results, comparisons(results))
+    tree = summary_of(results, findings_of(results))
     del tree["chance"]
     tree["rows"] = [{key: value for key, value in row.items() if key not in ("chance", "below")} for row in tree["rows"]]
     (tmp_path / "old").mkdir()
@@ -165,22 +168,23 @@ def test_the_answer_of_a_design_that_asks_about_the_base_has_its_numbers(tmp_pat
     """The verdict; then pass@k of the base and of each arm with difference, interval and floor, and pass@1."""
     assert CHANCE is not None
     results = Results.read(folder(tmp_path / "sweep"))
-    asked = tuple(Question(a=arm, b="base", metric=f"pass@{k}") for k in (256, 1) for arm in ("better", "worse"))
-    results.design = replace(results.design, questions=asked)
+    asked = tuple(Question(a=arm, b="base", metric=Metric(k=k)) for k in (256, 1) for arm in ("better", "worse"))
+    results = replace(results, design=replace(results.design, questions=asked))
     rows = comparisons(results)
     text = words.answer(rows, results)
     by_k = {row.metric.k: row for row in rows if row.a == "worse" and row.metric.at == "temperature"}
     found = "Not shown: pass@256 is higher in no arm. "
     start = f"Did RL widen what the base solves? {found}One run of each: about these checkpoints, not about methods.\n\n"
-    assert text.startswith(f"{start}pass@256 (chance {CHANCE.at(256):.3f}): base {by_k[256].comparison.mean_b:.3f}; ")
-    assert re.search(rf"lower: worse {by_k[256].comparison.mean_a:.3f} \(−0\.\d+, −0\.\d+ to −0\.\d+; below chance\)", text)
+    assert text.startswith(f"{start}pass@256, chance {CHANCE.at(256):.3f}: base {by_k[256].comparison.mean_b:.3f}; ")
+    assert re.search(rf"lower: worse {by_k[256].comparison.mean_a:.3f} \(−0\.\d+, −0\.\d+ to −0\.\d+; worse below chance\)", text)
     assert f" pass@1: base {by_k[1].comparison.mean_b:.3f}; " in text
     assert {row.family for row in rows if row.b == "base" and row.metric.at == "temperature"} == {"primary"}
 
 
 def test_a_question_about_another_arm_keeps_the_usual_answer(tmp_path: Path) -> None:
     results = Results.read(folder(tmp_path / "sweep"))
-    results.design = replace(results.design, questions=(Question(a="worse", b="better", metric="pass@256"),))
+    asked = (Question(a="worse", b="better", metric=Metric(k=256)),)
+    results = replace(results, design=replace(results.design, questions=asked))
     assert "Did RL widen" not in words.answer(comparisons(results), results)
 
 

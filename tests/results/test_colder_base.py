@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 
 from sage_rlvr.evaluation.judged import Reasons
-from sage_rlvr.render import Page, page_of
-from sage_rlvr.results import Design, Question, Results, compare, words
+from sage_rlvr.render import Page, report_of
+from sage_rlvr.results import Design, Metric, Question, Results, colder, compare, view, words
 from sage_rlvr.results.comparisons import COLDER
 from sage_rlvr.results.design import BASE, Arm
+from sage_rlvr.results.findings import findings_of
+from sage_rlvr.results.measurements import Measurements, SampledMeasurement
 from sage_rlvr.results.page.samples import by_difference
-from sage_rlvr.results.read import Counts, Store
+from sage_rlvr.results.sources import Store
 from sage_rlvr.results.stored import plain, read_summary
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.runs import write_json_atomic
@@ -31,28 +34,25 @@ def share(t: float) -> np.ndarray:
     return np.where(easy, 0.1 + 0.5 * (1 - t), 0.06 * t**3) * np.linspace(0.5, 1.5, PROBLEMS)
 
 
-def counts(arm: str, p: np.ndarray, t: float = 1.0, seed: int | None = None) -> Counts:
+def counts(arm: str, p: np.ndarray, t: float = 1.0, seed: int | None = None) -> SampledMeasurement:
     right = np.random.default_rng(int(100 * t) + len(arm)).binomial(N, p)
     named: dict[str, Any] = {"arm": arm, "seed": seed, "path": Path(f"{arm}-{t}"), "task": TASK, "temperature": t}
     named["store"] = Store(arm=arm, path=Path(f"{arm}-{t}"), seed=seed)
     floor = Chance("answers", (0.01,) * PROBLEMS)
     none = Reasons.sum([])
     named |= {"problems": tuple(map(str, range(PROBLEMS))), "n": N, "identity": {"revision": arm}, "chance": floor}
-    return Counts(**named, right=right, reasons=none)
+    return SampledMeasurement(**named, values=right, reasons=none)
 
 
 def results(**arms: np.ndarray) -> Results:
-    questions = [Question(a=name, b=BASE, metric=f"pass@{k}") for k in (N, 1) for name in arms]
-    questions += [Question(a=name, b=COLDER, metric="pass@1, against the other's best temperature") for name in arms]
+    questions = [Question(a=name, b=BASE, metric=Metric(k=k)) for k in (N, 1) for name in arms]
+    questions += [Question(a=name, b=COLDER, metric=Metric(k=1, at="b best")) for name in arms]
     design = Design(
         arms=tuple(Arm(name=name, key=name) for name in arms), base=BASE, control=next(iter(arms)), seeds=(0,),
         questions=tuple(questions), facts={"evaluate": {"problems": PROBLEMS, "split": "test"}, "runs": []},
     )  # fmt: skip
-    found = Results(design=design, k=N)
-    found.__dict__["counts"] = (
-        *(counts(BASE, share(t), t) for t in TEMPERATURES), *(counts(name, p, seed=0) for name, p in arms.items()),
-    )  # fmt: skip
-    return found
+    rows = [counts(BASE, share(t), t) for t in TEMPERATURES] + [counts(name, p, seed=0) for name, p in arms.items()]
+    return Results(design=design, k=N, table=Measurements(tuple(rows)), chances={TASK: rows[0].chance})
 
 
 def test_an_arm_that_is_its_base_at_a_lower_temperature_is_only_sharpened() -> None:
@@ -60,55 +60,55 @@ def test_an_arm_that_is_its_base_at_a_lower_temperature_is_only_sharpened() -> N
     rows = [row for row in compare(found) if row.why == "colder"]
     assert str(rows[0].metric) == "pass@1, against the other's best temperature"
     assert [(row.metric.k, row.metric.at) for row in rows[1:]] == [(k, "mixture") for k in (8, 16, 32, 64)]
-    assert not any(words.outcome(row) == "higher" for row in rows)
+    assert not any(view.outcome(row) == "higher" for row in rows)
     text = words.answer(compare(found), found)
-    assert "Only sharpened, as far as can be told: sharp (the base at T = 0.6 does the same: pass@1" in text
-    assert "above the colder base" not in text
+    assert "Only sharpened, as far as can be told: sharp." in text and "sharp beside T = 0.6 (pass@1" in text
+    assert "yes, higher" not in text
 
 
 def test_an_arm_above_every_temperature_says_at_which_k() -> None:
     found = results(learned=np.full(PROBLEMS, share(0.6).mean()))
     text = words.answer(compare(found), found)
-    assert "Above the colder base at k = 8, 16" in text and "nly sharpened" not in text
-    assert "of the base at T = 0.6)" in text
+    assert "lower temperature? Yes, higher at k = 8, 16" in text and ": learned." in text and "nly sharpened" not in text
+    assert "learned beside T = 0.6 (" in text
 
 
 def test_beyond_the_best_pass1_of_the_base_pass_at_k_is_held_against_that_temperature() -> None:
     found = results(steep=np.clip(2 * share(0.3), 0, 1))
     rows = {(row.metric.k, row.metric.at): row for row in compare(found) if row.why == "colder"}
     assert set(rows) == {(k, "b best") for k in (1, 8, 16, 32, 64)}
-    best = found.scores(BASE, TASK, 0.3)
+    best = found.table.where(arm=BASE, task=TASK, temperature=0.3).scores()
     assert best is not None
     for (k, _), row in rows.items():
         assert row.comparison.mean_b == pytest.approx(best.passes([k]).mean())
-    assert words.outcome(rows[1, "b best"]) == "higher"
+    assert view.outcome(rows[1, "b best"]) == "higher"
 
 
 def test_an_arm_with_less_of_both_than_its_base_is_below() -> None:
     found = results(worse=share(1.0) / 5)
     text = words.answer(compare(found), found)
-    assert "Below the colder base at k = 8, 16: worse (" in text
+    assert "lower temperature? No, lower at k = 8, 16" in text and ": worse." in text
 
 
 def test_an_untrained_arm_is_not_called_sharpened() -> None:
     found = results(idle=share(1.0))
     text = words.answer(compare(found), found)
-    assert "Not told from the base at the same temperature: idle (pass@1" in text and "sharpened" not in text
+    assert "No difference from the base at the same temperature can be told: idle." in text and "sharpened" not in text
 
 
 def test_a_control_of_compare_at_several_temperatures_is_one_too() -> None:
     design = Design(arms=(Arm(name="start", key="start"), Arm(name="tuned", key="tuned")), control="start", every=True)
-    found = Results(design=design, k=N, strict=True)
-    found.__dict__["counts"] = (*(counts("start", share(t), t) for t in TEMPERATURES), counts("tuned", share(0.6)))
+    sampled = (*(counts("start", share(t), t) for t in TEMPERATURES), counts("tuned", share(0.6)))
+    found = Results(design=design, k=N, table=Measurements(sampled), chances={TASK: sampled[0].chance})
     rows = [row for row in compare(found) if row.why == "colder"]
     assert {row.b for row in rows} == {"start at any temperature"} and {row.family for row in rows} == {"exploratory"}
-    text = words.answer(compare(found), found)
-    assert "Does it do more than start at a lower temperature? Only sharpened, as far as can be told: tuned (start at T = " in text
+    text = words.answer(compare(found), found, findings_of(found).verdicts)
+    assert "Does it do more than start at a lower temperature? tuned: only sharpened, as far as can be told (start at T = " in text
 
 
 def test_a_base_at_one_temperature_is_no_such_control() -> None:
     found = results(sharp=share(0.6))
-    found.__dict__["counts"] = tuple(c for c in found.counts if c.temperature == 1.0)
+    found = replace(found, table=found.table.where(temperature=1.0))
     assert not any(row.why == "colder" for row in compare(found))
     assert "lower temperature" not in words.answer(compare(found), found)
 
@@ -116,16 +116,42 @@ def test_a_base_at_one_temperature_is_no_such_control() -> None:
 def test_a_stored_summary_has_the_same_answer(tmp_path: Path) -> None:
     found = results(sharp=share(0.6))
     rows = compare(found)
-    write_json_atomic(tmp_path / "summary.json", plain(summary_of(found, rows)))
+    write_json_atomic(tmp_path / "summary.json", plain(summary_of(found, findings_of(found))))
     again = Results.read(tmp_path)
     assert words.answer(compare(again), again) == words.answer(rows, found)
     assert read_summary(tmp_path / "summary.json")["sampled"][0]["label"] == "base"
 
 
+def test_an_arm_beside_a_hotter_base_is_not_called_sharpened() -> None:
+    found = results(flat=share(0.6))
+    base = (counts(BASE, share(0.6), 1.3), counts(BASE, share(0.3)))
+    found = replace(found, table=Measurements((*base, *found.table.where(arm="flat").rows)))
+    row = next(row for row in compare(found) if row.why == "colder")
+    assert colder.nearest_colder(found, row)[0] == 1.3
+    tied = [replace(row, comparison=replace(row.comparison, outcome="tied", mde=0.1), metric=Metric(k=k)) for k in (8, N)]
+    (one,) = colder.beside(tied, found)
+    assert one.finding == "flattened" and "higher temperature" in one.text and "sharpened" not in one.text
+
+
+def test_the_largest_k_is_shown_where_the_base_has_more_samples_than_are_read() -> None:
+    found = replace(results(sharp=share(0.6)), k=32)
+    (one,) = colder.beside(compare(found), found)
+    assert list(one.passes) == [1, 8, 32]
+
+
+def test_colder_samples_of_the_arm_do_not_move_the_nearest_temperature_of_a_summary(tmp_path: Path) -> None:
+    found = results(sharp=share(0.6))
+    own, base = found.table.where(arm="sharp").rows, found.table.where(arm=BASE).rows
+    found = replace(found, table=Measurements((*base, counts("sharp", share(0.3), 0.5, seed=0), *own)))
+    write_json_atomic(tmp_path / "summary.json", plain(summary_of(found, findings_of(found))))
+    again = Results.read(tmp_path)
+    assert [one.temperature for one in colder.beside(compare(again), again)] == [0.6]
+
+
 def test_the_page_draws_the_base_as_a_line_of_temperatures_and_its_other_curves_thin(monkeypatch: pytest.MonkeyPatch) -> None:
     found = results(sharp=share(0.6))
     monkeypatch.setattr("sage_rlvr.results.page.samples.sample_sets", lambda *a: ())
-    values = page_of(found)
+    values = report_of(found)
     frontier = values["frontier"]
     assert [p.temperature for p in frontier["curves"]["base"]] == list(TEMPERATURES) and list(frontier["arms"]) == ["sharp"]
     assert frontier["chance"] == pytest.approx(1 - 0.99**64) and frontier["k"] == 64

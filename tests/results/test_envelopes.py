@@ -16,10 +16,14 @@ from frozen.folders import write_stores, write_sweep
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.experiments.design import DesignSpec
 from sage_rlvr.render.build import write_summary
-from sage_rlvr.results.comparisons import GUESSER, always_allowed, compare
-from sage_rlvr.results.comparisons import above as read_above
+from sage_rlvr.results.baselines import GUESSER, always_allowed
+from sage_rlvr.results.baselines import above as read_above
+from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.design import Envelope
+from sage_rlvr.results.findings import findings_of
+from sage_rlvr.results.measurements import ExactMeasurements
 from sage_rlvr.results.metric import Metric
+from sage_rlvr.results.pairs import run_at
 from sage_rlvr.results.probabilities import load_probabilities, save_probabilities
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.stored import design_of_summary, read_summary
@@ -175,8 +179,9 @@ def test_rows_room_and_summary_of_a_folder(folder: Path) -> None:
     assert RIVALS in answer(rows)
     by_problem = next(row for row in rows if row.b == RIVALS and row.metric == Metric(name="distinct", k=results.k, at="hull"))
     names = ("GRPO", "GRPO, beta 0.1")
-    own = [next(p for p in results.exact("SAGE-Branch", seed).distinct_frontier if p.temperature == 1.0) for seed in (0, 1, 2)]
-    rivals = [[results.exact(name, seed).distinct_frontier for seed in (0, 1, 2)] for name in names]
+    table = results.table.exact().where(task="")
+    own = [run.distinct_points[0] for run in table.where(arm="SAGE-Branch", temperature=1.0).runs.values()]
+    rivals = [[run.distinct_points for run in table.where(arm=name).runs.values()] for name in names]
     x = float(np.mean([p.pass1 for p in own]))
     means = [np.mean([[(p.pass1, p.passk) for p in points] for points in lines], axis=0) for lines in rivals]
     cloud = np.concatenate(means)
@@ -184,13 +189,12 @@ def test_rows_room_and_summary_of_a_folder(folder: Path) -> None:
     reach += [c + (y - c) * (x - a) / (b - a) for a, c in cloud for b, y in cloud if a < x <= b]
     wanted = float(np.mean([p.passk for p in own])) - (max(reach) if reach else cloud[cloud[:, 0].argmax(), 1])
     assert by_problem.comparison.difference.value == pytest.approx(wanted, abs=1e-9)
-    summary = summary_of(results, rows)
-    room = {row["metric"]: row for row in summary["room"]}
-    first = room[f"distinct in {results.k}"]
-    assert first["own"] - first["best"] == pytest.approx(wanted, abs=1e-9) and first["mixture"] == "per problem"
+    summary = summary_of(results, findings_of(results))
+    room = {Metric.parse(row["metric"]): row for row in summary["room"]}
+    first = room[Metric(name="distinct", k=results.k, at="hull")]
+    assert first["own"] - first["best"] == pytest.approx(wanted, abs=1e-9)
     found = next(row for row in primary if row.b == RIVALS and row.metric.k == results.k)
-    second = room[f"pass@{results.k}"]
-    assert second["mixture"] == "per completion"
+    second = room[Metric(k=results.k, at="mixture")]
     assert second["own"] - second["best"] == pytest.approx(found.comparison.difference.value)
 
 
@@ -199,17 +203,17 @@ def test_the_base_and_the_guesser_are_in_every_mixture_per_completion(folder: Pa
     results = Results.read(str(folder))
     (envelope,) = results.design.baselines
     metric = Metric(k=8, at="mixture")
-    base = results.exact("base")
-    plain = read_above(results, "SAGE-Branch", envelope, metric)
-    chance = {"law": "answers", "each": [0.9] * base.record.problems}
-    results.records["base", 0, ""] = replace(base.record, meta={**base.record.meta, "chance": chance})
-    results._exact.clear()
-    found = read_above(results, "SAGE-Branch", envelope, metric)
-    assert plain is not None and found is not None and list(always_allowed(results)) == ["base", GUESSER]
+    arms, record = results.table.exact().where(task="").by_arm(), results.base_record
+    assert record is not None
+    plain = read_above(arms, "SAGE-Branch", envelope, metric, always_allowed(arms["base"], record))
+    record = replace(record, meta={**record.meta, "chance": {"law": "answers", "each": [0.9] * record.problems}})
+    results = replace(results, records={**results.records, ("base", 0, ""): record})
+    allowed = always_allowed(arms["base"], record)
+    found = read_above(arms, "SAGE-Branch", envelope, metric, allowed)
+    assert plain is not None and found is not None and list(allowed) == ["base", GUESSER]
     assert found.place.height == pytest.approx(1 - 0.1**8, abs=1e-6) and plain.place.height < 0.99
-    assert summary_of(results, compare(results))["room"][0]["rival"] == GUESSER
-    seeds = (0, 1, 2)
-    tables = [[results.exact(name, seed).p for seed in seeds] for name in (*envelope.arms, "base")]
+    assert summary_of(results, findings_of(results))["room"][0]["rival"] == GUESSER
+    tables = [[run_at(arms[name], seed).p for seed in (0, 1, 2)] for name in (*envelope.arms, "base")]
     cells = np.array([[table[t] for table in rival] for rival in tables for t in sorted(rival[0])])
     rng, x = np.random.default_rng(0), float(np.mean(plain.pass1))
     for weights in rng.dirichlet(np.full(len(cells), 0.1), 2000):
@@ -226,7 +230,7 @@ def test_every_probability_is_kept_beside_the_summary(folder: Path) -> None:
     kept = load_probabilities(folder)
     assert set(kept) == {(arm, seed) for arm, seed, task in results.records if not task}
     for (arm, seed), table in kept.items():
-        exact = results.exact(arm, seed).p
+        exact = results.table.exact().where(arm=arm, seed=seed, task="").p
         assert set(table) == set(exact) and all(np.allclose(table[t], exact[t], rtol=1e-3, atol=1e-7) for t in table)
     tables = [[kept[name, seed] for seed in (0, 1, 2)] for name in ("SAGE-Branch", *envelope.arms)]
     again = above_mixtures(tables[0], [*tables[1:], [kept["base", 0]] * 3], 8)
@@ -235,7 +239,7 @@ def test_every_probability_is_kept_beside_the_summary(folder: Path) -> None:
     assert again is not None and compare_hull(again).difference.value == pytest.approx(row["difference"]["value"], abs=2e-3)
     seeds = summary["arms"]["sage_branch"]["frontier_by_seed"]["1"]
     for point in seeds:
-        p = results.exact("SAGE-Branch", 1).p[point["temperature"]]
+        p = results.table.where(arm="SAGE-Branch", seed=1, task="", temperature=point["temperature"]).rows[0].values
         assert point["pass"]["8"] == pytest.approx(float((1 - (1 - p) ** 8).mean()))
     assert set(summary["base"]["frontier"][0]["pass"]) == set(map(str, summary["ks"]))
     (folder / "probabilities.npz").write_bytes(b"no")
@@ -248,11 +252,11 @@ def test_candidates_are_compared_with_mixtures_from_samples_too(tmp_path: Path) 
     out = write_stores(tmp_path)
     arms = (f"{name}=" + ",".join(f"{out}/{name}-sums-T1-s{seed}" for seed in (0, 1, 2)) for name in ("GRPO", "SAGE"))
     results = Results.read(*arms)
-    results.design = replace(results.design, baselines=(Envelope(name="G", arms=("GRPO",)),))
+    results = replace(results, design=replace(results.design, baselines=(Envelope(name="G", arms=("GRPO",)),)))
     rows = [row for row in compare(results) if row.why == "envelope" and row.metric.temperature == 1]
     assert {(row.a, row.task, row.metric.k) for row in rows} >= {("SAGE", "sums", 8), ("SAGE", "sums", 16)}
     for row in rows:
-        both = [results.scores(name, row.task, 1.0) for name in ("SAGE", "GRPO")]
+        both = [results.table.where(arm=name, task=row.task, temperature=1.0).scores() for name in ("SAGE", "GRPO")]
         own, rival = (float(side.passes([row.metric.k or 0]).mean()) for side in both if side is not None)
         assert row.comparison.mean_a == pytest.approx(own)
         ones = [float(side.passes([1]).mean()) for side in both if side is not None]
@@ -263,13 +267,17 @@ def test_candidates_are_compared_with_mixtures_from_samples_too(tmp_path: Path) 
 def test_an_envelope_is_read_over_the_seeds_that_all_have(folder: Path) -> None:
     """The arm has three training seeds and a rival two; with no seed in common there is no row."""
     results = Results.read(str(folder))
-    del results.records["GRPO", 2, ""]
     (envelope,) = results.design.baselines
-    found = read_above(results, "SAGE-Branch", envelope, Metric(k=results.k, at="mixture"))
+    metric = Metric(k=results.k, at="mixture")
+
+    def table(*without: int) -> ExactMeasurements:
+        rows = results.table.exact().where(task="").rows
+        return ExactMeasurements(tuple(row for row in rows if row.arm != "GRPO" or row.seed not in without))
+
+    found = read_above(table(2).by_arm(), "SAGE-Branch", envelope, metric, {})
     assert found is not None and found.ahead.shape[1] == len(found.pass1) == 2
-    for seed in (0, 1):
-        del results.records["GRPO", seed, ""]
-    assert not [row for row in compare(results) if row.why == "envelope"]
+    assert read_above(table(0, 1, 2).by_arm(), "SAGE-Branch", envelope, metric, {}) is None
+    assert not [row for row in compare(replace(results, table=table(0, 1, 2))) if row.why == "envelope"]
 
 
 def test_a_stored_summary_keeps_its_envelopes(folder: Path) -> None:
@@ -327,4 +335,5 @@ def test_what_cannot_be_read_is_said_without_a_number(folder: Path) -> None:
     rows = [row for row in compare(Results.read(str(folder))) if row.family == "primary"]
     blank = unknown(Reason.NO_COMMON_RANGE)
     said = answer([replace(row, comparison=blank) for row in rows])
-    assert "has no value for SAGE-Branch (no common range of pass@1)" in said and "nan" not in said
+    assert said.startswith("No claim about methods. ") and "cannot be told (no common range of pass@1): SAGE-Branch" in said
+    assert "nan" not in said

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
+from sage_rlvr.api import report
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.page.answers import structure
@@ -94,3 +97,38 @@ def test_countdown_describes_itself_and_finds_a_problem_by_its_id() -> None:
     assert world.kinds_of(problem, "3*(5+7)-11") == ["+−×", "((·(··))·)"]
     with pytest.raises(DataError, match="no id of a Countdown problem"):
         world.problem_of("riddle 4")
+
+
+EXPERIMENTS = Path(__file__).parents[2] / "lab" / "experiments"
+
+
+@pytest.mark.parametrize(
+    ("folder", "sentence"),
+    [
+        (
+            "2026-11-22_sparse99",
+            r"- pass@1: \+0\.017 is excluded \(SAGE-Branch minus GRPO here \+0\.0002, 95 % interval −0\.005 to \+0\.\d+ over \d "
+            r"training seeds\)\.",
+        ),
+        (
+            "2026-11-25_branch_grid",
+            r"The standard deviation of their means is \d\.\d{4}; for equal arms seed noise would give \d\.\d{4} \(F test: p "
+            r"[=<] 0\.\d{3}\)\.",
+        ),
+        (
+            "2026-11-21_table1",
+            r"- GRPO A \(seeds 0, 1, 2\) vs GRPO B \(seeds 3, 4, 5\), pass@1: no significant difference for these methods "
+            r"\(difference \+0\.005, 95 % interval −0\.003 to \+0\.012 over 3 training seeds on these 300 "
+            r"problems, p = 0\.\d{3}; minimum detectable",
+        ),
+        (
+            "2026-11-22_few_problems_rep",
+            r"3 policies on the same 300 test problems, all right answers enumerated, so every probability is an exact sum; "
+            r"250 steps; 6 training seeds each, paired; 95 % intervals are over training seeds \(Student's t\)\.",
+        ),
+        ("2026-11-22_few_problems_rep", r"\*250 training steps · training seeds per arm: 6\*"),
+        ("2026-11-24_long_answers", r"Sampled on countdown_steps; without an exact evaluation\."),
+    ],
+)
+def test_the_page_of_a_stored_summary_states_what_was_compared(folder: str, sentence: str) -> None:
+    assert re.search(sentence, report(EXPERIMENTS / folder).markdown())

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from frozen.folders import write_sweep
 from sage_rlvr.evaluation.record import load_record, save_record
-from sage_rlvr.results.comparisons import compare, sides
+from sage_rlvr.results.comparisons import compare
+from sage_rlvr.results.measurements import Measurement, Measurements
+from sage_rlvr.results.pairs import Pair
 from sage_rlvr.results.read import Results
-from sage_rlvr.results.scores import Scores
+
+
+def pair(table: Measurements[Measurement], a: str, b: str) -> Pair:
+    here = table.where(task="")
+    return Pair(a=a, b=b, why="pair", left=here.where(arm=a), right=here.where(arm=b))
 
 
 def test_a_seed_without_a_temperature_leaves_the_pair_out_there_with_a_note(tmp_path: Path) -> None:
@@ -22,22 +25,20 @@ def test_a_seed_without_a_temperature_leaves_the_pair_out_there_with_a_note(tmp_
         save_record(record.only([t for t in record.logps if t != 0.3]), path)
     results = Results.read(str(folder))
     said = ["no KL and GRPO are not compared at T = 0.3: GRPO has no evaluation there of training seed 1, 2."]
-    assert sides(results, "no KL", "GRPO", temperature=0.3) is None and results.notes[-1:] == said
-    assert sides(results, "no KL", "GRPO", temperature=0.3) is None and results.notes.count(said[0]) == 1
+    assert pair(results.table, "no KL", "GRPO").sides(0.3) is None and said[0] in results.notes
+    assert len(set(results.notes)) == len(results.notes)
     rows = compare(results)
     pairs = {(row.a, row.b) for row in rows if row.metric.at == "temperature" and row.metric.temperature == 0.3}
-    assert pairs and not any("GRPO" in pair for pair in pairs) and sides(results, "no KL", "GRPO") is not None
-    assert sides(results, "no KL", "base", temperature=0.3) is not None  # one record of the base stands for all seeds
+    assert pairs and not any("GRPO" in pair for pair in pairs) and pair(results.table, "no KL", "GRPO").sides() is not None
+    assert pair(results.table, "no KL", "base").sides(0.3) is not None  # one record of the base stands for all seeds
 
 
-def test_exact_scores_and_samples_are_no_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results, inner = Results.read(str(write_sweep(tmp_path / "sweep"))), Results.scores
-
-    def scores(self: Results, arm: str, *rest: object) -> Scores | None:
-        found = inner(self, arm, *rest)  # type: ignore[arg-type]
-        return replace(found, values=found.values.round(), n=1) if found and arm == "GRPO" else found
-
-    monkeypatch.setattr(Results, "scores", scores)
-    before = list(results.notes)
-    assert sides(results, "no KL", "GRPO") is None and sides(results, "GRPO", "base") is None
-    assert sides(results, "no KL", "base") is not None and results.notes == before
+def test_exact_scores_and_samples_are_no_pair(tmp_path: Path) -> None:
+    table = Results.read(str(write_sweep(tmp_path / "sweep"))).table.exact()
+    sampled = []
+    for row in table.where(arm="GRPO").rows:
+        named = {"arm": row.arm, "seed": row.seed, "task": row.task, "temperature": row.temperature, "problems": row.problems}
+        sampled.append(Measurement(**named, values=row.values.round(), n=1))
+    mixed: Measurements[Measurement] = Measurements((*(row for row in table.rows if row.arm != "GRPO"), *sampled))
+    assert pair(mixed, "no KL", "GRPO").sides() is None and pair(mixed, "GRPO", "base").sides() is None
+    assert pair(mixed, "no KL", "base").sides() is not None

@@ -32,7 +32,7 @@ def test_a_sweep_on_validation_problems_is_read_on_them(folder: Path) -> None:
     found = Results.read(str(folder))
     assert found.notes == whole.notes and set(found.records) == set(whole.records)
     assert [row.comparison for row in compare(found)] == [row.comparison for row in compare(whole)]
-    assert not Results.read(str(folder), split="test").seeds("GRPO")  # who asks for test problems is shown no others
+    assert not Results.read(str(folder), split="test").table.where(arm="GRPO").rows  # test problems were asked for
 
 
 def test_a_k_of_no_samples_is_refused(folder: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_k_of_no_samples_is_refused(folder: Path) -> None:
 
 def test_a_run_of_a_sweep_that_was_evaluated_by_itself_too_is_one_seed(folder: Path) -> None:
     shutil.copy(folder / "evaluations" / "grpo-s0.npz", folder / "runs" / "grpo-s0" / "evaluation-test.npz")
-    assert Results.read(str(folder)).seeds("GRPO") == (0, 1, 2)
+    assert Results.read(str(folder)).table.where(arm="GRPO", task="").seeds == (0, 1, 2)
 
 
 def test_the_seeds_of_a_control_that_is_named_are_paired_with_those_of_the_others(folder: Path) -> None:
@@ -56,6 +56,6 @@ def test_the_seeds_of_a_control_that_is_named_are_paired_with_those_of_the_other
     rows = [row for row in compare(found) if (row.a, row.b, row.metric) in whole]
     assert {row.metric.k for row in rows} >= {1, found.k}
     assert all(row.comparison == whole[row.a, row.b, row.metric] for row in rows)
-    assert found.design.base is None and found.exact("GRPO", 1) is not found.exact("GRPO", 2)
+    assert found.design.base is None and found.table.where(arm="GRPO", task="").seeds == (0, 1, 2)
     alone = Results.read(str(folder / "evaluations" / "base.npz"), named("grpo", "GRPO"), apart=True)
     assert alone.design.base == "base"  # one record for all seeds of the other

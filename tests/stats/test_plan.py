@@ -14,7 +14,9 @@ from sage_rlvr.stats.plan import (
     Design,
     Pilot,
     assume,
+    design_needed,
     make_plan,
+    needed_line,
     pilot_of_counts,
     pilot_of_exact,
     plan_lines,
@@ -104,6 +106,40 @@ def test_a_pilot_of_counts_tells_the_samples_noise_from_the_problems():
     gaps = [rng.binomial(20, q, 3000) for q in (0.5, 0.2)]
     assert twice.true > 0.05
     assert np.var(pass_at_k(20, gaps[0], 4)) < np.var(pass_at_k(20, gaps[1], 4))
+
+
+def test_a_pilot_of_unequal_numbers_of_samples_and_of_clusters():
+    rng = np.random.default_rng(1)
+    p = rng.beta(1, 2, 60)
+    a, b = rng.binomial(16, p), rng.binomial(16, rng.permutation(p))
+    plain = pilot_of_counts(16, a, b, 4)
+    each = pilot_of_counts(np.full(60, 16), a, b, 4, n_b=np.full((1, 60), 16))
+    assert (each.true, each.noise, each.said) == (pytest.approx(plain.true), pytest.approx(plain.noise), plain.said)
+    more = pilot_of_counts(np.where(np.arange(60) < 30, 16, 32), np.where(np.arange(60) < 30, a, 2 * a), b, 4, n_b=16)
+    assert "60 problems and 16 to 32 samples" in more.said and more.noise > 0
+    copies = pilot_of_counts(16, np.tile(a, 3), np.tile(b, 3), 4, cluster=np.tile(np.arange(60), 3))
+    assert "180 problems in 60 clusters" in copies.said
+    v, three = (one.true + one.noise / 16 for one in (plain, copies))
+    assert three == pytest.approx(3 * v)  # 180 problems that are 60
+    with pytest.raises(DataError, match="one cluster"):
+        pilot_of_counts(16, a, b, 4, cluster=np.zeros(60))
+
+
+def test_what_a_difference_needs():
+    pilot = Pilot(true=0.04, noise=1.6, run_sd=0.01, k=8, said="")
+    design = Design(problems=400, samples=16, seeds=1)
+    assert design_needed(design, pilot, 0.05) == (440, 19)  # 2.8016^2 (0.04 + 1.6 / 16) / 0.05^2, 1.6 / (400 / 3139.6 - 0.04)
+    line = needed_line(design, pilot, 0.02)
+    assert line.endswith("2,748 problems of 16 samples; with 400 problems no number of samples suffices")
+    problems, samples = design_needed(design, pilot, 0.045)
+    assert samples is not None
+    for needed in (Design(problems=problems, samples=16, seeds=1), Design(problems=400, samples=samples, seeds=1)):
+        assert see_checkpoints(needed, pilot) <= 0.045
+    assert see_checkpoints(Design(problems=problems - 1, samples=16, seeds=1), pilot) > 0.045
+    assert see_checkpoints(Design(problems=400, samples=samples - 1, seeds=1), pilot) > 0.045
+    assert "this design suffices (" in needed_line(design, pilot, 0.1)
+    with pytest.raises(ConfigError, match="above 0"):
+        design_needed(design, pilot, 0.0)
 
 
 def test_refusals():

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+import operator
+from fractions import Fraction
+from itertools import combinations, permutations, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,11 +21,12 @@ from sage_rlvr.audit import audit
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.tasks import TASKS, task_named
-from sage_rlvr.tasks.chance import chance_of
-from sage_rlvr.tasks.countdown import Countdown, Problem, split_of
+from sage_rlvr.tasks.chance import Chance, chance_of
+from sage_rlvr.tasks.countdown import Countdown, Problem, draws, split_of
 from sage_rlvr.tasks.countdown.chat import CountdownChat
 from sage_rlvr.tasks.countdown.second import second_opinion_on_any_spelling
 from sage_rlvr.training.sft import texts_of
+from sage_rlvr.verifiers.countdown_chat import expression_of
 
 TASK = CountdownChat({3: 0.5, 4: 0.5}, train_problems=50)
 PROBLEM = Problem((3, 5, 7, 11), 24)
@@ -135,7 +141,56 @@ def test_chance_is_that_of_a_uniform_guess_among_listed_expressions() -> None:
     assert task.candidates(problem) == 4 and task.answers(problem) == ["3+5", "5+3"] and task.choices(problem) == 2
     chance = chance_of(task, [problem])
     assert chance is not None and chance.law == "answers" and chance.at(2) == pytest.approx(0.75)
-    assert TASK.candidates(PROBLEM) == 244 * 24 and CountdownChat({5: 1.0}).choices(Problem((1, 2, 3, 4, 5), 15)) is None
+    assert TASK.candidates(PROBLEM) == 244 * 24 and task.choices(Problem((3, 5), 99)) == math.inf
+    assert chance_of(task, [Problem((3, 5), 99)]) == Chance("answers", (0.0,))
+
+
+def every_value(numbers: tuple[int, ...], operators: str) -> dict[str, Fraction | None]:
+    """Canonical spelling -> value (None: division by zero) of every expression tree over the numbers, by recursion alone."""
+    if len(numbers) == 1:
+        return {str(numbers[0]): Fraction(numbers[0])}
+    found: dict[str, Fraction | None] = {}
+    for order in set(permutations(numbers)):
+        for size in range(1, len(order)):
+            parts = product(every_value(order[:size], operators).items(), every_value(order[size:], operators).items())
+            for ((left, a), (right, b)), between in product(parts, operators):
+                parsed, _ = expression_of(f"({left}){between}({right})")
+                assert parsed is not None
+                none = a is None or b is None or (between == "/" and b == 0)
+                found[parsed.spelling] = None if none else VALUES[between](a, b)
+    return found
+
+
+VALUES: dict[str, Any] = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+OPERATOR_SETS = ["".join(chosen) for n in range(1, 5) for chosen in combinations("+-*/", n)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(1, 7), min_size=2, max_size=3), st.sampled_from(OPERATOR_SETS), st.integers(1, 15))
+def test_floor_and_right_answers_are_those_of_all_expressions_for_any_operators(
+    numbers: list[int], operators: str, target: int
+) -> None:
+    task, problem = CountdownChat({3: 1.0}, operators=operators), Problem(tuple(sorted(numbers)), target)
+    every = every_value(problem.numbers, operators)
+    right = {text for text, value in every.items() if value == target}
+    assert set(task.answers(problem)) == right and len(task.answers(problem)) == len(right)
+    assert task.candidates(problem) == len(every)
+    assert task.choices(problem) == (len(every) / len(right) if right else math.inf)
+    for text, value in every.items():  # distinct by canonical key, right by value alone
+        assert task.answer_key(problem, f" ( {text} ) ") == text and task.verify(problem, text).right == (value == target)
+
+
+def test_the_floor_of_five_numbers_is_counted_too() -> None:
+    problem = Problem((1, 2, 3, 4, 5), 15)
+    for operators in ("+", "+-", "+-*/"):
+        task = CountdownChat({5: 1.0}, operators=operators)
+        assert task.choices(problem) == task.candidates(problem) / len(task.answers(problem))
+    assert CountdownChat({5: 1.0}, operators="+").choices(problem) == 1
+
+
+def test_the_order_of_operators_is_no_other_task() -> None:
+    assert CountdownChat(operators="-+") == CountdownChat(operators="++-") and CountdownChat(operators="-+").operators == "+-"
+    assert CountdownChat(operators="-+").identity == CountdownChat(operators="+-").identity
 
 
 def test_it_is_asked_by_the_chat_template() -> None:
@@ -169,6 +224,9 @@ def test_a_tokenizer_without_a_chat_template_is_an_error_with_the_next_step() ->
         ({"max_number": 0}, "max_number 0"),
         ({"counts": {6: 1.0}}, "from 2 to 5"),
         ({"min_target": 9, "max_target": 8}, "targets 9..8"),
+        ({"counts": {}}, "at least one number of numbers"),
+        ({"counts": {3: -1.0, 4: 2.0}}, "not negative"),
+        ({"train_problems": 0}, "train_problems 0"),
     ],
 )
 def test_settings_out_of_range(changes: dict[str, object], message: str) -> None:
@@ -189,6 +247,38 @@ def test_it_is_a_task_by_name_and_passes_its_audit() -> None:
     assert found.passed and not any(check.rows for check in found.checks)
     assert found.head.endswith("Countdown: 3 numbers of 1..12, targets 1..100, drawn by expression, asked in words")
     assert "targets 1..100, drawn by expression, operators + -, asked in words" in CountdownChat(operators="+-").audited
+
+
+@pytest.mark.parametrize(
+    "settings_",
+    [
+        {"counts": {2: 1.0}, "operators": "+"},
+        {"counts": {2: 1.0}, "max_number": 5, "max_target": 25},
+        {"counts": {2: 1.0, 3: 1.0}, "operators": "*/", "max_number": 9},
+        {"counts": {3: 1.0}, "operators": "-", "max_number": 30, "max_target": 20},
+        {"counts": {4: 1.0}, "operators": "+-", "min_target": 21, "max_target": 40},
+        pytest.param({"counts": {5: 1.0}}, marks=pytest.mark.slow),
+    ],
+    ids=lambda settings_: " ".join(str(value) for value in settings_.values()),
+)
+def test_every_setting_passes_its_audit_and_has_a_floor(settings_: dict[str, Any]) -> None:
+    task = CountdownChat(**settings_)
+    found = audit(task, k=8)
+    assert found.passed and not any(check.rows for check in found.checks)
+    problems = task.draw("test", 1, 20)
+    chance = chance_of(task, problems)
+    assert chance is not None and chance.at(1) > 0
+    assert task.operators == "+" or chance.at(1) < chance.at(8) <= 1  # sums of all numbers have one value
+    for problem in problems:
+        keys = {task.answer_key(problem, text) for text in task.answers(problem)}
+        assert keys == set(task.answers(problem)) and task.reference(problem) in keys
+
+
+def test_a_setting_without_a_problem_is_an_error_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draws, "DRY", 2)
+    task = CountdownChat({2: 1.0}, operators="+", min_target=25)
+    with pytest.raises(DataError, match="no train example in 2 blocks fits the task; widen the targets"):
+        task.draw("train", 0, 1)
 
 
 def test_it_trains_is_evaluated_and_is_taught_by_name(

@@ -43,7 +43,7 @@ def test_each_task_has_a_word_for_no_answer_and_others_for_a_wrong_one(name: str
 
 def test_the_battery_has_every_task_with_completions_of_its_own() -> None:
     """A new task must say which of its reasons means "no answer"; the others are in the tests below."""
-    assert set(TASKS) - set(OTHERS) == {"jsonl", "math", "reasoning_gym", "repair"}
+    assert set(TASKS) - set(OTHERS) == {"gsm_symbolic", "jsonl", "math", "reasoning_gym", "repair"}
 
 
 def test_repair_and_reasoning_gym_have_one_too() -> None:
@@ -55,6 +55,9 @@ def test_repair_and_reasoning_gym_have_one_too() -> None:
     problem = gym.problems()[0]
     found = verdicts(gym, [(problem, NOTHING), (problem, r"\boxed{-1}"), (problem, f"It is {problem.answer}.")])
     assert [one.unanswered for one in found] == [True, False, True]
+    grade: Any = TASKS["gsm_symbolic"]()
+    (one,) = grade.draw("test", 1, 1)
+    assert [said.unanswered for said in verdicts(grade, [(one, NOTHING), (one, r"\boxed{-1}")])] == [True, False]
     there = elsewhere_of(gym, [(problem, f"It is {problem.answer}.")], [NONE])
     assert there == Elsewhere(looked=1, answer_in="last_number", tag="", answers=1, right=1)
 

@@ -6,7 +6,7 @@ import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +20,7 @@ from sage_rlvr.progress import PlainConsole
 if TYPE_CHECKING:
     from sage_rlvr.render import Page
     from sage_rlvr.results import Results, Row
+    from sage_rlvr.results.findings import Findings
 
 Arm = str | PathLike[str] | Sequence[str | PathLike[str]]  # several are training seeds of one method
 Split = Literal["train", "validation", "test"]
@@ -37,14 +38,20 @@ class Comparison(Rows):
         answer: One line that answers the design's questions.
         rows: One dict per comparison: arms, metric, difference with its 95 % interval, p, corrected p, outcome, the
             chance floor of pass@k with k > 1 and the arms below it.
+        findings: The list of comparisons, and what else is compared: `comparisons` are its rows.
         verdicts: Gain and loss over k, of arms compared by samples.
         complete: False if a run of a sweep failed.
     """
 
     results: Results
-    comparisons: Sequence[Row]
+    findings: Findings
     complete: bool = True
     notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def comparisons(self) -> Sequence[Row]:
+        """The list of comparisons, corrected in two families."""
+        return self.findings.rows
 
     @property
     def answer(self) -> str:
@@ -52,7 +59,7 @@ class Comparison(Rows):
         from sage_rlvr.results import words
 
         with self.results.believed():
-            return words.answer(self.comparisons, self.results)
+            return words.answer(self.comparisons, self.results, self.findings.verdicts)
 
     @property
     def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -68,14 +75,14 @@ class Comparison(Rows):
 
         if not self.results.sampled_only:
             raise DataError("verdicts over k are of files of rows and sample stores; `rows` has the comparisons of all others")
-        return verdict.tree(self.results, verdict.verdicts(self.results, self.comparisons))
+        return verdict.tree(self.findings.verdicts, self.results.given, self.results.notes)
 
     def __repr__(self) -> str:
         from sage_rlvr.api.printed import print_results
 
         console = PlainConsole(file=io.StringIO(), width=120, no_color=True)
         with self.results.believed():
-            print_results(console, self.results, self.comparisons, details=False)
+            print_results(console, self.results, self.findings, details=False)
         return str(console.file.getvalue()).strip()  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:
@@ -90,7 +97,7 @@ class Comparison(Rows):
 
 def row_of(row: Row) -> dict[str, Any]:
     """A comparison as a plain dict; `outcome` is the printed word."""
-    from sage_rlvr.results.words import outcome
+    from sage_rlvr.results.view import outcome
 
     found = row.comparison
     below = [name for name, is_below in zip((row.a, row.b), row.below, strict=True) if is_below]
@@ -123,6 +130,8 @@ def compare(
     samples: int | None = None,
     correct: str | Sequence[str] = (),
     right_from: float | None = None,
+    chance: float | Mapping[str, float] | None = None,
+    task: str = "",
     **named: Arm,
 ) -> Comparison:
     """Compare evaluations of the same problems, as `sage-rlvr compare` does. The first arm is the control of all others.
@@ -142,6 +151,8 @@ def compare(
         samples: Of sample stores and files of samples: the first so many samples of each problem.
         correct: In files of rows with several scores: the score that stands for correct.
         right_from: In files of rows with graded scores: the least score that counts as correct.
+        chance: Of files of rows: the probability that one guess is right, of all tasks or {task: probability}.
+        task: Of files of rows: the task of this package that the problems are of, whose guesses give the chance floor.
         **named: Arms by name, after the others.
 
     Returns:
@@ -156,17 +167,21 @@ def compare(
     words = [_called(arm) for arm in [*loose, *more]]
     words += [f"{name}={_word(arm)}" for name, arm in {**given, **named}.items()]
     names = (correct,) if isinstance(correct, str) else tuple(correct)
-    return comparison_of(words, split=split, k=k, samples=samples, correct=names, right_from=right_from)
+    shares = dict(chance) if isinstance(chance, Mapping) else {} if chance is None else {"": chance}
+    return comparison_of(
+        words, split=split, k=k, samples=samples, correct=names, right_from=right_from, chance=shares, task=task
+    )
 
 
 def comparison_of(
     words: Sequence[str], *, split: Split | None, k: int | None, samples: int | None, correct: Sequence[str] = (),
-    right_from: float | None = None,
+    right_from: float | None = None, chance: Mapping[str, float] | None = None, task: str = "", answers_in: str = "",
 ) -> Comparison:  # fmt: skip
-    """The comparison of arms as the command takes them: PATH, or NAME=PATH[,PATH...]."""
-    from sage_rlvr.results import Results, compare
+    """The comparison of arms as the command takes them: PATH, or NAME=PATH[,PATH...]. answers_in: where the verifier reads the
+    answers of texts (`--verify`)."""
+    from sage_rlvr.results import Results
     from sage_rlvr.results.found import rows_in
-    from sage_rlvr.results.readers import Choice
+    from sage_rlvr.results.readers import Choice, Floor
 
     if not words:
         raise DataError(
@@ -184,17 +199,30 @@ def comparison_of(
         raise ConfigError(OF_STORES)
     if (correct or right_from is not None) and not of_rows:
         raise ConfigError("--correct, --right-from: only for files of rows, and these arms are not; omit these options")
-    choice = Choice(tuple(correct), right_from)
+    if (chance or task) and not of_rows:
+        raise ConfigError("--chance, --task: only for files of rows; records and sample stores keep their chance floor")
+    if chance and task:
+        raise ConfigError(f"--chance and --task {task}: both give the chance floor; omit one of them")
+    choice = Choice(tuple(correct), right_from, answers_in=answers_in, floor=Floor(shares=chance or {}, task=task))
     results = Results.read(*words, split=split, k=k, apart=not whole, samples=samples, choice=choice)
-    if unused := [name for name in correct if all(name != given.evaluation.score for given in results.given)]:
-        scores = ", ".join(dict.fromkeys(given.evaluation.score for given in results.given if given.evaluation.score)) or "none"
-        raise DataError(f"--correct {unused[0]}: no file has a score of that name; scores that were read: {scores}")
+    known = dict.fromkeys(results.tasks)
+    if strange := [name for name in chance or () if name and name not in known]:
+        raise DataError(f"--chance {strange[0]}=...: no rows of that task; the files have {', '.join(known)}")
+    if task and len(known) > 1:
+        raise DataError(f"--task {task}: the rows are of several tasks ({', '.join(known)}); select one of them with FILE@TASK")
     if alone and len(results.design.names) < 2:
         raise DataError(
             f"{words[0]}: the rows are of one arm; pass a second file, the first being the control, or give the rows an \"arm\""
         )
+    return compared(results)
+
+
+def compared(results: Results, *, complete: bool = True) -> Comparison:
+    """Results with all that is compared."""
+    from sage_rlvr.results.findings import findings_of
+
     with results.believed():
-        return Comparison(results, compare(results))
+        return Comparison(results, findings_of(results), complete)
 
 
 OF_STORES = (
@@ -265,8 +293,11 @@ def report(
         ConfigError: Where nothing is named, or a number is out of range.
         DataError: For files that cannot be read.
     """
-    from sage_rlvr.render import Page, page_of
-    from sage_rlvr.results import Results, compare
+    from sage_rlvr.render import Page
+    from sage_rlvr.results import Results
+    from sage_rlvr.results.findings import findings_of
+    from sage_rlvr.results.page import page_of
+    from sage_rlvr.results.summary import summary_of
     from sage_rlvr.runs import writing
 
     if not runs or show < 0 or (k is not None and k < 2):
@@ -276,8 +307,10 @@ def report(
         )
     results = Results.read(*[path for run in runs for path in _paths(run)], split=split, k=k)
     with results.believed():
-        rows = compare(results)
-        page = Page(page_of(results, rows, title=title, shown=show), rows=[row_of(row) for row in rows])
+        findings = findings_of(results)
+        summary = summary_of(results, findings)
+        values = page_of(results, findings, summary, title=title, shown=show)
+        page = Page(values, rows=[row_of(row) for row in findings.rows])
     if out is not None:
         with results.believed(), writing("report", Path(out).parent, 8 << 20):
             page.write(Path(out), format, None if png is None else Path(png))
@@ -313,7 +346,7 @@ def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:
     """Run what a plan lacks, write its summary, and compare."""
     from sage_rlvr.experiments.sweep import run
     from sage_rlvr.render import write_summary
-    from sage_rlvr.results import Results, compare
+    from sage_rlvr.results import Results
     from sage_rlvr.results.probabilities import save_probabilities
     from sage_rlvr.verifiers.pool import cores
 
@@ -326,7 +359,7 @@ def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:
     write_summary(planned.out)
     results = Results.read(planned.out)
     save_probabilities(results, planned.out)
-    return Comparison(results, compare(results), complete)
+    return compared(results, complete=complete)
 
 
 def demo(
@@ -394,18 +427,21 @@ def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Sa
     if not found.complete:
         return found
     checked = demos.check_by_sampling(planned)
-    write_page(found.results, planned.out)
+    write_page(found, planned.out)
     clock.append(time.monotonic())
-    return Comparison(found.results, found.comparisons, True, {"cross_check": checked, "clock": clock})
+    return replace(found, notes={"cross_check": checked, "clock": clock})
 
 
-def write_page(results: Results, folder: Path, rows: Sequence[Row] | None = None) -> Page:
-    """The page, written with its pictures into a folder. rows: the comparisons; by default computed here."""
-    from sage_rlvr.render import Page, page_of
+def write_page(found: Comparison, out: Path) -> Page:
+    """The page, written with its pictures into a folder, or to an .html file with its pictures beside it."""
+    from sage_rlvr.render import Page
+    from sage_rlvr.results.page import page_of
+    from sage_rlvr.results.summary import summary_of
     from sage_rlvr.runs import writing
 
-    page = Page(page_of(results, rows))
-    with writing("report", folder, 8 << 20):
-        folder.mkdir(parents=True, exist_ok=True)
-        page.write(folder / "report.html", png=folder / "figures")
+    page = Page(page_of(found.results, found.findings, summary_of(found.results, found.findings)))
+    file = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
+    with writing("report", file.parent, 8 << 20):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        page.write(file, png=file.parent / "figures")
     return page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from sage_rlvr.evaluation.evaluate import Target
+    from sage_rlvr.evaluation.gate import Gate
+    from sage_rlvr.evaluation.kl import TokenKl
     from sage_rlvr.evaluation.record import Record
     from sage_rlvr.evaluation.sampled_run import SampleRun
+    from sage_rlvr.evaluation.sampling import Chosen
     from sage_rlvr.evaluation.store import SampleStore
     from sage_rlvr.stats.intervals import Interval
     from sage_rlvr.tasks.base import Task
@@ -44,6 +48,8 @@ class Evaluation(Rows):
         cross_check: What `cross_check` completions per problem say of the exact numbers; None where none were drawn.
         stores: The sample stores, one for each temperature; `path` is the first. Empty for an exact evaluation.
         policy: The name of a policy that was sampled.
+        gate: The verdict on support and room, with `gate=True`.
+        kl: The exact KL to another policy, with `kl_to`.
     """
 
     path: Path
@@ -53,9 +59,19 @@ class Evaluation(Rows):
     cross_check: Mapping[str, float] | None = None
     stores: tuple[Path, ...] = ()
     policy: str = ""
+    gate: Gate | None = None
+    kl: TokenKl | None = None
 
     def __fspath__(self) -> str:
         return str(self.path)
+
+    def tree(self) -> dict[str, Any]:
+        """What `eval --json` prints: strict JSON, null for the ends of an interval that nothing is known of."""
+        kl = None if self.kl is None else {"about": dict(self.kl.about), "rows": _strict(self.kl.rows())}
+        gate = None if self.gate is None else self.gate.tree()
+        check = None if self.cross_check is None else dict(self.cross_check)
+        paths = [str(path) for path in self.stores or (self.path,)]
+        return {"format": 1, "paths": paths, "rows": _strict(self.rows), "gate": gate, "kl": kl, "cross_check": check}
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)
@@ -72,15 +88,16 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
         evaluate("runs/maxrl", frontier=True)                         at fifteen temperatures
         evaluate("my/model", task="gsm8k", samples=8, problems=100)   by samples, in a store that continues
         evaluate("my/model", task="rows.jsonl", samples=64, temperatures=(1, 0.8, 0.6))   in one store for each temperature
+        evaluate("my/model", task="gsm8k", samples=64, gate=True)     and is it above chance, with room to learn?
 
     Args:
         policy: A run (its directory, or what `train` returned), a model or adapter folder, a Hub id, "embedded", the shipped base
-            policy, or "smollm2" or "smollm2-countdown".
+            policy, or "smollm2" or "smollm2-countdown"; with `gate=True` also a sample store.
         quiet: No progress.
         say: Where sentences go meanwhile; by default stderr.
         **options: The options of `sage-rlvr eval` with underscores: task, world, split, problems, seed, sampling; temperatures,
-            frontier, power_tempering, ks, cross_check, out; samples, store, preset, temperature and so on. Those of
-            `evaluation.settings.EvalSettings`.
+            frontier, power_tempering, ks, cross_check, out; samples, store, preset, temperature, gate, kl_to and so on. Those
+            of `evaluation.settings.EvalSettings`.
 
     Returns:
         The `Evaluation`: rows with intervals, and the record or store on disk.
@@ -101,7 +118,11 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
 
 def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -> Evaluation:
     """Evaluate and store the result. what: see `evaluate`."""
+    from sage_rlvr.evaluation.store import is_store
+
     quiet_libraries()
+    if is_store(what):
+        return _of_store(Path(what), settings)
     _refuse_recipe(what)
     _say_default_task(what, settings, say)
     if not settings.by_samples():
@@ -146,6 +167,69 @@ def _say_default_task(what: str, settings: EvalSettings, say: Say) -> None:
     )
 
 
+# ---- the gate
+
+
+def _of_store(path: Path, settings: EvalSettings) -> Evaluation:
+    """The gate on a sample store, without its policy or task. ConfigError for anything else that is asked of a store."""
+    from sage_rlvr.evaluation.settings import GateSettings
+    from sage_rlvr.evaluation.store import SampleStore
+
+    read = {"samples", *(f.name for f in fields(GateSettings))}
+    given = [f.name for f in fields(settings) if f.name not in read and getattr(settings, f.name) != f.default]
+    if given or not settings.gate:
+        options = ", ".join("--" + name.replace("_", "-") for name in given) or "nothing to compute"
+        raise ConfigError(
+            f"{path}: a sample store, and {options}: of a store eval reads --gate, its settings and --samples; its report: "
+            f"{suggest('samples', path)}; to go on with it, evaluate its policy"
+        )
+    settings.check_gate(one_law=True)
+    with SampleStore.open(path) as store:
+        gate = _gate_of_store(settings, store)
+        known, rows = store.identity, store_rows(store, settings.samples or None)
+    sizes = f"{rows[0]['n']} samples of {rows[0]['problems']} problems"
+    head = f"{known.model} on {known.task} at T {known.decoding['temperature']:g}, {sizes}"
+    return Evaluation(path, [head, *gate.lines(), f"store: {path}"], rows, stores=(path,), policy=known.model, gate=gate)
+
+
+def _gate_of_store(settings: EvalSettings, store: SampleStore) -> Gate:
+    from sage_rlvr.evaluation.chance import chance_of_store
+    from sage_rlvr.evaluation.sample_report import common_n
+    from sage_rlvr.stats.intervals import passk_interval
+
+    n = settings.samples or common_n(store)
+    counts = store.counts(n)
+    chance = chance_of_store(store.facts(), counts.problems)
+    return _gate(settings, store.identity.task, n, lambda ks: [passk_interval(n, counts.right, k) for k in ks], chance)
+
+
+def _gate_of_record(settings: EvalSettings, record: Record) -> Gate:
+    from sage_rlvr.evaluation.chance import chance_of_record
+    from sage_rlvr.stats.support import success_probability
+
+    (logps,) = record.logps.values()
+    p, task = success_probability(logps), str(record.meta["world"]["name"])
+    return _gate(settings, task, max((*settings.ks, *settings.gate_ks)), lambda ks: _intervals(p, ks), chance_of_record(record))
+
+
+def _gate(
+    settings: EvalSettings, task: str, largest: int, intervals: Callable[[Sequence[int]], list[Interval]], chance: Chance | None
+) -> Gate:
+    """The verdict at the ks. largest: the largest k that can be read."""
+    from sage_rlvr.evaluation.gate import Gate, GatePoint, ks_of
+
+    if chance is None:
+        raise ConfigError(
+            f"--gate: no chance floor is known for {task}, so support cannot be judged; give the task choices(problem), how many "
+            "answers a guess has for each right one, or golds(problems) (docs/extending.md), and sample into a new store"
+        )
+    ks = ks_of(settings.gate_ks, largest)
+    if ks[-1] > largest:
+        raise ConfigError(f"--gate-ks {ks[-1]}: there are {largest} samples of each problem; add samples, or omit this k")
+    points = tuple(GatePoint(k=k, passed=found, chance=chance.at(k)) for k, found in zip(ks, intervals(ks), strict=True))
+    return Gate(points=points, much=settings.gate_much, little=settings.gate_little, wanted=settings.gate_room)
+
+
 # ---- exact
 
 
@@ -185,11 +269,13 @@ def _exactly(what: str, settings: EvalSettings, quiet: bool) -> Evaluation:
         lines.append(_problems_line(settings, target.asked))
     with writing("record of an evaluation", path, 4 << 20):
         save_record(record, path)
+    gate = _gate_of_record(settings, record) if settings.gate else None
+    lines += gate.lines() if gate else []
     lines.append(f"record: {path}")
     found = None
     if settings.cross_check:
         found = cross_check(target, record, n=settings.cross_check, problems=40, seed=settings.seed)
-    return Evaluation(path, lines, eval_rows(record, settings.ks), record, found)
+    return Evaluation(path, lines, eval_rows(record, settings.ks), record, found, gate=gate)
 
 
 def _temperatures(settings: EvalSettings, frontier: Sequence[float]) -> list[float]:
@@ -235,6 +321,11 @@ def _pcmd(logps: Sequence[ArrayLike]) -> float | None:
 
     found = pcmd_interval(exact_pcmd(logps))
     return float(found.value) if found.n else None
+
+
+def _strict(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows as strict JSON has them: null for an infinite number."""
+    return [{name: None if value in (math.inf, -math.inf) else value for name, value in row.items()} for row in rows]
 
 
 def _plain(found: Interval) -> dict[str, float]:
@@ -341,9 +432,51 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
         lines.append(guidance_line(store.path))
     if settings.rerank_with is not None:
         lines.append(best_line(run, store, task, settings.rerank_with))
+    kl = None if settings.kl_to is None else _kl(settings, run, store, task, quiet, say)
+    lines += kl.lines() if kl else []
+    gate = _gate_of_store(settings, store) if settings.gate else None
+    lines += gate.lines() if gate else []
     lines.append(f"store: {store.path}")
-    path = Path(store.path)
-    return Evaluation(path, lines, store_rows(store, settings.samples or None), stores=(path,), policy=run.policy)
+    path, rows = Path(store.path), store_rows(store, settings.samples or None)
+    return Evaluation(path, lines, rows, stores=(path,), policy=run.policy, gate=gate, kl=kl)
+
+
+def _kl(settings: EvalSettings, run: SampleRun, store: SampleStore, task: Chosen, quiet: bool, say: Say) -> TokenKl:
+    """The exact KL to `settings.kl_to`, on completions of both; those of the other are drawn where they lack."""
+    from sage_rlvr.evaluation.kl_run import kl_of_stores
+    from sage_rlvr.evaluation.sample_report import common_n
+    from sage_rlvr.evaluation.sampled_run import sample_into_store
+    from sage_rlvr.experiments.jobs import ended_like_ctrl_c
+    from sage_rlvr.progress import PlainConsole, counting
+
+    base = _base_of(run, str(settings.kl_to), task, settings.samples)
+    console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
+    with ended_like_ctrl_c():
+        other, _ = sample_into_store(base, partial(counting, console, base.policy), say, progress=console.print)
+        n = min(settings.kl_samples, common_n(store), common_n(other))
+        stores = {"policy": store, "base": other}
+        found, path = kl_of_stores(run, base, stores, task, n, partial(counting, console, "KL"), console.print)
+    say(f"KL kept in {path}; completions of {base.policy}: {base.store}")
+    return found
+
+
+def _base_of(run: SampleRun, what: str, task: Chosen, samples: int) -> SampleRun:
+    """The settings of a policy's evaluation, for another policy: a model, a run, or the policy of a sample store."""
+    from sage_rlvr.evaluation.store import SampleStore, is_store
+    from sage_rlvr.runs import is_run
+
+    path = Path(what)
+    own: dict[str, Any] = {"samples": samples, "base_logprobs": None, "guide": None}
+    if is_store(path):
+        with SampleStore.open(path) as store:
+            place, name = store.place(), store.identity.model
+        if place is None:
+            raise ConfigError(f"--kl-to {what}: this store does not say where its policy lies; pass the policy")
+        return replace(run, policy=name, model=place, store=path, **own)
+    of_run = is_run(path)
+    name, model = "base" if what == "embedded" else path.name, str(path / "policy") if of_run else what
+    home = path / "samples" if of_run else RUNS / "samples" / name
+    return replace(run, policy=name, model=model, store=home / run.store_name(task.task), **own)
 
 
 def store_rows(store: SampleStore, n: int | None = None) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sage_rlvr.errors import suggest
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sage_rlvr.evaluation.record import Record
-    from sage_rlvr.results import Results, Row
+    from sage_rlvr.results import Results
+    from sage_rlvr.results.findings import Findings
     from sage_rlvr.results.scores import Scores
     from sage_rlvr.results.tables import Table
     from sage_rlvr.tasks.chance import Chance
@@ -20,39 +21,43 @@ ONCE = "Each arm was trained once: the results are about these checkpoints on su
 
 
 def print_results(
-    console: Console, results: Results, rows: Sequence[Row], *, details: bool = True, support: bool = False
+    console: Console,
+    results: Results,
+    findings: Findings,
+    *,
+    details: bool = True,
+    support: bool = False,
 ) -> None:
     """What most samples failed by, where the arms were evaluated, a table, every comparison in a sentence, details, the answer."""
     from sage_rlvr.results import tables, words
+    from sage_rlvr.results.colder import sharpened
     from sage_rlvr.results.details import detail_lines
     from sage_rlvr.results.summary import summary_of
-    from sage_rlvr.results.verdict import lines, verdicts
+    from sage_rlvr.results.verdict_text import lines
 
+    rows, verdicts = findings.rows, findings.verdicts
     _say(console, *results.failed)  # a score that most samples failed to get is read first
     if results.sampled_only:
-        _say(console, *lines(results, verdicts(results, rows)))
-        _say(console, *filter(None, [words.sharpened(rows, results).strip()]))
-        if all(c.store is None for c in results.counts) and not support:  # a file of rows has no settings to report
+        _say(console, *lines(results.given, results.sources, verdicts))
+        _say(console, *filter(None, [sharpened(rows, results)]))
+        if all(row.store is None for row in results.table.sampled().rows) and not support:  # files of rows have no settings
             _say(console, "", *results.notes)
             return
         _say(console, "")
-    _say(console, *setting_lines(results), *words.starts(results))
+    _say(console, *setting_lines(results), *words.starts(results.starts))
     if results.records or results.stored:
-        print_table(console, tables.scores(summary_of(results, rows)))
+        print_table(console, tables.scores(summary_of(results, findings)))
     _say(console, *_sampled_scores(results))
-    for group in words.groups(row for row in rows if not words.unread(row)):
-        if details or group[0].family == "primary":
-            _say(console, *(f"  {words.sentence(row)}" for row in group))
-        else:
-            _say(console, f"  {words.line(group)}")
-    _say(console, *(f"  {line}" for line in words.unread_lines(rows)))
+    for group in words.groups(rows):
+        in_full = details or group[0].family == "primary"
+        _say(console, *(f"  {text}" for text in (words.sentences if in_full else words.lines)(group)))
     if details and not results.stored:
         _say(console, *detail_lines(results, rows, support=support), *_excess(results))
     notes = [*results.notes, *chance_lines(results), words.families(rows), *words.cautions(rows), *caveats(results)]
     for text in filter(None, notes):
         console.print(text, style="dim", soft_wrap=True)
     if not results.sampled_only:
-        _say(console, "", words.answer(rows, results))
+        _say(console, "", words.answer(rows, results, verdicts))
 
 
 def setting_lines(results: Results) -> list[str]:
@@ -76,12 +81,13 @@ def caveats(results: Results) -> list[str]:
     if not results.records:
         return []
     control = results.design.control or results.design.base or ""
-    if len(results.temperatures(control)) == 1 and not results.several:
-        run = results.runs.get((control, min(results.seeds(control), default=0)))
+    rows = results.table.where(arm=control, task="").exact()
+    if len(rows.temperatures) == 1 and not results.several:
+        run = results.runs.get((control, min(rows.seeds, default=0)))
         path = None if run is None else run.path
         what = path or ("BASE" if control == results.design.base == "base" else control)
         hint = (
-            f"{control} was evaluated only at T = {results.temperatures(control)[0]:g}, so there is no frontier to compare with: "
+            f"{control} was evaluated only at T = {rows.temperatures[0]:g}, so there is no frontier to compare with: "
             f"{suggest('eval', what, '--frontier')}{'' if path else f' ({what}: its run or model)'}."
         )
         return [hint, ONCE]
@@ -92,14 +98,14 @@ def caveats(results: Results) -> list[str]:
 
 def _sampled_scores(results: Results) -> list[str]:
     """pass@1 and pass@k of each arm without exact records on each task of stores, beside chance."""
-    lines = []
-    keys = dict.fromkeys((c.arm, c.task, c.temperature) for c in results.counts)
-    for arm, task, temperature in keys:
-        scores = results.scores(arm, task, temperature)
-        if scores is not None and scores.n is not None and not results.seeds(arm):
+    lines, exact = [], results.table.exact().where(task="").by_arm()
+    policies = results.table.sampled().policies()
+    for arm, task, temperature in policies:
+        scores = policies[arm, task, temperature].scores()
+        if scores is not None and scores.n is not None and arm not in exact:
             ks = dict.fromkeys((1, min(results.k, scores.n)))
-            cells = [f"pass@{k} {scores.interval(k)}{_mark(scores, k, results.chance(task))}" for k in ks]
-            law = f" at T = {temperature:g}" if len({t for a, of, t in keys if (a, of) == (arm, task)}) > 1 else ""
+            cells = [f"pass@{k} {scores.interval(k)}{_mark(scores, k, results.chances.get(task))}" for k in ks]
+            law = f" at T = {temperature:g}" if sum((arm, task) == other[:2] for other in policies) > 1 else ""
             lines.append(f"{arm}, {task}{law}: {'; '.join(cells)}")
     return lines
 
@@ -117,7 +123,7 @@ def chance_lines(results: Results) -> list[str]:
 
     said: dict[str, list[str]] = {}
     for task in results.tasks:
-        chance = results.chance(task)
+        chance = results.chances.get(task)
         said.setdefault(UNKNOWN if chance is None else f"{chance.words}; {BELOW}: a lower pass@k than that", []).append(task)
     return [f"Chance{f' ({names})' if (names := ', '.join(filter(None, tasks))) else ''}: {text}." for text, tasks in said.items()]
 
@@ -140,9 +146,9 @@ def patterns(results: Results) -> list[str]:
 def _store_pairs(results: Results) -> Iterator[tuple[str, object, str, object]]:
     """Each arm's store against the control's, where both have one alone of a task and temperature."""
     alone: dict[tuple[str, float], dict[str, list[object]]] = {}
-    for c in results.counts:
-        if c.store is not None:
-            alone.setdefault((c.task, c.temperature), {}).setdefault(c.arm, []).append(c.store)
+    for row in results.table.sampled().rows:
+        if row.store is not None:
+            alone.setdefault((row.task, row.temperature), {}).setdefault(row.arm, []).append(row.store)
     for arms in alone.values():
         (base, home), *others = arms.items()
         for name, stores in others:

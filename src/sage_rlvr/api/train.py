@@ -87,8 +87,8 @@ def train(
 
     Args:
         recipe: A recipe file, the name of a shipped recipe, the name of a method ("maxrl", "sage_branch"), or a method object.
-        task: Whose settings a method gets: "countdown" (the default), "words", "repair", "knights", "steps", "countdown_chat", a
-            recipe file, or a file of rows such as "mine.jsonl". A recipe file has its own.
+        task: Whose settings a method gets: "countdown" (the default), "words", "repair", "knights", "steps", "countdown_chat",
+            "gsm", a recipe file, or a file of rows such as "mine.jsonl". A recipe file has its own.
         run: The run directory; by default runs/<recipe>-s<seed>.
         edits: {dotted key: value}, as `--a.b value` on the command line.
         fork: Continue a run although its recipe or the installed versions changed.

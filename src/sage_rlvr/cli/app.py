@@ -66,8 +66,8 @@ FAULT = 70  # EX_SOFTWARE of sysexits.h: Python's own 1 is what a pipe without a
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done; 130 interrupted by Ctrl-C and saved, 143 by SIGTERM; 1 stdout closed early (broken pipe); 2
-    an error in the input, with the next step in the message; 3 a rule of `compare --fail-on` is broken; 70 a bug in this program,
-    with Python's traceback."""
+    an error in the input, with the next step in the message; 3 a rule of `compare --fail-on` is broken, or `eval --gate` fails;
+    70 a bug in this program, with Python's traceback."""
     _quiet_libraries()
     end_with_parent()
     session = Session()
@@ -175,7 +175,7 @@ def overview() -> str:
     lines += ["", "sage-rlvr COMMAND --help lists the options of a command; sage-rlvr --version prints the version."]
     lines += ["--plugin my_parts.py, with any command, registers parts of your own (docs/extending.md)."]
     lines += ["", "Exit codes: 0 done; 2 an error in the input, with the next step in the message;"]
-    lines += ["3 a rule of `compare --fail-on` is broken;"]
+    lines += ["3 a rule of `compare --fail-on` is broken, or `eval --gate` fails;"]
     lines += ["130 after Ctrl-C and 143 after SIGTERM, saved: the same command continues;"]
     lines += ["1 stdout was closed early (broken pipe); 70 a bug in this program."]
     return "\n".join(lines)

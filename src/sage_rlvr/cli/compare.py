@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,9 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.progress import reporting
 
 if TYPE_CHECKING:
-    from sage_rlvr.results import Results, Row
+    from sage_rlvr.api.compare import Comparison
     from sage_rlvr.results.rejudged import Rejudged
+    from sage_rlvr.results.sources import GivenRows
     from sage_rlvr.verifiers import Verdict
 
 BATCH = 2048  # completions that are judged between two lines of progress
@@ -46,14 +48,18 @@ class Compare(Command):
     """For files of rows with graded scores: the least score that counts as correct."""
     verify: Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"] | None = None
     """For files of rows with texts and golds: judge every completion again, reading its answer there, beside the file's score."""
+    chance: tuple[str, ...] = ()
+    """For files of rows: the probability that one guess is right, X for all tasks or TASK=X; of four choices 0.25."""
+    task: str | None = None
+    """For files of rows: the task of this package that the problems are of; its guesses give the chance floor."""
     patterns: bool = False
     """For sample stores: also compare the reasoning patterns of right samples."""
     support: bool = False
     """Also print counts and rates of the support kept, gained and lost (SRR, NDR, SDS, NSCR), with intervals."""
     out: Path | None = None
-    """Also write the page and the figures into this folder."""
+    """Also write the page, the figures and summary.json into this folder, or beside this .html file."""
     json: bool = False
-    """Print the verdicts as JSON instead of text (docs/reference/rows.md has the schema)."""
+    """Print the verdicts as JSON instead of text (schema: docs/reference/verdict.schema.json)."""
     fail_on: tuple[str, ...] = ()
     """Exit with code 3 if pass@K is lower than the control's (pass@8), lower at any k (loss), or higher at no k (no-gain)."""
 
@@ -67,27 +73,31 @@ class Compare(Command):
             raise ConfigError(OF_STORES)
         with reporting(session.note, f"compare: reading {', '.join(self.arms)}"):
             found = comparison_of(
-                self.arms, split=self.split, k=self.k, samples=self.samples, correct=self.correct, right_from=self.right_from
-            )
+                self.arms, split=self.split, k=self.k, samples=self.samples, correct=self.correct, right_from=self.right_from,
+                chance=shares_of(self.chance), task=self.task or "", answers_in=self.verify or "",
+            )  # fmt: skip
         results, rows = found.results, found.comparisons
-        rejudged = self._rejudged(session, results)
-        broken = self._judge(session, results, rows, rejudged)
+        if self.support and any(row.cluster for row in results.table.rows):
+            raise ConfigError('--support: its intervals do not know clusters; omit it, or remove "cluster" from the rows')
+        rejudged = self._rejudged(session, results.given)
+        broken = self._judge(session, found, rejudged)
         with results.believed(), reporting(session.note, "compare: computing intervals"):
             if not self.json:
-                print_results(session.out, results, rows, support=self.support)
+                print_results(session.out, results, found.findings, support=self.support)
             if rejudged and not self.json:
                 session.say_plainly(["", *lines(rejudged)])
             if self.patterns:
                 session.say(*patterns(results))
             if self.out is not None:
-                page = write_page(results, self.out, rows)
-                write_json_atomic(self.out / "summary.json", page.values["summary"])
+                page = write_page(found, self.out)
+                folder = page.written[0].parent
+                write_json_atomic(folder / "summary.json", page.values["summary"])
                 kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
-                (session.note if self.json else session.say)(f"\npage     {page.written[0]}\nfigures  {self.out}/figures/*.{kinds}")
+                (session.note if self.json else session.say)(f"\npage     {page.written[0]}\nfigures  {folder}/figures/*.{kinds}")
         session.note(*(f"--fail-on: {text}" for text in broken))
         return 2 if not rows else FAILED if broken else 0  # without rows the last line says why nothing is compared
 
-    def _rejudged(self, session: Session, results: Results) -> list[Rejudged]:
+    def _rejudged(self, session: Session, given: Sequence[GivenRows]) -> list[Rejudged]:
         """The completions of files judged again, with --verify."""
         from sage_rlvr.progress import counting
         from sage_rlvr.results.rejudged import rejudge
@@ -104,21 +114,39 @@ class Compare(Command):
                     advance(len(found) - start)
             return found
 
-        return rejudge(results, judge)
+        return rejudge(given, judge)
 
-    def _judge(self, session: Session, results: Results, rows: Sequence[Row], rejudged: Sequence[Rejudged]) -> list[str]:
+    def _judge(self, session: Session, found: Comparison, rejudged: Sequence[Rejudged]) -> list[str]:
         """The rules of --fail-on that a verdict breaks; prints the verdicts with --json."""
-        from sage_rlvr.results.verdict import failures, tree, verdicts
+        from sage_rlvr.results.verdict import failures, tree
 
         if not self.json and not self.fail_on:
             return []
+        results = found.results
         if not results.sampled_only:
             raise ConfigError(
                 "--json, --fail-on: only for files of rows and sample stores; --out writes summary.json for all others"
             )
-        found = verdicts(results, rows)
-        broken = failures(found, self.fail_on)
+        broken = failures(found.findings.verdicts, self.fail_on)
         if self.json:
-            made = tree(results, found, broken) | ({"rejudged": [one.tree() for one in rejudged]} if rejudged else {})
+            made = tree(found.findings.verdicts, results.given, results.notes, broken)
+            made |= {"rejudged": [one.tree() for one in rejudged]} if rejudged else {}
             session.say_plainly(json.dumps(made, indent=1, ensure_ascii=False).splitlines())
         return broken
+
+
+def shares_of(words: Sequence[str]) -> dict[str, float]:
+    """Task -> probability that one guess is right, from X and TASK=X; "" for all tasks."""
+    shares: dict[str, float] = {}
+    for word in words:
+        task, _, text = word.rpartition("=")
+        try:
+            share = float(text)
+        except ValueError:
+            share = math.nan
+        if not 0 <= share <= 1:
+            raise ConfigError(f"--chance {word}: expected X or TASK=X; X is the probability that one guess is right, from 0 to 1")
+        if task in shares:
+            raise ConfigError(f"--chance {word}: {task or 'all tasks'} has {shares[task]:g} already; pass one number for each task")
+        shares[task] = share
+    return shares

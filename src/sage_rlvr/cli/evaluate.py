@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import tyro
 
+from sage_rlvr.cli.compare import FAILED
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.evaluation.settings import EvalSettings
 
@@ -21,12 +23,15 @@ class Eval(Command, EvalSettings):
 
     WHAT is a run, a model or adapter folder, a Hub id or "embedded". Exact (Countdown, and a task that lists its solutions):
     pass@k, support, temperature frontier. By samples, on any task: every completion is stored; the same command continues
-    after any interruption, and a larger --samples adds samples."""
+    after any interruption, and a larger --samples adds samples. With --gate the exit code is 3 where the policy is not above
+    chance or leaves other room than required."""
 
     what: tyro.conf.Positional[str]
-    """A run, a model or adapter folder, a Hub id, "embedded", or "smollm2"."""
+    """A run, a model or adapter folder, a Hub id, "embedded", or "smollm2"; with --gate also a sample store."""
     quiet: bool = False
     """Do not print progress."""
+    json: bool = False
+    """Print the rows, and the gate and the KL where they were computed, as JSON instead of text."""
 
     def execute(self, session: Session) -> int:
         """Evaluate, print and keep."""
@@ -34,11 +39,15 @@ class Eval(Command, EvalSettings):
 
         settings = EvalSettings(**{f.name: getattr(self, f.name) for f in fields(EvalSettings)})
         found = evaluation_of(self.what, settings, quiet=self.quiet, say=session.note)
-        session.say(*found.lines)
-        if found.cross_check is None:
-            return 0
-        print_cross_check(session.out, found.cross_check)
-        return 0 if found.cross_check["agree"] else 2
+        if self.json:
+            session.say_plainly(json.dumps(found.tree(), indent=1, ensure_ascii=False, allow_nan=False).splitlines())
+        else:
+            session.say(*found.lines)
+        if found.cross_check is not None:
+            print_cross_check(session.err if self.json else session.out, found.cross_check)
+            if not found.cross_check["agree"]:
+                return 2
+        return 0 if found.gate is None or found.gate.passed else FAILED
 
 
 def print_cross_check(console: Console, found: Mapping[str, float]) -> None:

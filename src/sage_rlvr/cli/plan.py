@@ -13,6 +13,7 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from sage_rlvr.results.scores import Scores
     from sage_rlvr.stats.plan import Pilot
 
 
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 class Plan(Command):
     """Power analysis before training: the smallest difference that a design detects, and how to improve it."""
 
-    problems: int
-    samples: int = 256
-    """Of each problem."""
+    problems: int | None = None
+    """Number of problems (default: those of --from)."""
+    samples: int | None = None
+    """Of each problem (default: those of --from where these are samples, else 256)."""
     seeds: int = 3
     """Training seeds of each of the two arms."""
     k: int | None = None
@@ -35,57 +37,106 @@ class Plan(Command):
     """Assumed standard deviation between training runs of one arm's score."""
     run_cost: float = 64_000
     """What a training run costs, in sampled completions."""
+    difference: float | None = None
+    """Also print how many problems, or how many samples, detect this difference between two checkpoints."""
     from_: Annotated[tuple[str, ...], tyro.conf.arg(name="from")] = ()
-    """Measure these on a pilot instead: two arms as in compare, A=PATH[,PATH...] B=PATH[,PATH...]."""
+    """Measure these on a pilot instead: two arms as in compare, A=PATH[,PATH...] B=PATH[,PATH...], files of rows too."""
+    correct: tuple[str, ...] = ()
+    """For files of rows with several scores: the one that stands for correct, as in compare."""
+    right_from: float | None = None
+    """For files of rows with graded scores: the least score that counts as correct."""
     split: Literal["train", "validation", "test"] = "test"
     """The split of the evaluations."""
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.results.read import K
-        from sage_rlvr.stats.plan import Design, assume, make_plan, plan_lines
+        from sage_rlvr.stats.plan import Design, assume, make_plan, needed_line, plan_lines
 
-        design = Design(problems=self.problems, samples=self.samples, seeds=self.seeds)
-        k = min(K, self.samples) if self.k is None else self.k
-        if not 1 <= k <= self.samples:
-            raise ConfigError(f"--k {k}: pass@k needs at least k samples, the design has --samples {self.samples}")
         if not self.run_cost > 0:
             raise ConfigError(f"--run-cost {self.run_cost:g}: the cost of a training run in completions must be above 0")
-        if self.from_:
-            pilot = pilot_of(self.from_, self.split, k, self.run_sd, fewer=self.k is None)
+        if not self.from_ and (self.correct or self.right_from is not None):
+            raise ConfigError("--correct, --right-from: only for files of rows; pass them with --from A B")
+        read = Measured.read(self.from_, self.split, self.correct, self.right_from) if self.from_ else None
+        problems, samples = self.problems, self.samples
+        if read is not None:
+            problems = read.problems if problems is None else problems
+            samples = read.n if samples is None else samples
+        samples = 256 if samples is None else samples
+        if problems is None:
+            raise ConfigError("--problems: how many problems? Pass --problems N, or --from A B to take those of two evaluations")
+        design = Design(problems=problems, samples=samples, seeds=self.seeds)
+        k = min(K, samples) if self.k is None else self.k
+        if k < 1:
+            raise ConfigError(f"--k {k}: pass@k needs k >= 1")
+        if read is not None:
+            pilot = read.pilot(k, self.run_sd, fewer=self.k is None)
         else:
             pilot = assume(
                 k=k,
-                samples=self.samples,
+                samples=samples,
                 discordant=self.discordant,
                 run_sd=self.run_sd,
                 noise_share=self.noise_share,
             )
+        if k > samples:
+            raise ConfigError(f"--k {k}: pass@k needs at least k samples, the design has --samples {samples}")
         session.say(*plan_lines(make_plan(design, pilot, run_cost=self.run_cost), run_cost=self.run_cost))
+        if self.difference is not None:
+            session.say(needed_line(design, pilot, self.difference))
         return 0
 
 
-def pilot_of(arms: Sequence[str], split: str, k: int, run_sd: float, fewer: bool = False) -> Pilot:
-    """A pilot from two arms, A=PATH[,PATH...] B=...: records, run directories or sample stores.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measured:
+    """Two arms that were evaluated on one data set."""
 
-    fewer: take a smaller k where the stores hold fewer samples than k, for a k that nobody asked for."""
-    from sage_rlvr.results import Results
-    from sage_rlvr.stats.plan import pilot_of_counts, pilot_of_exact
+    a: Scores
+    b: Scores
 
-    if len(arms) != 2:
-        raise ConfigError(f"--from {' '.join(arms)}: expected two arms, A=PATH[,PATH...] B=PATH[,PATH...]")
-    results = Results.read(*arms, split=split, apart=True)
-    tasks = results.tasks
-    if len(tasks) != 1:
-        raise ConfigError(f"--from: evaluations of {', '.join(tasks)}; a plan is for one data set, pass evaluations of one")
-    a, b = (results.only_scores(name, tasks[0]) for name in results.design.names)
-    if {len(a.values), len(b.values)} - {1, max(len(a.values), len(b.values))}:
-        raise DataError(f"--from: {len(a.values)} and {len(b.values)} training seeds; pass the same number, or one")
-    if a.n is None or b.n is None:
-        left, right = np.broadcast_arrays(a.values, b.values)
-        return pilot_of_exact(left, right, k, run_sd)
-    if a.problems != b.problems:
-        raise DataError(f"{a.arm} and {b.arm} have different problems of {a.task}; complete both evaluations first")
-    k = min(k, a.n, b.n) if fewer else k
-    if min(a.n, b.n) < k or a.n != b.n:
-        raise DataError(f"{a.task}: pass@{k} needs {k} samples, but there are {a.n} and {b.n}; set a smaller --k")
-    return pilot_of_counts(a.n, a.values.astype(int), b.values.astype(int), k, run_sd)
+    @classmethod
+    def read(cls, arms: Sequence[str], split: str, correct: Sequence[str] = (), right_from: float | None = None) -> Measured:
+        """From A=PATH[,PATH...] B=...: files of rows, records, run directories or sample stores, or one file with two arms."""
+        from sage_rlvr.results import Results
+        from sage_rlvr.results.found import rows_in
+        from sage_rlvr.results.readers import Choice
+
+        two = f"--from {' '.join(arms)}: expected two arms, A=PATH[,PATH...] B=PATH[,PATH...]"
+        if len(arms) != 2 and not (len(arms) == 1 and rows_in(arms[0])):
+            raise ConfigError(two)
+        results = Results.read(*arms, split=split, apart=True, choice=Choice(tuple(correct), right_from))
+        if len(results.design.names) != 2:
+            raise ConfigError(f"{two}, and not {', '.join(results.design.names)}")
+        if len(results.tasks) != 1:
+            raise ConfigError(
+                f"--from: evaluations of {', '.join(results.tasks)}; a plan is for one data set, pass evaluations of one"
+            )
+        a, b = (results.table.only_scores(name, results.tasks[0]) for name in results.design.names)
+        if {len(a.values), len(b.values)} - {1, max(len(a.values), len(b.values))}:
+            raise DataError(f"--from: {len(a.values)} and {len(b.values)} training seeds; pass the same number, or one")
+        return cls(a=a, b=b)
+
+    @property
+    def problems(self) -> int:
+        """Number of problems."""
+        return len(self.a.problems)
+
+    @property
+    def n(self) -> int | None:
+        """The smallest number of samples of a problem; None for exact records."""
+        return None if self.a.n is None or self.b.n is None else min(self.a.n, self.b.n)
+
+    def pilot(self, k: int, run_sd: float, *, fewer: bool = False) -> Pilot:
+        """What the plan needs of the two arms. fewer: take a smaller k where there are fewer samples than k, for a default k."""
+        from sage_rlvr.stats.plan import pilot_of_counts, pilot_of_exact
+
+        a, b = self.a, self.b
+        if a.n is None or b.n is None:
+            left, right = np.broadcast_arrays(a.values, b.values)
+            return pilot_of_exact(left, right, k, run_sd)
+        if a.problems != b.problems:
+            raise DataError(f"{a.arm} and {b.arm} have different problems of {a.task}; complete both evaluations first")
+        k = min(k, a.n, b.n) if fewer else k
+        if min(a.n, b.n) < k or a.n != b.n:
+            raise DataError(f"{a.task}: pass@{k} needs {k} samples, but there are {a.n} and {b.n}; set a smaller --k")
+        counts = (a.values.astype(int), b.values.astype(int))
+        return pilot_of_counts(a.samples, *counts, k, run_sd, n_b=b.samples, cluster=a.cluster or None)

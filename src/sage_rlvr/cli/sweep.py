@@ -41,7 +41,7 @@ class Sweep(Command):
             return 0
         found = swept(planned, self.workers, session.out)
         session.say(table(planned))
-        print_results(session.out, found.results, found.comparisons, details=False)
+        print_results(session.out, found.results, found.findings, details=False)
         session.say(f"summary: {planned.out / 'summary.md'}")
         return 0 if found.complete else 2
 
@@ -92,5 +92,5 @@ class Demo(Command):
         parts = zip(("training and evaluation", "report"), (b - a for a, b in pairwise(clock)), strict=True)
         took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in parts)
         session.say(f"took: {took}, total {clock[-1] - clock[0]:.0f} s")
-        print_results(session.out, found.results, found.comparisons, details=False)
+        print_results(session.out, found.results, found.findings, details=False)
         return 0

@@ -96,7 +96,7 @@ class Train(FromRecipe):
     name: ClassVar[str] = "train"
 
     task: str | None = None
-    """Settings for a method by name: countdown (default), words, repair, knights, steps, countdown_chat, reasoning_gym:NAME, a
+    """Settings for a method by name: countdown (default), words, repair, knights, steps, countdown_chat, gsm, reasoning_gym:NAME, a
     recipe, or a file of rows (.jsonl)."""
     fork: bool = False
     """Continue a run even if its recipe or the installed versions have changed."""

@@ -18,15 +18,15 @@ def chance_of_record(record: Record) -> Chance | None:
     if KEY in meta:
         return chance_of_tree(meta[KEY])
     right = list(map(len, next(iter(record.logps.values()))))
-    return _again(str(meta.get("world", {}).get("name", "")), list(map(str, meta["problem_ids"])), right)
+    return chance_of_task(str(meta.get("world", {}).get("name", "")), list(map(str, meta["problem_ids"])), right)
 
 
 def chance_of_store(facts: Mapping[str, Any], problems: Sequence[str]) -> Chance | None:
     """The floor on the problems of a store. facts: of the store; problems: their ids."""
-    return chance_of_tree(facts[KEY]) if KEY in facts else _again(str(facts["identity"]["task"]), problems)
+    return chance_of_tree(facts[KEY]) if KEY in facts else chance_of_task(str(facts["identity"]["task"]), problems)
 
 
-def _again(name: str, ids: Sequence[str], right: Sequence[int] | None = None) -> Chance | None:
+def chance_of_task(name: str, ids: Sequence[str], right: Sequence[int] | None = None) -> Chance | None:
     """The floor of the task of that name; None for a task that is unknown here or draws other problems than these."""
     task = known_task(name)
     with suppress(SageError, KeyError, ValueError):  # rows that are not here, ids of another world
@@ -40,4 +40,4 @@ def _again(name: str, ids: Sequence[str], right: Sequence[int] | None = None) ->
     return None
 
 
-__all__ = ["KEY", "chance_of_record", "chance_of_store"]
+__all__ = ["KEY", "chance_of_record", "chance_of_store", "chance_of_task"]

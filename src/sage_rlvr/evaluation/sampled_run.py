@@ -187,7 +187,7 @@ def sample_into_store(
         check_window(prompts, model, decoding.max_new_tokens)
     guide = None if run.guide is None else guide_of(run.guide)
     base = run.base_logprobs
-    scorer = None if base is None else Scorer.of(base, *_loaded(base, run.precision), tokens)
+    scorer = None if base is None else Scorer.of(base, *load_here(base, run.precision), tokens)
     commit = getattr(getattr(model, "config", None), "_commit_hash", None) or commit_of(run.model, run.engine)
     identity = run.identity(task, template_hash, commit, model)
     size = identity.chunk_size or 1
@@ -336,9 +336,10 @@ def best_line(run: SampleRun, store: SampleStore, task: Chosen, model: str) -> s
 def _policy(run: SampleRun, loaded: bool = False) -> tuple[Any, Tokens]:
     """(model, tokens); no model where the generator runs it elsewhere, unless it must be `loaded` here."""
     here = loaded or run.drawer.local
-    return _loaded(run.model, run.precision) if here else (None, load_tokens(run.model))
+    return load_here(run.model, run.precision) if here else (None, load_tokens(run.model))
 
 
-def _loaded(name: str, dtype: str) -> tuple[Any, Tokens]:
+def load_here(name: str, dtype: str) -> tuple[Any, Tokens]:
+    """A policy in eval mode on a GPU, else on the CPU, and its tokens."""
     model, tokens = load_policy(name, dtype)
     return (model.to("cuda") if torch.cuda.is_available() else model), tokens  # type: ignore[arg-type]

@@ -193,11 +193,7 @@ class Scorer:
     @classmethod
     def of(cls, name: str, model: PreTrainedModel, base: Tokens, policy: Tokens) -> Scorer:
         """ConfigError unless a token means the same text to both."""
-        if base.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
-            raise ConfigError(
-                f"--base-logprobs {name}: its tokenizer has a different vocabulary than the policy, so it cannot score the "
-                "policy's tokens; pass the model that the policy was trained from"
-            )
+        check_vocabulary(f"--base-logprobs {name}", base, policy)
         return cls(model.eval())
 
     @torch.no_grad()
@@ -210,6 +206,15 @@ class Scorer:
         owners = torch.zeros(len(rows), dtype=torch.long, device=device)
         found = score(self.model, [list(prompt)], tokens.long().to(device), mask.to(device), owners).logps.cpu().numpy()
         return [_of_policy(one, row[:n].astype(np.float32)) for one, row, n in zip(rows, found, mask.sum(1).tolist(), strict=True)]
+
+
+def check_vocabulary(option: str, base: Tokens, policy: Tokens) -> None:
+    """ConfigError unless a token means the same text to both. option: what named the base."""
+    if base.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+        raise ConfigError(
+            f"{option}: its tokenizer has a different vocabulary than the policy, so it cannot score the policy's tokens; pass the "
+            "model that the policy was trained from"
+        )
 
 
 def _of_policy(row: Any, values: Any) -> Any:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, refuse
 
 Sampling = Literal["iid", "without-replacement"]
 Preset = Literal["untruncated", "paper", "released_code"]
@@ -23,8 +24,8 @@ class ProblemSettings:
     """Which problems are evaluated."""
 
     task: str | None = None
-    """A task by name, reasoning_gym:NAME, a recipe's (.yaml), or a .jsonl file with problem and answer (default: a run's own, else
-    Countdown). Exact where it lists its solutions."""
+    """A task by name, NAME:WORLD (gsm_symbolic:unseen), reasoning_gym:NAME, a recipe's (.yaml), or a .jsonl file with problem and
+    answer (default: a run's own, else Countdown). Exact where it lists its solutions."""
     world: str | None = None
     """Another world than the run's own: a recipe file, or a named one such as demo-5."""
     split: Literal["train", "validation", "test"] = "test"
@@ -133,11 +134,48 @@ class AfterSampling:
     """Of samples: also the effective rank of the policy's last hidden states on each problem's first sample."""
     rerank_with: str | None = None
     """Of samples: also pass@1 of the sample of each problem that this reward model (of `offline`, loss: reward) ranks first."""
+    kl_to: str | None = None
+    """Of samples: also the exact reverse and forward KL to this model, run or its sample store, on stored completions of both. The
+    completions of the other are drawn by the same settings where they lack."""
+    kl_samples: int = 8
+    """Of --kl-to: on the first so many samples of each problem."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalSettings(AfterSampling, SampleSettings, ExactSettings):
-    """Every option of an evaluation: which problems, then those of an exact one, then those of samples."""
+class GateSettings:
+    """Does a policy solve more than a guesser, and how much room does it leave for training?"""
+
+    gate: bool = False
+    """Also a verdict: is pass@k above the chance floor at every k that will be read, and how much room is left? Exit code 3 where
+    it fails. WHAT may then be a sample store."""
+    gate_ks: tuple[int, ...] = ()
+    """Of --gate: the ks that will be read (default: 1, 8 and the largest: the samples of each problem, or of --ks). The room is
+    read at the largest."""
+    gate_room: Literal["any", "much", "little"] = "any"
+    """Of --gate: fail unless the room is this."""
+    gate_much: tuple[float, float] = (0.2, 0.5)
+    """Of --gate: much room is a pass@k from the first to the second. Below, the problems are out of reach."""
+    gate_little: float = 0.9
+    """Of --gate: little room is a pass@k from here on. Between, it is some room."""
+
+    def check_gate(self, one_law: bool) -> None:
+        """ConfigError for options of the gate that do not go together. one_law: whether the policy is read at one temperature."""
+        given = [f.name for f in fields(GateSettings) if f.name != "gate" and getattr(self, f.name) != f.default]
+        low, high = self.gate_much
+        refuse(
+            (given and not self.gate, f"{_options(given)}: settings of the gate; add --gate"),
+            (self.gate and not one_law, "--gate: judges a policy at one temperature; pass one of --temperatures, omit --frontier"),
+            (any(k < 1 for k in self.gate_ks), f"--gate-ks {' '.join(map(str, self.gate_ks))}: each k must be 1 or larger"),
+            (
+                not 0 <= low < high < self.gate_little <= 1,
+                f"--gate-much {low:g} {high:g}, --gate-little {self.gate_little:g}: shares that ascend, from 0 to 1",
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalSettings(GateSettings, AfterSampling, SampleSettings, ExactSettings):
+    """Every option of an evaluation: which problems, those of an exact one, those of samples, those of the gate."""
 
     def by_samples(self) -> bool:
         """Whether the evaluation is by samples. Raises ConfigError for options of the other kind."""
@@ -146,15 +184,39 @@ class EvalSettings(AfterSampling, SampleSettings, ExactSettings):
         others -= {"samples", "temperatures"}
         given = [f for f in fields(self) if f.name in others and getattr(self, f.name) != f.default]
         if given:
-            names = ", ".join("--" + f.name.replace("_", "-") for f in given)
             which = "exact evaluation; omit --samples" if sampled else "evaluation by samples; add --samples N"
-            raise ConfigError(f"{names}: settings of an {which}")
+            raise ConfigError(f"{_options(f.name for f in given)}: settings of an {which}")
         if sampled and self.temperature is not None and self.temperatures != (1.0,):
             several = " ".join(f"{t:g}" for t in self.temperatures)
             raise ConfigError(f"--temperature {self.temperature:g} with --temperatures {several}: omit the first")
         if not self.temperatures or len(set(self.temperatures)) < len(self.temperatures):
             raise ConfigError(f"--temperatures {' '.join(map(str, self.temperatures))}: pass at least one, each once")
+        self.check_gate(one_law=len(self.temperatures) == 1 and not self.frontier)
+        self._check_kl()
         return sampled
+
+    def _check_kl(self) -> None:
+        """ConfigError for options of --kl-to that do not go together."""
+        refuse(
+            (self.kl_to is None and self.kl_samples != 8, f"--kl-samples {self.kl_samples}: a setting of --kl-to; add it"),
+            (
+                self.kl_to is not None and len(self.temperatures) > 1,
+                f"--kl-to {self.kl_to}: the KL at one temperature; pass one of --temperatures",
+            ),
+            (self.kl_samples < 1, f"--kl-samples {self.kl_samples}: at least one sample of each problem is needed"),
+            (
+                self.kl_to is not None and self.retry_failures_of is not None,
+                f"--kl-to {self.kl_to} with --retry-failures-of: second attempts are asked with hints, the base is not; omit one",
+            ),
+            (
+                self.kl_to is not None and self.rejudge,
+                f"--kl-to {self.kl_to} with --rejudge: one draws and the other does not; run one after the other",
+            ),
+            (
+                self.kl_to is not None and self.generator == "server",
+                f"--kl-to {self.kl_to} with --generator server: the weights of both are needed here; use another generator",
+            ),
+        )
 
     def by_temperature(self) -> list[EvalSettings]:
         """Of an evaluation by samples: the settings of each store. --store with several temperatures is a folder of stores."""
@@ -166,6 +228,11 @@ class EvalSettings(AfterSampling, SampleSettings, ExactSettings):
             store = None if self.store is None else self.store / f"T{t:g}"
             found.append(replace(self, temperatures=(1.0,), temperature=own, store=store))
         return found
+
+
+def _options(names: Iterable[str]) -> str:
+    """Fields as on the command line: "--gate-ks, --gate-room"."""
+    return ", ".join("--" + name.replace("_", "-") for name in names)
 
 
 def _own(settings: type) -> set[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from sage_rlvr.config import TrainConfig, build, dump
+from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.buffers import Likelihood
 from sage_rlvr.core.guides import Placebo, factors, is_flat
 from sage_rlvr.core.method import Method
@@ -229,8 +230,8 @@ def _composed(config: TrainConfig, **parts: Any) -> TrainConfig:
     method = replace(config.method, **parts)
     named = ("advantage", "surrogate", "reduction", "reward_transform", "token_weight", "loss_term", "buffer", "reward_source")
     tree = {name: dump(getattr(method, name)) for name in named} | {"rollout_plan": dump(method.rollout)}
-    keys = () if method.anchor is None else (field.name for field in fields(method.anchor) if field.name != "guide")  # flat here
-    anchor = {"beta": 0.0} | {key: dump(getattr(method.anchor, key)) for key in keys}
+    keys = [field.name for field in fields(Anchor) if field.name != "guide"]
+    anchor = {key: dump(getattr(method.anchor, key)) for key in keys} if method.anchor else {"beta": 0.0}
     return _method(config, {"name": "compose", "title": f"{method.name}_placebo", **tree, **anchor})
 
 

@@ -20,7 +20,7 @@ from sage_rlvr.models.folders import EMBEDDED, prepared
 from sage_rlvr.recipes import recipe, trainable
 from sage_rlvr.results.comparisons import COLDER, above_colder
 from sage_rlvr.results.design import BASE, Question
-from sage_rlvr.results.metric import FEW
+from sage_rlvr.results.metric import FEW, Metric
 from sage_rlvr.results.read import K
 from sage_rlvr.stats.tempered import POWERS
 from sage_rlvr.training.opening import cores
@@ -68,9 +68,9 @@ def design(
 
 def questions(arms: Sequence[str], k: int, sampled: bool) -> tuple[Question, ...]:
     """Every arm against the base; from samples also against the base at any temperature."""
-    beside = tuple(Question(a=name, b=BASE, metric=f"pass@{n}") for n in (k, 1) for name in arms)
+    beside = tuple(Question(a=name, b=BASE, metric=Metric(k=n)) for n in (k, 1) for name in arms)
     apart = [metric for metric in above_colder(k) if metric.k in (1, FEW, k)] if sampled else []
-    return beside + tuple(Question(a=name, b=COLDER, metric=str(metric)) for metric in apart for name in arms)
+    return beside + tuple(Question(a=name, b=COLDER, metric=metric) for metric in apart for name in arms)
 
 
 def plan(

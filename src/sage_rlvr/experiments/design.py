@@ -116,8 +116,10 @@ class DesignSpec:
     """See the module. policy: an SFT recipe whose policy all arms start from (trained first); null: what the recipes name.
     reuse_runs: sweeps beside this one's folder, whose finished runs of the same configuration and weights are taken over,
         with their exact evaluations of the same problems and temperatures.
-    notes: a line or two for the summary. questions: the primary comparisons (default: arms against their controls at pass@1 and
-        pass@256); all others are exploratory. steps_differ: arms may train for different numbers of steps (a learning curve).
+    notes: a line or two for the summary. questions: the primary comparisons, each {a: sage, b: grpo, metric: pass@256}, or with the
+        fields of `results.metric.Metric`: {a: sage, b: grpo, metric: {k: 256, at: near}} (default: arms against their controls at
+        pass@1 and pass@256); all others are exploratory. steps_differ: arms may train for different numbers of steps (a learning
+        curve).
     baselines: name -> arms, the rivals of every other arm, which is held against the best of them at its own pass@1.
     oracle: the arm that says how much room there is, trained on right answers that it was given.
     discarded: candidates that were left behind on validation problems, by any name; each counts in the primary family's correction
@@ -297,7 +299,7 @@ def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> N
         for noun, word, known in (
             ("arm", question.a, names),
             ("arm", question.b, names),
-            ("metric", question.metric, list(dict.fromkeys(map(str, metrics)))),
+            ("metric", question.metric.written, list(dict.fromkeys(metric.written for metric in metrics))),
             ("task", question.task, tasks),
         ):
             refuse((word not in known, f"{source}: questions: {word!r}: no such {noun}{choose_from(word, known)}"))

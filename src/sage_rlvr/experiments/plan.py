@@ -31,7 +31,7 @@ from sage_rlvr.experiments.design import (
 from sage_rlvr.experiments.jobs import Exact, Job, Sampled, Task, as_read_back
 from sage_rlvr.recipes import find
 from sage_rlvr.results import Results
-from sage_rlvr.results.read import State
+from sage_rlvr.results.sources import State
 from sage_rlvr.results.summary import choose
 from sage_rlvr.runs import versions, write_json_atomic, writing
 from sage_rlvr.stats.tempered import POWERS

@@ -12,7 +12,7 @@ does not: it builds the logits of all counted columns (B, columns, V), and log-p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -130,6 +130,26 @@ def logps_at(
         logits = _padded(model, prompts, tokens, mask, owners)[0].float()
         every = [torch.log_softmax(logits / t, -1).gather(1, targets[:, None]).squeeze(1) for t in temperatures]
     return {t: on_mask(mask, logps) for t, logps in zip(temperatures, every, strict=True)}
+
+
+def distributions(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    tokens: Tensor,
+    mask: Tensor,
+    owners: Tensor,
+    temperature: float = 1.0,
+) -> Callable[[slice], Tensor]:
+    """The log-probs (m, V) float32 of every next token at a slice of the counted tokens, in the order of `mask.nonzero()`.
+
+    The engine computes them slice by slice; the stock path holds the logits of all counted tokens, in the dtype of the weights.
+    """
+    _check(prompts, tokens, mask, owners)
+    if engine_scores(model):
+        net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
+        return Laws(states(net, layout), net.lm_head, layout.of_token, mask, temperature).at
+    logits = _padded(model, prompts, tokens, mask, owners)[0]
+    return lambda part: torch.log_softmax(logits[part].float() / temperature, -1)
 
 
 def engine_scores(model: PreTrainedModel) -> bool:

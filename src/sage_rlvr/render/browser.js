@@ -29,9 +29,16 @@
     made.value = value;
     select.append(made);
   }
-  data.problems.forEach((name, i) => option(controls.problem, String(i), name + goldOf(i)));
+  const solved = (i) => (data.solved[i] ? ", " + data.solved[i] : "");
+  data.problems.forEach((name, i) => option(controls.problem, String(i), name + solved(i) + goldOf(i)));
   option(controls.problem, "", "all problems");
   data.sets.forEach((one, i) => option(controls.arm, String(i), one.name));
+
+  const allPlain = data.sets.every((one) => one.plain);
+  if (allPlain) {
+    controls.strip.parentElement.hidden = true;
+    home.querySelector(".legend").hidden = true;
+  }
 
   const entropies = data.rows.flatMap((row) => row.e || []).filter((value) => value !== null).sort((a, b) => a - b);
   const highest = Math.max(0.001, entropies[Math.floor(0.99 * entropies.length)] || 0); // a few broken answers would pale the rest
@@ -100,8 +107,8 @@
     const known = own(row, row.e || []).filter((value) => value !== null);
     if (known.length) said.push("mean entropy " + digits(known.reduce((a, b) => a + b, 0) / known.length));
     if (row.u) said.push(Math.ceil(row.u.length / 2) + " turns");
-    if (row.x) said.push(row.x.toLocaleString("en") + " more characters are in the store");
-    return said.join(" · ");
+    if (row.x) said.push(row.x.toLocaleString("en") + " more characters are in the " + (data.sets[row.s].plain ? "file" : "store"));
+    return said.filter(Boolean).join(" · ");
   }
   function card(row) {
     const made = element("article", "sample verdict-" + words[row.v]);
@@ -112,7 +119,7 @@
     if (row.u) made.append(turns(row, spelled));
     else made.append(spelled ? tokens(row, 0, row.k.length) : element("pre", "sample-text", row.t));
     if (row.l) made.append(element("p", "cut", (row.u ? "unfinished after " : "cut at ") + row.l + " tokens"));
-    if (controls.strip.value !== "none" && !row.e && !row.q) made.append(element("p", "quiet", unmeasured(row)));
+    if (!data.sets[row.s].plain && controls.strip.value !== "none" && !row.e && !row.q) made.append(element("p", "quiet", unmeasured(row)));
     return made;
   }
   function unmeasured(row) {
@@ -120,10 +127,12 @@
     return "no entropies or q recorded";
   }
   function asked(box, prompt, gold) {
-    const details = element("details", "asked"), summary = element("summary", "", "prompt");
-    details.open = true;
-    details.append(summary, element("pre", "sample-text", data.prompts[prompt]));
-    box.append(details);
+    if (data.prompts[prompt]) {
+      const details = element("details", "asked"), summary = element("summary", "", "prompt");
+      details.open = true;
+      details.append(summary, element("pre", "sample-text", data.prompts[prompt]));
+      box.append(details);
+    }
     if (gold !== null) box.append(element("p", "gold", "gold: " + data.golds[gold]));
   }
   function column(number, rows, question) {
@@ -149,7 +158,7 @@
     let hidden = 0, shown = 0;
     problems.slice(0, controls.problem.value === "" ? limit : 1).forEach((problem) => {
       const rows = kept.filter((row) => row.p === problem);
-      list.append(element("h3", "problem", "problem " + data.problems[problem]));
+      list.append(element("h3", "problem", "problem " + data.problems[problem] + solved(problem)));
       const grid = element("div", "columns");
       const shownSets = data.sets.map((_, i) => i).filter((i) => rows.some((row) => row.s === i));
       const posed = shownSets.map((i) => questions[i].get(problem));

@@ -1,6 +1,6 @@
 """Render a page as Markdown, HTML and figures from the values of `results.page`.
 
-page = Page(page_of(Results.read("runs/demo")))
+page = Page(report_of(Results.read("runs/demo")))
 page.html()                            one file that opens with the network off
 page.markdown("figures")               the rendered template, figures as links
 """
@@ -26,7 +26,7 @@ from sage_rlvr.render import figures
 from sage_rlvr.render.markup import as_script, escaped, fenced, plain, tabled, to_html
 from sage_rlvr.render.style import controls, dark_twins, looks, paper_of, png_of, svg_of
 from sage_rlvr.results import Results
-from sage_rlvr.results.page import page_of
+from sage_rlvr.results.page import report_of
 from sage_rlvr.results.tables import frame_of
 from sage_rlvr.runs import write_json_atomic, write_text_atomic
 from sage_rlvr.text import visible
@@ -39,7 +39,7 @@ POLICY = (
 
 
 class Page:
-    """Values of `page_of` with the look of each arm.
+    """Values of `report_of` with the look of each arm.
 
     rows: one dict per comparison. written: the files of the last `write`.
     """
@@ -107,9 +107,9 @@ class Page:
                 written[-1].write_bytes(data)
         return written
 
-    def _colored(self, store: Mapping[str, str]) -> dict[str, str]:
+    def _colored(self, store: Mapping[str, Any]) -> dict[str, Any]:
         """A store of the sample browser in the color of its arm."""
-        return {name: store[name] for name in ("name", "guide", "asked")} | {"color": self.looks[store["arm"]].color}
+        return {name: store[name] for name in ("name", "guide", "asked", "plain")} | {"color": self.looks[store["arm"]].color}
 
     def _render(self, pictures: str | None, *, browsing: bool) -> str:
         def figure(key: str, label: str, draw: Callable[..., Figure | None], *values: Any, **more: Any) -> Markup:
@@ -145,7 +145,7 @@ def asset(name: str) -> str:
 
 def write_summary(path: Path) -> dict[str, Any]:
     """Write summary.json and summary.md into a folder; returns the summary."""
-    page = Page(page_of(Results.read(path), brief=True))
+    page = Page(report_of(Results.read(path), brief=True))
     found: dict[str, Any] = page.values["summary"]
     write_json_atomic(path / "summary.json", found)
     write_text_atomic(path / "summary.md", page.markdown())

@@ -22,7 +22,7 @@ from markdown_it.token import Token
 from markupsafe import Markup
 
 from sage_rlvr.results.tables import Table
-from sage_rlvr.results.words import End
+from sage_rlvr.results.view import End
 from sage_rlvr.text import escaped as in_markdown
 from sage_rlvr.text import visible
 

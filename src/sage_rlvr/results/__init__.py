@@ -1,20 +1,24 @@
-"""Results: stored numbers read once, compared once, and printed. No torch.
+"""Results: read once into a table, compared once, and printed. No torch.
 
-Read read.py first (`Results.read`, the only code that opens result folders), then comparisons.py (`compare`, the list of
-corrected comparisons), words.py (a row as a sentence) and tables.py. summary.py and stored.py write and read
-summary.json; page/ computes the values of a report.
+    results = Results.read("runs/demo")        any folder, run, record, store, file of rows or stored summary
+    results.table.where(arm="GRPO", task="")   the measurements: arm, training seed, task, temperature, problems
+    findings = findings_of(results)            rows (every comparison, corrected once in two families), verdicts, headroom, checks
+    summary = summary_of(results, findings)    all numbers as strict JSON
+    page_of(results, findings, summary)        the values of a report
 
-    results = Results.read("runs/demo")        any folder, run, record, store or stored summary
-    rows = compare(results)                    THE list: pairs from the design, corrected once in two families
-    print(words.answer(rows))                  one line that answers the folder's question
+Read measurements.py first (the table), then read.py (`Results.read`, the only code that opens result folders), pairs.py and
+comparisons.py (`compare`: rows are group-bys of the table), and words.py (a row as a sentence). stored.py writes and reads rows of
+summary.json.
 """
 
 from __future__ import annotations
 
-from sage_rlvr.results.comparisons import Row, compare
+from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.design import Arm, Design, Question
 from sage_rlvr.results.metric import Metric
-from sage_rlvr.results.read import Results, Run, Store
+from sage_rlvr.results.read import Results
+from sage_rlvr.results.row import Row
 from sage_rlvr.results.scores import Scores
+from sage_rlvr.results.sources import Run, Store
 
 __all__ = ["Arm", "Design", "Metric", "Question", "Results", "Row", "Run", "Scores", "Store", "compare"]

@@ -10,28 +10,38 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
-from typing import Literal
 
 import numpy as np
 
+from sage_rlvr.evaluation.record import Record
+from sage_rlvr.results.baselines import ABOVE, Allowed, above, always_allowed
 from sage_rlvr.results.design import BASE, CONTROLS, Arm, Design, Envelope, Question, Why
+from sage_rlvr.results.measurements import (
+    ExactMeasurements,
+    Measurement,
+    Measurements,
+    Place,
+    SampledMeasurement,
+)
 from sage_rlvr.results.metric import FEW, PAPER, REFERENCE, Metric
-from sage_rlvr.results.read import Exact, Results
+from sage_rlvr.results.pairs import Arms, Pair, base_pairs, common_seeds, exact_pairs, other_tasks, pair_on
+from sage_rlvr.results.read import Results
+from sage_rlvr.results.row import Row
 from sage_rlvr.results.scores import Floats, Scores
+from sage_rlvr.results.sources import Runs
+from sage_rlvr.results.stored import rows_of_summary
 from sage_rlvr.stats import comparison as paired_by
 from sage_rlvr.stats import frontier as frontiers
 from sage_rlvr.stats.comparison import Comparison, Reason, holm, paired, paired_seeds
-from sage_rlvr.stats.hull import AboveHull, above_hull, compare_hull
-from sage_rlvr.stats.mixture import Table, above_mixtures, above_mixtures_of_counts
+from sage_rlvr.stats.hull import compare_hull
+from sage_rlvr.stats.mixture import above_mixtures, above_mixtures_of_counts
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.tempered import power_frontier, power_table
+from sage_rlvr.tasks.chance import Chance
 
-Family = Literal["primary", "exploratory"]
-Pair = tuple[str, str, Why]
 TEMPERED = "base tempered over whole completions"
 AT_ANY = " at any temperature"
 COLDER = BASE + AT_ANY
@@ -46,55 +56,31 @@ def above_colder(k: int) -> list[Metric]:
     return [Metric(k=1, at="b best"), *(Metric(k=n, at="mixture") for n in ks), *(Metric(k=n, at="b best") for n in ks)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """The difference a minus b in a metric on a task ("": the main task).
-
-    adjusted: Holm's p among the `family_size` tests of the family, NaN without a test. left_out: number of training seeds without
-    a value. covers: the range of pass@1 that a mean is taken over. chance: the chance floor of pass@k with k > 1, where it is
-    known; below: whether a and b lie below it."""
-
-    a: str
-    b: str
-    metric: Metric
-    comparison: Comparison
-    task: str = ""
-    why: Why = "control"
-    family: Family = "exploratory"
-    adjusted: float = math.nan
-    family_size: int = 0
-    left_out: int = 0
-    covers: tuple[float, float] | None = None
-    chance: float | None = None
-    below: tuple[bool, bool] = (False, False)
-
-    @property
-    def holds(self) -> bool:
-        """Whether the difference is significant after the correction of its family."""
-        level = self.comparison.difference.level
-        return self.comparison.outcome in ("better", "worse") and self.adjusted < 1 - level
-
-
 def compare(results: Results) -> list[Row]:
     """Every comparison of these results, corrected. A stored summary has only the comparisons that it contains."""
-    if results.stored is not None and not results.records:
-        from sage_rlvr.results.stored import rows_of_summary
-
+    if results.stored is not None:
         made = rows_of_summary(results.stored)
     else:
         made = list(_exact(results))
-    return [beside_chance(results, row) for row in corrected(results, [*made, *_sampled(results)])]
+    made += _sampled(results.design, results.table, results.k)
+    policies = results.table.policies()
+    return [beside_chance(row, results.chances.get(row.task), policies) for row in corrected(results, made)]
 
 
-def beside_chance(results: Results, row: Row) -> Row:
+def beside_chance(row: Row, chance: Chance | None, policies: Mapping[Place, Measurements[Measurement]]) -> Row:
     """The row with the chance floor of its k > 1; a row of a stored summary has it already."""
-    k, chance = row.metric.k or 0, results.chance(row.task)
+    k, t = row.metric.k or 0, row.metric.temperature
     if chance is None or row.chance is not None or k < 2 or row.metric.name != "pass":
         return row
-    arms = (row.a, row.b) if row.metric == Metric(k=k, temperature=row.metric.temperature) else ()
-    sides = [results.scores(arm, row.task, row.metric.temperature) for arm in arms]
-    one, two = [side is not None and side.below(k, chance) for side in sides] or (False, False)
-    return replace(row, chance=chance.at(k), below=(one, two))
+    below = (False, False)
+    if row.metric == Metric(k=k, temperature=t):
+        below = (_is_below(policies.get((row.a, row.task, t)), k, chance), _is_below(policies.get((row.b, row.task, t)), k, chance))
+    return replace(row, chance=chance.at(k), below=below)
+
+
+def _is_below(policy: Measurements[Measurement] | None, k: int, chance: Chance) -> bool:
+    scores = None if policy is None else policy.scores()
+    return scores is not None and scores.below(k, chance)
 
 
 def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
@@ -126,7 +112,7 @@ def answering(design: Design, rows: Sequence[Row]) -> list[tuple[Question, list[
         arm = design.arm(row.a) if row.metric.matched else None
         rivals = {row.b, *(arm.matched if arm else ())}
         asked = (row.a == a and b in rivals) or (row.a == b and a in rivals)
-        return asked and (str(row.metric), row.task) == (q.metric, q.task or main)
+        return asked and (row.metric, row.task) == (q.metric, q.task or main)
 
     return [(q, [row for row in rows if is_of(row, q)]) for q in design.questions]
 
@@ -157,198 +143,147 @@ def _primary(results: Results, rows: Sequence[Row]) -> list[Row]:
 
 
 def _exact(results: Results) -> Iterator[Row]:
-    design, base = results.design, results.home
-    known = [arm.name for arm in design.arms if results.seeds(arm.name)]
-    pairs = [pair for pair in design.pairs() if results.seeds(pair[0]) and results.seeds(pair[1])]
-    based: list[Pair] = [(name, base, "base") for name in known if base and name != base and not design.every]
+    design, table, k, several = results.design, results.table.exact(), results.k, results.several
+    arms = table.where(task="").by_arm()
+    base = arms.get(results.home or "", ExactMeasurements())
+    pairs, based = exact_pairs(design, arms), base_pairs(design, arms)
     for temperature in (REFERENCE, PAPER):
         for pair in (*pairs, *based):
-            yield from _scores(results, pair, temperature)
+            yield from _scores(pair, temperature, k, several)
         for arm in design.arms:
-            yield from _matched(results, arm, temperature)
+            yield from _matched(arm, arms, results.runs, temperature, k)
     for pair in (*pairs, *based):
-        yield from _frontiers(results, pair)
-    for pair in (*pairs, *_added(results)):
-        yield from _near(results, pair)
+        yield from _frontiers(pair, k, several)
+    for pair in (*pairs, *_added(design, arms)) if several else ():
+        yield from _near(pair, k)
     for pair in (*pairs, *based):
-        yield from _at_best(results, pair)
-    yield from _envelopes(results)
-    yield from _tempered(results, known)
-    for pair in pairs:
-        yield from _raw_kl(results, pair)
-    for task in results.tasks[1:]:
-        for pair in pairs:
-            if pair[2] == "control" and results.seeds(pair[0], task):
-                yield from _scores(results, pair, REFERENCE, task)
+        if pair.b == results.home or design.every:
+            yield from _at_best(pair, k, several)
+    yield from _envelopes(design, arms, always_allowed(base, results.base_record), k)
+    yield from _tempered(design, arms, base, results.base_record, k)
+    for pair in pairs if several else ():
+        yield from _raw_kl(pair, results.runs)
+    for pair in other_tasks(design, table):
+        yield from _scores(pair, REFERENCE, k, several)
 
 
-def shared(results: Results, a: str, b: str, task: str = "") -> list[int]:
-    """Training seeds with an evaluation of both arms. The base counts for every seed."""
-    one, two = set(results.seeds(a, task)), set(results.seeds(b, task))
-    base = results.design.base
-    return sorted(one if b == base and two else two if a == base and one else one & two)
+def _row(pair: Pair, metric: Metric, comparison: Comparison) -> Row:
+    return Row(a=pair.a, b=pair.b, why=pair.why, task=pair.task, metric=metric, comparison=comparison)
 
 
-def _row(pair: Pair) -> partial[Row]:
-    return partial(Row, a=pair[0], b=pair[1], why=pair[2])
-
-
-def sides(results: Results, a: str, b: str, task: str = "", temperature: float = REFERENCE) -> tuple[Scores, Scores] | None:
-    """Scores of both arms at their common training seeds. Samples of the base, and of arms that were passed as separate paths, are
-    used unpaired.
-
-    None if an arm has no evaluation there, or if only one of the two is exact. None with a note in the results if a common training
-    seed has no evaluation at this temperature."""
-    one, two = (results.scores(name, task, temperature) for name in (a, b))
-    if one is None or two is None or (one.n is None) != (two.n is None):
-        return None
-    if one.n is not None and (not results.design.facts or BASE in (a, b)):
-        return one, two
-    seeds = shared(results, a, b, task) if one.n is None else sorted({*one.seeds} & {*two.seeds})
-    lacking = {side.arm: {*seeds} - {*side.seeds} for side in (one, two) if side.arm != results.design.base}
-    for name, missing in lacking.items():
-        on, which = f" on {task}" if task else "", ", ".join(map(str, sorted(missing)))
-        note = f"{a} and {b} are not compared at T = {temperature:g}{on}: {name} has no evaluation there of training seed {which}."
-        if missing and note not in results.notes:  # called for every list and table
-            results.notes.append(note)
-    return (one.only(seeds), two.only(seeds)) if seeds and not any(lacking.values()) else None
-
-
-def _scores(results: Results, pair: Pair, temperature: float, task: str = "") -> Iterator[Row]:
-    if (both := sides(results, *pair[:2], task, temperature)) is None:
+def _scores(pair: Pair, temperature: float, k: int, several: bool) -> Iterator[Row]:
+    if (both := pair.sides(temperature)) is None:
         return
-    for k in (1, results.k):
-        left, right = (side.passes([k])[..., 0] for side in both)
-        yield _row(pair)(task=task, metric=Metric(k=k, temperature=temperature), comparison=_paired(results, left, right))
+    for n in (1, k):
+        left, right = (side.passes([n])[..., 0] for side in both)
+        yield _row(pair, Metric(k=n, temperature=temperature), _paired(left, right, several))
 
 
-def _paired(results: Results, left: Floats, right: Floats) -> Comparison:
+def _paired(left: Floats, right: Floats, several: bool) -> Comparison:
     """(S, N) each: over training seeds where some arm has several, else over problems."""
-    return paired_seeds(*np.broadcast_arrays(left, right)) if results.several else paired(left[0], right[0])
+    return paired_seeds(*np.broadcast_arrays(left, right)) if several else paired(left[0], right[0])
 
 
-def _of_gaps(pair: Pair, metric: Metric, gaps: Sequence[float | None], reason: Reason) -> Row:
-    """One gap per training seed against zero. "unknown" if a seed has no gap: such seeds are those with the largest differences."""
+def _of_gaps(gaps: Sequence[float | None], reason: Reason) -> tuple[Comparison, int]:
+    """One gap per training seed against zero, and the number of seeds without a gap. "unknown" if there is one: such seeds are
+    those with the largest differences."""
     known = [gap for gap in gaps if gap is not None]
     if known and len(known) == len(gaps):
-        found = paired_seeds(known, np.zeros(len(known)))
-    else:
-        found = paired_by.unknown(reason, n=len(known), over="training seeds")
-    return _row(pair)(metric=metric, comparison=found, left_out=len(gaps) - len(known))
+        return paired_seeds(known, np.zeros(len(known))), 0
+    return paired_by.unknown(reason, n=len(known), over="training seeds"), len(gaps) - len(known)
 
 
-def _both(results: Results, pair: Pair) -> list[tuple[Exact, Exact]]:
-    """The records of both arms at every shared seed; empty if a record has a single temperature."""
-    both = [(results.exact(pair[0], seed), results.exact(pair[1], seed)) for seed in shared(results, *pair[:2])]
-    return both if all(len(one.record.logps) > 1 for two in both for one in two) else []
+def _runs_with_frontiers(pair: Pair) -> list[tuple[ExactMeasurements, ExactMeasurements]]:
+    """The runs of both arms at every common seed; empty if a run has a single temperature."""
+    runs = pair.runs
+    return runs if all(len(run.rows) > 1 for both in runs for run in both) else []
 
 
-def _frontiers(results: Results, pair: Pair) -> Iterator[Row]:
+def _frontiers(pair: Pair, k: int, several: bool) -> Iterator[Row]:
     """pass@k at equal pass@1: the mean over the pass@1 that both arms cover."""
-    both, metric = _both(results, pair), Metric(k=results.k, at="equal")
-    if both and not results.several:
-        one, two = both[0]
-        yield _of_frontier(pair, metric, frontiers.compare_frontiers(one.p, two.p, k=results.k))
-    elif both:
-        gaps = [frontiers.gap_to_frontier(one.points, two.points) for one, two in both]
-        found = _of_gaps(pair, metric, [gap.value for gap in gaps], Reason.NO_COMMON_RANGE)
-        low, high = (float(np.mean([getattr(gap, end) for gap in gaps])) for end in ("low", "high"))
-        yield replace(found, covers=(low, high)) if found.comparison.known else found
+    runs, metric = _runs_with_frontiers(pair), Metric(k=k, at="equal")
+    if runs and not several:
+        one, two = runs[0]
+        yield _of_frontier(pair, metric, frontiers.compare_frontiers(one.p, two.p, k=k))
+    elif runs:
+        gaps = [frontiers.gap_to_frontier(one.points, two.points) for one, two in runs]
+        found, left_out = _of_gaps([gap.value for gap in gaps], Reason.NO_COMMON_RANGE)
+        row = replace(_row(pair, metric, found), left_out=left_out)
+        low, high = float(np.mean([gap.low for gap in gaps])), float(np.mean([gap.high for gap in gaps]))
+        yield replace(row, covers=(low, high)) if found.known else row
 
 
-def _of_frontier(pair: Pair, metric: Metric, gap: frontiers.FrontierGap, task: str = "") -> Row:
+def _of_frontier(pair: Pair, metric: Metric, gap: frontiers.FrontierGap) -> Row:
     covers = (gap.low, gap.high) if gap.value is not None else None
-    return _row(pair)(task=task, metric=metric, comparison=gap.comparison, covers=covers)
+    return replace(_row(pair, metric, gap.comparison), covers=covers)
 
 
-def _near(results: Results, pair: Pair) -> Iterator[Row]:
+def _near(pair: Pair, k: int) -> Iterator[Row]:
     """pass@k and distinct right answers at equal pass@1 near the reference temperature: one point of the frontiers instead of their
     mean, which the coldest temperatures dominate."""
-    both = _both(results, pair) if results.several else []
-    for metric in (Metric(k=results.k, at="near"), Metric(name="distinct", k=results.k, at="near")) if both else ():
-        gaps = [frontiers.gap_near(*(side.line(metric.name, results.k) for side in two)) for two in both]
-        yield _of_gaps(pair, metric, gaps, Reason.NOT_NEAR)
+    runs = _runs_with_frontiers(pair)
+    for metric in (Metric(k=k, at="near"), Metric(name="distinct", k=k, at="near")) if runs else ():
+        gaps = [frontiers.gap_near(one.line(metric.name), two.line(metric.name)) for one, two in runs]
+        found, left_out = _of_gaps(gaps, Reason.NOT_NEAR)
+        yield replace(_row(pair, metric, found), left_out=left_out)
 
 
-def _at_best(results: Results, pair: Pair) -> Iterator[Row]:
+def _at_best(pair: Pair, k: int, several: bool) -> Iterator[Row]:
     """pass@1 of an arm and the base, or of two arms passed as separate paths, each at its best temperature. For a single training
     seed also: the arm at T = 1 against the base's best, and the base at the temperature that gives the arm's pass@1."""
-    a, b, _ = pair
-    asked = b == results.home or results.design.every
-    both = [(results.exact(a, seed), results.exact(b, seed)) for seed in shared(results, a, b)] if asked else []
-    if not both or any(len(two.record.logps) < 2 for _, two in both):
+    runs = pair.runs
+    if not runs or any(len(two.rows) < 2 for _, two in runs):
         return
-    tops = [tuple(one.p[frontiers.best_pass1(one.points).temperature] for one in pair) for pair in both]
-    if all(len(one.record.logps) > 1 for one, _ in both):
-        left, right = (np.stack([pair[i] for pair in tops]) for i in (0, 1))
-        yield _row(pair)(metric=Metric(k=1, at="best"), comparison=_paired(results, left, right))
-    if not results.several:
-        ((one, two),) = both
-        yield _row(pair)(metric=Metric(k=1, at="b best"), comparison=paired(one.p[REFERENCE], tops[0][1]))
-        equal = frontiers.at_equal_pass1(one.p[REFERENCE], two.p, k=results.k)
-        yield _row(pair)(metric=Metric(k=results.k, at="a equal"), comparison=equal.comparison)
+    left, right = (np.stack([_at_own_best(both[i]) for both in runs]) for i in (0, 1))
+    if all(len(one.rows) > 1 for one, _ in runs):
+        yield _row(pair, Metric(k=1, at="best"), _paired(left, right, several))
+    if not several:
+        ((one, two),) = runs
+        home = one.p[REFERENCE]
+        yield _row(pair, Metric(k=1, at="b best"), paired(home, right[0]))
+        equal = frontiers.at_equal_pass1(home, two.p, k=k)
+        yield _row(pair, Metric(k=k, at="a equal"), equal.comparison)
 
 
-ABOVE = tuple(
-    Metric(name=name, k=k, at=at, temperature=t)  # type: ignore[arg-type]
-    for t in (REFERENCE, PAPER)
-    for name, k, at in (("pass", FEW, "mixture"), ("pass", 0, "mixture"), ("distinct", 0, "hull"))
-)
-"""The metrics compared with a set of baselines; k = 0 stands for the largest k."""
-GUESSER = "uniform guesser"
+def _at_own_best(run: ExactMeasurements) -> Floats:
+    """Probabilities (N,) at the temperature with the best pass@1."""
+    return run.p[frontiers.best_pass1(run.points).temperature]
 
 
-def always_allowed(results: Results) -> dict[str, Table]:
-    """What every mixture per completion may use besides the baselines: the base at its temperatures, and a guesser, uniform over
-    the answers of a problem, where the task can count them."""
-    home = results.home
-    chance = {} if home is None else results.exact(home).record.meta.get("chance") or {}
-    found: dict[str, Table] = {} if home is None else {home: results.exact(home).p}
-    return found | ({GUESSER: {REFERENCE: chance["each"]}} if chance.get("law") in ("answers", "values") else {})
-
-
-def above(results: Results, name: str, envelope: Envelope, metric: Metric) -> AboveHull | None:
-    """One arm against the best mixture of a set of baselines at the arm's pass@1, over their common seeds. None without a common
-    seed or without an evaluation of the arm at the metric's temperature."""
-    seeds = sorted(set(results.seeds(name)).intersection(*(results.seeds(rival) for rival in envelope.arms)))
-    both = [[results.exact(one, seed) for seed in seeds] for one in (name, *envelope.arms)]
-    if metric.at == "hull":
-        lines = [[one.line(metric.name, metric.k or 0) for one in arm] for arm in both]
-        return above_hull(lines[0], lines[1:], metric.temperature)
-    own, *rivals = ([one.p for one in arm] for arm in both)
-    others = [[table] * len(seeds) for table in always_allowed(results).values()]
-    return above_mixtures(own, [*rivals, *others], metric.k or 0, metric.temperature)
-
-
-def _envelopes(results: Results) -> Iterator[Row]:
+def _envelopes(design: Design, arms: Arms, allowed: Allowed, k: int) -> Iterator[Row]:
     """Every candidate against the best mixture of each set of baselines."""
-    for envelope in results.design.baselines:
-        for name in results.design.candidates:
-            for metric in (replace(metric, k=metric.k or results.k) for metric in ABOVE):
-                if (found := above(results, name, envelope, metric)) is not None:
-                    yield _row((name, envelope.name, "envelope"))(metric=metric, comparison=compare_hull(found))
+    metrics = [replace(metric, k=metric.k or k) for metric in ABOVE]
+    for envelope, name, metric in product(design.baselines, design.candidates, metrics):
+        if (found := above(arms, name, envelope, metric, allowed)) is not None:
+            yield Row(a=name, b=envelope.name, why="envelope", metric=metric, comparison=compare_hull(found))
 
 
-def _tempered(results: Results, known: Sequence[str]) -> Iterator[Row]:
+def _tempered(design: Design, arms: Arms, base: ExactMeasurements, record: Record | None, k: int) -> Iterator[Row]:
     """Every arm against the base tempered over whole completions, which uses no reward."""
-    base, k = results.home, results.k
-    record = results.exact(base).record if base else None
     if record is None or not record.norms:
         return
-    line, table = power_frontier(record.logps[REFERENCE], record.norms, k), power_table(record.logps[REFERENCE], record.norms)
-    for name in known if line else ():
-        ones = [results.exact(name, seed) for seed in results.seeds(name) if name != base]
-        readings: dict[Metric, list[float | None]] = {
-            Metric(k=1, at="best"): [frontiers.best_pass1(one.points).pass1 - frontiers.best_pass1(line).pass1 for one in ones],
-            Metric(k=k, at="a equal"): [_at_home(one.points, line) for one in ones],
-            Metric(k=k, at="equal"): [frontiers.gap_to_frontier(one.points, line).value for one in ones],
-        }
-        if name in results.design.candidates and results.design.baselines:
+    logps = base.logps
+    tempered, table = power_frontier(logps, record.norms, k), power_table(logps, record.norms)
+    for name in design.names if tempered else ():
+        runs = [] if name == design.base or name not in arms else list(arms[name].runs.values())
+        if not runs:
+            continue
+        pair = Pair(a=name, b=TEMPERED, why="power", left=arms[name], right=Measurements())
+        if name in design.candidates and design.baselines:
+            own = [run.p for run in runs]
             for n in (k, FEW):
-                if (found := above_mixtures([one.p for one in ones], [[table] * len(ones)], n)) is not None:
-                    yield _row((name, TEMPERED, "power"))(metric=Metric(k=n, at="mixture"), comparison=compare_hull(found))
-        for metric, gaps in readings.items() if ones else ():
-            yield _of_gaps((name, TEMPERED, "power"), metric, gaps, Reason.NO_COMMON_RANGE)
+                if (found := above_mixtures(own, [[table] * len(own)], n)) is not None:
+                    yield _row(pair, Metric(k=n, at="mixture"), compare_hull(found))
+        lines = [run.points for run in runs]
+        best = frontiers.best_pass1(tempered).pass1
+        readings: dict[Metric, list[float | None]] = {
+            Metric(k=1, at="best"): [frontiers.best_pass1(one).pass1 - best for one in lines],
+            Metric(k=k, at="a equal"): [_at_home(one, tempered) for one in lines],
+            Metric(k=k, at="equal"): [frontiers.gap_to_frontier(one, tempered).value for one in lines],
+        }
+        for metric, gaps in readings.items():
+            found_gaps, left_out = _of_gaps(gaps, Reason.NO_COMMON_RANGE)
+            yield replace(_row(pair, metric, found_gaps), left_out=left_out)
 
 
 def _at_home(points: Sequence[frontiers.FrontierPoint], line: Sequence[frontiers.FrontierPoint]) -> float | None:
@@ -358,29 +293,29 @@ def _at_home(points: Sequence[frontiers.FrontierPoint], line: Sequence[frontiers
     return None if home is None or there is None else home.passk - there[0]
 
 
-def _matched(results: Results, arm: Arm, temperature: float) -> Iterator[Row]:
+def _matched(arm: Arm, arms: Arms, runs: Runs, temperature: float, k: int) -> Iterator[Row]:
     """An arm against another method at equal raw KL, interpolated between that method's betas: for a guided arm, the same method
     without the guide."""
     names = (arm.name, *arm.matched)
-    if not arm.matched or not all(results.seeds(name) for name in arm.matched):
+    if not arm.matched or not all(name in arms for name in names):
         return
     own, there, outside = [], [], 0
-    for seed in sorted(set.intersection(*(set(results.seeds(name)) for name in names))):
-        values = [results.scores(name, "", temperature) for name in names]
+    values = [arms[name].where(temperature=temperature).scores() for name in names]
+    for seed in sorted(set.intersection(*({*arms[name].seeds} for name in names))):
         if any(one is None or seed not in one.seeds for one in values):
             return
-        mine, *means = [one.only([seed]).passes((1, results.k))[0].mean(axis=0) for one in values if one is not None]
-        kl, *kls = [run.raw_kl if (run := results.runs.get((name, seed))) else None for name in names]
+        mine, *means = [one.only([seed]).passes((1, k))[0].mean(axis=0) for one in values if one is not None]
+        kl, *kls = [run.raw_kl if (run := runs.get((name, seed))) else None for name in names]
         at = None if kl is None or None in kls else between(kl, np.array(kls, dtype=float), np.stack(means))
         outside += at is None
         if at is not None:
             own.append(mine)
             there.append(at)
-    for j, k in enumerate((1, results.k) if own else ()):
+    for j, n in enumerate((1, k) if own else ()):
         found = paired_seeds([one[j] for one in own], [one[j] for one in there])
-        metric = Metric(k=k, temperature=temperature, matched=True)
-        pair: Pair = (arm.name, arm.plain or arm.matched[0], "matched")
-        yield _row(pair)(metric=metric, comparison=found, left_out=outside)
+        metric = Metric(k=n, temperature=temperature, matched=True)
+        rival = arm.plain or arm.matched[0]
+        yield Row(a=arm.name, b=rival, why="matched", metric=metric, comparison=found, left_out=outside)
 
 
 def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
@@ -395,109 +330,129 @@ def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
     return np.array([np.interp(math.log(kl), x, column) for column in y.T])
 
 
-def _raw_kl(results: Results, pair: Pair) -> Iterator[Row]:
+def _raw_kl(pair: Pair, runs: Runs) -> Iterator[Row]:
     """Raw KL at the end of training, nats per token."""
-    runs = [[results.runs.get((name, seed)) for name in pair[:2]] for seed in shared(results, *pair[:2])]
-    kls = [[None if run is None else run.raw_kl for run in two] for two in runs]
-    if results.several and kls and not any(None in two for two in kls):
+    kls = []
+    for seed in common_seeds(pair.left.exact(), pair.right.exact()):
+        both = [runs.get((name, seed)) for name in (pair.a, pair.b)]
+        kls.append([None if run is None else run.raw_kl for run in both])
+    if kls and not any(None in two for two in kls):
         found = paired_seeds(*np.array(kls, dtype=float).T)
-        yield _row(pair)(metric=Metric(name="raw KL", at="end"), comparison=found)
+        yield _row(pair, Metric(name="raw KL", at="end"), found)
 
 
-def _added(results: Results) -> list[Pair]:
+def _added(design: Design, arms: Arms) -> list[Pair]:
     """Added controls, except placebos, against the control, only near the reference temperature."""
-    arms, control = results.design.arms, results.design.control or ""
-    added = [arm.name for arm in arms if control and arm.why and results.seeds(arm.name)]
-    return [(name, control, "control") for name in added if name not in {control, *(arm.placebo for arm in arms)}]
+    control = design.control or ""
+    left_out = {control, *(arm.placebo for arm in design.arms)}
+    added = [arm.name for arm in design.arms if arm.why and arm.name in arms and arm.name not in left_out]
+    return [Pair(a=name, b=control, why="control", left=arms[name], right=arms[control]) for name in added if control in arms]
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# sample stores
+# samples
 
 
-def _sampled(results: Results) -> Iterator[Row]:
+def _sampled(design: Design, table: Measurements[Measurement], k: int) -> Iterator[Row]:
     """Every arm against the control on each task, from samples; in a sweep also the base and each pair of the design. Pairs with
     exact records of both arms are left out, because the exact comparison is more precise."""
-    for task in dict.fromkeys(c.task for c in results.counts):
-        arms = list(dict.fromkeys(c.arm for c in results.counts if c.task == task))
-        first = (results.design.control,) if results.design.every else (BASE, results.design.control)
-        control = next((name for name in first if name in arms), arms[0])
-        why: Why = "base" if control == results.design.base != results.design.control else "control"
-        pairs: list[Pair] = [(name, control, why) for name in arms if name != control]
-        if results.design.facts and control == BASE:
-            pairs += [pair for pair in results.design.pairs() if pair[0] in arms and pair[1] in arms]
-        for pair in pairs:
-            if not (results.seeds(pair[0]) and results.seeds(pair[1])):
-                yield from _of_counts(results, pair, task)
-        for envelope, name in product(results.design.baselines, results.design.candidates):
-            yield from _envelope_of_counts(results, name, envelope, task)
-        yield from _colder(results, control, task)
+    sampled, exact = table.sampled(), table.exact().where(task="").by_arm()
+    for task in sampled.tasks:
+        here = sampled.where(task=task)
+        on_task = table.where(task=task)
+        for a, b, why in _sampled_pairs(design, here):
+            if not (a in exact and b in exact):
+                yield from _of_counts(pair_on(design, a, b, why, on_task), here, k)
+        for envelope, name in product(design.baselines, design.candidates):
+            if name not in exact:
+                yield from _envelope_of_counts(here, name, envelope, k)
+        others = [on_task.where(arm=name) for name in design.names if name not in exact]
+        yield from _colder(here.where(arm=control_of(design, here)), others, k)
 
 
-def _colder(results: Results, control: str, task: str) -> Iterator[Row]:
-    """Every arm against the control sampled at several temperatures, from samples of one training seed."""
-    own_base = [c for c in results.counts if (c.arm, c.task) == (control, task)]
-    base = {c.temperature: (c.n, c.right.astype(int)) for c in own_base}
-    if len(base) < 2 or REFERENCE not in base or any(c.sizes is not None for c in own_base):
+def control_of(design: Design, here: Measurements[SampledMeasurement]) -> str:
+    """The arm that others are compared with on a task; here: its samples."""
+    arms = list(here.by_arm())
+    first = (design.control,) if design.every else (BASE, design.control)
+    return next((name for name in first if name in arms), arms[0])
+
+
+def _sampled_pairs(design: Design, here: Measurements[SampledMeasurement]) -> list[tuple[str, str, Why]]:
+    arms, control = list(here.by_arm()), control_of(design, here)
+    why: Why = "base" if control == design.base != design.control else "control"
+    pairs: list[tuple[str, str, Why]] = [(name, control, why) for name in arms if name != control]
+    if design.facts and control == BASE:
+        pairs += [pair for pair in design.pairs() if pair[0] in arms and pair[1] in arms]
+    return pairs
+
+
+def _colder(control: Measurements[SampledMeasurement], others: Sequence[Measurements[Measurement]], k: int) -> Iterator[Row]:
+    """Every other arm against the control sampled at several temperatures, from samples of one training seed."""
+    base = {row.temperature: (row.n, row.values.astype(int)) for row in control.rows}
+    if len(base) < 2 or REFERENCE not in base or any(row.sizes is not None or row.cluster for row in control.rows):
         return
-    _, best = max(base.values(), key=lambda counts: float(counts[1].mean()))
-    for arm in results.design.names:
-        own = results.scores(arm, task)
-        if arm == control or own is None or own.n is None or own.sizes is not None or results.seeds(arm) or len(own.values) > 1:
+    name, (_, best) = control.rows[0].arm, max(base.values(), key=lambda counts: float(counts[1].mean()))
+    for other in others:
+        own = other.where(temperature=REFERENCE).scores()
+        if own is None or own.arm == name or own.n is None or not own.is_plain or len(own.values) > 1:
             continue
         n, right = own.n, own.values[0].astype(int)
         beyond = right.mean() > best.mean()  # no mixture of temperatures has this pass@1
-        for metric in above_colder(min(results.k, n)):
+        for metric in above_colder(min(k, n)):
             if (metric.at == "b best") != (beyond or metric.k == 1):
                 continue
-            k = metric.k or 0
             if metric.at == "mixture":
-                found = compare_hull(above_mixtures_of_counts([{REFERENCE: (n, right)}], [[base]], k))
+                found = compare_hull(above_mixtures_of_counts([{REFERENCE: (n, right)}], [[base]], metric.k or 0))
             else:
-                found = paired_by.paired_counts(n, right, best, k)
-            yield _row((arm, control + AT_ANY, "colder"))(task=task, metric=metric, comparison=found)
+                found = paired_by.paired_counts(n, right, best, metric.k or 0)
+            yield Row(a=own.arm, b=name + AT_ANY, why="colder", task=own.task, metric=metric, comparison=found)
 
 
-def _envelope_of_counts(results: Results, name: str, envelope: Envelope, task: str) -> Iterator[Row]:
+def _envelope_of_counts(here: Measurements[SampledMeasurement], name: str, envelope: Envelope, k: int) -> Iterator[Row]:
     """A candidate against the best mixture of a set of baselines, from samples; the base is allowed in the mixture."""
-    found: dict[str, dict[int, dict[float, frontiers.Counts]]] = {}
-    for c in results.counts:
-        if c.task == task:
-            found.setdefault(c.arm, {}).setdefault(c.seed or 0, {})[c.temperature] = (c.n, c.right)
-    names = (name, *envelope.arms)
-    if results.seeds(name) or not all(one in found for one in names):
+    arms, names = here.by_arm(), (name, *envelope.arms)
+    if not all(one in arms for one in names):
         return
-    seeds = sorted(set.intersection(*(set(found[one]) for one in names)))
-    own, *rivals = ([found[one][seed] for seed in seeds] for one in names)
-    others = [list(found[BASE].values())[:1] * len(seeds)] if BASE in found and BASE not in names else []
-    largest = min(results.k, *(c.n for c in results.counts if c.task == task))
+    tables = {one: _tables(arms[one]) for one in (*names, BASE) if one in arms}
+    seeds = sorted(set.intersection(*({*tables[one]} for one in names)))
+    own, *rivals = ([tables[one][seed] for seed in seeds] for one in names)
+    others = [list(tables[BASE].values())[:1] * len(seeds)] if BASE in tables and BASE not in names else []
+    largest = min(k, *(row.n for row in here.rows))
     for metric in (replace(one, k=one.k or largest) for one in ABOVE if one.at == "mixture"):
         if (metric.k or 0) > largest or not seeds:
             continue
-        above = above_mixtures_of_counts(own, [*rivals, *others], metric.k or 0, metric.temperature)
-        if above is not None:
-            yield _row((name, envelope.name, "envelope"))(task=task, metric=metric, comparison=compare_hull(above))
+        found = above_mixtures_of_counts(own, [*rivals, *others], metric.k or 0, metric.temperature)
+        if found is not None:
+            task, comparison = here.rows[0].task, compare_hull(found)
+            yield Row(a=name, b=envelope.name, why="envelope", task=task, metric=metric, comparison=comparison)
 
 
-def _of_counts(results: Results, pair: Pair, task: str) -> Iterator[Row]:
+def _tables(arm: Measurements[SampledMeasurement]) -> dict[int, dict[float, frontiers.Counts]]:
+    """Training seed -> temperature -> (n, right samples (N,))."""
+    found: dict[int, dict[float, frontiers.Counts]] = {}
+    for row in arm.rows:
+        found.setdefault(row.seed or 0, {})[row.temperature] = (row.n, row.values)
+    return found
+
+
+def _of_counts(pair: Pair, here: Measurements[SampledMeasurement], k: int) -> Iterator[Row]:
     both: dict[float, tuple[Scores, Scores]] = {}
-    for t in sorted({c.temperature for c in results.counts if c.task == task}, reverse=True):
-        if (found := sides(results, *pair[:2], task, t)) is None:
+    for t in sorted({row.temperature for row in here.rows}, reverse=True):
+        if (found := pair.sides(t)) is None:
             continue
         one, two = both[t] = found
         one.check_alike(two)
-        for m in dict.fromkeys((1, min(results.k, one.n or 0))):
-            yield _row(pair)(task=task, metric=Metric(k=m, temperature=t), comparison=counted(one, two, m))
-    if len(both) > 1 and all(len(side.values) == 1 and side.sizes is None for two in both.values() for side in two):
+        for m in dict.fromkeys((1, min(k, one.n or 0))):
+            yield _row(pair, Metric(k=m, temperature=t), counted(one, two, m))
+    if len(both) > 1 and all(len(side.values) == 1 and side.is_plain for two in both.values() for side in two):
         tables = [{t: (two[i].n or 0, two[i].values[0]) for t, two in both.items()} for i in (0, 1)]
-        k = min(results.k, *(one.n or 0 for one, _ in both.values()))
-        gap = frontiers.compare_count_frontiers(*tables, k=k)
-        yield _of_frontier(pair, Metric(k=k, at="equal"), gap, task)
+        k = min(k, *(one.n or 0 for one, _ in both.values()))
+        yield _of_frontier(pair, Metric(k=k, at="equal"), frontiers.compare_count_frontiers(*tables, k=k))
 
 
 def counted(a: Scores, b: Scores, k: int) -> Comparison:
     """pass@k of two arms from samples: over problems, or over training seeds where an arm has several."""
     left, right = a.values.astype(int), b.values.astype(int)
     if max(len(left), len(right)) == 1:
-        return paired_by.paired_counts(a.samples[0], left[0], right[0], k, n_b=b.samples[0])
+        return paired_by.paired_counts(a.samples[0], left[0], right[0], k, n_b=b.samples[0], cluster=a.cluster or None)
     return paired_by.paired_seed_counts(a.samples, left, right, k, n_b=b.samples)

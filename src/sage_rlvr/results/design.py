@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.results.metric import Metric
 
 BASE = "base"
 Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power", "envelope", "colder"]
@@ -34,13 +37,20 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A primary comparison of the design: a minus b (arms by name or key) in a metric as printed ("pass@256", "pass@1 at T = 0.3"),
-    by default on the main task."""
+    """A primary comparison of the design: a minus b (arms by name or key) in a metric, by default on the main task."""
 
     a: str
     b: str
-    metric: str
+    metric: Metric
     task: str = ""
+
+
+def questions_of(trees: Iterable[Mapping[str, Any]]) -> tuple[Question, ...]:
+    """The questions of a design.json or summary.json. Raises ValueError for one that cannot be read."""
+    try:
+        return tuple(Question(**{**tree, "metric": Metric.parse(tree["metric"])}) for tree in trees)
+    except ConfigError as error:  # `reading.understood` adds the file to a ValueError and not to an error of this package
+        raise ValueError(f"questions: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,11 +14,14 @@ import numpy as np
 
 from sage_rlvr.evaluation.sample_report import Drawn
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.results.comparisons import Row, sides
+from sage_rlvr.results.pairs import Pair, pair_on
 from sage_rlvr.results.read import Results
+from sage_rlvr.results.row import Row
 from sage_rlvr.results.scores import Scores
-from sage_rlvr.results.words import End, told
-from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, signed
+from sage_rlvr.results.sources import Runs, by_arm
+from sage_rlvr.results.verdict_text import ranges_of_k
+from sage_rlvr.results.view import End, bracketed, first_of, many, told
+from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, Comparison, signed
 from sage_rlvr.stats.curves import CurveComparison, Improvement, probability_of_improvement
 from sage_rlvr.stats.intervals import Interval, all_one, seed_interval
 from sage_rlvr.stats.leash import (
@@ -44,40 +47,80 @@ LEGEND = (
     "(preserved + expanded + shrunk), above 0 if more was gained than lost."
 )
 WORDS = {"preserved": "preserved", "expanded": "expanded", "shrunk": "shrunk", "outside": "out of support"}
+CURVE = (
+    "{a} vs {b} over k: {ranges}; the {level:g} % band holds at all {ks} of k at once (and is wider than an interval at one k), "
+    "over {c.n} {c.over}"
+)
+END_AT = "{end} at {ks}"
+END_AT_WITH_SIZE = "{end} at {ks} (largest difference {difference} at k = {k}{chance})"
+INTERVAL = "P({a} > {b}), {what}: {i.value:.3f} ({level:g} % interval {i.low:.3f} to {i.high:.3f} over {i.n} {i.over}: "
+IMPROVEMENT = {
+    "better": f"{INTERVAL}above 1/2)", "worse": f"{INTERVAL}below 1/2)", "tied": f"{INTERVAL}interval includes 1/2)",
+}  # fmt: skip
+TOO_FEW = f"P({{a}} > {{b}}), {{what}}: {{i.value:.3f}} ({End.CANNOT}: {{i.n}} {{i.over}} are too few)"
+PATTERN = (
+    "{p.name}: {p.a.hits} of {p.a.solutions} ({a}) against {p.b.hits} of {p.b.solutions} ({b}); Fisher p = {p.fisher_p:.2g} before "
+    "clustering by problem, which weakens it; clustered by problem the shares differ by {difference}; {paired}"
+)
+PAIRED = "{end} over the {gap.n} problems solved by both (difference {gap.value:+.3f})"
+PAIRED_TOO_FEW = f"{PAIRED}; a pattern in fewer than {SPARSE} problems supports no claim"
+KEPT = "{a} keeps {kept} of the {before} {what}, gains {gained} and loses {lost}{means}; rates and intervals: --support"
+CELLS = (
+    "{head}: {cells}; two runs of the same policy would show {chance} problems expanded and as many shrunk by chance{whole}."
+)
+MCNEMAR = "; expanded against shrunk, McNemar's p = {p:.2g}"
+LONE = (
+    "{task}: problems that only one of the two solves, significantly (two-sided, family-wise error at most 5 %, all {n} samples): "
+    "{apart}."
+)
+COSTS = "{arm}: {tokens:,.3f} M sampled tokens, {steps:,.0f} optimizer steps"
+STEPS = "Training steps differ ({arms}): a difference between these arms may come from the number of steps."
+NOT_PAIRED = "no paired comparison, because no problem was solved by both"
 
 
 def detail_lines(results: Results, rows: Sequence[Row], *, support: bool = False) -> list[str]:
     """Lines for every compared pair and task: band over k, probability of improvement, support kept and gained; then the cost of
     each arm, and training steps if they differ. support: print all cells and rates of the support with intervals."""
-    at_home = (row for row in rows if row.metric.at == "temperature" and not row.metric.matched)
+    at_home = [row for row in rows if row.metric.at == "temperature" and not row.metric.matched]
     pairs = dict.fromkeys((row.a, row.b, row.task, row.metric.temperature) for row in at_home)
-    both = [sides(results, *pair) for pair in pairs if pair[3] == 1.0 or pair[2]]
-    lines = [line for two in both if two is not None for line in pair_lines(results, *two, support=support)]
+    k, several, lines = results.k, results.several, list[str]()
+    for a, b, task, temperature in pairs:
+        if temperature != 1.0 and not task:
+            continue
+        pair = pair_on(results.design, a, b, "control", results.table.where(task=task))
+        lines += pair_lines(pair, temperature, k, several, results.chances.get(task), support=support)
     lines += [LEGEND] * (support and bool(lines))
-    return [*lines, *cost_lines(results), *steps_lines(results)]
+    return [*lines, *cost_lines(results.runs), *steps_lines(results.runs)]
 
 
-def pair_lines(results: Results, a: Scores, b: Scores, *, support: bool = False) -> Iterator[str]:
-    """The lines for one pair on one task."""
+def pair_lines(
+    pair: Pair, temperature: float, k: int, several: bool, floor: Chance | None, *, support: bool = False
+) -> Iterator[str]:
+    """The lines for one pair on one task; none without scores of both arms. floor: the chance floor of the task."""
+    if (both := pair.sides(temperature)) is None:
+        return
+    a, b = both
     on = f"{a.task}: " if a.task else ""
     held = f"; the samples of {b.arm} are held fixed" if b.n and len(b.values) == 1 < len(a.values) else ""
-    found = a.band(b, results.k, several=results.several)
+    found = a.band(b, k, several=several)
     if found is not None:
-        yield on + curve_words(found, a.arm, b.arm, results.chance(a.task)) + "."
-    chance = improvement(a, b, results.several)
+        yield on + curve_words(found, a.arm, b.arm, floor) + "."
+    chance = improvement(a, b, several)
     if chance is not None:
         what = "a problem's pass@1" + ("" if a.n else " (the same at every k)")
         yield on + chance_words(chance, a.arm, b.arm, what) + held + "."
     if not support:
-        yield f"{on}{_kept_in_words(results, a, b)}."
+        yield f"{on}{_kept_in_words(pair, a, b, k)}."
     elif a.n is not None:
-        yield from _kept_of_counts(a, b, min(results.k, a.n))
+        yield from _kept_of_counts(a, b, min(k, a.n))
     else:
-        yield from _kept_exactly(results, a, b)
+        yield from _kept_exactly(pair, len(b.problems), k)
 
 
 def improvement(a: Scores, b: Scores, several: bool) -> Improvement | None:
-    """The probability that a run of a scores higher than a run of b on a problem; None for two training seeds."""
+    """The probability that a run of a scores higher than a run of b on a problem; None for two training seeds and for clusters."""
+    if a.cluster:
+        return None
     if not several:
         return probability_of_improvement(a.values[0], b.values[0])
     left, right = np.broadcast_arrays(a.values, b.values)
@@ -86,28 +129,28 @@ def improvement(a: Scores, b: Scores, several: bool) -> Improvement | None:
 
 def curve_words(found: CurveComparison, a: str, b: str, chance: Chance | None = None) -> str:
     """Where the curves differ: ranges of k with one outcome, each with its largest difference and the chance floor there."""
-    parts = []
-    for outcome, group in groupby(range(len(found.ks)), key=found.outcomes.__getitem__):
-        places = list(group)
-        first, last = found.ks[places[0]], found.ks[places[-1]]
-        top = max(places, key=lambda i: abs(found.difference[i]))
-        where = f"at k = {first}" + (f" to {last}" if first != last else "")
-        level = "" if chance is None or found.ks[top] == 1 else f", chance {chance.at(found.ks[top]):.3f}"
-        size = f" (largest difference {signed(float(found.difference[top]))} at k = {found.ks[top]}{level})"
-        within = all(max(abs(found.low[i]), abs(found.high[i])) <= DETECTABLE for i in places)
-        parts.append(f"{told(outcome, detected=within)} {where}{size * (outcome != 'unknown')}")
-    many = f"all {len(found.ks)} values of k at once (and is wider than an interval at one k)"
-    at = many if len(found.ks) > 1 else "this k"
-    return f"{a} vs {b} over k: {'; '.join(parts)}; the {100 * found.level:g} % band holds at {at}, over {found.n} {found.over}"
+    runs = groupby(range(len(found.ks)), key=found.outcomes.__getitem__)
+    ranges = "; ".join(_range_of_k(found, list(places), chance) for _, places in runs)
+    ks = many(len(found.ks), "value")
+    return CURVE.format(a=a, b=b, ranges=ranges, level=100 * found.level, ks=ks, c=found)
+
+
+def _range_of_k(c: CurveComparison, places: Sequence[int], chance: Chance | None) -> str:
+    """Neighboring k with one outcome; places: their indices."""
+    top = max(places, key=lambda i: abs(c.difference[i]))
+    k, outcome = c.ks[top], c.outcomes[top]
+    end = told(outcome, detected=all(max(abs(c.low[i]), abs(c.high[i])) <= DETECTABLE for i in places))
+    template = END_AT if outcome == "unknown" else END_AT_WITH_SIZE
+    return template.format(
+        end=end, ks=ranges_of_k([(c.ks[places[0]], c.ks[places[-1]])]), k=k, difference=signed(float(c.difference[top])),
+        chance="" if chance is None or k == 1 else f", chance {chance.at(k):.3f}",
+    )  # fmt: skip
 
 
 def chance_words(found: Improvement, a: str, b: str, what: str) -> str:
     """P(a > b) with its interval."""
-    i = found.interval
-    words = {"better": "above 1/2", "worse": "below 1/2", "unknown": f"{End.CANNOT}: {i.n} {i.over} are too few"}
-    word = words.get(found.outcome, "interval includes 1/2")
-    ends = f"{100 * i.level:g} % interval {i.low:.3f} to {i.high:.3f} over {i.n} {i.over}: " * math.isfinite(i.width)
-    return f"P({a} > {b}), {what}: {i.value:.3f} ({ends}{word})"
+    template = IMPROVEMENT.get(found.outcome, TOO_FEW)
+    return template.format(a=a, b=b, what=what, i=found.interval, level=100 * found.interval.level)
 
 
 def pattern_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: int | None = None) -> list[str]:
@@ -117,79 +160,72 @@ def pattern_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: i
 
 
 def pattern_words(found: PatternComparison) -> str:
-    """Both counts, Fisher's p and the paired difference."""
-    a, b = (
-        f"{one.hits} of {one.solutions}" + f" ({_ends(one.micro, '.3f')})" * math.isfinite(one.micro.width)
-        for one in (found.a, found.b)
-    )
-    head = f"{found.name}: {a} against {b}; Fisher p = {found.fisher_p:.2g} before clustering by problem, which weakens it"
-    if math.isfinite(found.micro.width):
-        head += f"; clustered by problem the shares differ by {_ends(found.micro, '+.3f')}"
-    if (paired := found.by_problem) is None:
-        return f"{head}; no paired comparison, because no problem was solved by both"
-    gap, few = paired.difference, f"; a pattern in fewer than {SPARSE} problems supports no claim" * (not paired.known)
-    word = told(paired.outcome, detected=paired.detects())
-    return f"{head}; {word} over the {gap.n} problems solved by both (difference {gap.value:+.3f}){few}"
+    """Both counts, Fisher's p, the difference of the shares, and the paired difference."""
+    a, b, difference = _ends(found.a.micro, ".3f"), _ends(found.b.micro, ".3f"), _ends(found.micro, "+.3f")
+    paired = NOT_PAIRED if found.by_problem is None else _paired(found.by_problem)
+    return PATTERN.format(p=found, a=a, b=b, difference=difference, paired=paired)
+
+
+def _paired(found: Comparison) -> str:
+    template = PAIRED if found.known else PAIRED_TOO_FEW
+    return template.format(end=told(found.outcome, detected=found.detects()), gap=found.difference)
 
 
 def _ends(i: Interval, form: str) -> str:
-    return f"{i.value:{form}} [{i.low:{form}}, {i.high:{form}}]"
+    """ "0.150 [0.100, 0.200]"; without an interval the value only."""
+    return f"{i.value:{form}} [{i.low:{form}}, {i.high:{form}}]" if math.isfinite(i.width) else f"{i.value:{form}}"
 
 
 # ------------------------------------------------------------------------------------------------------------------
 # kept, found and lost ("The Invisible Leash")
 
 
-def _kept_in_words(results: Results, a: Scores, b: Scores) -> str:
+def _kept_in_words(pair: Pair, a: Scores, b: Scores, k: int) -> str:
     """Support kept, gained and lost in one sentence, means over training seeds."""
-    many = " (means over training seeds)" * (len(a.values) > 1)
     if a.n is None:
-        pairs = _both_logps(results, a, b)
-        rows = [LeashCounts(*exact_cells(old, new, EPS)[0].sum(axis=0).tolist()) for old, new in pairs]
-        of, where = "right completions", f" above 1/{1 / EPS:.0f}"
+        rows = [LeashCounts(*exact_cells(old, new, EPS)[0].sum(axis=0).tolist()) for new, old in _logps(pair)]
+        what = f"right completions of {b.arm} above 1/{1 / EPS:.0f}"
     else:
         left, right = np.broadcast_arrays(a.values.astype(int), b.values.astype(int))
-        k = min(results.k, a.n)
+        k = min(k, a.n)
         sizes = zip(*np.broadcast_arrays(a.samples, b.samples), strict=True)
         rows = [leash_at_k(m, old, n, new, k) for new, old, (n, m) in zip(left, right, sizes, strict=True)]
-        of, where = "problems", f" solved in {k} samples"
+        what = f"problems of {b.arm} solved in {k} samples"
     kept, found, lost = (float(np.mean([getattr(row, name) for row in rows])) for name in ("preserved", "expanded", "shrunk"))
-    return (
-        f"{a.arm} keeps {_rounded(kept)} of the {_rounded(kept + lost)} {of} of {b.arm}{where}, gains {_rounded(found)} "
-        f"and loses {_rounded(lost)}{many}; rates and intervals: --support"
-    )
+    numbers = {"kept": kept, "before": kept + lost, "gained": found, "lost": lost}
+    means = " (means over training seeds)" if len(a.values) > 1 else ""
+    return KEPT.format(a=a.arm, what=what, means=means, **{name: _rounded(x) for name, x in numbers.items()})
 
 
 def _rounded(x: float) -> str:
     return f"{x:,.0f}" if x == round(x) or x >= 100 else f"{x:,.3g}"
 
 
-def _both_logps(results: Results, a: Scores, b: Scores) -> list[tuple[Any, Any]]:
-    """Log-probs of the right completions under b and a, of each training seed."""
-    return [(results.exact(b.arm, s).record.logps[1.0], results.exact(a.arm, s).record.logps[1.0]) for s in a.seeds]
+def _logps(pair: Pair) -> list[tuple[Any, Any]]:
+    """Log-probs of the right completions under a and b, of each training seed."""
+    return [(one.logps, two.logps) for one, two in pair.runs]
 
 
-def _kept_exactly(results: Results, a: Scores, b: Scores) -> Iterator[str]:
+def _kept_exactly(pair: Pair, problems: int, k: int) -> Iterator[str]:
     """Definition 4.1 over completions and over problems, and the problems expected to be solved in k samples."""
-    pairs = _both_logps(results, a, b)
     cells = [
-        (*exact_cells(old, new, EPS), expected_cells(success_probability(old), success_probability(new), results.k))
-        for old, new in pairs
+        (*exact_cells(old, new, EPS), expected_cells(success_probability(old), success_probability(new), k))
+        for new, old in _logps(pair)
     ]
     what = (
         f"right completions with probability above 1/{1 / EPS:.0f} (Definition 4.1)",
-        f"problems with at least one of them, of {len(b.problems)}",
-        f"problems expected to be solved in {results.k} samples",
+        f"problems with at least one of them, of {problems}",
+        f"problems expected to be solved in {k} samples",
     )
     for said, *tables in zip(what, *cells, strict=True):
-        head = f"{a.arm} against {b.arm}, exact, {said}"
+        head = f"{pair.a} against {pair.b}, exact, {said}"
         rows = [LeashCounts(*table.sum(axis=0).tolist()) for table in tables]
         if len(rows) > 1:
             yield from _over_seeds(rows, f"{head}, held fixed")
             continue
         rates = rate_intervals(tables[0])
         numbers = ", ".join(f"{word} {_count(getattr(rows[0], name))}" for name, word in WORDS.items())
-        yield f"{head}: {numbers}; {_rates(rates, len(b.problems), 'none in either')}."
+        yield f"{head}: {numbers}; {_rates(rates, problems, 'none in either')}."
 
 
 def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
@@ -205,29 +241,18 @@ def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
     counts = (b.samples[0], right[0], a.samples[0], left[0])
     seen, floor = leash_at_k(*counts, k), leash_noise_floor(*counts, k)
     error: Mapping[str, float] = leash_sampling_error(*counts, k) if 2 * k <= (n or 0) else {}
-    cells = [
-        f"{name} {getattr(seen, name):.4g}" + (f" (sampling error {error[name]:.2g})" if error else "")
-        for name in WORDS
-    ]
+    errors = {name: f"sampling error {x:.2g}" for name, x in error.items()}
+    cells = ", ".join(f"{name} {getattr(seen, name):.4g}{bracketed(errors.get(name, ''))}" for name in WORDS)
     chance = f"{floor.expanded:.1f}" if floor.expanded >= 0.1 else f"{floor.expanded:.1g}"
-    whole = f"; expanded against shrunk, McNemar's p = {mcnemar_p(round(seen.expanded), round(seen.shrunk)):.2g}" * (
-        k == n
-    )
-    yield (
-        f"{head}: {', '.join(cells)}; two runs of the same policy would show {chance} problems expanded and as many shrunk by "
-        f"chance{whole}."
-    )
+    whole = MCNEMAR.format(p=mcnemar_p(round(seen.expanded), round(seen.shrunk))) if k == n else ""
+    yield CELLS.format(head=head, cells=cells, chance=chance, whole=whole)
     none = "neither solves a problem, so no rate is defined"
     yield f"{a.task}: {_rates(leash_intervals(*counts, k), len(b.problems), none)}."
     found, apart = leash_discoveries(*counts), []
     for word, hits in (("new", found.new), ("lost", found.lost)):
         names = [name for name, hit in zip(a.problems, hits.tolist(), strict=True) if hit]
-        some = f" ({', '.join(names[:5])}{', ...' * (len(names) > 5)})" * bool(names)
-        apart.append(f"{len(names)} {word}{some}")
-    yield (
-        f"{a.task}: problems that only one of the two solves, significantly (two-sided, family-wise error at most 5 %, all "
-        f"{n} samples): {', '.join(apart)}."
-    )
+        apart.append(f"{len(names)} {word}{bracketed(first_of(names, 5))}")
+    yield LONE.format(task=a.task, n=n, apart=", ".join(apart))
 
 
 def _rates(rates: Mapping[str, Interval], problems: int, none: str) -> str:
@@ -253,27 +278,23 @@ def _count(x: float) -> str:
     return f"{x:,.0f}" if x == round(x) else f"{x:,.2f}"
 
 
-def cost_lines(results: Results) -> list[str]:
+def cost_lines(runs: Runs) -> list[str]:
     """One line with the sampled tokens and optimizer steps of each arm, means over training seeds; [] for fewer than two arms."""
-    told: dict[str, str] = {}
-    for arm in dict.fromkeys(arm for arm, _ in results.runs):
-        mine = [run for (name, _), run in results.runs.items() if name == arm]
-        tokens = [n for run in mine if (n := run.total("rollout/tokens")) is not None]
-        steps = [n for run in mine if (n := run.optimizer_steps)]
+    told = []
+    for arm, mine in by_arm(runs).items():
+        tokens = [n for run in mine.values() if (n := run.total("rollout/tokens")) is not None]
+        steps = [n for run in mine.values() if (n := run.optimizer_steps)]
         if tokens and steps:
-            told[arm] = f"{np.mean(tokens) / 1e6:,.3f} M sampled tokens, {np.mean(steps):,.0f} optimizer steps"
-    return ["Cost per run: " + "; ".join(f"{name}: {text}" for name, text in told.items()) + "."] if len(told) > 1 else []
+            told.append(COSTS.format(arm=arm, tokens=np.mean(tokens) / 1e6, steps=np.mean(steps)))
+    return [f"Cost per run: {'; '.join(told)}."] if len(told) > 1 else []
 
 
-def steps_lines(results: Results) -> list[str]:
+def steps_lines(runs: Runs) -> list[str]:
     """One line if the arms were trained for different numbers of steps; else, or if unknown, []."""
     told: dict[str, str] = {}
-    for arm in dict.fromkeys(arm for arm, _ in results.runs):
-        steps = sorted({run.steps for (name, _), run in results.runs.items() if name == arm and run.steps})
-        told |= {arm: " and ".join(f"{n:,}" for n in steps)} if steps else {}
+    for arm, mine in by_arm(runs).items():
+        if steps := sorted({run.steps for run in mine.values() if run.steps}):
+            told[arm] = " and ".join(f"{n:,}" for n in steps)
     if len(set(told.values())) < 2:
         return []
-    said = "; ".join(f"{name}: {text}" for name, text in told.items())
-    return [
-        f"Training steps differ ({said}): a difference between these arms may come from the number of steps."
-    ]
+    return [STEPS.format(arms="; ".join(f"{name}: {text}" for name, text in told.items()))]

@@ -12,8 +12,8 @@ from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.record import Record, load_record, record_path
 from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.reading import read_json, read_text, understood
-from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question
-from sage_rlvr.results.read import Run, State
+from sage_rlvr.results.design import BASE, Arm, Design, Envelope, questions_of
+from sage_rlvr.results.sources import Run, State
 from sage_rlvr.runs import RECORD, file_sha256, is_run, read_metrics, read_record
 
 TAKES = (
@@ -70,7 +70,7 @@ def design_of(facts: Mapping[str, Any]) -> Design:
     baselines = tuple(Envelope(name=name, arms=tuple(labels.get(key, key) for key in keys)) for name, keys in rivals)
     return Design(
         arms=arms, control=named(facts, "control"), seeds=tuple(facts.get("seeds", ())), title=str(facts.get("title", "")),
-        notes=str(facts.get("notes", "")), questions=tuple(Question(**q) for q in facts.get("questions", ())),
+        notes=str(facts.get("notes", "")), questions=questions_of(facts.get("questions", ())),
         baselines=baselines, oracle=named(facts, "oracle"),
         discarded=tuple(facts.get("discarded", ())), facts=facts,
     )  # fmt: skip

@@ -1,9 +1,9 @@
-"""Sort the paths passed to `Results.read` by arm and training seed."""
+"""Sort the paths of a reading by arm and training seed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,37 @@ from sage_rlvr.evaluation.record import EMBEDDED, Record, check_paired, embedded
 from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.results import files
 from sage_rlvr.results.design import BASE, Arm, Design
-from sage_rlvr.results.read import GivenRows, Results, Run, Store
 from sage_rlvr.results.readers import Choice, packaged, read_evaluation, reads
+from sage_rlvr.results.sources import GivenRows, Run, Store
 from sage_rlvr.results.stored import design_of_summary, read_summary
 from sage_rlvr.runs import RECORD, is_run, read_metrics, read_record
 
 TEST = "test"  # the split if neither the caller nor a sweep sets one
 
 
-def gather(items: Sequence[str], *, split: str | None, apart: bool, choice: Choice) -> Results:
-    """Read all paths. Raises DataError for a path that is not a folder, run, record, store, summary or file of rows."""
+@dataclass(kw_only=True, eq=False)
+class Sources:
+    """What the paths hold, by arm.
+
+    records: (arm, training seed, task) -> exact record; the main task is "", the base has seed 0. runs: by (arm, seed). stored: the
+    summary.json of a folder without other results, stored_in its path. notes: what was left out and why."""
+
+    design: Design = field(default_factory=lambda: Design(arms=()))
+    records: dict[tuple[str, int, str], Record] = field(default_factory=dict)
+    runs: dict[tuple[str, int], Run] = field(default_factory=dict)
+    stores: list[Store] = field(default_factory=list)
+    given: list[GivenRows] = field(default_factory=list)
+    stored: Mapping[str, Any] | None = None
+    stored_in: Path | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def seeds(self, arm: str) -> list[int]:
+        """Training seeds with an exact record of the main task."""
+        return sorted(seed for name, seed, task in self.records if (name, task) == (arm, ""))
+
+
+def gather(items: Sequence[str], *, split: str | None, apart: bool, choice: Choice) -> Sources:
+    """Sort all paths. Raises DataError for a path that is not a folder, run, record, store, summary or file of rows."""
     found = _Found(split, apart, choice)
     given: set[str] = set()
     for item in items:
@@ -39,7 +60,16 @@ def gather(items: Sequence[str], *, split: str | None, apart: bool, choice: Choi
                 raise DataError(f"{item}: no such file or folder. {files.TAKES}")
             else:
                 found.add(Path(word), name, index)
-    return found.finished(items)
+    _check_scores(found.sources, choice)
+    return found.finished()
+
+
+def _check_scores(sources: Sources, choice: Choice) -> None:
+    """Raise DataError for a name of `--correct` that no file of rows has."""
+    scores = list(dict.fromkeys(given.evaluation.score for given in sources.given if given.evaluation.score))
+    if unused := [name for name in choice.wanted if name not in scores]:
+        read = ", ".join(scores) or "none"
+        raise DataError(f"--correct {unused[0]}: no file has a score of that name; scores that were read: {read}")
 
 
 def rows_in(word: str) -> tuple[Path, list[str]] | None:
@@ -61,32 +91,34 @@ OTHER_FILES = (".yaml", ".yml", ".json", ".sqlite", ".py", ".html", ".md")
 
 
 class _Found:
-    """`Results` under construction. `order`: the arms in order of appearance, with their keys."""
+    """`Sources` under construction. `order`: the arms in order of appearance, with their keys."""
 
     def __init__(self, split: str | None, apart: bool, choice: Choice) -> None:
         self.asked, self.split, self.apart, self.choice = split, split or TEST, apart, choice
-        self.results = Results(design=Design(arms=()), strict=apart)
+        self.sources = Sources()
         self.designs: list[Design] = []
         self.order: dict[str, str] = {}
         self.weights: dict[tuple[str, str], set[str]] = {}
 
-    def finished(self, items: Sequence[str]) -> Results:
-        """The checked results with their design."""
-        results = self.results
-        results.sources, results.design = list(items), self._design()
-        counts = [len(results.seeds(name)) for name in self.order if results.seeds(name)]
+    def finished(self) -> Sources:
+        """The checked sources with their design."""
+        sources = self.sources
+        sources.design = self._design()
+        if sources.records:  # a summary is read only where there is nothing else to compare exactly
+            sources.stored = sources.stored_in = None
+        counts = [len(sources.seeds(name)) for name in self.order if sources.seeds(name)]
         if self.apart and counts and (len(set(counts[1:])) > 1 or counts[0] not in (1, *counts[1:])):
             raise DataError("the arms have different numbers of training seeds; pass the same number of records for each")
-        for task in {of for *_, of in results.records}:
-            check_paired([record for (*_, of), record in results.records.items() if of == task])
-        if not self.apart and results.records and BASE not in self.order:
-            results.notes.append(
-                f"No evaluation of the base was passed; {results.design.control} is the control instead."
+        for task in {of for *_, of in sources.records}:
+            check_paired([record for (*_, of), record in sources.records.items() if of == task])
+        if not self.apart and sources.records and BASE not in self.order:
+            sources.notes.append(
+                f"No evaluation of the base was passed; {sources.design.control} is the control instead."
             )
-        if results.design.discarded:
-            names = ", ".join(results.design.discarded)
-            results.notes.append(f"Candidates that validation discarded count in the correction with p = 1: {names}.")
-        return results
+        if sources.design.discarded:
+            names = ", ".join(sources.design.discarded)
+            sources.notes.append(f"Candidates that validation discarded count in the correction with p = 1: {names}.")
+        return sources
 
     def _design(self) -> Design:
         """The folder's design with the arms of further paths. For separate paths, the first is the control of all others."""
@@ -98,10 +130,10 @@ class _Found:
             return replace(self.designs[0], arms=arms, base=base, beside=beside)
         names = list(self.order) if self.apart else loose
         arms = tuple(known.get(name) or Arm(name=name, key=self.order[name]) for name in names)
-        seeds = sorted({seed for _, seed in self.results.runs} | {seed for _, seed, _ in self.results.records})
+        seeds = sorted({seed for _, seed in self.sources.runs} | {seed for _, seed, _ in self.sources.records})
         control = names[0] if names else base
         if self.apart:  # the first is a base where it has one record for all seeds; several of its own are paired with the others'
-            base = control if control and len(self.results.seeds(control)) < 2 else None
+            base = control if control and len(self.sources.seeds(control)) < 2 else None
         return Design(arms=arms, base=base, control=control, seeds=tuple(seeds), every=self.apart)
 
     # ---- one path
@@ -123,8 +155,8 @@ class _Found:
                 raise DataError(f"{name}={path}: a result folder has its own arm names; pass {path} without NAME=")
             self._folder(path)
         elif (path / "summary.json").is_file():
-            self.results.stored, self.results.stored_in = read_summary(path / "summary.json"), path / "summary.json"
-            self.designs.append(design_of_summary(self.results.stored))
+            self.sources.stored, self.sources.stored_in = read_summary(path / "summary.json"), path / "summary.json"
+            self.designs.append(design_of_summary(self.sources.stored))
             self.order |= {arm.name: arm.key for arm in self.designs[-1].arms} | {BASE: BASE}
         else:
             raise DataError(files.nothing_in(path) if path.is_dir() else f"{path} does not exist. {files.TAKES}")
@@ -142,7 +174,7 @@ class _Found:
             )
         for table in found.tables:
             self.order.setdefault(made.arm_of(table), made.arm_of(table))
-        self.results.given.append(made)
+        self.sources.given.append(made)
 
     def _file(self, path: Path, name: str, index: int) -> None:
         files.check_record(path)
@@ -157,11 +189,11 @@ class _Found:
         self._record(record, own, index)
         if is_run(run):  # run.json has the number of training steps
             start = files.start_of(read_record(run, ()))
-            self.results.runs[own, index] = Run(arm=own, seed=index, path=run, metrics=read_metrics(run), start=start)
+            self.sources.runs[own, index] = Run(arm=own, seed=index, path=run, metrics=read_metrics(run), start=start)
 
     def _record(self, record: Record, arm: str, seed: int, task: str = "") -> None:
         if not self.apart and record.meta.get("split") != self.split and task == "":
-            self.results.notes.append(
+            self.sources.notes.append(
                 f"{arm}: the record on the {record.meta.get('split')} split is left out; the others are on the {self.split} split."
             )
             return
@@ -171,13 +203,13 @@ class _Found:
         seen.add(weights)
         self.order.setdefault(arm, arm)
         seed = 0 if arm == BASE and not self.apart else seed
-        while arm != BASE and (arm, seed, task) in self.results.records:
+        while arm != BASE and (arm, seed, task) in self.sources.records:
             seed += 1
-        self.results.records[arm, seed, task] = record
+        self.sources.records[arm, seed, task] = record
 
     def _store(self, path: Path, name: str, index: int) -> None:
         run = next((parent for parent in list(path.parents)[:3] if is_run(parent)), None)
-        arm, seed, stores = path.name, index, self.results.stores
+        arm, seed, stores = path.name, index, self.sources.stores
         if run is not None:
             arm, seed = files.label_of(run, index)
         elif not name and not self.apart:
@@ -194,7 +226,7 @@ class _Found:
 
     def _run(self, path: Path, name: str, index: int) -> None:
         arm, seed = files.label_of(path, index)
-        run, runs = files.read_run(path, name or arm, seed), self.results.runs
+        run, runs = files.read_run(path, name or arm, seed), self.sources.runs
         if self.apart:
             own = name or path.name
             if self.asked or files.has_record(path, self.split):
@@ -209,7 +241,7 @@ class _Found:
             seed += 1
         runs[run.arm, seed] = replace(run, seed=seed)
         own_record = path / f"evaluation-{self.split}.npz"
-        if own_record.is_file() and (run.arm, seed, "") not in self.results.records:
+        if own_record.is_file() and (run.arm, seed, "") not in self.sources.records:
             self._checked(load_record(own_record), path, run.arm, seed)
         for store in files.stores_of(path):
             self._store(store, run.arm, seed)
@@ -217,7 +249,7 @@ class _Found:
     def _checked(self, record: Record, run: Path, arm: str, seed: int, task: str = "") -> None:
         """Add a record unless the run's weights have changed since."""
         if files.other_weights(record, run):
-            self.results.notes.append(
+            self.sources.notes.append(
                 f"{arm}, seed {seed}: its record was made with other weights than the run has now; evaluate it again."
             )
         else:
@@ -232,7 +264,7 @@ class _Found:
         design = files.design_of(facts)
         self.designs += [design] * bool(facts)
         self.order |= {arm.name: arm.key for arm in design.arms}
-        self.results.notes += [str(text) for text in facts.get("left_out", [])]
+        self.sources.notes += [str(text) for text in facts.get("left_out", [])]
         for task in ["", *facts.get("evaluate", {}).get("ood", [])] if self.split == own else [self.split]:
             self._records(path, task, facts, design)
         for run in sorted(path.glob(f"runs/*/{RECORD}")):  # later: a run that `eval` evaluated too is not two seeds
@@ -240,8 +272,8 @@ class _Found:
         for asked in facts.get("runs", []):
             key = design.called(str(asked["arm"])), int(asked["seed"])
             place = path / "runs" / f"{asked['arm']}-s{asked['seed']}"
-            run_ = self.results.runs.get(key) or Run(arm=key[0], seed=key[1], path=place, metrics=read_metrics(place))
-            self.results.runs[key] = replace(run_, state=files.state_of(asked))
+            run_ = self.sources.runs.get(key) or Run(arm=key[0], seed=key[1], path=place, metrics=read_metrics(place))
+            self.sources.runs[key] = replace(run_, state=files.state_of(asked))
         for found in sorted([*path.glob("runs/base/samples/*"), *path.glob("samples*")]):
             if is_store(found):
                 self._store(found, BASE if found.parts[-3] == BASE else "", 0)

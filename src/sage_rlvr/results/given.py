@@ -7,25 +7,27 @@ Nothing is guessed: what differs between two files raises DataError with both va
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.results.beside import clusters_of, floor_of
+from sage_rlvr.results.distinct import answers_read
+from sage_rlvr.results.measurements import SampledMeasurement
 from sage_rlvr.results.metric import REFERENCE
-from sage_rlvr.results.readers import CountTable
+from sage_rlvr.results.readers import Choice, CountTable
+from sage_rlvr.results.sources import GivenRows
 from sage_rlvr.stats.samples.independence import Independence, Mask, check_counts, check_pair, check_samples
 from sage_rlvr.verifiers.reasons import Reasons
-
-if TYPE_CHECKING:
-    from sage_rlvr.results.read import Counts, Results
 
 TASK = "these problems"
 """The task of rows without a task."""
 SHOWN = 5
+OWN = ("counts", "samples")
+"""Formats of rows that were written for `compare`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,6 +40,7 @@ class GivenTable:
     temperature: float
     path: Path
     table: CountTable
+    format: str
 
     @property
     def name(self) -> str:
@@ -46,41 +49,55 @@ class GivenTable:
         return f"{self.arm}{seed} ({self.path})"
 
 
-def counts_of_rows(results: Results, stores: Sequence[Counts]) -> Iterator[Counts]:
-    """The counts of all files of rows. stores: the counts of sample stores, which may be compared with them."""
-    tables = list(placed(results, stores))
+def measurements_of_rows(
+    given: Sequence[GivenRows], stores: Sequence[SampledMeasurement], samples: int | None, choice: Choice
+) -> tuple[list[SampledMeasurement], list[str]]:
+    """The measurements of all files of rows, with notes. stores: those of sample stores, which may be compared with them; samples:
+    use only the first this many samples of each problem; choice: how the answers are read, and the chance floor."""
+    tables, found, notes = list(placed(given, stores)), list[SampledMeasurement](), list[str]()
     for task in dict.fromkeys(table.task for table in tables):
-        here = [table for table in tables if table.task == task]
-        order = next((c.problems for c in stores if c.task == task), here[0].table.problems)
-        _check_problems(here, order, next((c.name for c in stores if c.task == task), here[0].name))
+        here, beside = [table for table in tables if table.task == task], [one for one in stores if one.task == task]
+        order = beside[0].problems if beside else here[0].table.problems
+        _check_problems(here, order, beside[0].name if beside else here[0].name)
         _check_golds(here)
-        _check_prompts(here)
+        cluster, chance = clusters_of(here, order), floor_of(here, order, choice.floor)
+        repeated = _repeated_prompts(here, dict(zip(order, cluster, strict=False)))
         _check_seeds(here)
         _check_temperatures(here)
-        if results.samples is not None:
-            here = [replace(one, table=one.table.first(results.samples, one.name)) for one in here]
-        checked, notes = independent([replace(one, table=_in_order(one.table, order)) for one in here])
-        fewest = min([int(one.table.n.min()) for one in checked] + [c.n for c in stores if c.task == task])
-        notes += _unequal(checked, fewest)
-        results.notes += [note for note in notes if note not in results.notes]
-        for one in checked:
-            yield _counts(one, fewest)
+        if samples is not None:
+            here = [replace(one, table=one.table.first(samples, one.name)) for one in here]
+        if choice.answers_in:
+            here = [replace(one, table=answers_read(one.table, choice.answers_in)) for one in here]
+        checked, more = independent([replace(one, table=_in_order(one.table, order)) for one in here])
+        fewest = min([int(one.table.n.min()) for one in checked] + [one.n for one in beside])
+        notes += [*more, *repeated, *_unequal(checked, fewest)]
+        if cluster and len({one.temperature for one in here}) > 1:
+            notes.append("Temperatures are not compared with each other: these comparisons have no clusters of problems.")
+        found += [replace(_measurement(one, fewest), cluster=cluster, chance=chance) for one in checked]
+    return found, list(dict.fromkeys(notes))
 
 
-def placed(results: Results, stores: Sequence[Counts] = ()) -> Iterator[GivenTable]:
+def beside_rows(store: SampledMeasurement, rows: Sequence[SampledMeasurement]) -> SampledMeasurement:
+    """The measurement of a store with the clusters and, where it has none, the chance floor of files of the same task."""
+    same = next((one for one in rows if one.task == store.task), None)
+    return store if same is None else replace(store, cluster=same.cluster, chance=store.chance or same.chance)
+
+
+def placed(given: Sequence[GivenRows], stores: Sequence[SampledMeasurement] = ()) -> Iterator[GivenTable]:
     """Every table with its arm, training seed, task and temperature. A task or temperature that one side does not name is the only
     one of the other side."""
-    groups = [table.group for given in results.given for table in given.evaluation.tables]
-    tasks = {group.task for group in groups if group.task} | {c.task for c in stores}
-    heats = {group.temperature for group in groups if group.temperature is not None} | {c.temperature for c in stores}
+    groups = [table.group for one in given for table in one.evaluation.tables]
+    tasks = {group.task for group in groups if group.task} | {one.task for one in stores}
+    heats = {group.temperature for group in groups if group.temperature is not None} | {one.temperature for one in stores}
     task = next(iter(tasks)) if len(tasks) == 1 else TASK
     heat = next(iter(heats)) if len(heats) == 1 else REFERENCE
-    for given in results.given:
-        for table in given.evaluation.tables:
+    for one in given:
+        for table in one.evaluation.tables:
             group = table.group
             yield GivenTable(
-                arm=given.arm_of(table), seed=given.index if group.seed is None else group.seed, task=group.task or task,
-                temperature=heat if group.temperature is None else group.temperature, path=given.evaluation.path, table=table,
+                arm=one.arm_of(table), seed=one.index if group.seed is None else group.seed, task=group.task or task,
+                temperature=heat if group.temperature is None else group.temperature, path=one.evaluation.path, table=table,
+                format=one.evaluation.format,
             )  # fmt: skip
 
 
@@ -99,9 +116,7 @@ def _in_order(table: CountTable, order: Sequence[str]) -> CountTable:
     return replace(table, problems=tuple(order), n=table.n[chosen], c=table.c[chosen], **lists)  # type: ignore[arg-type]
 
 
-def _counts(given: GivenTable, n: int) -> Counts:
-    from sage_rlvr.results.read import Counts
-
+def _measurement(given: GivenTable, n: int) -> SampledMeasurement:
     table, ends = given.table, Counter[tuple[str, str, bool | None]]()
     if table.right is None or table.cut is None:
         right = int(table.c.sum())
@@ -113,10 +128,10 @@ def _counts(given: GivenTable, n: int) -> Counts:
                 for hit, end in zip(hits.tolist(), cut, strict=True)
             )
     reasons = Reasons(ends)
-    return Counts(
+    return SampledMeasurement(
         arm=given.arm, seed=given.seed, path=given.path, task=given.task, temperature=given.temperature, problems=table.problems,
-        n=n, right=table.c, sizes=None if np.all(table.n == n) else table.n, reasons=reasons,
-        failed=[text for _, text in reasons.problems(limit="the length limit")],
+        n=n, values=table.c, sizes=None if np.all(table.n == n) else table.n, reasons=reasons,
+        failed=[text for _, text in reasons.problems(limit="the length limit")], table=table,
     )  # fmt: skip
 
 
@@ -217,16 +232,21 @@ def _check_problems(here: Sequence[GivenTable], order: Sequence[str], first: str
         )
 
 
-def _check_prompts(here: Sequence[GivenTable]) -> None:
-    """Raise DataError for a prompt under two ids: its problem would count twice."""
+def _repeated_prompts(here: Sequence[GivenTable], cluster: Mapping[str, str]) -> list[str]:
+    """Raise DataError for a prompt under two ids, unless both are in one cluster: its problem would count twice. The logs of other
+    programs cannot be changed, so there this is a note."""
     for one in here:
         seen: dict[str, str] = {}
-        for problem, prompt in one.table.prompts.items():
-            if (first := seen.setdefault(prompt, problem)) != problem:
-                raise DataError(
-                    f"{one.name}: the problems {first[:40]!r} and {problem[:40]!r} have the same prompt, so one problem counts "
-                    "twice; remove one of them on both sides"
-                )
+        pairs = ((seen.setdefault(prompt, problem), problem) for problem, prompt in one.table.prompts.items())
+        twice = [(a, b) for a, b in pairs if a != b and not (cluster and cluster[a] == cluster[b])]
+        if not twice:
+            continue
+        said = "the problems {!r} and {!r} have the same prompt, so one problem counts twice".format(*(x[:40] for x in twice[0]))
+        if one.format in OWN:
+            raise DataError(f'{one.name}: {said}; remove one of them on both sides, or give both rows the same "cluster"')
+        more = f"; so do {len(twice) - 1} others" * (len(twice) > 1)
+        return [f"{one.name}: {said}{more}."]
+    return []
 
 
 def _check_golds(here: Sequence[GivenTable]) -> None:
@@ -299,4 +319,4 @@ def _some(order: Sequence[str], chosen: set[str]) -> str:
     return ", ".join(shown[:SHOWN]) + ", ..." * (len(shown) > SHOWN)
 
 
-__all__ = ["TASK", "GivenTable", "counts_of_rows", "placed"]
+__all__ = ["OWN", "TASK", "GivenTable", "beside_rows", "measurements_of_rows", "placed"]

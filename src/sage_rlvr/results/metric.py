@@ -1,10 +1,19 @@
-"""A metric: which score, at which k, and at which temperatures."""
+"""A metric: which score, at which k, and at which temperatures.
+
+Designs and stored files name a metric by its fields; `Metric.parse` is the only code that reads them. `bare` and `place` are
+printed and never read: a phrase can be changed without changing a file.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from itertools import product
-from typing import Literal
+from typing import Any, Literal, get_args
+
+from sage_rlvr.errors import ConfigError, choose_from, nearest, require, short
 
 REFERENCE = 1.0
 """The sampling temperature of tables and curves."""
@@ -34,6 +43,45 @@ class Metric:
     temperature: float = REFERENCE
     matched: bool = False
 
+    @classmethod
+    def parse(cls, value: Any) -> Metric:
+        """The metric that a file names: "pass@256", or a mapping of the fields, such as {k: 256, at: near}. Raises ConfigError with
+        the place within the mapping, the value and the valid fields."""
+        if isinstance(value, str):
+            return cls._of_short_form(value)
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"metric {short(value)}: expected {FORMS}")
+        known = [field.name for field in fields(cls)]
+        for key, given in value.items():
+            require(key in known, (str(key),), given, f"a metric has no such field{choose_from(key, known)}")
+        found = cls(**value)
+        for key, options in (("name", get_args(Name)), ("at", get_args(At))):
+            given = getattr(found, key)
+            require(given in options, (key,), given, f"unknown{choose_from(given, options)}")
+        whole = type(found.k) is int and found.k > 0
+        require(found.k is None if found.name == "raw KL" else whole, ("k",), found.k, "must be >= 1 (raw KL has no k)")
+        number = type(found.temperature) in (int, float) and 0 < found.temperature < math.inf
+        require(number, ("temperature",), found.temperature, "must be a number above 0")
+        require(type(found.matched) is bool, ("matched",), found.matched, "must be true or false")
+        return found
+
+    @classmethod
+    def _of_short_form(cls, text: str) -> Metric:
+        found = re.fullmatch(r"pass@([1-9][0-9]*)", text)
+        if found is None:
+            near = nearest(text, ("pass@1", f"pass@{FEW}", "pass@256"))
+            raise ConfigError(f"metric {short(text)}: {f'did you mean {near!r}? ' if near else ''}expected {FORMS}")
+        return cls(k=int(found[1]))
+
+    @property
+    def written(self) -> str:
+        """As a design writes it: "pass@256", "{k: 256, at: near}"."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {field.name: given[field.name] for field in fields(self) if given[field.name] != field.default}
+        if [*given] == ["k"]:
+            return f"pass@{self.k}"
+        return f"{{{', '.join(f'{key}: {_yaml(value)}' for key, value in given.items())}}}"
+
     @property
     def bare(self) -> str:
         """The score without `place`: "pass@256", "distinct in 256", "raw KL"."""
@@ -59,6 +107,17 @@ class Metric:
     def __str__(self) -> str:
         comma = "," if self.at in ("best", "b best") else ""
         return f"{self.bare}{comma} {self.place}".strip()
+
+
+FORMS = (
+    "pass@K, for example pass@8, or a mapping such as {k: 256, at: near} with the fields "
+    f"name ({', '.join(get_args(Name))}; default pass), k, at ({', '.join(get_args(At))}; default temperature), "
+    f"temperature (default {REFERENCE:g}) and matched (true: at the same raw KL)"
+)
+
+
+def _yaml(value: Any) -> str:
+    return "true" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def known_metrics(k: int = 256) -> list[Metric]:

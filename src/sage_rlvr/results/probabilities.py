@@ -16,7 +16,7 @@ import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.reading import read_npz, understood
-from sage_rlvr.results.comparisons import GUESSER, always_allowed
+from sage_rlvr.results.baselines import GUESSER, always_allowed
 from sage_rlvr.results.read import Results
 from sage_rlvr.runs.files import replacing
 from sage_rlvr.stats.mixture import Table
@@ -27,15 +27,16 @@ Kept = dict[tuple[str, int], dict[float, np.ndarray]]
 
 def save_probabilities(results: Results, folder: Path) -> Path | None:
     """Write the file for all exact records of the main task; None without one."""
-    policies: dict[tuple[str, int], Table] = {
-        (arm, seed): results.exact(arm, seed).p for arm, seed, task in sorted(results.records) if not task
-    }
-    if not policies:
+    main = results.table.exact().where(task="")
+    if not main:
         return None
-    if (guesser := always_allowed(results).get(GUESSER)) is not None:
+    policies: dict[tuple[str, int], Table] = {}
+    for arm, rows in sorted(main.by_arm().items()):
+        policies |= {(arm, seed): run.p for seed, run in rows.runs.items()}
+    base = main.where(arm=results.home or "")
+    if (guesser := always_allowed(base, results.base_record).get(GUESSER)) is not None:
         policies[GUESSER, 0] = guesser
-    first = next(record for (_, _, task), record in sorted(results.records.items()) if not task)
-    _, columns, places = np.unique(np.array(first.meta["problem_ids"]), return_index=True, return_inverse=True)
+    _, columns, places = np.unique(np.array(main.rows[0].problems), return_index=True, return_inverse=True)
     arrays = {"names": np.array(json.dumps(list(policies))), "places": places.astype(np.int32)}
     for i, table in enumerate(policies.values()):
         arrays[f"t{i}"] = np.array(sorted(table))

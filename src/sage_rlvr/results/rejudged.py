@@ -1,6 +1,6 @@
 """Completions of files of rows, judged again by a verifier beside the score that their file has (`compare --verify`).
 
-    rejudge(results, judge)      one `Rejudged` per arm, training seed and file
+    rejudge(given, judge)      one `Rejudged` per arm, training seed and file
     lines(found)                 agreement of each, then the disagreements that say most
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.given import GivenTable, placed
-from sage_rlvr.results.read import Results
+from sage_rlvr.results.sources import GivenRows
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.golds import gold_of
 
@@ -76,11 +76,11 @@ class Rejudged:
         }  # fmt: skip
 
 
-def rejudge(results: Results, judge: Judge) -> list[Rejudged]:
+def rejudge(given: Sequence[GivenRows], judge: Judge) -> list[Rejudged]:
     """Judge every completion of the files of rows. Raises DataError for a file without texts or golds."""
-    if not results.given:
+    if not given:
         raise DataError("--verify: only for files of rows; `sage-rlvr eval ... --rejudge` judges the samples of a store again")
-    return [_rejudged(one, judge) for one in placed(results)]
+    return [_rejudged(one, judge) for one in placed(given)]
 
 
 def _rejudged(given: GivenTable, judge: Judge) -> Rejudged:

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.results.readers import CountTable
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, control_error
 from sage_rlvr.stats.curves import CurveComparison, paired_count_curve, paired_curve, seed_ks, seeds_curve
 from sage_rlvr.stats.intervals import Interval, least_seen, passk_interval, seed_interval, share_interval
 from sage_rlvr.stats.passk import Ints, curve, pass_at_k, powers
+from sage_rlvr.stats.samples.clusters import clustered_mean
 from sage_rlvr.tasks.chance import Chance
 
 Floats = NDArray[np.float64]
@@ -26,7 +28,8 @@ Floats = NDArray[np.float64]
 class Scores:
     """values (S, N): one row per training seed, one column per problem; probabilities of a right completion (`n` None) or the
     number of right samples among n. sizes (S, N): the number of samples of each problem, where problems differ; n is then the
-    smallest of both arms, the largest k."""
+    smallest of both arms, the largest k. cluster (N,): problems that belong together, () where each is its own. tables: the rows of
+    each seed, () for stores and exact scores."""
 
     arm: str
     task: str
@@ -36,11 +39,18 @@ class Scores:
     values: Floats
     n: int | None = None
     sizes: Ints | None = None
+    cluster: tuple[str, ...] = ()
+    tables: tuple[CountTable, ...] = ()
 
     @property
     def samples(self) -> Ints:
         """Samples of each seed and problem, (S, N)."""
         return np.full(self.values.shape, self.n or 0) if self.sizes is None else self.sizes
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all problems have the same number of samples and each is its own cluster."""
+        return self.sizes is None and not self.cluster
 
     def passes(self, ks: Sequence[int]) -> Floats:
         """pass@k of each seed and problem, (S, N, K); the unbiased estimate for samples."""
@@ -52,6 +62,8 @@ class Scores:
         """Mean pass@k with an interval over training seeds if there are several (or with `several`), else over problems and, for
         samples, their samples."""
         values = self.passes([k])[..., 0]
+        if len(values) == 1 and not several and self.cluster:
+            return clustered_mean(values[0], self.cluster, shares=True)
         if len(values) == 1 and not several:
             return (
                 share_interval(values[0]) if self.n is None else passk_interval(self.samples[0], self.values[0].astype(int), k)
@@ -90,7 +102,7 @@ class Scores:
         powers of two, for several seeds powers of four."""
         if not several and self.n is not None:
             counts = (row.values[0].astype(int) for row in (self, other))
-            return paired_count_curve(self.samples[0], *counts, n_b=other.samples[0])
+            return paired_count_curve(self.samples[0], *counts, n_b=other.samples[0], cluster=self.cluster or None)
         if not several:
             ks = ks or powers(k)
             return paired_curve(self.passes(ks)[0], other.passes(ks)[0], ks)

@@ -19,9 +19,9 @@ import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.reading import read_json, understood
-from sage_rlvr.results.comparisons import Row
-from sage_rlvr.results.design import BASE, Arm, Design, Envelope, Question
+from sage_rlvr.results.design import BASE, Arm, Design, Envelope, questions_of
 from sage_rlvr.results.metric import Metric
+from sage_rlvr.results.row import Row
 from sage_rlvr.stats.comparison import Comparison, Reason
 from sage_rlvr.stats.intervals import Interval
 
@@ -55,7 +55,7 @@ def design_of_summary(found: Mapping[str, Any]) -> Design:
     return Design(
         arms=arms, base=BASE if base else None, control=control,
         seeds=tuple(found["seeds"]), title=found["title"], notes=found["notes"],
-        questions=tuple(Question(**q) for q in found.get("questions", ())),
+        questions=questions_of(found.get("questions", ())),
         baselines=tuple(Envelope(name=e["name"], arms=tuple(e["arms"])) for e in found.get("baselines", ())),
         oracle=found.get("oracle"), discarded=tuple(found.get("discarded", ())), facts=found,
     )  # fmt: skip
@@ -63,7 +63,7 @@ def design_of_summary(found: Mapping[str, Any]) -> Design:
 
 def rows_of_summary(found: Mapping[str, Any]) -> list[Row]:
     """The comparisons of a summary before correction."""
-    return [_row(row) for row in found["rows"]]
+    return [row_of_tree(row) for row in found["rows"]]
 
 
 _OF_COMPARISON = ("p", "outcome", "reason", "mde", "mde_limit", "over", "mean_a", "mean_b", "problems")
@@ -78,14 +78,15 @@ def row_tree(row: Row) -> dict[str, Any]:
     return dict(plain(tree))
 
 
-def _row(tree: Mapping[str, Any]) -> Row:
+def row_of_tree(tree: Mapping[str, Any]) -> Row:
+    """A row before correction from strict JSON."""
     comparison = Comparison(
         difference=interval(tree["difference"]), p=_number(tree["p"]), outcome=tree["outcome"], reason=Reason(tree["reason"]),
         mde=_number(tree["mde"], math.inf), over=tree["over"], mean_a=_number(tree["mean_a"]), mean_b=_number(tree["mean_b"]),
         problems=tree["problems"],
     )  # fmt: skip
     return Row(
-        a=tree["a"], b=tree["b"], metric=Metric(**tree["metric"]), comparison=comparison, task=tree["task"], why=tree["why"],
+        a=tree["a"], b=tree["b"], metric=Metric.parse(tree["metric"]), comparison=comparison, task=tree["task"], why=tree["why"],
         left_out=tree["left_out"], covers=tuple(tree["covers"]) if tree["covers"] else None,
         chance=tree.get("chance"), below=tuple(tree.get("below", (False, False))),
     )  # fmt: skip

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sage_rlvr.evaluation.chance import KEY
-from sage_rlvr.results.comparisons import Row
 from sage_rlvr.results.metric import FEW, Metric
+from sage_rlvr.results.row import Row
+from sage_rlvr.results.view import grouped, view
 from sage_rlvr.results.words import chip
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.intervals import Interval
+from sage_rlvr.stats.samples.clusters import CLUSTERS
 from sage_rlvr.tasks.chance import BELOW, UNKNOWN, Chance, chance_of_tree
 from sage_rlvr.text import escaped
 
@@ -90,19 +92,12 @@ def table(columns: Mapping[str, Callable[[Any], str]], things: Iterable[Any], *n
 
 def effects(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
     """Rows: arms in this order; columns: second arm and metric. Each cell: outcome, difference, interval."""
-    cells: dict[tuple[str, Metric, str], dict[str, list[str]]] = {}
-    chances: dict[tuple[str, Metric, str], str] = {}
-    for row in rows:
-        key = ("its placebo" if row.why == "placebo" else row.b, row.metric, row.task)
-        chances[key] = "" if row.chance is None else f"\nchance {row.chance:.3f}"
-        cells.setdefault(key, {}).setdefault(row.a, []).append(chip(row))
+    columns = grouped(rows, lambda row: view(row).column)
     there = dict.fromkeys(row.a for row in rows)
     arms = dict.fromkeys([*(name for name in names if name in there), *there])
-    heads = (
-        f"vs {rival}\n{metric}" + (f" on {task}" if task else "") + chances[rival, metric, task] for rival, metric, task in cells
-    )
-    body = tuple((name, *("\n".join(column.get(name, [NONE])) for column in cells.values())) for name in arms)
-    return Table(header=("arm", *heads), rows=body, notes=(CHIPS,))
+    of_arm = [grouped(some, lambda row: row.a) for some in columns.values()]
+    body = tuple((name, *("\n".join(map(chip, column.get(name, ()))) or NONE for column in of_arm)) for name in arms)
+    return Table(header=("arm", *columns), rows=body, notes=(CHIPS,))
 
 
 def cell(found: Interval | Mapping[str, Any] | float | None, digits: int = 3) -> str:
@@ -191,7 +186,8 @@ def samples(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str
         for name in ("no answer", "cut", "undecided"):
             columns[name] = lambda row, name=name: _fraction(row.get(f"{name.replace(' ', '_')}_frac"))  # type: ignore[misc]
         over = "over training seeds for arms with several, else " * any(len(row["seeds"]) > 1 for row in rows)
-        note = f"From samples; below each number its 95 % interval {over}over problems and their samples."
+        units = "clusters of problems" if any(row["pass"]["1"]["over"] == CLUSTERS for row in rows) else "problems"
+        note = f"From samples; below each number its 95 % interval {over}over {units} and their samples."
         out.append((f"From samples: {task}", with_chance(table(columns, rows, note), chance, {f"pass@{k}": k for k in ks})))
     return out
 
@@ -208,12 +204,12 @@ def base_row(base: Mapping[str, Any]) -> dict[str, Any]:
 
 def room(found: Mapping[str, Any]) -> Table | None:
     """Headroom: each candidate between a set of baselines and the oracle at equal pass@1; None without baselines."""
-    rows = found.get("room") or ()
+    rows = [{**row, "metric": Metric.parse(row["metric"])} for row in found.get("room") or ()]
     columns: Columns = {
-        "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"],
+        "arm": lambda r: r["arm"], "pass@1": lambda r: cell(r["pass1"]), "metric": lambda r: r["metric"].bare,
         "score": lambda r: cell(r["own"]), "chance": lambda r: cell(r.get("chance")),
         "baselines": lambda r: f"{cell(r['best'])}\n{r['rival']}",
-        "mixture": lambda r: r.get("mixture", "per problem"),  # older summaries have no other
+        "mixture": lambda r: "per problem" if r["metric"].at == "hull" else "per completion",
         "tempered base": lambda r: cell(r["power"]), "oracle": lambda r: cell(r["oracle"]),
         "share of headroom": lambda r: "–" if r["share"] is None else f"{r['share']:+.0%}",
         "log odds": lambda r: "–" if r["log_odds"] is None else f"{r['log_odds']:+.2f}",

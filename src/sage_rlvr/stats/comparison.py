@@ -19,9 +19,11 @@ from sage_rlvr.stats.intervals import (
     Interval,
     all_one,
     bootstrap_sees,
+    difference_reach,
     least_seen,
     mean_interval,
     share_difference,
+    third_moment,
 )
 from sage_rlvr.stats.laws import t_ppf, t_sf
 from sage_rlvr.stats.passk import Floats, pass_at_k, sampling_variance
@@ -33,6 +35,7 @@ from sage_rlvr.stats.power import (
     detectable_up_to,
     fewest_units,
 )
+from sage_rlvr.stats.samples.clusters import CLUSTERS, cluster_sums, linearized, ratio_interval
 
 FEWEST_SEEDS = 3
 DETECTABLE = 0.05
@@ -43,7 +46,7 @@ Level = Literal["problems", "training seeds"]
 
 
 class Reason(StrEnum):
-    """The reason for the outcome "unknown"; `results.words` has the printed text."""
+    """The reason for the outcome "unknown"; `results.view` has the printed text."""
 
     NONE = ""
     ONE_SEED = "one seed"
@@ -150,16 +153,61 @@ def paired(
 
 
 def paired_counts(
-    n: ArrayLike, a: ArrayLike, b: ArrayLike, k: int, *, n_b: ArrayLike | None = None, level: float = 0.95, seed: int = SEED
-) -> Comparison:
+    n: ArrayLike, a: ArrayLike, b: ArrayLike, k: int, *, n_b: ArrayLike | None = None, cluster: ArrayLike | None = None,
+    level: float = 0.95, seed: int = SEED,
+) -> Comparison:  # fmt: skip
     """Compare two checkpoints at pass@k from counts: right ones a, b (N,) among n samples of each problem, () or (N,), same order.
-    n_b: samples of b where they differ from n.
+    n_b: samples of b where they differ from n. cluster: (N,) labels of problems that belong together (`paired_clusters`).
 
     As `paired` on the unbiased estimates; the interval then holds the noise of the samples too, and says so.
     """
-    left, right = pass_at_k(n, a, k), pass_at_k(n if n_b is None else n_b, b, k)
-    found = paired(np.atleast_1d(left), np.atleast_1d(right), level=level, seed=seed)
+    left, right = np.atleast_1d(pass_at_k(n, a, k)), np.atleast_1d(pass_at_k(n if n_b is None else n_b, b, k))
+    if cluster is not None:
+        return paired_clusters(left, right, cluster, level=level, seed=seed)
+    found = paired(left, right, level=level, seed=seed)
     return replace(found, difference=replace(found.difference, over="problems and their samples"))
+
+
+def paired_clusters(
+    a: ArrayLike, b: ArrayLike, cluster: ArrayLike, *, level: float = 0.95, seed: int = SEED
+) -> Comparison:
+    """`paired` where problems come in clusters, which are drawn and change sign whole. cluster: (N,) labels.
+
+    The interval is of the linearized clusters (`clusters.linearized`): of shares that of `difference_reach`, unless
+    `bootstrap_sees` their gaps. The signs flip the sums of the clusters, which are exchangeable whatever their sizes.
+    """
+    left, right = same_shape(a, b, 1)
+    (sums, sizes), shares = cluster_sums(left - right, cluster), are_shares(left, right)
+    one, two = linearized(left, cluster), linearized(right, cluster)
+    if shares and len(sums) > 1 and not bootstrap_sees(one - two):
+        interval = _cluster_difference(one, two, level)
+        found = detectable_shares(one, two, alpha=1 - level, seed=seed)
+    else:
+        interval = ratio_interval(sums, sizes, level=level, over=CLUSTERS, seed=seed)
+        found = detectable_paired(one - two, alpha=1 - level, seed=seed)
+    p = sign_flip_p(sums, seed=seed)
+    few = len(sums) < fewest_units(1 - level)
+    outcome: Outcome = "unknown" if few else outcome_of(interval, p, level)
+    compared = Comparison(
+        difference=interval,
+        p=p,
+        outcome=outcome,
+        reason=Reason.FEW_PROBLEMS if few else Reason.NONE,
+        mde=max(found, abs(interval.value)) if outcome == "tied" else found,
+        mean_a=float(left.mean()),
+        mean_b=float(right.mean()),
+    )
+    return compared.of_shares() if shares else compared
+
+
+def _cluster_difference(a: Floats, b: Floats, level: float) -> Interval:
+    """mean(a) - mean(b) of linearized clusters of shares (J,), which may leave [0, 1], by their moments alone."""
+    n, value = len(a), float(a.mean() - b.mean())
+    spread = np.cov(a, b)
+    variances = (spread[0, 0], spread[1, 1])
+    reach = difference_reach((a.mean(), b.mean()), variances, spread[0, 1], third_moment(a - b), n, level=level)
+    low, high = (float(x) for x in (value - reach[0], value + reach[1]))
+    return Interval(value=value, low=max(-1.0, low), high=min(1.0, high), level=level, over=CLUSTERS, n=n)
 
 
 def paired_seeds(

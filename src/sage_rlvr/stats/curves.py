@@ -29,6 +29,7 @@ from sage_rlvr.stats.intervals import (
 from sage_rlvr.stats.laws import t_ppf
 from sage_rlvr.stats.passk import Floats, Ints, curve_table
 from sage_rlvr.stats.power import fewest_units
+from sage_rlvr.stats.samples.clusters import CLUSTERS
 
 _CHUNK = 2_000_000  # numbers made at a time
 
@@ -131,7 +132,7 @@ def paired_count_curve(
         np.concatenate([left, right]),
     )
     curves = _Counted(table, which[: len(left)], which[len(left) :], _numbered(cluster, len(left)))
-    over = "problems and their samples" if cluster is None else "clusters of problems and their samples"
+    over = "problems and their samples" if cluster is None else CLUSTERS
     return _banded(
         curves.units(), range(1, table.shape[1] + 1), lambda: curves.resampled(resamples, seed), level, over
     )

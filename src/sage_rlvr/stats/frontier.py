@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -109,12 +109,6 @@ class GapCurve:
     level: float
     seeds: int
     home: float | None = None
-
-
-def distinct_frontier(points: Sequence[FrontierPoint], distinct: Mapping[float, float]) -> tuple[FrontierPoint, ...]:
-    """A frontier with the expected number of distinct right completions in the place of pass@k; distinct: temperature -> mean over
-    the problems. KeyError where a temperature of the points is not among them."""
-    return tuple(replace(point, passk=distinct[point.temperature]) for point in points)
 
 
 def frontier(ps: Mapping[float, ArrayLike], k: int = 256) -> tuple[FrontierPoint, ...]:

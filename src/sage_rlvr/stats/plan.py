@@ -19,12 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.stats.laws import norm_ppf
-from sage_rlvr.stats.passk import exact_pass_at_k, pass_at_k, sampling_variance
+from sage_rlvr.stats.passk import Floats, exact_pass_at_k, pass_at_k, sampling_variance
 from sage_rlvr.stats.power import detectable, fewest_units
+from sage_rlvr.stats.samples.clusters import linearized
 
 DISCORDANT = 0.10
 SEED_SD = 0.01
@@ -118,6 +119,30 @@ def problems_needed(
     return math.ceil(discordant * (_z(power, alpha) / difference) ** 2)
 
 
+def design_needed(design: Design, pilot: Pilot, difference: float) -> tuple[int, int | None]:
+    """What finds a difference of two checkpoints with 80 % power: the number of problems at this number of samples, and the number
+    of samples at this number of problems, None where no number suffices because v_true remains."""
+    _positive(difference)
+    factor = (_z(0.8, 0.05) / difference) ** 2
+    problems = max(fewest_units(), math.ceil(factor * (pilot.true + pilot.noise / design.samples)))
+    left = design.problems / factor - pilot.true
+    if left <= 0 or design.problems < fewest_units():
+        return problems, None
+    return problems, max(pilot.k, math.ceil(pilot.noise / left))
+
+
+def needed_line(design: Design, pilot: Pilot, difference: float) -> str:
+    """`design_needed` in words, beside the design."""
+    problems, samples = design_needed(design, pilot, difference)
+    head = f"to detect a difference of {difference:g} in pass@{pilot.k} between two checkpoints (80 % power): "
+    if problems <= design.problems:
+        return f"{head}this design suffices ({problems:,} problems of {design.samples:,} samples would)"
+    wider = f"{head}{problems:,} problems of {design.samples:,} samples"
+    if samples is None:
+        return f"{wider}; with {design.problems:,} problems no number of samples suffices"
+    return f"{wider}, or {samples:,} samples of each of {design.problems:,} problems"
+
+
 def runs_needed(
     difference: float, run_sd: float = SEED_SD, *, known: bool = False, power: float = 0.8, alpha: float = 0.05
 ) -> int:
@@ -181,30 +206,61 @@ def pilot_of_exact(a: ArrayLike, b: ArrayLike, k: int, run_sd: float = SEED_SD) 
     )
 
 
-def pilot_of_counts(n: int, a: ArrayLike, b: ArrayLike, k: int, run_sd: float = SEED_SD) -> Pilot:
+def pilot_of_counts(
+    n: ArrayLike, a: ArrayLike, b: ArrayLike, k: int, run_sd: float = SEED_SD, *, n_b: ArrayLike | None = None,
+    cluster: ArrayLike | None = None,
+) -> Pilot:  # fmt: skip
     """From counts, right ones a, b (N,) or (S, N) among n samples: v is the variance of the gaps, v_noise the samples' own.
 
+    n: one number, or of a's shape; n_b: samples of b where they differ from n. cluster: (N,) labels of problems that belong
+    together; v is then N times the variance of the mean over clusters, so more problems means more clusters like these.
     The samples' own variance is that at the estimated probabilities c / n, which leaves out problems never solved by chance.
     With three training seeds (rows) or more run_sd is measured: the variance of the seeds' mean differences less what the
     samples put into it, over 2, square root.
     """
-    left, right = np.broadcast_arrays(np.atleast_2d(np.asarray(a)), np.atleast_2d(np.asarray(b)))
+    left, right, many, many_b = np.broadcast_arrays(
+        *(np.atleast_2d(np.asarray(x, dtype=np.int64)) for x in (a, b, n, n if n_b is None else n_b))
+    )
     if left.shape[1] < 2:
         raise DataError(f"a pilot of {left.shape[1]} problem: at least two are needed to estimate the variance over problems.")
-    gaps = np.asarray(pass_at_k(n, left, k)) - np.asarray(pass_at_k(n, right, k))
-    own = float(np.mean(sampling_variance(left / n, n, k) + sampling_variance(right / n, n, k)))
-    total = float(gaps.var(axis=1, ddof=1).mean())
+    gaps = np.asarray(pass_at_k(many, left, k)) - np.asarray(pass_at_k(many_b, right, k))
+    noises = [_own_variance(*side, k) for side in ((many, left), (many_b, right))]
+    own = float(np.mean(noises[0] + noises[1]))
+    each = float(np.mean(many * noises[0] + many_b * noises[1]))  # of one sample
+    total = float(np.mean([_over_problems(row, cluster) for row in gaps]))
     scatter, source = run_sd, "assumed"
     if len(gaps) >= 3:
         between = float(gaps.mean(axis=1).var(ddof=1)) - own / gaps.shape[1]
         scatter, source = math.sqrt(max(between, 0.0) / 2), f"measured over {len(gaps)} training seeds"
+    fewest, most = int(min(many.min(), many_b.min())), int(max(many.max(), many_b.max()))
+    samples = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    groups = "" if cluster is None else f" in {len(set(np.asarray(cluster).tolist()))} clusters"
     return Pilot(
         true=max(total - own, 0.0),
-        noise=n * min(own, total),
+        noise=each * (min(own, total) / own if own > 0 else 0.0),
         run_sd=scatter,
         k=k,
-        said=f"from a pilot of {left.shape[1]} problems and {n} samples; SD between training runs {scatter:.3g}, {source}",
+        said=f"from a pilot of {left.shape[1]} problems{groups} and {samples} samples; SD between training runs {scatter:.3g}, "
+        f"{source}",
     )
+
+
+def _own_variance(n: NDArray[np.int64], right: NDArray[np.int64], k: int) -> Floats:
+    """The samples' own variance of the unbiased pass@k of each problem, of the shape of n."""
+    out = np.zeros(n.shape)
+    for m in np.unique(n).tolist():
+        out[n == m] = sampling_variance(right[n == m] / m, m, k)
+    return out
+
+
+def _over_problems(gaps: Floats, cluster: ArrayLike | None) -> float:
+    """N times the variance of the mean of gaps (N,): their variance, or that of their clusters."""
+    if cluster is None:
+        return float(gaps.var(ddof=1))
+    units = linearized(gaps, cluster)
+    if len(units) < 2:
+        raise DataError("a pilot of one cluster: at least two are needed to estimate the variance over clusters.")
+    return float(units.var(ddof=1)) * len(gaps) / len(units)
 
 
 def make_plan(design: Design, pilot: Pilot, *, run_cost: float = RUN_COST) -> Plan:
@@ -263,7 +319,8 @@ def _purchases(design: Design, pilot: Pilot, run_cost: float, *, methods: bool) 
     for what, larger in options:
         cost, then = larger.cost(run_cost) - design.cost(run_cost), see(larger, pilot)
         shrink = (
-            math.inf if math.isinf(now) and math.isfinite(then) else 0.0 if math.isinf(now) else math.log(now / then)
+            math.inf if math.isinf(now) and math.isfinite(then)
+            else 0.0 if math.isinf(now) or then == 0 else math.log(now / then)  # a pilot without any difference has no variance
         )
         steps.append(Step(what=what, design=larger, detectable=then, cost=cost, gain=1e6 * shrink / cost))
     return tuple(sorted(steps, key=lambda step: -step.gain))

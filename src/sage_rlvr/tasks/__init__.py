@@ -2,7 +2,8 @@
 
 Read base.py first (the protocol `Task`), then countdown/ (the built-in task), math.py and math_sets.py (mathematics data
 sets), and jsonl.py (your own rows and reward function). prompts.py and chat.py render prompts; rows.py and datasets.py
-read data. repair/, word_problems/, knights_and_knaves.py and reasoning_gym.py are further tasks; teachers/ has hints.
+read data. repair/, word_problems/, gsm_symbolic.py, knights_and_knaves.py and reasoning_gym.py are further tasks; teachers/ has
+hints.
 
     TASKS["countdown"] (counts={3: 1.0}, max_number=9)      a task of a recipe: task: {name: countdown, counts: {3: 1.0}, ...}
     task_named("math500", template="sage")                 a task of the command line, by one word
@@ -22,6 +23,7 @@ from sage_rlvr.tasks.base import Task, check_members
 from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown.chat import CountdownChat
 from sage_rlvr.tasks.countdown.steps import CountdownSteps
+from sage_rlvr.tasks.gsm_symbolic import GsmSymbolic
 from sage_rlvr.tasks.jsonl import jsonl
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.math import SETS, MathTask
@@ -38,6 +40,7 @@ TASKS.register(Countdown)
 TASKS.register(CountdownSteps)
 TASKS.register(CountdownChat)
 TASKS.register(WordProblems)
+TASKS.register(GsmSymbolic, name="gsm_symbolic")
 TASKS.register(KnightsAndKnaves, name="knights_and_knaves")
 TASKS.register(Repair, name="repair")
 TASKS.register(jsonl)

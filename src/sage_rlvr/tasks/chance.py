@@ -5,6 +5,7 @@ The only code that computes the floor. Records, sample stores and summaries keep
     answers   guesses uniform over the well-formed answers of a problem: 1 - (1 - share of right answers)^k
     values    guesses uniform over the values that an answer can take: 1 - (1 - 1 / values)^k
     golds     the k most frequent golds of the other problems, for tasks that can list neither (ties: first come)
+    given     guesses that are each right with a given probability: 1 - (1 - probability)^k
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Any, Literal, get_args
 
 from sage_rlvr.verifiers.exact import normalized, number
 
-Law = Literal["answers", "values", "golds"]
+Law = Literal["answers", "values", "golds", "given"]
 WORDS: Mapping[Law, str] = {
     "answers": "k guesses, uniform over the well-formed answers",
     "values": "k guesses, uniform over the values of the answer",
     "golds": "the k most frequent golds of the other problems as guesses",
+    "given": "k guesses, each right with the probability that was given",
 }
 KEY = "chance"  # in the meta of a record, the facts of a store, and a summary
 BELOW = "below chance"

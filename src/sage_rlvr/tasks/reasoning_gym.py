@@ -29,19 +29,30 @@ from sage_rlvr.verifiers.style import undressed
 from sage_rlvr.verifiers.units import plain
 
 
-def _library() -> Any:
+def library() -> Any:
+    """The package. ConfigError where it is not installed."""
     try:
         return importlib.import_module("reasoning_gym")
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f'reasoning-gym is not installed ({error}); its tasks need the extra: pip install "sage-rlvr[tasks]"'
-        ) from error
+        raise _missing(error) from error
+
+
+def version() -> str:
+    """The package's version, without loading it. ConfigError where it is not installed."""
+    try:
+        return importlib.metadata.version("reasoning-gym")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise _missing(error) from error
+
+
+def _missing(error: Exception) -> ConfigError:
+    return ConfigError(f'reasoning-gym is not installed ({error}); its tasks need the extra: pip install "sage-rlvr[tasks]"')
 
 
 @lru_cache(maxsize=8)
 def _dataset(name: str, settings: str) -> Any:
     try:
-        return _library().create_dataset(name, **json.loads(settings))
+        return library().create_dataset(name, **json.loads(settings))
     except (ValueError, TypeError, AssertionError) as error:
         raise ConfigError(f"reasoning-gym task {name!r} with {settings}: {error}") from error
 
@@ -66,7 +77,7 @@ def _gold(answer: Any) -> str:
 def __getattr__(name: str) -> Any:
     """`judge`, what a worker runs: the library is loaded when it is looked up, before any limit on time counts."""
     if name == "judge":
-        _library()
+        library()
         return _judge
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -132,7 +143,7 @@ class ReasoningGym(Asked):
     @property
     def verifier_hash(self) -> str:
         """Of the package that scores, and of where an answer is read."""
-        return code_hash(["answers", "style"], reading=self.form.reading, library=importlib.metadata.version("reasoning-gym"))
+        return code_hash(["answers", "style"], reading=self.form.reading, library=version())
 
 
-__all__ = ["Problem", "ReasoningGym"]
+__all__ = ["Problem", "ReasoningGym", "library", "version"]

@@ -35,6 +35,8 @@ BAD = [
     ({"id": "q", "n": 4, "c": 0, "seed": "x"}, "a.jsonl:2: seed = 'x': a whole number is expected"),
     ({"id": "q", "n": 4, "c": 0, "temperature": -1}, "a.jsonl:2: temperature = -1: a sampling temperature"),
     ({"id": "q", "n": 4, "c": 1, "keys": {"7": 2}}, "a.jsonl:2: keys = {'7': 2}: more answers than correct samples"),
+    ({"id": "q", "n": 4, "c": 1, "cluster": 1.5}, "a.jsonl:2: cluster = 1.5: the name of the problem's cluster is"),
+    ({"id": "q", "n": 4, "c": 1, "chance": 25}, "a.jsonl:2: chance = 25: the probability that one guess is right"),
     ({"id": "q", "correct": True}, 'a.jsonl:2: a row with "correct" among rows with "n" and "c"'),
     (
         {"id": "q", "text": "so 7"},
@@ -65,6 +67,19 @@ def test_a_score_that_cannot_be_used(row: str, said: str, tmp_path: Path) -> Non
     with pytest.raises(DataError) as refused:
         tables(tmp_path, {"id": "p", "score": 1}, row)
     assert said in str(refused.value)
+
+
+def test_rows_of_one_problem_have_one_cluster_and_one_chance(tmp_path: Path) -> None:
+    rows = [{"id": "p", "correct": True, "cluster": 7, "chance": 0.25}, {"id": "p", "correct": False}]
+    (table,) = tables(tmp_path, *rows)
+    assert table.clusters == {"p": "7"} and table.chances == {"p": 0.25}
+    for name, other in (("cluster", "8"), ("chance", 0.5)):
+        with pytest.raises(DataError, match=rf"a\.jsonl:3: {name} = .*: an earlier row of problem 'p' has .*; give all its"):
+            tables(tmp_path, *rows, rows[0] | {name: other})
+    path = tmp_path / "a.csv"
+    path.write_text("id,n,c,cluster,chance\np,4,2,007,0.5\n")
+    (table,) = read_evaluation(path).tables
+    assert table.clusters == {"p": "007"} and table.chances == {"p": 0.5}
 
 
 def test_half_a_line_at_the_end_says_that_the_file_may_still_be_written(tmp_path: Path) -> None:

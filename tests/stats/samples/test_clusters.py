@@ -8,8 +8,17 @@ import numpy as np
 import pytest
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.stats.comparison import Reason, paired, paired_clusters, paired_counts
 from sage_rlvr.stats.intervals import column_intervals
-from sage_rlvr.stats.samples.clusters import clusters, is_sparse, pooled_share, ratio_interval
+from sage_rlvr.stats.samples.clusters import (
+    CLUSTERS,
+    clustered_mean,
+    clusters,
+    is_sparse,
+    linearized,
+    pooled_share,
+    ratio_interval,
+)
 
 
 def test_numbers_problems_in_order_of_appearance():
@@ -48,6 +57,57 @@ def test_clustered_shares_are_covered(problems):
         sizes = rng.integers(1, 17, problems)
         misses += not pooled_share(rng.binomial(sizes, p), sizes, resamples=400).contains(0.25)
     assert misses <= 0.1 * rounds  # 5 % wanted; treating samples as independent misses about half the time
+
+
+# ---- clusters of problems
+
+
+def test_linearized_clusters_average_to_the_mean_over_problems():
+    values, labels = np.array([1.0, 0.0, 1.0, 0.5, 0.25]), ["a", "b", "a", "a", "b"]
+    # mean 0.55, sizes 3 and 2 (mean 2.5), sums 2.5 and 0.25
+    assert linearized(values, labels).tolist() == pytest.approx([0.55 + (2.5 - 1.65) / 2.5, 0.55 + (0.25 - 1.1) / 2.5])
+    assert linearized(values, labels).mean() == pytest.approx(values.mean())
+    with pytest.raises(DataError, match="pass one label a problem"):
+        linearized(values, labels[:3])
+
+
+def test_copies_in_one_cluster_are_one_problem():
+    rng = np.random.default_rng(4)
+    a, b, labels = rng.random(40), rng.random(40), np.tile(np.arange(40), 3)
+    once, copies = paired(a, b), paired_clusters(np.tile(a, 3), np.tile(b, 3), labels)
+    ends = [(one.difference.value, one.difference.low, one.difference.high, one.p, one.mde) for one in (once, copies)]
+    assert ends[1] == pytest.approx(ends[0])
+    assert (copies.difference.n, copies.difference.over) == (40, CLUSTERS)
+    assert paired(np.tile(a, 3), np.tile(b, 3)).difference.width < 0.7 * copies.difference.width
+    counted = paired_counts(4, np.tile([1, 2, 3, 0], 6), np.tile([0, 2, 4, 0], 6), 2, cluster=np.repeat(np.arange(8), 3))
+    assert counted.difference.n == 8 and counted.difference.over == CLUSTERS
+    few = paired_clusters(np.tile(a[:5], 3), np.tile(b[:5], 3), np.tile(np.arange(5), 3))
+    assert few.outcome == "unknown" and few.reason is Reason.FEW_PROBLEMS
+
+
+def test_two_large_clusters_among_small_ones_are_two_problems():
+    """Fifty copies that are right, fifty that are wrong, and ten others: nearly nothing is known of the share."""
+    values, labels = np.array([1.0] * 50 + [0.0] * 50 + [1.0, 0.0] * 5), [0] * 50 + [1] * 50 + list(range(2, 12))
+    found = clustered_mean(values, labels, shares=True)
+    assert (found.value, found.low, found.high, found.n) == (0.5, 0.0, 1.0, 12)
+    assert pooled_share([50, 0, *[1, 0] * 5], [50, 50, *[1] * 10]).width < 0.7
+    assert clustered_mean([0.5, 1.0], ["a", "a"], shares=True).width == math.inf
+    wide = clustered_mean(values * 3, labels, shares=False)
+    assert wide.value == pytest.approx(1.5) and wide.over == CLUSTERS
+
+
+@pytest.mark.parametrize("size", [(3, 3), (1, 12)])
+def test_equal_policies_on_clusters_are_seldom_told_apart(size):
+    """Each problem stands in its cluster once to twelve times, with samples of its own; the two arms change places at random."""
+    rng, false, rounds = np.random.default_rng(5), 0, 150
+    for _ in range(rounds):
+        sizes = rng.integers(size[0], size[1] + 1, 30)
+        p = rng.beta(0.4, 1.0, (2, 30))
+        p = np.where(rng.random(30) < 0.5, p, p[::-1]).repeat(sizes, axis=1)
+        left, right = rng.binomial(16, p)
+        found = paired_counts(16, left, right, 1, cluster=np.repeat(np.arange(30), sizes))
+        false += found.outcome in ("better", "worse")
+    assert false <= 0.05 * rounds + 2.5 * (0.05 * 0.95 * rounds) ** 0.5
 
 
 def test_refusals():

@@ -14,6 +14,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.stats.samples.diversity import (
     answer_entropy,
     distinct_correct,
+    expected_distinct,
     expected_distinct_correct,
     pcmd,
     pcmd_interval,
@@ -128,3 +129,12 @@ def test_token_entropy_counts_each_response_once():
             token_entropy(rows)
     with pytest.raises(DataError, match="no responses"):
         token_entropy([])
+
+
+def test_many_problems_at_once_are_the_problems_one_by_one():
+    rows = (["a", "a", "b", None, "c"], [1, 1, 1, 1, 0]), (["x"] * 3, [0, 0, 0]), (["x", "y", "z", "x"], [1, 1, 1, 1])
+    found = expected_distinct([5, 3, 4], [[2, 1], [], [2, 1, 1]], (1, 2, 3))
+    assert found == pytest.approx(np.array([expected_distinct_correct(answers, right, (1, 2, 3)) for answers, right in rows]))
+    assert expected_distinct(4, [[], []], (1, 4)).tolist() == [[0, 0], [0, 0]]
+    with pytest.raises(DataError):
+        expected_distinct(4, [[2]], (5,))

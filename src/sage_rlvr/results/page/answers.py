@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.evaluation.record import Record
+from sage_rlvr.results.distinct import distinct_lines
 from sage_rlvr.results.page.samples import SampleSet, first_of_each, grouped
 from sage_rlvr.results.page.scores import band, drawn, slug
-from sage_rlvr.results.read import Results
 from sage_rlvr.results.tables import NONE, Table, cell
+from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.perplexity import perplexity_tails
@@ -25,13 +26,14 @@ Rows = Mapping[str, Sequence[Record]]
 """The exact records of each policy, one per training seed, the base first."""
 
 
-def answers_of(results: Results, found: Mapping[str, Any], samples: Sequence[SampleSet]) -> dict[str, Any]:
-    """The values of the template's sections on answers."""
-    names = dict.fromkeys(filter(None, (results.design.base, *results.design.names)))
-    records = {name: [results.records[name, seed, ""] for seed in seeds] for name in names if (seeds := results.seeds(name))}
-    shown, kinds = structure(records, results.k)
+def answers_of(
+    records: Rows, k: int, found: Mapping[str, Any], samples: Sequence[SampleSet], judged: Sequence[CurveVerdict]
+) -> dict[str, Any]:
+    """The values of the template's sections on answers. judged: the verdicts on arms compared by samples."""
+    shown, kinds = structure(records, k)
     return {
-        "structure": shown, "kinds": kinds, "patterns": patterns(samples), "distinct": distinct(found, samples),
+        "structure": shown, "kinds": kinds, "patterns": patterns(samples),
+        "distinct": [*distinct(found, samples), *distinct_in_rows(judged)],
         "perplexity": perplexity(samples),
     }  # fmt: skip
 
@@ -148,6 +150,20 @@ def distinct(found: Mapping[str, Any], samples: Sequence[SampleSet]) -> list[dic
         if lines:
             about = f"{task}: expected number of distinct right answers among k samples; 95 % intervals over problems."
             out.append({"slug": f"-{slug(task)}", "lines": lines, "about": about})
+    return out
+
+
+def distinct_in_rows(judged: Sequence[CurveVerdict]) -> list[dict[str, Any]]:
+    """Expected number of distinct right answers over k, of both sides of each verdict on files with answers."""
+    out = []
+    for number, one in enumerate(judged, 1):
+        if one.distinct is None:
+            continue
+        curves, (a, b) = one.distinct.curves, one.distinct.names
+        lines = {name: band({k: two[i] for k, two in curves.items()}) for name, i in ((b, 1), (a, 0))}
+        first, *rest = distinct_lines(one.a, one.b, one.distinct)
+        about = "; ".join([f"{first[:1].upper()}{first[1:]}", *rest])
+        out.append({"slug": f"-rows-{number}", "lines": lines, "about": f"{about}. Bands: 95 % intervals, one k at a time."})
     return out
 
 

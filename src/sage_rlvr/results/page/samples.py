@@ -18,9 +18,9 @@ from sage_rlvr.evaluation.store.database import TURNS
 from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import POLICY, own_of, unescape, unmarked
 from sage_rlvr.extras import advice
-from sage_rlvr.results.design import BASE
+from sage_rlvr.results.design import BASE, Design
+from sage_rlvr.results.measurements import Measurements, SampledMeasurement, in_order
 from sage_rlvr.results.metric import REFERENCE
-from sage_rlvr.results.read import Counts, Results, in_order
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
@@ -36,6 +36,8 @@ LONGEST = 4000  # characters of one sample on the page
 MOST_SAMPLES = 20_000  # on one page
 MOST_COLUMNS = 8  # of the sample browser, side by side
 VERDICTS = ("right", "wrong", "undecided")
+SOLVED = ("gained", "lost", "kept", "solved by neither")
+"""What the second of two arms did with a problem, in the order of the page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,8 @@ class SampleSet:
     """One sample store. policy: name of the policy; arm: the same, with the temperature if there are several. n: samples per
     problem; shown: the samples on the page, with the texts of their tokens if known; perplexities (M,) under `scored` with the
     problem and verdict of each, if recorded; distinct: (N, K) expected distinct right answers over `powers(n)`. limit: tokens of a
-    completion at most; questions: prompt and gold of the problems on the page, {} of a store that does not keep them."""
+    completion at most; questions: prompt and gold of the problems on the page, {} of a store that does not keep them. plain: rows
+    of a file, which have no tokens, entropies or q."""
 
     arm: str
     policy: str
@@ -62,6 +65,7 @@ class SampleSet:
     temperature: float = 1.0
     limit: int | None = None
     questions: Mapping[str, Question] = field(default_factory=dict)
+    plain: bool = False
 
     @property
     def name(self) -> str:
@@ -69,16 +73,16 @@ class SampleSet:
         return self.arm if self.seed is None else f"{self.arm}, seed {self.seed}"
 
 
-def sample_sets(results: Results, shown: int) -> tuple[SampleSet, ...]:
+def sample_sets(sampled: Measurements[SampledMeasurement], design: Design, shown: int) -> tuple[SampleSet, ...]:
     """Every complete store with its first `shown` samples of each problem, at most MOST_SAMPLES. An arm sampled at several
     temperatures counts as several policies, not as several training seeds."""
     out, left = [], MOST_SAMPLES
-    for c in sorted(results.counts, key=lambda counts: in_order(results, counts.policy)):
-        if c.store is None:  # rows of a file have no settings, log-probs or questions to show
+    for row in sorted(sampled.rows, key=lambda row: in_order(design, row.place)):
+        if row.store is None:  # page/rows.py has the rows of files
             continue
-        with c.store.open() as store:
-            control = c.arm == BASE and c.temperature != REFERENCE and bool(results.design.facts)  # only its scores are read
-            out.append(_sample_set(store, c, 0 if control else min(shown, left // max(1, len(c.problems)))))
+        with row.store.open() as store:
+            control = row.arm == BASE and row.temperature != REFERENCE and bool(design.facts)  # only its scores are read
+            out.append(_sample_set(store, row, 0 if control else min(shown, left // max(1, len(row.problems)))))
         left -= len(out[-1].shown)
     several = {(s.arm, s.task) for s in out for t in out if (s.arm, s.task) == (t.arm, t.task) and s.temperature != t.temperature}
     apart = [(s.arm, s.task) in several and (s.arm, s.temperature) != (BASE, REFERENCE) for s in out]
@@ -118,21 +122,46 @@ def by_difference(sets: Sequence[SampleSet]) -> list[str]:
     return sorted(shares, key=lambda problem: min(shares[problem]) - max(shares[problem]))
 
 
+def standings(solved: Mapping[str, Mapping[str, bool]]) -> dict[str, str]:
+    """The word of `SOLVED` for each problem, by whether any sample of an arm is right, the control first; {} unless there are two
+    arms."""
+    if len(solved) != 2:
+        return {}
+    first, second = solved.values()
+    words = {(False, True): "gained", (True, False): "lost", (True, True): "kept", (False, False): "solved by neither"}
+    return {problem: words[hit, second[problem]] for problem, hit in first.items() if problem in second}
+
+
+def solved_in(sets: Sequence[SampleSet]) -> dict[str, dict[str, bool]]:
+    """Arm -> problem -> whether any of its samples is right."""
+    solved: dict[str, dict[str, bool]] = {}
+    for one in sets:
+        own = solved.setdefault(one.arm, {})
+        for problem, right in zip(one.owners, () if one.is_right is None else one.is_right.tolist(), strict=True):
+            own[problem] = own.get(problem, False) or right
+    return solved
+
+
 def about(sets: Sequence[SampleSet], browsed: Sequence[SampleSet]) -> dict[str, Any] | None:
     """The number of samples on the page and a description of each store; None without samples."""
     if not browsed:
         return None
     count, every = sum(len(s.shown) for s in browsed), sum(bool(s.shown) for s in sets)
-    few = f" The page has the first store of each arm and task, of {every} stores." if len(browsed) < every else ""
+    what = "file" if all(s.plain for s in browsed) else "store"
+    few = f" The page has the first {what} of each arm and task, of {every} {what}s." if len(browsed) < every else ""
     laws = dict.fromkeys(f"{s.name}: {s.task}, {s.law}" for s in browsed)
-    said = f"This page has {count:,} samples, the first of every problem of every store; the stores have all.{few}"
-    said += " The problems on which the policies differ most come first." * (len(browsed) > 1)
+    which = "some" if what == "file" else "the first"
+    said = f"This page has {count:,} samples, {which} of every problem of every {what}; the {what}s have all.{few}"
+    if len(solved_in(browsed)) == 2:
+        said += " Problems that only one of the two solves come first, then those on which the policies differ most."
+    elif len(browsed) > 1:
+        said += " The problems on which the policies differ most come first."
     return {"count": f"{count:,}", "about": f"{said} {'; '.join(laws)}."}
 
 
-def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
+def _sample_set(store: SampleStore, row: SampledMeasurement, shown: int) -> SampleSet:
     """The first n samples of each problem; `shown` of them on the page."""
-    arm, n, task, law = counted.arm, counted.n, store.identity.task, store.identity.decoding
+    arm, n, task, law = row.arm, row.n, store.identity.task, store.identity.decoding
     turns = (TURNS,) * (TURNS in store.columns)
     rows = store.lists(("problem", "answer", "verdict", "text", "base_logps", "versions", *turns), n=n)
     names, texts = ([unescape(text) for text in rows[column]] for column in ("problem", "text"))
@@ -145,7 +174,7 @@ def _sample_set(store: SampleStore, counted: Counts, shown: int) -> SampleSet:
     ]
     worded = right.any() and not hasattr(known_task(task), "token_classes")
     return SampleSet(
-        arm=arm, policy=arm, seed=counted.seed, task=task, n=n,
+        arm=arm, policy=arm, seed=row.seed, task=task, n=n,
         law=f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} per problem"
         + (f", q of {', '.join(guides)}" if guides else ""),
         shown=tuple(_shown(store, min(shown, n))) if shown else (),
@@ -242,7 +271,8 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
         return lists[name].setdefault(visible(text), len(lists[name]))
 
     on_page = {s.problem for one in sets for s, _ in one.shown}
-    for problem in by_difference(sets):
+    words = standings(solved_in(sets))
+    for problem in sorted(by_difference(sets), key=lambda problem: SOLVED.index(words.get(problem, SOLVED[-1]))):
         if problem in on_page:
             place("problems", problem)
     rows = []
@@ -263,12 +293,14 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
             rows.append({key: value for key, value in row.items() if value is not None})
     named = [
         {
-            "name": visible(name), "arm": one.arm, "guide": visible(one.guide or ""),
+            "name": visible(name), "arm": one.arm, "guide": visible(one.guide or ""), "plain": int(one.plain),
             "asked": [[place("problems", problem), *_asked(question, place)] for problem, question in _questions(one).items()],
         }
         for name, one in zip(_names(sets), sets, strict=True)
     ]  # fmt: skip
-    return {"sets": named, "rows": rows} | {name: list(found) for name, found in lists.items()}
+    shown = {visible(problem): word for problem, word in words.items()}
+    solved = [shown.get(name, "") for name in lists["problems"]]
+    return {"sets": named, "rows": rows, "solved": solved} | {name: list(found) for name, found in lists.items()}
 
 
 def _cut_at(s: Sample, limit: int | None) -> int | None:

@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import suggest
-from sage_rlvr.results import stored
-from sage_rlvr.results.comparisons import sides
-from sage_rlvr.results.read import Results
-from sage_rlvr.results.tables import Columns, base_row, chance_in, table
+from sage_rlvr.evaluation.record import Record
+from sage_rlvr.results import stored, tables
+from sage_rlvr.results.design import Design
+from sage_rlvr.results.measurements import Measurement, Measurements
+from sage_rlvr.results.metric import PAPER
+from sage_rlvr.results.pairs import Arms, Pair
+from sage_rlvr.results.tables import Columns, Table, base_row, cell, chance_in, table
 from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.curves import CurveComparison, seed_ks
@@ -47,6 +50,34 @@ class Policy:
         """pass@1 and pass@k of each seed at temperature 1."""
         found = [at_temperature(points) for points in self.frontiers.values()]
         return [(point.pass1, point.passk) for point in found if point is not None]
+
+
+def scores_of(
+    found: Mapping[str, Any], them: Mapping[str, Policy], base: str, differences: Sequence[Mapping[str, Any]], *,
+    control: str | None, record: Record | None, swept: bool, stored: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """The values of the template's sections on scores, from a summary and its policies. differences: of `exact_differences` or
+    `sampled_differences`; record: of the base outside of a design; swept: whether there is a design; stored: whether the summary is
+    read from a file."""
+    k, power, chance, apart = max(found["ks"]), found["power"], tables.chance_in(found), sampled_apart(found, them)
+    first = [("", tables.scores(found))] if them or (swept and not found.get("sampled")) else []
+    return {
+        "tables": [*first, *tables.samples(found, apart)],
+        "away": [(world, tables.scores(found, world)) for world in found["away"]],
+        "power": _power_table(power["points"], k, chance) if power else None,
+        "cold": _cold_table(found, k) if found["cold"] else None, "cold_temperature": PAPER, "support": _support(them, found),
+        "frontier": frontier_of(them, base, k, power, chance) or sampled_frontier(found, base),
+        "passk": passk_lines(found, them) if them else None, "chance": chance_line(found),
+        "sampled_curves": sampled_curves(found, apart), "differences": differences,
+        "gaps": gaps(them, control, base), "no_gaps": no_gaps(them, record, stored),
+    }  # fmt: skip
+
+
+def sampled_apart(found: Mapping[str, Any], them: Mapping[str, Policy]) -> dict[str, list[Mapping[str, Any]]]:
+    """Task -> its sampled policies, for every task with a policy that has no exact scores."""
+    sampled = found.get("sampled", ())  # a stored summary may have none
+    alone = dict.fromkeys(row["task"] for row in sampled if row["policy"] not in them)
+    return {task: [row for row in sampled if row["task"] == task] for task in alone}
 
 
 def policies(found: Mapping[str, Any]) -> dict[str, Policy]:
@@ -135,29 +166,87 @@ def sampled_frontier(found: Mapping[str, Any], base: str) -> dict[str, Any] | No
 
 
 # ------------------------------------------------------------------------------------------------------------------
+# tables
+
+
+def _cold_table(found: Mapping[str, Any], k: int) -> Table:
+    """pass@1 and pass@k at T = 0.3 and T = 1."""
+    cold = found["cold"]
+    both = [("base", cold["base"], found["base"])] if cold["base"] else []
+    both += [(row["label"], row, found["arms"][key]) for key, row in cold["arms"].items()]
+    chance = tables.chance_in(found)
+    rows = [
+        (name, *(tables.passed({"pass": at}, n, chance) for n in (1, k) for at in (there, here["pass"])))
+        for name, there, here in both
+    ]
+    ks = {f"pass@{n}\nT = {t:g}": n for n in (1, k) for t in (PAPER, 1.0)}
+    return tables.with_chance(Table(header=("arm", *ks), rows=tuple(rows)), chance, ks)
+
+
+def _power_table(points: Sequence[Mapping[str, Any]], k: int, chance: Chance | None) -> Table:
+    """Power, pass@1 and pass@k, each with the bound of the error of the normalizer."""
+
+    def known(p: Mapping[str, Any], n: int, value: str, bound: str) -> str:
+        if not p["known"]:
+            return "not available"
+        shown, *mark = tables.passed({"pass": {str(n): p[value]}}, n, chance).split("\n")
+        return "\n".join([shown, f"± {p[bound]:.1g}", *mark])
+
+    rows = tuple((f"{p['power']:g}", known(p, 1, "pass1", "bound1"), known(p, k, "passk", "boundk")) for p in points)
+    ks = {f"pass@{n}": n for n in (1, k)}
+    return tables.with_chance(Table(header=("power", *ks), rows=rows), chance, ks)
+
+
+def _support(them: Mapping[str, Policy], found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Right completions kept, gained and lost relative to the base (Definition 4.1)."""
+    rows = [row for row in found["arms"].values() if "support" in row]
+    if not rows or found["base"] is None:
+        return None
+    changed, home = {name: p.support for name, p in them.items() if p.support}, found["base"]["support"]
+    cells = {row["label"]: [cell(row["support"][what], 0) for what in ("preserved", "gained", "lost")] for row in rows}
+    body = [(name, *cells[name], f"{kept / max(kept + lost, 1):.1%}") for name, (kept, _, lost) in changed.items()]
+    table = Table(header=("arm", "kept", "gained", "lost", "share kept"), rows=(("base", f"{home:,}", "–", "–", "–"), *body))
+    return {"kept": changed, "base": home, "table": table}
+
+
+# ------------------------------------------------------------------------------------------------------------------
 # differences
 
 
-def differences(results: Results, base: str, sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Paired differences over k with simultaneous bands: from exact records, else from samples, task by task. sampled: the policies
-    of each task."""
-    pairs = dict.fromkeys([(a, b) for a, b, _ in results.design.pairs()])
-    pairs |= dict.fromkeys((a, base) for a in results.design.names if a != base)
-    exact = {pair: two for pair in pairs if (two := sides(results, *pair)) and two[0].n is None}
-    ks = seed_ks(results.k)
-    bands = {pair: a.band(b, results.k, several=results.several, ks=ks) for pair, (a, b) in exact.items()}
-    if found := {pair: curve for pair, curve in bands.items() if curve}:
-        who = "training seeds" if results.several else "problems"
-        about = f"Paired differences, simultaneous 95 % band over {who}; a band that excludes zero is a significant difference."
-        return [_differences("", about, found)]
-    out = []
+def exact_differences(design: Design, arms: Arms, base: str, k: int, several: bool) -> list[dict[str, Any]]:
+    """Paired differences over k with simultaneous bands, from exact records of the main task."""
+    pairs = dict.fromkeys([(a, b) for a, b, _ in design.pairs()])
+    pairs |= dict.fromkeys((a, base) for a in design.names if a != base)
+    found, ks = dict[tuple[str, str], CurveComparison](), seed_ks(k)
+    for a, b in pairs:
+        both = Pair(a=a, b=b, why="pair", left=arms[a], right=arms[b]).sides() if a in arms and b in arms else None
+        curve = None if both is None else both[0].band(both[1], k, several=several, ks=ks)
+        if curve is not None:
+            found[a, b] = curve
+    if not found:
+        return []
+    who = "training seeds" if several else "problems"
+    about = f"Paired differences, simultaneous 95 % band over {who}; a band that excludes zero is a significant difference."
+    return [_differences("", about, found)]
+
+
+def sampled_differences(
+    table: Measurements[Measurement], sampled: Mapping[str, Sequence[Mapping[str, Any]]], k: int
+) -> list[dict[str, Any]]:
+    """Differences over k with simultaneous bands from samples, task by task. sampled: the policies of each task of a summary, the
+    first being the control; of several training seeds the first of each is drawn."""
+    policies, out = table.policies(), []
     for task, (first, *others) in sampled.items():
-        home = results.scores(first["policy"], task, first["temperature"])
-        both = {row["label"]: (results.scores(row["policy"], task, row["temperature"]), home) for row in others}
-        alike = {a: (one, two) for a, (one, two) in both.items() if one and two and (one.problems, one.n) == (two.problems, two.n)}
-        bands = {(a, first["label"]): one.band(two, results.k, several=False) for a, (one, two) in alike.items()}
-        if found := {pair: curve for pair, curve in bands.items() if curve}:  # of several training seeds the first of each
-            about = f"{task}: simultaneous 95 % band over problems and their samples."
+        home = policies.get((first["policy"], task, first["temperature"]), Measurements()).scores()
+        found: dict[tuple[str, str], CurveComparison] = {}
+        for row in others:
+            own = policies.get((row["policy"], task, row["temperature"]), Measurements()).scores()
+            if own is None or home is None or (own.problems, own.n) != (home.problems, home.n):
+                continue
+            if curve := own.band(home, k, several=False):
+                found[row["label"], first["label"]] = curve
+        if found:
+            about = f"{task}: simultaneous 95 % band over {next(iter(found.values())).over}."
             out.append(_differences(f"-{slug(task)}", about, found))
     return out
 
@@ -183,10 +272,10 @@ def limits_of(found: Sequence[CurveComparison | GapCurve]) -> tuple[float, float
     return low - room, high + room
 
 
-def gaps(results: Results, them: Mapping[str, Policy], base: str) -> dict[str, Any] | None:
+def gaps(them: Mapping[str, Policy], control: str | None, base: str) -> dict[str, Any] | None:
     """Every arm along the frontier of its control, and the control along the frontier of the base, for at least three training
     seeds."""
-    control = results.design.control or next((n for n in them if n != base), "")
+    control = control or next((n for n in them if n != base), "")
     pairs = [(name, control) for name in them if name not in (base, control)] + [(control, base)]
     found = {}
     for a, b in pairs[:MOST_GAPS]:
@@ -199,25 +288,26 @@ def gaps(results: Results, them: Mapping[str, Policy], base: str) -> dict[str, A
     return {"found": found, "limits": limits_of(list(found.values()))} if found else None
 
 
-def no_gaps(results: Results, them: Mapping[str, Policy]) -> str:
-    """The reason for missing curves of gaps between frontiers."""
+def no_gaps(them: Mapping[str, Policy], record: Record | None, stored: bool) -> str:
+    """The reason for missing curves of gaps between frontiers. record: of the base outside of a design, to evaluate it at
+    more temperatures; stored: whether the scores are of a stored summary."""
     if not any(len(p.frontier) > 1 for p in them.values()):
         return (
-            f"the base was evaluated at a single temperature, so it has no frontier. {_colder(results)}"
+            f"the base was evaluated at a single temperature, so it has no frontier. {_colder(record)}"
             if them else "there is no exact evaluation, so each policy has a single temperature."
         )
     if max(len(p.seeds) for p in them.values()) < FEWEST_SEEDS:
         return f"curves of gaps between frontiers need {FEWEST_SEEDS} training seeds."
-    if results.stored is not None and not any(len(p.frontiers) > 1 for p in them.values()):
+    if stored and not any(len(p.frontiers) > 1 for p in them.values()):
         return "a summary has no frontiers of single training seeds."
     return "no two of these policies have a common range of pass@1 in all training seeds."
 
 
-def _colder(results: Results) -> str:
+def _colder(record: Record | None) -> str:
     """The next step for evaluating the base at more temperatures."""
-    if results.home is None or results.design.facts:
+    if record is None:
         return "Remove evaluate.temperatures from the design, or list more temperatures, and run the same command again."
-    return f"Evaluate it at more with: {suggest('eval', results.exact(results.home).record.meta['model'], '--frontier')}"
+    return f"Evaluate it at more with: {suggest('eval', record.meta['model'], '--frontier')}"
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from sage_rlvr.results import words
+from sage_rlvr.results import tables, words
+from sage_rlvr.results.design import Design
 from sage_rlvr.results.page.scores import Policy
-from sage_rlvr.results.read import Results, Run
-from sage_rlvr.results.tables import NOT_RUN, Columns, Table, table
+from sage_rlvr.results.sources import Run, Runs
+from sage_rlvr.results.tables import NOT_RUN, Table
+from sage_rlvr.stats.comparison import p_text
+from sage_rlvr.stats.power import spread
 
 TRAINING = {  # names of metrics.jsonl -> (title, unit of the axis)
     "reward/mean": ("Reward", "mean reward"),
@@ -30,12 +34,41 @@ Trained = Mapping[str, Sequence[Run]]
 """The runs of each arm, one per training seed."""
 
 
-def by_arm(results: Results) -> dict[str, list[Run]]:
+SAME_KL = (
+    "at the same raw KL: the scores of an unguided arm at several betas, interpolated (linear in the logarithm of the raw KL of "
+    "the "
+    "last tenth of training) at the raw KL of the guided arm of the same seed; there is no extrapolation."
+)
+
+
+def runs_of(
+    found: Mapping[str, Any], them: Mapping[str, Policy], base: str, design: Design, runs: Runs, trained: Trained,
+    evaluated: Collection[tuple[str, int | None]],
+) -> dict[str, Any]:  # fmt: skip
+    """The values of the template's sections on training and on what was run. trained: of `in_order`; evaluated: arm and training
+    seed of every evaluation."""
+    configs, k = configs_of(trained), max(found["ks"])
+    more = [tables.costs(found), tables.training(found)]
+    added = [f"added: {arm.name} ({arm.why})" for arm in design.arms if arm.why] or ["none was added"]
+    matched = any(row["metric"]["matched"] for row in found["rows"])
+    used = versions(trained) or (found.get("versions") or {}).items()
+    return {
+        "training_tables": [table for table in more if table.rows],
+        "training": curves(trained), "warnings": warnings(found), "warned": warned(found),
+        "learning": learning(configs, them, base, k), "grids": grids(configs, them, k),
+        "states": states(trained, runs, evaluated), "cards": cards(design, trained), "choice": choice_of(found),
+        "versions": [f"{name} {version}" for name, version in used], "swept": bool(design.facts),
+        "runs_wanted": len(design.facts.get("runs", ())) or len(found["arms"]) * len(found["seeds"]),
+        "controls": [*added, *[SAME_KL] * matched], "not_run": list(found["not_run"]),
+    }  # fmt: skip
+
+
+def in_order(runs: Runs, design: Design) -> dict[str, list[Run]]:
     """The runs of each arm in the order of the design."""
-    out: dict[str, list[Run]] = {name: [] for name in results.design.names}
-    for (arm, _), run in sorted(results.runs.items(), key=lambda item: item[0][1]):
+    out: dict[str, list[Run]] = {name: [] for name in design.names}
+    for (arm, _), run in sorted(runs.items(), key=lambda item: item[0][1]):
         out.setdefault(arm, []).append(run)
-    return {arm: runs for arm, runs in out.items() if runs}
+    return {arm: mine for arm, mine in out.items() if mine}
 
 
 def curves(runs: Trained) -> dict[str, Any] | None:
@@ -157,21 +190,21 @@ def _by_value(text: str) -> tuple[float, str]:
 # what was run
 
 
-def states(results: Results, runs: Trained) -> Table | None:
-    """The state of every run and the kinds of its warnings."""
-    if not runs:
+def states(trained: Trained, runs: Runs, evaluated: Collection[tuple[str, int | None]]) -> Table | None:
+    """The state of every run and the kinds of its warnings. evaluated: arm and training seed of the evaluations."""
+    if not trained:
         return None
-    seeds = sorted({run.seed for mine in runs.values() for run in mine})
-    columns: Columns = {f"seed {seed}": lambda arm, seed=seed: _state(results, arm, seed) for seed in seeds}  # type: ignore[misc]
-    return table({"arm": str} | columns, runs)
+    rows = []
+    seeds = sorted({run.seed for mine in trained.values() for run in mine})
+    for arm in trained:
+        rows.append((arm, *(_state(runs.get((arm, seed)), (arm, seed) in evaluated) for seed in seeds)))
+    return Table(header=("arm", *(f"seed {seed}" for seed in seeds)), rows=tuple(rows))
 
 
-def _state(results: Results, arm: str, seed: int) -> str:
-    run = results.runs.get((arm, seed))
+def _state(run: Run | None, evaluated: bool) -> str:
     if run is None:
         return NOT_RUN
-    said = words.state(run, results.evaluated(arm, seed))
-    return "\n".join([said, *(f"warned: {one['kind']}" for one in run.warnings)])
+    return "\n".join([words.state(run, evaluated), *(f"warned: {one['kind']}" for one in run.warnings)])
 
 
 def warned(found: Mapping[str, Any]) -> list[str]:
@@ -179,12 +212,12 @@ def warned(found: Mapping[str, Any]) -> list[str]:
     return ["{arm}, seed {seed}, warned at step {step} ({kind}): {message}".format(**one) for one in found.get("warnings", ())]
 
 
-def cards(results: Results, runs: Trained) -> list[dict[str, str]]:
+def cards(design: Design, runs: Trained) -> list[dict[str, str]]:
     """Facts, objective and configuration of every arm."""
     out = []
     for arm, mine in runs.items():
         if mine[0].config:
-            entry = results.design.arm(arm)
+            entry = design.arm(arm)
             why = f"\n\nReason for this arm: {entry.why}" if entry is not None and entry.why else ""
             equation = (entry.equation if entry else "") or _equation(mine[0].config)
             config = json.dumps(mine[0].config, indent=2, ensure_ascii=False, default=str)
@@ -232,3 +265,36 @@ def versions(runs: Trained) -> list[tuple[str, str]]:
     different = len({json.dumps(v, sort_keys=True) for v in every})
     more = [("runs", f"used {different} different sets of versions; those of the first run are listed")]
     return [*(every[0].items() if every else ()), *(more if different > 1 else [])]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# the selection on validation problems
+
+
+def choice_of(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The arm selected on validation problems and the selection score."""
+    choice = found.get("choice")
+    if not choice:
+        return None
+    ranked = sorted(choice["scores"].items(), key=lambda item: -math.inf if item[1] is None else item[1], reverse=True)
+    rows = tuple(
+        (
+            found["arms"][key]["label"] + " (chosen)" * (key == choice["chosen"]),
+            "no common range" if s is None else f"{s:.4f}",
+        )
+        for key, s in ranked
+    )
+    return choice | {"table": Table(header=("arm", "score on validation"), rows=rows), "spread": _spread(choice)}
+
+
+def _spread(choice: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Whether the candidates of a selection differ by more than seed noise; None for one candidate or one seed. tested: whether
+    all their runs have a score."""
+    runs = [list(scores.values()) for scores in (choice.get("by_seed") or {}).values()]
+    if len(runs) < 2 or any(len(scores) < 2 for scores in runs):
+        return None
+    if any(x is None for scores in runs for x in scores):
+        return {"tested": False}
+    found = spread(runs)
+    numbers = {"arms": f"{found.arms:.4f}", "seeds": f"{found.seeds:.4f}", "p": p_text(found.p)}
+    return {"tested": True, "differ": found.p < 0.05, **numbers}

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from sage_rlvr.registry import gather
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import READERS, Choice, RowReader, reader, reader_of, reads
+from sage_rlvr.results.readers.found import READERS, Choice, Floor, RowReader, reader, reader_of, reads
 from sage_rlvr.results.readers.packaged import packaged
 from sage_rlvr.results.readers.rows import CountTable, EvaluationFile, read_evaluation
 
 gather(__name__, READERS)
 
 __all__ = [
-    "READERS", "Choice", "CountTable", "EvaluationFile", "RowFile", "RowReader", "packaged", "read_evaluation", "reader",
+    "READERS", "Choice", "CountTable", "EvaluationFile", "Floor", "RowFile", "RowReader", "packaged", "read_evaluation", "reader",
     "reader_of", "reads",
 ]  # fmt: skip

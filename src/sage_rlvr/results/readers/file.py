@@ -26,7 +26,7 @@ BLOCK = 256  # lines that are parsed at a time
 LINE = 256 * MIB  # bytes of one row: a problem with all of its completions
 ZSTANDARD = 93  # the method of a zip member, APPNOTE 4.4.5
 MEMBER = 256 * MIB  # bytes of one member of an archive, unpacked
-WORDS = ("id", "arm", "task", "source", "answer", "text", "prompt", "gold")
+WORDS = ("id", "arm", "task", "source", "answer", "text", "prompt", "gold", "cluster")
 """Columns of a CSV that stay text: the id 007 is not the number 7."""
 AGAIN = "write the file again, or remove the line"
 HALF = "the last line of the file has no end, so it may still be written, or was cut; wait, or remove the line"

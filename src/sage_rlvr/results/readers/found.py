@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,31 @@ FileRows = Iterator[tuple[int, Mapping[str, Any]]]
 """(number of the row in its file, row as rows.py describes it)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """Where the chance floor of files of rows comes from, besides their field "chance". shares: task -> probability that one guess
+    is right, "" for all tasks; task: a task of this package that can guess."""
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    task: str = ""
+
+
+NO_FLOOR = Floor()
+
+
 @dataclass
 class Choice:
-    """What stands for "correct". wanted: names of `--correct`; right_from: the least score that counts as correct; used: the name
-    that a reader took; others: the names that it did not take."""
+    """How files of rows are read. wanted: names of `--correct`; right_from: the least score that counts as correct; used: the name
+    that a reader took; others: the names that it did not take. answers_in: where the verifier reads the answers of texts; floor:
+    the chance floor."""
 
     wanted: tuple[str, ...] = ()
     right_from: float | None = None
     picks: tuple[str, ...] = ()
     used: str = ""
     others: tuple[str, ...] = ()
+    answers_in: str = ""
+    floor: Floor = NO_FLOOR
 
     def of(self, names: Iterable[str], where: object, what: str = "scores", default: str | None = None) -> str:
         """The name that counts among several. default: taken where `--correct` names none of them."""

@@ -36,6 +36,7 @@ def inspect_ai(file: RowFile, choice: Choice) -> FileRows:
         yield number, {
             "id": str(tree["id"]), "score": scores.get(name), "text": output.get("completion"), "gold": _text(tree.get("target")),
             "task": task, "temperature": temperature, "cut": any(ends) or limit in LIMITS, "request": tree.get("epoch"),
+            "prompt": _prompt(tree.get("input")),
         }  # fmt: skip
 
 
@@ -78,6 +79,14 @@ def _setting(header: Mapping[str, Any]) -> tuple[str, float | None]:
     configs = (plan.get("config") or {}, spec.get("model_generate_config") or {})
     found = next((one["temperature"] for one in configs if one.get("temperature") is not None), None)
     return str(spec.get("task") or ""), None if found is None else float(found)
+
+
+def _prompt(given: Any) -> str | None:
+    """The input of a sample, a text or messages; None where a part is no text."""
+    if isinstance(given, str):
+        return given
+    parts = [one.get("content") for one in given or () if isinstance(one, dict)]
+    return "\n".join(parts) if parts and all(isinstance(part, str) for part in parts) else None
 
 
 def _text(target: Any) -> str | None:

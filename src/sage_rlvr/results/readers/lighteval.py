@@ -30,6 +30,7 @@ def lighteval(file: RowFile, choice: Choice) -> FileRows:
         texts, value = tree["model_response"].get("text") or [], _metrics(tree).get(name)
         doc = tree["doc"]
         row = {"id": str(doc.get("id") or number - 1), "task": str(doc.get("task_name") or ""), "gold": _gold(doc)}
+        row |= {"prompt": doc["query"]} if isinstance(doc.get("query"), str) else {}
         if not several:
             yield number, row | {"score": value, "text": texts[0] if texts else None}
         else:

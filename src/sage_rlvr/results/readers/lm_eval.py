@@ -53,19 +53,20 @@ def _completions(place: str, tree: Mapping[str, Any], name: str) -> Iterator[dic
             f"{place}: {len(texts)} completions and one {name}: texts without scores. Judge them, then compare the stores: "
             f"{suggest('samples', 'STORE', '--from-lm-eval', place.rpartition(':')[0], '--judge', 'boxed')}"
         )
-    settings = _settings(tree)
+    prompt, temperature = _request(tree)
     for text, score in zip(texts, scores, strict=True):
         yield {
-            "id": str(tree["doc_id"]), "score": score, "text": text, "gold": str(tree["target"]), "temperature": settings,
+            "id": str(tree["doc_id"]), "score": score, "text": text, "gold": str(tree["target"]), "temperature": temperature,
+            "prompt": prompt,
         }  # fmt: skip
 
 
-def _settings(tree: Mapping[str, Any]) -> float | None:
-    """The sampling temperature in the arguments of the request, None where it is not set."""
+def _request(tree: Mapping[str, Any]) -> tuple[str | None, float | None]:
+    """The prompt and the sampling temperature in the arguments of the request, None where they are not set."""
     requests = tree.get("arguments")
     first = next(iter(requests.values()), {}) if isinstance(requests, dict) else (requests or [[]])[0]
-    inner = first.get("arg_1") if isinstance(first, dict) else first[1] if len(first) > 1 else None
+    prompt, inner = (first.get("arg_0"), first.get("arg_1")) if isinstance(first, dict) else (*first, None, None)[:2]
     if isinstance(inner, str):
         inner = json.loads(inner) if inner.startswith("{") else None
     found = inner.get("temperature") if isinstance(inner, dict) else None
-    return float(found) if isinstance(found, (int, float)) else None
+    return prompt if isinstance(prompt, str) else None, float(found) if isinstance(found, (int, float)) else None

@@ -3,8 +3,9 @@
 counts   {"id", "n", "c"}: one row per problem
 samples  {"id", "correct"} or {"id", "score"}: one row per completion
 
-Optional in both: "arm", "seed", "step", "task", "temperature", "gold", "prompt"; in counts "keys" {canonical answer: number of
-correct samples}; in samples "answer", "text", "cut" (by the length limit), "request" (completions of one request have the same).
+Optional in both: "arm", "seed", "step", "task", "temperature", "gold", "prompt", "cluster" (problems that belong together have the
+same), "chance" (the probability that one guess is right); in counts "keys" {canonical answer: number of correct samples}; in
+samples "answer", "text", "cut" (by the length limit), "request" (completions of one request have the same).
 
 A score counts as correct if it is at least `right_from`; without `right_from` a score has to be 0 or 1.
 """
@@ -31,6 +32,7 @@ SHOWN = 8
 TEXTS = ("answer", "text", "prompt", "gold")
 GROUPED = ("arm", "task", "seed", "step", "temperature")
 COLUMNS = ("text", "answer", "request", "cut")
+BESIDE = ("gold", "prompt", "keys", "cluster", "chance")
 NO_COLUMNS = (None,) * len(COLUMNS)
 
 
@@ -61,7 +63,8 @@ UNGROUPED = Group()
 class CountTable:
     """Counts per problem of one set of samples, in order of appearance. n, c: (N,). The other columns are of samples, one list per
     problem in order of appearance, None where no row has them: texts, answers, requests, cut (by the length limit); or per problem:
-    golds, prompts, keys. right: which samples are correct."""
+    golds, prompts, keys, clusters, chances. right: which samples are correct. read_in: where the verifier read the answers of the
+    texts, "" for answers of the rows."""
 
     group: Group
     problems: tuple[str, ...]
@@ -75,6 +78,9 @@ class CountTable:
     golds: Mapping[str, str] = field(default_factory=dict)
     prompts: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    read_in: str = ""
+    clusters: Mapping[str, str] = field(default_factory=dict)
+    chances: Mapping[str, float] = field(default_factory=dict)
 
     def first(self, n: int, where: object) -> CountTable:
         """Only the first n samples of each problem. Raises DataError where a problem has fewer, and for counts of more samples,
@@ -114,7 +120,7 @@ class CountTable:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationFile:
     """What a file holds. format: the reader; score: the name that a reader took for correct, "" where a format has only one;
-    correct: what stood for correct, in words; rows: number of rows that were read."""
+    correct: what stood for correct, in words; rows: number of rows that were read; options: those of `compare` for this file."""
 
     path: Path
     format: str
@@ -122,6 +128,7 @@ class EvaluationFile:
     correct: str
     rows: int
     tables: tuple[CountTable, ...]
+    options: tuple[str, ...] = ()
 
 
 def read_evaluation(
@@ -141,8 +148,15 @@ def read_evaluation(
         )
     tables = _picked(path, made.tables(), list(picks))
     return EvaluationFile(
-        path=path, format=found.name, score=choice.used, correct=_words(choice, made), rows=count, tables=tables
-    )
+        path=path, format=found.name, score=choice.used, correct=_words(choice, made), rows=count, tables=tables,
+        options=_options(choice),
+    )  # fmt: skip
+
+
+def _options(choice: Choice) -> tuple[str, ...]:
+    """`--correct` and `--right-from` as they were passed."""
+    correct = ("--correct", *choice.wanted) if choice.wanted else ()
+    return correct if choice.right_from is None else (*correct, "--right-from", f"{choice.right_from:g}")
 
 
 def _words(choice: Choice, made: _Groups) -> str:
@@ -181,7 +195,7 @@ def _picked(path: Path, tables: list[CountTable], picks: list[str]) -> tuple[Cou
 
 @dataclass(frozen=True)
 class _Shape:
-    """Whether rows have a column of `GROUPED` or of `COLUMNS`, and which of "gold", "prompt" and "keys"."""
+    """Whether rows have a column of `GROUPED` or of `COLUMNS`, and which of `BESIDE`."""
 
     grouped: bool
     columns: bool
@@ -232,7 +246,7 @@ class _Groups:
         kind = "counts" if "n" in row else "correct" if "correct" in row else "score" if "score" in row else ""
         if kind != self.kind or not kind:
             self._check_kind(number, row, kind)
-        beside = tuple(name for name in ("gold", "prompt", "keys") if name in row)
+        beside = tuple(name for name in BESIDE if name in row)
         made = _Shape(any(name in row for name in GROUPED), any(name in row for name in COLUMNS), beside)
         return self._shapes.setdefault(keys, made)
 
@@ -242,11 +256,8 @@ class _Groups:
 
     def _table(self, group: Group, problems: dict[str, Any]) -> CountTable:
         more = self.more.get(group, {})
-        beside: dict[str, Any] = {
-            "golds": more.get("gold", {}),
-            "prompts": more.get("prompt", {}),
-            "keys": more.get("keys", {}),
-        }
+        names = {"gold": "golds", "prompt": "prompts", "keys": "keys", "cluster": "clusters", "chance": "chances"}
+        beside: dict[str, Any] = {plural: more.get(name, {}) for name, plural in names.items()}
         if self.kind == "counts":
             n, c, _ = np.array(list(problems.values()), dtype=np.int64).T
             return CountTable(group=group, problems=tuple(problems), n=n, c=c, **beside)
@@ -370,7 +381,29 @@ class _Groups:
                 )
             if sum(value.values()) > self.groups[group][problem][1]:
                 raise self._error(number, name, value, "more answers than correct samples (c)")
-        known.setdefault(problem, value if name == "keys" else str(value))
+            known[problem] = value
+        elif name in ("cluster", "chance"):
+            made = self._cluster(number, value) if name == "cluster" else self._chance(number, value)
+            if (first := known.setdefault(problem, made)) != made:
+                raise self._error(
+                    number, name, value, f"an earlier row of problem {problem[:40]!r} has {first!r}; give all its rows the same"
+                )
+        else:
+            known.setdefault(problem, str(value))
+
+    def _cluster(self, number: int, value: Any) -> str:
+        if isinstance(value, str) and value:
+            return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        raise self._error(number, "cluster", value, "the name of the problem's cluster is text or a whole number")
+
+    def _chance(self, number: int, value: Any) -> float:
+        if _is_number(value) and 0 <= value <= 1:
+            return float(value)
+        raise self._error(
+            number, "chance", value, "the probability that one guess is right lies between 0 and 1; of four choices it is 0.25"
+        )
 
 
 def _is_number(value: Any) -> bool:

@@ -1,23 +1,27 @@
 """Intervals of ratios and shares whose samples come in clusters: several samples of one problem, and problems are drawn.
 
 A share over all samples is sum_i h_i / sum_i n_i (hits and samples of problem i). Samples of one problem resemble each
-other, so problems are drawn again, with all their samples (Miller 2024, arXiv 2411.00640).
+other, so problems are drawn again, with all their samples (Miller 2024, arXiv 2411.00640). Problems come in clusters too
+(copies, variants, questions about one document): a mean over problems then has its interval over clusters (`clustered_mean`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, SMALL, Interval, bca, bootstrap_means, share_limits
+from sage_rlvr.stats.laws import t_ppf
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+CLUSTERS = "clusters of problems and their samples"
 SPARSE = 10  # with hits (or misses) in fewer problems than this, a bootstrap has too little to draw from
 
 
@@ -86,6 +90,44 @@ def is_sparse(hits: ArrayLike, totals: ArrayLike) -> bool:
     """Whether hits, or misses, stand in fewer than 10 problems."""
     h, n = np.asarray(hits, dtype=float), np.asarray(totals, dtype=float)
     return min(int(np.sum(h > 0)), int(np.sum(h < n))) < SPARSE
+
+
+def linearized(values: ArrayLike, cluster: ArrayLike) -> Floats:
+    """Values (N,) of problems as values of clusters (J,), whose plain mean is the mean over problems.
+
+    The mean over problems is a ratio, the sums of the clusters over their sizes. Linearized, a cluster of size m with the sum s has
+    the value mean + (s - m mean) / (mean size).
+    """
+    sums, sizes = cluster_sums(values, cluster)
+    mean = sums.sum() / sizes.sum()
+    return np.asarray(mean + (sums - sizes * mean) / sizes.mean())
+
+
+def cluster_sums(values: ArrayLike, cluster: ArrayLike) -> tuple[Floats, Floats]:
+    """The sum of the values (N,) in each cluster, and its number of problems, both (J,). cluster: (N,) labels."""
+    array, labels = np.asarray(values, dtype=float), np.asarray(cluster)
+    if array.ndim != 1 or labels.shape != array.shape:
+        raise DataError(f"{labels.shape} labels of clusters for values of shape {array.shape}; pass one label a problem.")
+    of = np.unique(labels, return_inverse=True)[1].reshape(-1)
+    return np.bincount(of, weights=array), np.bincount(of).astype(float)
+
+
+def clustered_mean(values: ArrayLike, cluster: ArrayLike, *, shares: bool, level: float = 0.95) -> Interval:
+    """Mean over problems of values (N,), with its interval over clusters of problems. shares: the values lie in [0, 1].
+
+    Of shares no half-width is below Student's over the linearized clusters: `share_limits` counts every cluster as one problem at
+    least, which one large cluster among small ones is not.
+    """
+    sums, sizes = cluster_sums(values, cluster)
+    if not shares:
+        return ratio_interval(sums, sizes, level=level, over=CLUSTERS)
+    found = pooled_share(np.clip(sums, 0.0, sizes), sizes, level=level, over=CLUSTERS)  # a sum may be off by its last bit
+    if found.n < 2:
+        return found
+    units = linearized(values, cluster)
+    half = float(t_ppf((1 + level) / 2, found.n - 1) * units.std(ddof=1)) / math.sqrt(found.n)
+    low, high = max(0.0, min(found.low, found.value - half)), min(1.0, max(found.high, found.value + half))
+    return replace(found, low=low, high=high)
 
 
 def _paired(tops: ArrayLike, bottoms: ArrayLike) -> tuple[Floats, Floats]:

@@ -114,6 +114,18 @@ def pcmd_interval(values: ArrayLike, *, level: float = 0.95) -> Interval:
     return share_interval(known, level=level, over=BOTH_RIGHT)
 
 
+def expected_distinct(n: ArrayLike, groups: Sequence[Sequence[int]], ks: Sequence[int]) -> Floats:
+    """`expected_distinct_correct` of many problems at once, (N, K), from counts: groups[i] has the number of samples of each
+    different correct answer of problem i, of n samples in all, () or (N,)."""
+    owner = np.repeat(np.arange(len(groups)), list(map(len, groups)))
+    counts = np.array([count for group in groups for count in group], dtype=np.int64)
+    out = np.zeros((len(groups), len(ks)))
+    if len(counts):
+        samples = np.broadcast_to(np.asarray(n), len(groups))[owner]
+        np.add.at(out, owner, pass_at_k(samples[:, None], counts[:, None], np.asarray(ks)[None, :]))
+    return out
+
+
 def answer_entropy(answers: Answers, *, miller_madow: bool = False) -> float:
     """AnswerEntropy of n samples in nats; None (an incomplete response) is a class of its own.
 

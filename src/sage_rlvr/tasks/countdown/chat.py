@@ -10,6 +10,7 @@ not allowed.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,14 +21,15 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks.base import code_hash, words
 from sage_rlvr.tasks.checks import Case, Check
 from sage_rlvr.tasks.countdown import Countdown, audit, draws
-from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over
+from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, count_right, expressions_over
 from sage_rlvr.tasks.countdown.kept import KeptProblems
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, problem_of, solutions
 from sage_rlvr.tasks.countdown.second import second_opinion_on_any_spelling
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown_chat import OPERATORS, expression_of, judge, operators_of
 
-AUDITED = 200  # test problems
+AUDITED, AUDITED_OF_FIVE = 200, 20  # test problems at most; five numbers have up to thousands of right answers each
+AUDITED_DRY = 2  # blocks of draws without a new problem
 CLASSES = (  # of the tokens of a completion, which may hold several characters
     ("end or special", r"<[^>]*>"),
     ("number", r"\s*\d+"),
@@ -63,6 +65,8 @@ class CountdownChat(KeptProblems):
         super().__post_init__()
         if not self.operators or not set(self.operators) <= set(OPERATORS):
             raise ConfigError(f"operators {self.operators!r}: one or more of {' '.join(OPERATORS)}, as in '+-'")
+        # One spelling for one set of operators: "-+" and "+-" have the same problems, so their stores are one.
+        object.__setattr__(self, "operators", "".join(one for one in OPERATORS if one in self.operators))
         if sorted(re.findall(r"\{numbers\}|\{target\}|[{}]", self.question)) != ["{numbers}", "{target}"]:
             raise ConfigError(f"question {self.question!r}: must have {{numbers}} and {{target}}, once each, and no other braces")
         if not 1 <= self.solutions_per_problem <= 64:
@@ -126,10 +130,10 @@ class CountdownChat(KeptProblems):
         """Well-formed answers, right or wrong: canonical expressions over the numbers with the allowed operators."""
         return expressions_over(problem.numbers, self.operators)
 
-    def choices(self, problem: Problem) -> float | None:
-        """Well-formed answers per right one; None for five numbers, whose listing takes long."""
-        many = len(problem.numbers) == MAX_NUMBERS
-        return None if many else self.candidates(problem) / len(self.answers(problem))
+    def choices(self, problem: Problem) -> float:
+        """Well-formed answers per right one, by enumeration; infinite where none is right."""
+        right = count_right(problem.numbers, problem.target, self.operators)
+        return self.candidates(problem) / right if right else math.inf
 
     @property
     def verifier_hash(self) -> str:
@@ -139,7 +143,7 @@ class CountdownChat(KeptProblems):
     @property
     def keep(self) -> draws.Rewrite:
         """The expression, where it uses the allowed operators only."""
-        return _Allowed("".join(sorted(set(self.operators))))
+        return _Allowed(self.operators)
 
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:
         """Examples `start` to `start + n` of an endless stream: a problem and a right answer in its canonical spelling."""
@@ -159,7 +163,7 @@ class CountdownChat(KeptProblems):
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Every right expression, canonical and in other spellings; wrong ones by kind; a second verifier; the guess floor."""
-        rows = draws.kept_problems(self.world, self.keep, "test", audit.SEED, AUDITED)
+        rows = _audited(self)
         right = [(p, text) for p in rows for text in self.answers(p)]
         spelled = [(p, text) for p in rows for text in _spellings(self.answers(p)[0], p.target)]
         wrong = audit.wrong(rows) | {
@@ -172,7 +176,7 @@ class CountdownChat(KeptProblems):
         texts = [*right, *spelled, *(pair for pairs in wrong.values() for pair in pairs)]
         yield audit.second(self.verify, self._second, texts)
         yield audit.apart(self, 2000)
-        yield audit.floor([len(self.answers(p)) / self.candidates(p) for p in rows], k)
+        yield audit.floor([1 / self.choices(p) for p in rows], k)
 
     def _second(self, problem: Problem, text: str) -> bool:
         return second_opinion_on_any_spelling(problem.numbers, problem.target, text, self.operators)
@@ -180,7 +184,14 @@ class CountdownChat(KeptProblems):
     @property
     def audited(self) -> str:
         """What an audit looks at, in words."""
-        return f"{AUDITED} test problems, seed {audit.SEED}; {self.described(self.identity)}"
+        return f"{len(_audited(self))} test problems, seed {audit.SEED}; {self.described(self.identity)}"
+
+
+@lru_cache(maxsize=8)
+def _audited(task: CountdownChat) -> list[Problem]:
+    """The first different test problems; of a small world nearly all, without the draws that would find the last one."""
+    most = AUDITED_OF_FIVE if max(task.counts) == MAX_NUMBERS else AUDITED
+    return draws.kept_at_most(task.world, task.keep, "test", audit.SEED, most, AUDITED_DRY)
 
 
 @dataclass(frozen=True)

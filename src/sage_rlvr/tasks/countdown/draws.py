@@ -112,16 +112,23 @@ def kept(world: Countdown, rewrite: Rewrite, split: str, seed: int, start: int, 
             found += _rewritten(world, rewrite, split, seed, number)[max(start - before, 0) : start + n - before]
         number, before, dry = number + 1, before + many, 0 if many else dry + 1
         if dry == DRY:
-            raise DataError(f"{world}: no example in {dry} blocks fits the task; widen the targets or the numbers")
+            raise DataError(
+                f"{world}: no {split} example in {dry} blocks fits the task; widen the targets, the numbers or the operators"
+            )
     return found
 
 
 def kept_problems(world: Countdown, rewrite: Rewrite, split: str, seed: int, n: int) -> list[Problem]:
     """The first n different problems of `kept`. DataError where the world has fewer."""
-    found = different((_rewritten(world, rewrite, split, seed, number) for number in count()), n, DRY)
+    found = kept_at_most(world, rewrite, split, seed, n, DRY)
     if len(found) < n:
         raise DataError(f"{n} different {split} problems: {world} gave only {len(found)}; ask for fewer or widen it")
     return found
+
+
+def kept_at_most(world: Countdown, rewrite: Rewrite, split: str, seed: int, n: int, dry: int) -> list[Problem]:
+    """`kept_problems`, or fewer where `dry` blocks in a row bring no new problem: in a small world nearly all that there are."""
+    return different((_rewritten(world, rewrite, split, seed, number) for number in count()), n, dry)
 
 
 @lru_cache(maxsize=64)

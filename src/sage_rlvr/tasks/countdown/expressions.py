@@ -21,6 +21,7 @@ from sage_rlvr.verifiers.countdown import ATOM, PRODUCT, SUM, kind_of, spell
 
 MAX_NUMBERS = 5  # 285,600 expressions; six numbers have about 18 million
 OPERATORS = "+-*/"
+_ROWS = 128  # templates evaluated at once, so that five numbers stay in the processor's cache
 Integers = NDArray[np.int64]
 
 
@@ -88,13 +89,31 @@ def templates(n: int) -> Templates:
 
 def expressions_over(numbers: Sequence[int], operators: str = OPERATORS) -> int:
     """How many canonical expressions with these operators there are over these numbers, some of which may be equal."""
-    return _templates_with(len(numbers), operators) * len(set(permutations(numbers)))
+    return len(_rows_with(len(numbers), operators)) * len(set(permutations(numbers)))
+
+
+@lru_cache(maxsize=1 << 14)
+def count_right(numbers: tuple[int, ...], target: int, operators: str = OPERATORS) -> int:
+    """How many of `expressions_over(numbers, operators)` equal the target. About 0.3 ms for four numbers, 20 ms for five.
+
+    `DataError` as in `solve`.
+    """
+    table, rows = templates(len(numbers)), _rows_with(len(numbers), operators)
+    check_range(len(numbers), max(numbers), abs(target))
+    slots = np.array(sorted(set(permutations(numbers))), dtype=np.int64).T[:, None, :]
+    hits = 0
+    for first in range(0, len(rows), _ROWS):
+        part = rows[first : first + _ROWS]
+        num, den = evaluate(table.operators[part], table.left[part], table.right[part], slots)
+        hits += int(np.count_nonzero((den != 0) & (num == target * den)))
+    return hits
 
 
 @cache
-def _templates_with(n: int, operators: str) -> int:
-    barred = set(OPERATORS) - set(operators)
-    return sum(not barred & set(text) for text in templates(n).texts)
+def _rows_with(n: int, operators: str) -> NDArray[np.intp]:
+    """The templates over n slots that have these operators only."""
+    allowed = [OPERATORS.index(operator) for operator in operators]
+    return np.flatnonzero(np.isin(templates(n).operators, allowed).all(1))
 
 
 def check_range(n: int, largest: int, target: int = 1) -> None:
@@ -162,9 +181,6 @@ class Reached:
         """Expression `rank` (below `counts[which]`) of target `which`: `solve(numbers, targets[which])[rank]`."""
         row, column = divmod(int(self.hits[self.starts[which] + rank]), len(self.orders))
         return templates(self.size).texts[row].format(*self.orders[column])
-
-
-_ROWS = 128  # templates evaluated at once by `enumerate_targets`, so that five numbers stay in the processor's cache
 
 
 def enumerate_targets(numbers: Sequence[int], low: int, high: int) -> Reached:

@@ -58,8 +58,9 @@ class PassAtK(TrainerCallback):
     """Evaluate pass@k on held-out rows every `every` optimizer steps: `trainer.add_callback(PassAtK(trainer, rows, reward))`.
 
     trainer: a GRPOTrainer, RLOOTrainer or SageTrainer. rows: held-out rows, with a column `prompt` (text or messages) and the
-    columns that `reward` reads. reward: a reward function of TRL's signature; it need not be a training reward. A completion is
-    right if its reward is at least `right_from`; None means no answer, which counts as wrong.
+    columns that `reward` reads. reward: a reward function of TRL's signature; it need not be a training reward, and may be
+    asynchronous (`async def`): it is then awaited in a thread of its own. A completion is right if its reward is at least
+    `right_from`; None means no answer, which counts as wrong.
 
     n: completions per row. k: the largest k of the logged curve (default n). every: optimizer steps between evaluations; the
     first and the last step are evaluated too. temperature: of the evaluations (default: that of training). temperatures: at which

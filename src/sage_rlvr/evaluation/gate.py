@@ -1,0 +1,119 @@
+"""The support gate: does a policy solve more than a guesser, and how much room does it leave for training?
+
+    points at the ks that will be read -> Gate -> passed or the reasons why not, and the room at the largest k
+
+Support: at every k the interval of pass@k lies above the chance floor. All of them must, so no level is corrected. Room: RL needs
+problems that are solved now and then and not always, so the room is read off pass@k at the largest k, by bounds that a study sets
+before its runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sage_rlvr.stats.intervals import Interval
+
+Room = Literal["out of reach", "much", "some", "little"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatePoint:
+    """pass@k with its interval, and the chance floor at k."""
+
+    k: int
+    passed: Interval
+    chance: float
+
+    @property
+    def above(self) -> bool:
+        """Whether the interval lies above the floor."""
+        return self.passed.low > self.chance
+
+    @property
+    def beside(self) -> str:
+        """Where pass@k lies, in words."""
+        low = math.isfinite(self.passed.high) and self.passed.high < self.chance
+        return "above chance" if self.above else "below chance" if low else "not told apart from chance"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """The verdict. points: ascending in k; much, little: bounds of the room; wanted: the room that is required, or "any"."""
+
+    points: tuple[GatePoint, ...]
+    much: tuple[float, float]
+    little: float
+    wanted: Literal["any", "much", "little"] = "any"
+
+    def room_of(self, value: float) -> Room:
+        """The room that a pass@k leaves."""
+        low, high = self.much
+        if value < low:
+            return "out of reach"
+        return "much" if value <= high else "some" if value < self.little else "little"
+
+    @property
+    def room(self) -> Room:
+        """The room at the largest k."""
+        return self.room_of(self.points[-1].passed.value)
+
+    @property
+    def certain(self) -> bool:
+        """Whether the whole interval at the largest k leaves the same room."""
+        found = self.points[-1].passed
+        return {self.room_of(found.low), self.room_of(found.high)} == {self.room}
+
+    @property
+    def failures(self) -> list[str]:
+        """Why the gate is not passed; [] where it is."""
+        found = [f"pass@{one.k} is {one.beside}" for one in self.points if not one.above]
+        if self.wanted not in ("any", self.room):
+            found.append(f"the room at k = {self.points[-1].k} is {self.room!r}, and {self.wanted!r} is required")
+        return found
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is passed."""
+        return not self.failures
+
+    def lines(self) -> list[str]:
+        """The verdict, then each k, then the room."""
+        ks, last = ", ".join(str(one.k) for one in self.points), self.points[-1]
+        verdict = f"PASSED: above chance at k = {ks}" if self.passed else f"FAILED: {'; '.join(self.failures)}"
+        bounds = f"much: {self.much[0]:g} to {self.much[1]:g}, little: from {self.little:g}"
+        doubt = "" if self.certain else "; the interval reaches beyond its bounds, more problems would tell"
+        return [
+            f"gate       {verdict}; room: {self.room}",
+            *(f"  {f'pass@{one.k}':<9}{_cell(one.passed)}, chance {one.chance:.3f}: {one.beside}" for one in self.points),
+            f"  room     {self.room} at pass@{last.k} {_cell(last.passed)}; {bounds}{doubt}",
+        ]
+
+    def tree(self) -> dict[str, Any]:
+        """Strict JSON; null for the ends of an interval that nothing is known of."""
+        points = [
+            {"k": one.k, "pass": one.passed.value, "low": _finite(one.passed.low), "high": _finite(one.passed.high)}
+            | {"chance": one.chance, "above_chance": one.above}
+            for one in self.points
+        ]
+        bounds = {"much": list(self.much), "little": self.little, "required": self.wanted}
+        room = {"room": self.room, "room_certain": self.certain, "bounds": bounds}
+        return {"passed": self.passed, "failures": self.failures, "points": points, **room}
+
+
+def ks_of(given: Sequence[int], largest: int) -> list[int]:
+    """The ks of a gate, ascending. given: those that were chosen; by default 1, 8 and the largest."""
+    return sorted(set(given)) if given else [*(k for k in (1, 8) if k < largest), largest]
+
+
+def _cell(found: Interval) -> str:
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+__all__ = ["Gate", "GatePoint", "Room", "ks_of"]

@@ -1,0 +1,124 @@
+"""Exact KL between a policy and its base on stored completions of both: what is kept, and its intervals.
+
+    reverse  sum over the vocabulary of policy log(policy / base)        forward  sum of base log(base / policy)
+
+Both sums are taken at every token of the completions, at the temperature that these were drawn at. Per completion, the mean of the
+reverse KL over completions of the policy estimates KL(policy || base) of whole completions, and that of the forward KL over
+completions of the base estimates KL(base || policy): the chain rule, each token's expectation being exact. The other two numbers
+are the same sums where the other policy goes. Under truncated sampling the sums are those of the untruncated distributions.
+
+`kl_run.py` computes the sums. The file stands in the policy's sample store, kl-BASE.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.reading import read_json
+from sage_rlvr.runs import write_json_atomic, writing
+from sage_rlvr.stats.intervals import Interval, mean_interval
+from sage_rlvr.stats.samples.clusters import ratio_interval
+
+FORMAT = 1
+Rollouts = Literal["policy", "base"]
+Direction = Literal["reverse", "forward"]
+Per = Literal["token", "completion"]
+SIDES: tuple[Rollouts, ...] = ("policy", "base")
+DIRECTIONS: Mapping[Direction, str] = {"reverse": "KL(policy || base)", "forward": "KL(base || policy)"}
+PERS: tuple[Per, ...] = ("token", "completion")
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The sums over the tokens of each completion of one of the two policies, (P, n): P problems, n completions each; nats."""
+
+    tokens: Floats
+    reverse: Floats
+    forward: Floats
+
+    def interval(self, direction: Direction, per: Per) -> Interval:
+        """Mean per token (all tokens alike) or per completion, with its interval over problems."""
+        sums = self.reverse if direction == "reverse" else self.forward
+        if per == "token":
+            return ratio_interval(sums.sum(1), self.tokens.sum(1))
+        return mean_interval(sums.mean(1))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenKl:
+    """about: what the numbers are of (policy, base, their revisions, task, temperature, samples of each problem, hashes of the
+    completions). problems: their ids, in the order of the rows of both sides."""
+
+    about: Mapping[str, Any]
+    problems: tuple[str, ...]
+    sides: Mapping[Rollouts, Side]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each completions, direction and unit, with its interval."""
+        found = []
+        for rollouts in SIDES:
+            for direction in DIRECTIONS:
+                for per in PERS:
+                    one = self.sides[rollouts].interval(direction, per)
+                    at = {"rollouts": rollouts, "direction": direction, "per": per, "base": self.about["base"]}
+                    found.append(at | {"kl": one.value, "low": one.low, "high": one.high})
+        return found
+
+    def lines(self) -> list[str]:
+        """A table for a terminal."""
+        about = self.about
+        cut = "; drawn by truncated sampling, the KL is of the untruncated distributions" if about["truncated"] else ""
+        head = "".join(f"{f'{name}, per {per}':<36}" for name in DIRECTIONS.values() for per in PERS)
+        lines = [
+            f"KL         to {about['base']}, exact over the vocabulary at T {about['temperature']:g}, first {about['samples']} "
+            f"samples of each problem, weights {about['dtype']}{cut}; nats, 95 % intervals over problems",
+            f"  completions of   {head}".rstrip(),
+        ]
+        for rollouts in SIDES:
+            cells = (self.sides[rollouts].interval(direction, per) for direction in DIRECTIONS for per in PERS)
+            text = "".join(f"{f'{one.value:.5f} [{one.low:.5f}, {one.high:.5f}]':<36}" for one in cells)
+            lines.append(f"  {'the ' + rollouts:<17}{text}".rstrip())
+        return lines
+
+    def save(self, path: Path) -> None:
+        """Write the file."""
+        sides = {
+            name: {"tokens": side.tokens.astype(int).tolist(), "reverse": side.reverse.tolist(), "forward": side.forward.tolist()}
+            for name, side in self.sides.items()
+        }
+        with writing("KL of an evaluation", path, 1 << 20):
+            write_json_atomic(path, {"format": FORMAT, "about": dict(self.about), "problems": list(self.problems), **sides})
+
+
+def read_kl(path: Path) -> TokenKl:
+    """Inverse of `TokenKl.save`. DataError for any other file."""
+    advice = "delete it and run the evaluation again"
+    tree = read_json(path, advice=advice)
+    try:
+        if tree["format"] != FORMAT:
+            raise ValueError(f"format {tree['format']!r}, and this version reads {FORMAT}")
+        names = ("tokens", "reverse", "forward")
+        sides = {side: Side(*(np.asarray(tree[side][name], dtype=float) for name in names)) for side in SIDES}
+        shapes = {getattr(side, name).shape for side in sides.values() for name in names}
+        if len(shapes) != 1 or next(iter(shapes))[0] != len(tree["problems"]):
+            raise ValueError(f"shapes {sorted(shapes)} for {len(tree['problems'])} problems")
+        return TokenKl(dict(tree["about"]), tuple(tree["problems"]), sides)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: no KL of an evaluation ({error}); {advice}") from error
+
+
+def is_of(path: Path, about: Mapping[str, Any]) -> bool:
+    """Whether a file is there, of exactly this policy, base and completions."""
+    return path.is_file() and read_kl(path).about == json.loads(json.dumps(dict(about)))
+
+
+__all__ = ["DIRECTIONS", "Side", "TokenKl", "is_of", "read_kl"]

@@ -1,0 +1,199 @@
+"""Compute the exact KL between two policies on the completions of their sample stores (`kl.py`)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sage_rlvr.core import laws
+from sage_rlvr.core.divergences import forward_kl, unnormalized_kl
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.evaluation.kl import SIDES, Side, TokenKl, is_of, read_kl
+from sage_rlvr.evaluation.sampled_run import Counting, SampleRun, load_here
+from sage_rlvr.evaluation.sampling import Chosen, check_vocabulary, padded, prompts_of
+from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.evaluation.store.sample import own_of
+from sage_rlvr.models.scoring import distributions, engine_scores
+from sage_rlvr.tasks.rows import Say
+
+POSITIONS = 4096  # tokens of prompts and completions in one forward of each model
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """Tokens of a stored completion. own (T,): those that the policy drew; of an episode not what the environment said."""
+
+    prompt: tuple[int, ...]
+    ids: NDArray[np.int64]
+    own: NDArray[np.bool_]
+
+
+def kl_of_stores(
+    run: SampleRun, base: SampleRun, stores: Mapping[str, SampleStore], task: Chosen, n: int, counting: Counting, say: Say
+) -> tuple[TokenKl, Path]:
+    """The KL of a policy and its base on the first n completions of every problem in both stores ("policy", "base"), and its file
+    in the policy's store; read from there where it is known. ConfigError where the two stores are not of the same question."""
+    _check_alike(stores["policy"], stores["base"])
+    about = _about(run, stores, task, n)
+    path = Path(stores["policy"].path) / f"kl-{re.sub('[^A-Za-z0-9._-]+', '_', base.policy)}.json"
+    if is_of(path, about):
+        return read_kl(path), path
+    say(f"KL to {base.policy}: loading both policies")
+    (model, tokens), (reference, others) = load_here(run.model, run.precision), load_here(base.model, base.precision)
+    check_vocabulary(f"--kl-to {base.policy}", others, tokens)
+    prompts, _ = prompts_of(task, tokens, run.chat_template, run.options)
+    rows = {name: _completions(stores[name], task, {p: q.ids for p, q in prompts.items()}, n) for name in SIDES}
+    sides = {}
+    with counting(sum(map(len, rows.values()))) as advance:
+        for name in SIDES:
+            sums: list[tuple[float, float, float]] = []
+            for batch in batches(rows[name], _most(model, reference)):
+                sums += sums_of(model, reference, batch, about["temperature"])
+                advance(len(batch))
+            tokens_reverse_forward = np.moveaxis(np.array(sums).reshape(len(task.problems), n, 3), 2, 0)
+            sides[name] = Side(*tokens_reverse_forward)
+    found = TokenKl(about, tuple(task.problems), sides)
+    found.save(path)
+    return found, path
+
+
+def _about(run: SampleRun, stores: Mapping[str, SampleStore], task: Chosen, n: int) -> dict[str, Any]:
+    """What the numbers are of: `TokenKl.about`."""
+    policy, base = stores["policy"].identity, stores["base"].identity
+    return {
+        "policy": policy.model,
+        "base": base.model,
+        "policy_revision": policy.revision,
+        "base_revision": base.revision,
+        "task": task.name,
+        "task_hash": task.task_hash,
+        "template_hash": policy.template_hash,
+        "temperature": float(policy.decoding["temperature"]),
+        "truncated": policy.truncated_sampling or base.truncated_sampling,
+        "samples": n,
+        "dtype": run.precision,
+        "completions": {name: _digest(_token_ids(store, task, n)) for name, store in stores.items()},
+    }
+
+
+def _check_alike(policy: SampleStore, base: SampleStore) -> None:
+    """ConfigError where completions of the two answer other prompts, or were drawn at other temperatures."""
+    one, other = policy.identity, base.identity
+    wrong = {
+        "other problems; use the settings of one for both": one.task_hash != other.task_hash,
+        "prompts are rendered differently; ask both alike with --chat-template format": one.template_hash != other.template_hash,
+        f"temperatures {one.decoding['temperature']:g} and {other.decoding['temperature']:g}; draw both at one":
+            one.decoding["temperature"] != other.decoding["temperature"],
+        "temperature 0 has no distribution whose KL is finite; draw at a temperature above 0": one.greedy,
+    }  # fmt: skip
+    for why, so in wrong.items():
+        if so:
+            raise ConfigError(f"--kl-to: {policy.path} and {base.path}: {why}")
+
+
+def _token_ids(store: SampleStore, task: Chosen, n: int) -> list[Any]:
+    """The token ids of the first n samples of every problem, in the order of the task. DataError where they are not known."""
+    found: list[Any] = store.lists(("token_ids",), problems=list(task.problems), n=n)["token_ids"]
+    if any(row is None for row in found):
+        raise DataError(f"{store.path}: some samples have no token_ids, so no policy can score them; omit --kl-to")
+    return found
+
+
+def _digest(rows: Sequence[Any]) -> str:
+    found = hashlib.sha256()
+    for row in rows:
+        found.update(len(row).to_bytes(8, "big") + np.asarray(row, dtype="<i8").tobytes())
+    return found.hexdigest()
+
+
+def _completions(store: SampleStore, task: Chosen, prompts: Mapping[str, tuple[int, ...]], n: int) -> list[Completion]:
+    rows = store.samples(problems=list(task.problems), n=n)
+    found = []
+    for row in rows:
+        ids = np.asarray(row.token_ids, dtype=np.int64)
+        own = np.ones(len(ids), dtype=bool) if row.turns is None else own_of(row.turns)
+        found.append(Completion(prompts[row.problem], ids, own))
+    return found
+
+
+def _most(*models: PreTrainedModel) -> int:
+    """Positions in a batch. A model that the engine does not score gives all of its logits at once."""
+    if all(engine_scores(model) for model in models):
+        return POSITIONS
+    return max(1, laws.NUMBERS // max(int(model.config.vocab_size) for model in models))
+
+
+def batches(rows: Sequence[Completion], most: int) -> Iterator[list[Completion]]:
+    """Rows in their order, as many at a time as hold `most` positions, a prompt counted once; at least one."""
+    part: list[Completion] = []
+    used = 0
+    for row in rows:
+        again = bool(part) and part[-1].prompt == row.prompt
+        more = len(row.ids) + (0 if again else len(row.prompt))
+        if part and used + more > most:
+            yield part
+            part, used, more = [], 0, len(row.ids) + len(row.prompt)
+        part.append(row)
+        used += more
+    if part:
+        yield part
+
+
+def sums_of(
+    policy: PreTrainedModel, base: PreTrainedModel, rows: Sequence[Completion], temperature: float
+) -> list[tuple[float, float, float]]:
+    """(tokens, reverse, forward) of each completion, summed over the tokens that a policy drew. Equal prompts stand together."""
+    device = next(policy.parameters()).device
+    groups = [(list(prompt), len(list(some))) for prompt, some in groupby(rows, key=lambda row: row.prompt)]
+    owners = torch.tensor([number for number, (_, many) in enumerate(groups) for _ in range(many)], device=device)
+    tokens, mask = (part.to(device) for part in padded([row.ids for row in rows]))
+    own = padded([row.own for row in rows])[0].to(device)[mask]
+    reverse, forward = divergences(policy, base, [prompt for prompt, _ in groups], tokens, mask, owners, temperature)
+    place = mask.nonzero()[:, 0]
+
+    def summed(values: Tensor) -> list[float]:
+        sums = torch.zeros(len(rows), dtype=torch.float64, device=device)
+        return list(sums.index_add_(0, place, torch.where(own, values.double(), 0.0)).tolist())
+
+    return list(zip(summed(torch.ones_like(reverse)), summed(reverse), summed(forward), strict=True))
+
+
+@torch.no_grad()
+def divergences(
+    policy: PreTrainedModel,
+    base: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    tokens: Tensor,
+    mask: Tensor,
+    owners: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Reverse and forward KL, nats, at each counted token, in the order of `mask.nonzero()`; both exactly 0 for equal policies.
+
+    The log-probs of all words are alive for a few tokens at a time. ConfigError for heads of different widths.
+    """
+    widths = [int(model.config.vocab_size) for model in (policy, base)]
+    if widths[0] != widths[1]:
+        raise ConfigError(f"--kl-to: the heads have {widths[0]:,} and {widths[1]:,} words; pass the model that the policy is from")
+    mine, theirs = (distributions(model, prompts, tokens, mask, owners, temperature) for model in (policy, base))
+    total, size = int(mask.sum()), max(1, laws.NUMBERS // widths[0])
+    reverse, forward = [], []
+    for first in range(0, total, size):
+        p, f = mine(slice(first, first + size)), theirs(slice(first, first + size))
+        reverse.append(unnormalized_kl(p, f))
+        forward.append(forward_kl(p, f))
+    return torch.cat(reverse), torch.cat(forward)
+
+
+__all__ = ["Completion", "batches", "divergences", "kl_of_stores", "sums_of"]

@@ -1,0 +1,76 @@
+"""What files of rows have about their problems, the same for all sides: clusters and the chance floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.results.readers import CountTable
+from sage_rlvr.results.readers.found import Floor
+from sage_rlvr.tasks.chance import Chance, chance_of_golds
+
+if TYPE_CHECKING:
+    from sage_rlvr.results.given import GivenTable
+
+Column = Callable[[CountTable], Mapping[str, Any]]
+
+
+def clusters_of(here: Sequence[GivenTable], order: Sequence[str]) -> tuple[str, ...]:
+    """The cluster of every problem; () where no row has one. Raises DataError where files differ or a problem has none."""
+    return tuple(_agreed(here, order, "cluster", lambda table: table.clusters))
+
+
+def floor_of(here: Sequence[GivenTable], order: Sequence[str], floor: Floor) -> Chance | None:
+    """The chance floor on the problems of one task: by the field "chance", by `--chance`, or by the task of `--task`."""
+    own = _agreed(here, order, "chance", lambda table: table.chances)
+    share = floor.shares.get(here[0].task, floor.shares.get(""))
+    if own and (share is not None or floor.task):
+        raise DataError(f'{here[0].name}: the rows have "chance"; omit --chance and --task, or the field')
+    if own:
+        return Chance("given", tuple(own))
+    if share is not None:
+        return Chance("given", (share,) * len(order))
+    return _of_task(here, order, floor.task) if floor.task else None
+
+
+def _of_task(here: Sequence[GivenTable], order: Sequence[str], name: str) -> Chance:
+    """The guesser of a task of this package: by the ids of its problems, else by the golds in the rows."""
+    from sage_rlvr.evaluation.chance import chance_of_task
+    from sage_rlvr.tasks import task_named
+
+    task = task_named(name)
+    if (found := chance_of_task(name, order)) is not None:
+        return found
+    known = {problem for one in here for problem in one.table.golds}
+    if not hasattr(task, "golds") or not known.issuperset(order):
+        raise DataError(
+            f"--task {name}: the task has no problem with the id {order[0][:40]!r}, and some rows lack \"gold\"; "
+            "add the golds, or pass --chance X, the probability that one guess is right"
+        )
+    return chance_of_golds(_agreed(here, order, "gold", lambda table: table.golds))
+
+
+def _agreed(here: Sequence[GivenTable], order: Sequence[str], name: str, column: Column) -> list[Any]:
+    """The value of a field for every problem in this order; [] where no row has the field."""
+    found: dict[str, tuple[Any, str]] = {}
+    for one in here:
+        for problem, value in column(one.table).items():
+            first, where = found.setdefault(problem, (value, one.name))
+            if first != value:
+                raise DataError(
+                    f"problem {problem[:60]!r} has the {name} {first!r} in {where} and {value!r} in {one.name}; give both files "
+                    "the same, or remove the field from one of them"
+                )
+    if not found:
+        return []
+    if lacking := [problem for problem in order if problem not in found]:
+        alone = "; a problem that belongs to no other is a cluster of its own" * (name == "cluster")
+        raise DataError(
+            f"{here[0].name}: {len(lacking)} of {len(order)} problems have no \"{name}\", the first is {lacking[0][:40]!r}; add "
+            f"it to their rows, or remove it from all{alone}"
+        )
+    return [found[problem][0] for problem in order]
+
+
+__all__ = ["clusters_of", "floor_of"]

@@ -1,0 +1,218 @@
+"""Distinct right answers of arms whose files have answers: what pass@k, which stops at the first right one, leaves out.
+
+    answers_read(table, place)     answers of right completions as the mathematics verifier reads them (`compare --verify`)
+    distinct_of(a, b)              expected number of distinct right answers in k samples of two arms, and their difference
+    distinct_lines(...)            for a terminal                  distinct_tree(...)      for JSON
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sage_rlvr.results.readers import CountTable
+from sage_rlvr.results.scores import Floats, Scores
+from sage_rlvr.stats.comparison import (
+    Comparison,
+    Reason,
+    p_text,
+    paired,
+    paired_clusters,
+    paired_seeds,
+    signed,
+    unknown,
+)
+from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval
+from sage_rlvr.stats.passk import powers
+from sage_rlvr.stats.samples.clusters import clustered_mean
+from sage_rlvr.stats.samples.diversity import expected_distinct
+
+SHOWN = 8
+Groups = list[list[int]]
+"""For each problem the number of samples of each different right answer."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DistinctAnswers:
+    """Expected number of distinct right answers among k samples, of an arm a and its control b.
+
+    names: of a and b. curves: k -> both means, over powers of two up to the smallest n. shown: k -> both means and their
+    difference, at 8 and the largest k. source: what the answers are. most: the most distinct right answers of a problem. unnamed:
+    share of right samples without an answer, of a and b; these count nowhere.
+    """
+
+    names: tuple[str, str]
+    curves: Mapping[int, tuple[Interval, Interval]]
+    shown: Mapping[int, tuple[Interval, Interval, Comparison]]
+    source: str
+    most: int
+    unnamed: tuple[float, float]
+
+
+def answers_read(table: CountTable, place: str) -> CountTable:
+    """The table with the answers of its right completions, as the mathematics verifier reads them, numbers as exact fractions."""
+    from sage_rlvr.verifiers.exact import canonical
+    from sage_rlvr.verifiers.rewards import MathReward
+
+    if table.texts is None or table.right is None:
+        return table
+    reward = MathReward(answer_in=place)  # type: ignore[arg-type]
+
+    def key(text: str) -> str | None:
+        answer = reward.answer_key({}, text)
+        return None if answer is None else canonical(answer)
+
+    answers = tuple(
+        [key(text) if hit and text else None for hit, text in zip(right.tolist(), texts, strict=True)]
+        for right, texts in zip(table.right, table.texts, strict=True)
+    )
+    return replace(table, answers=answers, read_in=place)
+
+
+def right_answers(table: CountTable) -> Groups | None:
+    """The right answers of every problem, by how many samples gave each; None where the rows have no answers."""
+    if table.keys:
+        return [list(table.keys.get(problem, {}).values()) for problem in table.problems]
+    if table.answers is None or table.right is None:
+        return None
+    return [
+        list(Counter(str(one) for one, hit in zip(answers, right.tolist(), strict=True) if hit and one is not None).values())
+        for answers, right in zip(table.answers, table.right, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """The tables of an arm, one per training seed, with their right answers."""
+
+    tables: Sequence[CountTable]
+    groups: Sequence[Groups]
+
+    def values(self, ks: Sequence[int]) -> Floats:
+        """Expected number of distinct right answers among k samples of each seed and problem, (S, N, K)."""
+        pairs = zip(self.tables, self.groups, strict=True)
+        return np.stack([expected_distinct(table.n, groups, ks) for table, groups in pairs])
+
+    @property
+    def most(self) -> int:
+        """The most distinct right answers of a problem."""
+        return max(len(group) for groups in self.groups for group in groups)
+
+    @property
+    def source(self) -> str:
+        """What the answers are."""
+        first = self.tables[0]
+        if first.keys:
+            return '"keys" of the rows'
+        verified = f"what the mathematics verifier reads ({first.read_in}), in one spelling, numbers as fractions"
+        return verified if first.read_in else '"answer" of the rows'
+
+    @property
+    def unnamed(self) -> float:
+        """Share of right samples without an answer."""
+        right = sum(int(table.c.sum()) for table in self.tables)
+        named = sum(count for groups in self.groups for group in groups for count in group)
+        return 1 - named / right if right else 0.0
+
+
+def distinct_of(a: Scores, b: Scores) -> DistinctAnswers | None:
+    """The comparison of an arm and its control; None unless the files of both have answers."""
+    one, two = _side(a), _side(b)
+    if a.n is None or one is None or two is None:
+        return None
+    ks = powers(a.n)
+    left, right = one.values(ks), two.values(ks)
+    means = list(zip(_means(left, a.cluster), _means(right, b.cluster), strict=True))
+    at = {k: i for i, k in enumerate(ks) if k in (SHOWN, ks[-1])}
+    return DistinctAnswers(
+        names=(a.arm, b.arm),
+        curves=dict(zip(ks, means, strict=True)),
+        shown={k: (*means[i], _compared(left[..., i], right[..., i], a.cluster)) for k, i in at.items()},
+        source=one.source if one.source == two.source else f"{two.source} of {b.arm}; {one.source} of {a.arm}",
+        most=max(one.most, two.most),
+        unnamed=(one.unnamed, two.unnamed),
+    )
+
+
+def _side(one: Scores) -> _Side | None:
+    groups = [group for table in one.tables if (group := right_answers(table)) is not None]
+    return _Side(one.tables, groups) if one.tables and len(groups) == len(one.tables) else None
+
+
+def _means(values: Floats, cluster: Sequence[str]) -> list[Interval]:
+    """The mean at each k, over training seeds where there are several."""
+    if len(values) > 1:
+        return [seed_interval(column) for column in values.mean(axis=1).T]
+    if cluster:
+        return [clustered_mean(column, cluster, shares=False) for column in values[0].T]
+    return [mean_interval(column, over="problems and their samples") for column in values[0].T]
+
+
+def _compared(a: Floats, b: Floats, cluster: Sequence[str]) -> Comparison:
+    """(S, N) each. One run of the control beside several of the arm gives no interval: the noise of its samples, which all seeds
+    share, is not estimated."""
+    if len(a) != len(b):
+        return unknown(Reason.ONE_SEED, value=float(a.mean() - b.mean()), n=len(a), over="training seeds")
+    if len(a) > 1:
+        return paired_seeds(a, b)
+    return paired_clusters(a[0], b[0], cluster) if cluster else paired(a[0], b[0])
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# words
+
+
+def distinct_lines(a: Scores, b: Scores, found: DistinctAnswers | None) -> Iterator[str]:
+    """Both means and their difference at 8 and all samples, and what the answers are."""
+    if found is None:
+        lacking = [one.arm for one in (a, b) if _side(one) is None]
+        if len(lacking) == 1:
+            yield f"distinct right answers are not compared: the rows of {lacking[0]} have no answers"
+        return
+    if found.most == 0:
+        yield f"distinct right answers: no right sample has an answer ({found.source})"
+        return
+    if found.most == 1:
+        yield f"distinct right answers ({found.source}): no problem has more than one, so pass@k has them all"
+        return
+    for k, (left, right, gap) in found.shown.items():
+        yield (
+            f"distinct right answers in {k} sample{'s' * (k > 1)}: {b.arm} {_ends(right)}, {a.arm} {_ends(left)}; difference "
+            f"{signed(gap.difference.value)}{_test(gap)}"
+        )
+    shares = zip(found.names, found.unnamed, strict=True)
+    lacking = ", ".join(f"{share:.1%} of the right samples of {name}" for name, share in shares if share > 0)
+    yield f"answers: {found.source}" + f"; without an answer, and not counted: {lacking}" * bool(lacking)
+
+
+def _ends(i: Interval) -> str:
+    return f"{i.value:.2f}" + (f" [{i.low:.2f}, {i.high:.2f}]" if math.isfinite(i.width) else "")
+
+
+def _test(gap: Comparison) -> str:
+    if not math.isfinite(gap.difference.width):
+        return " (no interval)"
+    ends = f"{signed(gap.difference.low)} to {signed(gap.difference.high)}"
+    return f" ({ends}{f', {p_text(gap.p)}' if math.isfinite(gap.p) else ''})"
+
+
+def distinct_tree(found: DistinctAnswers | None) -> dict[str, Any] | None:
+    """As JSON, by docs/reference/verdict.schema.json."""
+    if found is None:
+        return None
+    shown = {
+        str(k): {"control": asdict(b), "arm": asdict(a), "difference": asdict(gap.difference), "p": gap.p}
+        for k, (a, b, gap) in found.shown.items()
+    }
+    return {
+        "answers": found.source, "most": found.most, "in": shown,
+        "without_answer": {"control": found.unnamed[1], "arm": found.unnamed[0]},
+    }  # fmt: skip
+
+
+__all__ = ["DistinctAnswers", "answers_read", "distinct_lines", "distinct_of", "distinct_tree", "right_answers"]

@@ -1,0 +1,113 @@
+"""Completions of files of rows on the page, in the same browser as those of sample stores, without tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+import numpy as np
+
+from sage_rlvr.evaluation.store import Question, Sample
+from sage_rlvr.results.measurements import SampledMeasurement
+from sage_rlvr.results.page.samples import LONGEST, MOST_SAMPLES, SOLVED, SampleSet, standings
+from sage_rlvr.results.readers import CountTable
+
+MOST_CHARACTERS = 16_000_000  # of all completions on one page
+NAME = 60  # characters of a problem's id that are shown
+
+
+def row_sets(counts: Sequence[SampledMeasurement], shown: int) -> tuple[SampleSet, ...]:
+    """Every set of samples of a file with texts. Problems that only one side solves come first, and where a page cannot hold all
+    problems, others are left out."""
+    found = [(c, c.table) for c in counts if c.table is not None and c.table.texts is not None]
+    if not found or not shown:
+        return ()
+    room = _room([table for _, table in found]) // len(found)
+    heats: dict[tuple[str, str], set[float]] = {}
+    for c, _ in found:
+        heats.setdefault((c.arm, c.task), set()).add(c.temperature)
+    tasks = {task: _in_order([(c.arm, table) for c, table in found if c.task == task]) for task in {c.task for c, _ in found}}
+    sets = []
+    for c, table in found:
+        problems = tasks[c.task][:room]
+        arm = f"{c.arm} at T = {c.temperature:g}" if len(heats[c.arm, c.task]) > 1 else c.arm
+        sets.append(_row_set(c, table, arm, problems, min(shown, room // max(1, len(problems)))))
+    return tuple(sets)
+
+
+def _room(tables: Sequence[CountTable]) -> int:
+    """How many completions a page holds, by their number and their characters."""
+    firsts = (row[0] for table in tables for row in islice(table.texts or (), 200))
+    lengths = [min(len(text), LONGEST) for text in firsts if text is not None]
+    return min(MOST_SAMPLES, int(MOST_CHARACTERS // max(1.0, float(np.mean(lengths or [1])))))
+
+
+def _in_order(tables: Sequence[tuple[str, CountTable]]) -> list[str]:
+    """The problems of a task, those that only one arm solves first. tables: with their arms."""
+    solved: dict[str, dict[str, bool]] = {}
+    for arm, table in tables:
+        own = solved.setdefault(arm, {})
+        for problem, right in zip(table.problems, table.c.tolist(), strict=True):
+            own[problem] = own.get(problem, False) or right > 0
+    words = standings(solved)
+    return sorted(tables[0][1].problems, key=lambda problem: SOLVED.index(words.get(problem, SOLVED[-1])))
+
+
+def _row_set(c: SampledMeasurement, table: CountTable, arm: str, problems: Sequence[str], many: int) -> SampleSet:
+    assert table.right is not None
+    names, place = names_of(table.problems), {problem: i for i, problem in enumerate(table.problems)}
+    return SampleSet(
+        arm=arm, policy=c.arm, seed=c.seed, task=c.task, law=f"{c.path.name}, n = {c.n} per problem", n=c.n,
+        shown=tuple((one, None) for problem in problems for one in _samples(table, place[problem], names[problem], many)),
+        owners=tuple(names[problem] for problem, n in zip(table.problems, table.n.tolist(), strict=True) for _ in range(n)),
+        is_right=np.concatenate(table.right), temperature=c.temperature, plain=True,
+        questions={names[problem]: _question(table, problem, names[problem]) for problem in problems},
+    )  # fmt: skip
+
+
+def _samples(table: CountTable, i: int, name: str, many: int) -> list[Sample]:
+    """Some completions of the i-th problem, numbered from 1."""
+    assert table.texts is not None and table.right is not None
+    texts, right = table.texts[i], table.right[i].tolist()
+    answers, cut = ([None] * len(texts) if column is None else column[i] for column in (table.answers, table.cut))
+    return [
+        Sample(
+            problem=name, sample=j + 1, text=text, verdict="right" if right[j] else "wrong", prompt_hash="",
+            reason="cut by the length limit" if cut[j] else "", finish="length" if cut[j] else None,
+            answer=None if answers[j] is None else str(answers[j]),
+        )
+        for j in chosen(right, many)
+        if (text := texts[j]) is not None
+    ]  # fmt: skip
+
+
+def chosen(right: Sequence[bool], many: int) -> list[int]:
+    """The places of the first completions; the last gives way to a right or wrong one where the first are all of the other kind."""
+    places = list(range(min(many, len(right))))
+    kinds = {right[i] for i in places}
+    if len(kinds) == 1 and len(places) > 1:
+        other = next((i for i, hit in enumerate(right) if hit not in kinds), None)
+        places = places if other is None else [*places[:-1], other]
+    return places
+
+
+def _question(table: CountTable, problem: str, name: str) -> Question:
+    """Prompt and gold; where the id is the prompt, as in logs of TRL and verl, it stands for it."""
+    prompt = table.prompts.get(problem, "" if name == problem else problem)
+    return Question(prompt=prompt, gold=table.golds.get(problem))
+
+
+def names_of(problems: Sequence[str]) -> Mapping[str, str]:
+    """A short name for each id, all different."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for number, problem in enumerate(problems, 1):
+        line = " ".join(problem.split())
+        name = line if len(line) <= NAME else f"{line[: NAME - 3]}..."
+        name = f"{number}: {name}" if name in taken else name
+        names[problem] = name
+        taken.add(name)
+    return names
+
+
+__all__ = ["chosen", "names_of", "row_sets"]

@@ -1,0 +1,42 @@
+"""One comparison as a row."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from sage_rlvr.results.design import Why
+from sage_rlvr.results.metric import Metric
+from sage_rlvr.stats.comparison import Comparison
+
+Family = Literal["primary", "exploratory"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The difference a minus b in a metric on a task ("": the main task).
+
+    adjusted: Holm's p among the `family_size` tests of the family, NaN without a test. left_out: number of training seeds without
+    a value. covers: the range of pass@1 that a mean is taken over. chance: the chance floor of pass@k with k > 1, where it is
+    known; below: whether a and b lie below it."""
+
+    a: str
+    b: str
+    metric: Metric
+    comparison: Comparison
+    task: str = ""
+    why: Why = "control"
+    family: Family = "exploratory"
+    adjusted: float = math.nan
+    family_size: int = 0
+    left_out: int = 0
+    covers: tuple[float, float] | None = None
+    chance: float | None = None
+    below: tuple[bool, bool] = (False, False)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the difference is significant after the correction of its family."""
+        level = self.comparison.difference.level
+        return self.comparison.outcome in ("better", "worse") and self.adjusted < 1 - level

@@ -1,0 +1,109 @@
+"""What the paths of a reading hold besides exact records: training runs, sample stores, files of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.results.readers import CountTable, EvaluationFile
+
+State = Literal["not run", "training", "trained", "validation only", "evaluated", "failed"]
+"""The state of a run. In a sweep, "evaluated" means that all evaluations of the design exist."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """One training run, finished or not. metrics: the rows of metrics.jsonl; warnings: the first warning of each kind (kind, step,
+    message). created: ISO 8601; start: hash of the weights that it was trained from, as in the record of their evaluation; ""
+    where unknown."""
+
+    arm: str
+    seed: int
+    path: Path | None = None
+    state: State = "not run"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    commit: str = ""
+    created: str = ""
+    start: str = ""
+    metrics: Sequence[Mapping[str, Any]] = ()
+    warnings: Sequence[Mapping[str, Any]] = ()
+
+    def total(self, name: str) -> float | None:
+        """The sum of a metric over all steps; None if a step lacks it."""
+        whole = bool(self.metrics) and all(name in row for row in self.metrics)
+        return float(sum(float(row[name]) for row in self.metrics)) if whole else None
+
+    @property
+    def steps(self) -> int:
+        """Number of finished steps."""
+        return max((int(row["step"]) + 1 for row in self.metrics), default=0)
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Number of optimizer updates over all steps; a step with missing groups counts with its requested number of updates."""
+        updates = self.config.get("updates") or {}
+        each = int(updates.get("epochs", 1)) * int(updates.get("minibatches", 1))
+        return each * sum("loss" in row for row in self.metrics)
+
+    @property
+    def raw_kl(self) -> float | None:
+        """Raw KL at the end of training, nats per token: the mean over the last tenth of the steps that logged it. None if no step
+        logged it or if the mean is not finite."""
+        values = [float(row["kl/to_reference"]) for row in self.metrics if "kl/to_reference" in row]
+        found = float(np.mean(values[-max(1, len(values) // 10) :])) if values else math.nan
+        return found if math.isfinite(found) else None
+
+
+Runs = Mapping[tuple[str, int], Run]
+"""(Arm, training seed) -> run."""
+
+
+def by_arm(runs: Runs) -> dict[str, dict[int, Run]]:
+    """Arm -> training seed -> run, in order."""
+    found: dict[str, dict[int, Run]] = {}
+    for (arm, seed), run in runs.items():
+        found.setdefault(arm, {})[seed] = run
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """A sample store with its arm. seed: None if unknown."""
+
+    arm: str
+    path: Path
+    seed: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The arm with its training seed, if known."""
+        return self.arm if self.seed is None else f"{self.arm}, seed {self.seed}"
+
+    def open(self) -> SampleStore:
+        """Open the store; the caller closes it."""
+        return SampleStore.open(self.path)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GivenRows:
+    """A file of rows that was passed for an arm. name: of NAME=PATH, else ""; index: of the path in the list of
+    NAME=PATH[,PATH...]; label: the arm of rows without an arm of their own."""
+
+    evaluation: EvaluationFile
+    name: str
+    index: int | None
+    label: str
+
+    def arm_of(self, table: CountTable) -> str:
+        """The arm of a table of the file: NAME, else the arm of its rows, else the label."""
+        return self.name or table.group.arm or self.label
+
+
+__all__ = ["GivenRows", "Run", "Runs", "State", "Store", "by_arm"]

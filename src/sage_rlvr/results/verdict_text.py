@@ -1,0 +1,220 @@
+"""Print a verdict: templates, and the texts that they arrange."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sage_rlvr.errors import suggest
+from sage_rlvr.results.distinct import distinct_lines
+from sage_rlvr.results.given import TASK
+from sage_rlvr.results.sources import GivenRows
+from sage_rlvr.results.view import bracketed, first_of, listed, many
+from sage_rlvr.stats.comparison import DETECTABLE, Comparison, p_text, signed
+from sage_rlvr.stats.intervals import Interval
+
+if TYPE_CHECKING:
+    from sage_rlvr.results.verdict import CurveVerdict
+
+OVER_K = "pass@k is higher at {gain} and lower at {loss}"
+CANNOT = "whether it solves {more} than {{b}} in {{top}} tries cannot be told"
+FINDINGS = {
+    "widened": f"{{a}} widened what {{b}} solves: {OVER_K}",
+    "sharpened": f"{{a}} sharpened what {{b}} solves: {OVER_K}",
+    "narrowed": f"{{a}} narrowed what {{b}} solves: {OVER_K}",
+    "better": f"{{a}} is better at {{gain}} and worse at {{loss}}; {CANNOT.format(more='more')}",
+    "worse": f"{{a}} is worse at {{loss}} and better at {{gain}}; {CANNOT.format(more='less')}",
+    "no difference": f"No difference between {{a}} and {{b}}: pass@k differs by less than {DETECTABLE:g} at every k up to {{top}}",
+    "undecided": "No difference between {a} and {b} can be told at any k up to {top}",
+}
+HEADLINE = "{on}{finding} ({about})."
+NO_VERDICT = "{on}Two training seeds of {a} support no verdict; at least three are needed, or one run of each."
+READ = "{arms}: {path} ({format}), {rows} rows, {problems} problems, n = {n}, {seeds}{heats}; correct: {correct}"
+SCORE = "pass@{k}: {b} {score_b}, {a} {score_a}; difference {difference}"
+FLOOR_AT = "; chance floor {floor:.3f}"
+FLOOR = "chance floor: {about}"
+BELOW = (
+    "{arm} lies below the chance floor in {scores}: guessing scores higher, so a difference from {arm} may only be one of answers "
+    "in the right form"
+)
+ENDS = "{i.value:.3f} [{i.low:.3f}, {i.high:.3f}]"
+GAIN_AND_LOSS = (
+    "gain at {gain}; loss at {loss}; cannot be told at {undecided}; {first_loss} ({level:g} % band over all {ks} of k at once, "
+    "over {v.curve.n:,} {v.curve.over})"
+)
+FIRST_LOSS = "the first lost k lies in [{v.crossing.first_loss[0]}, {v.crossing.first_loss[1]}]"
+NO_LOSS = "the first lost k, if any, is at least {low}"
+ANY_LOSS = "the first lost k, if any, can be any"
+ALL_GAINED = "no k is lost"
+SOLVED = (
+    "solved in {s.k} samples: kept {s.kept:,.4g}, gained {s.gained:,.0f} (only {a}; chance: {gained}), lost {s.lost:,.0f} "
+    "(only {b}; chance: {lost}), neither {s.neither:,.0f}; two equal models would show about {s.chance:,.2g} of each"
+)
+SOLVED_BY_SEEDS = (
+    "solved in {s.k} samples, means over training seeds: kept {s.kept:,.4g}, gained {s.gained:,.4g} (only {a}), lost {s.lost:,.4g} "
+    "(only {b}), neither {s.neither:,.4g}"
+)
+CERTAIN = "{n} of them significant alone: {problems}"
+POWER = "this design could have seen a difference of {seen} (80 % power); four times the {units} halve it"
+NO_POWER = "this design could not have seen any difference: more problems or training seeds are needed"
+PLAN = "what more problems, samples or training seeds would show: {command}"
+SHOWN = 3  # problems by name
+
+
+def headline(found: CurveVerdict) -> str:
+    """The finding in one sentence."""
+    texts = _texts(found)
+    if found.curve is None:
+        return NO_VERDICT.format(**texts)
+    return HEADLINE.format(finding=FINDINGS[found.finding].format(**texts), **texts)
+
+
+def paragraphs(found: Sequence[CurveVerdict]) -> Iterator[str]:
+    """The findings, and in a second paragraph their numbers."""
+    yield " ".join(map(headline, found))
+    numbers = [line for one in found for line in (gain_and_loss(one), solved(one), *below(one)) if line]
+    yield " ".join(f"{line[:1].upper()}{line[1:]}." for line in numbers)
+
+
+def lines(given: Sequence[GivenRows], sources: Sequence[str], found: Sequence[CurveVerdict]) -> Iterator[str]:
+    """What a terminal shows: the finding first, what was read, scores, gain and loss over k, problems solved by one only, power."""
+    yield from map(headline, found)
+    yield ""
+    yield from map(read_line, given)
+    for one in found:
+        yield from filter(None, ("\n" + scores(one), gain_and_loss(one), solved(one)))
+        yield from distinct_lines(one.a, one.b, one.distinct)
+        yield from below(one)
+        yield from (() if one.chance is None else [FLOOR.format(about=one.chance.words)])
+        yield power(one)
+    if len(found) == 1 and given:
+        yield PLAN.format(command=suggest("plan", "--from", *sources, *given[0].evaluation.options))
+
+
+def ranges_of_k(found: Sequence[tuple[int, int]]) -> str:
+    """ "k = 1 to 10, 61 to 128", "no k"."""
+    parts = [f"{first}" if first == last else f"{first} to {last}" for first, last in found]
+    return f"k = {', '.join(parts)}" if parts else "no k"
+
+
+def span(sizes: np.ndarray) -> str:
+    """ "128", "64 to 128"."""
+    low, high = int(sizes.min()), int(sizes.max())
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _texts(found: CurveVerdict) -> dict[str, Any]:
+    """What the templates name, of one verdict."""
+    curve, crossed = found.curve, found.crossing
+    return {
+        "v": found,
+        "a": found.a.arm,
+        "b": found.b.arm,
+        "on": "" if found.a.task == TASK else f"{found.a.task}: ",
+        "gain": ranges_of_k(crossed.gain),
+        "loss": ranges_of_k(crossed.loss),
+        "undecided": ranges_of_k(crossed.undecided),
+        "top": curve.ks[-1] if curve else "",
+        "about": _about(found),
+    }
+
+
+def _about(found: CurveVerdict) -> str:
+    if found.curve is None or found.curve.over == "training seeds":
+        return many(len(found.a.values), "training seed")
+    samples = span(np.concatenate([found.a.samples, found.b.samples]))
+    clusters = f" in {found.curve.n:,} clusters" if found.a.cluster else ""
+    return f"{len(found.a.problems):,} problems{clusters}, {samples} samples each; one run of each, so about these checkpoints"
+
+
+def read_line(given: GivenRows) -> str:
+    """What was read of a file of rows."""
+    found = given.evaluation
+    seeds = {table.group.seed for table in found.tables if table.group.seed is not None}
+    heats = sorted({table.group.temperature for table in found.tables if table.group.temperature is not None})
+    return READ.format(
+        arms=" and ".join(dict.fromkeys(given.arm_of(table) for table in found.tables)),
+        path=found.path,
+        format=found.format,
+        rows=f"{found.rows:,}",
+        problems=f"{len({problem for table in found.tables for problem in table.problems}):,}",
+        n=span(np.concatenate([table.n for table in found.tables])),
+        seeds=f"{len(seeds)} training seeds, " if len(seeds) > 1 else "",
+        heats=f"T = {', '.join(f'{t:g}' for t in heats)}" if heats else "temperature not given",
+        correct=found.correct,
+    )
+
+
+def scores(found: CurveVerdict) -> str:
+    """pass@k of both arms at the shown k, one line per k."""
+    names = {"a": found.a.arm, "b": found.b.arm}
+    return "\n".join(
+        SCORE.format(k=k, score_a=_score(a), score_b=_score(b), difference=_difference(gap), **names) + _floor_at(found, k)
+        for k, (a, b, gap) in found.shown.items()
+    )
+
+
+def _floor_at(found: CurveVerdict, k: int) -> str:
+    return "" if found.chance is None else FLOOR_AT.format(floor=found.chance.at(k))
+
+
+def below(found: CurveVerdict) -> Iterator[str]:
+    """The arms below the chance floor, one line each."""
+    scores: dict[str, list[str]] = {}
+    for k in found.shown:
+        for arm in found.below(k):
+            scores.setdefault(arm, []).append(f"pass@{k}")
+    yield from (BELOW.format(arm=arm, scores=" and ".join(some)) for arm, some in scores.items())
+
+
+def _score(i: Interval) -> str:
+    return ENDS.format(i=i) if math.isfinite(i.width) else f"{i.value:.3f}"
+
+
+def _difference(found: Comparison) -> str:
+    gap = found.difference
+    ends = f"{signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
+    return signed(gap.value) + bracketed(listed(ends, p_text(found.p) if ends and math.isfinite(found.p) else ""))
+
+
+def gain_and_loss(found: CurveVerdict) -> str:
+    """Where over k the arm gains and loses; "" without a curve."""
+    curve = found.curve
+    if curve is None:
+        return ""
+    first, ks = _first_loss(found), many(len(curve.ks), "value")
+    return GAIN_AND_LOSS.format(first_loss=first, level=100 * curve.level, ks=ks, **_texts(found))
+
+
+def _first_loss(found: CurveVerdict) -> str:
+    """The set that holds the first lost k."""
+    crossed = found.crossing
+    if crossed.first_loss:
+        return FIRST_LOSS.format(v=found)
+    start = crossed.gain[0][1] + 1 if crossed.gain and crossed.gain[0][0] == 1 else 1
+    if start == 1:
+        return ANY_LOSS
+    return NO_LOSS.format(low=start) if found.curve and start <= found.curve.ks[-1] else ALL_GAINED
+
+
+def solved(found: CurveVerdict) -> str:
+    """Problems by who solves them. Several training seeds have means, and no chance."""
+    one = found.solved
+    template = SOLVED if math.isfinite(one.chance) else SOLVED_BY_SEEDS
+    gained, lost = _by_chance(one.p_gained, one.certain_gained), _by_chance(one.p_lost, one.certain_lost)
+    return template.format(s=one, a=found.a.arm, b=found.b.arm, gained=gained, lost=lost)
+
+
+def _by_chance(p: float, certain: Sequence[str]) -> str:
+    problems = first_of([problem if len(problem) < 30 else f"{problem[:27]}..." for problem in certain], SHOWN)
+    return listed(p_text(p), CERTAIN.format(n=len(certain), problems=problems) if certain else "")
+
+
+def power(found: CurveVerdict) -> str:
+    """The difference that could have been detected."""
+    seen = ", ".join(f"{gap.mde:.3f} in pass@{k}" for k, (_, _, gap) in found.shown.items() if math.isfinite(gap.mde))
+    units = "training seeds" if len(found.a.values) > 1 else "clusters" if found.a.cluster else "problems"
+    return POWER.format(seen=seen, units=units) if seen else NO_POWER
