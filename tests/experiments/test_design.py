@@ -112,6 +112,15 @@ def test_a_token_weight_and_a_bank_of_answers_get_their_placebo(tmp_path: Path) 
     assert other == replace(one, name=other.name, buffer=replace(one.buffer, law="found"))
 
 
+def test_the_placebo_of_a_method_with_a_kl_keeps_the_kl(tmp_path: Path) -> None:
+    edits = "{method.beta: {name: linear, start: 0.1, end: 0.01}, method.estimator: k3_is, method.refresh_every: 5}"
+    text = f"arms: {{a: {{recipe: eapo, edits: {edits}}}}}\ncontrol: a\ncontrols: [placebo, no_kl]\n"
+    arms, _ = arms_of(write(tmp_path, text))
+    one, other = (arms[name].config.method for name in ("a", "a_placebo"))
+    assert other == replace(one, name=other.name, token_weight=PlaceboWeight(Eapo())) and other.anchor is not None
+    assert (arms["a"].placebo, arms["a"].no_kl) == ("a_placebo", "a_no_kl")
+
+
 def test_a_placebo_that_is_there_counts_and_some_parts_have_none(tmp_path: Path) -> None:
     text = "arms: {e: eapo, p: eapo_placebo, k: erank, o: rft, q: replay}\ncontrol: e\ncontrols: [placebo]\n"
     arms, said = arms_of(write(tmp_path, text))

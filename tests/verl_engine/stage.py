@@ -156,6 +156,7 @@ class Stages:
                 **{"prompts": prompt, "responses": response, "input_ids": ids, "position_ids": torch.arange(len(ids))},
                 **{"response_mask": ones, "loss_mask": ones, "rm_scores": scores, "uid": key.split("_")[0]},
                 "rollout_log_probs": groups.rollout.logps[row][groups.rollout.mask[row]],
+                "extra_fields": {"reward_extra_info": {}},  # what verl's agent loop stores of a reward
             }
             self.store.tags[key] = {"seq_len": len(ids)}
         return keys

@@ -9,7 +9,7 @@ import torch
 
 from sage_rlvr.core.advantages import at_step
 from sage_rlvr.core.keys import Key, chosen_first
-from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.signals import Signals, check_needs
 from sage_rlvr.core.state import has_state
 from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, TokenWeight
 from sage_rlvr.errors import ConfigError
@@ -45,7 +45,7 @@ class PlaceboWeight:
     @property
     def needs(self) -> frozenset[str]:
         """Those of the permuted weight."""
-        return frozenset(getattr(self.weight, "needs", None) or ())
+        return check_needs("PlaceboWeight", self.weight)
 
     @property
     def equation(self) -> str:
