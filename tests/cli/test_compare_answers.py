@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from sage_rlvr.api import compare
-from sage_rlvr.cli import main
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.results.comparisons import counted
 from sage_rlvr.results.page.rows import chosen, names_of
@@ -26,13 +25,6 @@ Capture = pytest.CaptureFixture[str]
 def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "400")
-
-
-def planned(capsys: Capture, *words: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["plan", *map(str, words)])
-    said = capsys.readouterr()
-    return int(stop.value.code or 0), " ".join(said.out.split()), " ".join(said.err.split())
 
 
 def verdict(out: str) -> Any:
@@ -368,26 +360,26 @@ def test_a_plan_from_two_files_of_rows(capsys: Capture) -> None:
     code, out, err = run(capsys, a, b, "--right-from", 0.5)
     command = out.partition("would show: sage-rlvr plan ")[2]
     assert code == 0 and command.split() == ["--from", "a.jsonl", "b.jsonl", "--right-from", "0.5"], err
-    code, out, err = planned(capsys, *command.split(), "--difference", 0.02)
+    code, out, err = run(capsys, *command.split(), "--difference", 0.02, command="plan")
     assert code == 0 and out.startswith("design: 40 problems, 16 samples of each, 3 training seeds"), err
     assert "from a pilot of 40 problems and 16 samples" in out
     assert "to detect a difference of 0.02 in pass@16 between two checkpoints (80 % power): " in out
-    code, out, _ = planned(capsys, "--problems", 500, "--samples", 64, "--k", 8, *command.split())
+    code, out, _ = run(capsys, "--problems", 500, "--samples", 64, "--k", 8, *command.split(), command="plan")
     assert code == 0 and out.startswith("design: 500 problems, 64 samples of each")
-    assert "pass --right-from X" in planned(capsys, "--from", a, b)[2]
-    assert "--correct x: no file has a score of that name" in planned(capsys, *command.split(), "--correct", "x")[2]
-    assert "--problems: how many problems? Pass --problems N, or --from A B" in planned(capsys)[2]
-    assert "only for files of rows; pass them with --from A B" in planned(capsys, "--problems", 9, "--correct", "x")[2]
+    assert "pass --right-from X" in run(capsys, "--from", a, b, command="plan")[2]
+    assert "--correct x: no file has a score of that name" in run(capsys, *command.split(), "--correct", "x", command="plan")[2]
+    assert "--problems: how many problems? Pass --problems N, or --from A B" in run(capsys, command="plan")[2]
+    assert "only for files of rows; pass them with --from A B" in run(capsys, "--problems", 9, "--correct", "x", command="plan")[2]
 
 
 def test_a_plan_from_unequal_samples_and_from_clusters_of_one_file(capsys: Capture) -> None:
     rows = [*counts([4] * 9, arm="a"), {"id": "p9", "n": 12, "c": 6, "arm": "a"}, *counts([1, 2] * 5, arm="b")]
-    code, out, err = planned(capsys, "--from", write("both.jsonl", *rows))
+    code, out, err = run(capsys, "--from", write("both.jsonl", *rows), command="plan")
     assert code == 0 and "10 problems and 8 to 12 samples" in out, err
     labeled = [row | {"cluster": row["id"][1:] if int(row["id"][1:]) < 8 else "8"} for row in rows]
-    code, out, err = planned(capsys, "--from", write("both.jsonl", *labeled))
+    code, out, err = run(capsys, "--from", write("both.jsonl", *labeled), command="plan")
     assert code == 0 and "10 problems in 9 clusters and 8 to 12 samples" in out, err
-    assert "expected two arms" in planned(capsys, "--from", write("one.jsonl", *counts([1] * 8)))[2]
+    assert "expected two arms" in run(capsys, "--from", write("one.jsonl", *counts([1] * 8)), command="plan")[2]
 
 
 def test_numbers_of_the_option_are_those_of_the_function() -> None:

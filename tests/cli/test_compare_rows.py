@@ -29,9 +29,9 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("COLUMNS", "400")
 
 
-def run(capsys: Capture, *words: object) -> tuple[int, str, str]:
+def run(capsys: Capture, *words: object, command: str = "compare") -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as stop:
-        main(["compare", *map(str, words)])
+        main([command, *map(str, words)])
     said = capsys.readouterr()
     return int(stop.value.code or 0), " ".join(said.out.split()), " ".join(said.err.split())
 

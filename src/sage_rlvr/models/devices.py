@@ -79,8 +79,8 @@ class FreedMemory:
     """Returns freed memory to the system once a training process has grown by `GROWTH`.
 
     The tensors of two steps differ in size, so free blocks remain between live ones, and a process that keeps freed memory
-    (`keep_memory`) grows: SmolLM2-135M from 4 to 13 GB in 70 steps. Returning it takes .1 s, and the next step about 1 s more,
-    in which the kernel clears pages again; therefore it is not done after every step.
+    (`keep_memory`) grows with every step. After memory was returned the kernel clears pages again, which slows the next step;
+    therefore it is not returned after every step.
     """
 
     is_kept: ClassVar[bool] = False

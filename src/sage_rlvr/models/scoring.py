@@ -65,8 +65,8 @@ def completion_logits(
     _check(prompts, tokens, mask, owners)
     if not (engine and engine_scores(model)):
         return _padded(model, prompts, tokens, mask, owners)[0]
-    net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
-    return F.linear(states(net, layout), net.lm_head).index_select(0, layout.of_token)
+    lm_head, layout, last_states = _by_engine(model, prompts, tokens, mask, owners)
+    return F.linear(last_states, lm_head).index_select(0, layout.of_token)
 
 
 def score(
@@ -90,16 +90,15 @@ def score(
     _check(prompts, tokens, mask, owners)
     targets = tokens[mask]
     if engine_scores(model):
-        net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
-        last_states = states(net, layout)
+        lm_head, layout, last_states = _by_engine(model, prompts, tokens, mask, owners)
         last = _laid(last_states.detach().index_select(0, layout.of_token), mask) if hidden else None
-        many = len(targets) * len(net.lm_head) > laws.NUMBERS
+        many = len(targets) * len(lm_head) > laws.NUMBERS
         if many or not log_probs:
-            chosen, flat = chosen_logps(last_states, net.lm_head, targets, temperature, entropies, entropy_grad, layout.of_token)
+            chosen, flat = chosen_logps(last_states, lm_head, targets, temperature, entropies, entropy_grad, layout.of_token)
             spread = None if flat is None else on_mask(mask, flat)
-            every = Laws(last_states, net.lm_head, layout.of_token, mask, temperature) if log_probs else None
+            every = Laws(last_states, lm_head, layout.of_token, mask, temperature) if log_probs else None
             return Scores(on_mask(mask, chosen), spread, every, last)
-        logits = F.linear(last_states, net.lm_head).index_select(0, layout.of_token)
+        logits = F.linear(last_states, lm_head).index_select(0, layout.of_token)
     else:
         logits, own = _padded(model, prompts, tokens, mask, owners, hidden)
         last = None if own is None else _laid(own, mask)
@@ -123,9 +122,8 @@ def logps_at(
     _check(prompts, tokens, mask, owners)
     targets = tokens[mask]
     if engine_scores(model):
-        net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
-        last_states = states(net, layout)
-        every = [chosen_logps(last_states, net.lm_head, targets, t, state_of_target=layout.of_token)[0] for t in temperatures]
+        lm_head, layout, last_states = _by_engine(model, prompts, tokens, mask, owners)
+        every = [chosen_logps(last_states, lm_head, targets, t, state_of_target=layout.of_token)[0] for t in temperatures]
     else:
         logits = _padded(model, prompts, tokens, mask, owners)[0].float()
         every = [torch.log_softmax(logits / t, -1).gather(1, targets[:, None]).squeeze(1) for t in temperatures]
@@ -146,10 +144,18 @@ def distributions(
     """
     _check(prompts, tokens, mask, owners)
     if engine_scores(model):
-        net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
-        return Laws(states(net, layout), net.lm_head, layout.of_token, mask, temperature).at
+        lm_head, layout, last_states = _by_engine(model, prompts, tokens, mask, owners)
+        return Laws(last_states, lm_head, layout.of_token, mask, temperature).at
     logits = _padded(model, prompts, tokens, mask, owners)[0]
     return lambda part: torch.log_softmax(logits[part].float() / temperature, -1)
+
+
+def _by_engine(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Tensor, mask: Tensor, owners: Tensor
+) -> tuple[Tensor, Layout, Tensor]:
+    """(lm_head (V, C), layout, the final states (M, C) of its outputs) of a model that `engine_scores`."""
+    net, layout = Net(model), Layout.of(prompts, tokens, mask, owners)
+    return net.lm_head, layout, states(net, layout)
 
 
 def engine_scores(model: PreTrainedModel) -> bool:

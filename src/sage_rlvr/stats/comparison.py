@@ -138,18 +138,7 @@ def paired(
         interval = mean_interval(gaps, level=level, resamples=resamples, seed=seed)
         found = detectable_paired(gaps, alpha=1 - level, seed=seed)
     p = sign_flip_p(gaps, seed=seed)
-    few = len(gaps) < fewest_units(1 - level)
-    outcome: Outcome = "unknown" if few else outcome_of(interval, p, level)
-    compared = Comparison(
-        difference=interval,
-        p=p,
-        outcome=outcome,
-        reason=Reason.FEW_PROBLEMS if few else Reason.NONE,
-        mde=max(found, abs(interval.value)) if outcome == "tied" else found,
-        mean_a=float(left.mean()),
-        mean_b=float(right.mean()),
-    )
-    return compared.of_shares() if shares is not False and are_shares(left, right) else compared
+    return _judged(interval, p, found, len(gaps), left, right, shares is not False and are_shares(left, right))
 
 
 def paired_counts(
@@ -186,14 +175,20 @@ def paired_clusters(
         interval = ratio_interval(sums, sizes, level=level, over=CLUSTERS, seed=seed)
         found = detectable_paired(one - two, alpha=1 - level, seed=seed)
     p = sign_flip_p(sums, seed=seed)
-    few = len(sums) < fewest_units(1 - level)
-    outcome: Outcome = "unknown" if few else outcome_of(interval, p, level)
+    return _judged(interval, p, found, len(sums), left, right, shares)
+
+
+def _judged(interval: Interval, p: float, mde: float, units: int, left: Floats, right: Floats, shares: bool) -> Comparison:
+    """A comparison from its interval and its sign-flip p over so many units. Without a difference the detectable one is at least
+    the measured one."""
+    few = units < fewest_units(1 - interval.level)
+    outcome: Outcome = "unknown" if few else outcome_of(interval, p, interval.level)
     compared = Comparison(
         difference=interval,
         p=p,
         outcome=outcome,
         reason=Reason.FEW_PROBLEMS if few else Reason.NONE,
-        mde=max(found, abs(interval.value)) if outcome == "tied" else found,
+        mde=max(mde, abs(interval.value)) if outcome == "tied" else mde,
         mean_a=float(left.mean()),
         mean_b=float(right.mean()),
     )
