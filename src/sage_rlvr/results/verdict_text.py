@@ -11,6 +11,7 @@ import numpy as np
 from sage_rlvr.errors import suggest
 from sage_rlvr.results.distinct import distinct_lines
 from sage_rlvr.results.given import TASK
+from sage_rlvr.results.readers.rows import span
 from sage_rlvr.results.sources import GivenRows
 from sage_rlvr.results.view import difference_text, first_of, listed, many, score_text
 from sage_rlvr.stats.comparison import DETECTABLE, p_text
@@ -96,12 +97,6 @@ def ranges_of_k(found: Sequence[tuple[int, int]]) -> str:
     """ "k = 1 to 10, 61 to 128", "no k"."""
     parts = [f"{first}" if first == last else f"{first} to {last}" for first, last in found]
     return f"k = {', '.join(parts)}" if parts else "no k"
-
-
-def span(sizes: np.ndarray) -> str:
-    """ "128", "64 to 128"."""
-    low, high = int(sizes.min()), int(sizes.max())
-    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _texts(found: CurveVerdict) -> dict[str, Any]:

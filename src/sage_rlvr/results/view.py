@@ -210,7 +210,6 @@ def view(row: Row) -> View:
     interval = ends_text(gap) if c.known and 0 < gap.width < math.inf else ""
     word = outcome(row)
     tied = c.outcome == "tied" and word != End.IDENTICAL
-    below = [name for name, is_below in zip((row.a, row.b), row.below, strict=True) if is_below]
     return View(
         a=row.a,
         b=row.b,
@@ -233,7 +232,7 @@ def view(row: Row) -> View:
         decided=_decided(c) if tied else "",
         covers=f"mean over the common range of pass@1, {row.covers[0]:.3f} to {row.covers[1]:.3f}" if row.covers else "",
         chance="" if row.chance is None else f"chance {row.chance:.3f}",
-        below=f"{' and '.join(below)} {BELOW}" if below else "",
+        below=f"{' and '.join(row.below_chance)} {BELOW}" if row.below_chance else "",
         mark=BELOW if row.below[0] else "",
         left_out=_left_out(row) if row.left_out else "",
         runs=ONE_EACH if c.over == "problems" and c.known else "",
