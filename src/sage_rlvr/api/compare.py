@@ -167,7 +167,9 @@ def compare(
     words = [_called(arm) for arm in [*loose, *more]]
     words += [f"{name}={_word(arm)}" for name, arm in {**given, **named}.items()]
     names = (correct,) if isinstance(correct, str) else tuple(correct)
-    shares = dict(chance) if isinstance(chance, Mapping) else {} if chance is None else {"": chance}
+    shares: dict[str, float] = {}
+    if chance is not None:
+        shares = dict(chance) if isinstance(chance, Mapping) else {"": chance}
     return comparison_of(
         words, split=split, k=k, samples=samples, correct=names, right_from=right_from, chance=shares, task=task
     )

@@ -96,7 +96,7 @@ class Compare(Command):
                 kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
                 (session.note if self.json else session.say)(f"\npage     {page.written[0]}\nfigures  {folder}/figures/*.{kinds}")
         session.note(*(f"--fail-on: {text}" for text in broken))
-        return 2 if not rows else FAILED if broken else 0  # without rows the last line says why nothing is compared
+        return 2 if not rows else FAILED if broken else 0  # without rows the last line is the reason
 
     def _check_taken(self) -> None:
         """Raise ConfigError where no arm is left, because an option of several words took all of them."""

@@ -24,15 +24,13 @@ def row_sets(counts: Sequence[SampledMeasurement], shown: int) -> tuple[SampleSe
     if not found or not shown:
         return ()
     room, sets = _room([table for _, table in found]) // len(found), list[SampleSet]()
-    heats: dict[tuple[str, str], set[float]] = {}
-    for c, _ in found:
-        heats.setdefault((c.arm, c.task), set()).add(c.temperature)
+    places = grouped([c for c, _ in found], lambda c: (c.arm, c.task))
+    several = {place for place, some in places.items() if len({c.temperature for c in some}) > 1}
     on_task = grouped(found, lambda pair: pair[0].task)
     orders = {task: _in_order([(c.arm, table) for c, table in some]) for task, some in on_task.items()}
     for c, table in found:
         problems = orders[c.task][:room]
-        several = len(heats[c.arm, c.task]) > 1
-        arm = f"{c.arm} at T = {c.temperature:g}" if several else c.arm
+        arm = f"{c.arm} at T = {c.temperature:g}" if (c.arm, c.task) in several else c.arm
         many = min(shown, room // max(1, len(problems)))
         sets.append(_row_set(c, table, arm, problems, many))
     return tuple(sets)

@@ -85,9 +85,13 @@ def sample_sets(sampled: Measurements[SampledMeasurement], design: Design, shown
             control = row.arm == BASE and row.temperature != REFERENCE and bool(design.facts)  # only its scores are read
             out.append(_sample_set(store, row, 0 if control else min(shown, left // max(1, len(row.problems)))))
         left -= len(out[-1].shown)
-    several = {(s.arm, s.task) for s in out for t in out if (s.arm, s.task) == (t.arm, t.task) and s.temperature != t.temperature}
-    apart = [(s.arm, s.task) in several and (s.arm, s.temperature) != (BASE, REFERENCE) for s in out]
-    return tuple(replace(s, arm=f"{s.arm} at T = {s.temperature:g}") if own else s for s, own in zip(out, apart, strict=True))
+    places = grouped(out, lambda s: (s.arm, s.task))
+    several = {place for place, some in places.items() if len({s.temperature for s in some}) > 1}
+    named = []
+    for s in out:
+        apart = (s.arm, s.task) in several and (s.arm, s.temperature) != (BASE, REFERENCE)
+        named.append(replace(s, arm=f"{s.arm} at T = {s.temperature:g}") if apart else s)
+    return tuple(named)
 
 
 def by_arm(sets: Iterable[SampleSet]) -> dict[str, list[SampleSet]]:
