@@ -239,7 +239,7 @@ def test_clusters_that_cannot_be_used(capsys: Capture) -> None:
     assert "1 of 16 problems have no \"cluster\", the first is 'p1-1'" in err
     assert "a problem that belongs to no other is a cluster of its own" in err
     two = write("c.jsonl", *copied([1] * 8, 2)), write("d.jsonl", *copied([2] * 8, 2))
-    assert "--support: its intervals do not know clusters" in run(capsys, *two, "--support")[2]
+    assert "--support: it has no intervals over clusters" in run(capsys, *two, "--support")[2]
     few = write("e.jsonl", *copied([1] * 5, 8)), write("f.jsonl", *copied([8] * 5, 8))
     assert verdict(run(capsys, *few, "--json")[1])["finding"] == "undecided"  # 40 problems in 5 clusters
 
@@ -379,6 +379,8 @@ def test_a_plan_from_unequal_samples_and_from_clusters_of_one_file(capsys: Captu
     labeled = [row | {"cluster": row["id"][1:] if int(row["id"][1:]) < 8 else "8"} for row in rows]
     code, out, err = run(capsys, "--from", write("both.jsonl", *labeled), command="plan")
     assert code == 0 and "10 problems in 9 clusters and 8 to 12 samples" in out, err
+    paper = "arXiv 2605.18864"
+    assert paper not in out and paper in run(capsys, "--problems", 10, command="plan")[1]
     assert "expected two arms" in run(capsys, "--from", write("one.jsonl", *counts([1] * 8)), command="plan")[2]
 
 

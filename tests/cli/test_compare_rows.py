@@ -207,6 +207,9 @@ def test_exit_codes_for_continuous_integration(capsys: Capture) -> None:
     assert "--fail-on pass@64: rl has 32 samples per problem; choose a k from 1 to 32" in run(
         capsys, BASE, RL, "--fail-on", "pass@64"
     )[2]  # fmt: skip
+    code, _, err = run(capsys, "--fail-on", "loss", BASE, RL)
+    assert code == 2 and f"no arms; --fail-on took all words behind it (loss {BASE} {RL})" in err
+    assert "sage-rlvr compare BASE RL --fail-on loss" in err
 
 
 def test_no_torch_is_imported(tmp_path: Path) -> None:

@@ -108,8 +108,8 @@ def test_what_a_store_cannot_answer_is_an_error(tmp_path: Path, capsys: Capture)
     assert "no chance floor is known for sums" in refused(capsys, "eval", store, "--gate")
     known = store_of(tmp_path / "b", [3, 1], 8, Chance("golds", (1.0, 0.0)))
     assert "--gate-ks 16: there are 8 samples" in refused(capsys, "eval", known, "--gate", "--gate-ks", 16)
-    assert "a sample store, and nothing to compute" in refused(capsys, "eval", known)
-    assert "a sample store, and --task" in refused(capsys, "eval", known, "--gate", "--task", "math500")
+    assert "a sample store with no option" in refused(capsys, "eval", known)
+    assert "a sample store with --task" in refused(capsys, "eval", known, "--gate", "--task", "math500")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ import pytest
 from sage_rlvr.evaluation.judged import Reasons
 from sage_rlvr.render import Page, report_of
 from sage_rlvr.results import Design, Metric, Question, Results, colder, compare, view, words
-from sage_rlvr.results.comparisons import COLDER
-from sage_rlvr.results.design import BASE, Arm
+from sage_rlvr.results.design import BASE, COLDER, Arm
 from sage_rlvr.results.findings import findings_of
 from sage_rlvr.results.measurements import Measurements, SampledMeasurement
 from sage_rlvr.results.page.samples import by_difference

@@ -180,6 +180,9 @@ def test_a_p_below_a_half_tenth_beside_an_interval_that_holds_0_is_explained() -
     odd = replace(found, comparison=replace(found.comparison, p=0.011))
     assert "not significant: the interval, the wider of the two procedures, includes 0 and decides" in words.sentence(odd)
     assert "procedures" not in words.sentence(found)
+    short = view.difference_text(odd.comparison)
+    assert short.endswith(", p = 0.011; not significant: the interval, the wider of the two procedures, includes 0 and decides)")
+    assert "procedures" not in view.difference_text(found.comparison)
 
 
 def test_what_holds_of_many_rows_is_said_once() -> None:

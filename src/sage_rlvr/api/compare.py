@@ -41,6 +41,7 @@ class Comparison(Rows):
         findings: The list of comparisons, and what else is compared: `comparisons` are its rows.
         verdicts: Gain and loss over k, of arms compared by samples.
         complete: False if a run of a sweep failed.
+        notes: Of `demo`: cross_check, the exact numbers against samples, and clock, monotonic seconds at its stages.
     """
 
     results: Results
@@ -100,7 +101,6 @@ def row_of(row: Row) -> dict[str, Any]:
     from sage_rlvr.results.view import outcome
 
     found = row.comparison
-    below = [name for name, is_below in zip((row.a, row.b), row.below, strict=True) if is_below]
     return {
         "a": row.a,
         "b": row.b,
@@ -118,7 +118,7 @@ def row_of(row: Row) -> dict[str, Any]:
         "outcome": str(outcome(row)),
         "detectable": found.mde,
         "chance": row.chance,
-        "below_chance": ", ".join(below),
+        "below_chance": ", ".join(row.below_chance),
     }
 
 
@@ -167,7 +167,9 @@ def compare(
     words = [_called(arm) for arm in [*loose, *more]]
     words += [f"{name}={_word(arm)}" for name, arm in {**given, **named}.items()]
     names = (correct,) if isinstance(correct, str) else tuple(correct)
-    shares = dict(chance) if isinstance(chance, Mapping) else {} if chance is None else {"": chance}
+    shares: dict[str, float] = {}
+    if chance is not None:
+        shares = dict(chance) if isinstance(chance, Mapping) else {"": chance}
     return comparison_of(
         words, split=split, k=k, samples=samples, correct=names, right_from=right_from, chance=shares, task=task
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -67,11 +66,13 @@ class Evaluation(Rows):
 
     def tree(self) -> dict[str, Any]:
         """What `eval --json` prints: strict JSON, null for the ends of an interval that nothing is known of."""
-        kl = None if self.kl is None else {"about": dict(self.kl.about), "rows": _strict(self.kl.rows())}
+        from sage_rlvr.results.stored import plain
+
+        kl = None if self.kl is None else {"about": self.kl.about, "rows": self.kl.rows()}
         gate = None if self.gate is None else self.gate.tree()
-        check = None if self.cross_check is None else dict(self.cross_check)
-        paths = [str(path) for path in self.stores or (self.path,)]
-        return {"format": 1, "paths": paths, "rows": _strict(self.rows), "gate": gate, "kl": kl, "cross_check": check}
+        paths = self.stores or (self.path,)
+        made = {"format": 1, "paths": paths, "rows": self.rows, "gate": gate, "kl": kl, "cross_check": self.cross_check}
+        return dict(plain(made))
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)
@@ -171,17 +172,17 @@ def _say_default_task(what: str, settings: EvalSettings, say: Say) -> None:
 
 
 def _of_store(path: Path, settings: EvalSettings) -> Evaluation:
-    """The gate on a sample store, without its policy or task. ConfigError for anything else that is asked of a store."""
+    """The gate on a sample store, without its policy or task. Raises ConfigError for any other option."""
     from sage_rlvr.evaluation.settings import GateSettings
     from sage_rlvr.evaluation.store import SampleStore
 
     read = {"samples", *(f.name for f in fields(GateSettings))}
     given = [f.name for f in fields(settings) if f.name not in read and getattr(settings, f.name) != f.default]
     if given or not settings.gate:
-        options = ", ".join("--" + name.replace("_", "-") for name in given) or "nothing to compute"
+        options = ", ".join("--" + name.replace("_", "-") for name in given) or "no option"
         raise ConfigError(
-            f"{path}: a sample store, and {options}: of a store eval reads --gate, its settings and --samples; its report: "
-            f"{suggest('samples', path)}; to go on with it, evaluate its policy"
+            f"{path}: a sample store with {options}; for a store, eval takes --gate, its settings and --samples. To print the "
+            f"report of the store: {suggest('samples', path)}; to add samples, evaluate its policy"
         )
     settings.check_gate(one_law=True)
     with SampleStore.open(path) as store:
@@ -323,11 +324,6 @@ def _pcmd(logps: Sequence[ArrayLike]) -> float | None:
     return float(found.value) if found.n else None
 
 
-def _strict(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows as strict JSON has them: null for an infinite number."""
-    return [{name: None if value in (math.inf, -math.inf) else value for name, value in row.items()} for row in rows]
-
-
 def _plain(found: Interval) -> dict[str, float]:
     return {"pass": float(found.value), "low": float(found.low), "high": float(found.high)}
 
@@ -442,7 +438,7 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
 
 
 def _kl(settings: EvalSettings, run: SampleRun, store: SampleStore, task: Chosen, quiet: bool, say: Say) -> TokenKl:
-    """The exact KL to `settings.kl_to`, on completions of both; those of the other are drawn where they lack."""
+    """The exact KL to `settings.kl_to`, on completions of both policies; missing completions of the other are sampled first."""
     from sage_rlvr.evaluation.kl_run import kl_of_stores
     from sage_rlvr.evaluation.sample_report import common_n
     from sage_rlvr.evaluation.sampled_run import sample_into_store
@@ -471,7 +467,7 @@ def _base_of(run: SampleRun, what: str, task: Chosen, samples: int) -> SampleRun
         with SampleStore.open(path) as store:
             place, name = store.place(), store.identity.model
         if place is None:
-            raise ConfigError(f"--kl-to {what}: this store does not say where its policy lies; pass the policy")
+            raise ConfigError(f"--kl-to {what}: this store has no path of its policy; pass the policy itself")
         return replace(run, policy=name, model=place, store=path, **own)
     of_run = is_run(path)
     name, model = "base" if what == "embedded" else path.name, str(path / "policy") if of_run else what
@@ -542,7 +538,7 @@ def _on_training_rows(task: Any) -> bool:
 
 
 def _say_other_reward(settings: EvalSettings, run: Path | None, say: Say) -> None:
-    """That rows of a file are asked and judged as mathematics, where the run was trained on rows with a reward of its own."""
+    """Print that rows of a file get the mathematics verifier, where the run was trained on rows with a reward of its own."""
     from sage_rlvr.runs import read_record
     from sage_rlvr.tasks.rows import SUFFIXES
 

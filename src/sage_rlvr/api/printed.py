@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sage_rlvr.evaluation.record import Record
+    from sage_rlvr.evaluation.store import SampleStore
     from sage_rlvr.results import Results
     from sage_rlvr.results.findings import Findings
     from sage_rlvr.results.scores import Scores
+    from sage_rlvr.results.sources import Store
     from sage_rlvr.results.tables import Table
     from sage_rlvr.tasks.chance import Chance
 
@@ -86,11 +88,9 @@ def caveats(results: Results) -> list[str]:
         run = results.runs.get((control, min(rows.seeds, default=0)))
         path = None if run is None else run.path
         what = path or ("BASE" if control == results.design.base == "base" else control)
-        hint = (
-            f"{control} was evaluated only at T = {rows.temperatures[0]:g}, so there is no frontier to compare with: "
-            f"{suggest('eval', what, '--frontier')}{'' if path else f' ({what}: its run or model)'}."
-        )
-        return [hint, ONCE]
+        only = f"{control} was evaluated only at T = {rows.temperatures[0]:g}, so there is no frontier to compare with"
+        unnamed = "" if path else f" ({what}: its run or model)"
+        return [f"{only}: {suggest('eval', what, '--frontier')}{unnamed}.", ONCE]
     if not results.several:
         return [ONCE]
     return ["Intervals over training seeds hold these problems fixed: other problems could give other numbers."]
@@ -114,18 +114,26 @@ def _mark(scores: Scores, k: int, chance: Chance | None) -> str:
     """The chance floor beside a pass@k, and whether the policy lies below it."""
     from sage_rlvr.tasks.chance import BELOW
 
-    return "" if chance is None else f", chance {chance.at(k):.3f}{f', {BELOW}' * scores.below(k, chance)}"
+    if chance is None:
+        return ""
+    floor = f", chance {chance.at(k):.3f}"
+    return f"{floor}, {BELOW}" if scores.below(k, chance) else floor
 
 
 def chance_lines(results: Results) -> list[str]:
     """What the chance floors are of; of which tasks none is known."""
+    from sage_rlvr.results.view import bracketed, grouped, listed
     from sage_rlvr.tasks.chance import BELOW, UNKNOWN
 
-    said: dict[str, list[str]] = {}
-    for task in results.tasks:
+    def text_of(task: str) -> str:
         chance = results.chances.get(task)
-        said.setdefault(UNKNOWN if chance is None else f"{chance.words}; {BELOW}: a lower pass@k than that", []).append(task)
-    return [f"Chance{f' ({names})' if (names := ', '.join(filter(None, tasks))) else ''}: {text}." for text, tasks in said.items()]
+        return UNKNOWN if chance is None else f"{chance.words}; {BELOW}: a lower pass@k than that"
+
+    lines = []
+    for text, tasks in grouped(results.tasks, text_of).items():
+        names = listed(*tasks)
+        lines.append(f"Chance{bracketed(names)}: {text}.")
+    return lines
 
 
 def _excess(results: Results) -> list[str]:
@@ -143,9 +151,9 @@ def patterns(results: Results) -> list[str]:
     return lines or ["--patterns: patterns are compared only between arms with a single training run."]
 
 
-def _store_pairs(results: Results) -> Iterator[tuple[str, object, str, object]]:
+def _store_pairs(results: Results) -> Iterator[tuple[str, SampleStore, str, SampleStore]]:
     """Each arm's store against the control's, where both have one alone of a task and temperature."""
-    alone: dict[tuple[str, float], dict[str, list[object]]] = {}
+    alone: dict[tuple[str, float], dict[str, list[Store]]] = {}
     for row in results.table.sampled().rows:
         if row.store is not None:
             alone.setdefault((row.task, row.temperature), {}).setdefault(row.arm, []).append(row.store)
@@ -153,7 +161,7 @@ def _store_pairs(results: Results) -> Iterator[tuple[str, object, str, object]]:
         (base, home), *others = arms.items()
         for name, stores in others:
             if len(stores) == len(home) == 1:
-                with stores[0].open() as one, home[0].open() as two:  # type: ignore[attr-defined]
+                with stores[0].open() as one, home[0].open() as two:
                     yield name, one, base, two
 
 

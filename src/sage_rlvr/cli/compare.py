@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from sage_rlvr.cli.session import Command, Session
-from sage_rlvr.errors import ConfigError
+from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.progress import reporting
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class Compare(Command):
         from sage_rlvr.results.rejudged import lines
         from sage_rlvr.runs import write_json_atomic
 
+        self._check_taken()
         if self.patterns and self.arms and not has_stores(self.arms):
             raise ConfigError(OF_STORES)
         with reporting(session.note, f"compare: reading {', '.join(self.arms)}"):
@@ -78,7 +79,7 @@ class Compare(Command):
             )  # fmt: skip
         results, rows = found.results, found.comparisons
         if self.support and any(row.cluster for row in results.table.rows):
-            raise ConfigError('--support: its intervals do not know clusters; omit it, or remove "cluster" from the rows')
+            raise ConfigError('--support: it has no intervals over clusters; omit it, or remove "cluster" from the rows')
         rejudged = self._rejudged(session, results.given)
         broken = self._judge(session, found, rejudged)
         with results.believed(), reporting(session.note, "compare: computing intervals"):
@@ -95,7 +96,18 @@ class Compare(Command):
                 kinds = "{png,svg,pdf}" if page.values["crossings"] else "png"
                 (session.note if self.json else session.say)(f"\npage     {page.written[0]}\nfigures  {folder}/figures/*.{kinds}")
         session.note(*(f"--fail-on: {text}" for text in broken))
-        return 2 if not rows else FAILED if broken else 0  # without rows the last line says why nothing is compared
+        return 2 if not rows else FAILED if broken else 0  # without rows the last line is the reason
+
+    def _check_taken(self) -> None:
+        """Raise ConfigError where no arm is left, because an option of several words took all of them."""
+        words = {"--correct": self.correct, "--chance": self.chance, "--fail-on": self.fail_on}
+        taken = [(option, found) for option, found in words.items() if len(found) > 1]
+        if taken and not self.arms:
+            option, found = taken[-1]
+            raise ConfigError(
+                f"compare: no arms; {option} took all words behind it ({' '.join(found)}). Put the arms before the options, for "
+                f"example: {suggest('compare', 'BASE', 'RL', option, found[0])}"
+            )
 
     def _rejudged(self, session: Session, given: Sequence[GivenRows]) -> list[Rejudged]:
         """The completions of files judged again, with --verify."""

@@ -72,15 +72,12 @@ class Plan(Command):
             pilot = read.pilot(k, self.run_sd, fewer=self.k is None)
         else:
             pilot = assume(
-                k=k,
-                samples=samples,
-                discordant=self.discordant,
-                run_sd=self.run_sd,
-                noise_share=self.noise_share,
+                k=k, samples=samples, discordant=self.discordant, run_sd=self.run_sd, noise_share=self.noise_share
             )
         if k > samples:
             raise ConfigError(f"--k {k}: pass@k needs at least k samples, the design has --samples {samples}")
-        session.say(*plan_lines(make_plan(design, pilot, run_cost=self.run_cost), run_cost=self.run_cost))
+        made = make_plan(design, pilot, run_cost=self.run_cost)
+        session.say(*plan_lines(made, run_cost=self.run_cost, measured=read is not None))
         if self.difference is not None:
             session.say(needed_line(design, pilot, self.difference))
         return 0

@@ -18,8 +18,8 @@ from sage_rlvr.experiments import plan as plans
 from sage_rlvr.experiments.design import DesignSpec, load_design
 from sage_rlvr.models.folders import EMBEDDED, prepared
 from sage_rlvr.recipes import recipe, trainable
-from sage_rlvr.results.comparisons import COLDER, above_colder
-from sage_rlvr.results.design import BASE, Question
+from sage_rlvr.results.comparisons import above_colder
+from sage_rlvr.results.design import BASE, COLDER, Question
 from sage_rlvr.results.metric import FEW, Metric
 from sage_rlvr.results.read import K
 from sage_rlvr.stats.tempered import POWERS

@@ -31,8 +31,8 @@ from sage_rlvr.experiments.controls import KINDS, Arm, Kind, controls_of, free_n
 from sage_rlvr.experiments.jobs import Exact, Sampled
 from sage_rlvr.paths import anchored
 from sage_rlvr.recipes import Recipe, Tree, dotted, find, locate, place_of, read, use_plugins
-from sage_rlvr.results.comparisons import COLDER, TEMPERED, above_colder
-from sage_rlvr.results.design import BASE, Question
+from sage_rlvr.results.comparisons import above_colder
+from sage_rlvr.results.design import BASE, COLDER, TEMPERED, Question
 from sage_rlvr.results.metric import Metric, known_metrics
 from sage_rlvr.results.read import K
 

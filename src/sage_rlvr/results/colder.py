@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sage_rlvr.results.comparisons import AT_ANY
-from sage_rlvr.results.design import BASE
+from sage_rlvr.results.design import AT_ANY, BASE
 from sage_rlvr.results.metric import FEW, REFERENCE
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
@@ -17,7 +16,7 @@ from sage_rlvr.stats.passk import powers
 
 Finding = Literal["above", "below", "same temperature", "sharpened", "flattened", "unknown"]
 TOO_LARGE = 0.25
-"""A detectable difference above which a test that finds nothing does not say that the base does the same."""
+"""A detectable difference above which a test without a significant difference does not show that the base does the same."""
 WORDS: dict[Finding, str] = {
     "above": "yes, higher at k = {ks}",
     "below": "no, lower at k = {ks}",
@@ -102,7 +101,7 @@ def _beside(rows: Sequence[Row], results: Results) -> Beside:
     shown = (1, FEW, max(row.metric.k or 0 for row in rows if row.metric.k in base))
     hidden = [row.comparison.mde for row in rows if row.metric.k != 1 and math.isfinite(row.comparison.mde)]
     higher = [row.metric.k for row in rows if outcome(row) == End.HIGHER]
-    # a pass@1 below the best of all temperatures says nothing: the arm has a temperature of its own
+    # a pass@1 below the best of all temperatures shows nothing: the arm has a temperature of its own
     lower = [row.metric.k for row in rows if outcome(row) == End.LOWER and row.metric.k != 1]
     same: Finding = "same temperature" if at == REFERENCE else "sharpened" if at < REFERENCE else "flattened"
     if not min(hidden, default=math.nan) <= TOO_LARGE:  # at the end of the base's range of pass@1 the mixture has no lower bound

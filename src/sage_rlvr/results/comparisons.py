@@ -18,7 +18,7 @@ import numpy as np
 
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.baselines import ABOVE, Allowed, above, always_allowed
-from sage_rlvr.results.design import BASE, CONTROLS, Arm, Design, Envelope, Question, Why
+from sage_rlvr.results.design import AT_ANY, BASE, CONTROLS, TEMPERED, Arm, Design, Envelope, Question, Why
 from sage_rlvr.results.measurements import (
     ExactMeasurements,
     Measurement,
@@ -41,12 +41,6 @@ from sage_rlvr.stats.mixture import above_mixtures, above_mixtures_of_counts
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.tempered import power_frontier, power_table
 from sage_rlvr.tasks.chance import Chance
-
-TEMPERED = "base tempered over whole completions"
-AT_ANY = " at any temperature"
-COLDER = BASE + AT_ANY
-"""The base sampled at several temperatures, mixed per completion: what sampling alone reaches. Another control that was sampled so
-has its own name in it."""
 
 
 def above_colder(k: int) -> list[Metric]:

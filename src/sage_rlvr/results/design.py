@@ -10,6 +10,11 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.results.metric import Metric
 
 BASE = "base"
+TEMPERED = "base tempered over whole completions"
+AT_ANY = " at any temperature"
+COLDER = BASE + AT_ANY
+"""The base sampled at several temperatures, mixed per completion: what sampling alone reaches. The name of another control that was
+sampled at several temperatures ends in `AT_ANY` too."""
 Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power", "envelope", "colder"]
 """Why a pair is compared. The second arm is: the design's control; the arm without its guide; with q permuted; without the KL
 term; the base; another named arm; the unguided method at equal raw KL; the base tempered over whole completions; the best mixture

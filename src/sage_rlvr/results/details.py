@@ -14,13 +14,14 @@ import numpy as np
 
 from sage_rlvr.evaluation.sample_report import Drawn
 from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.results.numbers import EPS
 from sage_rlvr.results.pairs import Pair, pair_on
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
 from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.sources import Runs, by_arm
 from sage_rlvr.results.verdict_text import ranges_of_k
-from sage_rlvr.results.view import End, bracketed, first_of, many, told
+from sage_rlvr.results.view import End, bracketed, first_of, many, score_text, told
 from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, Comparison, signed
 from sage_rlvr.stats.curves import CurveComparison, Improvement, probability_of_improvement
 from sage_rlvr.stats.intervals import Interval, all_one, seed_interval
@@ -40,7 +41,6 @@ from sage_rlvr.stats.samples.patterns import PatternComparison, compare_patterns
 from sage_rlvr.stats.support import exact_cells, success_probability
 from sage_rlvr.tasks.chance import Chance
 
-EPS = 1 / 256  # "in support" is more likely than this (Definition 4.1)
 LEGEND = (
     "SRR: preserved / (preserved + shrunk), the share of the control's support that was kept; NDR: expanded / (preserved + "
     "expanded), the share of the arm's support that is new; SDS: the harmonic mean of SRR and NDR; NSCR: (expanded - shrunk) / "
@@ -161,7 +161,7 @@ def pattern_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: i
 
 def pattern_words(found: PatternComparison) -> str:
     """Both counts, Fisher's p, the difference of the shares, and the paired difference."""
-    a, b, difference = _ends(found.a.micro, ".3f"), _ends(found.b.micro, ".3f"), _ends(found.micro, "+.3f")
+    a, b, difference = score_text(found.a.micro), score_text(found.b.micro), score_text(found.micro, "+.3f")
     paired = NOT_PAIRED if found.by_problem is None else _paired(found.by_problem)
     return PATTERN.format(p=found, a=a, b=b, difference=difference, paired=paired)
 
@@ -169,11 +169,6 @@ def pattern_words(found: PatternComparison) -> str:
 def _paired(found: Comparison) -> str:
     template = PAIRED if found.known else PAIRED_TOO_FEW
     return template.format(end=told(found.outcome, detected=found.detects()), gap=found.difference)
-
-
-def _ends(i: Interval, form: str) -> str:
-    """ "0.150 [0.100, 0.200]"; without an interval the value only."""
-    return f"{i.value:{form}} [{i.low:{form}}, {i.high:{form}}]" if math.isfinite(i.width) else f"{i.value:{form}}"
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -256,7 +251,7 @@ def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
 
 
 def _rates(rates: Mapping[str, Interval], problems: int, none: str) -> str:
-    told = ", ".join(f"{name} {i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for name, i in rates.items())
+    told = ", ".join(f"{name} {score_text(i)}" for name, i in rates.items())
     return f"{told}, 95 % intervals over {problems} problems" if rates else none
 
 

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,16 +16,8 @@ import numpy as np
 
 from sage_rlvr.results.readers import CountTable
 from sage_rlvr.results.scores import Floats, Scores
-from sage_rlvr.stats.comparison import (
-    Comparison,
-    Reason,
-    p_text,
-    paired,
-    paired_clusters,
-    paired_seeds,
-    signed,
-    unknown,
-)
+from sage_rlvr.results.view import difference_text, listed, many, score_text
+from sage_rlvr.stats.comparison import Comparison, Reason, paired, paired_clusters, paired_seeds, unknown
 from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.clusters import clustered_mean
@@ -181,24 +172,11 @@ def distinct_lines(a: Scores, b: Scores, found: DistinctAnswers | None) -> Itera
         yield f"distinct right answers ({found.source}): no problem has more than one, so pass@k has them all"
         return
     for k, (left, right, gap) in found.shown.items():
-        yield (
-            f"distinct right answers in {k} sample{'s' * (k > 1)}: {b.arm} {_ends(right)}, {a.arm} {_ends(left)}; difference "
-            f"{signed(gap.difference.value)}{_test(gap)}"
-        )
+        means = f"{b.arm} {score_text(right, '.2f')}, {a.arm} {score_text(left, '.2f')}"
+        yield f"distinct right answers in {many(k, 'sample')}: {means}; difference {difference_text(gap, 'no interval')}"
     shares = zip(found.names, found.unnamed, strict=True)
     lacking = ", ".join(f"{share:.1%} of the right samples of {name}" for name, share in shares if share > 0)
-    yield f"answers: {found.source}" + f"; without an answer, and not counted: {lacking}" * bool(lacking)
-
-
-def _ends(i: Interval) -> str:
-    return f"{i.value:.2f}" + (f" [{i.low:.2f}, {i.high:.2f}]" if math.isfinite(i.width) else "")
-
-
-def _test(gap: Comparison) -> str:
-    if not math.isfinite(gap.difference.width):
-        return " (no interval)"
-    ends = f"{signed(gap.difference.low)} to {signed(gap.difference.high)}"
-    return f" ({ends}{f', {p_text(gap.p)}' if math.isfinite(gap.p) else ''})"
+    yield listed(f"answers: {found.source}", lacking and f"without an answer, and not counted: {lacking}", by="; ")
 
 
 def distinct_tree(found: DistinctAnswers | None) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ Nothing is guessed: what differs between two files raises DataError with both va
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from sage_rlvr.results.measurements import SampledMeasurement
 from sage_rlvr.results.metric import REFERENCE
 from sage_rlvr.results.readers import Choice, CountTable
 from sage_rlvr.results.sources import GivenRows
+from sage_rlvr.results.view import first_of
 from sage_rlvr.stats.samples.independence import Independence, Mask, check_counts, check_pair, check_samples
 from sage_rlvr.verifiers.reasons import Reasons
 
@@ -68,7 +69,7 @@ def measurements_of_rows(
             here = [replace(one, table=one.table.first(samples, one.name)) for one in here]
         if choice.answers_in:
             here = [replace(one, table=answers_read(one.table, choice.answers_in)) for one in here]
-        checked, more = independent([replace(one, table=_in_order(one.table, order)) for one in here])
+        checked, more = independent([replace(one, table=one.table.ordered(order)) for one in here])
         fewest = min([int(one.table.n.min()) for one in checked] + [one.n for one in beside])
         notes += [*more, *repeated, *_unequal(checked, fewest)]
         if cluster and len({one.temperature for one in here}) > 1:
@@ -99,21 +100,6 @@ def placed(given: Sequence[GivenRows], stores: Sequence[SampledMeasurement] = ()
                 temperature=heat if group.temperature is None else group.temperature, path=one.evaluation.path, table=table,
                 format=one.evaluation.format,
             )  # fmt: skip
-
-
-def _in_order(table: CountTable, order: Sequence[str]) -> CountTable:
-    """The table with its problems in another order."""
-    place = {problem: i for i, problem in enumerate(table.problems)}
-    chosen = [place[problem] for problem in order]
-    lists = {
-        name: tuple(columns[i] for i in chosen)
-        for name, columns in (
-            ("right", table.right), ("texts", table.texts), ("answers", table.answers), ("requests", table.requests),
-            ("cut", table.cut),
-        )
-        if columns is not None
-    }  # fmt: skip
-    return replace(table, problems=tuple(order), n=table.n[chosen], c=table.c[chosen], **lists)  # type: ignore[arg-type]
 
 
 def _measurement(given: GivenTable, n: int) -> SampledMeasurement:
@@ -147,23 +133,19 @@ def independent(here: Sequence[GivenTable]) -> tuple[list[GivenTable], list[str]
     for one, checked in zip(here, found, strict=True):
         for finding in checked.findings if checked else ():
             signs.setdefault(finding.kind, []).append((one.name, finding.words))
-    notes = [
-        f"{sets[0][0]}{f' and {len(sets) - 1} other sets of samples' * (len(sets) > 1)}: {sets[0][1]}."
-        for sets in signs.values()
-    ]
-    more = sum(
-        mask is not None and checked is not None and not np.array_equal(mask, checked.kept)
-        for mask, checked in zip(masks, found, strict=True)
-    )
-    notes += [f"The same places are left out of {more} more sets of samples of that file."] * bool(more)
-    first, *others = zip(here, found, strict=True)
-    for other in others:
-        if other[0].arm != first[0].arm:
-            both = f"{first[0].name} and {other[0].name}"
-            notes += [f"{both}: {words}." for words in _alike(first[0], other[0], (first[1], other[1]))]
-    kept = [
-        one if mask is None else replace(one, table=one.table.only(mask)) for one, mask in zip(here, masks, strict=True)
-    ]
+    notes = []
+    for (name, words), *others in signs.values():
+        more = f" and {len(others)} other sets of samples" if others else ""
+        notes.append(f"{name}{more}: {words}.")
+    pairs = zip(masks, found, strict=True)
+    copied = sum(not np.array_equal(mask, own.kept) for mask, own in pairs if mask is not None and own is not None)
+    if copied:
+        notes.append(f"The same places are left out of {copied} more sets of samples of that file.")
+    for other, checked in zip(here, found, strict=True):
+        if other.arm != here[0].arm:
+            both = f"{here[0].name} and {other.name}"
+            notes += [f"{both}: {words}." for words in _alike(here[0], other, (found[0], checked))]
+    kept = [one if mask is None else replace(one, table=one.table.only(mask)) for one, mask in zip(here, masks, strict=True)]
     return kept, notes
 
 
@@ -189,7 +171,7 @@ def _alike(
 ) -> Iterator[str]:
     """What two sets of samples of the same problems have in common that separate sampling would not show."""
     one, two = a.table, b.table
-    for left, right in ((one.texts, two.texts), (one.answers, two.answers)):
+    for left, right in ((one.texts, two.texts), (one.answers, two.answers)):  # answers only where a side has no texts
         if left is not None and right is not None and found[0] and found[1]:
             yield from (finding.words for finding in check_pair(left, right, kept=(found[0].kept, found[1].kept)))
             return
@@ -244,7 +226,7 @@ def _repeated_prompts(here: Sequence[GivenTable], cluster: Mapping[str, str]) ->
         said = "the problems {!r} and {!r} have the same prompt, so one problem counts twice".format(*(x[:40] for x in twice[0]))
         if one.format in OWN:
             raise DataError(f'{one.name}: {said}; remove one of them on both sides, or give both rows the same "cluster"')
-        more = f"; so do {len(twice) - 1} others" * (len(twice) > 1)
+        more = f"; so do {len(twice) - 1} others" if len(twice) > 1 else ""
         return [f"{one.name}: {said}{more}."]
     return []
 
@@ -266,9 +248,8 @@ def _unequal(here: Sequence[GivenTable], fewest: int) -> list[str]:
     most = max(here, key=lambda one: int(one.table.n.max()))
     if (top := int(most.table.n.max())) == fewest:
         return []
-    first = f"; --samples {fewest} takes the first {fewest} of each problem" * all(
-        one.table.right is not None for one in here
-    )
+    ordered = all(one.table.right is not None for one in here)
+    first = f"; --samples {fewest} takes the first {fewest} of each problem" if ordered else ""
     return [
         f"Unequal numbers of samples: {fewest} for some problems, {top} for others ({most.name}). All are used, and pass@k is "
         f"read up to k = {fewest}. If failed or cut completions were dropped, count them as incorrect{first}."
@@ -298,7 +279,9 @@ def _check_seeds(here: Sequence[GivenTable]) -> None:
 
 
 def _check_temperatures(here: Sequence[GivenTable]) -> None:
-    heats = {arm: {one.temperature for one in here if one.arm == arm} for arm in dict.fromkeys(one.arm for one in here)}
+    heats: dict[str, set[float]] = {}
+    for one in here:
+        heats.setdefault(one.arm, set()).add(one.temperature)
     (first, own), *others = heats.items()
     for arm, found in others:
         if not own & found:
@@ -308,15 +291,16 @@ def _check_temperatures(here: Sequence[GivenTable]) -> None:
             )
 
 
-def _listed(values: Sequence[object] | set[float]) -> str:
-    return ", ".join(
-        sorted("none" if x is None else f"{x:g}" if isinstance(x, (int, float)) else str(x) for x in values)
-    )
+def _listed(values: Iterable[float | None]) -> str:
+    def text(value: float | None) -> str:
+        return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)
+
+    return ", ".join(sorted(map(text, values)))
 
 
 def _some(order: Sequence[str], chosen: set[str]) -> str:
     shown = [repr(problem if len(problem) < 40 else f"{problem[:37]}...") for problem in order if problem in chosen]
-    return ", ".join(shown[:SHOWN]) + ", ..." * (len(shown) > SHOWN)
+    return first_of(shown, SHOWN)
 
 
 __all__ = ["OWN", "TASK", "GivenTable", "beside_rows", "measurements_of_rows", "placed"]

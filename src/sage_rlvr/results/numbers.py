@@ -18,6 +18,7 @@ from sage_rlvr.stats.support import reachable, support_change
 
 KS = (1, 8, 64, 256)
 EPS = 1 / 256
+"""A completion is in support where it is more likely than this (Definition 4.1)."""
 
 
 @dataclass(frozen=True, kw_only=True)

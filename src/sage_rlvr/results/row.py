@@ -36,6 +36,11 @@ class Row:
     below: tuple[bool, bool] = (False, False)
 
     @property
+    def below_chance(self) -> list[str]:
+        """The arms below the chance floor."""
+        return [name for name, is_below in zip((self.a, self.b), self.below, strict=True) if is_below]
+
+    @property
     def holds(self) -> bool:
         """Whether the difference is significant after the correction of its family."""
         level = self.comparison.difference.level

@@ -81,11 +81,6 @@ class Store:
     path: Path
     seed: int | None = None
 
-    @property
-    def name(self) -> str:
-        """The arm with its training seed, if known."""
-        return self.arm if self.seed is None else f"{self.arm}, seed {self.seed}"
-
     def open(self) -> SampleStore:
         """Open the store; the caller closes it."""
         return SampleStore.open(self.path)

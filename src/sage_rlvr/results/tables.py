@@ -236,8 +236,7 @@ def costs(found: Mapping[str, Any]) -> Table:
         columns["sum of log q per completion\n(first, last tenth)"] = lambda row: _first_and_last(row, "log_q_sum", ".2f")
     note = (
         "Support: right completions with probability above 1/256, over all problems, relative to the base. Tokens and seconds "
-        "(wall "
-        "clock, one thread per run) are means per run."
+        "(wall clock, one thread per run) are means per run."
     )
     return table(columns, rows, note)
 
@@ -258,8 +257,7 @@ def training(found: Mapping[str, Any]) -> Table:
         columns[head] = lambda row, place=place: cell(row[place[0]][place[1]]) if place[0] in row else ""  # type: ignore[misc]
     note = (
         "Training reward: mean over the sampled completions; the first and last tenth of the steps have different problems. "
-        "Gradient "
-        "norms are before clipping. Zero-variance groups: the share of sampled groups in which all rewards are equal, so that "
-        "every advantage is 0."
+        "Gradient norms are before clipping. Zero-variance groups: the share of sampled groups in which all rewards are equal, so "
+        "that every advantage is 0."
     )
     return table(columns, [row for row in found["arms"].values() if "reward" in row or "grad_norm" in row], note)

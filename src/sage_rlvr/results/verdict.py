@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.results.comparisons import counted
+from sage_rlvr.results.comparisons import control_of, counted
 from sage_rlvr.results.distinct import DistinctAnswers, distinct_of, distinct_tree
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.pairs import pair_on
@@ -27,6 +27,7 @@ from sage_rlvr.results.scores import Scores
 from sage_rlvr.results.sources import GivenRows
 from sage_rlvr.results.stored import plain
 from sage_rlvr.results.verdict_text import headline, ranges_of_k
+from sage_rlvr.results.view import ends_text
 from sage_rlvr.stats.comparison import DETECTABLE, Comparison, signed
 from sage_rlvr.stats.curves import Crossing, CurveComparison, crossing
 from sage_rlvr.stats.intervals import Interval
@@ -101,7 +102,7 @@ def verdicts(results: Results, rows: Sequence[Row]) -> list[CurveVerdict]:
     for task, temperature in sorted({(task, t) for _, task, t in sampled.policies()}, key=lambda key: (key[0], -key[1])):
         here = sampled.where(task=task, temperature=temperature)
         arms = list(here.by_arm())
-        control = str(design.control) if design.control in arms else arms[0]
+        control = control_of(design, here)
         for arm in arms:
             both = None if arm == control else pair_on(design, arm, control, "control", here).sides(temperature)
             if both is not None:
@@ -174,8 +175,8 @@ def _fell(one: CurveVerdict, k: int) -> list[str]:
     gap = counted(one.a, one.b, k)
     if gap.outcome != "worse":
         return []
-    ends = f"{signed(gap.difference.low)} to {signed(gap.difference.high)}"
-    return [f"pass@{k} of {one.a.arm} fell: {signed(gap.difference.value)} ({ends}) against {one.b.arm}"]
+    size = f"{signed(gap.difference.value)} ({ends_text(gap.difference)})"
+    return [f"pass@{k} of {one.a.arm} fell: {size} against {one.b.arm}"]
 
 
 def tree(

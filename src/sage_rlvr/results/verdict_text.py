@@ -11,10 +11,10 @@ import numpy as np
 from sage_rlvr.errors import suggest
 from sage_rlvr.results.distinct import distinct_lines
 from sage_rlvr.results.given import TASK
+from sage_rlvr.results.readers.rows import span
 from sage_rlvr.results.sources import GivenRows
-from sage_rlvr.results.view import bracketed, first_of, listed, many
-from sage_rlvr.stats.comparison import DETECTABLE, Comparison, p_text, signed
-from sage_rlvr.stats.intervals import Interval
+from sage_rlvr.results.view import difference_text, first_of, listed, many, score_text
+from sage_rlvr.stats.comparison import DETECTABLE, p_text
 
 if TYPE_CHECKING:
     from sage_rlvr.results.verdict import CurveVerdict
@@ -40,7 +40,6 @@ BELOW = (
     "{arm} lies below the chance floor in {scores}: guessing scores higher, so a difference from {arm} may only be one of answers "
     "in the right form"
 )
-ENDS = "{i.value:.3f} [{i.low:.3f}, {i.high:.3f}]"
 GAIN_AND_LOSS = (
     "gain at {gain}; loss at {loss}; cannot be told at {undecided}; {first_loss} ({level:g} % band over all {ks} of k at once, "
     "over {v.curve.n:,} {v.curve.over})"
@@ -100,12 +99,6 @@ def ranges_of_k(found: Sequence[tuple[int, int]]) -> str:
     return f"k = {', '.join(parts)}" if parts else "no k"
 
 
-def span(sizes: np.ndarray) -> str:
-    """ "128", "64 to 128"."""
-    low, high = int(sizes.min()), int(sizes.max())
-    return f"{low}" if low == high else f"{low} to {high}"
-
-
 def _texts(found: CurveVerdict) -> dict[str, Any]:
     """What the templates name, of one verdict."""
     curve, crossed = found.curve, found.crossing
@@ -152,7 +145,8 @@ def scores(found: CurveVerdict) -> str:
     """pass@k of both arms at the shown k, one line per k."""
     names = {"a": found.a.arm, "b": found.b.arm}
     return "\n".join(
-        SCORE.format(k=k, score_a=_score(a), score_b=_score(b), difference=_difference(gap), **names) + _floor_at(found, k)
+        SCORE.format(k=k, score_a=score_text(a), score_b=score_text(b), difference=difference_text(gap), **names)
+        + _floor_at(found, k)
         for k, (a, b, gap) in found.shown.items()
     )
 
@@ -168,16 +162,6 @@ def below(found: CurveVerdict) -> Iterator[str]:
         for arm in found.below(k):
             scores.setdefault(arm, []).append(f"pass@{k}")
     yield from (BELOW.format(arm=arm, scores=" and ".join(some)) for arm, some in scores.items())
-
-
-def _score(i: Interval) -> str:
-    return ENDS.format(i=i) if math.isfinite(i.width) else f"{i.value:.3f}"
-
-
-def _difference(found: Comparison) -> str:
-    gap = found.difference
-    ends = f"{signed(gap.low)} to {signed(gap.high)}" if math.isfinite(gap.width) else ""
-    return signed(gap.value) + bracketed(listed(ends, p_text(found.p) if ends and math.isfinite(found.p) else ""))
 
 
 def gain_and_loss(found: CurveVerdict) -> str:

@@ -177,19 +177,39 @@ def many(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
+def ends_text(found: Interval) -> str:
+    """ "−0.005 to +0.045"."""
+    return f"{signed(found.low)} to {signed(found.high)}"
+
+
 def interval_text(found: Interval) -> str:
     """ "95 % interval −0.005 to +0.045 over 3 training seeds"."""
-    return f"{100 * found.level:g} % interval {signed(found.low)} to {signed(found.high)} over {found.n} {found.over}"
+    return f"{100 * found.level:g} % interval {ends_text(found)} over {found.n} {found.over}"
+
+
+def score_text(found: Interval, form: str = ".3f") -> str:
+    """ "0.150 [0.100, 0.200]"; without an interval the value only. form: of each number."""
+    ends = f" [{found.low:{form}}, {found.high:{form}}]" if math.isfinite(found.width) else ""
+    return f"{found.value:{form}}{ends}"
+
+
+def difference_text(found: Comparison, without: str = "") -> str:
+    """ "+0.020 (−0.005 to +0.045, p = 0.120)", and what decided where interval and p disagree. without: text in place of the
+    interval where there is none."""
+    gap = found.difference
+    if not math.isfinite(gap.width):
+        return signed(gap.value) + bracketed(without)
+    p = p_text(found.p) if math.isfinite(found.p) else ""
+    return signed(gap.value) + bracketed(listed(ends_text(gap), p), _decided(found))
 
 
 def view(row: Row) -> View:
     """The texts of a row."""
     c, gap, reason = row.comparison, row.comparison.difference, REASONS[row.comparison.reason]
     # an interval over two training seeds covers impossible values
-    interval = f"{signed(gap.low)} to {signed(gap.high)}" if c.known and 0 < gap.width < math.inf else ""
+    interval = ends_text(gap) if c.known and 0 < gap.width < math.inf else ""
     word = outcome(row)
     tied = c.outcome == "tied" and word != End.IDENTICAL
-    below = [name for name, is_below in zip((row.a, row.b), row.below, strict=True) if is_below]
     return View(
         a=row.a,
         b=row.b,
@@ -209,10 +229,10 @@ def view(row: Row) -> View:
         holm=_holm(row) if math.isfinite(row.adjusted) and row.family_size > 1 else "",
         detectable=f"detectable {_small(c.mde)}" if tied and math.isfinite(c.mde) else "",
         power=detectable_text(c.mde, c.mde_limit) if tied else "",
-        decided=_decided(c) if tied and math.isfinite(c.p) else "",
+        decided=_decided(c) if tied else "",
         covers=f"mean over the common range of pass@1, {row.covers[0]:.3f} to {row.covers[1]:.3f}" if row.covers else "",
         chance="" if row.chance is None else f"chance {row.chance:.3f}",
-        below=f"{' and '.join(below)} {BELOW}" if below else "",
+        below=f"{' and '.join(row.below_chance)} {BELOW}" if row.below_chance else "",
         mark=BELOW if row.below[0] else "",
         left_out=_left_out(row) if row.left_out else "",
         runs=ONE_EACH if c.over == "problems" and c.known else "",
@@ -233,8 +253,8 @@ def _small(x: float) -> str:
 
 
 def _decided(c: Comparison) -> str:
-    """Which of the two procedures decided, where only one of them finds a difference."""
-    if (c.p < 1 - c.difference.level) != c.difference.contains(0.0):
+    """Which of the two procedures decided, where only one of them finds a difference; "" without a p."""
+    if math.isnan(c.p) or (c.p < 1 - c.difference.level) != c.difference.contains(0.0):
         return ""
     if c.difference.contains(0.0):
         return "not significant: the interval, the wider of the two procedures, includes 0 and decides"

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import EMBEDDED
 from sage_rlvr.results.colder import sharpened, sharpened_in_two
-from sage_rlvr.results.comparisons import COLDER, answering
-from sage_rlvr.results.design import BASE
+from sage_rlvr.results.comparisons import answering
+from sage_rlvr.results.design import BASE, COLDER
 from sage_rlvr.results.metric import Metric, known_metrics
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row

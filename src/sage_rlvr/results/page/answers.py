@@ -10,10 +10,11 @@ import numpy as np
 
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.distinct import distinct_lines
-from sage_rlvr.results.page.samples import SampleSet, first_of_each, grouped
+from sage_rlvr.results.page.samples import SampleSet, by_arm, by_task, first_of_each
 from sage_rlvr.results.page.scores import band, drawn, slug
 from sage_rlvr.results.tables import NONE, Table, cell
 from sage_rlvr.results.verdict import CurveVerdict
+from sage_rlvr.results.view import grouped
 from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.perplexity import perplexity_tails
@@ -144,7 +145,7 @@ def distinct(found: Mapping[str, Any], samples: Sequence[SampleSet]) -> list[dic
         about += " Bands: 95 % intervals over training seeds." * (many > 2)
         return [{"slug": "", "lines": {name: band(curve["distinct"]) for name, curve in curves.items()}, "about": about}]
     out = []
-    for task, sets in grouped(samples, "task").items():
+    for task, sets in by_task(samples).items():
         ones = {s.arm: (powers(s.n), s.distinct.T) for s in first_of_each(sets) if s.distinct is not None}
         lines = {arm: band(dict(zip(ks, map(mean_interval, columns), strict=True))) for arm, (ks, columns) in ones.items()}
         if lines:
@@ -173,13 +174,10 @@ def distinct_in_rows(judged: Sequence[CurveVerdict]) -> list[dict[str, Any]]:
 
 def perplexity(samples: Sequence[SampleSet]) -> list[dict[str, Any]]:
     """Tails of the perplexity of samples under the base, a figure and a table of quantiles for each task and base."""
-    groups: dict[tuple[str, str], list[SampleSet]] = {}
-    for s in samples:
-        if s.perplexities is not None and s.scored:
-            groups.setdefault((s.task, s.scored), []).append(s)
+    scored = [s for s in samples if s.perplexities is not None and s.scored]
     out = []
-    for (task, base), apart in groups.items():
-        sets = [_pooled(mine) for mine in grouped(apart, "arm").values()]
+    for (task, base), apart in grouped(scored, lambda s: (s.task, s.scored)).items():
+        sets = [_pooled(mine) for mine in by_arm(apart).values()]
         out.append({
             "task": task, "slug": slug(task), "tails": {s.arm: s.perplexities for s in sets}, "table": _tail_table(sets),
             "base": "the base" if base in ("embedded", "base") else base,

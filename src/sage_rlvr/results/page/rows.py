@@ -9,8 +9,9 @@ import numpy as np
 
 from sage_rlvr.evaluation.store import Question, Sample
 from sage_rlvr.results.measurements import SampledMeasurement
-from sage_rlvr.results.page.samples import LONGEST, MOST_SAMPLES, SOLVED, SampleSet, standings
+from sage_rlvr.results.page.samples import LONGEST, MOST_SAMPLES, SampleSet, by_standing, standings
 from sage_rlvr.results.readers import CountTable
+from sage_rlvr.results.view import grouped
 
 MOST_CHARACTERS = 16_000_000  # of all completions on one page
 NAME = 60  # characters of a problem's id that are shown
@@ -22,16 +23,16 @@ def row_sets(counts: Sequence[SampledMeasurement], shown: int) -> tuple[SampleSe
     found = [(c, c.table) for c in counts if c.table is not None and c.table.texts is not None]
     if not found or not shown:
         return ()
-    room = _room([table for _, table in found]) // len(found)
-    heats: dict[tuple[str, str], set[float]] = {}
-    for c, _ in found:
-        heats.setdefault((c.arm, c.task), set()).add(c.temperature)
-    tasks = {task: _in_order([(c.arm, table) for c, table in found if c.task == task]) for task in {c.task for c, _ in found}}
-    sets = []
+    room, sets = _room([table for _, table in found]) // len(found), list[SampleSet]()
+    places = grouped([c for c, _ in found], lambda c: (c.arm, c.task))
+    several = {place for place, some in places.items() if len({c.temperature for c in some}) > 1}
+    on_task = grouped(found, lambda pair: pair[0].task)
+    orders = {task: _in_order([(c.arm, table) for c, table in some]) for task, some in on_task.items()}
     for c, table in found:
-        problems = tasks[c.task][:room]
-        arm = f"{c.arm} at T = {c.temperature:g}" if len(heats[c.arm, c.task]) > 1 else c.arm
-        sets.append(_row_set(c, table, arm, problems, min(shown, room // max(1, len(problems)))))
+        problems = orders[c.task][:room]
+        arm = f"{c.arm} at T = {c.temperature:g}" if (c.arm, c.task) in several else c.arm
+        many = min(shown, room // max(1, len(problems)))
+        sets.append(_row_set(c, table, arm, problems, many))
     return tuple(sets)
 
 
@@ -49,17 +50,17 @@ def _in_order(tables: Sequence[tuple[str, CountTable]]) -> list[str]:
         own = solved.setdefault(arm, {})
         for problem, right in zip(table.problems, table.c.tolist(), strict=True):
             own[problem] = own.get(problem, False) or right > 0
-    words = standings(solved)
-    return sorted(tables[0][1].problems, key=lambda problem: SOLVED.index(words.get(problem, SOLVED[-1])))
+    return by_standing(tables[0][1].problems, standings(solved))
 
 
 def _row_set(c: SampledMeasurement, table: CountTable, arm: str, problems: Sequence[str], many: int) -> SampleSet:
     assert table.right is not None
     names, place = names_of(table.problems), {problem: i for i, problem in enumerate(table.problems)}
+    shown = [one for problem in problems for one in _samples(table, place[problem], names[problem], many)]
     return SampleSet(
         arm=arm, policy=c.arm, seed=c.seed, task=c.task, law=f"{c.path.name}, n = {c.n} per problem", n=c.n,
-        shown=tuple((one, None) for problem in problems for one in _samples(table, place[problem], names[problem], many)),
-        owners=tuple(names[problem] for problem, n in zip(table.problems, table.n.tolist(), strict=True) for _ in range(n)),
+        shown=tuple((one, None) for one in shown),  # without tokens
+        owners=tuple(np.repeat([names[problem] for problem in table.problems], table.n).tolist()),
         is_right=np.concatenate(table.right), temperature=c.temperature, plain=True,
         questions={names[problem]: _question(table, problem, names[problem]) for problem in problems},
     )  # fmt: skip

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from sage_rlvr.extras import advice
 from sage_rlvr.results.design import BASE, Design
 from sage_rlvr.results.measurements import Measurements, SampledMeasurement, in_order
 from sage_rlvr.results.metric import REFERENCE
+from sage_rlvr.results.view import grouped
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
@@ -84,22 +85,28 @@ def sample_sets(sampled: Measurements[SampledMeasurement], design: Design, shown
             control = row.arm == BASE and row.temperature != REFERENCE and bool(design.facts)  # only its scores are read
             out.append(_sample_set(store, row, 0 if control else min(shown, left // max(1, len(row.problems)))))
         left -= len(out[-1].shown)
-    several = {(s.arm, s.task) for s in out for t in out if (s.arm, s.task) == (t.arm, t.task) and s.temperature != t.temperature}
-    apart = [(s.arm, s.task) in several and (s.arm, s.temperature) != (BASE, REFERENCE) for s in out]
-    return tuple(replace(s, arm=f"{s.arm} at T = {s.temperature:g}") if own else s for s, own in zip(out, apart, strict=True))
+    places = grouped(out, lambda s: (s.arm, s.task))
+    several = {place for place, some in places.items() if len({s.temperature for s in some}) > 1}
+    named = []
+    for s in out:
+        apart = (s.arm, s.task) in several and (s.arm, s.temperature) != (BASE, REFERENCE)
+        named.append(replace(s, arm=f"{s.arm} at T = {s.temperature:g}") if apart else s)
+    return tuple(named)
 
 
-def grouped(sets: Iterable[SampleSet], by: Literal["arm", "task"]) -> dict[str, list[SampleSet]]:
-    """The stores of each arm, one per training seed, or of each task."""
-    out: dict[str, list[SampleSet]] = {}
-    for s in sets:
-        out.setdefault(getattr(s, by), []).append(s)
-    return out
+def by_arm(sets: Iterable[SampleSet]) -> dict[str, list[SampleSet]]:
+    """The stores of each arm, one per training seed."""
+    return grouped(sets, lambda one: one.arm)
+
+
+def by_task(sets: Iterable[SampleSet]) -> dict[str, list[SampleSet]]:
+    """The stores of each task."""
+    return grouped(sets, lambda one: one.task)
 
 
 def first_of_each(sets: Iterable[SampleSet]) -> list[SampleSet]:
     """The first store of each arm."""
-    return [mine[0] for mine in grouped(sets, "arm").values()]
+    return [mine[0] for mine in by_arm(sets).values()]
 
 
 def browsed(sets: Sequence[SampleSet]) -> list[SampleSet]:
@@ -107,17 +114,14 @@ def browsed(sets: Sequence[SampleSet]) -> list[SampleSet]:
     shown = [s for s in sets if s.shown]
     if len(shown) <= MOST_COLUMNS:
         return shown
-    return [s for mine in grouped(shown, "task").values() for s in first_of_each(mine)]
+    return [s for mine in by_task(shown).values() for s in first_of_each(mine)]
 
 
 def by_difference(sets: Sequence[SampleSet]) -> list[str]:
     """The problems of several stores, those first on which the policies differ most in their share of right samples."""
     shares: dict[str, list[float]] = {}
     for one in sets if len(sets) > 1 else ():
-        own: dict[str, list[bool]] = {}
-        for problem, right in zip(one.owners, () if one.is_right is None else one.is_right.tolist(), strict=True):
-            own.setdefault(problem, []).append(right)
-        for problem, rights in own.items():
+        for problem, rights in _rights(one).items():
             shares.setdefault(problem, []).append(sum(rights) / len(rights))
     return sorted(shares, key=lambda problem: min(shares[problem]) - max(shares[problem]))
 
@@ -132,14 +136,27 @@ def standings(solved: Mapping[str, Mapping[str, bool]]) -> dict[str, str]:
     return {problem: words[hit, second[problem]] for problem, hit in first.items() if problem in second}
 
 
+def by_standing(problems: Iterable[str], words: Mapping[str, str]) -> list[str]:
+    """The problems in the order of `SOLVED`, else as they are; those without a word come last. words: of `standings`."""
+    return sorted(problems, key=lambda problem: SOLVED.index(words.get(problem, SOLVED[-1])))
+
+
 def solved_in(sets: Sequence[SampleSet]) -> dict[str, dict[str, bool]]:
     """Arm -> problem -> whether any of its samples is right."""
     solved: dict[str, dict[str, bool]] = {}
     for one in sets:
         own = solved.setdefault(one.arm, {})
-        for problem, right in zip(one.owners, () if one.is_right is None else one.is_right.tolist(), strict=True):
-            own[problem] = own.get(problem, False) or right
+        for problem, rights in _rights(one).items():
+            own[problem] = own.get(problem, False) or any(rights)
     return solved
+
+
+def _rights(one: SampleSet) -> dict[str, list[bool]]:
+    """Problem -> whether each of its samples is right."""
+    rights: dict[str, list[bool]] = {}
+    for problem, right in zip(one.owners, () if one.is_right is None else one.is_right.tolist(), strict=True):
+        rights.setdefault(problem, []).append(right)
+    return rights
 
 
 def about(sets: Sequence[SampleSet], browsed: Sequence[SampleSet]) -> dict[str, Any] | None:
@@ -272,7 +289,7 @@ def data_of(sets: Sequence[SampleSet]) -> dict[str, Any]:
 
     on_page = {s.problem for one in sets for s, _ in one.shown}
     words = standings(solved_in(sets))
-    for problem in sorted(by_difference(sets), key=lambda problem: SOLVED.index(words.get(problem, SOLVED[-1]))):
+    for problem in by_standing(by_difference(sets), words):
         if problem in on_page:
             place("problems", problem)
     rows = []

@@ -14,7 +14,7 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results import stored, tables
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.measurements import Measurement, Measurements
-from sage_rlvr.results.metric import PAPER
+from sage_rlvr.results.metric import PAPER, REFERENCE
 from sage_rlvr.results.pairs import Arms, Pair
 from sage_rlvr.results.tables import Columns, Table, base_row, cell, chance_in, table
 from sage_rlvr.results.verdict import CurveVerdict
@@ -144,7 +144,8 @@ def frontier_of(
     arms = {name: (p.passes[1], p.passes[k]) for name, p in them.items() if name != base}
     seeds = {name: p.marks for name, p in them.items() if len(p.marks) > 1}
     known = [(p["pass1"], p["passk"]) for p in (power or {"points": []})["points"] if p["known"]]
-    return {"curves": curves, "arms": arms, "k": k, "seeds": seeds, "power": known} | {"chance": chance and chance.at(k)}
+    floor = None if chance is None else chance.at(k)
+    return {"curves": curves, "arms": arms, "k": k, "seeds": seeds, "power": known, "chance": floor}
 
 
 def sampled_frontier(found: Mapping[str, Any], base: str) -> dict[str, Any] | None:
@@ -155,14 +156,16 @@ def sampled_frontier(found: Mapping[str, Any], base: str) -> dict[str, Any] | No
     if len(here) < 2:
         return None
     task, k = here[0]["task"], min(row["n"] for row in here)
-    points = [
-        FrontierPoint(temperature=row["temperature"], pass1=drawn(row["pass"]["1"]).value, passk=drawn(row["pass"][str(k)]).value)
-        for row in here
-    ]
-    others = [row for row in rows if row["task"] == task and row["policy"] != base]
-    arms = {row["label"]: (drawn(row["pass"]["1"]), drawn(row["pass"][str(k)])) for row in others}
+    scores = {row["label"]: (drawn(row["pass"]["1"]), drawn(row["pass"][str(k)])) for row in rows if row["task"] == task}
+    points = []
+    for row in here:
+        one, top = scores[row["label"]]
+        points.append(FrontierPoint(temperature=row["temperature"], pass1=one.value, passk=top.value))
+    of_base = {row["label"] for row in here}
+    arms = {label: both for label, both in scores.items() if label not in of_base}
     chance = chance_in(found, task)
-    return {"curves": {base: points}, "arms": arms, "k": k, "seeds": {}, "power": (), "chance": chance and chance.at(k)}
+    floor = None if chance is None else chance.at(k)
+    return {"curves": {base: points}, "arms": arms, "k": k, "seeds": {}, "power": (), "chance": floor}
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -175,11 +178,11 @@ def _cold_table(found: Mapping[str, Any], k: int) -> Table:
     both = [("base", cold["base"], found["base"])] if cold["base"] else []
     both += [(row["label"], row, found["arms"][key]) for key, row in cold["arms"].items()]
     chance = tables.chance_in(found)
-    rows = [
-        (name, *(tables.passed({"pass": at}, n, chance) for n in (1, k) for at in (there, here["pass"])))
-        for name, there, here in both
-    ]
-    ks = {f"pass@{n}\nT = {t:g}": n for n in (1, k) for t in (PAPER, 1.0)}
+    rows = []
+    for name, there, here in both:
+        cells = [tables.passed({"pass": at}, n, chance) for n in (1, k) for at in (there, here["pass"])]
+        rows.append((name, *cells))
+    ks = {f"pass@{n}\nT = {t:g}": n for n in (1, k) for t in (PAPER, REFERENCE)}
     return tables.with_chance(Table(header=("arm", *ks), rows=tuple(rows)), chance, ks)
 
 

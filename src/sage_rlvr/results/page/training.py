@@ -13,7 +13,7 @@ import numpy as np
 from sage_rlvr.results import tables, words
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.page.scores import Policy
-from sage_rlvr.results.sources import Run, Runs
+from sage_rlvr.results.sources import Run, Runs, by_arm
 from sage_rlvr.results.tables import NOT_RUN, Table
 from sage_rlvr.stats.comparison import p_text
 from sage_rlvr.stats.power import spread
@@ -36,8 +36,7 @@ Trained = Mapping[str, Sequence[Run]]
 
 SAME_KL = (
     "at the same raw KL: the scores of an unguided arm at several betas, interpolated (linear in the logarithm of the raw KL of "
-    "the "
-    "last tenth of training) at the raw KL of the guided arm of the same seed; there is no extrapolation."
+    "the last tenth of training) at the raw KL of the guided arm of the same seed; there is no extrapolation."
 )
 
 
@@ -65,10 +64,9 @@ def runs_of(
 
 def in_order(runs: Runs, design: Design) -> dict[str, list[Run]]:
     """The runs of each arm in the order of the design."""
-    out: dict[str, list[Run]] = {name: [] for name in design.names}
-    for (arm, _), run in sorted(runs.items(), key=lambda item: item[0][1]):
-        out.setdefault(arm, []).append(run)
-    return {arm: mine for arm, mine in out.items() if mine}
+    found = by_arm(dict(sorted(runs.items(), key=lambda item: item[0][1])))
+    names = dict.fromkeys([*design.names, *found])
+    return {arm: list(found[arm].values()) for arm in names if arm in found}
 
 
 def curves(runs: Trained) -> dict[str, Any] | None:
@@ -78,7 +76,8 @@ def curves(runs: Trained) -> dict[str, Any] | None:
     if not found:
         return None
     seen = {m for mine in found.values() for run in mine for m, values in run.items() if np.isfinite(values).any()}
-    idle = not any(np.nanmax(run[STRENGTH[0]], initial=0) > 0 for mine in found.values() for run in mine if STRENGTH[0] in run)
+    active = [run[STRENGTH[0]] for mine in found.values() for run in mine if STRENGTH[0] in run]
+    idle = not any(np.nanmax(values, initial=0) > 0 for values in active)
     metrics = [m for m in TRAINING if m in seen and not (idle and m in STRENGTH)]
     most = max(map(len, found.values()))
     notes = ["q was 1 on every token of every run: no arm has an active guide."] * idle
@@ -194,10 +193,8 @@ def states(trained: Trained, runs: Runs, evaluated: Collection[tuple[str, int | 
     """The state of every run and the kinds of its warnings. evaluated: arm and training seed of the evaluations."""
     if not trained:
         return None
-    rows = []
     seeds = sorted({run.seed for mine in trained.values() for run in mine})
-    for arm in trained:
-        rows.append((arm, *(_state(runs.get((arm, seed)), (arm, seed) in evaluated) for seed in seeds)))
+    rows = [(arm, *(_state(runs.get((arm, seed)), (arm, seed) in evaluated) for seed in seeds)) for arm in trained]
     return Table(header=("arm", *(f"seed {seed}" for seed in seeds)), rows=tuple(rows))
 
 
@@ -277,14 +274,11 @@ def choice_of(found: Mapping[str, Any]) -> dict[str, Any] | None:
     if not choice:
         return None
     ranked = sorted(choice["scores"].items(), key=lambda item: -math.inf if item[1] is None else item[1], reverse=True)
-    rows = tuple(
-        (
-            found["arms"][key]["label"] + " (chosen)" * (key == choice["chosen"]),
-            "no common range" if s is None else f"{s:.4f}",
-        )
-        for key, s in ranked
-    )
-    return choice | {"table": Table(header=("arm", "score on validation"), rows=rows), "spread": _spread(choice)}
+    rows = []
+    for key, score in ranked:
+        mark = " (chosen)" if key == choice["chosen"] else ""
+        rows.append((found["arms"][key]["label"] + mark, "no common range" if score is None else f"{score:.4f}"))
+    return choice | {"table": Table(header=("arm", "score on validation"), rows=tuple(rows)), "spread": _spread(choice)}
 
 
 def _spread(choice: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ A score counts as correct if it is at least `right_from`; without `right_from` a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -32,6 +32,7 @@ SHOWN = 8
 TEXTS = ("answer", "text", "prompt", "gold")
 GROUPED = ("arm", "task", "seed", "step", "temperature")
 COLUMNS = ("text", "answer", "request", "cut")
+LISTS = ("texts", "answers", "requests", "cut")  # the same as columns of a `CountTable`
 BESIDE = ("gold", "prompt", "keys", "cluster", "chance")
 NO_COLUMNS = (None,) * len(COLUMNS)
 
@@ -48,12 +49,8 @@ class Group:
 
     def named(self, word: str) -> bool:
         """Whether `@WORD` behind a path selects this group; "grpo" selects "grpo, before" too."""
-        return word in (
-            self.arm,
-            self.arm.partition(",")[0],
-            self.task,
-            *(str(x) for x in (self.step,) if x is not None),
-        )
+        step = () if self.step is None else (str(self.step),)
+        return word in (self.arm, self.arm.partition(",")[0], self.task, *step)
 
 
 UNGROUPED = Group()
@@ -89,7 +86,7 @@ class CountTable:
             return self
         if self.right is None:
             raise DataError(
-                f"{where}: --samples {n}: counts of {_range(self.n)} samples have no first {n}; pass the samples, one row per "
+                f"{where}: --samples {n}: counts of {span(self.n)} samples have no first {n}; pass the samples, one row per "
                 "completion"
             )
         if (few := int(self.n.min())) < n:
@@ -105,16 +102,23 @@ class CountTable:
         masks = [row[:n] for row, n in zip(kept, self.n.tolist(), strict=True)]
         right = tuple(one[mask] for one, mask in zip(self.right, masks, strict=True))
         lists: dict[str, Any] = {}
-        for name, columns in (
-            ("texts", self.texts),
-            ("answers", self.answers),
-            ("requests", self.requests),
-            ("cut", self.cut),
-        ):
-            if columns is not None:
-                lists[name] = tuple(list(compress(one, mask)) for one, mask in zip(columns, masks, strict=True))
+        for name, column in self._lists().items():
+            lists[name] = tuple(list(compress(one, mask)) for one, mask in zip(column, masks, strict=True))
         n, c = (np.array([f(one) for one in right], dtype=np.int64) for f in (len, np.sum))
         return replace(self, n=n, c=c, right=right, **lists)
+
+    def ordered(self, problems: Sequence[str]) -> CountTable:
+        """The same problems in this order."""
+        place = {problem: i for i, problem in enumerate(self.problems)}
+        chosen = [place[problem] for problem in problems]
+        lists: dict[str, Any] = {name: tuple(column[i] for i in chosen) for name, column in self._lists().items()}
+        right = None if self.right is None else tuple(self.right[i] for i in chosen)
+        return replace(self, problems=tuple(problems), n=self.n[chosen], c=self.c[chosen], right=right, **lists)
+
+    def _lists(self) -> dict[str, tuple[list[Any], ...]]:
+        """The columns of samples that the rows have, besides `right`."""
+        found = {name: getattr(self, name) for name in LISTS}
+        return {name: column for name, column in found.items() if column is not None}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -264,7 +268,7 @@ class _Groups:
         right = tuple(np.fromiter((one[0] for one in rows), dtype=bool, count=len(rows)) for rows in problems.values())
         n, c = (np.array([f(one) for one in right], dtype=np.int64) for f in (len, np.sum))
         lists = {}
-        for place, name in enumerate(("texts", "answers", "requests", "cut"), 1):
+        for place, name in enumerate(LISTS, 1):
             known = any(one[place] is not None for rows in problems.values() for one in rows)
             lists[name] = tuple([one[place] for one in rows] for rows in problems.values()) if known else None
         return CountTable(group=group, problems=tuple(problems), n=n, c=c, right=right, **lists, **beside)
@@ -345,12 +349,8 @@ class _Groups:
         if isinstance(score, bool):
             return score
         if not _is_number(score):
-            raise self._error(
-                number,
-                "score",
-                score,
-                "the row has no score; score every completion" if score is None else "not a number",
-            )
+            problem = "the row has no score; score every completion" if score is None else "not a number"
+            raise self._error(number, "score", score, problem)
         if math.isnan(score):
             raise self._error(number, "score", score, "the completion has no score (NaN); score it, or count it as 0")
         if self.right_from is not None:
@@ -419,6 +419,7 @@ def _some(found: Iterable[object]) -> str:
     return ", ".join(shown[:SHOWN]) + ", ..." * (len(shown) > SHOWN)
 
 
-def _range(n: Ints) -> str:
+def span(n: Ints) -> str:
+    """ "128", "64 to 128"."""
     low, high = int(n.min()), int(n.max())
     return f"{low}" if low == high else f"{low} to {high}"
