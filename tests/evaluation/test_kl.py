@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -147,6 +148,10 @@ def test_it_is_read_as_it_was_kept(tmp_path: Path) -> None:
         read_kl(path)
     path.write_text("{}")
     with pytest.raises(DataError, match="no KL of an evaluation"):
+        read_kl(path)
+    number = {"tokens": 1, "reverse": 0.0, "forward": 0.0}
+    path.write_text(json.dumps({"format": 1, "about": {}, "problems": ["a"], "policy": number, "base": number}))
+    with pytest.raises(DataError, match=re.escape("shapes [()] for 1 problems")):
         read_kl(path)
 
 

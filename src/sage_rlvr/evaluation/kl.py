@@ -109,7 +109,7 @@ def read_kl(path: Path) -> TokenKl:
         names = ("tokens", "reverse", "forward")
         sides = {side: Side(*(np.asarray(tree[side][name], dtype=float) for name in names)) for side in SIDES}
         shapes = {sums.shape for side in sides.values() for sums in (side.tokens, side.reverse, side.forward)}
-        if len(shapes) != 1 or next(iter(shapes))[:1] != (len(tree["problems"]),):
+        if len(shapes) != 1 or [row[:1] for row in shapes if len(row) == 2] != [(len(tree["problems"]),)]:
             raise ValueError(f"shapes {sorted(shapes)} for {len(tree['problems'])} problems")
         return TokenKl(dict(tree["about"]), tuple(tree["problems"]), sides)
     except (KeyError, TypeError, ValueError) as error:
