@@ -175,7 +175,6 @@ def _rehearsed(
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
     """Stored answers count by their mean log-prob per token (`SequenceMean`), the policy's own term by a fixed budget."""
-    part = Likelihood(
-        weight=weight, law=law, answers=answers, evict="newest", prompts=prompts, reduction=SequenceMean()
-    )  # fmt: skip
+    mean = SequenceMean()
+    part = Likelihood(weight=weight, law=law, answers=answers, evict="newest", prompts=prompts, reduction=mean)
     return Method(name, advantage, Clip(), anchor_of(**anchor), FixedBudget(), buffer=part)
