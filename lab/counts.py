@@ -11,13 +11,14 @@ import tyro
 
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
+from sage_rlvr.results.design import BASE
 from sage_rlvr.results.read import Results
 
 
 def rows_of(folder: Path) -> Iterator[dict[str, object]]:
     """One row per policy and problem: {"arm", "seed", "task", "temperature", "id", "n", "c"}; the base has no seed."""
     for row in Results.read(folder).table.sampled().rows:
-        seed = {} if row.seed is None or row.arm == "base" else {"seed": row.seed}
+        seed = {} if row.seed is None or row.arm == BASE else {"seed": row.seed}
         for problem, right in zip(row.problems, row.values.tolist(), strict=True):
             group = {"arm": row.arm, **seed, "task": row.task, "temperature": row.temperature}
             yield group | {"id": problem, "n": row.n, "c": int(right)}

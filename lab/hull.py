@@ -154,13 +154,13 @@ def stored_lines(summary: dict[str, Any], untrained: Floats) -> Iterator[str]:
     arms = {arm["label"]: arm for arm in summary["arms"].values()}
     for row in summary["room"]:
         metric = Metric.parse(row["metric"])
-        if metric.name != "pass":
+        if metric.name != "pass" or metric.k is None:
             continue
         rivals = next(e["arms"] for e in summary["baselines"] if e["name"] == row["envelope"])
         fast = max(point["pass1"] for name in rivals for point in arms[name]["frontier"])
         if fast < row["pass1"]:
             continue
-        k = metric.k or 0
+        k = metric.k
         known = max(row["best"], least_height(untrained, row["pass1"], fast, k))
         lead = f"{row['own'] - row['best']:+.4f}"
         if k == max(summary["ks"]) and (again := crossfitted(summary, row)) is not None:
@@ -221,12 +221,12 @@ def kept_lines(summary: dict[str, Any], kept: Kept) -> Iterator[str]:
     others = sorted({arm for arm, _ in kept} - names)  # the base, and the guesser where it is known
     for room in summary["room"]:
         metric = Metric.parse(room["metric"])
-        if metric.name != "pass":
+        if metric.name != "pass" or metric.k is None:
             continue
         rivals = next(e["arms"] for e in summary["baselines"] if e["name"] == room["envelope"])
         seeds = sorted(set.intersection(*({seed for arm, seed in kept if arm == name} for name in (room["arm"], *rivals))))
         own, *them = ([kept[name, seed] for seed in seeds] for name in (room["arm"], *rivals))
-        found = above_mixtures(own, [*them, *([kept[name, 0]] * len(seeds) for name in others)], metric.k or 0)
+        found = above_mixtures(own, [*them, *([kept[name, 0]] * len(seeds) for name in others)], metric.k)
         if found is not None:
             c = compare_hull(found)
             d = c.difference

@@ -46,12 +46,12 @@ def test_the_room_goes_by_pass_at_the_largest_k(value: float, room: Room) -> Non
 def test_it_passes_only_where_every_interval_lies_above_chance() -> None:
     good, close, below = point(1, 0.2, 0.1, 0.3, 0.05), point(8, 0.4, 0.3, 0.5, 0.3), point(64, 0.6, 0.5, 0.7, 0.8)
     assert gate(good).passed and gate(good).failures == []
-    assert gate(good, close).failures == ["pass@8 is not told apart from chance"]
+    assert gate(good, close).failures == ["pass@8 is not distinguishable from chance"]
     assert gate(good, below).failures == ["pass@64 is below chance"]
     (first, *_) = gate(good, close, below).lines()
-    assert first.startswith("gate       FAILED: pass@8 is not told apart from chance; pass@64 is below chance; room: some")
+    assert first.startswith("gate       FAILED: pass@8 is not distinguishable from chance; pass@64 is below chance; room: some")
     unknown = point(8, 0.4, float("-inf"), float("inf"), 0.1)  # one problem has no interval
-    assert gate(unknown).failures == ["pass@8 is not told apart from chance"]
+    assert gate(unknown).failures == ["pass@8 is not distinguishable from chance"]
     assert gate(unknown).tree()["points"][0]["low"] is None and json.dumps(gate(unknown).tree(), allow_nan=False)
 
 
@@ -61,7 +61,7 @@ def test_a_required_room_fails_the_gate_and_an_interval_beyond_its_bounds_is_nam
     assert gate(much, wanted="little").failures == ["the room at k = 8 is 'much', and 'little' is required"]
     assert "reaches beyond" not in gate(much).lines()[-1]
     wide = gate(point(8, 0.4, 0.3, 0.6, 0.1))
-    assert not wide.certain and wide.lines()[-1].endswith("the interval reaches beyond its bounds, more problems would tell")
+    assert not wide.certain and wide.lines()[-1].endswith("the interval reaches beyond these bounds; evaluate more problems")
 
 
 def test_the_ks_by_default_and_by_hand() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -20,7 +21,7 @@ from command import Capture, call, refused
 from sage_rlvr.core import laws
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation import kl_run
-from sage_rlvr.evaluation.kl import Side, TokenKl, is_of, read_kl
+from sage_rlvr.evaluation.kl import Side, TokenKl, known_kl, read_kl
 from sage_rlvr.evaluation.kl_run import Completion, batches, kl_of_stores, sums_of
 from sage_rlvr.evaluation.store import SampleStore
 from samples_common import IDENTITY, evaluate
@@ -137,7 +138,8 @@ def test_it_is_read_as_it_was_kept(tmp_path: Path) -> None:
     one.save(path)
     again = read_kl(path)
     assert again.rows() == one.rows() and again.lines() == one.lines() and again.problems == one.problems
-    assert is_of(path, one.about) and not is_of(path, {**one.about, "samples": 4}) and not is_of(tmp_path / "b.json", one.about)
+    assert known_kl(path, one.about) is not None
+    assert known_kl(path, {**one.about, "samples": 4}) is None and known_kl(tmp_path / "b.json", one.about) is None
     side = one.sides["policy"]
     assert side.interval("reverse", "token").value == pytest.approx(side.reverse.sum() / side.tokens.sum())
     assert side.interval("forward", "completion").value == pytest.approx(side.forward.mean())
@@ -146,6 +148,10 @@ def test_it_is_read_as_it_was_kept(tmp_path: Path) -> None:
         read_kl(path)
     path.write_text("{}")
     with pytest.raises(DataError, match="no KL of an evaluation"):
+        read_kl(path)
+    number = {"tokens": 1, "reverse": 0.0, "forward": 0.0}
+    path.write_text(json.dumps({"format": 1, "about": {}, "problems": ["a"], "policy": number, "base": number}))
+    with pytest.raises(DataError, match=re.escape("shapes [()] for 1 problems")):
         read_kl(path)
 
 

@@ -24,14 +24,22 @@ def lines_of(found: Audit, listed: int = 50) -> list[str]:
     most `listed` rows."""
     lines = [*(sentence for check in found.checks for sentence in check.failed), f"{found.task}: {found.head}"]
     for check in found.checks:
-        mark = "" if not check.bar else "  ok" if check.passed else "  BELOW 99 %"
-        note, rows = f"  ({check.note})" if check.note else "", _shown(check)
-        lines += [
-            f"  {'  ' * check.part + check.name:<58} {_count(check):>6}/{check.total:<5} {100 * check.share:6.2f} %{mark}{note}",
-            *(f"      {row.problem_id}: {row.label}, {row.reason}" for row in rows[:listed]),
-            *([f"      and {len(check.rows) - listed} more"] if len(rows) > listed else []),
-        ]
+        name, count = "  " * check.part + check.name, _count(check)
+        note = f"  ({check.note})" if check.note else ""
+        mark = _mark(check, "  ok", "  BELOW 99 %")
+        lines.append(f"  {name:<58} {count:>6}/{check.total:<5} {100 * check.share:6.2f} %{mark}{note}")
+        rows = _shown(check)
+        lines += [f"      {row.problem_id}: {row.label}, {row.reason}" for row in rows[:listed]]
+        if len(rows) > listed:
+            lines.append(f"      and {len(check.rows) - listed} more")
     return [*lines, "passed" if found.passed else NOT_PASSED]
+
+
+def _mark(check: Check, passed: str, below: str) -> str:
+    """One of the two words for a check with a bar, "" for one without."""
+    if not check.bar:
+        return ""
+    return passed if check.passed else below
 
 
 def _count(check: Check) -> str:
@@ -54,23 +62,30 @@ def page_of(found: Sequence[Audit], command: str) -> str:
         "good in every check. What the checks are stands in [tasks.md](tasks.md). Worked solutions, which some checks read, come "
         "with the files of the Hub; a folder in `SAGE_RLVR_DATA` need not have them, and those checks then count fewer rows.", "",
     ]  # fmt: skip
-    return "\n".join([*lines, *(line for one in found for line in section_of(one))]).rstrip() + "\n"
+    for one in found:
+        lines += section_of(one)
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def section_of(one: Audit) -> list[str]:
     """The lines of a Markdown page about one audit: its head, its checks, and the rows that they name."""
-    named = [(check.name, row) for check in one.checks for row in _shown(check)]
-    head = f"{escaped(one.head)}. **{'Passed' if one.passed else 'Not passed'}.**"
-    rows = [f"| {' | '.join(map(escaped, (row.problem_id, name, row.label, row.reason)))} |" for name, row in named]
-    table = ["| row | check | verdict | reason |", "|---|---|---|---|", *rows, ""] if rows else []
-    checks = [_row(check) for check in one.checks]
-    failed = [line for check in one.checks for sentence in check.failed for line in (f"> {escaped(sentence)}", "")]
-    begin = [f"## {escaped(one.task)}", "", *failed, head, ""]
-    return [*begin, "| check | | share | bar | |", "|---|---|---|---|---|", *checks, "", *table]
+    lines = [f"## {escaped(one.task)}", ""]
+    for check in one.checks:
+        for sentence in check.failed:
+            lines += [f"> {escaped(sentence)}", ""]
+    verdict = "Passed" if one.passed else "Not passed"
+    lines += [f"{escaped(one.head)}. **{verdict}.**", "", "| check | | share | bar | |", "|---|---|---|---|---|"]
+    lines += [*map(_row, one.checks), ""]
+    named = [(row.problem_id, check.name, row.label, row.reason) for check in one.checks for row in _shown(check)]
+    if named:
+        lines += ["| row | check | verdict | reason |", "|---|---|---|---|"]
+        lines += [f"| {' | '.join(map(escaped, cells))} |" for cells in named]
+        lines.append("")
+    return lines
 
 
 def _row(check: Check) -> str:
-    bar = "" if not check.bar else "reached" if check.passed else "**missed**"
+    bar = _mark(check, "reached", "**missed**")
     name = "- " * check.part + escaped(check.name)
     return f"| {name} | {_count(check)} of {check.total} | {100 * check.share:.2f} % | {bar} | {escaped(check.note)} |"
 
@@ -82,8 +97,8 @@ def write_page(found: Sequence[Audit], path: Path, command: str) -> None:
 
 
 def verify_lines(path: Path, answer_in: str, tag: str, counting: Counting | None = None, batch: int = 2048) -> list[str]:
-    """What most completions failed by; what was taken of a file with completion (or response) and a gold; verdicts on its rows: id,
-    label, reason; a count.
+    """Lines on a file of rows with completion (or response) and gold: why most completions failed, which columns were read, a line
+    for each row (id, label, reason), and a count.
 
     The gold stands where `sage_rlvr.tasks.datasets` looks for it. DataError names file, line and column of what is missing.
     counting(total): a context whose value gets the number of rows that were judged since its last call.
@@ -95,18 +110,16 @@ def verify_lines(path: Path, answer_in: str, tag: str, counting: Counting | None
             verdicts += shared().verify([row[1:] for row in rows[start : start + batch]], answer_in=answer_in, tag=tag)
             advance(len(verdicts) - start)
     counts, reasons = Counter(verdict.label for verdict in verdicts), Reasons.of(verdicts)
-    told = [
-        f"{i}\t{verdict.label}\t{verdict.reason}" for i, verdict in zip((i for i, *_ in rows), verdicts, strict=True)
-    ]
+    judged = [f"{row[0]}\t{verdict.label}\t{verdict.reason}" for row, verdict in zip(rows, verdicts, strict=True)]
     left = [row[1:] for row, verdict in zip(rows, verdicts, strict=True) if verdict.unanswered]
 
     def found() -> Elsewhere | None:
         return elsewhere([text for text, _ in left], lambda at, other: shared().verify([left[i] for i in at], **other))
 
     failed = [sentence for _, sentence in reasons.problems(place=place_in_words(answer_in, tag), found=found)]
-    none = f" ({reasons.unanswered} without an answer)" * bool(reasons.unanswered)
+    none = f" ({reasons.unanswered} without an answer)" if reasons.unanswered else ""
     count = f"{counts['right']} right, {counts['wrong']} wrong{none}, {counts['undecided']} undecided"
-    return [*failed, taken, *told, count]
+    return [*failed, taken, *judged, count]
 
 
 __all__ = ["lines_of", "page_of", "section_of", "verify_lines", "write_page"]

@@ -35,8 +35,9 @@ class GatePoint:
     @property
     def beside(self) -> str:
         """Where pass@k lies, in words."""
-        low = math.isfinite(self.passed.high) and self.passed.high < self.chance
-        return "above chance" if self.above else "below chance" if low else "not told apart from chance"
+        if self.above:
+            return "above chance"
+        return "below chance" if self.passed.high < self.chance else "not distinguishable from chance"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,9 @@ class Gate:
         low, high = self.much
         if value < low:
             return "out of reach"
-        return "much" if value <= high else "some" if value < self.little else "little"
+        if value <= high:
+            return "much"
+        return "some" if value < self.little else "little"
 
     @property
     def room(self) -> Room:
@@ -84,12 +87,12 @@ class Gate:
         ks, last = ", ".join(str(one.k) for one in self.points), self.points[-1]
         verdict = f"PASSED: above chance at k = {ks}" if self.passed else f"FAILED: {'; '.join(self.failures)}"
         bounds = f"much: {self.much[0]:g} to {self.much[1]:g}, little: from {self.little:g}"
-        doubt = "" if self.certain else "; the interval reaches beyond its bounds, more problems would tell"
-        return [
-            f"gate       {verdict}; room: {self.room}",
-            *(f"  {f'pass@{one.k}':<9}{_cell(one.passed)}, chance {one.chance:.3f}: {one.beside}" for one in self.points),
-            f"  room     {self.room} at pass@{last.k} {_cell(last.passed)}; {bounds}{doubt}",
-        ]
+        doubt = "" if self.certain else "; the interval reaches beyond these bounds; evaluate more problems"
+        lines = [f"gate       {verdict}; room: {self.room}"]
+        for one in self.points:
+            name = f"pass@{one.k}"
+            lines.append(f"  {name:<9}{_cell(one.passed)}, chance {one.chance:.3f}: {one.beside}")
+        return [*lines, f"  room     {self.room} at pass@{last.k} {_cell(last.passed)}; {bounds}{doubt}"]
 
     def tree(self) -> dict[str, Any]:
         """Strict JSON; null for the ends of an interval that nothing is known of."""

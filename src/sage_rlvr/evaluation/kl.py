@@ -108,17 +108,20 @@ def read_kl(path: Path) -> TokenKl:
             raise ValueError(f"format {tree['format']!r}, and this version reads {FORMAT}")
         names = ("tokens", "reverse", "forward")
         sides = {side: Side(*(np.asarray(tree[side][name], dtype=float) for name in names)) for side in SIDES}
-        shapes = {getattr(side, name).shape for side in sides.values() for name in names}
-        if len(shapes) != 1 or next(iter(shapes))[0] != len(tree["problems"]):
+        shapes = {sums.shape for side in sides.values() for sums in (side.tokens, side.reverse, side.forward)}
+        if len(shapes) != 1 or [row[:1] for row in shapes if len(row) == 2] != [(len(tree["problems"]),)]:
             raise ValueError(f"shapes {sorted(shapes)} for {len(tree['problems'])} problems")
         return TokenKl(dict(tree["about"]), tuple(tree["problems"]), sides)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: no KL of an evaluation ({error}); {advice}") from error
 
 
-def is_of(path: Path, about: Mapping[str, Any]) -> bool:
-    """Whether a file is there, of exactly this policy, base and completions."""
-    return path.is_file() and read_kl(path).about == json.loads(json.dumps(dict(about)))
+def known_kl(path: Path, about: Mapping[str, Any]) -> TokenKl | None:
+    """The KL in a file; None where there is no file, or one of another policy, base or completions. DataError as in `read_kl`."""
+    if not path.is_file():
+        return None
+    found = read_kl(path)
+    return found if found.about == json.loads(json.dumps(dict(about))) else None  # as JSON: a tuple is read back as a list
 
 
-__all__ = ["DIRECTIONS", "Side", "TokenKl", "is_of", "read_kl"]
+__all__ = ["DIRECTIONS", "Side", "TokenKl", "known_kl", "read_kl"]

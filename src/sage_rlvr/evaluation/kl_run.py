@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.core import laws
 from sage_rlvr.core.divergences import forward_kl, unnormalized_kl
-from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.kl import SIDES, Side, TokenKl, is_of, read_kl
+from sage_rlvr.errors import ConfigError, DataError, refuse
+from sage_rlvr.evaluation.kl import SIDES, Side, TokenKl, known_kl
 from sage_rlvr.evaluation.sampled_run import Counting, SampleRun, load_here
 from sage_rlvr.evaluation.sampling import Chosen, check_vocabulary, padded, prompts_of
 from sage_rlvr.evaluation.store import SampleStore
@@ -32,7 +32,7 @@ POSITIONS = 4096  # tokens of prompts and completions in one forward of each mod
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """Tokens of a stored completion. own (T,): those that the policy drew; of an episode not what the environment said."""
+    """Tokens of a stored completion. own (T,): those that the policy drew; in an episode, not those of the environment."""
 
     prompt: tuple[int, ...]
     ids: NDArray[np.int64]
@@ -47,8 +47,8 @@ def kl_of_stores(
     _check_alike(stores["policy"], stores["base"])
     about = _about(run, stores, task, n)
     path = Path(stores["policy"].path) / f"kl-{re.sub('[^A-Za-z0-9._-]+', '_', base.policy)}.json"
-    if is_of(path, about):
-        return read_kl(path), path
+    if known := known_kl(path, about):
+        return known, path
     say(f"KL to {base.policy}: loading both policies")
     (model, tokens), (reference, others) = load_here(run.model, run.precision), load_here(base.model, base.precision)
     check_vocabulary(f"--kl-to {base.policy}", others, tokens)
@@ -90,16 +90,17 @@ def _about(run: SampleRun, stores: Mapping[str, SampleStore], task: Chosen, n: i
 def _check_alike(policy: SampleStore, base: SampleStore) -> None:
     """ConfigError where completions of the two answer other prompts, or were drawn at other temperatures."""
     one, other = policy.identity, base.identity
-    wrong = {
-        "other problems; use the settings of one for both": one.task_hash != other.task_hash,
-        "prompts are rendered differently; ask both alike with --chat-template format": one.template_hash != other.template_hash,
-        f"temperatures {one.decoding['temperature']:g} and {other.decoding['temperature']:g}; draw both at one":
-            one.decoding["temperature"] != other.decoding["temperature"],
-        "temperature 0 has no distribution whose KL is finite; draw at a temperature above 0": one.greedy,
-    }  # fmt: skip
-    for why, so in wrong.items():
-        if so:
-            raise ConfigError(f"--kl-to: {policy.path} and {base.path}: {why}")
+    hot, hot_base = one.decoding["temperature"], other.decoding["temperature"]
+    where = f"--kl-to: {policy.path} and {base.path}:"
+    refuse(
+        (one.task_hash != other.task_hash, f"{where} other problems; use the settings of one for both"),
+        (
+            one.template_hash != other.template_hash,
+            f"{where} prompts are rendered differently; render both with --chat-template format",
+        ),
+        (hot != hot_base, f"{where} temperatures {hot:g} and {hot_base:g}; draw both at one"),
+        (one.greedy, f"{where} temperature 0 has no distribution whose KL is finite; draw at a temperature above 0"),
+    )
 
 
 def _token_ids(store: SampleStore, task: Chosen, n: int) -> list[Any]:
@@ -111,6 +112,7 @@ def _token_ids(store: SampleStore, task: Chosen, n: int) -> list[Any]:
 
 
 def _digest(rows: Sequence[Any]) -> str:
+    """Of the token ids of completions, each after its length: no two lists of completions have the same bytes."""
     found = hashlib.sha256()
     for row in rows:
         found.update(len(row).to_bytes(8, "big") + np.asarray(row, dtype="<i8").tobytes())
@@ -181,7 +183,8 @@ def divergences(
 ) -> tuple[Tensor, Tensor]:
     """Reverse and forward KL, nats, at each counted token, in the order of `mask.nonzero()`; both exactly 0 for equal policies.
 
-    The log-probs of all words are alive for a few tokens at a time. ConfigError for heads of different widths.
+    prompts: ids of each of P; tokens, mask (B, T) of the completions; owners (B,): their prompts' numbers, ascending. The log-probs
+    of all words are alive for a few tokens at a time. ConfigError for heads of different widths.
     """
     widths = [int(model.config.vocab_size) for model in (policy, base)]
     if widths[0] != widths[1]:
@@ -190,7 +193,10 @@ def divergences(
     total, size = int(mask.sum()), max(1, laws.NUMBERS // widths[0])
     reverse, forward = [], []
     for first in range(0, total, size):
-        p, f = mine(slice(first, first + size)), theirs(slice(first, first + size))
+        part = slice(first, first + size)
+        p, f = mine(part), theirs(part)
+        # The sums of p log(p / f) - p + f, not of p log(p / f) alone: the float32 log-probs of a token share the rounding
+        # error of their logsumexp, which enters the latter in full and the former by its square.
         reverse.append(unnormalized_kl(p, f))
         forward.append(forward_kl(p, f))
     return torch.cat(reverse), torch.cat(forward)

@@ -197,24 +197,22 @@ class EvalSettings(GateSettings, AfterSampling, SampleSettings, ExactSettings):
 
     def _check_kl(self) -> None:
         """ConfigError for options of --kl-to that do not go together."""
+        if self.kl_to is None:
+            given = self.kl_samples != AfterSampling.kl_samples
+            refuse((given, f"--kl-samples {self.kl_samples}: a setting of --kl-to; add it"))
+            return
+        kl_to = f"--kl-to {self.kl_to}"
         refuse(
-            (self.kl_to is None and self.kl_samples != 8, f"--kl-samples {self.kl_samples}: a setting of --kl-to; add it"),
-            (
-                self.kl_to is not None and len(self.temperatures) > 1,
-                f"--kl-to {self.kl_to}: the KL at one temperature; pass one of --temperatures",
-            ),
+            (len(self.temperatures) > 1, f"{kl_to}: the KL at one temperature; pass one of --temperatures"),
             (self.kl_samples < 1, f"--kl-samples {self.kl_samples}: at least one sample of each problem is needed"),
             (
-                self.kl_to is not None and self.retry_failures_of is not None,
-                f"--kl-to {self.kl_to} with --retry-failures-of: second attempts are asked with hints, the base is not; omit one",
+                self.retry_failures_of is not None,
+                f"{kl_to} with --retry-failures-of: second attempts have hints in their prompts, the base's have none; omit one",
             ),
+            (self.rejudge, f"{kl_to} with --rejudge: one draws and the other does not; run one after the other"),
             (
-                self.kl_to is not None and self.rejudge,
-                f"--kl-to {self.kl_to} with --rejudge: one draws and the other does not; run one after the other",
-            ),
-            (
-                self.kl_to is not None and self.generator == "server",
-                f"--kl-to {self.kl_to} with --generator server: the weights of both are needed here; use another generator",
+                self.generator == "server",
+                f"{kl_to} with --generator server: the weights of both are needed here; use another generator",
             ),
         )
 

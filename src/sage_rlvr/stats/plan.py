@@ -229,18 +229,19 @@ def pilot_of_counts(
     gaps = np.asarray(pass_at_k(many, left, k)) - np.asarray(pass_at_k(many_b, right, k))
     noises = [_own_variance(*side, k) for side in ((many, left), (many_b, right))]
     own = float(np.mean(noises[0] + noises[1]))
-    each = float(np.mean(many * noises[0] + many_b * noises[1]))  # of one sample
+    each = float(np.mean(many * noises[0] + many_b * noises[1]))  # of one sample of each problem
     total = float(np.mean([_over_problems(row, cluster) for row in gaps]))
     scatter, source = run_sd, "assumed"
     if len(gaps) >= 3:
         between = float(gaps.mean(axis=1).var(ddof=1)) - own / gaps.shape[1]
         scatter, source = math.sqrt(max(between, 0.0) / 2), f"measured over {len(gaps)} training seeds"
+    part = min(own, total) / own if own > 0 else 0.0  # the gaps may vary less than their samples alone would make them
     fewest, most = int(min(many.min(), many_b.min())), int(max(many.max(), many_b.max()))
     samples = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     groups = "" if cluster is None else f" in {len(set(np.asarray(cluster).tolist()))} clusters"
     return Pilot(
         true=max(total - own, 0.0),
-        noise=each * (min(own, total) / own if own > 0 else 0.0),
+        noise=each * part,
         run_sd=scatter,
         k=k,
         said=f"from a pilot of {left.shape[1]} problems{groups} and {samples} samples; SD between training runs {scatter:.3g}, "
@@ -319,12 +320,15 @@ def _purchases(design: Design, pilot: Pilot, run_cost: float, *, methods: bool) 
     now, steps = see(design, pilot), []
     for what, larger in options:
         cost, then = larger.cost(run_cost) - design.cost(run_cost), see(larger, pilot)
-        shrink = (
-            math.inf if math.isinf(now) and math.isfinite(then)
-            else 0.0 if math.isinf(now) or then == 0 else math.log(now / then)  # a pilot without any difference has no variance
-        )
-        steps.append(Step(what=what, design=larger, detectable=then, cost=cost, gain=1e6 * shrink / cost))
+        steps.append(Step(what=what, design=larger, detectable=then, cost=cost, gain=1e6 * _log_shrink(now, then) / cost))
     return tuple(sorted(steps, key=lambda step: -step.gain))
+
+
+def _log_shrink(now: float, then: float) -> float:
+    """log(now / then) of two detectable differences; infinite where only `then` is finite."""
+    if math.isinf(now):
+        return math.inf if math.isfinite(then) else 0.0
+    return math.log(now / then) if then > 0 else 0.0  # a pilot without any difference has no variance, so both are 0
 
 
 def _next_lines(steps: Sequence[Step], now: float) -> list[str]:

@@ -79,12 +79,16 @@ def support_change(base: Sequence[ArrayLike], policy: Sequence[ArrayLike], eps: 
 def exact_pcmd(logps: Sequence[ArrayLike]) -> Floats:
     """Chance that two correct samples are different completions, (N,): 1 - sum p^2 / (sum p)^2; NaN where none has any probability.
 
-    What `stats.samples.diversity.pcmd` estimates from samples. logps as in `support`."""
+    What `stats.samples.diversity.pcmd` estimates from samples. logps, and DataError, as in `support`."""
     found = []
-    for row in (np.asarray(row, dtype=float) for row in logps):
+    for i, given in enumerate(logps):
+        row = _finite_or_minus_inf(given, f"logps[{i}]")
         top = row.max(initial=-math.inf)
-        shares = np.exp(row - top) if top > -math.inf else np.zeros(0)
-        found.append(1.0 - float(np.sum((shares / shares.sum()) ** 2)) if len(shares) else math.nan)
+        if top == -math.inf:
+            found.append(math.nan)
+            continue
+        shares = np.exp(row - top)  # of the largest: completions of 55 tokens may all have a p whose square underflows
+        found.append(1.0 - float(np.sum((shares / shares.sum()) ** 2)))
     return np.array(found)
 
 

@@ -62,6 +62,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -346,14 +347,16 @@ def words(*path: int) -> Iterator[int]:
         yield from (int(word) for word in bits.random_raw(64))
 
 
-def different(blocks: Iterable[Sequence[tuple[Any, str]]], n: int, dry: int) -> list[Any]:
-    """The first n problems of blocks of examples whose ids differ; fewer where `dry` blocks in a row bring none."""
+def different(
+    blocks: Iterable[Sequence[tuple[Any, str]]], n: int, dry: int, by: Callable[[Any], Any] = attrgetter("problem_id")
+) -> list[Any]:
+    """The first n problems of blocks of examples that differ in `by`; fewer where `dry` blocks in a row bring none."""
     found: dict[str, Any] = {}
     stale = 0
     for drawn in blocks:
         before = len(found)
         for problem, _ in drawn:
-            found.setdefault(problem.problem_id, problem)
+            found.setdefault(by(problem), problem)
         stale = 0 if len(found) > before else stale + 1
         if len(found) >= n or stale == dry:
             break

@@ -9,7 +9,7 @@ r"""Grade-school word problems of reasoning-gym's `gsm_symbolic` (the extra `tas
                The answer is $\boxed{64}$.
 
 A template is a problem whose names and numbers are open. A hash of its number in the package makes it a *seen* or an *unseen* one,
-so that a policy is trained on some templates and read on new numbers of these and on templates that it was never shown. The
+so that a policy is trained on some templates and evaluated on new numbers of these and on templates that it was never shown. The
 templates are those that the package itself draws and whose worked answers end in the gold (`sound` checks instances of each); an
 instance whose worked answer does not is left out.
 
@@ -25,11 +25,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import count, pairwise
+from operator import attrgetter
 from random import Random
 from typing import Any, ClassVar, Literal, get_args
 
 from sage_rlvr.errors import ConfigError, DataError, refuse
-from sage_rlvr.tasks.base import Asked, words
+from sage_rlvr.tasks.base import Asked, different, words
 from sage_rlvr.tasks.chance import chance_of_golds
 from sage_rlvr.tasks.checks import Case, Check, Finding
 from sage_rlvr.tasks.math import mathematics_hash
@@ -148,7 +149,7 @@ class GsmSymbolic(Asked):
 
     worlds: ClassVar[Mapping[str, GsmSymbolic]] = {}
     form: ClassVar[PromptFormat] = BOXED
-    max_new_tokens: ClassVar[int] = 320  # the longest worked answer of 2,000 has 269 tokens of SmolLM2
+    max_new_tokens: ClassVar[int] = 320
 
     def __post_init__(self) -> None:
         known = get_args(Which)
@@ -296,15 +297,8 @@ def _drawn(which: Which, split: str, seed: int, index: int) -> Problem:
 @lru_cache(maxsize=16)
 def _different(which: Which, split: str, seed: int, n: int) -> tuple[Problem, ...]:
     """The first n problems of a stream whose questions differ; fewer where `DRY` draws in a row bring none."""
-    found: dict[str, Problem] = {}
-    dry = 0
-    for index in count():
-        if len(found) == n or dry == DRY:
-            break
-        problem = _drawn(which, split, seed, index)
-        dry = dry + 1 if problem.asked in found else 0
-        found.setdefault(problem.asked, problem)
-    return tuple(found.values())
+    blocks = ([(_drawn(which, split, seed, index), "")] for index in count())
+    return tuple(different(blocks, n, DRY, by=attrgetter("asked")))
 
 
 def _plus_one(gold: str) -> str:
@@ -314,7 +308,7 @@ def _plus_one(gold: str) -> str:
 
 
 def _worked_check() -> Check:
-    """Of the templates that the package draws: those whose worked answers end in the gold. The others are left out."""
+    """Of the templates that the package draws: those whose worked answers end in the gold. No bar: the others are left out."""
     why = "a worked answer does not end in the gold"
     left = tuple(Finding(f"template {template}", "left out", why) for template in generators() if not sound(template))
     name = "templates whose worked answers end in the gold"
@@ -331,8 +325,10 @@ def _apart_check() -> Check:
 
 
 def _skeleton(template: int) -> str:
+    """The question of a sound template with # in place of its numbers and of all capitalized words, among them its names."""
     problem = instance(template, 0)
-    return "" if problem is None else re.sub(r"[0-9][0-9.,]*|[A-Z][a-z]+", "#", problem.asked)
+    assert problem is not None  # seed 0 is one of those that `sound` tried
+    return re.sub(r"[0-9][0-9.,]*|[A-Z][a-z]+", "#", problem.asked)
 
 
 __all__ = ["GsmSymbolic", "Problem", "Which", "instance", "is_unseen", "sound", "split_of", "templates"]

@@ -26,7 +26,6 @@ class Eapo:
     rollout, on all ranks. The mean advantage of a completion stays A. On-policy, with fixed lo and hi, and while right completions
     have one mean of r and wrong ones another, the expected force at a state is (1 - P) w+ + P w- times that of A alone, w+ and w-
     the weight of right and wrong completions there: hard prompts learn more at uncertain states, easy ones at certain states.
-    needs: "entropies".
 
     kappa: logarithm of the largest ratio of two weights in a completion, log 4 in the paper. decay_steps: steps over which kappa
     falls linearly to 0 (the authors' code counts optimizer steps); null: kappa stays.
@@ -61,7 +60,8 @@ class Eapo:
         if not mask.any():
             return torch.ones_like(entropies)
         flat, counted = entropies.reshape(1, -1), mask.reshape(1, -1)
-        low, high = (row_quantile(flat, counted, share) for share in (LOW, HIGH))
+        low, high = (row_quantile(flat, counted, share) for share in (LOW, HIGH))  # torch.quantile ends at 2^24 tokens
+        # 1e-8: where hi = lo, tokens above it have h = 1 and all others h = 0, never 0 / 0
         uncertain = ((entropies - low) / (high - low + 1e-8)).clamp(0, 1)
         powers = torch.where(mask, self.kappa * paid(signals).sign() * uncertain, -torch.inf)
         # the largest power of a row cancels in the ratio; without it a large kappa overflows. A row without tokens has none.

@@ -73,10 +73,12 @@ class Layout:
             begun = torch.cat([owner[:, None], tokens.masked_fill(~fed, -1)], 1)
             own_nodes, own_new = _numbered(begun.numpy(), fed, lead=1)
         else:
-            in_time = fed.t().flatten()
-            own_nodes, own_new = (in_time.cumsum(0) - 1).view(width, -1).t(), fed
+            numbers = fed.t().flatten().cumsum(0) - 1  # first tokens of all completions, then second ones
+            own_nodes = numbers.view(width, -1).t()
+            own_new = fed
         own_nodes = torch.where(fed, own_nodes + count, 0)
         ids, positions = _texts_of(prompts, lengths, prompt_nodes, prompt_new, tokens, own_nodes, own_new, owner)
+        # The node before a counted token predicts it: for the first of a completion, the last node of its prompt.
         counted, at = mask.cpu().nonzero(as_tuple=True)
         last = prompt_nodes[torch.arange(len(prompts)), lengths - 1]
         predictor = torch.where(at == 0, last[owner[counted]], own_nodes[counted, at - 1])
@@ -190,29 +192,32 @@ def _tiles(texts: Tensor, starts: Tensor, ends: Tensor) -> list[Tile]:
     order = order[counts[order] > 0]
     texts, starts, counts = texts[order], starts[order], counts[order]
     tiles = []
-    for first in range(0, int(counts.max()) if len(counts) else 0, QUERIES):
+    most = int(counts[0]) if len(counts) else 0
+    for first in range(0, most, QUERIES):
         some = int((counts > first).sum())
-        width = min(QUERIES, int(counts[0]) - first)
-        keys = int((starts[:some] + (first + width)).clamp_max(starts[:some] + counts[:some]).max())
-        size = max(1, TILE_WEIGHTS // (width * keys))
-        tiles += [_tile(texts, starts, counts, slice(a, min(a + size, some)), first, width) for a in range(0, some, size)]
+        width = min(QUERIES, most - first)
+        behind = starts[:some] + counts[:some].clamp_max(first + width)  # the last query's place + 1: the keys of each text
+        size = max(1, TILE_WEIGHTS // (width * int(behind.max())))
+        for begin in range(0, some, size):
+            tiles.append(_tile(texts, starts, counts, slice(begin, min(begin + size, some)), first, width))
     return tiles
 
 
 def _tile(texts: Tensor, starts: Tensor, counts: Tensor, part: slice, first: int, width: int) -> Tile:
     """The tile of some texts (`part`) with at most `width` queries of each, those from number `first` on. counts (I,): of all."""
     texts, starts, counts = texts[part], starts[part] + first, (counts[part] - first).clamp_max(width)
-    width, keys = int(counts.max()), int((starts + counts).max())
-    asks = torch.arange(width)[None, :] < counts[:, None]
-    at = (starts[:, None] + torch.arange(width)).clamp_max(texts.shape[1] - 1)
-    query_nodes = torch.where(asks, texts.gather(1, at), 0)
+    queries, keys = torch.arange(int(counts.max())), torch.arange(int((starts + counts).max()))
+    asks = queries[None, :] < counts[:, None]
+    at = starts[:, None] + queries[None, :]
+    query_nodes = torch.where(asks, texts.gather(1, at.clamp_max(texts.shape[1] - 1)), 0)
     # A place without a query sees one key: softmax over no key at all would be NaN.
-    last_seen = torch.where(asks, starts[:, None] + torch.arange(width), 0)
-    masked = torch.arange(keys)[None, None, :] > last_seen[:, :, None]
-    key_nodes = torch.where(torch.arange(keys)[None, :] < (starts + counts)[:, None], texts[:, :keys], 0)
+    last_seen = torch.where(asks, at, 0)
+    masked = keys[None, None, :] > last_seen[:, :, None]
+    key_nodes = torch.where(keys[None, :] < (starts + counts)[:, None], texts[:, : len(keys)], 0)
     places = asks.flatten().nonzero().squeeze(1)
     return Tile(query_nodes, key_nodes, masked[:, None, None], query_nodes.flatten()[places], places)
 
 
 def _on(tile: Tile, device: torch.device) -> Tile:
-    return Tile(*(getattr(tile, name).to(device) for name in ("query_nodes", "key_nodes", "masked", "nodes", "places")))
+    parts = (tile.query_nodes, tile.key_nodes, tile.masked, tile.nodes, tile.places)
+    return Tile(*(part.to(device) for part in parts))
