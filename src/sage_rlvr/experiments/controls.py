@@ -228,8 +228,8 @@ def _part_placebo(config: TrainConfig) -> TrainConfig | None:
 def _composed(config: TrainConfig, **parts: Any) -> TrainConfig:
     """The same with other parts of its method, all of them by name: no method's own options have a place for them."""
     method = replace(config.method, **parts)
-    named = ("advantage", "surrogate", "reduction", "reward_transform", "token_weight", "loss_term", "buffer", "reward_source")
-    tree = {name: dump(getattr(method, name)) for name in named} | {"rollout_plan": dump(method.rollout)}
+    tree = {field.name: dump(getattr(method, field.name)) for field in fields(method) if field.name not in ("name", "anchor")}
+    tree["rollout_plan"] = tree.pop("rollout")  # "rollout" is a section of a recipe
     keys = [field.name for field in fields(Anchor) if field.name != "guide"]
     anchor = {key: dump(getattr(method.anchor, key)) for key in keys} if method.anchor else {"beta": 0.0}
     return _method(config, {"name": "compose", "title": f"{method.name}_placebo", **tree, **anchor})
