@@ -145,12 +145,13 @@ class _Chosen(Function):
         slope_of_state = torch.zeros_like(tops).index_add_(0, state_of, slopes)
         lift = None if entropies is None else grad_entropies / ctx.temperature
         grad_states, grad_weight = torch.empty_like(states), None
+        states_in_order = state_of[order].cpu()  # where a piece's targets begin and end is counted on the host: one copy
         for first in range(0, len(states), ctx.most):
             part = slice(first, first + ctx.most)
             logits = F.linear(states[part], weight) if kept is None else kept
             held = list(pieces(logits))
-            starts = torch.tensor([*(first + piece.start for piece in held), first + len(logits)], device=order.device)
-            ends = torch.searchsorted(state_of[order], starts).tolist()
+            starts = torch.tensor([*(first + piece.start for piece in held), first + len(logits)])
+            ends = torch.searchsorted(states_in_order, starts).tolist()
             for number, piece in enumerate(held):  # from here on `logits` holds its own gradient
                 here = slice(first + piece.start, first + piece.start + len(logits[piece]))
                 log_probs = _scaled(logits[piece], ctx.temperature).sub_(tops[here, None]).sub_(logs[here, None])
