@@ -23,7 +23,7 @@ RFT = "RFT, distinct answers of the base"
 MAXRL = "MaxRL, k3 in the loss, beta 0.025"
 PASS1, PASS256, BEST = Metric(k=1), Metric(k=256), Metric(k=1, at="best")
 HULL8, HULL256 = Metric(k=8, at="hull"), Metric(k=256, at="hull")
-SAMES = (Metric(k=1, matched=True), Metric(k=256, matched=True))
+SAMES = (Metric(k=1, matched="raw KL"), Metric(k=256, matched="raw KL"))
 BOTH, HULLS = (PASS1, PASS256), (HULL8, HULL256)
 EFFECTS = [  # how the line begins, folder of lab/experiments, a, b, metrics in the order of the line, the arm whose mean q stands there
     ("No KL against GRPO:", "2026-11-21_table1", "no KL", "GRPO", BOTH, None),

@@ -93,7 +93,7 @@ def test_a_guided_arm_is_held_against_its_method_at_the_same_raw_kl(tmp_path: Pa
     scores = {"control": [0.2, 0.21, 0.22], "strong": [0.4, 0.41, 0.42], "guided": [0.3, 0.31, 0.32]}
     folder = folder_of(tmp_path, scores, {"control": 0.1, "strong": 0.4, "guided": 0.2})
     found = {(row.why, row.metric): row.comparison for row in compare(Results.read(folder)) if row.a == "guided"}
-    assert found["matched", Metric(k=1, matched=True)].difference.value == pytest.approx(0, abs=1e-12)
+    assert found["matched", Metric(k=1, matched="raw KL")].difference.value == pytest.approx(0, abs=1e-12)
     assert found["control", Metric(k=1)].difference.value == pytest.approx(0.05)
     away = folder_of(tmp_path / "away", scores, {"control": 0.1, "strong": 0.4, "guided": 0.5})
     assert not any(row.why == "matched" for row in compare(Results.read(away)))

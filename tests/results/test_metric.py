@@ -19,7 +19,7 @@ from sage_rlvr.results.metric import known_metrics
 from sage_rlvr.results.stored import read_summary
 
 EXPERIMENTS = Path(__file__).parents[2] / "lab" / "experiments"
-ASKED = EXPERIMENTS / "2026-11-23_countdown_hard_k3_is"  # its questions are about {matched: true}
+ASKED = EXPERIMENTS / "2026-11-23_countdown_hard_k3_is"  # its questions are about {matched: raw KL}
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ ASKED = EXPERIMENTS / "2026-11-23_countdown_hard_k3_is"  # its questions are abo
         ("pass@256", Metric(k=256)),
         ({"k": 256, "at": "near"}, Metric(k=256, at="near")),
         ({"name": "distinct", "k": 256, "at": "near"}, Metric(name="distinct", k=256, at="near")),
-        ({"k": 256, "matched": True}, Metric(k=256, matched=True)),
+        ({"k": 256, "matched": "raw KL"}, Metric(k=256, matched="raw KL")),
         ({"k": 1, "temperature": 0.3}, Metric(k=1, temperature=0.3)),
         ({"name": "raw KL", "at": "end"}, Metric(name="raw KL", at="end")),
     ],
@@ -60,7 +60,7 @@ def test_a_metric_is_read_back_as_a_design_and_as_a_summary_write_it(metric: Met
         ({"name": "raw KL", "at": "end", "k": 8}, r"k = 8: .*raw KL has no k"),
         ({"k": 8, "temperature": 0}, "temperature = 0: must be a number above 0"),
         ({"k": 8, "temperature": "cold"}, "temperature = 'cold': must be a number above 0"),
-        ({"k": 8, "matched": 1}, "matched = 1: must be true or false"),
+        ({"k": 8, "matched": True}, "matched = True: unknown; choose from: , raw KL, exact KL"),
     ],
 )
 def test_an_unknown_metric_is_named_with_its_field_and_the_valid_ones(value: Any, problem: str) -> None:

@@ -101,8 +101,8 @@ def test_a_question_between_two_arms_that_are_no_controls_is_a_pair() -> None:
 
 def test_a_row_at_the_same_raw_kl_answers_to_each_arm_that_it_is_read_between() -> None:
     arms = (Arm(name="B", key="b"), Arm(name="C", key="c"), Arm(name="A", key="a", matched=("B", "C")))
-    found = Row(a="A", b="B", metric=Metric(k=1, matched=True), comparison=paired_seeds(CLEAR, [0.0] * len(CLEAR)))
-    same = {"k": 1, "matched": True}
+    found = Row(a="A", b="B", metric=Metric(k=1, matched="raw KL"), comparison=paired_seeds(CLEAR, [0.0] * len(CLEAR)))
+    same = {"k": 1, "matched": "raw KL"}
     for b, metric, family in (("c", same, "primary"), ("b", same, "primary"), ("c", "pass@1", "exploratory")):
         design = Design(arms=arms, control="B", questions=(ask("a", b, metric),))
         (row,) = corrected(Results(design=design), [found])
@@ -231,7 +231,7 @@ def test_groups_and_the_table_hold_every_row() -> None:
         (Metric(k=1, temperature=0.3), "pass@1 at T = 0.3"),
         (Metric(k=1, at="best"), "pass@1, each at its best temperature"),
         (Metric(name="distinct", k=256, at="near"), "distinct in 256 at equal pass@1 near T = 1"),
-        (Metric(k=256, matched=True), "pass@256 at the same raw KL"),
+        (Metric(k=256, matched="raw KL"), "pass@256 at the same raw KL"),
     ],
 )
 def test_a_metric_is_written_once(metric: Metric, text: str) -> None:

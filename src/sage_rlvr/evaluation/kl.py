@@ -12,8 +12,10 @@ are the same sums where the other policy goes. Under truncated sampling the sums
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.reading import read_json
 from sage_rlvr.runs import write_json_atomic, writing
 from sage_rlvr.stats.intervals import Interval, mean_interval
@@ -73,6 +76,11 @@ class TokenKl:
                     found.append(at | {"kl": one.value, "low": one.low, "high": one.high})
         return found
 
+    @property
+    def per_token(self) -> float:
+        """The reverse KL on completions of the policy, nats per token: what comparisons call exact KL."""
+        return self.sides["policy"].interval("reverse", "token").value
+
     def lines(self) -> list[str]:
         """A table for a terminal."""
         about = self.about
@@ -99,6 +107,46 @@ class TokenKl:
             write_json_atomic(path, {"format": FORMAT, "about": dict(self.about), "problems": list(self.problems), **sides})
 
 
+def kl_path(store: Path, base: str) -> Path:
+    """The file in a policy's store. base: the name of the other policy in its store."""
+    return store / f"kl-{re.sub('[^A-Za-z0-9._-]+', '_', base)}.json"
+
+
+def about_of(stores: Mapping[str, SampleStore], problems: Sequence[str], n: int) -> dict[str, Any]:
+    """`TokenKl.about` of the first n completions of these problems in both stores ("policy", "base")."""
+    policy, base = stores["policy"].identity, stores["base"].identity
+    return {
+        "policy": policy.model,
+        "base": base.model,
+        "policy_revision": policy.revision,
+        "base_revision": base.revision,
+        "task": policy.task,
+        "task_hash": policy.task_hash,
+        "template_hash": policy.template_hash,
+        "temperature": float(policy.decoding["temperature"]),
+        "truncated": policy.truncated_sampling or base.truncated_sampling,
+        "samples": n,
+        "dtype": str(policy.decoding["dtype"]),
+        "completions": {name: _digest(token_ids(store, problems, n)) for name, store in stores.items()},
+    }
+
+
+def token_ids(store: SampleStore, problems: Sequence[str], n: int) -> list[Any]:
+    """The token ids of the first n samples of every problem, in this order. DataError where they are not known."""
+    found: list[Any] = store.lists(("token_ids",), problems=list(problems), n=n)["token_ids"]
+    if any(row is None for row in found):
+        raise DataError(f"{store.path}: some samples have no token_ids, so no policy can score them; omit --kl-to")
+    return found
+
+
+def _digest(rows: Sequence[Any]) -> str:
+    """Of the token ids of completions, each after its length: no two lists of completions have the same bytes."""
+    found = hashlib.sha256()
+    for row in rows:
+        found.update(len(row).to_bytes(8, "big") + np.asarray(row, dtype="<i8").tobytes())
+    return found.hexdigest()
+
+
 def read_kl(path: Path) -> TokenKl:
     """Inverse of `TokenKl.save`. DataError for any other file."""
     advice = "delete it and run the evaluation again"
@@ -116,6 +164,11 @@ def read_kl(path: Path) -> TokenKl:
         raise DataError(f"{path}: no KL of an evaluation ({error}); {advice}") from error
 
 
+def kls_in(store: Path) -> dict[Path, TokenKl]:
+    """The file of every base in a policy's store."""
+    return {path: read_kl(path) for path in sorted(store.glob("kl-*.json"))}
+
+
 def known_kl(path: Path, about: Mapping[str, Any]) -> TokenKl | None:
     """The KL in a file; None where there is no file, or one of another policy, base or completions. DataError as in `read_kl`."""
     if not path.is_file():
@@ -124,4 +177,4 @@ def known_kl(path: Path, about: Mapping[str, Any]) -> TokenKl | None:
     return found if found.about == json.loads(json.dumps(dict(about))) else None  # as JSON: a tuple is read back as a list
 
 
-__all__ = ["DIRECTIONS", "Side", "TokenKl", "known_kl", "read_kl"]
+__all__ = ["DIRECTIONS", "Side", "TokenKl", "about_of", "kl_path", "kls_in", "known_kl", "read_kl", "token_ids"]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +15,8 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.core import laws
 from sage_rlvr.core.divergences import forward_kl, unnormalized_kl
-from sage_rlvr.errors import ConfigError, DataError, refuse
-from sage_rlvr.evaluation.kl import SIDES, Side, TokenKl, known_kl
+from sage_rlvr.errors import ConfigError, refuse
+from sage_rlvr.evaluation.kl import SIDES, Side, TokenKl, about_of, kl_path, known_kl
 from sage_rlvr.evaluation.sampled_run import Counting, SampleRun, load_here
 from sage_rlvr.evaluation.sampling import Chosen, check_vocabulary, padded, prompts_of
 from sage_rlvr.evaluation.store import SampleStore
@@ -45,8 +42,7 @@ def kl_of_stores(
     """The KL of a policy and its base on the first n completions of every problem in both stores ("policy", "base"), and its file
     in the policy's store; read from there where it is known. ConfigError where the two stores are not of the same question."""
     _check_alike(stores["policy"], stores["base"])
-    about = _about(run, stores, task, n)
-    path = Path(stores["policy"].path) / f"kl-{re.sub('[^A-Za-z0-9._-]+', '_', base.policy)}.json"
+    about, path = about_of(stores, list(task.problems), n), kl_path(Path(stores["policy"].path), base.policy)
     if known := known_kl(path, about):
         return known, path
     say(f"KL to {base.policy}: loading both policies")
@@ -68,25 +64,6 @@ def kl_of_stores(
     return found, path
 
 
-def _about(run: SampleRun, stores: Mapping[str, SampleStore], task: Chosen, n: int) -> dict[str, Any]:
-    """What the numbers are of: `TokenKl.about`."""
-    policy, base = stores["policy"].identity, stores["base"].identity
-    return {
-        "policy": policy.model,
-        "base": base.model,
-        "policy_revision": policy.revision,
-        "base_revision": base.revision,
-        "task": task.name,
-        "task_hash": task.task_hash,
-        "template_hash": policy.template_hash,
-        "temperature": float(policy.decoding["temperature"]),
-        "truncated": policy.truncated_sampling or base.truncated_sampling,
-        "samples": n,
-        "dtype": run.precision,
-        "completions": {name: _digest(_token_ids(store, task, n)) for name, store in stores.items()},
-    }
-
-
 def _check_alike(policy: SampleStore, base: SampleStore) -> None:
     """ConfigError where completions of the two answer other prompts, or were drawn at other temperatures."""
     one, other = policy.identity, base.identity
@@ -101,22 +78,6 @@ def _check_alike(policy: SampleStore, base: SampleStore) -> None:
         (hot != hot_base, f"{where} temperatures {hot:g} and {hot_base:g}; draw both at one"),
         (one.greedy, f"{where} temperature 0 has no distribution whose KL is finite; draw at a temperature above 0"),
     )
-
-
-def _token_ids(store: SampleStore, task: Chosen, n: int) -> list[Any]:
-    """The token ids of the first n samples of every problem, in the order of the task. DataError where they are not known."""
-    found: list[Any] = store.lists(("token_ids",), problems=list(task.problems), n=n)["token_ids"]
-    if any(row is None for row in found):
-        raise DataError(f"{store.path}: some samples have no token_ids, so no policy can score them; omit --kl-to")
-    return found
-
-
-def _digest(rows: Sequence[Any]) -> str:
-    """Of the token ids of completions, each after its length: no two lists of completions have the same bytes."""
-    found = hashlib.sha256()
-    for row in rows:
-        found.update(len(row).to_bytes(8, "big") + np.asarray(row, dtype="<i8").tobytes())
-    return found.hexdigest()
 
 
 def _completions(store: SampleStore, task: Chosen, prompts: Mapping[str, tuple[int, ...]], n: int) -> list[Completion]:

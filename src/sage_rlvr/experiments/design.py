@@ -33,7 +33,7 @@ from sage_rlvr.paths import anchored
 from sage_rlvr.recipes import Recipe, Tree, dotted, find, locate, place_of, read, use_plugins
 from sage_rlvr.results.comparisons import above_colder
 from sage_rlvr.results.design import BASE, COLDER, TEMPERED, Question
-from sage_rlvr.results.metric import Metric, known_metrics
+from sage_rlvr.results.metric import known_metrics, known_of_samples
 from sage_rlvr.results.read import K
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
@@ -43,7 +43,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 class ArmSpec:
     """recipe: the name of a method or a shipped recipe, or a path from the design's folder. edits: {dotted key: value}, after those
     of `base`. label: its name in tables and sentences (default: `label_of` an unedited recipe, else the arm's name).
-    kl_matched: arms of another method at several betas, read between them at this arm's raw KL; those of a guided arm are found."""
+    kl_matched: arms of another method at several betas, read at this arm's raw or exact KL; those of a guided arm are found."""
 
     recipe: str
     edits: dict[str, Any] = field(default_factory=dict)
@@ -56,19 +56,22 @@ class SampleSpec:
     """A small store of samples of every policy at temperature 1. problems, n: number of problems, and samples per problem.
     score_base: also log-probs under the base policy, for perplexities. guide: also this guide's q at every token, by its name
     or with its settings as text ("{name: branch, ratio: 1.0}"); null for none. base_temperatures: further temperatures at which
-    the base is sampled: a control without reward."""
+    the base is sampled: a control without reward. kl: also the exact KL of every arm to the base (as `eval --kl-to`), on the first
+    so many samples of each problem of both; 0 for none."""
 
     problems: int = 40
     n: int = 64
     score_base: bool = True
     guide: str | None = "branch"
     base_temperatures: tuple[float, ...] = ()
+    kl: int = 0
 
     def __post_init__(self) -> None:
         positive(self, "problems", "n")
         given = self.base_temperatures
         good = 1.0 not in given and all(t > 0 for t in given) and len(set(given)) == len(given)
         require(good, "base_temperatures", list(given), "all above 0, none twice, and without 1.0, which is always sampled")
+        require(0 <= self.kl <= self.n, "kl", self.kl, f"must be 0 (no exact KL) to n = {self.n}, the samples of each problem")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +169,7 @@ class DesignSpec:
             for i, other in enumerate(own):
                 known = other in self.arms and other != name
                 require(known, (*place, str(i)), other, f"no other arm{choose_from(other, self.arms)}")
-            require(len(own) != 1, place, list(own), "interpolation in the raw KL needs at least two arms; list more")
+            require(len(own) != 1, place, list(own), "interpolation in the KL needs at least two arms; list more")
         for i, name in enumerate(self.discarded):
             place = ("discarded", str(i))
             require(bool(self.baselines), place, name, "counts as a candidate against baselines, but the design has no baselines")
@@ -283,8 +286,9 @@ def resolve(
                 said.append(why)
             elif twin_of(arms, control) is None:
                 arms.append(Arm(name=free_name(arms, name), label=label, recipe="", config=control, why=why))
+    arms = [linked(arm, arms) for arm in arms]
     _check_questions(design, arms, source)
-    return [linked(arm, arms) for arm in arms], list(dict.fromkeys(said))
+    return arms, list(dict.fromkeys(said))
 
 
 def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> None:
@@ -294,7 +298,7 @@ def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> N
     exact = hasattr(task, "solutions")
     tasks = ["", *map(suffix_of, design.evaluate.ood)] if exact else ["", task.name]
     most = min(K, few.n if few else 1)
-    metrics = known_metrics() if exact else [*(Metric(k=k) for k in (1, most)), *above_colder(most)]
+    metrics = known_metrics() if exact else [*known_of_samples(most), *above_colder(most)]
     for question in design.questions:
         for noun, word, known in (
             ("arm", question.a, names),
@@ -303,6 +307,24 @@ def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> N
             ("task", question.task, tasks),
         ):
             refuse((word not in known, f"{source}: questions: {word!r}: no such {noun}{choose_from(word, known)}"))
+        if problem := _unmatched(question, design, arms):
+            raise ConfigError(f"{source}: questions: {question.metric.written}: {problem}")
+
+
+def _unmatched(question: Question, design: DesignSpec, arms: Sequence[Arm]) -> str:
+    """Why there will be no comparison at equal KL or of exact KLs, and the next step; "" where nothing is missing."""
+    metric, few = question.metric, design.evaluate.samples
+    if "exact KL" in (metric.name, metric.matched) and not (few and few.kl):
+        return "needs the exact KL of every arm to the base; set evaluate.samples.kl, such as 8 (samples of each problem)"
+    if not metric.matched:
+        return ""
+    a, b = (next((arm for arm in arms if word in (arm.name, arm.label)), None) for word in (question.a, question.b))
+    if any(one and other and other.name in one.matched for one, other in ((a, b), (b, a))):
+        return ""
+    return (
+        f"{question.a} is not read at equal KL against {question.b}; set kl_matched of arm {question.a} to {question.b} and more arms "
+        "of its method at other betas"
+    )
 
 
 def _dropped(recipe: Recipe, changes: Sequence[tuple[str, str]]) -> str:
@@ -364,5 +386,5 @@ def sampled_of(spec: EvaluateSpec, task: Any) -> Sampled | None:
     """The evaluation by samples of an arm of that task, where the design has one."""
     if (few := spec.samples) is None:
         return None
-    named = {"problems": few.problems, "n": few.n, "guide": few.guide, "scored": few.score_base}
+    named = {"problems": few.problems, "n": few.n, "guide": few.guide, "scored": few.score_base, "kl": few.kl}
     return Sampled(task=task, split=spec.split, sampling=spec.sampling, **named)

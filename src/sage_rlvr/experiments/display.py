@@ -88,10 +88,11 @@ def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
         return "time left unknown before the first steps, without evaluation"
     training *= _by_the_clock(sweep, rows)
     behind = [(cell, task) for cell in sweep.cells for task in sweep.wanted(cell) if task is not cell.train]
-    exact = [task for cell, task in behind if task is not cell.samples]
+    exact = [task for cell, task in behind if task not in (cell.samples, cell.kl)]
     sampled = [*sweep.base_samples, *(task for cell, task in behind if task is cell.samples)]
+    kls = [task for cell, task in behind if task is cell.kl]
     seconds = 0.0
-    for of_kind in (exact, sampled):
+    for of_kind in (exact, sampled, kls):
         left = sum(task not in sweep.over for task in of_kind)
         made = [sweep.took[task] for task in of_kind if task in sweep.took] or (_recorded(sweep) if of_kind is exact else [])
         if left and not made:

@@ -24,6 +24,7 @@ from typing import Any
 from sage_rlvr.config import TrainConfig, dump
 from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, FRONTIER, identity_of
+from sage_rlvr.evaluation.kl import about_of, kl_path, known_kl
 from sage_rlvr.evaluation.record import load_record
 from sage_rlvr.evaluation.sampling import Chosen, choose
 from sage_rlvr.evaluation.store import SampleStore, is_store
@@ -318,7 +319,8 @@ class Exact:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sampled:
     """An evaluation by samples, whoever is evaluated: `n` of each of `problems` problems of a split of a task. guide: whose q is
-    kept of every token, if any's; scored: whether log-probs under the base are."""
+    kept of every token, if any's; scored: whether log-probs under the base are; kl: samples of each problem for the
+    exact KL of an arm to the base, 0 for none."""
 
     task: Any
     problems: int
@@ -327,6 +329,7 @@ class Sampled:
     sampling: str
     guide: str | None
     scored: bool
+    kl: int = 0
 
     @cached_property
     def chosen(self) -> Chosen:
@@ -349,3 +352,15 @@ class Sampled:
         with SampleStore.open(store) as opened:
             whole = int((opened.counts(check=False).n >= self.n).sum()) >= len(self.chosen.problems)
             return whole and not (self.scored and None in opened.under(SCORED))
+
+    def has_kl(self, store: Path, base: Path) -> bool:
+        """Whether the exact KL to the policy of `base`, a store of the same problems, is kept in the store: of these weights and
+        these completions of both."""
+        if not (is_store(store) and is_store(base)):
+            return False
+        with SampleStore.open(store) as one, SampleStore.open(base) as other:
+            path = kl_path(store, other.identity.model)
+            try:
+                return known_kl(path, about_of({"policy": one, "base": other}, list(self.chosen.problems), self.kl)) is not None
+            except DataError:  # a damaged file, which the evaluation refuses with the next step
+                return False

@@ -56,18 +56,20 @@ class Policy:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One arm with one training seed: its training and what follows. exact: suffix of the record -> task."""
+    """One arm with one training seed: its training and what follows. exact: suffix of the record -> task; kl: the exact KL to the
+    base, on the samples of both."""
 
     arm: Arm
     job: Job
     train: Task
     exact: Mapping[str, Task]
     samples: Task | None
+    kl: Task | None = None
 
     @property
     def tasks(self) -> list[Task]:
         """In order."""
-        return [self.train, *self.exact.values(), *([self.samples] if self.samples else [])]
+        return [self.train, *self.exact.values(), *(task for task in (self.samples, self.kl) if task is not None)]
 
 
 @dataclass(eq=False)
@@ -155,7 +157,7 @@ def plan(
         base=_exact_tasks(base, evaluations | tempered, out, tuple(first), shared),
         base_samples=[task for task in base_samples if task is not None],
         cells=[
-            _cell(out, arm, seed, evaluations, sampled, tuple(first))
+            _cell(out, arm, seed, evaluations, sampled, tuple(first), base_samples[0])
             for added in (False, True)
             for seed in design.seeds
             for arm in arms
@@ -241,14 +243,18 @@ def _sft_task(recipe: Path, out: Path, policy: str) -> Task:
 
 
 def _cell(
-    out: Path, arm: Arm, seed: int, evaluations: Mapping[str, Exact], sampled: Sampled | None, first: tuple[Task, ...]
-) -> Cell:
+    out: Path, arm: Arm, seed: int, evaluations: Mapping[str, Exact], sampled: Sampled | None, first: tuple[Task, ...],
+    of_base: Task | None,
+) -> Cell:  # fmt: skip
+    """of_base: the samples of the base at temperature 1."""
     directory = out / "runs" / f"{arm.name}-s{seed}"
     job = Job(arm.label, recipe_of(out, arm.name), seed, directory, arm.at(seed))
     train = job.task(after=first)
     policy = Policy(directory.name, str(directory), str(directory / "policy"), directory)
     exact = _exact_tasks(policy, evaluations, out, (train,), ())
-    return Cell(arm, job, train, exact, _sample_task(policy, sampled, out, (train,), (), arm.config))
+    samples = _sample_task(policy, sampled, out, (train,), (), arm.config)
+    kl = None if sampled is None or samples is None or of_base is None else _kl_task(policy, sampled, samples, of_base)
+    return Cell(arm, job, train, exact, samples, kl)
 
 
 def _exact_tasks(
@@ -302,6 +308,21 @@ def _sample_task(
         place=store,
         goes_on=partial(sampled.goes_on, store, policy.model),
     )
+
+
+def _kl_task(policy: Policy, sampled: Sampled, samples: Task, of_base: Task) -> Task | None:
+    """The exact KL of an arm to the base on the stored completions of both, where the design wants it: the same evaluation again,
+    which has nothing left to draw. No `place`: the file in the store is written over, and no store is replaced for it."""
+    if not sampled.kl or samples.place is None or of_base.place is None:
+        return None
+    # without what `eval` would load other weights for
+    left_out = {place + i for place, word in enumerate(samples.words) if word in ("--guide", "--base-logprobs") for i in (0, 1)}
+    typed = [word for place, word in enumerate(samples.words) if place not in left_out]
+    typed += ["--kl-to", str(of_base.place), "--kl-samples", str(sampled.kl)]
+    return Task(
+        f"{policy.name} KL", tuple(typed), policy.logs / "kl.log", partial(sampled.has_kl, samples.place, of_base.place),
+        threads=samples.threads, after=(samples, of_base),
+    )  # fmt: skip
 
 
 def settle(sweep: Sweep) -> None:

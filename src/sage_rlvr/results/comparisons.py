@@ -3,7 +3,7 @@
 primary       the design's `questions:`; in a design with baselines, every candidate against them and against the tempered base,
               pass@8 and pass@k at equal pass@1; else every arm against its controls, pass@1 and pass@k on the main task at the
               reference temperature
-exploratory   all other comparisons: other temperatures, frontiers, equal pass@1, equal raw KL, other tasks, the base
+exploratory   all other comparisons: other temperatures, frontiers, equal pass@1, equal KL, other tasks, the base
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.baselines import ABOVE, Allowed, above, always_allowed
 from sage_rlvr.results.design import AT_ANY, BASE, CONTROLS, TEMPERED, Arm, Design, Envelope, Question, Why
+from sage_rlvr.results.exact_kl import Kls, base_of, exact_kls, exact_kls_of_main
 from sage_rlvr.results.measurements import (
     ExactMeasurements,
     Measurement,
@@ -26,7 +27,7 @@ from sage_rlvr.results.measurements import (
     Place,
     SampledMeasurement,
 )
-from sage_rlvr.results.metric import FEW, PAPER, REFERENCE, Metric
+from sage_rlvr.results.metric import FEW, PAPER, REFERENCE, Matched, Metric
 from sage_rlvr.results.pairs import Arms, Pair, base_pairs, common_seeds, exact_pairs, other_tasks, pair_on
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
@@ -56,7 +57,7 @@ def compare(results: Results) -> list[Row]:
         made = rows_of_summary(results.stored)
     else:
         made = list(_exact(results))
-    made += _sampled(results.design, results.table, results.k)
+    made += _sampled(results)
     policies = results.table.policies()
     return [beside_chance(row, results.chances.get(row.task), policies) for row in corrected(results, made)]
 
@@ -96,7 +97,7 @@ def corrected(results: Results, made: Sequence[Row]) -> list[Row]:
 
 
 def answering(design: Design, rows: Sequence[Row]) -> list[tuple[Question, list[Row]]]:
-    """The design's questions, each with its rows of either sign. A row at equal raw KL answers questions about each of the arms
+    """The design's questions, each with its rows of either sign. A row at equal KL answers questions about each of the arms
     that it interpolates between."""
     tasks = {row.task for row in rows}
     main = tasks.pop() if len(tasks) == 1 else ""  # of samples alone every row carries its task's name
@@ -141,11 +142,12 @@ def _exact(results: Results) -> Iterator[Row]:
     arms = table.where(task="").by_arm()
     base = arms.get(results.home or "", ExactMeasurements())
     pairs, based = exact_pairs(design, arms), base_pairs(design, arms)
+    kls = _kls(results.runs, exact_kls_of_main(results.table.sampled()))
     for temperature in (REFERENCE, PAPER):
         for pair in (*pairs, *based):
             yield from _scores(pair, temperature, k, several)
         for arm in design.arms:
-            yield from _matched(arm, arms, results.runs, temperature, k)
+            yield from _matched(arm, arms, kls, temperature, (1, k))
     for pair in (*pairs, *based):
         yield from _frontiers(pair, k, several)
     for pair in (*pairs, *_added(design, arms)) if several else ():
@@ -156,7 +158,9 @@ def _exact(results: Results) -> Iterator[Row]:
     yield from _envelopes(design, arms, always_allowed(base, results.base_record), k)
     yield from _tempered(design, arms, base, results.base_record, k)
     for pair in pairs if several else ():
-        yield from _raw_kl(pair, results.runs)
+        seeds = common_seeds(pair.left.exact(), pair.right.exact())
+        yield from _of_kls(pair, kls["raw KL"], seeds, Metric(name="raw KL", at="end"))
+        yield from _of_kls(pair, kls["exact KL"], seeds, Metric(name="exact KL"))
     for pair in other_tasks(design, table):
         yield from _scores(pair, REFERENCE, k, several)
 
@@ -287,33 +291,63 @@ def _at_home(points: Sequence[frontiers.FrontierPoint], line: Sequence[frontiers
     return None if home is None or there is None else home.passk - there[0]
 
 
-def _matched(arm: Arm, arms: Arms, runs: Runs, temperature: float, k: int) -> Iterator[Row]:
-    """An arm against another method at equal raw KL, interpolated between that method's betas: for a guided arm, the same method
-    without the guide."""
+def _kls(runs: Runs, exact: Kls) -> dict[Matched, Kls]:
+    """The KLs at which an arm can be matched, by name."""
+    return {"raw KL": {key: kl for key, run in runs.items() if (kl := run.raw_kl) is not None}, "exact KL": exact}
+
+
+def _matched(
+    arm: Arm, arms: Mapping[str, Measurements[Measurement]], kls: Mapping[Matched, Kls], temperature: float, ks: Sequence[int]
+) -> Iterator[Row]:
+    """An arm against another method at equal KL, interpolated between that method's betas: for a guided arm, the same method
+    without the guide. arms: their rows of one task."""
     names = (arm.name, *arm.matched)
     if not arm.matched or not all(name in arms for name in names):
         return
-    own, there, outside = [], [], 0
-    values = [arms[name].where(temperature=temperature).scores() for name in names]
-    for seed in sorted(set.intersection(*({*arms[name].seeds} for name in names))):
-        if any(one is None or seed not in one.seeds for one in values):
-            return
-        mine, *means = [one.only([seed]).passes((1, k))[0].mean(axis=0) for one in values if one is not None]
-        kl, *kls = [run.raw_kl if (run := runs.get((name, seed))) else None for name in names]
-        at = None if kl is None or None in kls else between(kl, np.array(kls, dtype=float), np.stack(means))
-        outside += at is None
+    found = [arms[name].where(temperature=temperature).scores() for name in names]
+    values = [one for one in found if one is not None]
+    seeds = sorted(set.intersection(*({*arms[name].seeds} for name in names)))
+    if len(values) < len(names) or any(seed not in one.seeds for one in values for seed in seeds):
+        return
+    means = {seed: _means(values, seed, ks) for seed in seeds}
+    for kind, known in kls.items():
+        yield from _matched_by(kind, known, arm, means, temperature, ks, values[0].task)
+
+
+def _means(values: Sequence[Scores], seed: int, ks: Sequence[int]) -> Floats:
+    """pass@k of each arm at a training seed, means over problems, (arms, K)."""
+    own = [one.only([seed]) for one in values]
+    for other in own[1:]:
+        own[0].check_alike(other)
+    return np.stack([one.passes(ks)[0].mean(axis=0) for one in own])
+
+
+def _matched_by(
+    kind: Matched, kls: Kls, arm: Arm, means: Mapping[int, Floats], temperature: float, ks: Sequence[int], task: str
+) -> Iterator[Row]:
+    """At equal KL of one kind; "unknown" where no training seed has a KL between those of the betas, no row without KLs."""
+    own, there, known = [], [], False
+    for seed, (mine, *others) in means.items():
+        kl, *rivals = [kls.get((name, seed)) for name in (arm.name, *arm.matched)]
+        if kl is None or None in rivals:
+            continue
+        known = True
+        at = between(kl, np.array(rivals, dtype=float), np.stack(others))
         if at is not None:
             own.append(mine)
             there.append(at)
-    for j, n in enumerate((1, k) if own else ()):
-        found = paired_seeds([one[j] for one in own], [one[j] for one in there])
-        metric = Metric(k=n, temperature=temperature, matched=True)
+    for j, k in enumerate(ks) if known else ():
+        found = paired_by.unknown(Reason.OUTSIDE, over="training seeds")
+        if own:
+            found = paired_seeds([one[j] for one in own], [one[j] for one in there])
+        metric = Metric(k=k, temperature=temperature, matched=kind)
         rival = arm.plain or arm.matched[0]
-        yield Row(a=arm.name, b=rival, why="matched", metric=metric, comparison=found, left_out=outside)
+        left_out = len(means) - len(own)
+        yield Row(a=arm.name, b=rival, why="matched", task=task, metric=metric, comparison=found, left_out=left_out)
 
 
 def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
-    """Scores (K,) at raw KL `kl` of a method trained at several betas with kls (B,) and scores (B, K): linear interpolation in
+    """Scores (K,) at KL `kl` of a method trained at several betas with kls (B,) and scores (B, K): linear interpolation in
     log KL. None outside the trained range, and if a KL is 0 or not finite and thus has no logarithm."""
     if not all(0 < one < math.inf for one in (kl, *kls)):
         return None
@@ -324,15 +358,11 @@ def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
     return np.array([np.interp(math.log(kl), x, column) for column in y.T])
 
 
-def _raw_kl(pair: Pair, runs: Runs) -> Iterator[Row]:
-    """Raw KL at the end of training, nats per token."""
-    kls = []
-    for seed in common_seeds(pair.left.exact(), pair.right.exact()):
-        both = [runs.get((name, seed)) for name in (pair.a, pair.b)]
-        kls.append([None if run is None else run.raw_kl for run in both])
-    if kls and not any(None in two for two in kls):
-        found = paired_seeds(*np.array(kls, dtype=float).T)
-        yield _row(pair, Metric(name="raw KL", at="end"), found)
+def _of_kls(pair: Pair, kls: Kls, seeds: Sequence[int], metric: Metric) -> Iterator[Row]:
+    """KL to the reference, nats per token, paired over these training seeds."""
+    both = [[kls.get((name, seed)) for name in (pair.a, pair.b)] for seed in seeds]
+    if both and not any(None in two for two in both):
+        yield _row(pair, metric, paired_seeds(*np.array(both, dtype=float).T))
 
 
 def _added(design: Design, arms: Arms) -> list[Pair]:
@@ -347,21 +377,32 @@ def _added(design: Design, arms: Arms) -> list[Pair]:
 # samples
 
 
-def _sampled(design: Design, table: Measurements[Measurement], k: int) -> Iterator[Row]:
+def _sampled(results: Results) -> Iterator[Row]:
     """Every arm against the control on each task, from samples; in a sweep also the base and each pair of the design. Pairs with
     exact records of both arms are left out, because the exact comparison is more precise."""
+    design, table, k = results.design, results.table, results.k
     sampled, exact = table.sampled(), table.exact().where(task="").by_arm()
     for task in sampled.tasks:
         here = sampled.where(task=task)
         on_task = table.where(task=task)
+        kls = {t: _kls(results.runs, exact_kls(here.where(temperature=t), base_of(sampled))) for t in _temperatures(here)}
         for a, b, why in _sampled_pairs(design, here):
             if not (a in exact and b in exact):
-                yield from _of_counts(pair_on(design, a, b, why, on_task), here, k)
+                yield from _of_counts(pair_on(design, a, b, why, on_task), here, k, kls)
+        for arm, t in product(design.arms, kls):
+            if not {arm.name, *arm.matched} <= {*exact}:
+                ks = [*dict.fromkeys((1, min(k, *(row.n for row in here.rows))))]
+                yield from _matched(arm, here.by_arm(), kls[t], t, ks)
         for envelope, name in product(design.baselines, design.candidates):
             if name not in exact:
                 yield from _envelope_of_counts(here, name, envelope, k)
         others = [on_task.where(arm=name) for name in design.names if name not in exact]
         yield from _colder(here.where(arm=control_of(design, here)), others, k)
+
+
+def _temperatures(here: Measurements[SampledMeasurement]) -> list[float]:
+    """The temperatures of all arms, hot before cold."""
+    return sorted({row.temperature for row in here.rows}, reverse=True)
 
 
 def control_of(design: Design, here: Measurements[SampledMeasurement]) -> str:
@@ -429,15 +470,19 @@ def _tables(arm: Measurements[SampledMeasurement]) -> dict[int, dict[float, fron
     return found
 
 
-def _of_counts(pair: Pair, here: Measurements[SampledMeasurement], k: int) -> Iterator[Row]:
+def _of_counts(
+    pair: Pair, here: Measurements[SampledMeasurement], k: int, kls: Mapping[float, Mapping[Matched, Kls]]
+) -> Iterator[Row]:
     both: dict[float, tuple[Scores, Scores]] = {}
-    for t in sorted({row.temperature for row in here.rows}, reverse=True):
+    for t in _temperatures(here):
         if (found := pair.sides(t)) is None:
             continue
         one, two = both[t] = found
         one.check_alike(two)
         for m in dict.fromkeys((1, min(k, one.n or 0))):
             yield _row(pair, Metric(k=m, temperature=t), counted(one, two, m))
+        if len(seeds := sorted({*one.seeds} & {*two.seeds})) > 1:
+            yield from _of_kls(pair, kls[t]["exact KL"], seeds, Metric(name="exact KL", temperature=t))
     if len(both) > 1 and all(len(side.values) == 1 and side.is_plain for two in both.values() for side in two):
         tables = [{t: (two[i].n or 0, two[i].values[0]) for t, two in both.items()} for i in (0, 1)]
         k = min(k, *(one.n or 0 for one, _ in both.values()))

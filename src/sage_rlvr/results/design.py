@@ -17,7 +17,7 @@ COLDER = BASE + AT_ANY
 sampled at several temperatures ends in `AT_ANY` too."""
 Why = Literal["control", "plain", "placebo", "no_kl", "base", "pair", "matched", "power", "envelope", "colder"]
 """Why a pair is compared. The second arm is: the design's control; the arm without its guide; with q permuted; without the KL
-term; the base; another named arm; the unguided method at equal raw KL; the base tempered over whole completions; the best mixture
+term; the base; another named arm; another method at equal KL; the base tempered over whole completions; the best mixture
 of several arms at equal pass@1; the base sampled at several temperatures."""
 CONTROLS: tuple[Why, ...] = ("control", "plain", "placebo", "no_kl")
 

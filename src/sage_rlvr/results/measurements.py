@@ -16,6 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.kl import TokenKl
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.design import BASE, Design
 from sage_rlvr.results.metric import REFERENCE
@@ -84,7 +85,8 @@ class ExactMeasurement(Measurement):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SampledMeasurement(Measurement):
     """From a sample store or a file of rows. store: None for a file; identity: the settings of a store; failed: what more than half
-    of the samples failed by, a sentence each; chance: the chance floor of a store."""
+    of the samples failed by, a sentence each; chance: the chance floor of a store; kls: revision of a base ->
+    the exact KL to it that is kept in the store."""
 
     n: int
     path: Path
@@ -93,6 +95,7 @@ class SampledMeasurement(Measurement):
     failed: Sequence[str] = ()
     store: Store | None = None
     chance: Chance | None = None
+    kls: Mapping[str, TokenKl] = field(default_factory=dict)
 
 
 M = TypeVar("M", bound=Measurement, covariant=True)

@@ -23,7 +23,11 @@ PAPER = 0.3
 FEW = 8
 """The small k of a design with baselines; the other k is the largest."""
 
-Name = Literal["pass", "distinct", "raw KL"]
+Name = Literal["pass", "distinct", "raw KL", "exact KL"]
+Matched = Literal["", "raw KL", "exact KL"]
+"""raw KL: the training metric of the last tenth of the steps; exact KL: reverse, over the vocabulary, on completions of the trained
+policy (`evaluation.kl`). Both are nats per token to the reference."""
+KLS: tuple[Matched, ...] = ("raw KL", "exact KL")
 At = Literal["temperature", "best", "b best", "equal", "a equal", "mixture", "hull", "near", "end"]
 """temperature: both arms at the same temperature; best: each arm at its best pass@1; b best: a at the reference temperature, b at
 its best; equal: mean over the pass@1 that both cover; a equal: b at the temperature with the pass@1 of a at `temperature`; mixture:
@@ -35,13 +39,13 @@ training."""
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     """`name` at `k` samples. temperature: for "temperature", "a equal", "mixture" and "hull". matched: b is interpolated
-    between its betas at the raw KL of a."""
+    between its betas at the KL of a of that name; "": b as it is."""
 
     name: Name = "pass"
     k: int | None = None
     at: At = "temperature"
     temperature: float = REFERENCE
-    matched: bool = False
+    matched: Matched = ""
 
     @classmethod
     def parse(cls, value: Any) -> Metric:
@@ -55,14 +59,13 @@ class Metric:
         for key, given in value.items():
             require(key in known, (str(key),), given, f"a metric has no such field{choose_from(key, known)}")
         found = cls(**value)
-        for key, options in (("name", get_args(Name)), ("at", get_args(At))):
+        for key, options in (("name", get_args(Name)), ("at", get_args(At)), ("matched", get_args(Matched))):
             given = getattr(found, key)
             require(given in options, (key,), given, f"unknown{choose_from(given, options)}")
         whole = type(found.k) is int and found.k > 0
-        require(found.k is None if found.name == "raw KL" else whole, ("k",), found.k, "must be >= 1 (raw KL has no k)")
+        require(found.k is None if found.name in KLS else whole, ("k",), found.k, "must be >= 1 (raw KL and exact KL have no k)")
         number = type(found.temperature) in (int, float) and 0 < found.temperature < math.inf
         require(number, ("temperature",), found.temperature, "must be a number above 0")
-        require(type(found.matched) is bool, ("matched",), found.matched, "must be true or false")
         return found
 
     @classmethod
@@ -85,7 +88,7 @@ class Metric:
     @property
     def bare(self) -> str:
         """The score without `place`: "pass@256", "distinct in 256", "raw KL"."""
-        return {"pass": f"pass@{self.k}", "distinct": f"distinct in {self.k}", "raw KL": "raw KL"}[self.name]
+        return {"pass": f"pass@{self.k}", "distinct": f"distinct in {self.k}"}.get(self.name, self.name)
 
     @property
     def place(self) -> str:
@@ -102,7 +105,7 @@ class Metric:
             "near": f"at equal pass@1 near T = {REFERENCE:g}",
             "end": "at the end of training",
         }
-        return " ".join(filter(None, (places[self.at], "at the same raw KL" * self.matched)))
+        return " ".join(filter(None, (places[self.at], self.matched and f"at the same {self.matched}")))
 
     def __str__(self) -> str:
         comma = "," if self.at in ("best", "b best") else ""
@@ -112,17 +115,22 @@ class Metric:
 FORMS = (
     "pass@K, for example pass@8, or a mapping such as {k: 256, at: near} with the fields "
     f"name ({', '.join(get_args(Name))}; default pass), k, at ({', '.join(get_args(At))}; default temperature), "
-    f"temperature (default {REFERENCE:g}) and matched (true: at the same raw KL)"
+    f"temperature (default {REFERENCE:g}) and matched ({' or '.join(KLS)}: at the same KL)"
 )
 
 
 def _yaml(value: Any) -> str:
-    return "true" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def known_of_samples(k: int) -> list[Metric]:
+    """Every metric of two arms from samples at the reference temperature; k is the largest k."""
+    return [*(Metric(k=n, matched=m) for m in get_args(Matched) for n in dict.fromkeys((1, k))), Metric(name="exact KL")]
 
 
 def known_metrics(k: int = 256) -> list[Metric]:
     """Every metric in the list of comparisons; k is the largest k."""
-    plain = [Metric(k=n, temperature=t, matched=m) for m in (False, True) for t in (REFERENCE, PAPER) for n in (1, k)]
+    plain = [Metric(k=n, temperature=t, matched=m) for m in get_args(Matched) for t in (REFERENCE, PAPER) for n in (1, k)]
     places = [Metric(k=k, at="equal"), Metric(k=1, at="best"), Metric(k=1, at="b best"), Metric(k=k, at="a equal")]
     near = [Metric(name="pass", k=k, at="near"), Metric(name="distinct", k=k, at="near")]
     left_out = {("distinct", FEW, at) for at in ("a equal", "mixture", "hull")} | {("distinct", k, "mixture")}
@@ -131,4 +139,4 @@ def known_metrics(k: int = 256) -> list[Metric]:
         for at, name, n, t in product(("a equal", "mixture", "hull"), ("pass", "distinct"), (FEW, k), (REFERENCE, PAPER))
         if (name, n, at) not in left_out and (at, name, n, t) != ("a equal", "pass", k, REFERENCE)
     ]
-    return [*plain, *places, *near, *above, Metric(name="raw KL", at="end")]
+    return [*plain, *places, *near, *above, Metric(name="raw KL", at="end"), Metric(name="exact KL")]

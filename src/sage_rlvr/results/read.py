@@ -16,7 +16,9 @@ from typing import Any
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.chance import KEY, chance_of_record, chance_of_store
 from sage_rlvr.evaluation.judged import problems_in, reasons_of
+from sage_rlvr.evaluation.kl import TokenKl, kls_in
 from sage_rlvr.evaluation.record import Record
+from sage_rlvr.evaluation.store import Identity
 from sage_rlvr.reading import understood
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.found import Sources, gather
@@ -211,6 +213,7 @@ def _of_store(store: Store, n: int | None, strict: bool, notes: list[str]) -> Sa
         reasons = reasons_of(opened, n)
         failed = problems_in(opened, reasons, n)
         many, lacking, judges = sorted(set(counts.n.tolist())), opened.lacking(counts), opened.verifiers()
+        kls = _kls(store, opened.identity, notes)
     if strict and lacking:
         raise DataError(f"{path}: has {lacking}, so the evaluation is not complete")
     if strict and len(many) != 1:
@@ -226,8 +229,17 @@ def _of_store(store: Store, n: int | None, strict: bool, notes: list[str]) -> Sa
     return SampledMeasurement(
         arm=store.arm, seed=store.seed, task=str(identity["task"]), temperature=float(identity["decoding"]["temperature"]),
         problems=tuple(counts.problems), values=counts.right, n=many[0], path=path, store=store, identity=identity, chance=chance,
-        reasons=reasons, failed=failed,
+        reasons=reasons, failed=failed, kls=kls,
     )  # fmt: skip
+
+
+def _kls(store: Store, identity: Identity, notes: list[str]) -> dict[str, TokenKl]:
+    """Revision of a base -> the exact KL to it. notes: gains a sentence on a file of other weights or problems."""
+    found = kls_in(store.path)
+    of = (identity.revision, identity.task_hash, float(identity.decoding["temperature"]))
+    stale = [path for path, kl in found.items() if tuple(map(kl.about.get, ("policy_revision", "task_hash", "temperature"))) != of]
+    notes += [f"{store.arm}: {path} is of other weights or problems than the store and is left out." for path in stale]
+    return {str(kl.about["base_revision"]): kl for path, kl in found.items() if path not in stale}
 
 
 def _failed(sampled: Iterable[SampledMeasurement]) -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.design import BASE, Arm, Design
+from sage_rlvr.results.exact_kl import exact_kls_of_main
 from sage_rlvr.results.findings import Findings
 from sage_rlvr.results.measurements import ExactMeasurements, Measurements, Place, SampledMeasurement, in_order
 from sage_rlvr.results.metric import PAPER, REFERENCE
@@ -41,6 +42,7 @@ def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
     facts, control, ks = design.facts, design.arm(design.control or ""), shown_ks(k)
     curves, exact = curves_of(results.table, k, results.several), results.table.exact()
     arms, trained = exact.where(task="").by_arm(), by_arm(runs)
+    kls = exact_kls_of_main(results.table.sampled())
     base = arms.get(results.home or "")
     numbers = {name: numbers_of(rows, ks, None if rows is base else base, powers(k)) for name, rows in arms.items()}
     found: dict[str, Any] = {"format": FORMAT, "title": design.title, "notes": design.notes, "ks": ks}
@@ -60,7 +62,8 @@ def summary_of(results: Results, findings: Findings) -> dict[str, Any]:
     for arm in design.arms:
         if arm.name != results.home and (arm.name not in design.beside or arm.name in arms):
             row = _arm(arm, arms.get(arm.name), numbers, curves, ks)
-            found["arms"][arm.key] = row | training_of(_logged(trained.get(arm.name, {}), row["seeds"]), arm.guided)
+            row |= training_of(_logged(trained.get(arm.name, {}), row["seeds"]), arm.guided)
+            found["arms"][arm.key] = row | _exact_kl({seed: kl for (name, seed), kl in kls.items() if name == arm.name})
     found["curves"] = {}
     for name in dict.fromkeys([results.home or "", *design.names]):
         if curve := curves.get((name, "", REFERENCE)):
@@ -277,6 +280,12 @@ def _raw_kl(runs: Sequence[Run]) -> dict[str, Any]:
     if len(kls) < len(runs):
         return {}
     return {"kl_raw": asdict(seed_interval(kls)), "kl_raw_by_seed": {str(run.seed): run.raw_kl for run in runs}}
+
+
+def _exact_kl(kls: Mapping[int, float]) -> dict[str, Any]:
+    """Exact KL to the base by training seed; {} without any."""
+    by_seed = {str(seed): kl for seed, kl in kls.items()}
+    return {"kl_exact": asdict(seed_interval(list(kls.values()))), "kl_exact_by_seed": by_seed} if kls else {}
 
 
 def strength(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float] | None:

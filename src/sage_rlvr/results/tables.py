@@ -21,6 +21,8 @@ from sage_rlvr.text import escaped
 NOT_RUN, SAMPLED = "not run", "sampled"
 SAMPLES = "sampled: evaluated only by samples; see \"From samples\"."
 NONE = "–"
+EXACT_KL = "KL to base,\nnats per token"
+EXACT = "KL to base: reverse, exact over the vocabulary, on completions of the trained policy at temperature 1."
 CHIPS = (
     f"Each cell: outcome for the arm of the row, difference, 95 % interval and, if not significant, the detectable difference. "
     f"{NONE}: not compared."
@@ -117,8 +119,8 @@ def cell(found: Interval | Mapping[str, Any] | float | None, digits: int = 3) ->
 
 
 def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
-    """Arm, seeds, pass@k with intervals, distinct right completions, best pass@1 at any temperature, raw KL. world: scores on
-    another task, without distinct completions and raw KL."""
+    """Arm, seeds, pass@k with intervals, distinct right completions, best pass@1 at any temperature, KL. world: scores on
+    another task, without distinct completions and KL."""
     here, wanted = found if world is None else found["away"][world], len(found["seeds"])
     chance = chance_in(found, world or "")
     sampled = {} if world else {row["policy"]: len(row["seeds"]) for row in found.get("sampled", ())}
@@ -136,11 +138,15 @@ def scores(found: Mapping[str, Any], world: str | None = None) -> Table:
     columns["best pass@1\nat any T"] = lambda row: cell(row.get("best_pass1") if len(row.get("frontier", shared)) > 1 else None)
     if world is None:
         columns["raw KL"] = lambda row: cell(row.get("kl_raw"))
+    exact = world is None and any("kl_exact" in arm for arm in found["arms"].values())
+    if exact:
+        columns[EXACT_KL] = lambda row: cell(row.get("kl_exact"), 4)
     base = [] if here["base"] is None else [base_row(here["base"])]
     arms = [{"label": arm["label"]} | (here["arms"].get(key) or {}) for key, arm in found["arms"].items()]
     made = table(columns, [*base, *arms])
     made = with_chance(made, chance, {f"pass@{k}": k for k in found["ks"]})
-    return replace(made, notes=(*(SAMPLES,) * any(SAMPLED in row for row in made.rows), *made.notes))
+    notes = (*(SAMPLES,) * any(SAMPLED in row for row in made.rows), *(EXACT,) * exact)
+    return replace(made, notes=(*notes, *made.notes))
 
 
 def chance_in(found: Mapping[str, Any], task: str = "") -> Chance | None:
@@ -169,9 +175,11 @@ def with_chance(made: Table, chance: Chance | None, ks: Mapping[str, int]) -> Ta
 
 
 def samples(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Table]]:
-    """pass@k and raw KL of the sampled policies of each task of a summary, with its title."""
+    """pass@k and KL of the sampled policies of each task of a summary, with its title."""
     out = []
-    raw = {arm["label"]: arm["kl_raw"] for arm in found["arms"].values() if "kl_raw" in arm}
+    raw, exact = (
+        {arm["label"]: arm[name] for arm in found["arms"].values() if name in arm} for name in ("kl_raw", "kl_exact")
+    )
     for task, rows in sampled.items():
         least = min(row["n"] for row in rows)
         chance, ks = chance_in(found, task), [*(k for k in (1, FEW) if k < least), least]
@@ -183,12 +191,15 @@ def samples(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str
             columns[f"pass@{k}"] = lambda row, k=k, chance=chance: passed(row, k, chance)  # type: ignore[misc]
         if any(row["policy"] in raw for row in rows):
             columns["raw KL"] = lambda row: cell(raw.get(row["policy"]))
+        if with_kl := any(row["policy"] in exact for row in rows):
+            columns[EXACT_KL] = lambda row: cell(exact.get(row["policy"]), 4)
         for name in ("no answer", "cut", "undecided"):
             columns[name] = lambda row, name=name: _fraction(row.get(f"{name.replace(' ', '_')}_frac"))  # type: ignore[misc]
         over = "over training seeds for arms with several, else " * any(len(row["seeds"]) > 1 for row in rows)
         units = "clusters of problems" if any(row["pass"]["1"]["over"] == CLUSTERS for row in rows) else "problems"
         note = f"From samples; below each number its 95 % interval {over}over {units} and their samples."
-        out.append((f"From samples: {task}", with_chance(table(columns, rows, note), chance, {f"pass@{k}": k for k in ks})))
+        notes = (note, *(EXACT,) * with_kl)
+        out.append((f"From samples: {task}", with_chance(table(columns, rows, *notes), chance, {f"pass@{k}": k for k in ks})))
     return out
 
 

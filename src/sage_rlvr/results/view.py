@@ -33,6 +33,7 @@ REASONS = {
     Reason.FRONTIER_END: "too close to the end of the other's frontier for an interval",
     Reason.BEYOND: "its pass@1 lies beyond the other's frontier",
     Reason.BELOW: "its pass@1 lies below the other's frontier",
+    Reason.OUTSIDE: "its KL lies outside the range of the other's betas in every training seed",
     Reason.NOT_NEAR: "no temperature gives one arm the pass@1 of the other at T = 1",
 }
 
@@ -70,7 +71,7 @@ def outcome(row: Row) -> End:
 
 def stated(row: Row) -> float:
     """The difference that a design must be able to detect before its non-significant result is printed as "no significant
-    difference": `DETECTABLE` for pass@k, that share of the second arm's mean for counts and the raw KL."""
+    difference": `DETECTABLE` for pass@k, that share of the second arm's mean for counts and KLs."""
     return DETECTABLE if row.metric.name == "pass" else DETECTABLE * abs(row.comparison.mean_b)
 
 
@@ -262,5 +263,5 @@ def _decided(c: Comparison) -> str:
 
 
 def _left_out(row: Row) -> str:
-    why = "with a raw KL outside the range of these betas" if row.metric.matched else "without a value"
+    why = f"whose {row.metric.matched} is not within the range of these betas" if row.metric.matched else "without a value"
     return f"left out: {many(row.left_out, 'training seed')} {why}"

@@ -59,6 +59,7 @@ class Reason(StrEnum):
     BEYOND = "beyond the frontier"
     BELOW = "below the frontier"
     NOT_NEAR = "not near"
+    OUTSIDE = "outside the betas"
 
 
 @dataclass(frozen=True, kw_only=True)

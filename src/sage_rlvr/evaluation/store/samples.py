@@ -72,7 +72,8 @@ class SampleStore(Rows):
         self.identity = identity
         if not noted:
             return
-        first = {f"versions.{name}" for name in (SCORED, GUIDED) if noted.get(f"versions.{name}", "?")[0] == "(absent)"}
+        # who scores first, or not this time, changes no sample
+        first = {f"versions.{name}" for name in (SCORED, GUIDED) if "(absent)" in noted.get(f"versions.{name}", ())}
         changed = [f"{place} {old} -> {new}" for place, (old, new) in noted.items() if place not in {"verifier_hash", *first}]
         if changed:
             warnings.warn(

@@ -34,10 +34,12 @@ Trained = Mapping[str, Sequence[Run]]
 """The runs of each arm, one per training seed."""
 
 
-SAME_KL = (
-    "at the same raw KL: the scores of an unguided arm at several betas, interpolated (linear in the logarithm of the raw KL of "
-    "the last tenth of training) at the raw KL of the guided arm of the same seed; there is no extrapolation."
-)
+SAME_KL: Mapping[str, str] = {
+    "raw KL": "at the same raw KL: the scores of another method at several betas (of a guided arm: the method without its guide), "
+    "interpolated at the arm's KL, seed by seed; linear in the logarithm of the raw KL of the last tenth of training; there is no "
+    "extrapolation.",
+    "exact KL": "at the same exact KL: the same, with the reverse KL to the base on completions of each trained policy.",
+}
 
 
 def runs_of(
@@ -49,7 +51,7 @@ def runs_of(
     configs, k = configs_of(trained), max(found["ks"])
     more = [tables.costs(found), tables.training(found)]
     added = [f"added: {arm.name} ({arm.why})" for arm in design.arms if arm.why] or ["none was added"]
-    matched = any(row["metric"]["matched"] for row in found["rows"])
+    matched = {row["metric"]["matched"] for row in found["rows"]}
     used = versions(trained) or (found.get("versions") or {}).items()
     return {
         "training_tables": [table for table in more if table.rows],
@@ -58,7 +60,7 @@ def runs_of(
         "states": states(trained, runs, evaluated), "cards": cards(design, trained), "choice": choice_of(found),
         "versions": [f"{name} {version}" for name, version in used], "swept": bool(design.facts),
         "runs_wanted": len(design.facts.get("runs", ())) or len(found["arms"]) * len(found["seeds"]),
-        "controls": [*added, *[SAME_KL] * matched], "not_run": list(found["not_run"]),
+        "controls": [*added, *(text for kind, text in SAME_KL.items() if kind in matched)], "not_run": list(found["not_run"]),
     }  # fmt: skip
 
 

@@ -1,0 +1,42 @@
+"""The exact KL of trained policies to their base, from the files of their sample stores (`evaluation.kl`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sage_rlvr.results.measurements import Measurements, SampledMeasurement
+from sage_rlvr.results.metric import REFERENCE
+
+Kls = Mapping[tuple[str, int], float]
+"""(Arm, training seed) -> KL to the reference, nats per token."""
+Sampled = Measurements[SampledMeasurement]
+
+
+def exact_kls(rows: Sampled, base: str | None) -> dict[tuple[str, int], float]:
+    """The reverse KL to the base of that revision on completions of the policy. rows: of one task and temperature; a row without a
+    known training seed counts by its place in the arm, as in `Measurements.scores`."""
+    return {
+        (arm, place if row.seed is None else row.seed): row.kls[base].per_token
+        for arm, own in rows.by_arm().items()
+        for place, row in enumerate(own.rows)
+        if base is not None and base in row.kls
+    }
+
+
+def exact_kls_of_main(table: Sampled) -> dict[tuple[str, int], float]:
+    """Of policies with exact records of the main task: from their stores at the reference temperature; {} where the stores with a
+    KL are of several tasks."""
+    home = table.where(temperature=REFERENCE)
+    tasks = {row.task for row in home.rows if row.kls}
+    return exact_kls(home.where(task=tasks.pop()), base_of(table)) if len(tasks) == 1 else {}
+
+
+def base_of(table: Sampled) -> str | None:
+    """Revision of the base that exact KLs are read to: the only one, else the only one whose own samples are in the table."""
+    known = {revision for row in table.rows for revision in row.kls}
+    if len(known) > 1:
+        known &= {str(row.identity.get("revision")) for row in table.rows}
+    return known.pop() if len(known) == 1 else None
+
+
+__all__ = ["Kls", "base_of", "exact_kls", "exact_kls_of_main"]
