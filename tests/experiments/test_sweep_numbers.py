@@ -21,6 +21,8 @@ from sage_rlvr.results.comparisons import between
 from sage_rlvr.results.page.training import choice_of
 from sage_rlvr.results.summary import choose, strength
 from sage_rlvr.results.tables import costs
+from sage_rlvr.results.words import sentence
+from sage_rlvr.stats.comparison import Reason
 
 
 def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] | None = None) -> Path:
@@ -96,7 +98,9 @@ def test_a_guided_arm_is_held_against_its_method_at_the_same_raw_kl(tmp_path: Pa
     assert found["matched", Metric(k=1, matched="raw KL")].difference.value == pytest.approx(0, abs=1e-12)
     assert found["control", Metric(k=1)].difference.value == pytest.approx(0.05)
     away = folder_of(tmp_path / "away", scores, {"control": 0.1, "strong": 0.4, "guided": 0.5})
-    assert not any(row.why == "matched" for row in compare(Results.read(away)))
+    (lost, more) = (row for row in compare(Results.read(away)) if row.why == "matched")
+    assert lost.left_out == more.left_out == 3 and lost.comparison.reason == Reason.OUTSIDE and math.isnan(lost.adjusted)
+    assert "left out: 3 training seeds whose raw KL is not within the range of these betas" in sentence(lost)
 
 
 def test_near_temperature_one_an_arm_that_only_slides_gains_nothing(tmp_path: Path) -> None:

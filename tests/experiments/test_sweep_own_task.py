@@ -112,6 +112,7 @@ controls: none
 evaluate: {{{evaluate}}}
 """
 SAMPLED = "samples: {problems: 100, n: 4, guide: null}"
+WITH_KL = SAMPLED.replace("null", "null, kl: 2")
 
 
 @pytest.fixture
@@ -226,6 +227,10 @@ def test_a_task_of_ones_own_without_solutions_needs_samples(tmp_path: Path, own:
         (SAMPLED, ("controls: none", asked.format("pass@8")), "'pass@8': no such metric.*did you mean 'pass@4'"),
         (SAMPLED, ("controls: none", asked.format("pass@4, task: sums")), "'sums': no such task; did you mean 'own_sums'"),
         (f"ood: [demo-5], {SAMPLED}", ("", ""), "omit evaluate.ood"),
+        (SAMPLED, ("controls: none", asked.format("{k: 4, matched: exact KL}")), "exact KL of every arm.*set evaluate.samples.kl"),
+        (SAMPLED, ("controls: none", asked.format("{name: exact KL}")), "exact KL of every arm.*set evaluate.samples.kl"),
+        (WITH_KL, ("controls: none", asked.format("{k: 4, matched: exact KL}")), "set kl_matched of arm b to a and more arms"),
+        (WITH_KL.replace("kl: 2", "kl: 5"), ("", ""), "kl = 5: must be 0 .no exact KL. to n = 4"),
         (SAMPLED, ("controls: none", "controls: none\nselect: {among: [b]}"), "omit select"),
     ):
         with pytest.raises(ConfigError, match=wanted):

@@ -47,7 +47,7 @@ def test_a_metric_is_read_back_as_a_design_and_as_a_summary_write_it(metric: Met
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("pas@8", r"metric 'pas@8': did you mean 'pass@8'\? expected pass@K, .*name \(pass, distinct, raw KL; .*at \(temperature"),
+        ("pas@8", r"'pas@8': did you mean 'pass@8'\? expected pass@K.*name \(pass, distinct, raw KL, exact KL; .*at \(temperature"),
         ("pass@256 at equal pass@1 near T = 1", r"expected pass@K, .*\{k: 256, at: near\}"),
         ("pass@0", "expected pass@K"),
         (["pass@8"], r"metric \['pass@8'\]: expected pass@K"),
@@ -57,7 +57,7 @@ def test_a_metric_is_read_back_as_a_design_and_as_a_summary_write_it(metric: Met
         ({"at": "near"}, "k = None: must be >= 1"),
         ({"k": True}, "k = True: must be >= 1"),
         ({"k": "8"}, "k = '8': must be >= 1"),
-        ({"name": "raw KL", "at": "end", "k": 8}, r"k = 8: .*raw KL has no k"),
+        ({"name": "raw KL", "at": "end", "k": 8}, r"k = 8: .*raw KL and exact KL have no k"),
         ({"k": 8, "temperature": 0}, "temperature = 0: must be a number above 0"),
         ({"k": 8, "temperature": "cold"}, "temperature = 'cold': must be a number above 0"),
         ({"k": 8, "matched": True}, "matched = True: unknown; choose from: , raw KL, exact KL"),

@@ -322,8 +322,8 @@ def _unmatched(question: Question, design: DesignSpec, arms: Sequence[Arm]) -> s
     if any(one and other and other.name in one.matched for one, other in ((a, b), (b, a))):
         return ""
     return (
-        f"{question.a} is not read at equal KL against {question.b}; set kl_matched of arm {question.a} to {question.b} and more arms "
-        "of its method at other betas"
+        f"{question.a} is not read at equal KL against {question.b}; set kl_matched of arm {question.a} to {question.b} and more "
+        "arms of its method at other betas"
     )
 
 
