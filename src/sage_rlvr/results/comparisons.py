@@ -388,10 +388,10 @@ def _sampled(results: Results) -> Iterator[Row]:
         kls = {t: _kls(results.runs, exact_kls(here.where(temperature=t), base_of(sampled))) for t in _temperatures(here)}
         for a, b, why in _sampled_pairs(design, here):
             if not (a in exact and b in exact):
-                yield from _of_counts(pair_on(design, a, b, why, on_task), here, k, kls)
+                yield from _of_counts(pair_on(design, a, b, why, on_task), here, design.ks(k), kls)
         for arm, t in product(design.arms, kls):
             if not {arm.name, *arm.matched} <= {*exact}:
-                ks = [*dict.fromkeys((1, min(k, *(row.n for row in here.rows))))]
+                ks = design.ks(min(k, *(row.n for row in here.rows)))
                 yield from _matched(arm, here.by_arm(), kls[t], t, ks)
         for envelope, name in product(design.baselines, design.candidates):
             if name not in exact:
@@ -471,21 +471,22 @@ def _tables(arm: Measurements[SampledMeasurement]) -> dict[int, dict[float, fron
 
 
 def _of_counts(
-    pair: Pair, here: Measurements[SampledMeasurement], k: int, kls: Mapping[float, Mapping[Matched, Kls]]
+    pair: Pair, here: Measurements[SampledMeasurement], ks: Sequence[int], kls: Mapping[float, Mapping[Matched, Kls]]
 ) -> Iterator[Row]:
+    """At every temperature that both have, pass@k at each k that the samples suffice for, and at all samples if they are fewer."""
     both: dict[float, tuple[Scores, Scores]] = {}
     for t in _temperatures(here):
         if (found := pair.sides(t)) is None:
             continue
         one, two = both[t] = found
         one.check_alike(two)
-        for m in dict.fromkeys((1, min(k, one.n or 0))):
+        for m in sorted({min(k, one.n or 0) for k in ks}):
             yield _row(pair, Metric(k=m, temperature=t), counted(one, two, m))
         if len(seeds := sorted({*one.seeds} & {*two.seeds})) > 1:
             yield from _of_kls(pair, kls[t]["exact KL"], seeds, Metric(name="exact KL", temperature=t))
     if len(both) > 1 and all(len(side.values) == 1 and side.is_plain for two in both.values() for side in two):
         tables = [{t: (two[i].n or 0, two[i].values[0]) for t, two in both.items()} for i in (0, 1)]
-        k = min(k, *(one.n or 0 for one, _ in both.values()))
+        k = min(max(ks), *(one.n or 0 for one, _ in both.values()))
         yield _of_frontier(pair, Metric(k=k, at="equal"), frontiers.compare_count_frontiers(*tables, k=k))
 
 

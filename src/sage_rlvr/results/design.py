@@ -100,6 +100,11 @@ class Design:
         rivals = {name for envelope in self.baselines for name in envelope.arms} | {self.oracle}
         return tuple(arm.name for arm in self.arms if arm.name not in rivals and not arm.why and arm.name != self.base)
 
+    def ks(self, most: int) -> list[int]:
+        """The ks at which samples are compared: 1, the largest, and those of the questions."""
+        asked = {q.metric.k for q in self.questions if (q.metric.name, q.metric.at) == ("pass", "temperature")}
+        return sorted({1, most} | {k for k in asked if k is not None and k < most})
+
     def arm(self, name: str) -> Arm | None:
         """The arm of that name or key."""
         return next((arm for arm in self.arms if name in (arm.name, arm.key)), None)

@@ -124,8 +124,8 @@ def _yaml(value: Any) -> str:
 
 
 def known_of_samples(k: int) -> list[Metric]:
-    """Every metric of two arms from samples at the reference temperature; k is the largest k."""
-    return [*(Metric(k=n, matched=m) for m in get_args(Matched) for n in dict.fromkeys((1, k))), Metric(name="exact KL")]
+    """Every metric of two arms from samples at the reference temperature that a design may ask for; k is the largest k."""
+    return [*(Metric(k=n, matched=m) for m in get_args(Matched) for n in range(1, k + 1)), Metric(name="exact KL")]
 
 
 def known_metrics(k: int = 256) -> list[Metric]:
