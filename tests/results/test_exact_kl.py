@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,18 @@ def test_an_arm_outside_in_every_seed_is_told_and_an_arm_without_kl_has_no_row()
     assert [row.left_out for row in lost] == [2, 2] and not any(row.comparison.known for row in lost)
     assert "cannot be told (its KL lies outside the range of the other's betas in every training seed)" in sentence(lost[0])
     assert not [row for row in compared([([2, 2], None), ([2, 2], None)])[1] if row.why == "matched"]
+
+
+def test_a_question_from_samples_has_a_row_at_its_own_k() -> None:
+    rows = [replace(measured(arm, 0, right, None), n=4) for arm, right in (("a", [2, 1]), ("b", [1, 0]))]
+    arms = (Arm(name="a", key="a"), Arm(name="b", key="b"))
+    for asked in ((), (Question(a="a", b="b", metric=Metric(k=2)),)):
+        design = Design(arms=arms, control="b", questions=asked, facts={"title": "t"})
+        found = compare(Results(design=design, table=Measurements(tuple(rows)), k=4))
+        by_k = {row.metric.k: row.comparison for row in found if (row.a, row.b, row.metric.at) == ("a", "b", "temperature")}
+        assert [*by_k] == ([1, 2, 4] if asked else [1, 4])
+    # pass@2 of 4 samples: 1 - (2 over 2) / 6 and 1 - (3 over 2) / 6 of a, 1 - (3 over 2) / 6 and 0 of b
+    assert by_k[2].difference.value == pytest.approx((5 / 6 + 1 / 2) / 2 - (1 / 2 + 0) / 2)
 
 
 def test_exact_kls_are_compared_over_paired_seeds() -> None:

@@ -15,7 +15,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.experiments.design import load_design
 from sage_rlvr.results import Design, Metric, Results, compare
 from sage_rlvr.results.comparisons import answering
-from sage_rlvr.results.metric import known_metrics
+from sage_rlvr.results.metric import is_of_samples, known_metrics
 from sage_rlvr.results.stored import read_summary
 
 EXPERIMENTS = Path(__file__).parents[2] / "lab" / "experiments"
@@ -94,3 +94,12 @@ def test_any_printed_phrase_can_change_without_a_change_of_a_file(monkeypatch: p
     assert answered(Results.read(ASKED).design) == before[0]
     assert [(one.outcome, one.one_of) for one in answers(register)] == before[1]
     assert load_design(ASKED / "design.yaml").questions == questions == Results.read(ASKED).design.questions
+
+
+def test_samples_have_any_k_that_they_suffice_for() -> None:
+    matched = Metric(k=3, matched="exact KL")
+    assert is_of_samples(Metric(k=3), 4) and is_of_samples(Metric(k=4), 4) and is_of_samples(matched, 4)
+    assert is_of_samples(Metric(name="exact KL"), 4) and not is_of_samples(Metric(k=5), 4)
+    others = (Metric(k=3, at="near"), Metric(name="distinct", k=3), Metric(name="raw KL", at="end"), Metric(k=3, temperature=0.3))
+    for other in others:
+        assert not is_of_samples(other, 4)

@@ -33,7 +33,7 @@ from sage_rlvr.paths import anchored
 from sage_rlvr.recipes import Recipe, Tree, dotted, find, locate, place_of, read, use_plugins
 from sage_rlvr.results.comparisons import above_colder
 from sage_rlvr.results.design import BASE, COLDER, TEMPERED, Question
-from sage_rlvr.results.metric import known_metrics, known_of_samples
+from sage_rlvr.results.metric import is_of_samples, known_metrics, known_of_samples
 from sage_rlvr.results.read import K
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
@@ -299,16 +299,19 @@ def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> N
     tasks = ["", *map(suffix_of, design.evaluate.ood)] if exact else ["", task.name]
     most = min(K, few.n if few else 1)
     metrics = known_metrics() if exact else [*known_of_samples(most), *above_colder(most)]
+    listed = list(dict.fromkeys(metric.written for metric in metrics))
     for question in design.questions:
+        asked = question.metric.written
+        at_any_k = not exact and is_of_samples(question.metric, most)  # the list of an error has the first and the last k alone
         for noun, word, known in (
             ("arm", question.a, names),
             ("arm", question.b, names),
-            ("metric", question.metric.written, list(dict.fromkeys(metric.written for metric in metrics))),
+            ("metric", asked, [*listed, asked] if at_any_k else listed),
             ("task", question.task, tasks),
         ):
             refuse((word not in known, f"{source}: questions: {word!r}: no such {noun}{choose_from(word, known)}"))
         if problem := _unmatched(question, design, arms):
-            raise ConfigError(f"{source}: questions: {question.metric.written}: {problem}")
+            raise ConfigError(f"{source}: questions: {asked}: {problem}")
 
 
 def _unmatched(question: Question, design: DesignSpec, arms: Sequence[Arm]) -> str:

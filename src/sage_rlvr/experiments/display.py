@@ -48,6 +48,7 @@ def display(sweep: Sweep, console: Console) -> Iterator[Callable[[], None]]:
     last, seen = [time.monotonic()], [len(sweep.over)]
 
     def show() -> None:
+        """Update design.json where a task has ended, and the table or line where it is due."""
         if len(sweep.over) != seen[0]:
             seen[0] = len(sweep.over)
             note(sweep)

@@ -252,9 +252,11 @@ def _cell(
     train = job.task(after=first)
     policy = Policy(directory.name, str(directory), str(directory / "policy"), directory)
     exact = _exact_tasks(policy, evaluations, out, (train,), ())
+    if sampled is None or of_base is None:
+        return Cell(arm, job, train, exact, None)
     samples = _sample_task(policy, sampled, out, (train,), (), arm.config)
-    kl = None if sampled is None or samples is None or of_base is None else _kl_task(policy, sampled, samples, of_base)
-    return Cell(arm, job, train, exact, samples, kl)
+    unscored = _sample_task(policy, replace(sampled, guide=None, scored=False), out, (train,), (), arm.config)
+    return Cell(arm, job, train, exact, samples, _kl_task(policy, sampled, samples, unscored, of_base))
 
 
 def _exact_tasks(
@@ -310,19 +312,15 @@ def _sample_task(
     )
 
 
-def _kl_task(policy: Policy, sampled: Sampled, samples: Task, of_base: Task) -> Task | None:
-    """The exact KL of an arm to the base on the stored completions of both, where the design wants it: the same evaluation again,
-    which has nothing left to draw. No `place`: the file in the store is written over, and no store is replaced for it."""
+def _kl_task(policy: Policy, sampled: Sampled, samples: Task, evaluation: Task, of_base: Task) -> Task | None:
+    """The exact KL of an arm to the base on the stored completions of both, where the design has it. evaluation: `samples` without
+    guide and log-probs of the base, for which `eval` would load other weights; it has nothing left to draw. No `place`: the file
+    in the store is written over, and no store is replaced for it."""
     if not sampled.kl or samples.place is None or of_base.place is None:
         return None
-    # without what `eval` would load other weights for
-    left_out = {place + i for place, word in enumerate(samples.words) if word in ("--guide", "--base-logprobs") for i in (0, 1)}
-    typed = [word for place, word in enumerate(samples.words) if place not in left_out]
-    typed += ["--kl-to", str(of_base.place), "--kl-samples", str(sampled.kl)]
-    return Task(
-        f"{policy.name} KL", tuple(typed), policy.logs / "kl.log", partial(sampled.has_kl, samples.place, of_base.place),
-        threads=samples.threads, after=(samples, of_base),
-    )  # fmt: skip
+    typed = (*evaluation.words, "--kl-to", str(of_base.place), "--kl-samples", str(sampled.kl))
+    done = partial(sampled.has_kl, samples.place, of_base.place)
+    return Task(f"{policy.name} KL", typed, policy.logs / "kl.log", done, threads=samples.threads, after=(samples, of_base))
 
 
 def settle(sweep: Sweep) -> None:

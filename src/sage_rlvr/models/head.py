@@ -111,6 +111,7 @@ class _Chosen(Function):
         entropy_grad: bool,
         known: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
+        """Logits of a part of the states at a time, so that no (M, V) is held unless it is small; the last part's are kept."""
         most = KEPT_LOGITS // len(weight) if known is None else len(states)
         most = max(1, most)  # also of no state at all
         order = state_of.argsort(stable=True)  # the tokens of a part of the states lie together

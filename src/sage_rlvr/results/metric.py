@@ -124,8 +124,15 @@ def _yaml(value: Any) -> str:
 
 
 def known_of_samples(k: int) -> list[Metric]:
-    """Every metric of two arms from samples at the reference temperature that a design may ask for; k is the largest k."""
-    return [*(Metric(k=n, matched=m) for m in get_args(Matched) for n in range(1, k + 1)), Metric(name="exact KL")]
+    """The metrics of two arms from samples at the reference temperature, at 1 and at the largest k."""
+    return [*(Metric(k=n, matched=m) for m in get_args(Matched) for n in dict.fromkeys((1, k))), Metric(name="exact KL")]
+
+
+def is_of_samples(metric: Metric, most: int) -> bool:
+    """Whether `most` samples of each problem have the metric: those of `known_of_samples`, at any k up to most."""
+    if metric.k is not None and metric.k > most:
+        return False
+    return metric in (Metric(name="exact KL"), Metric(k=metric.k, matched=metric.matched))
 
 
 def known_metrics(k: int = 256) -> list[Metric]:

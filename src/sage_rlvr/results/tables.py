@@ -177,9 +177,8 @@ def with_chance(made: Table, chance: Chance | None, ks: Mapping[str, int]) -> Ta
 def samples(found: Mapping[str, Any], sampled: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Table]]:
     """pass@k and KL of the sampled policies of each task of a summary, with its title."""
     out = []
-    raw, exact = (
-        {arm["label"]: arm[name] for arm in found["arms"].values() if name in arm} for name in ("kl_raw", "kl_exact")
-    )
+    raw = {arm["label"]: arm["kl_raw"] for arm in found["arms"].values() if "kl_raw" in arm}
+    exact = {arm["label"]: arm["kl_exact"] for arm in found["arms"].values() if "kl_exact" in arm}
     for task, rows in sampled.items():
         least = min(row["n"] for row in rows)
         chance, ks = chance_in(found, task), [*(k for k in (1, FEW) if k < least), least]

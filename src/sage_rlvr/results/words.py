@@ -16,7 +16,7 @@ from sage_rlvr.evaluation.record import EMBEDDED
 from sage_rlvr.results.colder import sharpened, sharpened_in_two
 from sage_rlvr.results.comparisons import answering
 from sage_rlvr.results.design import BASE, COLDER
-from sage_rlvr.results.metric import Metric, known_metrics
+from sage_rlvr.results.metric import Metric, is_of_samples, known_metrics
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
 from sage_rlvr.results.sources import Run
@@ -161,11 +161,12 @@ def _answered(rows: Sequence[Row]) -> str:
 
 def _unanswered(rows: Sequence[Row], results: Results) -> str:
     """The questions of the design without a row, with the reason; "" if every question has a row."""
-    design, known = results.design, known_metrics(results.k)
+    design, k = results.design, results.k
+    known = known_metrics(k)
     lost = [
         QUESTION.format(
             a=design.called(q.a), b=design.called(q.b), metric=q.metric,
-            why="no such comparison exists" if q.metric in known else f"k is {results.k} here",
+            why="no such comparison exists" if q.metric in known or is_of_samples(q.metric, k) else f"k is {k} here",
         )
         for q, found in answering(design, rows) if not found
     ]  # fmt: skip
