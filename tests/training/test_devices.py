@@ -25,6 +25,7 @@ from sage_rlvr.models.policy import load_policy, run_facts
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.models.scoring import score
 from sage_rlvr.training.loop import build, train_step
+from sage_rlvr.training.opening import announce, setting_of
 from sage_rlvr.training.optimizer import Optimizer
 
 Recipe = Callable[..., Path]
@@ -56,6 +57,43 @@ def test_a_device_that_is_not_there_is_refused_and_auto_takes_what_is(monkeypatc
     assert {device_of(name).type for name in (None, "cpu", "auto")} == {"cpu"}
     monkeypatch.setattr(devices, "is_there", lambda kind: kind in ("cpu", "mps"))
     assert device_of("auto").type == "mps"
+
+
+@pytest.mark.parametrize(("fast", "found"), [(True, "bfloat16"), (False, "float32")])
+def test_dtype_auto_is_bfloat16_where_the_cpu_multiplies_in_it(
+    write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, fast: bool, found: str
+) -> None:
+    monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: fast)
+    config = load_config(TrainConfig, write_recipe(), [("engine.dtype", "auto")])
+    assert devices.dtype_of(config.engine) == run_facts(config)["dtype"] == found
+    assert next(build(config).policy.parameters()).dtype == getattr(torch, found)
+    for stated in ("float32", "bfloat16"):
+        named = load_config(TrainConfig, write_recipe(), [("engine.dtype", stated)])
+        assert devices.dtype_of(named.engine) == stated and "dtype" not in run_facts(named)  # the recipe has it
+
+
+def test_dtype_auto_is_bfloat16_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(devices, "is_there", lambda kind: True)
+    assert devices.dtype_of(EngineConfig(dtype="auto", device="auto")) == "bfloat16"
+    assert devices.dtype_of(EngineConfig(dtype="auto")) == "float32"  # no device named: the CPU
+
+
+def test_dtype_auto_is_of_the_loop_alone() -> None:
+    with pytest.raises(ConfigError, match=r"dtype.*only for the loop; on trl set float32"):
+        EngineConfig(name="trl", dtype="auto")
+
+
+def test_bfloat16_on_a_cpu_without_instructions_for_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_llama()
+    monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: False)
+    assert devices.slow_bfloat16(model) == ""
+    told: list[tuple[str, int, str]] = []
+    half = setting_of(model.to(torch.bfloat16), lr=1e-6, schedule="constant")
+    announce(lambda line: None, half, tell=lambda *one: told.append(one))
+    assert [kind for kind, *_ in told] == ["dtype"] and "set engine.dtype to auto or float32" in told[0][2]
+    monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: True)
+    assert devices.slow_bfloat16(model) == ""
 
 
 @pytest.mark.parametrize("engine", ["trl", "verl"])

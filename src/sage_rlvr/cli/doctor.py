@@ -24,7 +24,8 @@ class Doctor(Command):
 
     RECIPE and --model read only the model's config.json (downloaded if needed) and count: parameters, bytes by kind of
     tensor, tokens to sample, operations of a step for each number of --gpus. No weights are downloaded. If the weights of
-    --model are on this machine, a probe of about ten seconds says what a step of RECIPE (default grpo) takes on the loop."""
+    --model, or of a recipe's own model, are on this machine, a probe of about ten seconds says what a step of RECIPE (default grpo)
+    takes on the loop."""
 
     recipe: tyro.conf.Positional[str | None] = None
     """An RL recipe or a method: a file or a name."""
@@ -56,6 +57,7 @@ class Doctor(Command):
     def counted(self) -> list[str]:
         """What a recipe and a model cost, in lines."""
         from sage_rlvr.config import TrainConfig, read_recipe
+        from sage_rlvr.models.folders import EMBEDDED
         from sage_rlvr.models.smollm2 import LONG_NAMES
         from sage_rlvr.training.counts.footprint import footprint_lines
 
@@ -65,7 +67,7 @@ class Doctor(Command):
         config = None if self.recipe is None else read_recipe(self.recipe, edits, "train")
         assert config is None or isinstance(config, TrainConfig)
         lines = footprint_lines(self.model, config, self.gpus)
-        if self.model is None:
+        if self.model is None and (config is None or config.engine.name != "loop" or config.model == EMBEDDED):
             return lines
         usual = "real/grpo" if self.model in LONG_NAMES else "grpo"
         probed = read_recipe(usual, edits, "train") if config is None else config

@@ -247,8 +247,8 @@ class EngineConfig:
     PPO trainer; the verl extra). threads: CPU threads (null: what torch chooses); bitwise equality holds at equal thread counts.
     dtype: of the weights. On TRL and verl float32 wherever they are trained: an optimizer without float32 copies loses what is
     below 1/256 of a bfloat16 weight, and bfloat16 is for the frozen weights under adapters. On the loop bfloat16 keeps such copies,
-    and the log-probs are float32. args: fields of TRL's GRPOConfig (SFTConfig in an SFT recipe), or keys of verl's configuration,
-    passed on untouched. lora: adapters; null is full fine-tuning.
+    and the log-probs are float32; auto is bfloat16 on a GPU and on a CPU with instructions for it, else float32.
+    args: fields of TRL's GRPOConfig (SFTConfig in an SFT recipe), or keys of verl's configuration, passed on untouched. lora: adapters; null is full fine-tuning.
     device: of the loop: cpu (null means that too), cuda, mps, or auto, the first of cuda, mps and cpu that is there. A run is
     bitwise reproducible on a CPU. TRL and verl take what they find.
     reuse_sampling: of the loop: the update reads the activations that the sampler computed, where the method and the model allow
@@ -260,7 +260,7 @@ class EngineConfig:
 
     name: Literal["loop", "trl", "verl"] = "loop"
     threads: int | None = 1
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     args: dict[str, Any] = field(default_factory=dict)
     lora: LoraConfig | None = None
     device: Literal["cpu", "cuda", "mps", "auto"] | None = None
@@ -284,6 +284,12 @@ class EngineConfig:
             self.device,
             f"only for the loop; {self.name} selects the device itself: omit this key (on TRL, args: {{use_cpu: true}} selects "
             "the CPU)",
+        )
+        require(
+            self.dtype != "auto" or self.name == "loop",
+            "dtype",
+            self.dtype,
+            f"only for the loop; on {self.name} set float32, or bfloat16 with adapters (engine.lora)",
         )
         require(
             self.dtype == "float32" or self.lora is not None or self.name == "loop",

@@ -29,6 +29,7 @@ from sage_rlvr.experiments.design import (
     world_named,
 )
 from sage_rlvr.experiments.jobs import Exact, Job, Sampled, Task, as_read_back
+from sage_rlvr.models.devices import dtype_of
 from sage_rlvr.recipes import find
 from sage_rlvr.results import Results
 from sage_rlvr.results.sources import State
@@ -293,7 +294,7 @@ def _sample_task(
     store = out / "runs" / policy.name / "samples" / settings.store_name(task)
     typed = ["eval", policy.what, "--samples", str(sampled.n), "--problems", str(sampled.problems)]
     typed += ["--split", sampled.split, "--sampling", sampled.sampling, "--generator", "sampler"]
-    typed += ["--dtype", config.engine.dtype, "--threads", str(threads), "--store", str(store), "--quiet"]
+    typed += ["--dtype", dtype_of(config.engine), "--threads", str(threads), "--store", str(store), "--quiet"]
     typed += named
     typed += [] if temperature is None else ["--temperature", f"{temperature:g}"]
     typed += [] if config.task is None and config.data is None else ["--max-new-tokens", str(config.rollout.max_new_tokens)]

@@ -28,7 +28,7 @@ from transformers import (
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
-from sage_rlvr.models.devices import device_of, keep_memory
+from sage_rlvr.models.devices import device_of, dtype_of, keep_memory
 from sage_rlvr.models.folders import ADAPTER, EMBEDDED, NAMED, adapter_base, folder_of, prepared
 from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.sampler import Rollout
@@ -371,13 +371,16 @@ def revision_of(model: str) -> str:
 
 def run_facts(config: TrainConfig) -> dict[str, Any]:
     """What a resumed run must find unchanged besides its recipe: the files of its policy and reference, the device where it is
-    not the CPU (of `auto` the one that was found), on TRL the libraries that train, and the packages that parts are from."""
+    not the CPU, the dtype (of `auto` the one that was found), on TRL the libraries that train, and
+    the packages that parts are from."""
     source = config.reference
     facts: dict[str, Any] = {"model_sha256": weights_hash(config.model), "model_files": _files(config.model)}
     if source is not None and source != config.model:
         facts["reference"] = {"sha256": weights_hash(source), "files": _files(source)}
     if (device := device_of(config.engine.device).type) != "cpu":
         facts["device"] = device
+    if config.engine.dtype == "auto":
+        facts["dtype"] = dtype_of(config.engine)
     for name in {"trl": ("trl", "peft"), "verl": ("verl",)}.get(config.engine.name, ()):
         with suppress(PackageNotFoundError):  # without TRL the run is refused in its own words
             facts[name] = version(name)

@@ -21,7 +21,7 @@ from sage_rlvr.core.buffers import Answers, Buffer, Rows, buffer_budget, buffer_
 from sage_rlvr.core.keys import pair_ids
 from sage_rlvr.core.method import credit
 from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
-from sage_rlvr.models.devices import placed
+from sage_rlvr.models.devices import dtype_of, placed
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.models.scoring import score
@@ -122,7 +122,7 @@ def base_of(loop: Loop) -> PreTrainedModel:
     name = config.model if config.base_model is None else config.base_model
     if name == config.model:
         return loop.policy
-    model, tokens = load_policy(name, config.engine.dtype)
+    model, tokens = load_policy(name, dtype_of(config.engine))
     check_vocabularies((config.model, loop.policy, loop.tokens), (name, model, tokens))
     return placed(model, config.engine.device).eval()
 

@@ -28,7 +28,7 @@ from sage_rlvr.core.method import NO_SIGNAL, Method, credit, has_signal, objecti
 from sage_rlvr.core.signals import Batch, masked_mean
 from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.errors import TrainingDiverged
-from sage_rlvr.models.devices import placed
+from sage_rlvr.models.devices import dtype_of, placed
 from sage_rlvr.models.listing.solutions import lister
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.runs import RunDir, writing
@@ -276,7 +276,7 @@ def build(config: TrainConfig) -> Loop:
     """Load the policy, its reference and the task of a resolved recipe."""
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     method = config.method
-    policy, tokens = load_policy(config.model, config.engine.dtype)
+    policy, tokens = load_policy(config.model, dtype_of(config.engine))
     placed(policy, config.engine.device)
     check_vocabulary(method, policy.config.vocab_size)
     policy.eval()  # dropout off: the policy that samples is the policy that is trained

@@ -23,7 +23,7 @@ from sage_rlvr.config import OfflineConfig
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.preferences import completion_logps, margins, pair_loss
 from sage_rlvr.errors import DataError, TrainingDiverged
-from sage_rlvr.models.devices import placed
+from sage_rlvr.models.devices import dtype_of, placed
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.reward_model import from_policy, scores_of
 from sage_rlvr.models.scoring import score
@@ -74,7 +74,7 @@ def train_offline(config: OfflineConfig, run: RunDir, out: Path, progress: Any, 
     check_replaceable(out)
     check_installed(config.report_to)
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
-    policy, tokens = load_policy(config.model, config.engine.dtype)
+    policy, tokens = load_policy(config.model, dtype_of(config.engine))
     placed(policy, config.engine.device)
     read = data(tokens)
     model = from_policy(policy, tokens, config.seed).to(policy.device) if config.loss == "reward" else policy

@@ -20,7 +20,7 @@ import torch
 
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.guides import factors, is_flat
-from sage_rlvr.models.devices import is_there
+from sage_rlvr.models.devices import is_there, slow_bfloat16
 from sage_rlvr.training.watch import ACTIVE, CLAMPED
 
 LARGE, RATE = 20_000_000, 1e-5  # parameters and learning rate above which full fine-tuning gets a warning
@@ -41,6 +41,7 @@ class Setting:
 
     dtype: of the weights, in words. device: cpu, cuda, mps, or workers in words. lr, schedule: of the optimizer, in words.
     idle: how many GPUs this machine has beside those in use. threads_by, device_by: where to change the two.
+    slow: as of `slow_bfloat16`.
     """
 
     parameters: int | None
@@ -53,6 +54,7 @@ class Setting:
     threads_by: str = "engine.threads"
     device_by: str = "engine.device: auto"
     lr_by: str = "optimizer.lr"
+    slow: str = ""
 
     @property
     def line(self) -> str:
@@ -96,6 +98,7 @@ def setting_of(model: Any, **more: Any) -> Setting:
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "device": device,
         "idle": idle(device),
+        "slow": slow_bfloat16(model),
     }
     return Setting(**found | more)
 
@@ -155,7 +158,7 @@ def announce(
     begin: int = 0,
     tell: Tell | None = None,
 ) -> None:
-    """Print the opening, and with `tell`, which is as `RunDir.warn`, warn of the learning rate.
+    """Print the opening, and with `tell`, which is as `RunDir.warn`, warn of the learning rate and of a slow dtype.
 
     engine: how the policy is computed, where that is not the usual way. prompt: as of `decoded`. begin: finished steps; a run that
     continues prints its setting only.
@@ -163,8 +166,9 @@ def announce(
     for line in (objective, setting.line, engine, prompt) if begin == 0 else (setting.line,):
         if line:
             note(line)
-    if tell is not None and setting.warning:
-        tell("learning rate", begin, setting.warning)
+    for kind, said in (("learning rate", setting.warning), ("dtype", setting.slow)):
+        if tell is not None and said:
+            tell(kind, begin, said)
 
 
 def after_first_step(note: Note, anchor: Anchor | None, metrics: Mapping[str, float], tell: Tell | None = None) -> None:

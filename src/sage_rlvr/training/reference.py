@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.devices import placed
+from sage_rlvr.models.devices import dtype_of, placed
 from sage_rlvr.models.listing.solutions import log_right
 from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.policy import Tokens, load_policy
@@ -37,7 +37,7 @@ def load_reference(config: TrainConfig, policy: PreTrainedModel, tokens: Tokens)
     """
     if config.reference is None:
         return None
-    model, own = load_policy(config.reference, config.engine.dtype)
+    model, own = load_policy(config.reference, dtype_of(config.engine))
     check_vocabularies((config.model, policy, tokens), (config.reference, model, own))
     return frozen(placed(model, config.engine.device))
 

@@ -24,7 +24,7 @@ from transformers import (
 
 from sage_rlvr.config import ModelConfig, SftConfig
 from sage_rlvr.errors import TrainingDiverged
-from sage_rlvr.models.devices import placed
+from sage_rlvr.models.devices import dtype_of, placed
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.scoring import score
 from sage_rlvr.runs import RunDir
@@ -91,7 +91,7 @@ def train_sft(config: SftConfig, run: RunDir, out: Path, progress: Any) -> int:
     torch.set_num_threads(config.engine.threads or torch.get_num_threads())
     task: Any = config.world.build() if config.task is None else config.task
     seed, size = config.world.data_seed if config.task is None else config.seed, config.batch_size
-    model, tokens = load_policy(config.model, config.engine.dtype) if isinstance(config.model, str) else _made(config, task)
+    model, tokens = load_policy(config.model, dtype_of(config.engine)) if isinstance(config.model, str) else _made(config, task)
     placed(model, config.engine.device)
     asking = Asking.of(task, tokens)
     optimizer = Optimizer(model, config.optimizer, config.steps)
@@ -118,7 +118,7 @@ def _made(config: SftConfig, task: Any) -> tuple[PreTrainedModel, Tokens]:
     tokenizer = build_tokenizer() if config.task is None else build_tokenizer(task.characters)
     model = build_model(config.model, tokenizer, config.seed)
     for parameter in model.parameters():  # and no buffer: rotary frequencies stay float32, as in a model that is loaded
-        parameter.data = parameter.data.to(getattr(torch, config.engine.dtype))
+        parameter.data = parameter.data.to(getattr(torch, dtype_of(config.engine)))
     return model, Tokens.of(tokenizer)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, OfflineConfig, SftConfig, TrainConfig, task_of
 from sage_rlvr.core.rollout_plans import is_staged
+from sage_rlvr.models.devices import dtype_of
 from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
 from sage_rlvr.models.weights import loading
 from sage_rlvr.paths import looks_local
@@ -183,7 +184,7 @@ def tensor_bytes(config: TrainConfig | FinetuneConfig, where: Path, eight_bit: b
     total, adapters = parameters(where, lora)
     if lora is None and config.engine.name == "trl" and adapter_base(folder_of(config.model)) is not None:
         adapters = _saved(folder_of(config.model) / ADAPTER_WEIGHTS)
-    width = 2 if config.engine.dtype == "bfloat16" else 4
+    width = 2 if dtype_of(config.engine) == "bfloat16" else 4
     trained = adapters or total
     parts = {
         "parameters": total * width,

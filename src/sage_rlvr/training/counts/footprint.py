@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.devices import dtype_of
 from sage_rlvr.models.folders import config_folder, folder_of
 from sage_rlvr.models.weights import loading
 from sage_rlvr.training.counts.dry_run import GIB, parameters, scorers, tensor_bytes, work
@@ -150,7 +151,7 @@ def micro_batch(config: TrainConfig) -> tuple[int, bool]:
 
 def byte_lines(size: Size, config: TrainConfig) -> Iterator[str]:
     """Bytes by kind of tensor: those a process holds all the time, and those of a micro batch and of sampling."""
-    half = "bfloat16" in (config.engine.dtype, str(config.engine.args.get("dtype"))) or bool(config.engine.args.get("bf16"))
+    half = "bfloat16" in (dtype_of(config.engine), str(config.engine.args.get("dtype"))) or bool(config.engine.args.get("bf16"))
     width, limit = 2 if half else 4, config.rollout.max_new_tokens
     rows, again = micro_batch(config)
     one = forward_pass(size, rows, limit, half).kept
@@ -203,7 +204,7 @@ def lacks_room(loop: Loop, step: int) -> str:
     room = unused_memory(config)
     if numbers < LARGE or room is None or config_folder(config.model) is None:
         return ""
-    rollout, size, half = config.rollout, Size.of(config.model), config.engine.dtype == "bfloat16"
+    rollout, size, half = config.rollout, Size.of(config.model), dtype_of(config.engine) == "bfloat16"
     prompts = [loop.ask(problem).ids for problem in problems_of_step(loop, step, 0, rollout.prompts_per_step)]
     completions, _ = micro_batch(config)
     groups = completions // rollout.group_size
@@ -237,7 +238,7 @@ def step_operations(size: Size, config: TrainConfig) -> dict[str, int]:
 
 def step_lines(size: Size, config: TrainConfig, gpus: Sequence[int]) -> Iterator[str]:
     """A step's operations, and what is left of them and of the bytes for each of so many GPUs."""
-    count, limit, dtype = config.rollout.completions, config.rollout.max_new_tokens, config.engine.dtype
+    count, limit, dtype = config.rollout.completions, config.rollout.max_new_tokens, dtype_of(config.engine)
     parts, width = step_operations(size, config), 2 if dtype == "bfloat16" else 4
     total = sum(parts.values())
     yield f"{total:.3g} floating-point operations: " + ", ".join(f"{value / total:.0%} {name}" for name, value in parts.items())

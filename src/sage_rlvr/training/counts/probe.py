@@ -46,8 +46,8 @@ class Cost:
     gradient. length: mean new tokens of a completion; alive: share of completions that have a t-th token; known: the share of the
     probe's completions that ended by themselves or at the recipe's limit.
     prefill: seconds of one prompt; decode: of a decode step over its rows; sampling, rest: of a step; loading, took: of loading,
-    and of the probe after it. memory: bytes at the peak over rows of a forward pass, None where it cannot be measured; room: bytes
-    that a run can have. rate: products, operations a second.
+    and of the probe after it. advice: of a faster dtype. memory: bytes at the peak over rows of a forward pass, None where it cannot
+    be measured; room: bytes that a run can have. rate: products, operations a second.
     """
 
     config: TrainConfig
@@ -66,8 +66,16 @@ class Cost:
     rate: float
     loading: float
     took: float
+    advice: str = ""
     growth: float = 1.0
     """Resident memory of a run over that of a step: `devices.GROWTH` where the process keeps freed memory."""
+
+    @property
+    def dtype(self) -> str:
+        """Of the weights: `engine.dtype`, `auto` resolved."""
+        from sage_rlvr.models.devices import dtype_of
+
+        return dtype_of(self.config.engine)
 
     @property
     def seconds(self) -> float:
@@ -85,9 +93,9 @@ class Cost:
 
     def lines(self) -> Iterator[str]:
         """The prediction in words."""
-        rollout, engine = self.config.rollout, self.config.engine
+        rollout = self.config.rollout
         yield (
-            f"A step on this machine, from a probe of {self.took:.0f} s: {engine.dtype} products at {self.rate / 1e12:.2f} TFLOP/s "
+            f"A step on this machine, from a probe of {self.took:.0f} s: {self.dtype} products at {self.rate / 1e12:.2f} TFLOP/s "
             f"with {_threads()} threads"
         )
         yield (
@@ -97,6 +105,8 @@ class Cost:
         yield f"  seconds  {self.seconds:.1f}: {self.sampling:.1f} sampling, {self.rest:.1f} scores and update"
         yield f"  run      {self.config.steps:,} steps in {in_time(self.config.steps * self.seconds)}, without evaluation"
         yield f"  memory   {self.room_line()}"
+        if self.advice:
+            yield f"  {self.advice}"
 
     @property
     def fits(self) -> bool:
@@ -148,7 +158,7 @@ def probe(config: TrainConfig) -> Cost:
     """Load the policy and measure. ConfigError where the recipe is of another engine, has no room, or samples episodes."""
     import torch
 
-    from sage_rlvr.models.devices import GROWTH, FreedMemory
+    from sage_rlvr.models.devices import GROWTH, FreedMemory, slow_bfloat16
     from sage_rlvr.training.loop import build
 
     if config.engine.name != "loop":
@@ -184,6 +194,7 @@ def probe(config: TrainConfig) -> Cost:
         rate=_rate(torch, loop),
         loading=loading,
         took=time.perf_counter() - began,
+        advice=slow_bfloat16(loop.policy),
         growth=GROWTH if FreedMemory.is_kept else 1.0,
     )
     return found
