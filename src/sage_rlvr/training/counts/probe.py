@@ -46,8 +46,8 @@ class Cost:
     gradient. length: mean new tokens of a completion; alive: share of completions that have a t-th token; known: the share of the
     probe's completions that ended by themselves or at the recipe's limit.
     prefill: seconds of one prompt; decode: of a decode step over its rows; sampling, rest: of a step; loading, took: of loading,
-    and of the probe after it. advice: of a faster dtype. memory: bytes at the peak over rows of a forward pass, None where it cannot
-    be measured; room: bytes that a run can have. rate: products, operations a second.
+    and of the probe after it. advice: of a faster dtype. memory: bytes at the peak over rows of a forward pass, None where it
+    cannot be measured; room: bytes that a run can have. rate: products, operations a second.
     """
 
     config: TrainConfig
