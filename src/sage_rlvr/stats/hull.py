@@ -186,6 +186,7 @@ def compare_hull(found: AboveHull, *, level: float = 0.95) -> Comparison:
            at every price. Single policies alone: a mixture of independently trained policies gains by averaging their noise,
            which would make identical methods "worse". At most the arm's own score. From samples the rival is the best by one
            half of its completions, judged by the other half (`HeldOut`); mixtures of policies that were evaluated once take part.
+           The gap is then that of these rivals at the place's price, which the choice does not favor.
 
     A t interval of the gaps seed by seed would hold the truth in 57 to 70 % where pass@k is steep, because the noise of pass@1
     moves the place. Error rates of both ends: `python -m lab hull`, and from samples `python -m lab hull --samples`.
@@ -207,6 +208,7 @@ def compare_hull(found: AboveHull, *, level: float = 0.95) -> Comparison:
     least = max(TINY, found.least / quantile)
     errors = _error(every, shared, least)
     apart, scatter = _cross_fitted(single, least) if found.held_out is None else _held_out(found.held_out, at, least)
+    value = value if found.held_out is None else float(apart[0])
     low, high = float((means - quantile * errors).min()), float((apart + quantile * scatter).max())
     t = float((means / errors).min()) if value > 0 else min(0.0, float((apart / scatter).max()))
     p = float(2 * t_sf(abs(t), seeds - 1))

@@ -28,7 +28,8 @@ Table = Mapping[float, ArrayLike]  # temperature -> probability of a right compl
 SLACK = 1e-7  # in pass@k, at which the weights are good enough
 ROUNDS = 200
 NEAR = (0.25, 0.5, 0.75)  # how far from the best mixture toward each policy the interval looks
-WAYS = 4  # to part the samples of policies at random, each half choosing once
+HALFWAY = (0.5,)
+WAYS = 2  # to part the samples of policies at random, each half choosing once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +168,9 @@ def above_mixtures(
     )
 
 
-def _near(weights: Floats) -> Floats:
-    """These weights (J,) and mixtures between them and each policy, (1 + 3 J, J)."""
-    return np.concatenate([weights[None], *((1 - way) * weights + way * np.eye(len(weights)) for way in NEAR)])
+def _near(weights: Floats, ways: Sequence[float] = NEAR) -> Floats:
+    """These weights (J,) and mixtures between them and each policy, (1 + J len(ways), J)."""
+    return np.concatenate([weights[None], *((1 - way) * weights + way * np.eye(len(weights)) for way in ways)])
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -344,11 +345,10 @@ def _held_out(policies: Sequence[_Policy], own: Floats, k: int) -> HeldOut | Non
     if trained:
         whole = _of_mixtures(trained, np.eye(len(trained)), k, seeds).mean(axis=2)
         others = (whole.sum(axis=1, keepdims=True) - whole) / (seeds - 1)
-    near = np.zeros((0, 0))
     for _ in range(WAYS):
         halves = list(zip(*(one.halves(rng) for one in once), strict=True))
         for choosing, judging in (halves, halves[::-1]):
-            near = np.concatenate([np.eye(len(once)), _near(_best_of_policies(choosing, pass1, k).weights)])
+            near = np.concatenate([np.eye(len(once)), _near(_best_of_policies(choosing, pass1, k).weights, HALFWAY)])
             by, judged = (_of_mixtures(some, near, k, seeds) for some in (choosing, judging))
             leads = own[None] - judged
             by, leads = (by.mean(axis=2), leads[:, 0] if seeds == 1 else leads.mean(axis=2))
@@ -361,7 +361,7 @@ def _held_out(policies: Sequence[_Policy], own: Floats, k: int) -> HeldOut | Non
             ahead.append(leads)
     shared = np.zeros((len(scores[0]), 2, 2))
     if seeds > 1:
-        shared[: len(near)] = _shared_noise(once, near, k)
+        shared[: len(near)] = _shared_noise(once, near, k)  # the weights of one way stand for those of the others
     return HeldOut(scores=np.stack(scores), ahead=np.stack(ahead), shared=shared)
 
 
