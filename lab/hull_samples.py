@@ -5,16 +5,16 @@ The base. Logits of the problems are normal with the mean and spread that give p
 lab/experiments/2026-11-27_demo_smollm2; the correlation of .8 with the logits at T = 1 is a guess. A guesser is right with one
 probability on all problems.
 
-The arm. Its logits are a + b times those of the best mixture at its place, with N(0, .2^2) per training seed and N(0, .5^2) per seed
-and problem; a and b give the wanted pass@1 and the wanted distance from the hull, both exact means over training seeds. The place
-is part of the way from the base's pass@1 at T = 1 to its highest.
+The arm. Its logits are a + b times those of the best mixture at its place, with N(0, .2^2) per training seed and N(0, .5^2) per
+seed and problem; a and b give the wanted pass@1 and the wanted distance from the hull, both exact means over training seeds. The
+place is part of the way from the base's pass@1 at T = 1 to its highest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +82,7 @@ def arm_at(base: Floats, place: float, gap: float, k: int = K) -> Arm | None:
         return mean_over_seeds(at(slope), k) - best.height - gap
 
     slopes = np.linspace(0.02, 2, 12)  # pass@k falls with the slope
-    for low, high in zip(slopes, slopes[1:], strict=False):
+    for low, high in pairwise(slopes):
         if short(low) >= 0 >= short(high):
             return Arm(logits=at(brentq(short, low, high)), pass1=pass1, height=best.height)
     return None

@@ -450,7 +450,7 @@ def _colder(control: Measurements[SampledMeasurement], others: Sequence[Measurem
 
 
 def _envelope_of_counts(here: Measurements[SampledMeasurement], name: str, envelope: Envelope, k: int) -> Iterator[Row]:
-    """A candidate against the best mixture of a set of baselines, from samples; the base and a guesser are allowed in the mixture."""
+    """A candidate against the best mixture of a set of baselines, from samples; the base and a guesser are allowed in it."""
     arms, names = here.by_arm(), (name, *envelope.arms)
     if not all(one in arms for one in names):
         return

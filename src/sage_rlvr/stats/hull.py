@@ -53,8 +53,8 @@ class Place:
 class HeldOut:
     """Rivals chosen by a part of the samples and judged by the others, for several ways to part them: policies, then mixtures.
 
-    scores: (ways, rivals, seeds, 2), pass@1 and pass@k of a rival by the samples that choose; ahead: the same shape, how far the arm
-    is ahead of it by the samples that judge; shared: (rivals, 2, 2) as that of `AboveHull`, of all samples.
+    scores: (ways, rivals, seeds, 2), pass@1 and pass@k of a rival by the samples that choose; ahead: the same shape, how far the
+    arm is ahead of it by the samples that judge; shared: (rivals, 2, 2) as that of `AboveHull`, of all samples.
     """
 
     scores: Floats

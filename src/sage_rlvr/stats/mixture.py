@@ -228,8 +228,8 @@ def _binomials(k: int, share: float) -> Floats:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Policy:
-    """A rival (its index) at a temperature. n (S,) and right (S, N): its samples of each training seed, of one where it was evaluated
-    once; n = 0: probabilities in place of counts."""
+    """A rival (its index) at a temperature. n (S,) and right (S, N): its samples of each training seed, S = 1 where it was
+    evaluated once; n = 0: probabilities in place of counts."""
 
     rival: int
     temperature: float
@@ -269,14 +269,16 @@ def above_mixtures_of_counts(
     *,
     guesser: ArrayLike | None = None,
 ) -> AboveHull | None:
-    """`above_mixtures` from samples: temperature -> (n, right ones (N,)), of the arm a table per training seed; of a rival the same,
-    or one table where it was evaluated once, as the base is. guesser: probability that one guess is right (N,), one more rival.
+    """`above_mixtures` from samples: temperature -> (n, right ones (N,)), of the arm a table per training seed; of a rival the
+    same, or one table where it was evaluated once, as a base is. guesser: probability that one guess is right (N,), one more rival.
 
-    pass@1 and pass@k of policies and mixtures are unbiased. The weights at the estimated p = c / n favor the rivals, as every choice
-    on the same data does; rivals of the upper end are chosen by half of the samples and judged by the others (`HeldOut`), mixtures
-    of policies that were evaluated once among them, where a half has k samples. Of several training seeds the problems are held
-    fixed and samples that all seeds are compared with are an error that they share; of one training seed the leads are those of the
-    problems, so that the interval holds the problems and their samples.
+    pass@1 and pass@k of policies and mixtures are unbiased. The weights at the estimated p = c / n favor the rivals, as every
+    choice on the same data does. So the rivals of the gap and of the upper end are chosen by half of the samples and judged by the
+    others (`HeldOut`), mixtures of policies that were evaluated once among them; where a half has fewer than k samples, single
+    policies and all samples stand for them.
+
+    Of several training seeds the problems are held fixed, and samples with which all seeds are compared are an error that they
+    share. Of one training seed the leads are those of the problems, so that the interval holds the problems and their samples.
     """
     policies = _rivals(rivals, len(arm), guesser)
     if not arm or not policies or not all(temperature in table for table in arm):
@@ -366,7 +368,7 @@ def _held_out(policies: Sequence[_Policy], own: Floats, k: int) -> HeldOut | Non
 
 
 def _shared_noise(policies: Sequence[_Policy], weights: Floats, k: int) -> Floats:
-    """Covariance (M, 2, 2) of mean pass@1 and pass@k of mixtures with weights (M, J) that comes from the samples of policies that were
+    """Covariance (M, 2, 2) of mean pass@1 and pass@k of mixtures with weights (M, J), from the samples of policies that were
     evaluated once; empty without such a policy.
 
     Each policy's part is that of its own counts at p = (c + 1/2) / (n + 1), as in `control_error`, the others at their p; what two
