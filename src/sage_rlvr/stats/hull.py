@@ -50,7 +50,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut:
+class Halves:
     """Rivals chosen by a part of the samples and judged by the others, for several ways to part them: policies, then mixtures.
 
     scores: (ways, rivals, seeds, 2), pass@1 and pass@k of a rival by the samples that choose; ahead: the same shape, how far the
@@ -83,7 +83,7 @@ class AboveHull:
     over: Level = "training seeds"
     shared: Floats = field(default_factory=lambda: np.zeros((0, 2, 2)))
     least: float = 0.0
-    held_out: HeldOut | None = None
+    held_out: Halves | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,7 @@ def compare_hull(found: AboveHull, *, level: float = 0.95) -> Comparison:
            for height, with the largest of these policies' errors; the largest over all prices, so that "worse" is to be behind
            at every price. Single policies alone: a mixture of independently trained policies gains by averaging their noise,
            which would make identical methods "worse". At most the arm's own score. From samples the rival is the best by one
-           half of its completions, judged by the other half (`HeldOut`); mixtures of policies that were evaluated once take part.
+           half of its completions, judged by the other half (`Halves`); mixtures of policies that were evaluated once take part.
            The gap is then that of these rivals at the place's price, which the choice does not favor.
 
     A t interval of the gaps seed by seed would hold the truth in 57 to 70 % where pass@k is steep, because the noise of pass@1
@@ -218,13 +218,13 @@ def compare_hull(found: AboveHull, *, level: float = 0.95) -> Comparison:
 
 def _shared(covariances: Floats, at: Floats) -> Floats:
     """Standard errors (points, prices) of pass@k + price * pass@1 from covariances (points, 2, 2). at: (2, prices)."""
-    return np.sqrt(np.maximum(np.einsum("ap,nab,bp->np", at, covariances, at), 0.0))
+    return np.asarray(np.sqrt(np.maximum(np.einsum("ap,nab,bp->np", at, covariances, at), 0.0)))
 
 
 def _error(leads: Floats, shared: Floats, least: float = TINY) -> Floats:
     """Standard error of the mean over seeds, the second axis. shared: errors that all seeds have in common, () or empty: none."""
     scatter = leads.std(axis=1, ddof=1) / math.sqrt(leads.shape[1])
-    return np.maximum(np.hypot(scatter, shared) if shared.size else scatter, least)
+    return np.asarray(np.maximum(np.hypot(scatter, shared) if shared.size else scatter, least))
 
 
 def _cross_fitted(leads: Floats, least: float) -> tuple[Floats, Floats]:
@@ -236,7 +236,7 @@ def _cross_fitted(leads: Floats, least: float) -> tuple[Floats, Floats]:
     return held_out.mean(axis=0), np.take_along_axis(_error(leads, NONE, least), best, axis=0).max(axis=0)
 
 
-def _held_out(found: HeldOut, at: Floats, least: float) -> tuple[Floats, Floats]:
+def _held_out(found: Halves, at: Floats, least: float) -> tuple[Floats, Floats]:
     """`_cross_fitted` where half of the samples choose and the others judge: means over the ways to part them. at: (2, prices)."""
     best, leads = (found.scores @ at).argmax(axis=1), found.ahead @ at  # (ways, seeds, prices), (ways, rivals, seeds, prices)
     judged = np.take_along_axis(leads, best[:, None], axis=1)[:, 0]

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.frontier import Counts
-from sage_rlvr.stats.hull import TINY, AboveHull, HeldOut, Place, best_line, shares
+from sage_rlvr.stats.hull import TINY, AboveHull, Halves, Place, best_line, shares
 from sage_rlvr.stats.intervals import SEED, least_seen
 from sage_rlvr.stats.passk import check_probabilities, curve, exact_pass_at_k, pass_at_all_k, pass_at_k
 
@@ -190,7 +190,7 @@ def mixture_pass_at_k(n: Sequence[int], right: ArrayLike, weights: ArrayLike, k:
     used = [(size, row) for size, row, weight in zip(n, counts, w, strict=True) if weight > 0]
     if few := [size for size, _ in used if size < k]:
         raise DataError(f"k = {k} with {few[0]} samples of a policy: pass@k of a mixture needs k samples of each; use a smaller k.")
-    return _mixed(np.stack([_misses(size, row, k) for size, row in used]), w[None, w > 0], k)[0]
+    return np.asarray(_mixed(np.stack([_misses(size, row, k) for size, row in used]), w[None, w > 0], k)[0])
 
 
 def _misses(n: int, right: ArrayLike, k: int) -> Floats:
@@ -227,7 +227,7 @@ def _binomials(k: int, share: float) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Policy:
+class _Rival:
     """A rival (its index) at a temperature. n (S,) and right (S, N): its samples of each training seed, S = 1 where it was
     evaluated once; n = 0: probabilities in place of counts."""
 
@@ -251,14 +251,14 @@ class _Policy:
         at = 0 if self.is_once else seed
         return _misses(self.n[at], self.right[at], k)
 
-    def halves(self, rng: np.random.Generator) -> tuple[_Policy, _Policy]:
+    def halves(self, rng: np.random.Generator) -> tuple[_Rival, _Rival]:
         """The samples in two halves at random; known probabilities stay whole."""
         if not any(self.n):
             return self, self
         n, right = np.array(self.n), self.right.astype(int)
         first = rng.hypergeometric(right, n[:, None] - right, (n // 2)[:, None])
-        sizes = (n // 2, n - n // 2)
-        return tuple(replace(self, n=tuple(m.tolist()), right=c) for m, c in zip(sizes, (first, right - first), strict=True))
+        one = replace(self, n=tuple((n // 2).tolist()), right=first)
+        return one, replace(self, n=tuple((n - n // 2).tolist()), right=right - first)
 
 
 def above_mixtures_of_counts(
@@ -274,7 +274,7 @@ def above_mixtures_of_counts(
 
     pass@1 and pass@k of policies and mixtures are unbiased. The weights at the estimated p = c / n favor the rivals, as every
     choice on the same data does. So the rivals of the gap and of the upper end are chosen by half of the samples and judged by the
-    others (`HeldOut`), mixtures of policies that were evaluated once among them; where a half has fewer than k samples, single
+    others (`Halves`), mixtures of policies that were evaluated once among them; where a half has fewer than k samples, single
     policies and all samples stand for them.
 
     Of several training seeds the problems are held fixed, and samples with which all seeds are compared are an error that they
@@ -305,7 +305,7 @@ def above_mixtures_of_counts(
 
 def _rivals(
     rivals: Sequence[Sequence[Mapping[float, Counts]]], seeds: int, guesser: ArrayLike | None
-) -> list[_Policy]:
+) -> list[_Rival]:
     """Every rival at every temperature at which all its seeds were evaluated, and the guesser."""
     found = []
     for i, tables in enumerate(rivals):
@@ -313,18 +313,18 @@ def _rivals(
             raise DataError(f"rival {i} has {len(tables)} training seeds, the arm {seeds}; give as many, or one table.")
         for t in sorted(set.intersection(*(set(map(float, table)) for table in tables))):
             n, right = zip(*(table[t] for table in tables), strict=True)
-            found.append(_Policy(rival=i, temperature=t, n=n, right=np.stack(right)))
+            found.append(_Rival(rival=i, temperature=t, n=n, right=np.stack(right)))
     if guesser is not None and found:
-        found.append(_Policy(rival=len(rivals), temperature=1.0, n=(0,), right=np.asarray(guesser, dtype=float)[None]))
+        found.append(_Rival(rival=len(rivals), temperature=1.0, n=(0,), right=np.asarray(guesser, dtype=float)[None]))
     return found
 
 
-def _best_of_policies(policies: Sequence[_Policy], pass1: float, k: int) -> Mixture:
+def _best_of_policies(policies: Sequence[_Rival], pass1: float, k: int) -> Mixture:
     seeds = max(len(one.n) for one in policies)
     return best_mixture([np.broadcast_to(one.p, (seeds, one.p.shape[1])) for one in policies], pass1, k)
 
 
-def _of_mixtures(policies: Sequence[_Policy], weights: Floats, k: int, seeds: int) -> Floats:
+def _of_mixtures(policies: Sequence[_Rival], weights: Floats, k: int, seeds: int) -> Floats:
     """Unbiased pass@1 and pass@k (M, seeds, N, 2) of mixtures with weights (M, J)."""
     found = []
     for seed in range(1 if all(one.is_once for one in policies) else seeds):
@@ -335,7 +335,7 @@ def _of_mixtures(policies: Sequence[_Policy], weights: Floats, k: int, seeds: in
     return np.broadcast_to(scores, (len(weights), seeds, *scores.shape[2:]))
 
 
-def _held_out(policies: Sequence[_Policy], own: Floats, k: int) -> HeldOut | None:
+def _held_out(policies: Sequence[_Rival], own: Floats, k: int) -> Halves | None:
     """Policies, and mixtures of those that were evaluated once, chosen by a half of their samples; of policies with a training seed
     each by the other seeds. None where no policy was evaluated once or a half has fewer than k samples."""
     once = [one for one in policies if one.is_once]
@@ -364,10 +364,10 @@ def _held_out(policies: Sequence[_Policy], own: Floats, k: int) -> HeldOut | Non
     shared = np.zeros((len(scores[0]), 2, 2))
     if seeds > 1:
         shared[: len(near)] = _shared_noise(once, near, k)  # the weights of one way stand for those of the others
-    return HeldOut(scores=np.stack(scores), ahead=np.stack(ahead), shared=shared)
+    return Halves(scores=np.stack(scores), ahead=np.stack(ahead), shared=shared)
 
 
-def _shared_noise(policies: Sequence[_Policy], weights: Floats, k: int) -> Floats:
+def _shared_noise(policies: Sequence[_Rival], weights: Floats, k: int) -> Floats:
     """Covariance (M, 2, 2) of mean pass@1 and pass@k of mixtures with weights (M, J), from the samples of policies that were
     evaluated once; empty without such a policy.
 
