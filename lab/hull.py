@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.floor import DRAWS, WORLDS
+from lab.hull_samples import rows, share
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.probabilities import NAME, Kept, load_probabilities
 from sage_rlvr.stats.comparison import Comparison, paired_seeds
 from sage_rlvr.stats.frontier import FrontierPoint
 from sage_rlvr.stats.hull import PRICES, TINY, AboveHull, above_hull, compare_hull
-from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.stats.laws import t_ppf
 from sage_rlvr.stats.mixture import Table, above_mixtures, best_mixture, climb
 
@@ -88,13 +88,8 @@ def error_rates(draws: int, cells: Sequence[tuple[str, int, int, int]]) -> Itera
     yield "|---" * (4 + len(RULES)) + "|"
     for setting, rivals, seeds, k in cells:
         found = rates(setting, rivals, seeds, k, draws)
-        shown = (f"{_share(above, draws)}, {_share(below, draws)}" for above, below in found.values())
+        shown = (f"{share(above, draws)}, {share(below, draws)}" for above, below in found.values())
         yield f"| {setting} | {rivals} | {seeds} | {k} | " + " | ".join(shown) + " |"
-
-
-def _share(count: int, draws: int) -> str:
-    interval = wilson(count, draws)
-    return f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})"
 
 
 CELLS = [
@@ -191,10 +186,16 @@ class Hull(Command):
     """Simulated comparisons per row."""
     stored: bool = False
     """Instead: what mixtures per completion reach in the stored experiments, as far as their summaries tell."""
+    samples: bool = False
+    """Instead: the comparison from samples at the size of the study of SmolLM2, on its hull and above it; 2.5 % each is nominal."""
 
     def execute(self, session: Session) -> int:
         if self.stored:
             return self._stored(session)
+        if self.samples:
+            for line in rows(self.draws):
+                session.say(line)
+            return 0
         for line in chain(error_rates(self.draws, CELLS), [""], pairs_and_all(max(10, self.draws // 10))):
             session.say(line)
         return 0

@@ -7,10 +7,23 @@ import json
 import numpy as np
 import pytest
 
-from lab.hull import CELLS, EXPERIMENTS, kept_lines, least_height, method, pairs_and_all, rates, stored_lines, untrained
+from lab.hull import (
+    CELLS,
+    EXPERIMENTS,
+    kept_lines,
+    least_height,
+    method,
+    pairs_and_all,
+    rates,
+    sigmoid,
+    stored_lines,
+    untrained,
+)
+from lab.hull_samples import OF_ALL, OF_EACH, K, arm_at, base_of, compared, mean_over_seeds, rows
 from sage_rlvr.stats.frontier import frontier
 from sage_rlvr.stats.hull import on_hull
 from sage_rlvr.stats.mixture import best_mixture
+from sage_rlvr.stats.passk import exact_pass_at_k
 
 
 def test_identical_methods_are_seldom_below_and_hardly_ever_above() -> None:
@@ -59,6 +72,41 @@ def test_stored_and_kept_lines_of_a_summary() -> None:
     again = list(kept_lines(summary, kept))
     height = best_mixture([[kept["base", 0][1.0]]], 0.1, 8).height
     assert len(again) == len(lines) and any(f"{height:.4f}" in line for line in again)
+
+
+@pytest.mark.parametrize(("room", "passes"), [("much", (0.029, 0.183, 0.460)), ("little", (0.074, 0.422, 0.801))])
+def test_the_base_of_the_simulation_has_the_scores_of_its_room(room: str, passes: tuple[float, ...]) -> None:
+    base = base_of(room)
+    for k, wanted in zip((1, 8, 32), passes, strict=True):
+        assert float(exact_pass_at_k(base[0], k).mean()) == pytest.approx(wanted, abs=0.01)  # type: ignore[union-attr]
+
+
+def test_the_arm_of_the_simulation_lies_where_it_should() -> None:
+    base, rng = base_of("much"), np.random.default_rng(0)
+    for gap in (0.0, 0.1):
+        arm = arm_at(base, 0.5, gap)
+        assert arm is not None and mean_over_seeds(arm.logits, 1) == pytest.approx(arm.pass1)
+        assert best_mixture(base[:, None], arm.pass1, K).height == pytest.approx(arm.height)
+        noise = rng.normal(0, OF_ALL, (4000, 1)) + rng.normal(0, OF_EACH, (4000, 200))
+        drawn = float(np.mean(exact_pass_at_k(sigmoid(arm.logits + noise), K)))
+        assert drawn == pytest.approx(arm.height + gap, abs=0.005)
+    assert arm_at(base, 0.5, 0.9) is None
+
+
+def test_from_samples_an_arm_on_the_hull_is_seldom_above_and_one_far_above_is_seen() -> None:
+    base, rng = base_of("much"), np.random.default_rng(0)
+    ends = []
+    for gap in (0.0, 0.1):
+        arm = arm_at(base, 0.5, gap)
+        assert arm is not None
+        ends.append([compared(base, arm, rng).outcome for _ in range(8)])
+    assert ends[0].count("better") <= 1 and ends[0].count("worse") <= 1 and ends[1].count("better") >= 3
+
+
+def test_the_table_from_samples_has_a_row_per_cell() -> None:
+    lines = list(rows(1))
+    assert len(lines) == 2 + 12 and all(line.count("|") == lines[0].count("|") for line in lines)
+    assert sum("no such arm" in line for line in lines) < 6
 
 
 @pytest.mark.slow

@@ -28,13 +28,14 @@ TEMPERATURES = (1.0, 0.6, 0.3)
 
 
 def share(t: float) -> np.ndarray:
-    """Probability of a right completion of each problem: cooling sharpens an easy half and loses the hard one."""
+    """Probability of a right completion of each problem: cooling sharpens an easy half and loses the hard one. Linear in t, so that
+    every temperature lies on the line of mixtures of the others."""
     easy = np.arange(PROBLEMS) % 2 == 0
-    return np.where(easy, 0.1 + 0.5 * (1 - t), 0.06 * t**3) * np.linspace(0.5, 1.5, PROBLEMS)
+    return np.where(easy, 0.1 + 0.5 * (1 - t), 0.06 * t) * np.linspace(0.5, 1.5, PROBLEMS)
 
 
 def counts(arm: str, p: np.ndarray, t: float = 1.0, seed: int | None = None) -> SampledMeasurement:
-    right = np.random.default_rng(int(100 * t) + len(arm)).binomial(N, p)
+    right = np.random.default_rng(int(100 * t) + len(arm) + 1000 * (seed or 0)).binomial(N, p)
     named: dict[str, Any] = {"arm": arm, "seed": seed, "path": Path(f"{arm}-{t}"), "task": TASK, "temperature": t}
     named["store"] = Store(arm=arm, path=Path(f"{arm}-{t}"), seed=seed)
     floor = Chance("answers", (0.01,) * PROBLEMS)
@@ -65,6 +66,48 @@ def test_an_arm_that_is_its_base_at_a_lower_temperature_is_only_sharpened() -> N
     assert "yes, higher" not in text
 
 
+def several(seeds: int, **arms: np.ndarray) -> Results:
+    """Arms with several training seeds, each the same policy with its own samples."""
+    found = results(**arms)
+    rows = [counts(name, p, seed=seed) for name, p in arms.items() for seed in range(seeds)]
+    return replace(found, table=Measurements((*found.table.where(arm=BASE).rows, *rows)))
+
+
+def test_arms_with_several_training_seeds_are_compared_too() -> None:
+    """Interval over training seeds and the base's samples; same rows, same words."""
+    found = several(4, sharp=share(0.6), learned=np.full(PROBLEMS, share(0.6).mean()), steep=np.clip(2 * share(0.3), 0, 1))
+    rows = [row for row in compare(found) if row.why == "colder"]
+    alone = [row for row in compare(results(sharp=share(0.6))) if row.why == "colder"]
+    assert [row.metric for row in rows if row.a == "sharp"] == [row.metric for row in alone]
+    assert {row.comparison.over for row in rows} == {"training seeds"} and {row.comparison.difference.n for row in rows} == {4}
+    assert {row.comparison.difference.over for row in rows} == {"training seeds and the control's samples"}
+    ends = {row.a: row.comparison.outcome for row in rows if row.metric.k == 8}
+    assert ends == {"sharp": "tied", "learned": "better", "steep": "better"}
+    text = words.answer(compare(found), found)
+    assert "higher at k = 8" in text and "One run of each" not in text
+    two = several(2, sharp=share(0.6))
+    assert {row.comparison.reason for row in compare(two) if row.why == "colder"} == {"two seeds"}
+
+
+def test_a_guesser_is_a_rival() -> None:
+    """Guesses that are right half of the time on every problem leave no arm above the base at any temperature."""
+    found = results(learned=np.full(PROBLEMS, share(0.6).mean()))
+    rows = [replace(row, chance=Chance("given", (0.5,) * PROBLEMS)) for row in found.table.rows]  # type: ignore[type-var]
+    beaten = replace(found, table=Measurements(tuple(rows)))
+    ends = [{view.outcome(row) for row in compare(one) if row.metric.at == "mixture"} for one in (found, beaten)]
+    assert "higher" in ends[0] and "higher" not in ends[1] and "lower" in ends[1]
+
+
+def test_an_arm_below_the_mixtures_of_temperatures_is_below_although_one_temperature_is_as_low() -> None:
+    """At T = 0.6 the base keeps a third of what a line from T = 1 to 0.3 has on the hard half."""
+    bent = {t: share(t) * np.where(np.arange(PROBLEMS) % 2 == 0, 1, 1 if t != 0.6 else 1 / 3) for t in TEMPERATURES}
+    found = results(bent=bent[0.6])
+    base = [counts(BASE, p, t) for t, p in bent.items()]
+    found = replace(found, table=Measurements((*base, *found.table.where(arm="bent").rows)))
+    ends = {row.metric.k: view.outcome(row) for row in compare(found) if row.metric.at == "mixture"}
+    assert ends[32] == "lower"
+
+
 def test_an_arm_above_every_temperature_says_at_which_k() -> None:
     found = results(learned=np.full(PROBLEMS, share(0.6).mean()))
     text = words.answer(compare(found), found)
@@ -91,6 +134,8 @@ def test_an_arm_with_less_of_both_than_its_base_is_below() -> None:
 
 def test_an_untrained_arm_is_not_called_sharpened() -> None:
     found = results(idle=share(1.0))
+    base = (counts(BASE, share(1.0)), counts(BASE, 0.8 * share(1.0), 0.6))  # cooling gains nothing
+    found = replace(found, table=Measurements((*base, *found.table.where(arm="idle").rows)))
     text = words.answer(compare(found), found)
     assert "No difference from the base at the same temperature can be told: idle." in text and "sharpened" not in text
 

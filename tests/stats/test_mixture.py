@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.stats import mixture
 from sage_rlvr.stats.frontier import frontier
 from sage_rlvr.stats.hull import AboveHull, compare_hull, on_hull
 from sage_rlvr.stats.mixture import (
@@ -170,7 +171,7 @@ def test_a_comparison_from_counts_by_hand() -> None:
     own, one, two = ([{1.0: (4, right)}] * 3 for right in ([1, 1], [2, 0], [0, 2]))
     found = above_mixtures_of_counts(own, [one, two], 2)
     assert found is not None and {share.rival: share.weight for share in found.place.best} == pytest.approx({0: 0.5, 1: 0.5})
-    assert found.mixed == pytest.approx(np.broadcast_to([0, 13 / 24 - 1 / 2], (1, 3, 2)))
+    assert found.mixed[:1] == pytest.approx(np.broadcast_to([0, 13 / 24 - 1 / 2], (1, 3, 2)))
     assert found.ahead[0, 0] == pytest.approx([0, 0.5 - (1 - 1 / 6) / 2])
     assert above_mixtures_of_counts(own, [one, two], 2, temperature=0.5) is None
 
@@ -184,7 +185,71 @@ def test_counts_come_to_the_exact_leads_with_many_samples() -> None:
     assert true is not None and found is not None
     assert found.mixed[0] == pytest.approx(true.mixed[0], abs=0.02) and found.ahead == pytest.approx(true.ahead, abs=0.02)
     alone = above_mixtures_of_counts(counts[0][:1], [arm[:1] for arm in counts[1:]], k)
-    assert alone is not None and alone.mixed.shape == (1, 20, 2) and alone.over == "problems"
+    assert alone is not None and alone.mixed.shape == (10, 20, 2) and alone.over == "problems"
     compared = compare_hull(alone)
     assert (compared.over, compared.difference.over, compared.difference.n) == ("problems", "problems", 20)
     assert compared.difference.low <= compared.difference.value <= compared.difference.high
+
+
+def test_a_policy_evaluated_once_is_compared_with_every_seed_and_shares_its_noise() -> None:
+    """The scatter of many evaluations of one base and a guesser is what one evaluation says that it is."""
+    rng, n, k, seeds = np.random.default_rng(1), 32, 8, 3
+    ps = rng.uniform(0.01, 0.3, (2, 40))
+    guess = np.full(40, 0.02)
+    weights = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.3, 0.2]])
+    scores, told = [], []
+    for _ in range(400):
+        base = [{t: (n, rng.binomial(n, p)) for t, p in zip((0.5, 1.0), ps, strict=True)}]
+        policies = mixture._rivals([base], seeds, guess)
+        scores.append(mixture._of_mixtures(policies, weights, k, seeds).mean(axis=2)[:, 0])
+        told.append(mixture._shared_noise(policies, weights, k))
+    spread = np.array([np.cov(one.T) for one in np.moveaxis(np.array(scores), 1, 0)])
+    assert np.mean(told, axis=0) == pytest.approx(spread, rel=0.25, abs=1e-12) and np.mean(told, axis=0)[2] == pytest.approx(0)
+    exact = weights @ np.stack([*ps, guess])
+    assert np.mean(scores, axis=0)[:, 1] == pytest.approx((1 - (1 - exact) ** k).mean(axis=1), abs=0.005)
+
+
+def test_one_evaluation_of_a_rival_is_its_table_in_every_seed() -> None:
+    """Leads of the same counts, passed once or once per seed, are equal; passed once their noise widens the interval."""
+    rng, k = np.random.default_rng(2), 8
+    own = [{1.0: (32, rng.binomial(32, rng.uniform(0.02, 0.4, 50)))} for _ in range(5)]
+    base = {t: (32, rng.binomial(32, rng.uniform(0.02, 0.3, 50))) for t in (0.5, 1.0)}
+    once, each = (above_mixtures_of_counts(own, [[base] * m], k) for m in (1, 5))
+    assert once is not None and each is not None
+    assert once.ahead == pytest.approx(each.ahead) and once.mixed == pytest.approx(each.mixed)
+    assert once.held_out is not None and each.held_out is None and len(each.shared) == 0
+    wide, narrow = compare_hull(once), compare_hull(each)
+    assert wide.difference.low < narrow.difference.low and wide.mde > narrow.mde
+    assert (wide.over, wide.difference.over) == ("training seeds", "training seeds and the control's samples")
+    assert above_mixtures_of_counts(own, [[base]], 20).held_out is None  # type: ignore[union-attr]  # 16 samples in a half
+    with pytest.raises(DataError, match="rival 0 has 2 training seeds, the arm 5"):
+        above_mixtures_of_counts(own, [[base] * 2], k)
+
+
+def test_rivals_are_chosen_by_one_half_of_the_samples_and_judged_by_the_other() -> None:
+    """Many equal policies: the best of them by the same samples is too high, the best by a half is not, and it is the gap."""
+    rng, k, same, judged = np.random.default_rng(3), 4, [], []
+    p = rng.uniform(0.02, 0.3, 60)
+    for _ in range(60):
+        own = [{1.0: (64, rng.binomial(64, p))} for _ in range(3)]
+        base = {t: (16, rng.binomial(16, p)) for t in (0.25, 0.5, 0.75, 1.0)}
+        found = above_mixtures_of_counts(own, [[base]], k)
+        assert found is not None and found.held_out is not None
+        every = np.concatenate([found.ahead, found.mixed]) @ (found.place.price, 1.0)
+        same.append(every.mean(axis=1).min())
+        judged.append(compare_hull(found).difference.value)
+        halves = found.held_out
+        assert halves.scores.shape == halves.ahead.shape and halves.shared.shape == (halves.scores.shape[1], 2, 2)
+    assert np.mean(same) < -0.01 < np.mean(judged) and abs(np.mean(judged)) < 0.005
+
+
+def test_rivals_with_training_seeds_and_a_base_evaluated_once() -> None:
+    rng, k = np.random.default_rng(4), 8
+    trained = [[{1.0: (64, rng.binomial(64, rng.uniform(0.02, 0.4, 50)))} for _ in range(4)] for _ in range(3)]
+    base = {t: (64, rng.binomial(64, rng.uniform(0.02, 0.3, 50))) for t in (0.5, 1.0)}
+    found = above_mixtures_of_counts(trained[0], [*trained[1:], [base]], k, guesser=np.full(50, 0.01))
+    assert found is not None and found.held_out is not None
+    assert found.ahead.shape == (5, 4, 2) and found.shared.shape == (len(found.ahead) + len(found.mixed), 2, 2)
+    assert (found.shared[[0, 1, 4]] == 0).all() and (found.shared[2:4, 1, 1] > 0).all()
+    compared = compare_hull(found)
+    assert compared.known and compared.difference.low <= compared.difference.value <= compared.difference.high

@@ -17,7 +17,7 @@ from sage_rlvr.results.pairs import Arms, run_at
 from sage_rlvr.stats.hull import AboveHull, Share, above_hull, on_hull
 from sage_rlvr.stats.mixture import Table, above_mixtures, on_mixtures
 from sage_rlvr.stats.tempered import power_table
-from sage_rlvr.tasks.chance import Chance
+from sage_rlvr.tasks.chance import KEY, Chance, chance_of_tree
 
 ABOVE = tuple(
     Metric(name=name, k=k, at=at, temperature=t)  # type: ignore[arg-type]
@@ -33,9 +33,14 @@ Allowed = Mapping[str, Table]
 def always_allowed(base: ExactMeasurements, record: Record | None) -> dict[str, Table]:
     """The base at its temperatures, and a guesser, uniform over the answers of a problem, where the task can count them. base:
     empty without an exact record of the base."""
-    chance = (record.meta.get("chance") or {}) if record is not None else {}
+    guesses = guesses_of(chance_of_tree(record.meta.get(KEY))) if record is not None else None
     found: dict[str, Table] = {row.arm: base.p for row in base.rows[:1]}
-    return found | ({GUESSER: {REFERENCE: chance["each"]}} if chance.get("law") in ("answers", "values") else {})
+    return found | ({} if guesses is None else {GUESSER: {REFERENCE: guesses}})
+
+
+def guesses_of(chance: Chance | None) -> tuple[float, ...] | None:
+    """Probability that one guess of the chance floor is right, per problem; None where its guesses are not drawn independently."""
+    return None if chance is None or chance.law == "golds" else chance.each
 
 
 def above(arms: Arms, name: str, envelope: Envelope, metric: Metric, allowed: Allowed) -> AboveHull | None:
@@ -136,4 +141,4 @@ def _of_power(base: ExactMeasurements, record: Record | None, metric: Metric, pa
     return None if found is None else found.height
 
 
-__all__ = ["ABOVE", "GUESSER", "Allowed", "Headroom", "above", "always_allowed", "headroom"]
+__all__ = ["ABOVE", "GUESSER", "Allowed", "Headroom", "above", "always_allowed", "guesses_of", "headroom"]

@@ -17,7 +17,7 @@ from itertools import product
 import numpy as np
 
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.results.baselines import ABOVE, Allowed, above, always_allowed
+from sage_rlvr.results.baselines import ABOVE, Allowed, above, always_allowed, guesses_of
 from sage_rlvr.results.design import AT_ANY, BASE, CONTROLS, TEMPERED, Arm, Design, Envelope, Question, Why
 from sage_rlvr.results.exact_kl import Kls, base_of, exact_kls, exact_kls_of_main
 from sage_rlvr.results.measurements import (
@@ -422,41 +422,47 @@ def _sampled_pairs(design: Design, here: Measurements[SampledMeasurement]) -> li
 
 
 def _colder(control: Measurements[SampledMeasurement], others: Sequence[Measurements[Measurement]], k: int) -> Iterator[Row]:
-    """Every other arm against the control sampled at several temperatures, from samples of one training seed."""
+    """Every other arm against the control sampled at several temperatures, once each, and a guesser."""
     base = {row.temperature: (row.n, row.values.astype(int)) for row in control.rows}
-    if len(base) < 2 or REFERENCE not in base or any(row.sizes is not None or row.cluster for row in control.rows):
+    plain = not any(row.sizes is not None or row.cluster for row in control.rows)
+    if len(base) < 2 or REFERENCE not in base or len(base) < len(control.rows) or not plain:
         return
-    name, (_, best) = control.rows[0].arm, max(base.values(), key=lambda counts: float(counts[1].mean()))
+    first, best = control.rows[0], max(base.values(), key=lambda counts: float(counts[1].mean()) / counts[0])
     for other in others:
         own = other.where(temperature=REFERENCE).scores()
-        if own is None or own.arm == name or own.n is None or not own.is_plain or len(own.values) > 1:
+        if own is None or own.arm == first.arm or own.n is None or not own.is_plain:
             continue
-        n, right = own.n, own.values[0].astype(int)
-        beyond = right.mean() > best.mean()  # no mixture of temperatures has this pass@1
-        for metric in above_colder(min(k, n)):
+        n, right = own.n, own.values.astype(int)
+        beyond = right.mean() / n > best[1].mean() / best[0]  # no mixture of temperatures has this pass@1
+        for metric in above_colder(min(k, n, *(size for size, _ in base.values()))):
             if (metric.at == "b best") != (beyond or metric.k == 1):
                 continue
             if metric.at == "mixture":
-                found = compare_hull(above_mixtures_of_counts([{REFERENCE: (n, right)}], [[base]], metric.k or 0))
+                tables = [{REFERENCE: (n, row)} for row in right]
+                above_it = above_mixtures_of_counts(tables, [[base]], metric.k or 0, guesser=guesses_of(first.chance))
+                assert above_it is not None  # the base has samples
+                found = compare_hull(above_it)
+            elif len(right) > 1:
+                found = paired_by.paired_seed_counts(n, right, best[1], metric.k or 0, n_b=best[0])
             else:
-                found = paired_by.paired_counts(n, right, best, metric.k or 0)
-            yield Row(a=own.arm, b=name + AT_ANY, why="colder", task=own.task, metric=metric, comparison=found)
+                found = paired_by.paired_counts(n, right[0], best[1], metric.k or 0, n_b=best[0])
+            yield Row(a=own.arm, b=first.arm + AT_ANY, why="colder", task=own.task, metric=metric, comparison=found)
 
 
 def _envelope_of_counts(here: Measurements[SampledMeasurement], name: str, envelope: Envelope, k: int) -> Iterator[Row]:
-    """A candidate against the best mixture of a set of baselines, from samples; the base is allowed in the mixture."""
+    """A candidate against the best mixture of a set of baselines, from samples; the base and a guesser are allowed in it."""
     arms, names = here.by_arm(), (name, *envelope.arms)
     if not all(one in arms for one in names):
         return
     tables = {one: _tables(arms[one]) for one in (*names, BASE) if one in arms}
     seeds = sorted(set.intersection(*({*tables[one]} for one in names)))
     own, *rivals = ([tables[one][seed] for seed in seeds] for one in names)
-    others = [list(tables[BASE].values())[:1] * len(seeds)] if BASE in tables and BASE not in names else []
-    largest = min(k, *(row.n for row in here.rows))
+    others = [list(tables[BASE].values())[:1]] if BASE in tables and BASE not in names else []
+    largest, guesser = min(k, *(row.n for row in here.rows)), guesses_of(here.rows[0].chance)
     for metric in (replace(one, k=one.k or largest) for one in ABOVE if one.at == "mixture"):
         if (metric.k or 0) > largest or not seeds:
             continue
-        found = above_mixtures_of_counts(own, [*rivals, *others], metric.k or 0, metric.temperature)
+        found = above_mixtures_of_counts(own, [*rivals, *others], metric.k or 0, metric.temperature, guesser=guesser)
         if found is not None:
             task, comparison = here.rows[0].task, compare_hull(found)
             yield Row(a=name, b=envelope.name, why="envelope", task=task, metric=metric, comparison=comparison)

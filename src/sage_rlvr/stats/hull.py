@@ -24,6 +24,7 @@ from sage_rlvr.stats.laws import t_ppf, t_sf
 Floats = NDArray[np.float64]
 PRICES = np.geomspace(1e-2, 1e4, 121)  # pass@k per pass@1: beyond the last, pass@1 alone decides
 TINY = 1e-15  # a standard error where seeds do not scatter
+NONE = np.zeros(0)
 Lines = Sequence[Sequence[FrontierPoint]]  # a frontier per training seed
 
 
@@ -49,12 +50,29 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Halves:
+    """Rivals chosen by a part of the samples and judged by the others, for several ways to part them: policies, then mixtures.
+
+    scores: (ways, rivals, seeds, 2), pass@1 and pass@k of a rival by the samples that choose; ahead: the same shape, how far the
+    arm is ahead of it by the samples that judge; shared: (rivals, 2, 2) as that of `AboveHull`, of all samples.
+    """
+
+    scores: Floats
+    ahead: Floats
+    shared: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
 class AboveHull:
     """Where the best mixture was found, and pass@1 and pass@k of the arm for each training seed.
 
     ahead: (points, seeds, 2), how far the arm is ahead of every rival at every temperature, in pass@1 and in pass@k. mixed: the
     same of the best mixture per completion and of mixtures near it, (mixtures, seeds, 2); empty for mixtures per problem, whose
     leads lie between those of their policies. over: what the second axis counts; of one training seed the problems.
+
+    From samples also: shared, (points + mixtures, 2, 2), the covariance of the mean scores of policies whose samples all seeds are
+    compared with (empty: none); least: no half-width of the interval is below it; held_out: rivals chosen and judged by different
+    samples.
     """
 
     place: Place
@@ -63,6 +81,9 @@ class AboveHull:
     ahead: Floats
     mixed: Floats = field(default_factory=lambda: np.zeros((0, 1, 2)))
     over: Level = "training seeds"
+    shared: Floats = field(default_factory=lambda: np.zeros((0, 2, 2)))
+    least: float = 0.0
+    held_out: Halves | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,22 +184,31 @@ def compare_hull(found: AboveHull, *, level: float = 0.95) -> Comparison:
     high   cross-fitted: for each seed the rival is the policy that is best on the *other* seeds, so that its noise is not taken
            for height, with the largest of these policies' errors; the largest over all prices, so that "worse" is to be behind
            at every price. Single policies alone: a mixture of independently trained policies gains by averaging their noise,
-           which would make identical methods "worse". At most the arm's own score.
+           which would make identical methods "worse". At most the arm's own score. From samples the rival is the best by one
+           half of its completions, judged by the other half (`Halves`); mixtures of policies that were evaluated once take part.
+           The gap is then that of these rivals at the place's price, which the choice does not favor.
 
     A t interval of the gaps seed by seed would hold the truth in 57 to 70 % where pass@k is steep, because the noise of pass@1
-    moves the place. Error rates of both ends: `python -m lab hull`.
+    moves the place. Error rates of both ends: `python -m lab hull`, and from samples `python -m lab hull --samples`.
     """
     seeds, prices = found.ahead.shape[1], np.array([found.place.price, 0.0, *PRICES])
-    single = found.ahead @ np.stack([prices, np.ones_like(prices)])  # (points, seeds, prices)
+    at = np.stack([prices, np.ones_like(prices)])
+    single = found.ahead @ at  # (points, seeds, prices)
     every = np.concatenate([single[..., 0], found.mixed @ (found.place.price, 1.0)]) if len(found.mixed) else single[..., 0]
     means = every.mean(axis=1)
-    binding = paired_seeds(every[int(means.argmin())], np.zeros(seeds), level=level)
-    binding = replace(binding, over=found.over, difference=replace(binding.difference, over=found.over))
+    shared, nearest = _shared(found.shared, at[:, :1])[:, 0], int(means.argmin())
+    once = float(shared[nearest]) if len(shared) else 0.0
+    binding = paired_seeds(every[nearest], np.zeros(seeds), level=level, shared=once, least=found.least)
+    over = found.over + (" and the control's samples" if len(shared) else "")
+    binding = replace(binding, over=found.over, difference=replace(binding.difference, over=over))
     value, arm = float(means.min()), float(np.mean(found.arm))
     if not binding.known:
         return replace(binding, mean_a=arm, mean_b=arm - value)
     quantile = float(t_ppf((1 + level) / 2, seeds - 1))
-    errors, (apart, scatter) = _error(every), _cross_fitted(single)
+    least = max(TINY, found.least / quantile)
+    errors = _error(every, shared, least)
+    apart, scatter = _cross_fitted(single, least) if found.held_out is None else _held_out(found.held_out, at, least)
+    value = value if found.held_out is None else float(apart[0])
     low, high = float((means - quantile * errors).min()), float((apart + quantile * scatter).max())
     t = float((means / errors).min()) if value > 0 else min(0.0, float((apart / scatter).max()))
     p = float(2 * t_sf(abs(t), seeds - 1))
@@ -186,15 +216,29 @@ def compare_hull(found: AboveHull, *, level: float = 0.95) -> Comparison:
     return replace(binding, difference=interval, p=p, outcome=outcome_of(interval, p, level), mean_a=arm, mean_b=arm - value)
 
 
-def _error(leads: Floats) -> Floats:
-    """Standard error of the mean over seeds, the second axis."""
-    return np.maximum(leads.std(axis=1, ddof=1) / math.sqrt(leads.shape[1]), TINY)
+def _shared(covariances: Floats, at: Floats) -> Floats:
+    """Standard errors (points, prices) of pass@k + price * pass@1 from covariances (points, 2, 2). at: (2, prices)."""
+    return np.asarray(np.sqrt(np.maximum(np.einsum("ap,nab,bp->np", at, covariances, at), 0.0)))
 
 
-def _cross_fitted(leads: Floats) -> tuple[Floats, Floats]:
+def _error(leads: Floats, shared: Floats, least: float = TINY) -> Floats:
+    """Standard error of the mean over seeds, the second axis. shared: errors that all seeds have in common, () or empty: none."""
+    scatter = leads.std(axis=1, ddof=1) / math.sqrt(leads.shape[1])
+    return np.asarray(np.maximum(np.hypot(scatter, shared) if shared.size else scatter, least))
+
+
+def _cross_fitted(leads: Floats, least: float) -> tuple[Floats, Floats]:
     """(mean over seeds, error) at every price, from leads (points, seeds, prices): for each seed the lead over the point that has
     the least mean lead on the other seeds, and the largest error of these points. The scatter between seeds is no error here, since
     points differ from each other."""
     best = (leads.sum(axis=1, keepdims=True) - leads).argmin(axis=0)
     held_out = np.take_along_axis(leads, best[None], axis=0)[0]
-    return held_out.mean(axis=0), np.take_along_axis(_error(leads), best, axis=0).max(axis=0)
+    return held_out.mean(axis=0), np.take_along_axis(_error(leads, NONE, least), best, axis=0).max(axis=0)
+
+
+def _held_out(found: Halves, at: Floats, least: float) -> tuple[Floats, Floats]:
+    """`_cross_fitted` where half of the samples choose and the others judge: means over the ways to part them. at: (2, prices)."""
+    best, leads = (found.scores @ at).argmax(axis=1), found.ahead @ at  # (ways, seeds, prices), (ways, rivals, seeds, prices)
+    judged = np.take_along_axis(leads, best[:, None], axis=1)[:, 0]
+    errors = _error(leads.mean(axis=0), _shared(found.shared, at), least)  # all samples judge some way
+    return judged.mean(axis=(0, 1)), np.take_along_axis(errors, best.reshape(-1, best.shape[-1]), axis=0).max(axis=0)

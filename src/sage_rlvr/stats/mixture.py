@@ -10,7 +10,8 @@ rivals are mixed seed by seed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy
@@ -18,14 +19,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.frontier import Counts
-from sage_rlvr.stats.hull import AboveHull, Place, best_line, shares
-from sage_rlvr.stats.passk import check_probabilities, exact_pass_at_k, pass_at_k
+from sage_rlvr.stats.hull import TINY, AboveHull, Halves, Place, best_line, shares
+from sage_rlvr.stats.intervals import SEED, least_seen
+from sage_rlvr.stats.passk import check_probabilities, curve, exact_pass_at_k, pass_at_all_k, pass_at_k
 
 Floats = NDArray[np.float64]
 Table = Mapping[float, ArrayLike]  # temperature -> probability of a right completion, one per problem (N,)
 SLACK = 1e-7  # in pass@k, at which the weights are good enough
 ROUNDS = 200
 NEAR = (0.25, 0.5, 0.75)  # how far from the best mixture toward each policy the interval looks
+HALFWAY = (0.5,)
+WAYS = 2  # to part the samples of policies at random, each half choosing once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +156,7 @@ def above_mixtures(
     own = np.array([np.asarray(table[temperature], dtype=float) for table in arm])
     mine = np.stack([own.mean(axis=1), np.asarray(exact_pass_at_k(own, k)).mean(axis=1)], axis=1)
     best = best_mixture(ps, float(own.mean()), k)
-    near = np.concatenate([best.weights[None], *((1 - way) * best.weights + way * np.eye(len(ps)) for way in NEAR)])
+    near = _near(best.weights)
     single = np.stack([ps.mean(axis=2), (1 - (1 - ps) ** k).mean(axis=2)], axis=2)
     seeds = [np.stack([near @ one.mean(axis=1), (1 - (1 - near @ one) ** k).mean(axis=1)], axis=1) for one in np.moveaxis(ps, 1, 0)]
     return AboveHull(
@@ -162,6 +166,11 @@ def above_mixtures(
         ahead=mine - single,
         mixed=mine - np.stack(seeds, axis=1),
     )
+
+
+def _near(weights: Floats, ways: Sequence[float] = NEAR) -> Floats:
+    """These weights (J,) and mixtures between them and each policy, (1 + J len(ways), J)."""
+    return np.concatenate([weights[None], *((1 - way) * weights + way * np.eye(len(weights)) for way in ways)])
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -178,65 +187,213 @@ def mixture_pass_at_k(n: Sequence[int], right: ArrayLike, weights: ArrayLike, k:
     counts, w = np.atleast_2d(np.asarray(right)), np.asarray(weights, dtype=float)
     if counts.shape[0] != len(w) or len(n) != len(w) or not np.isclose(w.sum(), 1) or (w < 0).any():
         raise DataError(f"weights {w.tolist()} of {len(counts)} policies: give one of at least 0 to each, with sum 1.")
-    few = [size for size, weight in zip(n, w, strict=True) if weight > 0 and size < k]
-    if few:
+    used = [(size, row) for size, row, weight in zip(n, counts, w, strict=True) if weight > 0]
+    if few := [size for size, _ in used if size < k]:
         raise DataError(f"k = {k} with {few[0]} samples of a policy: pass@k of a mixture needs k samples of each; use a smaller k.")
-    total, misses = 0.0, np.zeros((k + 1, counts.shape[1]))
-    misses[0] = 1  # misses[m]: the chance that m completions of the policies so far all fail
-    for size, row, weight in zip(n, counts, w, strict=True):
-        if weight <= 0:
-            continue
-        alone = 1 - np.asarray(pass_at_k(size, row[None], np.arange(1, k + 1)[:, None]))
-        own, before, total = np.concatenate([np.ones((1, len(row))), alone]), misses, total + weight
-        law = _binomials(k, min(1.0, weight / total))
-        misses = np.zeros_like(before)
-        for m in range(k + 1):  # m of the earlier policies, the others of this one
-            misses[m:] += np.diagonal(law, -m)[:, None] * own[: k + 1 - m] * before[m]
-    return np.asarray(1 - misses[k])
+    return np.asarray(_mixed(np.stack([_misses(size, row, k) for size, row in used]), w[None, w > 0], k)[0])
+
+
+def _misses(n: int, right: ArrayLike, k: int) -> Floats:
+    """(k + 1, N): unbiased probability that m = 0..k completions all fail. n = 0: right are the probabilities themselves (N,)."""
+    found = np.atleast_1d(np.asarray(right))
+    solved = pass_at_all_k(n, found)[:, :k] if n else curve(found, range(1, k + 1))
+    return np.concatenate([np.ones((1, len(found))), 1 - solved.T])
+
+
+def _mixed(misses: Floats, weights: Floats, k: int) -> Floats:
+    """pass@k (M, N) of mixtures with weights (M, J) of policies with `misses` (J, k + 1, N)."""
+    return np.stack([_mixture(misses[row > 0], row[row > 0], k) for row in weights])
+
+
+def _mixture(misses: Floats, weights: Floats, k: int) -> Floats:
+    """pass@k (N,) of one mixture, all weights (J,) above 0."""
+    before, totals = misses[0], np.cumsum(weights)
+    if len(weights) == 1:
+        return np.asarray(1 - before[k])
+    for own, weight, total in zip(misses[1:-1], weights[1:-1], totals[1:-1], strict=True):
+        law, after = _binomials(k, weight / total), np.zeros_like(before)
+        for m in range(k + 1):  # m completions of this policy, the others of the earlier ones; after[m]: all m fail
+            after[m:] += law[m:, m, None] * own[m] * before[: k + 1 - m]
+        before = after
+    return np.asarray(1 - _binomials(k, weights[-1] / totals[-1])[k] @ (misses[-1] * before[::-1]))
 
 
 def _binomials(k: int, share: float) -> Floats:
     """(k + 1, k + 1): row m has the probability of j among m draws."""
-    m = np.arange(k + 1)
-    return np.asarray(scipy.stats.binom.pmf(m[None], m[:, None], share))
+    m, p = np.arange(k + 1), min(1.0, share)
+    rest, factorials = np.maximum(m[:, None] - m, 0), scipy.special.gammaln(m + 1.0)
+    logs = factorials[:, None] - factorials - factorials[rest] + scipy.special.xlogy(m, p) + scipy.special.xlog1py(rest, -p)
+    return np.where(m <= m[:, None], np.exp(logs), 0.0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Rival:
+    """A rival (its index) at a temperature. n (S,) and right (S, N): its samples of each training seed, S = 1 where it was
+    evaluated once; n = 0: probabilities in place of counts."""
+
+    rival: int
+    temperature: float
+    n: tuple[int, ...]
+    right: NDArray[Any]
+
+    @property
+    def is_once(self) -> bool:
+        """Whether all training seeds of the arm are compared with the same samples."""
+        return len(self.n) == 1
+
+    @property
+    def p(self) -> Floats:
+        """Estimated probability of a right completion (S, N)."""
+        return np.asarray(self.right / np.maximum(self.n, 1)[:, None])
+
+    def misses(self, k: int, seed: int) -> Floats:
+        """`_misses` at a training seed (its index)."""
+        at = 0 if self.is_once else seed
+        return _misses(self.n[at], self.right[at], k)
+
+    def halves(self, rng: np.random.Generator) -> tuple[_Rival, _Rival]:
+        """The samples in two halves at random; known probabilities stay whole."""
+        if not any(self.n):
+            return self, self
+        n, right = np.array(self.n), self.right.astype(int)
+        first = rng.hypergeometric(right, n[:, None] - right, (n // 2)[:, None])
+        one = replace(self, n=tuple((n // 2).tolist()), right=first)
+        return one, replace(self, n=tuple((n - n // 2).tolist()), right=right - first)
 
 
 def above_mixtures_of_counts(
-    arm: Sequence[Mapping[float, Counts]], rivals: Sequence[Sequence[Mapping[float, Counts]]], k: int, temperature: float = 1.0
+    arm: Sequence[Mapping[float, Counts]],
+    rivals: Sequence[Sequence[Mapping[float, Counts]]],
+    k: int,
+    temperature: float = 1.0,
+    *,
+    guesser: ArrayLike | None = None,
 ) -> AboveHull | None:
-    """`above_mixtures` from samples: temperature -> (n, right ones (N,)), of the arm and of each rival a table per training seed.
+    """`above_mixtures` from samples: temperature -> (n, right ones (N,)), of the arm a table per training seed; of a rival the
+    same, or one table where it was evaluated once, as a base is. guesser: probability that one guess is right (N,), one more rival.
 
-    Weights are chosen at the estimated p = c / n, which favors the rivals as every choice on the same data does; pass@1 and pass@k
-    of each policy and of the mixture are unbiased. Of one training seed the leads are those of the problems, so that the interval
-    holds the problems and their samples.
+    pass@1 and pass@k of policies and mixtures are unbiased. The weights at the estimated p = c / n favor the rivals, as every
+    choice on the same data does. So the rivals of the gap and of the upper end are chosen by half of the samples and judged by the
+    others (`Halves`), mixtures of policies that were evaluated once among them; where a half has fewer than k samples, single
+    policies and all samples stand for them.
+
+    Of several training seeds the problems are held fixed, and samples with which all seeds are compared are an error that they
+    share. Of one training seed the leads are those of the problems, so that the interval holds the problems and their samples.
     """
-    names, estimated = _policies([[_shares(table) for table in rival] for rival in rivals])
-    if not arm or not names or not all(temperature in table for table in arm):
+    policies = _rivals(rivals, len(arm), guesser)
+    if not arm or not policies or not all(temperature in table for table in arm):
         return None
     own = np.array([_scores(*table[temperature], k) for table in arm])  # (seeds, problems, 2)
-    best = best_mixture(estimated, float(own[..., 0].mean()), k)
-    drawn = [[rivals[i][seed][t] for i, t in names] for seed in range(len(arm))]
-    single = np.array([[_scores(*one, k) for one in policies] for policies in drawn])  # (seeds, policies, problems, 2)
-    many = [
-        mixture_pass_at_k([n for n, _ in policies], [np.asarray(right) for _, right in policies], best.weights, k)
-        for policies in drawn
-    ]
-    mixed = np.stack([np.tensordot(single[..., 0], best.weights, (1, 0)), np.array(many)], axis=2)
-    alone = len(arm) == 1
-    ahead = np.moveaxis(own[:, None] - single, 1, 0)  # (policies, seeds, problems, 2)
-    behind = own - mixed
+    ones, weights = own[..., 0].mean(axis=1), np.eye(len(policies))
+    best = _best_of_policies(policies, float(ones.mean()), k)
+    near = np.concatenate([weights, _near(best.weights)])
+    scores = _of_mixtures(policies, near, k, len(arm))  # (mixtures, seeds, problems, 2)
+    leads, alone = own[None] - scores, len(arm) == 1
+    leads = leads[:, 0] if alone else leads.mean(axis=2)
     return AboveHull(
-        place=_place(best, names),
-        pass1=tuple(own[..., 0].mean(axis=1).tolist()),
+        place=_place(best, [(one.rival, one.temperature) for one in policies]),
+        pass1=tuple(ones.tolist()),
         arm=tuple(own[..., 1].mean(axis=1).tolist()),
-        ahead=ahead[:, 0] if alone else ahead.mean(axis=2),
-        mixed=behind if alone else behind.mean(axis=1)[None],
+        ahead=leads[: len(policies)],
+        mixed=leads[len(policies) :],
         over="problems" if alone else "training seeds",
+        shared=np.zeros((0, 2, 2)) if alone else _shared_noise(policies, near, k),
+        least=0.0 if alone else least_seen(own[..., 1].size),
+        held_out=_held_out(policies, own, k),
     )
 
 
-def _shares(table: Mapping[float, Counts]) -> dict[float, Floats]:
-    return {t: np.asarray(right) / n for t, (n, right) in table.items()}
+def _rivals(
+    rivals: Sequence[Sequence[Mapping[float, Counts]]], seeds: int, guesser: ArrayLike | None
+) -> list[_Rival]:
+    """Every rival at every temperature at which all its seeds were evaluated, and the guesser."""
+    found = []
+    for i, tables in enumerate(rivals):
+        if len(tables) not in (1, seeds):
+            raise DataError(f"rival {i} has {len(tables)} training seeds, the arm {seeds}; give as many, or one table.")
+        for t in sorted(set.intersection(*(set(map(float, table)) for table in tables))):
+            n, right = zip(*(table[t] for table in tables), strict=True)
+            found.append(_Rival(rival=i, temperature=t, n=n, right=np.stack(right)))
+    if guesser is not None and found:
+        found.append(_Rival(rival=len(rivals), temperature=1.0, n=(0,), right=np.asarray(guesser, dtype=float)[None]))
+    return found
+
+
+def _best_of_policies(policies: Sequence[_Rival], pass1: float, k: int) -> Mixture:
+    seeds = max(len(one.n) for one in policies)
+    return best_mixture([np.broadcast_to(one.p, (seeds, one.p.shape[1])) for one in policies], pass1, k)
+
+
+def _of_mixtures(policies: Sequence[_Rival], weights: Floats, k: int, seeds: int) -> Floats:
+    """Unbiased pass@1 and pass@k (M, seeds, N, 2) of mixtures with weights (M, J)."""
+    found = []
+    for seed in range(1 if all(one.is_once for one in policies) else seeds):
+        ps = np.stack([one.p[0 if one.is_once else seed] for one in policies])
+        many = _mixed(np.stack([one.misses(k, seed) for one in policies]), weights, k)
+        found.append(np.stack([weights @ ps, many], axis=-1))
+    scores = np.stack(found, axis=1)
+    return np.broadcast_to(scores, (len(weights), seeds, *scores.shape[2:]))
+
+
+def _held_out(policies: Sequence[_Rival], own: Floats, k: int) -> Halves | None:
+    """Policies, and mixtures of those that were evaluated once, chosen by a half of their samples; of policies with a training seed
+    each by the other seeds. None where no policy was evaluated once or a half has fewer than k samples."""
+    once = [one for one in policies if one.is_once]
+    if not any(one.n[0] for one in once) or min(n for one in once for n in one.n if n) < 2 * k:
+        return None
+    rng, seeds, pass1 = np.random.default_rng(SEED), len(own), float(own[..., 0].mean())
+    trained = [one for one in policies if not one.is_once]
+    scores, ahead = [], []
+    if trained:
+        whole = _of_mixtures(trained, np.eye(len(trained)), k, seeds).mean(axis=2)
+        others = (whole.sum(axis=1, keepdims=True) - whole) / (seeds - 1)
+    for _ in range(WAYS):
+        halves = list(zip(*(one.halves(rng) for one in once), strict=True))
+        for choosing, judging in (halves, halves[::-1]):
+            near = np.concatenate([np.eye(len(once)), _near(_best_of_policies(choosing, pass1, k).weights, HALFWAY)])
+            by, judged = (_of_mixtures(some, near, k, seeds) for some in (choosing, judging))
+            leads = own[None] - judged
+            by, leads = (by.mean(axis=2), leads[:, 0] if seeds == 1 else leads.mean(axis=2))
+            if seeds == 1:
+                by = np.broadcast_to(by, leads.shape)
+            if trained:
+                by = np.concatenate([by, others])
+                leads = np.concatenate([leads, own.mean(axis=1) - whole])
+            scores.append(by)
+            ahead.append(leads)
+    shared = np.zeros((len(scores[0]), 2, 2))
+    if seeds > 1:
+        shared[: len(near)] = _shared_noise(once, near, k)  # the weights of one way stand for those of the others
+    return Halves(scores=np.stack(scores), ahead=np.stack(ahead), shared=shared)
+
+
+def _shared_noise(policies: Sequence[_Rival], weights: Floats, k: int) -> Floats:
+    """Covariance (M, 2, 2) of mean pass@1 and pass@k of mixtures with weights (M, J), from the samples of policies that were
+    evaluated once; empty without such a policy.
+
+    Each policy's part is that of its own counts at p = (c + 1/2) / (n + 1), as in `control_error`, the others at their p; what two
+    policies' noise does together is left out. Of a single policy it is the whole.
+    """
+    sampled = [i for i, one in enumerate(policies) if one.is_once and one.n[0]]
+    if not sampled:
+        return np.zeros((0, 2, 2))
+    ps = np.stack([one.p.mean(axis=0) for one in policies])
+    for i in sampled:
+        ps[i] = (policies[i].right[0] + 0.5) / (policies[i].n[0] + 1)
+    found, m = np.zeros((len(weights), 2, 2)), np.arange(k + 1)
+    for i in sampled:
+        n = policies[i].n[0]
+        counts = np.arange(n + 1)
+        alone, law = _misses(n, counts, k).T, scipy.stats.binom.pmf(counts[:, None], n, ps[i])  # (n + 1, k + 1), (n + 1, N)
+        for row, weight in enumerate(weights):
+            if weight[i] <= 0:
+                continue
+            fails = 1 - np.clip((weight @ ps - weight[i] * ps[i]) / max(1 - weight[i], TINY), 0, 1)
+            many = 1 - alone @ (_binomials(k, weight[i])[k][:, None] * fails ** (k - m)[:, None])
+            both = np.stack([np.broadcast_to(weight[i] * counts[:, None] / n, many.shape), many])
+            both = both - (law * both).sum(axis=1, keepdims=True)
+            found[row] += np.einsum("cp,acp,bcp->ab", law, both, both) / ps.shape[1] ** 2
+    return found
 
 
 def _scores(n: int, right: ArrayLike, k: int) -> Floats:
