@@ -123,7 +123,7 @@ def reads_logps(method: Method | None) -> bool:
 
 def computes_advantages(method: Method) -> bool:
     """True where `SageTrainer` computes the advantages, because TRL's formula is another or knows no kept groups."""
-    known = isinstance(method.advantage, GroupCentered) or method.advantage == GroupNormalized()
+    known = type(method.advantage) is GroupCentered or method.advantage == GroupNormalized()  # a subclass is another formula
     paid = method.reward_transform is not None or method.reward_source is not None
     more = paid or method.rollout is not None or bool(method.start())
     return not known or more or reads_logps(method)
