@@ -50,7 +50,7 @@ def of(path: str) -> Of:
 
 @dataclass(frozen=True)
 class Sets:
-    """The engine runs it. fields: of the engine's configuration, a value or `Of`; words: what this package does beside them."""
+    """The engine runs it. fields: of the engine's configuration, a value or `Of`; words: what pages say beside them."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     words: str = ""
@@ -191,12 +191,12 @@ def staged(method: Method) -> bool:
 
 # ---- the table
 
-HERE = Sets(words="computed by this package")
+HERE = Sets(words="runs")
 GROUPED = "it compares the completions of a prompt, and the loss of {} reads each by itself"
 ALL_TOKENS = "{} has the log-probs of sampled tokens alone, and this sums over the vocabulary"
 STORED = "its answers come from earlier rollouts, and {} trains on the rollout at hand"
-UNLISTED = "no row of the table of engines says how {} computes this class, and a subclass has none of its parent's"
-DECLARE = "declare what it sets there (sage_rlvr.training.engines.declare)"
+UNLISTED = "nothing says how {} computes this class, nor does the row of its parent"
+DECLARE = "declare what it sets (sage_rlvr.training.engines.declare)"
 NOT_COMPARED = "{}, but no run with it was compared with the loop's"
 OF_VERL = "use Clip, or verl's own loss with a guide: loss_mode={} and +sage.guide without +sage.method"
 MEANS = "use sequence_mean, token_mean or fixed_budget"
@@ -419,7 +419,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row("anchor", "k2", *_estimate(TWO_ESTIMATES, "k2"), kl_in_loss("k2"), "anchor.estimator"),
     Row("anchor", "straight_through", *_estimate(TWO_ESTIMATES, "kl+"), kl_in_loss("straight_through"), "anchor.estimator"),
-    Row("anchor", "exact forward", *_estimate(False, "low_var_kl", "its estimate k3"), exact_forward),
+    Row("anchor", "exact forward", *_estimate(False, "low_var_kl", "as k3, its estimate"), exact_forward),
     Row(
         "anchor",
         "exact reverse, JS or alpha",
@@ -427,7 +427,7 @@ TABLE: tuple[Row, ...] = (
         kl_in_loss("exact"),
         "anchor.divergence",
     ),
-    Row("anchor", "k1 in the reward", *_estimate(False, "low_var_kl", "in the advantages, by this package"), kl_in_reward),
+    Row("anchor", "k1 in the reward", *_estimate(False, "low_var_kl", "in the advantages"), kl_in_reward),
     Row("anchor", "a fixed reference", Sets({"sync_ref_model": False}), Sets(), kept_reference),
     Row(
         "anchor",

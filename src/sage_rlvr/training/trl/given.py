@@ -158,13 +158,14 @@ def _check_whole(guide: Guide, args: Any, scored: bool) -> None:
 def check_agreement(method: Method, args: Any) -> None:
     """ConfigError that names every field of `args` (a GRPOConfig) that differs from what `method` needs."""
     check_sizes(method, "trl", args.max_completion_length, args.num_generations)
-    wanted = {name: value for name, value in NEUTRAL.items() if hasattr(args, name)} | grpo_config(method)
+    own = grpo_config(method)
+    wanted = {name: value for name, value in NEUTRAL.items() if hasattr(args, name)} | own
     different = [name for name, value in wanted.items() if _given(args, name) != value]
     if not different:
         return
     said = "; ".join(
         f"args.{name} = {getattr(args, name, None)!r}, but {PART.get(name, 'the method')} "
-        + (f"means {wanted[name]!r}" if name in PART else f"has no such term: {wanted[name]!r}")
+        + (f"means {wanted[name]!r}" if name in own else f"has no such term: {wanted[name]!r}")
         for name in different
     )
     raise ConfigError(
