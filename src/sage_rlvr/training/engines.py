@@ -105,15 +105,19 @@ class Refusal:
 
 
 def no_kl(method: Method) -> bool:
+    """No KL term, or one of weight 0 at every step."""
     return method.anchor is None or method.anchor.is_off
 
 
 def any_kl(method: Method) -> bool:
+    """A KL term whose weight is above 0 at some step."""
     return not no_kl(method)
 
 
-def kl_in_reward(method: Method) -> bool:
-    return any_kl(method) and method.anchor.placement == "reward"  # type: ignore[union-attr]
+def kl_in_reward(method: Method | None) -> bool:
+    """The KL is part of the advantages, and the loss adds none of its own. method: None where only a guide is known."""
+    anchor = None if method is None else method.anchor
+    return anchor is not None and not anchor.is_off and anchor.placement == "reward"
 
 
 def kl_in_loss(estimator: str) -> Callable[[Method], bool]:
@@ -128,64 +132,79 @@ def kl_in_loss(estimator: str) -> Callable[[Method], bool]:
 
 
 def exact_forward(method: Method) -> bool:
+    """The exact forward KL, which an engine of sampled tokens estimates by k3."""
     return is_sampled(method.anchor)
 
 
 def moving_beta(method: Method) -> bool:
+    """A KL in the loss whose weight is a schedule."""
     fixed = no_kl(method) or isinstance(as_schedule(method.anchor.beta), Constant)  # type: ignore[union-attr]
     return not fixed and not kl_in_reward(method)
 
 
 def other_source(method: Method) -> bool:
+    """A reference other than the initial model or the one below it: snapshot@N, or a path."""
     return any_kl(method) and method.anchor.source not in ("sft", "base")  # type: ignore[union-attr]
 
 
 def refreshed(method: Method) -> bool:
+    """A reference that follows the policy."""
     return any_kl(method) and method.anchor.refresh_every is not None  # type: ignore[union-attr]
 
 
 def kept_reference(method: Method) -> bool:
+    """A reference that does not follow the policy."""
     return any_kl(method) and not refreshed(method)
 
 
 def reference_without_kl(method: Method) -> bool:
+    """A part reads the reference's log-probs, and there is no KL term."""
     return no_kl(method) and "ref_logps" in method.needs
 
 
 def dual_inside_clip(method: Method) -> bool:
+    """A dual clip inside the clip's upper bound."""
     clip = method.surrogate
     return type(clip) is Clip and clip.dual is not None and clip.dual <= 1 + clip.high
 
 
 def bounded_below(method: Method) -> bool:
+    """Cispo's weight has a lower bound."""
     return type(method.surrogate) is Cispo and method.surrogate.low < 1
 
 
 def cispo_per_row(method: Method) -> bool:
+    """Cispo under a mean that is not over tokens."""
     return type(method.surrogate) is Cispo and type(method.reduction) is not TokenMean
 
 
 def token_form(method: Method) -> bool:
+    """GSPO-token, whose gradient differs per token."""
     return type(method.surrogate) is Gspo and method.surrogate.token
 
 
 def gspo_over_tokens(method: Method) -> bool:
+    """Gspo under a mean that is not over completions."""
     return type(method.surrogate) is Gspo and type(method.reduction) is not SequenceMean
 
 
 def gspo_with_ratio(method: Method) -> bool:
+    """Gspo beside k3 times the importance ratio."""
     return type(method.surrogate) is Gspo and kl_in_loss("k3_is")(method)
 
 
 def scheduled_bonus(method: Method) -> bool:
+    """An entropy bonus that changes during training."""
     return type(method.loss_term) is EntropyBonus and isinstance(method.loss_term.coefficient, Schedule)
 
 
 def bonus_per_row(method: Method) -> bool:
+    """An entropy bonus under a mean that is not over tokens."""
     return type(method.loss_term) is EntropyBonus and type(method.reduction) is not TokenMean
 
 
 def staged(method: Method) -> bool:
+    """A rollout plan that draws more for some prompts."""
     return is_staged(method.rollout)
 
 
@@ -627,5 +646,5 @@ def _shown(place: str, value: object) -> str:
 __all__ = [
     *("ENGINES", "ESTIMATOR", "FAR", "KINDS", "NOTHING", "OTHER", "SIGNALS", "TABLE", "Engine", "Of", "Refusal", "Refuses", "Row"),
     *("Sets", "Signal", "check", "check_sizes", "declare", "fields_of", "guide_refusals", "refusals", "refuse_all", "rows_of"),
-    *("has_row", "runs_on"),
+    *("has_row", "kl_in_reward", "runs_on"),
 ]

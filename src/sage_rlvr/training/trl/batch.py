@@ -25,6 +25,7 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.errors import DataError
 from sage_rlvr.tasks.base import answer_id
+from sage_rlvr.training.engines import kl_in_reward
 
 Inputs = dict[str, Any]
 
@@ -108,12 +109,6 @@ MULTIMODAL = (
     "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles", "image_sizes",
     "token_type_ids", "mm_token_type_ids", "image_position_ids", "pixel_position_ids",
 )  # fmt: skip
-
-
-def kl_in_reward(method: Method | None) -> bool:
-    """True where the KL is part of the advantages, and the loss adds none of its own."""
-    anchor = None if method is None else method.anchor
-    return anchor is not None and not anchor.is_off and anchor.placement == "reward"
 
 
 def reads_logps(method: Method | None) -> bool:

@@ -31,6 +31,7 @@ from sage_rlvr.core.method import NO_SIGNAL, Method, has_signal
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.reading import read_json
+from sage_rlvr.training.engines import kl_in_reward
 from sage_rlvr.training.model_card import facts, render
 from sage_rlvr.training.opening import after_first_step
 from sage_rlvr.training.reference import REFERENCE_STEP
@@ -42,7 +43,6 @@ from sage_rlvr.training.trl.batch import (
     counted,
     ends_of,
     key_of,
-    kl_in_reward,
     predicting,
     problems_of,
     reads_logps,
