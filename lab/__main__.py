@@ -17,6 +17,7 @@ COMMANDS = {
     "shared": "lab.studies.commands:Shared",
     "ablation": "lab.studies.commands:Ablation",
     "map": "lab.studies.commands:Map",
+    "engines": "lab.engines:Engines",
     "published": "lab.published.command:Published",
     "published-rewards": "lab.published_rewards:PublishedRewards",
     "authors-yaml": "lab.authors_yaml.command:AuthorsYaml",

@@ -21,20 +21,20 @@ from sage_rlvr.render.style import INK, MUTED, RC, saved
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing
-from sage_rlvr.training.trl.arguments import not_on_trl
+from sage_rlvr.training.engines import Refusal, refusals
 
 GROUP_SIZE = 8
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A method with its place: `axes` None where its first update is not its advantages' gradient; why TRL does not run it."""
+    """A method with its place: `axes` None where its first update is not its advantages' gradient; what TRL does not run of it."""
 
     name: str
     label: str
     method: Method
     axes: Axes | None
-    not_on_trl: tuple[str, ...]
+    refused: tuple[Refusal, ...]
 
     @property
     def parts(self) -> str:
@@ -48,7 +48,7 @@ class Placed:
     @property
     def engines(self) -> str:
         """loop, TRL; or loop and the reason."""
-        return "loop, TRL" if not self.not_on_trl else f"loop (TRL: {'; '.join(self.not_on_trl)})"
+        return "loop, TRL" if not self.refused else f"loop (TRL: {'; '.join(f'{one.value}: {one.why}' for one in self.refused)})"
 
 
 def placed(names: Sequence[str] = ()) -> list[Placed]:
@@ -61,7 +61,7 @@ def placed(names: Sequence[str] = ()) -> list[Placed]:
         if has_axes(method) and key not in known:
             known[key] = axes(method, GROUP_SIZE)
         where = known[key] if has_axes(method) else None
-        found.append(Placed(name, METHODS.label(name), method, where, tuple(not_on_trl(method))))
+        found.append(Placed(name, METHODS.label(name), method, where, tuple(refusals(method, "trl"))))
     return found
 
 

@@ -401,7 +401,7 @@ def test_the_verb_writes_recipes_that_load_and_dry_run(given_file: Any, tmp_path
 def test_trl_takes_what_was_imported(given_file: Any, loss: str) -> None:
     from trl import GRPOConfig, SFTConfig
 
-    from sage_rlvr.training.trl.checks import check_agreement
+    from sage_rlvr.training.trl.given import check_agreement
 
     changes = {"generation__use_vllm": True, "rl__loss_type": loss, "model__instruction_tuned": False}
     imported = import_config(given_file(**changes))

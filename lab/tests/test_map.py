@@ -34,7 +34,8 @@ def test_every_method_is_a_public_name():
 def test_engines_are_named_with_the_reason():
     engines = {one.name: one.engines for one in placed(["grpo", "pacs", "alpha_dpg", "dars"])}
     assert engines["grpo"] == "loop, TRL"
-    assert "second stage of Dars (a generation batch of TRL has as many rows for every prompt)" in engines["dars"]
-    with pytest.raises(ConfigError, match=r"dars on TRL: the second stage of Dars.*use the loop engine"):
+    assert "Dars: a generation batch of TRL has as many rows for every prompt" in engines["dars"]
+    with pytest.raises(ConfigError, match=r"dars on TRL: method.rollout = Dars: .*use the loop engine"):
         grpo_config(METHODS["dars"]())
-    assert "surrogate Pacs" in engines["pacs"] and "reads a reference without a KL" in engines["alpha_dpg"]
+    assert "Pacs: it compares the completions of a prompt" in engines["pacs"]
+    assert "reads a reference without a KL" in engines["alpha_dpg"]

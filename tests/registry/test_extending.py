@@ -160,7 +160,7 @@ def test_every_kind_is_known_everywhere(folder: Path, capsys: pytest.CaptureFixt
     with pytest.raises(ConfigError, match="did you mean 'late'"):
         load_config(TrainConfig, "grpo", [("method.guide", "lade")])
     pytest.importorskip("trl")
-    from sage_rlvr.training.trl.checks import check_kinds
+    from sage_rlvr.training.trl.given import check_kinds
 
     with pytest.raises(ConfigError, match=r"write guide=Late\(\)"):
         check_kinds("late", None)

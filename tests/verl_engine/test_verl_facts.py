@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,14 +24,16 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+from verl.workers.config import ActorConfig
 from verl.workers.utils import losses
 from verl.workers.utils.padding import response_to_nested
 
 from sage_rlvr.core.kl import k2, k3, straight_through
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
-from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.methods import dapo
+from sage_rlvr.methods import dapo, grpo, no_kl
+from sage_rlvr.training.engines import FAR
 from sage_rlvr.training.import_config import VERL_DEFAULTS
 from sage_rlvr.training.verl import fields, objective, terms, trainer
 
@@ -100,7 +103,8 @@ def test_the_loss_adds_the_kl_to_the_field_behind_every_policy_loss():
 def test_kl_types_are_our_estimators_but_for_the_clamp():
     """Values and gradients; verl's k3 stops at 10, where its gradient is 0."""
     ours = {"k3": k3, "k2": k2, "straight_through": straight_through}
-    for name, kind in fields.KL_TYPES.items():
+    for name in ours:
+        kind = fields.method_fields(grpo(estimator=name), 9)[f"{terms.ACTOR}.kl_loss_type"]
         mine, theirs = (LOGPS.clone().requires_grad_() for _ in range(2))
         wanted = ours[name](mine, REF)
         found = core_algos.kl_penalty(theirs, REF, kind)
@@ -123,7 +127,8 @@ def test_a_plus_is_the_gradient_of_k2(kind: str):
 
 @pytest.mark.parametrize("reduction", [SequenceMean(), TokenMean(), FixedBudget(9)], ids=lambda part: type(part).__name__)
 def test_reductions_of_a_whole_update_and_of_its_halves(reduction: Any):
-    mode, loss = fields.AGGREGATED[type(reduction)], LOGPS.clone()
+    mode = fields.method_fields(replace(no_kl(), reduction=reduction), 9)[f"{terms.ACTOR}.loss_agg_mode"]
+    loss = LOGPS.clone()
     wanted = reduction(loss, MASK)
     whole = {"batch_num_tokens": int(MASK.sum()), "global_batch_size": 4, "loss_scale_factor": 9}
     parts = [core_algos.agg_loss(loss[rows], MASK[rows], mode, **whole) for rows in (slice(0, 2), slice(2, 4))]
@@ -133,13 +138,43 @@ def test_reductions_of_a_whole_update_and_of_its_halves(reduction: Any):
 @pytest.mark.parametrize("dual", [None, 3.0])
 def test_the_vanilla_loss_is_our_clip(dual: float | None):
     config = OmegaConf.create({"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.3, "global_batch_info": {}})
-    config.clip_ratio_c = fields.FAR if dual is None else dual
+    config.clip_ratio_c = FAR if dual is None else dual
     advantages = torch.tensor([1.0, -1.0, 2.0, -0.5])[:, None].expand(4, 6)
     wanted = SequenceMean()(Clip(0.2, 0.3, dual)(LOGPS - REF, advantages, MASK)[0], MASK)
     found, _ = core_algos.compute_policy_loss_vanilla(
         REF, LOGPS, advantages, MASK, "seq-mean-token-mean", SimpleNamespace(**config, get=lambda k, d=None: config.get(k, d))
     )
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def _gradient(name: str, low: float, high: float) -> torch.Tensor:
+    """Of a loss of verl at ratios LOGPS - REF, as a mean over rows."""
+    config = ActorConfig(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True, clip_ratio_low=low, clip_ratio_high=high)
+    logps = LOGPS.clone().requires_grad_()
+    loss, _ = core_algos.get_policy_loss_fn(name)(REF, logps, ADVANTAGES, MASK, "seq-mean-token-mean", config)
+    loss.backward()
+    return logps.grad
+
+
+def _gradient_of(part: Any) -> torch.Tensor:
+    logps = LOGPS.clone().requires_grad_()
+    SequenceMean()(part(logps - REF, ADVANTAGES, MASK)[0], MASK).backward()
+    return logps.grad
+
+
+ADVANTAGES = torch.tensor([1.0, -1.0, 2.0, -0.5])[:, None].expand(4, 6)
+
+
+def test_what_the_table_of_engines_says_of_verls_other_losses():
+    """cispo is ours; gspo has the gradient of Gspo(token=True); kl_cov clips no token and reads the current policy's log-probs."""
+    torch.testing.assert_close(_gradient("cispo", 1.0, 0.28), _gradient_of(Cispo()), rtol=1e-5, atol=1e-6)
+    found = _gradient("gspo", 0.2, 0.3)
+    torch.testing.assert_close(found, _gradient_of(Gspo(0.2, 0.3, token=True)), rtol=1e-5, atol=1e-6)
+    text = source(core_algos.compute_policy_loss_kl_cov)
+    assert "log_prob[all_valid].detach()" in text and "clamp(ratio" not in text
+    arguments = [*inspect.signature(core_algos.compute_policy_loss_vanilla).parameters]
+    assert arguments[:4] == ["old_log_prob", "log_prob", "advantages", "response_mask"], "no groups, which Pacs compares"
+    assert not any("group" in name or name == "uid" for name in arguments)
 
 
 def test_the_weights_of_the_sampler_multiply_the_surrogate_alone():
@@ -151,7 +186,7 @@ def test_the_weights_of_the_sampler_multiply_the_surrogate_alone():
     torch.testing.assert_close(found, (LOGPS - REF).exp().clamp_max(2.0) * MASK, rtol=1e-5, atol=1e-6)
     assert torch.equal(mask, MASK.float())
     clip = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2}
-    config = SimpleNamespace(**clip, global_batch_info={}, get=lambda *_: fields.FAR)
+    config = SimpleNamespace(**clip, global_batch_info={}, get=lambda *_: FAR)
     loss, _ = core_algos.compute_policy_loss_vanilla(LOGPS, LOGPS, 1 + 0 * LOGPS, MASK, "token-mean", config, found)
     torch.testing.assert_close(loss, -found[MASK].mean())
     text = source(losses.ppo_loss)

@@ -31,9 +31,9 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import advantages_of, shape
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.recipes import trainable
+from sage_rlvr.training.engines import refusals
 from sage_rlvr.training.groups import Groups
 from sage_rlvr.training.verl import trainer
-from sage_rlvr.training.verl.fields import not_on_verl
 
 Figure = Callable[[str, str], None]
 STEPS = 6
@@ -55,7 +55,7 @@ MORE = (
 def runs_on_verl(name: str) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return not [*not_on_verl(load_config(TrainConfig, name).method)]
+        return not refusals(load_config(TrainConfig, name).method, "verl")
 
 
 NAMES = sorted({*trainable()} - {"compose", "sage", *OTHER_ESTIMATE})  # those two are grpo and sage_branch by default

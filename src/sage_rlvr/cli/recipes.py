@@ -80,8 +80,7 @@ class Methods(Command):
     """List only methods whose line contains all of these words."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.training.trl.arguments import not_on_trl
-        from sage_rlvr.training.verl.fields import not_on_verl
+        from sage_rlvr.training.engines import runs_on
 
         registry = registry_of("method")
         head, rows = f"{'method':<17}{'what it does':<40}{'arXiv':<11}engines", []
@@ -89,9 +88,7 @@ class Methods(Command):
             about, arxiv = registry.about(name)
             engines = "loop"
             with suppress(TypeError, SageError):  # a method of one's own whose arguments need values
-                method = registry[name]()
-                engines += "" if any(not_on_trl(method)) else " TRL"
-                engines += "" if any(not_on_verl(method)) else " verl"
+                engines = " ".join(runs_on(registry[name]()))
             rows.append(f"{name:<16} {_cut(about, 39):<39} {arxiv:<10} {engines}")
         named = [f"{name:<28} {_cut(about, 51)}" for name, (_, about) in files.named_methods("").items()]
         shown = [[row for row in part if all(word.lower() in row.lower() for word in self.words)] for part in (rows, named)]

@@ -2,6 +2,6 @@
 
 Read loop.py first (`train_step` is GRPO and SAGE on one screen), then rollouts.py (groups with their rewards),
 scores.py (log-probs and entropies), reference.py (pi_ref) and steps.py (metrics, checkpoints, stopping).
-sft.py and offline.py train on given completions. trl/ and verl/ pass the same `Method` to those trainers; counts/ is
-the dry run.
+sft.py and offline.py train on given completions. trl/ and verl/ pass the same `Method` to those trainers; engines.py is the
+table of what each of them makes of a part. counts/ is the dry run.
 """

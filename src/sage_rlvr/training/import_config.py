@@ -36,12 +36,13 @@ from sage_rlvr.errors import ConfigError, nearest, short, suggest
 from sage_rlvr.methods import METHODS
 from sage_rlvr.paths import anchored
 from sage_rlvr.reading import read_json, read_text
+from sage_rlvr.training.engines import ESTIMATOR, FAR
 from sage_rlvr.training.trl.arguments import NO_KEY, PART, grpo_arguments, grpo_config
 from sage_rlvr.training.trl.arguments import OWNED as OF_TRL
 from sage_rlvr.training.verl.arguments import CHAT, MODEL, OPTIMIZER, ROLLOUT, flattened, verl_words
 from sage_rlvr.training.verl.arguments import OWNED as OF_VERL
-from sage_rlvr.training.verl.fields import ACTOR, ESTIMATOR, ESTIMATORS, FAR, SPELLED, method_fields
-from sage_rlvr.training.verl.terms import OWN
+from sage_rlvr.training.verl.fields import ESTIMATORS, SPELLED, method_fields
+from sage_rlvr.training.verl.terms import ACTOR, OWN
 
 # What scripts of TRL have beside a GRPOConfig (ScriptArguments, ModelConfig) -> the key of a recipe.
 SCRIPT = {

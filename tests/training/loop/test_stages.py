@@ -19,11 +19,11 @@ from sage_rlvr.core.rollout_plans import FIRST_EXTRA_ROW, GuidedStages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training import loop as training
 from sage_rlvr.training.buffer import stored
+from sage_rlvr.training.engines import refusals
 from sage_rlvr.training.groups import Drawn, Groups, Rows
 from sage_rlvr.training.loop import Loop, build, train_step
 from sage_rlvr.training.rollouts import draw_groups, guided_weights
 from sage_rlvr.training.state import model_tensors
-from sage_rlvr.training.trl.arguments import not_on_trl
 
 Make = Callable[..., Loop]
 BASELINES = ("union", "stages", "second")
@@ -281,7 +281,7 @@ def test_guided_completions_are_trained_on_without_guidance_and_weigh_by_the_rat
     drawn, control = draw_groups(with_plan(loop, Kept()), 1), draw_groups(plain, 1)
     assert by_number((drawn.everything,)) == by_number((control.everything,))
     assert by_number(draw_groups(with_plan(loop, Kept()), 1).second) == by_number(drawn.second), "as a run that goes on draws it"
-    assert "the second stage of GuidedStages" in "".join(not_on_trl(plain.method))
+    assert [(one.place, one.value) for one in refusals(plain.method, "trl")] == [("rollout", "GuidedStages")]
     (second,), (other,) = drawn.second, control.second
     wrong = (drawn.everything.rewards.sum(1) == 0).nonzero().squeeze(1).tolist()
     assert 0 < len(wrong) < 4 and second.numbers.tolist() == wrong == other.numbers.tolist()

@@ -76,14 +76,14 @@ class Reads:
 
 OFF = replace(grpo().anchor, beta=0.0)
 IMPOSSIBLE = {
-    "estimator k2": grpo(estimator="k2"),
-    "estimator straight_through": grpo(estimator="straight_through"),
-    "exact of js": grpo(estimator="exact", divergence="js"),
-    "exact of reverse": grpo(estimator="exact", divergence="reverse"),
-    "exact of alpha": grpo(estimator="exact", divergence="alpha"),
-    "dual clip": replace(grpo(), surrogate=Clip(0.2, 0.28, 1.1)),
+    "estimator = k2": grpo(estimator="k2"),
+    "estimator = straight_through": grpo(estimator="straight_through"),
+    "divergence = js": grpo(estimator="exact", divergence="js"),
+    "divergence = reverse": grpo(estimator="exact", divergence="reverse"),
+    "divergence = alpha": grpo(estimator="exact", divergence="alpha"),
+    "surrogate.dual = 1.1": replace(grpo(), surrogate=Clip(0.2, 0.28, 1.1)),
     "reads ref_entropies": replace(grpo(), token_weight=Reads(frozenset({"ref_entropies"}))),
-    "reads a reference": replace(no_kl(), anchor=OFF, token_weight=Reads(frozenset({"ref_logps"}))),
+    "reads a reference without a KL term": replace(no_kl(), anchor=OFF, token_weight=Reads(frozenset({"ref_logps"}))),
 }
 
 

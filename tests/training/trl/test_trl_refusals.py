@@ -16,8 +16,8 @@ trl = pytest.importorskip("trl")
 from sage_rlvr.core.guides import Branch, Placebo, Token
 from sage_rlvr.errors import CancellingGuide, ConfigError
 from sage_rlvr.methods import grpo, grpo_token_mean, rloo, sage
-from sage_rlvr.training.trl import TESTED, SageTrainer, checks, grpo_config
-from sage_rlvr.training.trl.checks import check_agreement
+from sage_rlvr.training.trl import TESTED, SageTrainer, grpo_config, release
+from sage_rlvr.training.trl.given import check_agreement, check_source
 from trl_common import arguments, build, reward, same, weights
 
 BRANCH = Branch(ratio=0.3, threshold=1.2)
@@ -79,7 +79,7 @@ def test_a_source_that_can_be_no_reference_is_refused_at_once(tmp_path: Path):
         method = grpo(beta=0.5, source=word)
         refused(arguments(tmp_path, **grpo_config(method)), "not a known reference", method=method)
     for word in ("sft", "base", "snapshot@7", "embedded", "Qwen/Qwen2.5-0.5B", str(tmp_path)):
-        checks.check_source(grpo(beta=0.5, source=word).anchor)
+        check_source(grpo(beta=0.5, source=word).anchor)
 
 
 def test_an_epsilon_high_of_none_is_epsilon(tmp_path: Path):
@@ -108,10 +108,10 @@ def test_a_method_is_refused_where_a_release_computes_another_loss_by_that_name(
 ):
     plain = inspect.getsource(trl.GRPOTrainer._compute_loss)
     one = plain.replace("advantages.dim() == 1", "True")
-    monkeypatch.setattr(checks.inspect, "getsource", lambda _: one)
+    monkeypatch.setattr(release.inspect, "getsource", lambda _: one)
     refused(arguments(tmp_path, **grpo_config(rloo(beta=0.1))), "does not support per-token advantages", method=rloo(beta=0.1))
     older = plain.replace("self.args.steps_per_generation", "1")
-    monkeypatch.setattr(checks.inspect, "getsource", lambda _: older)
+    monkeypatch.setattr(release.inspect, "getsource", lambda _: older)
     split = arguments(tmp_path, "moves: steps", **grpo_config(grpo_token_mean()))
     refused(split, "set steps_per_generation = 1 ", method=grpo_token_mean())
 

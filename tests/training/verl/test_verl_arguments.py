@@ -36,10 +36,11 @@ from sage_rlvr.training.counts.dry_run import dry_run_lines
 from sage_rlvr.training.verl import convert, run, state
 from sage_rlvr.training.verl import judge as judging
 from sage_rlvr.training.verl.arguments import command, flattened, notes, verl_words, words_of_export, written
-from sage_rlvr.training.verl.fields import ACTOR, CLAMP
+from sage_rlvr.training.verl.fields import CLAMP
 from sage_rlvr.training.verl.judge import Judge
 from sage_rlvr.training.verl.objective import Objective
 from sage_rlvr.training.verl.problems import ECHO, Named, chosen, export, exported
+from sage_rlvr.training.verl.terms import ACTOR
 
 ROOT = Path(__file__).resolve().parents[3]
 

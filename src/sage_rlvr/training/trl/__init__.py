@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer with a guide on the reference: `SageTrainer`, `grpo_config` and `environment_of`; `PassAtK`, a callback.
 
-Read trainer.py first (`SageTrainer`), then batch.py (what it changes in a batch of TRL), checks.py (configurations that
-raise an error at construction) and arguments.py (a method as arguments of GRPOConfig). reference_model.py loads pi_ref;
+Read trainer.py first (`SageTrainer`), then batch.py (what it changes in a batch of TRL), given.py and release.py (what raises an
+error at construction) and arguments.py (a method as arguments of GRPOConfig). reference_model.py loads pi_ref;
 run.py trains a recipe; sft.py is supervised fine-tuning before RL. pass_at_k.py evaluates any of TRL's trainers on held-out rows
 (held_out.py samples, evaluations.py stores).
 

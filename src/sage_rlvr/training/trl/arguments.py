@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from difflib import get_close_matches
@@ -19,15 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config import FinetuneConfig, TrainConfig
-from sage_rlvr.core.advantages import GroupNormalized
-from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus
-from sage_rlvr.core.method import Method, needs_of
-from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
-from sage_rlvr.core.rollout_plans import is_staged
-from sage_rlvr.core.schedules import Schedule, over_a_run
-from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
-from sage_rlvr.errors import ConfigError, refuse
+from sage_rlvr.core.anchor import is_sampled
+from sage_rlvr.core.method import Method
+from sage_rlvr.errors import refuse
+from sage_rlvr.training.engines import check, fields_of
 from sage_rlvr.training.trackers import PROJECT, run_name
 
 RUN_DIRECTORY, CONTINUES = "the run directory (--run)", "nothing: the same command continues"
@@ -243,23 +238,15 @@ PART = {
     "importance_sampling_level": "method.surrogate",
 }
 
-LOSS_TYPES = {FixedBudget: "dr_grpo", SequenceMean: "grpo", TokenMean: "dapo"}
-
-
 def grpo_config(method: Method) -> dict[str, Any]:
     """Arguments of GRPOConfig with which TRL optimizes `method`: GRPOConfig(output_dir, **grpo_config(method)).
 
-        sequence_mean  1/B sum_i 1/|y_i| sum_t   loss_type "grpo"       k3     use_bias_correction_kl False
-        token_mean     1/sum_i |y_i| sum_i sum_t loss_type "dapo"       k3_is  use_bias_correction_kl True
-        FixedBudget()  1/(B L) sum_i sum_t       loss_type "dr_grpo"    GroupNormalized  scale_rewards "group"
-        Clip           low, high, dual           epsilon, epsilon_high, delta   others   scale_rewards "none"
-        Cispo          token_mean only          loss_type "cispo", epsilon_high 1 + high
-        Gspo           sequence_mean only       importance_sampling_level "sequence"
-        EntropyBonus   token_mean only          entropy_coef; TRL takes the mean over each micro-batch's tokens
+    They are those of the table of engines (`sage_rlvr.training.engines`, docs/reference/engines.md). ConfigError that lists every
+    part that TRL cannot express. The exact forward KL becomes k3, its one-sample estimate (a UserWarning says so).
 
     token_mean is TRL's "dapo" and not its "bnpo", which divides each micro-batch by its own tokens; it is the token count of
-    the update where a generation batch is one update, and that of the average update otherwise. The exact forward KL
-    becomes k3, its one-sample estimate (a UserWarning says so). ConfigError for a part that TRL cannot express.
+    the update where a generation batch is one update, and that of the average update otherwise. TRL's entropy bonus takes the mean
+    over each micro-batch's tokens.
 
     What these fields cannot say, `SageTrainer(method=method)` does itself, and a plain GRPOTrainer would leave out:
     advantages of any other form, reward transforms and token weights (the core's `advantages_of`); FixedBudget(n), whose
@@ -267,108 +254,15 @@ def grpo_config(method: Method) -> dict[str, Any]:
     batch (and of the average update where it serves several); the KL in the reward, where beta makes TRL compute the
     reference and the loss has no KL of its own; a schedule of beta, of which `beta` is the largest value; the anchor's source.
     """
-    for lacking in not_on_trl(method):
-        raise ConfigError(f"{method.name} on TRL: {lacking}, which TRL's GRPOTrainer does not support; use the loop engine.")
-    return {
-        **_anchor_fields(method),
-        **_surrogate_fields(method),
-        "scale_rewards": "group" if isinstance(method.advantage, GroupNormalized) else "none",
-        "multi_objective_aggregation": "sum_then_normalize",
-        **({} if method.loss_term is None else {"entropy_coef": float(method.loss_term.coefficient)}),  # type: ignore[attr-defined]
-    }
-
-
-def not_on_trl(method: Method) -> Iterator[str]:
-    """Each part of a method that `SageTrainer` cannot express, in words; nothing if it runs the method."""
-    anchor, live = method.anchor, method.anchor is not None and not method.anchor.is_off
-    yield from _term_not_on_trl(method)
-    for kind in ("token_weight", "advantage", "reward_transform"):
-        needs = needs_of(getattr(method, kind))
-        words = f"{kind.replace('_', ' ')} {type(getattr(method, kind)).__name__}"
-        if unseen := needs & {"ref_entropies", "ref_right", "distributions", "entropy_drift"}:
-            yield f"the {words}, which reads {', '.join(sorted(unseen))}"
-        if "ref_logps" in needs and not live:
-            yield f"the {words}, which reads a reference without a KL term (beta = 0: no reference is loaded)"
-    if anchor is not None and live and _estimated(anchor) is None:
-        yield f"estimator {anchor.estimator}" + (f" of {anchor.divergence}" if anchor.divergence else "")
-    if not isinstance(method.reduction, tuple(LOSS_TYPES)):
-        yield f"reduction {method.reduction.equation}"
-    if method.buffer is not None:
-        yield f"the replay buffer {type(method.buffer).__name__}, whose answers come from earlier rollouts"
-    if is_staged(method.rollout):
-        yield f"the second stage of {type(method.rollout).__name__} (a generation batch of TRL has as many rows for every prompt)"
-    yield from _surrogate_not_on_trl(method)
-
-
-def _term_not_on_trl(method: Method) -> Iterator[str]:
-    term = method.loss_term
-    if isinstance(term, EntropyBonus):
-        if isinstance(term.coefficient, Schedule):
-            yield "an entropy bonus whose coefficient is a schedule"
-        if not isinstance(method.reduction, TokenMean):
-            yield f"an entropy bonus with the reduction {method.reduction.equation} instead of token_mean"
-    elif isinstance(term, AdaptiveEntropy):
-        yield "the loss term AdaptiveEntropy (use_adaptive_entropy uses the entropy of the previous step)"
-    elif term is not None:
-        yield f"the loss term {type(term).__name__}"
-
-
-def _surrogate_not_on_trl(method: Method) -> Iterator[str]:
-    part, reduction = method.surrogate, method.reduction
-    if isinstance(part, Clip):
-        if part.dual is not None and part.dual <= 1 + part.high:
-            yield f"a dual clip at {part.dual:g}, inside the clip's upper bound {1 + part.high:g}"
-    elif isinstance(part, Cispo):
-        if part.low < 1:
-            yield f"a lower bound of Cispo's weight (low = {part.low:g})"
-        if not isinstance(reduction, TokenMean):
-            yield f"Cispo with the reduction {reduction.equation} instead of token_mean"
-    elif isinstance(part, Gspo):
-        if part.token:
-            yield "Gspo(token=True), whose gradient differs per token"
-        if not isinstance(reduction, SequenceMean):
-            yield f"Gspo with the reduction {reduction.equation} instead of sequence_mean"
-        if method.anchor is not None and not method.anchor.is_off and _estimated(method.anchor) == "k3_is":
-            yield "Gspo with the estimator k3_is, which TRL weights by the ratio of the whole completion"
-    else:
-        yield f"surrogate {type(part).__name__}"
-
-
-def _surrogate_fields(method: Method) -> dict[str, Any]:
-    """TRL's "cispo" takes its cap itself as epsilon_high; a sequence-level ratio is a field of its own."""
-    part: Any = method.surrogate
-    loss = next(name for kind, name in LOSS_TYPES.items() if isinstance(method.reduction, kind))
-    if isinstance(part, Cispo):
-        fields = {"loss_type": "cispo", "epsilon": 0.2, "epsilon_high": 1.0 + part.high, "delta": None}
-    else:
-        delta = getattr(part, "dual", None)
-        fields = {"loss_type": loss, "epsilon": part.low, "epsilon_high": part.high, "delta": delta}
-    return {**fields, "importance_sampling_level": "sequence" if isinstance(part, Gspo) else "token"}
-
-
-def _estimated(anchor: Anchor) -> str | None:
-    """The estimator that TRL's loss has for an anchor's: k3, k3_is; None if it has none."""
-    if anchor.placement == "reward" or (anchor.estimator, anchor.divergence) == ("exact", "forward"):
-        return "k3"
-    return anchor.estimator if anchor.estimator in ("k3", "k3_is") else None
-
-
-def _anchor_fields(method: Method) -> dict[str, Any]:
-    anchor = method.anchor
-    if anchor is None or anchor.is_off:
-        return {"beta": 0.0}
-    if anchor.placement != "reward" and anchor.estimator == "exact":
+    check(method, "trl")
+    if is_sampled(method.anchor):
         warnings.warn(
             f"{method.name} on TRL: the exact forward KL becomes k3, its estimate from the sampled token: the same "
             "expected gradient with more variance, which is stock GRPO; the loop engine sums it exactly.",
             UserWarning,
             stacklevel=2,
         )
-    synced: dict[str, Any] = {"sync_ref_model": False}
-    if every := anchor.refresh_every:
-        synced = {"sync_ref_model": True, "ref_model_sync_steps": every, "ref_model_mixup_alpha": 1.0}
-    largest = max(over_a_run(anchor.beta))  # above 0, so that TRL loads a reference
-    return {"beta": largest, "use_bias_correction_kl": _estimated(anchor) == "k3_is", **synced}
+    return fields_of(method, "trl")
 
 
 def making(method: Method, what: str = "") -> str:

@@ -25,6 +25,7 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.errors import DataError
 from sage_rlvr.tasks.base import answer_id
+from sage_rlvr.training.engines import kl_in_reward
 
 Inputs = dict[str, Any]
 
@@ -110,12 +111,6 @@ MULTIMODAL = (
 )  # fmt: skip
 
 
-def kl_in_reward(method: Method | None) -> bool:
-    """True where the KL is part of the advantages, and the loss adds none of its own."""
-    anchor = None if method is None else method.anchor
-    return anchor is not None and not anchor.is_off and anchor.placement == "reward"
-
-
 def reads_logps(method: Method | None) -> bool:
     """True where the advantages read log-probs of the tokens, so that the policy scores them at generation."""
     return method is not None and (method.token_weight is not None or kl_in_reward(method) or "logps" in method.needs)
@@ -123,7 +118,7 @@ def reads_logps(method: Method | None) -> bool:
 
 def computes_advantages(method: Method) -> bool:
     """True where `SageTrainer` computes the advantages, because TRL's formula is another or knows no kept groups."""
-    known = isinstance(method.advantage, GroupCentered) or method.advantage == GroupNormalized()
+    known = type(method.advantage) is GroupCentered or method.advantage == GroupNormalized()  # a subclass is another formula
     paid = method.reward_transform is not None or method.reward_source is not None
     more = paid or method.rollout is not None or bool(method.start())
     return not known or more or reads_logps(method)

@@ -31,6 +31,7 @@ from sage_rlvr.core.method import NO_SIGNAL, Method, has_signal
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.reading import read_json
+from sage_rlvr.training.engines import kl_in_reward
 from sage_rlvr.training.model_card import facts, render
 from sage_rlvr.training.opening import after_first_step
 from sage_rlvr.training.reference import REFERENCE_STEP
@@ -42,7 +43,6 @@ from sage_rlvr.training.trl.batch import (
     counted,
     ends_of,
     key_of,
-    kl_in_reward,
     predicting,
     problems_of,
     reads_logps,
@@ -53,10 +53,11 @@ from sage_rlvr.training.trl.batch import (
     with_advantages,
 )
 from sage_rlvr.training.trl.callbacks import NAMES, leave_gloo, our_names
-from sage_rlvr.training.trl.checks import admitted_anchor, check_data, check_engine, check_keywords, check_kinds
 from sage_rlvr.training.trl.dynamic_sampling import draw_all, draw_kept
+from sage_rlvr.training.trl.given import admitted_anchor, check_data, check_keywords, check_kinds
 from sage_rlvr.training.trl.opening import SCRIPT, open_training, to_stderr
 from sage_rlvr.training.trl.reference_model import Reference, check_start, chosen_reference
+from sage_rlvr.training.trl.release import check_engine
 from sage_rlvr.training.trl.reward_source import ReferenceAnswer, initial_of, pay, reference_answer_of
 from sage_rlvr.training.trl.state import EARLIER, check_objective, restore_parts, restore_reference, save_state
 from sage_rlvr.training.watch import GuideWatch, check_vocabulary

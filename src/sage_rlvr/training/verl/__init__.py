@@ -1,9 +1,9 @@
 """verl's PPO trainers with a guide on the reference, and with the advantages of this package.
 
 Entry points: `python -m sage_rlvr.verl`, and recipes with `engine: {name: verl}`. Read trainer.py first (the two
-methods of verl that are overridden), then objective.py and fields.py (a `Method` as fields of verl's configuration, and
-what verl cannot express), terms.py (fields of verl that no method has), batch.py and reward.py. run.py and launch.py start
-a run; convert.py exports a checkpoint.
+methods of verl that are overridden), then objective.py and fields.py (a `Method` as fields of verl's configuration),
+terms.py (fields of verl that no method has), batch.py and reward.py. run.py and launch.py start a run; convert.py exports
+a checkpoint.
 
 `fields`, `terms` and `arguments` work without verl installed; the other modules need the verl extra.
 """

@@ -23,8 +23,9 @@ from sage_rlvr.errors import refuse
 from sage_rlvr.models.folders import NAMED, adapter_base, folder_of
 from sage_rlvr.training.trackers import PROJECT, run_name
 from sage_rlvr.training.trl.arguments import CONTINUES, RUN_DIRECTORY, not_owned
-from sage_rlvr.training.verl.fields import ACTOR, CLAMP, is_clamped, method_fields
+from sage_rlvr.training.verl.fields import CLAMP, is_clamped, method_fields
 from sage_rlvr.training.verl.problems import SPLITS
+from sage_rlvr.training.verl.terms import ACTOR
 
 CHAT = "data.apply_chat_template_kwargs"
 ROLLOUT, MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"

@@ -16,21 +16,13 @@ from typing import Any
 from sage_rlvr.config import decode
 from sage_rlvr.core.anchor import Anchor, sampled
 from sage_rlvr.core.describe import objective_words
-from sage_rlvr.core.guides import Guide, factors, is_flat
+from sage_rlvr.core.guides import Guide, factors
 from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError, refuse
 from sage_rlvr.models.folders import vocabulary_of
-from sage_rlvr.training.verl.fields import (
-    ACTOR,
-    CLAMP,
-    ESTIMATOR,
-    ESTIMATORS,
-    disagreement,
-    guide_not_on_verl,
-    is_clamped,
-    method_fields,
-)
-from sage_rlvr.training.verl.terms import Read, honored, own_loss
+from sage_rlvr.training.engines import ESTIMATOR, check_sizes, guide_refusals, refuse_all
+from sage_rlvr.training.verl.fields import CLAMP, ESTIMATORS, disagreement, is_clamped, method_fields
+from sage_rlvr.training.verl.terms import ACTOR, Read, honored, own_loss
 from sage_rlvr.training.watch import check_vocabulary
 
 MODES = ("sync", "colocate_async", "separate_async")
@@ -151,19 +143,7 @@ def _check_fields(method: Method, read: Read) -> None:
             f"{method.name} on verl: {said}. Remove these: `python -m sage_rlvr.verl` sets them; to train with other "
             "values set them in the method, as in +sage.method.beta=0.01"
         )
-    made_for, size = getattr(method.reward_transform, "max_tokens", None), read("actor_rollout_ref.rollout.n")
-    least = getattr(method.advantage, "least_group", 2)
-    refuse(
-        (
-            made_for is not None and made_for != limit,
-            f"{method.name} on verl: its length penalty is built for max_tokens = {made_for}, but "
-            f"data.max_response_length = {limit}; set both to the same value",
-        ),
-        (
-            size < least,
-            f"actor_rollout_ref.rollout.n = {size}: {method.advantage} needs at least {least} completions per prompt",
-        ),
-    )
+    check_sizes(method, "verl", limit, int(read("actor_rollout_ref.rollout.n")))
 
 
 def _anchor_of_verl(guide: Guide, read: Read) -> Anchor:
@@ -199,8 +179,7 @@ def _anchor_of_verl(guide: Guide, read: Read) -> Anchor:
 def _check_seen(objective: Objective, read: Read) -> None:
     """ConfigError for a signal that this run of verl does not compute, and for a guide that can never fire on its policy."""
     guide = None if objective.anchor is None else objective.anchor.guide
-    for lacking in () if guide is None or is_flat(guide) else guide_not_on_verl(guide):
-        raise ConfigError(f"sage on verl: {lacking}; choose another signal, or use the loop engine")
+    refuse_all("sage on verl", [] if guide is None else guide_refusals(guide, "verl"))
     if (model := read("actor_rollout_ref.model.path")) is not None:
         check_vocabulary(objective.anchor, vocabulary_of(str(model)))
     bypass = read("algorithm.rollout_correction.bypass_mode")

@@ -34,10 +34,10 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import refuse
 from sage_rlvr.tasks.base import answer_id
+from sage_rlvr.training.engines import ESTIMATOR
 from sage_rlvr.training.opening import after_first_step
 from sage_rlvr.training.verl import INSTALL
 from sage_rlvr.training.verl.batch import Order, Shaped, credited, key_of_update, shaped, signals_of, step_metrics
-from sage_rlvr.training.verl.fields import ESTIMATOR
 from sage_rlvr.training.verl.judge import Outcomes
 from sage_rlvr.training.verl.objective import Objective
 from sage_rlvr.training.verl.opening import note, open_training

@@ -1,4 +1,6 @@
-"""Checks at construction of SageTrainer: ConfigError for every setting with which TRL would ignore a guide.
+"""What SageTrainer is given, checked at construction: keywords, guide or method, source, data, and args against the method.
+
+What TRL cannot express stands in the table of engines (`sage_rlvr.training.engines`), what a release lacks in release.py.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import trl
 from trl import GRPOTrainer
 
 from sage_rlvr.core.anchor import Anchor
@@ -19,13 +20,13 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.errors import CancellingGuide, ConfigError, refuse
 from sage_rlvr.methods import METHODS
 from sage_rlvr.models.folders import NAMED
-from sage_rlvr.training.trl import INSTALL_TESTED
+from sage_rlvr.training.engines import check_sizes, guide_refusals, refuse_all
 from sage_rlvr.training.trl.arguments import PART, grpo_config, making, scores_rollouts
-from sage_rlvr.training.trl.batch import computes_advantages, reads_logps
+from sage_rlvr.training.trl.batch import reads_logps
+from sage_rlvr.training.trl.release import check_release
 
 OWN = ("guide", "method", "source", "base_model")  # SageTrainer's keywords beside those of GRPOTrainer
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-SEAMS = ("_generate_and_score_completions", "_get_per_token_logps_and_entropies", "_compute_loss")
 
 # Terms of TRL's loss that no method here has, by the value that leaves them out.
 NEUTRAL: dict[str, Any] = {
@@ -93,32 +94,13 @@ def admitted_anchor(guide: Guide | None, method: Method | None, args: Any, sourc
         )
         refuse((source is not None, beside))
         check_agreement(method, args)
-        _check_release(method, args)
+        check_release(method, args)
     if anchor is None or anchor.is_off:
         return None
     check_source(anchor)
-    _check_visible(anchor.guide, args, scored=reads_logps(method))
+    refuse_all("SageTrainer", guide_refusals(anchor.guide, "trl"))
+    _check_whole(anchor.guide, args, scored=reads_logps(method))
     return None if args.beta == 0.0 else anchor
-
-
-def _check_release(method: Method, args: Any) -> None:
-    """Refuse a method on releases of TRL whose loss is another than the method needs; read from the loss itself."""
-    source = inspect.getsource(GRPOTrainer._compute_loss)
-    split = args.steps_per_generation != args.gradient_accumulation_steps
-    missing = [words for words in ("advantages.dim() == 1", "self.beta") if words not in source]
-    refuse(
-        (
-            args.loss_type == "dapo" and split and "self.args.steps_per_generation" not in source,
-            f"SageTrainer: args.loss_type = 'dapo' of TRL {trl.__version__} divides every update by the tokens of the whole "
-            f"rollout; set steps_per_generation = {args.gradient_accumulation_steps} (gradient_accumulation_steps), or "
-            "install trl>=1.10.",
-        ),
-        (
-            computes_advantages(method) and missing,
-            f"SageTrainer: the loss of TRL {trl.__version__} does not support per-token advantages or a changing beta "
-            f"({missing} not found in its source), which {method.name} may need; {INSTALL_TESTED}.",
-        ),
-    )
 
 
 def check_data(method: Method | None, data: Any) -> None:
@@ -158,16 +140,11 @@ def _anchor_of_args(guide: Guide, args: Any, source: str) -> Anchor:
         ) from error
 
 
-def _check_visible(guide: Guide, args: Any, scored: bool) -> None:
-    """Refuse guides that read what TRL does not show where q is computed."""
+def _check_whole(guide: Guide, args: Any, scored: bool) -> None:
+    """Refuse a guide of the batch where TRL shows it a micro-batch."""
     name, at_generation = type(guide).__name__, scores_rollouts(vars(args), scored)
     whole = any(part.depends_on == "batch" for part in factors(guide))
     refuse(
-        (
-            "ref_entropies" in guide.needs,
-            f"SageTrainer: {name} reads the reference's entropies, which TRL does not compute; use signal='policy', or "
-            "the loop engine.",
-        ),
         (
             whole and not at_generation and args.steps_per_generation != 1,
             f"SageTrainer: {name} needs the whole generation batch, but TRL passes only one micro-batch at a time "
@@ -178,59 +155,17 @@ def _check_visible(guide: Guide, args: Any, scored: bool) -> None:
     )
 
 
-def check_engine(trainer: type, args: Any) -> None:
-    """ConfigError if the loss does not call the methods that `SageTrainer` overrides."""
-    names = [f"{cls.__module__}.{cls.__qualname__}" for cls in (*trainer.__mro__, trl.GRPOTrainer)]
-    foreign = [name for name in names if "unsloth" in name.lower()]
-    missing = [name for name in SEAMS if not hasattr(GRPOTrainer, name)]
-    refuse(
-        (
-            foreign,
-            f"SageTrainer: {' and '.join(foreign)} replaces TRL's trainer and its loss, so the guide would have no "
-            "effect; import sage_rlvr.training.trl in a process that does not import unsloth.",
-        ),
-        (
-            args.use_liger_kernel and hasattr(GRPOTrainer, "compute_liger_loss"),
-            f"SageTrainer: with args.use_liger_kernel = True TRL {trl.__version__} computes the loss in a fused "
-            "kernel that does not read the reference log-probs changed here; set use_liger_kernel=False, or install "
-            "trl>=1.14.",
-        ),
-        (
-            missing or not _reads_reference_late(),
-            f"SageTrainer: TRL {trl.__version__} has an unexpected structure; missing in GRPOTrainer: "
-            f"({', '.join(missing) or '_compute_loss'}); {INSTALL_TESTED}.",
-        ),
-    )
-
-
-def _reads_reference_late() -> bool:
-    """True where `_compute_loss(model, inputs)` reads the reference after the policy's forward, that is, shaped."""
-    loss = GRPOTrainer._compute_loss
-    source = inspect.getsource(loss)
-    forward, read = source.find("_get_per_token_logps_and_entropies("), source.find('inputs["ref_per_token_logps"]')
-    return [*inspect.signature(loss).parameters][1:] == ["model", "inputs"] and 0 <= forward < read
-
-
 def check_agreement(method: Method, args: Any) -> None:
     """ConfigError that names every field of `args` (a GRPOConfig) that differs from what `method` needs."""
-    limit = getattr(method.reward_transform, "max_tokens", None)  # overlong shaping prices another limit than that of sampling
-    other = (
-        f"{method.name} on TRL: method.reward_transform.max_tokens = {limit} is where its length penalty ends, and "
-        f"args.max_completion_length = {args.max_completion_length} is the sampling limit; set both to the same value."
-    )
-    least = getattr(method.advantage, "least_group", 2)
-    small = (
-        f"{method.name} on TRL: {method.advantage} needs groups of at least {least}, and args.num_generations = "
-        f"{args.num_generations}; raise it, or lower the method's k."
-    )
-    refuse((limit is not None and limit != args.max_completion_length, other), (args.num_generations < least, small))
-    wanted = {name: value for name, value in NEUTRAL.items() if hasattr(args, name)} | grpo_config(method)
+    check_sizes(method, "trl", args.max_completion_length, args.num_generations)
+    own = grpo_config(method)
+    wanted = {name: value for name, value in NEUTRAL.items() if hasattr(args, name)} | own
     different = [name for name, value in wanted.items() if _given(args, name) != value]
     if not different:
         return
     said = "; ".join(
         f"args.{name} = {getattr(args, name, None)!r}, but {PART.get(name, 'the method')} "
-        + (f"means {wanted[name]!r}" if name in PART else f"has no such term: {wanted[name]!r}")
+        + (f"means {wanted[name]!r}" if name in own else f"has no such term: {wanted[name]!r}")
         for name in different
     )
     raise ConfigError(

@@ -1,0 +1,650 @@
+"""What TRL and verl make of each part of a method: one table, read by refusals, `sage-rlvr methods` and docs/reference/engines.md.
+
+    a row           a part class, or a setting of one (a named predicate), and for each engine `Sets` or `Refuses`
+    Sets            fields of GRPOConfig, or of verl's configuration; without fields this package computes it on the engine
+    Refuses         why the engine cannot, and what to set instead
+    OTHER, NOTHING  the row of a kind for classes without one of their own, a subclass of a listed class too, and for no part
+
+`refusals` lists every part of a method that an engine lacks, `check` raises them in one error, and `fields` merges what the
+rows of a method set. The loop engine runs every method. Works without TRL and without verl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Literal
+
+from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.anchor import is_sampled
+from sage_rlvr.core.guides import Guide, factors
+from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus, KlCov
+from sage_rlvr.core.method import Method, needs_of
+from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
+from sage_rlvr.core.rollout_plans import DynamicSampling, is_staged
+from sage_rlvr.core.schedules import Constant, Schedule, as_schedule, over_a_run, show
+from sage_rlvr.core.surrogates import Cispo, Clip, Gspo, Pacs
+from sage_rlvr.errors import ConfigError, refuse
+from sage_rlvr.training.verl.terms import ACTOR, LOSS, NEUTRAL
+
+Engine = Literal["trl", "verl"]
+ENGINES: dict[Engine, str] = {"trl": "TRL", "verl": "verl"}  # as messages call them
+OTHER, NOTHING = "any other", "none"
+ESTIMATOR = "sage"  # the name of our advantage estimator among verl's
+FAR = 1e9  # clip_ratio_c where there is no dual clip: a ratio is at most exp(20) < 1e9
+
+
+@dataclass(frozen=True)
+class Of:
+    """A field's value that the method says. words: what pages call it; value: of the method and the tokens of a completion."""
+
+    words: str
+    value: Callable[[Method, int | None], Any]
+
+
+def of(path: str) -> Of:
+    """The value of an attribute below the method, "surrogate.low"."""
+    return Of(path.rpartition(".")[2], lambda method, _: attrgetter(path)(method))
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The engine runs it. fields: of the engine's configuration, a value or `Of`; words: what pages say beside them."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Refuses:
+    """The engine does not run it. why: follows the place and a colon in messages; instead: the next step, "" for the loop alone."""
+
+    why: str
+    instead: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. kind: a field of `Method`; what: a class, or a setting in words, to which `when` belongs.
+
+    at: the attribute below the method that a refusal names, the kind if "".
+    """
+
+    kind: str
+    what: type | str
+    trl: Sets | Refuses
+    verl: Sets | Refuses
+    when: Callable[[Method], object] | None = None
+    at: str = ""
+
+    @property
+    def words(self) -> str:
+        """What messages and pages call it."""
+        return self.what if isinstance(self.what, str) else self.what.__name__
+
+    def on(self, engine: Engine) -> Sets | Refuses:
+        """What that engine does with it."""
+        return self.trl if engine == "trl" else self.verl
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A part that an engine does not run. place: where it is set, below the method; value: what stands there, in words."""
+
+    place: str
+    value: str
+    why: str
+    instead: str = ""
+
+    def __str__(self) -> str:
+        return f"method.{self.place} = {self.value}: {self.why}" + (f"; {self.instead}" if self.instead else "")
+
+
+# ---- settings that are not one class: each predicate names what it finds
+
+
+def no_kl(method: Method) -> bool:
+    """No KL term, or one of weight 0 at every step."""
+    return method.anchor is None or method.anchor.is_off
+
+
+def any_kl(method: Method) -> bool:
+    """A KL term whose weight is above 0 at some step."""
+    return not no_kl(method)
+
+
+def kl_in_reward(method: Method | None) -> bool:
+    """The KL is part of the advantages, and the loss adds none of its own. method: None where only a guide is known."""
+    anchor = None if method is None else method.anchor
+    return anchor is not None and not anchor.is_off and anchor.placement == "reward"
+
+
+def kl_in_loss(estimator: str) -> Callable[[Method], bool]:
+    """Whether a method has that estimator in its loss; "exact": other than of the forward KL."""
+
+    def holds(method: Method) -> bool:
+        anchor = method.anchor
+        found = any_kl(method) and not kl_in_reward(method) and not is_sampled(anchor)
+        return found and anchor.estimator == estimator  # type: ignore[union-attr]
+
+    return holds
+
+
+def exact_forward(method: Method) -> bool:
+    """The exact forward KL, which an engine of sampled tokens estimates by k3."""
+    return is_sampled(method.anchor)
+
+
+def moving_beta(method: Method) -> bool:
+    """A KL in the loss whose weight is a schedule."""
+    fixed = no_kl(method) or isinstance(as_schedule(method.anchor.beta), Constant)  # type: ignore[union-attr]
+    return not fixed and not kl_in_reward(method)
+
+
+def other_source(method: Method) -> bool:
+    """A reference other than the initial model or the one below it: snapshot@N, or a path."""
+    return any_kl(method) and method.anchor.source not in ("sft", "base")  # type: ignore[union-attr]
+
+
+def refreshed(method: Method) -> bool:
+    """A reference that follows the policy."""
+    return any_kl(method) and method.anchor.refresh_every is not None  # type: ignore[union-attr]
+
+
+def kept_reference(method: Method) -> bool:
+    """A reference that does not follow the policy."""
+    return any_kl(method) and not refreshed(method)
+
+
+def reference_without_kl(method: Method) -> bool:
+    """A part reads the reference's log-probs, and there is no KL term."""
+    return no_kl(method) and "ref_logps" in method.needs
+
+
+def dual_inside_clip(method: Method) -> bool:
+    """A dual clip inside the clip's upper bound."""
+    clip = method.surrogate
+    return type(clip) is Clip and clip.dual is not None and clip.dual <= 1 + clip.high
+
+
+def bounded_below(method: Method) -> bool:
+    """Cispo's weight has a lower bound."""
+    return type(method.surrogate) is Cispo and method.surrogate.low < 1
+
+
+def cispo_per_row(method: Method) -> bool:
+    """Cispo under a mean that is not over tokens."""
+    return type(method.surrogate) is Cispo and type(method.reduction) is not TokenMean
+
+
+def token_form(method: Method) -> bool:
+    """GSPO-token, whose gradient differs per token."""
+    return type(method.surrogate) is Gspo and method.surrogate.token
+
+
+def gspo_over_tokens(method: Method) -> bool:
+    """Gspo under a mean that is not over completions."""
+    return type(method.surrogate) is Gspo and type(method.reduction) is not SequenceMean
+
+
+def gspo_with_ratio(method: Method) -> bool:
+    """Gspo beside k3 times the importance ratio."""
+    return type(method.surrogate) is Gspo and kl_in_loss("k3_is")(method)
+
+
+def scheduled_bonus(method: Method) -> bool:
+    """An entropy bonus that changes during training."""
+    return type(method.loss_term) is EntropyBonus and isinstance(method.loss_term.coefficient, Schedule)
+
+
+def bonus_per_row(method: Method) -> bool:
+    """An entropy bonus under a mean that is not over tokens."""
+    return type(method.loss_term) is EntropyBonus and type(method.reduction) is not TokenMean
+
+
+def staged(method: Method) -> bool:
+    """A rollout plan that draws more for some prompts."""
+    return is_staged(method.rollout)
+
+
+# ---- the table
+
+HERE = Sets(words="runs")
+GROUPED = "it compares the completions of a prompt, and the loss of {} reads each by itself"
+ALL_TOKENS = "{} has the log-probs of sampled tokens alone, and this sums over the vocabulary"
+STORED = "its answers come from earlier rollouts, and {} trains on the rollout at hand"
+UNLISTED = "nothing says how {} computes this class, nor does the row of its parent"
+DECLARE = "declare what it sets (sage_rlvr.training.engines.declare)"
+NOT_COMPARED = "{}, but no run with it was compared with the loop's"
+OF_VERL = "use Clip, or verl's own loss with a guide: loss_mode={} and +sage.guide without +sage.method"
+MEANS = "use sequence_mean, token_mean or fixed_budget"
+ESTIMATES = "use k3, k2 or straight_through"
+
+
+def _each(why: str, instead: str = "") -> tuple[Refuses, Refuses]:
+    """The refusal of both engines, whose name stands in it as {}."""
+    trl, verl = (Refuses(why.format(name), instead) for name in ENGINES.values())
+    return trl, verl
+
+
+def _scaled(group: str, by_std: bool) -> tuple[Sets, Sets]:
+    return (
+        Sets({"scale_rewards": group, "multi_objective_aggregation": "sum_then_normalize"}),
+        Sets({"algorithm.norm_adv_by_std_in_grpo": by_std, "algorithm.use_kl_in_reward": False}),
+    )
+
+
+def _mean(loss_type: str, mode: str, tokens: Of | None = None) -> tuple[Sets, Sets]:
+    return Sets({"loss_type": loss_type}), Sets({f"{ACTOR}.loss_agg_mode": mode, f"{ACTOR}.loss_scale_factor": tokens})
+
+
+def _estimate(corrected: bool | Refuses, kind: str | Refuses, words: str = "") -> tuple[Sets | Refuses, Sets | Refuses]:
+    return (
+        corrected if isinstance(corrected, Refuses) else Sets({"use_bias_correction_kl": corrected}, words),
+        kind if isinstance(kind, Refuses) else Sets({f"{ACTOR}.kl_loss_type": kind}, words),
+    )
+
+
+TOKENS = Of("tokens", lambda method, limit: method.reduction.tokens or limit)  # type: ignore[attr-defined]
+COEFFICIENT = Of("coefficient", lambda method, _: float(method.loss_term.coefficient))  # type: ignore[union-attr]
+LARGEST = Of("beta, the largest of a schedule", lambda method, _: max(over_a_run(method.anchor.beta)))  # type: ignore[union-attr]
+IN_LOSS = Of("beta, 0 in the reward", lambda method, _: 0.0 if kl_in_reward(method) else method.anchor.beta_at(0, 1))  # type: ignore[union-attr]
+DUAL = Of("dual", lambda method, _: FAR if method.surrogate.dual is None else method.surrogate.dual)  # type: ignore[attr-defined]
+TWO_ESTIMATES = Refuses("TRL's KL is k3, or k3 times the importance ratio", "use k3 or k3_is")
+
+# Refusals come in this order. Of the rows that set one field the last wins: Cispo's loss_type over that of a reduction.
+TABLE: tuple[Row, ...] = (
+    Row("reward_source", OTHER, HERE, Refuses("it takes a forward pass that verl's workers do not run")),
+    Row("rollout", NOTHING, Sets(), Sets({"algorithm.filter_groups.enable": False})),
+    Row(
+        "rollout",
+        DynamicSampling,
+        HERE,
+        Sets(
+            {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": "reward"},
+            "verl samples until the batch is full, without max_refills",
+        ),
+    ),
+    Row("rollout", OTHER, HERE, Refuses("verl's filter_groups only drops groups of equal rewards", "use DynamicSampling")),
+    Row(
+        "rollout",
+        "a second stage",
+        Refuses("a generation batch of TRL has as many rows for every prompt", "use a plan without a second stage"),
+        Sets(),
+        staged,
+    ),
+    Row("reward_transform", OTHER, HERE, HERE),
+    Row("advantage", GroupNormalized, *_scaled("group", by_std=True)),
+    Row("advantage", OTHER, *_scaled("none", by_std=False)),
+    Row("token_weight", OTHER, HERE, HERE),
+    Row("reduction", SequenceMean, *_mean("grpo", "seq-mean-token-mean")),
+    Row("reduction", TokenMean, *_mean("dapo", "token-mean")),
+    Row("reduction", FixedBudget, *_mean("dr_grpo", "seq-mean-token-sum-norm", TOKENS)),
+    Row("reduction", OTHER, *_each(UNLISTED, MEANS)),
+    Row(
+        "surrogate",
+        Clip,
+        Sets(
+            {
+                "epsilon": of("surrogate.low"),
+                "epsilon_high": of("surrogate.high"),
+                "delta": of("surrogate.dual"),
+                "importance_sampling_level": "token",
+            }
+        ),
+        Sets(
+            {
+                f"{LOSS}.loss_mode": "vanilla",
+                f"{ACTOR}.clip_ratio": of("surrogate.low"),
+                f"{ACTOR}.clip_ratio_low": of("surrogate.low"),
+                f"{ACTOR}.clip_ratio_high": of("surrogate.high"),
+                f"{ACTOR}.clip_ratio_c": DUAL,
+            }
+        ),
+    ),
+    Row(
+        "surrogate",
+        "Clip's dual at most 1 + high",
+        Refuses("TRL's delta also bounds tokens that are to gain, so it must lie above 1 + high", "raise it"),
+        Sets(),
+        dual_inside_clip,
+        "surrogate.dual",
+    ),
+    Row(
+        "surrogate",
+        Cispo,
+        Sets(
+            {
+                "loss_type": "cispo",
+                "epsilon": 0.2,
+                "epsilon_high": Of("1 + high", lambda method, _: 1.0 + method.surrogate.high),  # type: ignore[attr-defined]
+                "delta": None,
+                "importance_sampling_level": "token",
+            }
+        ),
+        Refuses(NOT_COMPARED.format("verl has loss_mode cispo"), OF_VERL.format("cispo")),
+    ),
+    Row(
+        "surrogate",
+        "Cispo's low below 1",
+        Refuses("TRL bounds this weight from above alone", "set low = 1"),
+        Sets(),
+        bounded_below,
+        "surrogate.low",
+    ),
+    Row(
+        "surrogate",
+        "Cispo with another mean than token_mean",
+        Refuses("TRL's loss_type cispo is a mean over tokens", "use token_mean"),
+        Sets(),
+        cispo_per_row,
+        "reduction",
+    ),
+    Row(
+        "surrogate",
+        Gspo,
+        Sets(
+            {
+                "epsilon": of("surrogate.low"),
+                "epsilon_high": of("surrogate.high"),
+                "delta": None,
+                "importance_sampling_level": "sequence",
+            }
+        ),
+        Refuses(NOT_COMPARED.format("verl's loss_mode gspo has the gradient of Gspo(token=True)"), OF_VERL.format("gspo")),
+    ),
+    Row(
+        "surrogate",
+        "Gspo(token=True)",
+        Refuses("TRL's ratio of a completion has its gradient from all tokens", "set token = false"),
+        Sets(),
+        token_form,
+        "surrogate.token",
+    ),
+    Row(
+        "surrogate",
+        "Gspo with another mean than sequence_mean",
+        Refuses(NOT_COMPARED.format("TRL computes Gspo under any mean"), "use sequence_mean"),
+        Sets(),
+        gspo_over_tokens,
+        "reduction",
+    ),
+    Row(
+        "surrogate",
+        "Gspo with k3_is",
+        Refuses("with Gspo TRL multiplies the KL of a token by the ratio of the whole completion", "use k3"),
+        Sets(),
+        gspo_with_ratio,
+        "anchor.estimator",
+    ),
+    Row("surrogate", Pacs, *_each(GROUPED, "use another surrogate")),
+    Row("surrogate", OTHER, *_each(UNLISTED, DECLARE)),
+    Row("loss_term", NOTHING, Sets(), Sets({f"{ACTOR}.entropy_coeff": 0})),
+    Row("loss_term", EntropyBonus, Sets({"entropy_coef": COEFFICIENT}), Sets({f"{ACTOR}.entropy_coeff": COEFFICIENT})),
+    Row(
+        "loss_term",
+        "EntropyBonus with a schedule",
+        Refuses("entropy_coef is one number", "set a number"),
+        Refuses("entropy_coeff is one number", "set a number"),
+        scheduled_bonus,
+        "loss_term.coefficient",
+    ),
+    Row(
+        "loss_term",
+        "EntropyBonus with another mean than token_mean",
+        Refuses("TRL's entropy bonus is a mean over tokens under every reduction", "use token_mean"),
+        Sets(),
+        bonus_per_row,
+        "reduction",
+    ),
+    Row(
+        "loss_term",
+        AdaptiveEntropy,
+        Refuses("TRL's use_adaptive_entropy goes by the entropy of the optimizer step before", "use EntropyBonus"),
+        Refuses("entropy_coeff is one number", "use EntropyBonus"),
+    ),
+    Row(
+        "loss_term",
+        KlCov,
+        Refuses("TRL's loss has no KL to the policy of the rollout"),
+        Refuses("verl's loss_mode kl_cov ranks the tokens of a micro-batch by the current policy, and clips none"),
+    ),
+    Row("loss_term", OTHER, *_each(UNLISTED, DECLARE)),
+    Row("anchor", "no KL term", Sets({"beta": 0.0}), Sets({f"{ACTOR}.use_kl_loss": False}), no_kl),
+    Row(
+        "anchor",
+        "a reference without a KL term",
+        *_each("a part reads a reference without a KL term, and {} loads none", "set a beta above 0"),
+        reference_without_kl,
+        "anchor.beta",
+    ),
+    Row("anchor", "beta", Sets({"beta": LARGEST}), Sets({f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": IN_LOSS}), any_kl),
+    Row(
+        "anchor",
+        "beta as a schedule, KL in the loss",
+        HERE,
+        Refuses("kl_loss_coef is one number", "use placement='reward', which takes schedules"),
+        moving_beta,
+        "anchor.beta",
+    ),
+    Row("anchor", "k3", *_estimate(False, "low_var_kl"), kl_in_loss("k3")),
+    Row(
+        "anchor",
+        "k3_is",
+        *_estimate(True, Refuses("no kl_loss_type of verl has the importance ratio", ESTIMATES)),
+        kl_in_loss("k3_is"),
+        "anchor.estimator",
+    ),
+    Row("anchor", "k2", *_estimate(TWO_ESTIMATES, "k2"), kl_in_loss("k2"), "anchor.estimator"),
+    Row("anchor", "straight_through", *_estimate(TWO_ESTIMATES, "kl+"), kl_in_loss("straight_through"), "anchor.estimator"),
+    Row("anchor", "exact forward", *_estimate(False, "low_var_kl", "as k3, its estimate"), exact_forward),
+    Row(
+        "anchor",
+        "exact reverse, JS or alpha",
+        *_estimate(Refuses(ALL_TOKENS.format("TRL"), "use k3 or k3_is"), Refuses(ALL_TOKENS.format("verl"), ESTIMATES)),
+        kl_in_loss("exact"),
+        "anchor.divergence",
+    ),
+    Row("anchor", "k1 in the reward", *_estimate(False, "low_var_kl", "in the advantages"), kl_in_reward),
+    Row("anchor", "a fixed reference", Sets({"sync_ref_model": False}), Sets(), kept_reference),
+    Row(
+        "anchor",
+        "refresh_every",
+        Sets({"sync_ref_model": True, "ref_model_sync_steps": of("anchor.refresh_every"), "ref_model_mixup_alpha": 1.0}),
+        Refuses("verl's reference does not move", "leave it out"),
+        refreshed,
+        "anchor.refresh_every",
+    ),
+    Row(
+        "anchor",
+        "source snapshot@N or a path",
+        HERE,
+        Refuses("verl's reference is actor_rollout_ref.model", "set sft or base"),
+        other_source,
+        "anchor.source",
+    ),
+    Row("buffer", OTHER, *_each(STORED)),
+)
+
+KINDS = tuple(dict.fromkeys(row.kind for row in TABLE))
+# Where a kind's fields stand among the others, which is their order in commands and in messages.
+FIELD_ORDER: dict[Engine, tuple[str, ...]] = {
+    "trl": ("anchor", "reduction", "surrogate", "advantage", "loss_term"),
+    "verl": ("advantage", "reduction", "surrogate", "loss_term", "rollout", "anchor"),
+}
+ALWAYS: dict[Engine, dict[str, Any]] = {"trl": {}, "verl": {**NEUTRAL, "algorithm.adv_estimator": ESTIMATOR}}
+_DECLARED: dict[type, Row] = {}
+
+
+# ---- signals
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Why an engine lacks a signal where advantages are computed, and where q is; "" where it has it. instead: the next step."""
+
+    trl: str = ""
+    verl: str = ""
+    trl_q: str = ""
+    verl_q: str = ""
+    instead: str = ""
+
+    def lacks(self, engine: Engine, in_q: bool) -> str:
+        """Why there is none; "" where there is one."""
+        found: str = getattr(self, f"{engine}_q" if in_q else engine)
+        return found
+
+
+Q_ON_TRL = "q on TRL has log-probs and entropies alone"
+NO_ENTROPIES = "the reference is scored without entropies"
+NO_ANSWERS = "this package reads no answers out of completions on verl"
+NO_HIDDEN = "verl's workers return no hidden states"
+LISTED = "only the loop engine lists the right completions of a problem"
+ONE_TOKEN = "only the log-probs of sampled tokens are there"
+LATER = "advantages are computed after q"
+NEVER_RUN = "no part was run with it on verl"
+FOR_TERMS = "only loss terms have it"
+
+SIGNALS: dict[str, Signal] = {
+    **{name: Signal() for name in ("old_logps", "mask", "row_ids", "logps", "ref_logps", "entropies")},
+    "rewards": Signal("", NEVER_RUN, Q_ON_TRL, NEVER_RUN),
+    "problems": Signal("", "", Q_ON_TRL, ""),
+    "answers": Signal("", NO_ANSWERS, Q_ON_TRL, NO_ANSWERS),
+    "hidden": Signal("", NO_HIDDEN, Q_ON_TRL, NO_HIDDEN),
+    "advantages": Signal("", "", LATER, LATER),
+    "ref_entropies": Signal(*(NO_ENTROPIES,) * 4, instead="use signal='policy'"),
+    "ref_right": Signal(*(LISTED,) * 4),
+    "entropy_drift": Signal(*(ONE_TOKEN,) * 4),
+    "distributions": Signal(*(ONE_TOKEN,) * 4),
+    "entropy_gradient": Signal(*(FOR_TERMS,) * 4),
+}
+READERS = ("reward_transform", "advantage", "token_weight")  # the kinds that read signals where advantages are computed
+
+
+# ---- what is read from the table
+
+
+def rows_of(method: Method) -> Iterator[Row]:
+    """The rows that hold for a method, in the order of the table."""
+    for row in (*TABLE, *_DECLARED.values()):
+        part = getattr(method, row.kind)
+        if row.when is not None:
+            applies = bool(row.when(method))
+        elif isinstance(row.what, type):
+            applies = type(part) is row.what
+        else:
+            applies = part is None if row.what == NOTHING else part is not None and not has_row(row.kind, type(part))
+        if applies:
+            yield row
+
+
+def has_row(kind: str, part: type) -> bool:
+    """Whether a class has a row of its own among those of its kind."""
+    return any(row.what is part for row in (*TABLE, *_DECLARED.values()) if row.kind == kind)
+
+
+def declare(kind: str, part: type, *, trl: Sets | Refuses, verl: Sets | Refuses) -> None:
+    """Add the row of a class of your own, a part of that kind. ConfigError for an unknown kind, or a class of the table."""
+    refuse(
+        (kind not in KINDS, f"engines.declare: kind = {kind!r}; choose one of {', '.join(KINDS)}."),
+        (
+            any(row.what is part for row in TABLE),
+            f"engines.declare: {part.__name__} has a row already; declare a subclass of it.",
+        ),
+    )
+    _DECLARED[part] = Row(kind, part, trl, verl)
+
+
+def refusals(method: Method, engine: Engine) -> list[Refusal]:
+    """Every part of a method that the engine does not run, in the order of the table; empty if it runs the method."""
+    found = []
+    for row in rows_of(method):
+        if isinstance(said := row.on(engine), Refuses):
+            place = row.at or row.kind
+            found.append(Refusal(place, _shown(place, attrgetter(place)(method)), said.why, said.instead))
+    for kind in READERS:
+        found += _unread(kind, getattr(method, kind), needs_of(getattr(method, kind)), engine)
+    return found + ([] if method.anchor is None or method.anchor.is_off else guide_refusals(method.anchor.guide, engine))
+
+
+def guide_refusals(guide: Guide, engine: Engine) -> list[Refusal]:
+    """The factors of a guide that read what the engine does not have where q is computed."""
+    return [one for part in factors(guide) for one in _unread("anchor.guide", part, part.needs, engine)]
+
+
+def check(method: Method, engine: Engine) -> None:
+    """ConfigError with all refusals: each with its place, its reason and what to set instead."""
+    refuse_all(f"{method.name} on {ENGINES[engine]}", refusals(method, engine))
+
+
+def refuse_all(who: str, found: list[Refusal]) -> None:
+    """ConfigError that names all of them, if there are any. who: what the message begins with."""
+    if len(found) == 1:
+        raise ConfigError(f"{who}: {found[0]}{', or' if found[0].instead else ';'} use the loop engine.")
+    if found:
+        listed = "; ".join(f"({number}) {one}" for number, one in enumerate(found, 1))
+        raise ConfigError(f"{who}: {listed}. Change all of these, or use the loop engine.")
+
+
+def fields_of(method: Method, engine: Engine, max_tokens: int | None = None) -> dict[str, Any]:
+    """The fields of the engine's configuration under which it optimizes a method; `check` the method first.
+
+    max_tokens: of a completion, for a budget that counts it.
+    """
+    found, order = dict(ALWAYS[engine]), FIELD_ORDER[engine]
+    setting = [(row.kind, said.fields) for row in rows_of(method) if isinstance(said := row.on(engine), Sets)]
+    for _, fields in sorted(setting, key=lambda one: order.index(one[0]) if one[0] in order else len(order)):
+        found |= {name: value.value(method, max_tokens) if isinstance(value, Of) else value for name, value in fields.items()}
+    return found
+
+
+def runs_on(method: Method) -> list[str]:
+    """The engines that run a method, as messages call them; the loop first."""
+    return ["loop", *(name for engine, name in ENGINES.items() if not refusals(method, engine))]
+
+
+def check_sizes(method: Method, engine: Engine, max_tokens: int, group_size: int) -> None:
+    """ConfigError where a run samples longer or in smaller groups than the method is made for."""
+    limit, size = SIZES[engine]
+    priced, least = getattr(method.reward_transform, "max_tokens", None), getattr(method.advantage, "least_group", 2)
+    who = f"{method.name} on {ENGINES[engine]}"
+    refuse(
+        (
+            priced is not None and priced != max_tokens,
+            f"{who}: method.reward_transform.max_tokens = {priced} is where its length penalty ends, and {limit} = {max_tokens} is "
+            "the sampling limit; set both to the same value.",
+        ),
+        (
+            group_size < least,
+            f"{who}: {method.advantage} needs at least {least} completions per prompt, and {size} = {group_size}; raise it, or "
+            "lower the method's k.",
+        ),
+    )
+
+
+SIZES: dict[Engine, tuple[str, str]] = {  # the fields of a completion's limit and of a group's size
+    "trl": ("args.max_completion_length", "args.num_generations"),
+    "verl": ("data.max_response_length", "actor_rollout_ref.rollout.n"),
+}
+
+
+def _unread(place: str, part: object, needs: frozenset[str], engine: Engine) -> Iterator[Refusal]:
+    lacking = {name: SIGNALS[name].lacks(engine, place == "anchor.guide") for name in sorted(needs)}
+    if read := [f"it reads {name}, but {why}" for name, why in lacking.items() if why]:
+        instead = " and ".join(SIGNALS[name].instead for name, why in lacking.items() if why and SIGNALS[name].instead)
+        yield Refusal(place, type(part).__name__, "; ".join(read), instead)
+
+
+def _shown(place: str, value: object) -> str:
+    """A part by its class, a setting by its value."""
+    if "." not in place:
+        return type(value).__name__
+    return show(value) if isinstance(value, float | Schedule) else str(value)
+
+
+__all__ = [
+    *("ENGINES", "ESTIMATOR", "FAR", "KINDS", "NOTHING", "OTHER", "SIGNALS", "TABLE", "Engine", "Of", "Refusal", "Refuses", "Row"),
+    *("Sets", "Signal", "check", "check_sizes", "declare", "fields_of", "guide_refusals", "refusals", "refuse_all", "rows_of"),
+    *("has_row", "kl_in_reward", "runs_on"),
+]
