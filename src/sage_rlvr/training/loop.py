@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from sage_rlvr.models.listing.solutions import lister
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.scoring import Scores
 from sage_rlvr.runs import RunDir, writing
-from sage_rlvr.tasks.base import Task
+from sage_rlvr.tasks.base import Task, answer_id
 from sage_rlvr.training.buffer import Memory, NoMemory, fill, numbered, recall
 from sage_rlvr.training.counts.footprint import lacks_room
 from sage_rlvr.training.groups import Rows
@@ -104,6 +104,11 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.sampler = sampler_of(self.method)
+
+    @cached_property
+    def problem_ids(self) -> Tensor:
+        """(N,) int64, the ids of the training problems, as `Groups.problem_ids` has them."""
+        return torch.tensor([answer_id(str(problem.problem_id)) for problem in self.problems])
 
 
 def train_step(loop: Loop, step: int) -> dict[str, float]:

@@ -107,13 +107,17 @@ def judged(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: R
 def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]:
     """Problems number `first` to `first + count` of a step: its own, then all others in an order of this step.
 
-    Its own: epoch after epoch over the training problems, each epoch in its own order, `prompts_per_step` a step. Where the
+    Its own: epoch after epoch over the training problems, each epoch in its own order, `prompts_per_step` a step; an extra may
+    choose others. Where the
     others are used up the step's own follow, and then it begins again: a pool is never too small to refill from.
     """
     asked, total, last = loop.config.rollout.prompts_per_step, len(loop.problems), first + count
     places = range(step * asked, (step + 1) * asked)  # of an order without end: epoch after epoch
     epochs = {e: loop.key.permutation(e, "prompts", total) for e in {i // total for i in places}}
     own = [int(epochs[i // total][i % total]) for i in places]
+    for extra in loop.method.extras:
+        if extra.chooses_problems:
+            own = extra.before_rollout(torch.tensor(own), loop.problem_ids, step, loop.key, extra.own_state(loop.parts)).tolist()
     if last <= asked:
         return [loop.problems[i] for i in own[first:last]]
     seen, order = set(own), loop.key.permutation(step, "refill", total).tolist()

@@ -21,6 +21,7 @@ from typing import Any
 from sage_rlvr.config import FinetuneConfig, TrainConfig
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.extras import unsupported
 from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus
 from sage_rlvr.core.method import Method, needs_of
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
@@ -298,6 +299,7 @@ def not_on_trl(method: Method) -> Iterator[str]:
     if is_staged(method.rollout):
         yield f"the second stage of {type(method.rollout).__name__} (a generation batch of TRL has as many rows for every prompt)"
     yield from _surrogate_not_on_trl(method)
+    yield from unsupported(method, "TRL", frozenset({"ref_entropies", "ref_right", "distributions", "entropy_drift"}))
 
 
 def _term_not_on_trl(method: Method) -> Iterator[str]:

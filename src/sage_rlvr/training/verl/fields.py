@@ -21,12 +21,14 @@ from typing import Any
 
 from sage_rlvr.core.advantages import GroupNormalized, LeaveOneOut
 from sage_rlvr.core.anchor import Anchor, sampled
+from sage_rlvr.core.extras import unsupported
 from sage_rlvr.core.guides import Guide, factors
 from sage_rlvr.core.loss_terms import EntropyBonus
 from sage_rlvr.core.method import Method, needs_of
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.rollout_plans import DynamicSampling
 from sage_rlvr.core.schedules import Constant, Schedule, as_schedule
+from sage_rlvr.core.signals import NEEDS
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training.verl.terms import ACTOR, INSTEAD, NEUTRAL, same
@@ -108,6 +110,7 @@ def not_on_verl(method: Method) -> Iterator[str]:
     for kind in ("token_weight", "advantage", "reward_transform"):
         if unseen := needs_of(getattr(method, kind)) - SEEN:
             yield f"the {kind.replace('_', ' ')} {type(getattr(method, kind)).__name__}, which reads {', '.join(sorted(unseen))}"
+    yield from unsupported(method, "verl", frozenset(NEEDS) - SEEN)
     if method.anchor is None or method.anchor.is_off:
         if "ref_logps" in method.needs:
             yield "a part that reads a reference without a KL term (beta = 0: verl loads no reference)"
