@@ -150,6 +150,11 @@ def check_expectation(method: Method) -> None:
             f"{method.name}: with a rollout plan and the KL in the reward the other members of a kept group depend on "
             "the row; use loss_over_groups on a small listing."
         )
+    if method.extras:
+        raise ConfigError(
+            f"{method.name}: an extra sees whole groups, so it has no expectation over single completions; use loss_over_groups "
+            "on a small listing."
+        )
     for part in (method.token_weight, method.loss_term):
         if "advantages" not in needs_of(part) and getattr(part, "depends_on", "") != "batch":
             continue

@@ -40,6 +40,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 HOMES = {
     "advantage": "sage_rlvr.core.advantages:ADVANTAGES",
     "buffer": "sage_rlvr.core.buffers:BUFFERS",
+    "extra": "sage_rlvr.core.extras:EXTRAS",
     "generator": "sage_rlvr.models.vllm:GENERATORS",
     "guide": "sage_rlvr.core.guides:GUIDES",
     "loss_term": "sage_rlvr.core.loss_terms:LOSS_TERMS",
@@ -93,27 +94,49 @@ class Registry(MutableMapping[str, P], Generic[P]):
 
     @overload
     def register(
-        self, part: F, *, name: str | None = None, label: str | None = None, about: str = "", arxiv: str = ""
+        self,
+        part: F,
+        *,
+        name: str | None = None,
+        label: str | None = None,
+        about: str = "",
+        arxiv: str = "",
+        added: tuple[str, ...] = (),
     ) -> F: ...
 
     @overload
     def register(
-        self, part: None = None, *, name: str | None = None, label: str | None = None, about: str = "", arxiv: str = ""
+        self,
+        part: None = None,
+        *,
+        name: str | None = None,
+        label: str | None = None,
+        about: str = "",
+        arxiv: str = "",
+        added: tuple[str, ...] = (),
     ) -> Callable[[F], F]: ...
 
     def register(
-        self, part: Any = None, *, name: str | None = None, label: str | None = None, about: str = "", arxiv: str = ""
+        self,
+        part: Any = None,
+        *,
+        name: str | None = None,
+        label: str | None = None,
+        about: str = "",
+        arxiv: str = "",
+        added: tuple[str, ...] = (),
     ) -> Any:
         """Add a part: a frozen dataclass, or a function that makes one; its annotated signature is what a recipe may set.
 
         As a decorator, with or without arguments. name: in recipes. label: in tables and figures, the name where None.
-        about, arxiv: what it is in a few words, and the number of its paper, for lists.
+        about, arxiv: what it is in a few words, and the number of its paper, for lists. added: arguments of a function that runs
+        were recorded without; at their default they are not recorded, as of a dataclass in `schema.dump`.
         ConfigError for a class that is no frozen dataclass or that the registry's check refuses, and for a name that another part
         has.
         """
         if part is None:
-            return functools.partial(self.register, name=name, label=label, about=about, arxiv=arxiv)
-        name = name or getattr(part, "name", None) or _in_snake_case(part.__name__)
+            return functools.partial(self.register, name=name, label=label, about=about, arxiv=arxiv, added=added)
+        name = name or getattr(part, "name", None) or in_snake_case(part.__name__)
         if self.remember and inspect.isclass(part) and not _is_frozen(part):
             raise ConfigError(
                 f"{self.kind} {name!r}: decorate the class {part.__name__} with @dataclass(frozen=True), so that its "
@@ -129,7 +152,7 @@ class Registry(MutableMapping[str, P], Generic[P]):
                 f"{self.kind} {name!r} is already registered as {'.'.join(_written(there))}; use another name="
             )
         if self.remember and not inspect.isclass(part):
-            part = _remembering(name, part)
+            part = _remembering(name, part, added)
         elif self.remember:
             part._registered = name
         self._parts[name] = part
@@ -287,7 +310,7 @@ def _written_in(file: Path, registry: str) -> Iterator[tuple[str, str]]:
             call = mark if isinstance(mark, ast.Call) else ast.Call(mark, [], [])
             if ast.unparse(call.func) == f"{registry}.register":
                 named = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-                name = named.get("name") or _own_name(node) or _in_snake_case(node.name)
+                name = named.get("name") or _own_name(node) or in_snake_case(node.name)
                 yield name, _first_sentence(ast.get_docstring(node) or "")
 
 
@@ -335,7 +358,7 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<=[\w)\]])(?<!\bDr)\. (?=[A-Z])", paragraph)[0].removesuffix(".")
 
 
-def _remembering(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _remembering(name: str, function: Callable[..., Any], added: tuple[str, ...]) -> Callable[..., Any]:
     """The function, whose results know the name and the arguments that made them, in an attribute that no copy inherits."""
     signature = inspect.signature(function)
 
@@ -344,14 +367,17 @@ def _remembering(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         part = function(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        object.__setattr__(part, "_call", (name, dict(bound.arguments)))
+        unsaid = {key for key in added if bound.arguments[key] == signature.parameters[key].default}
+        given = {key: value for key, value in bound.arguments.items() if key not in unsaid}
+        object.__setattr__(part, "_call", (name, given))
         object.__setattr__(part, "_made_in", function.__module__)
         return part
 
     return make
 
 
-def _in_snake_case(name: str) -> str:
+def in_snake_case(name: str) -> str:
+    """GroupNormalized: group_normalized."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.training import loop as engine
-from sage_rlvr.training.groups import Groups
+from sage_rlvr.training.groups import Drawn, Groups
 from sage_rlvr.training.reference import follow
 
 
@@ -23,19 +23,25 @@ def small_run(case: str, *more: str, steps: int, seed: int) -> TrainConfig:
         return load_config(TrainConfig, name, [tuple(edit.split("=", 1)) for edit in edits])  # type: ignore[misc]
 
 
+def draw_groups(loop: engine.Loop, step: int) -> Drawn:
+    """What the loop's sampler draws for a step."""
+    return loop.sampler.draw(loop, step)
+
+
 def record(config: TrainConfig) -> tuple[list[Groups], dict[str, Tensor]]:
     """All that a run of the loop drew, step by step, and the weights after it."""
     kept: list[Groups] = []
-    plain = engine.draw_groups
+    loop = engine.build(config)
+    kind = type(loop.sampler)
+    plain = kind.draw
 
-    def keep(loop: Any, step: int) -> Any:
-        drawn = plain(loop, step)
+    def keep(sampler: Any, loop: Any, step: int) -> Any:
+        drawn = plain(sampler, loop, step)
         kept.append(drawn.everything)
         return drawn
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "draw_groups", keep)
-        loop = engine.build(config)
+        patch.setattr(kind, "draw", keep)
         for step in range(config.steps):
             engine.train_step(loop, step)
             follow(loop, step + 1)

@@ -81,13 +81,16 @@ def test_a_changed_plugin_is_another_run(folder: Path, warm_policy: Path, capsys
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("recipe", "name"), [("composed", "signs"), ("remembering", "above_before"), ("floored", "floored")])
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [("composed", "signs"), ("remembering", "above_before"), ("floored", "floored"), ("common", "common")],
+)
 def test_a_method_of_parts_trains(folder: Path, warm_policy: Path, recipe: str, name: str) -> None:
     config = load_config(TrainConfig, folder / f"{recipe}.yaml")
     assert config.method.name == name and decode(TrainConfig, dump(config)) == config
     assert call("train", f"{recipe}.yaml", "--run", "run", "--model", str(warm_policy), *SMALL) == 0
     kept = folder / "run" / "checkpoints" / "step-000002" / "parts.safetensors"
-    assert kept.exists() is (recipe != "composed")
+    assert kept.exists() is (recipe not in ("composed", "common"))
     if recipe == "remembering":
         rows = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
         mean = 0.2 * rows[0]["reward/mean"]

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from loop_recorded import draw_groups
 from sage_rlvr.cli.recipes import reference_line
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.core import Anchor, Method
@@ -26,7 +27,6 @@ from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.tasks.countdown import Countdown, build_tokenizer
 from sage_rlvr.training.loop import build, train, train_step
 from sage_rlvr.training.reference import follow, reference_right
-from sage_rlvr.training.rollouts import draw_groups
 from sage_rlvr.training.state import model_tensors
 
 Recipe = Callable[..., Path]

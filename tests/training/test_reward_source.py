@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from conftest import tiny_llama
+from loop_recorded import draw_groups
 from sage_rlvr.config import OptimizerConfig, TrainConfig, dump, load_config
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.policy import Asking, Tokens
@@ -22,7 +23,6 @@ from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.training.loop import Loop, build, train, train_step
 from sage_rlvr.training.optimizer import Optimizer
-from sage_rlvr.training.rollouts import draw_groups
 from sage_rlvr.training.sft import sft_step, texts_of
 from sage_rlvr.training.state import model_tensors
 from sage_rlvr.training.watch import SourceWatch

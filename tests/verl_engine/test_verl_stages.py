@@ -24,6 +24,7 @@ pytest.importorskip("verl", reason="verl is not installed here: make test-verl")
 
 from stage import Stages, plug
 
+from extras_common import dropout_plugin
 from loop_recorded import furthest, record, small_run
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.core.guides import is_flat
@@ -110,6 +111,11 @@ def replay(case: str, patch: Any, words: list[str], figure: Figure, *more: str, 
     figure("largest difference of a weight", f"{apart:.1e} after moves up to {moved:.1e}")
     assert moved > 2e-4
     assert apart < 1e-5, f"{apart:.1e} apart, after a run that moved weights by up to {moved:.1e}"
+
+
+def test_an_extra_of_a_plugin_replayed(monkeypatch: pytest.MonkeyPatch, figure: Figure):
+    with dropout_plugin():
+        replay("grpo_dropout", monkeypatch, [], figure)
 
 
 @pytest.mark.parametrize("case", REPLAYED)

@@ -24,7 +24,7 @@ from sage_rlvr.signatures import kind_of, parameters, phrase
 
 KINDS = (
     "advantage", "reward_source", "reward_transform", "surrogate", "token_weight", "loss_term", "reduction", "guide",
-    "rollout_plan", "buffer", "schedule",
+    "rollout_plan", "buffer", "extra", "schedule",
 )  # fmt: skip
 """The kinds of parts that a method is made of."""
 SHOWN_GROUP = 8

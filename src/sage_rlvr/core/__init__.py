@@ -6,7 +6,8 @@ Read in this order:
     advantages/, surrogates/, reductions.py   rewards to advantages, the per-token loss, and its sum over tokens
     method.py             a `Method` names one part of each kind and computes the loss; `describe.py` prints the result
     effect.py             the expected gradient of a KL term
-Optional parts of a method: rewards/, reward_sources/, token_weights/, loss_terms/, rollout_plans/, buffers/.
+Optional parts of a method: rewards/, reward_sources/, token_weights/, loss_terms/, rollout_plans/, buffers/; extras.py has the
+hooks of all that is none of these.
 """
 
 from sage_rlvr.core.advantages import (
@@ -30,6 +31,7 @@ from sage_rlvr.core.divergences import (
     unnormalized_kl,
 )
 from sage_rlvr.core.effect import Effect, effect_of
+from sage_rlvr.core.extras import EXTRAS, Extra
 from sage_rlvr.core.guides import *
 from sage_rlvr.core.guides import GUIDES, PARTS, Banded, Guide
 from sage_rlvr.core.keys import Key
@@ -69,6 +71,7 @@ __all__ = [
     "BUFFERS",
     "DIVERGENCES",
     "ESTIMATORS",
+    "EXTRAS",
     "GUIDES",
     "LOSS_TERMS",
     "METHODS",
@@ -94,6 +97,7 @@ __all__ = [
     "DynamicSampling",
     "Effect",
     "Estimator",
+    "Extra",
     "FixedBudget",
     "GroupCentered",
     "GroupNormalized",

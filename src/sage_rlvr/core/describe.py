@@ -55,6 +55,8 @@ def describe(method: Method) -> str:
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
     legends = (getattr(part, "legend", "") for part in (method.surrogate, method.advantage, method.loss_term))
     lines += [f"  {text}" for text in legends if text]
+    for extra in method.extras:
+        lines.append(f"  {type(extra).__name__}: {extra.equation}{',  ' * bool(extra.legend)}{extra.legend}")
     source, whose = method.reward_source, "verifier" if method.reward_source is None else "policy"
     if source is not None:
         lines.append(f"  {'r' if method.reward_transform is None else 'R'} = {source.equation}")
@@ -72,6 +74,8 @@ def describe(method: Method) -> str:
         lines.append(f"  expected gradient of the reward term, on-policy: {source.ascends}")
     elif ascends := getattr(method.surrogate, "ascends", "") or getattr(method.advantage, "ascends", ""):
         weighed = "" if method.token_weight is None else ", before the token weight"
+        changed = [type(extra).__name__ for extra in method.extras if extra.changes_advantages]
+        weighed += f", without {' and '.join(changed)}" if changed else ""
         held = ""
         if sees(method.reward_transform):
             held = "; r is treated as constant, E[r grad log pi], up to O(1/G) if the rewards of the others depend on this row"
@@ -125,7 +129,7 @@ def preference(method: Method) -> str:
     """Which right answers the reward term prefers, as text."""
     alone = method.buffer is not None and method.buffer.alone
     before = () if getattr(method.advantage, "evens", False) else (method.reward_source, method.reward_transform)
-    parts = (method.buffer,) if alone else (*before, method.advantage, method.buffer)
+    parts = (method.buffer,) if alone else (*before, method.advantage, *method.extras, method.buffer)
     found = [text for part in parts if (text := getattr(part, "prefers", ""))]
     return "; ".join(found) or "no preference, so the likelier answers gain most"
 

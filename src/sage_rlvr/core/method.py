@@ -14,6 +14,7 @@ from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
 from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.describe import describe
 from sage_rlvr.core.divergences import divergence
+from sage_rlvr.core.extras import Extra, learned
 from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
@@ -51,6 +52,7 @@ class Method:
     loss_term         what the loss of a token gains besides surrogate and KL; None = nothing
     buffer            stored right answers with a loss term on them, in addition or instead; None = none
     reward_source     rewards (P, G) that the policy computes in place of the verifier; None = the verifier
+    extras            everything else, each with hooks of its own (core/extras.py)
     """
 
     name: str
@@ -64,8 +66,12 @@ class Method:
     loss_term: LossTerm | None = None
     buffer: Buffer | None = None
     reward_source: RewardSource | None = None
+    extras: tuple[Extra, ...] = ()
 
     def __post_init__(self) -> None:
+        for extra in self.extras:
+            if reason := extra.conflict(self):
+                raise ConfigError(f"{self.name}: {type(extra).__name__} {reason}")
         in_reward = self.anchor is not None and not self.anchor.is_off and self.anchor.placement == "reward"
         if in_reward and self.reduction.divisor == "row":
             raise ConfigError(
@@ -139,7 +145,7 @@ class Method:
         `entropy_gradient` puts the entropies of each update into the graph, for a loss term.
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
-        more = (self.surrogate, self.loss_term)
+        more = (self.surrogate, self.loss_term, *self.extras)
         parts: tuple[object, ...] = (self.advantage, self.reward_transform, self.token_weight, *more)
         unread = self.buffer is not None and self.is_stored_alone and not self.buffer.reads_advantages
         found = frozenset[str]().union(*map(needs_of, (self.buffer,) if unread else (*parts, self.buffer)))
@@ -156,7 +162,7 @@ class Method:
     def parts(self) -> dict[str, object]:
         """The parts that may have a running state, by field, in the order in which a rollout passes them."""
         named = ("rollout", "reward_transform", "advantage", "token_weight", "loss_term", "buffer")
-        return {name: getattr(self, name) for name in named}
+        return {name: getattr(self, name) for name in named} | {one.slot: one for one in self.extras if one.start()}
 
     def at(self, step: int, total_steps: int) -> Method:
         """The method with the advantage and the token weight of that step; itself where these do not change over training."""
@@ -213,11 +219,13 @@ class Credit:
 def has_signal(method: Method | None, grouped: Tensor, mask: Bool[Tensor, "B T"]) -> Bool[Tensor, " B"]:
     """The rows on which more than the KL acts: with a counted token and an advantage other than 0, a KL in the reward left out.
 
-    method: None where only a guide is known. grouped: as in `Credit`. A loss term acts without an advantage, and a label of 0 is
-    no lack of one: all rows with a counted token there.
+    method: None where only a guide is known. grouped: as in `Credit`. A loss term, or that of an extra, acts without an advantage,
+    and a label of 0 is no lack of one: all rows with a counted token there.
     """
-    if method is not None and (method.loss_term is not None or getattr(method.surrogate, "reads_labels", False)):
-        return mask.any(dim=1)
+    if method is not None:
+        adds = method.loss_term is not None or any(extra.adds_loss for extra in method.extras)
+        if adds or getattr(method.surrogate, "reads_labels", False):
+            return mask.any(dim=1)
     return (grouped.reshape(len(mask), -1) != 0).any(dim=1) & mask.any(dim=1)
 
 
@@ -291,8 +299,8 @@ def credit(
     found, drawn = [], _drawn(method.advantage, step, key)
     for part, rows in zip(parts, sizes, strict=True):
         seen = None
-        if method.reward_transform is not None or sees(method.advantage):
-            seen = seen_of(rows.of(_need(signals, "the reward transform or the advantage")), tuple(part.shape))
+        if method.reward_transform is not None or sees(method.advantage) or method.extras:
+            seen = seen_of(rows.of(_need(signals, "the reward transform, the advantage or an extra")), tuple(part.shape))
         values, state = group_advantages(method, part, seen, state, drawn)
         found.append(values)
     grouped = found[0] if len(found) == 1 else torch.cat([values.reshape(-1) for values in found])
@@ -344,7 +352,8 @@ def group_advantages(
     state: State,
     drawn: tuple[()] | tuple[int, Key] = (),
 ) -> tuple[Float[Tensor, "P G"], State]:
-    """The reward transform, then the advantage, and the state after both. `seen` is read where either looks at more.
+    """The reward transform, then the advantage, the extras around it, and the state after all. `seen` is read where one of them
+    looks at more.
 
     drawn: step and key, for an advantage that draws; without them it gives its mean over the draws, which exact sums take. Of a
     method whose advantage changes over training, `Method.at` first."""
@@ -355,7 +364,16 @@ def group_advantages(
         seen = replace(seen, verdicts=rewards)
         rewards, state = called(method.reward_transform, "reward_transform", state, rewards.device, rewards, other)
     more = (seen,) if sees(method.advantage) else ()
-    return called(advantage, "advantage", state, rewards.device, rewards, *more, *drawn)
+    if not method.extras:
+        return called(advantage, "advantage", state, rewards.device, rewards, *more, *drawn)
+    assert seen is not None
+    earned, before = rewards, state
+    for extra in method.extras:
+        rewards = extra.after_rewards(rewards, seen, extra.own_state(before, rewards.device))
+    values, state = called(advantage, "advantage", state, rewards.device, rewards, *more, *drawn)
+    for extra in method.extras:
+        values = extra.on_advantages(values, rewards, seen, extra.own_state(before, rewards.device))
+    return values, learned(method.extras, earned, seen, state)
 
 
 def seen_of(signals: Signals, shape: tuple[int, ...]) -> Seen:
@@ -398,6 +416,11 @@ def objective(
         found = replace(batch, logps=logps, old_logps=old_logps, mask=mask)
         term = term_of(method.loss_term, found)
         per_token, metrics = per_token + term, metrics | {"term/loss": masked_mean(term, mask)}
+    for extra in method.extras:
+        if extra.adds_loss:
+            found = replace(batch, logps=logps, old_logps=old_logps, mask=mask)
+            term = _on_mask(extra.on_loss(found, step, total_steps), mask)
+            per_token, metrics = per_token + term, metrics | {f"{extra.slot}/loss": masked_mean(term, mask)}
     if batch.weights is not None:
         per_token = per_token * batch.weights.detach().float()[:, None]
     budget = method.reduction.budget(mask, batch.max_tokens) if budget is None else budget

@@ -7,6 +7,7 @@ from typing import Unpack
 from sage_rlvr.core.advantages import Advantage, GroupNormalized
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.buffers import Buffer
+from sage_rlvr.core.extras import Extra
 from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.method import METHODS, Method, needs_of
 from sage_rlvr.core.reductions import Reduction, SequenceMean
@@ -20,7 +21,7 @@ from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 ADVANTAGE, SURROGATE, REDUCTION = GroupNormalized(), Clip(), SequenceMean()  # GRPO's
 
 
-@METHODS.register(about="parts of your choice, else GRPO's")
+@METHODS.register(about="parts of your choice, else GRPO's", added=("extras",))
 @anchored(beta=0.05)
 def compose(
     *,
@@ -34,15 +35,16 @@ def compose(
     loss_term: LossTerm | None = None,
     buffer: Buffer | None = None,
     reward_source: RewardSource | None = None,
+    extras: tuple[Extra, ...] = (),
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
     """A method from named parts, one of each kind; parts that are not named are those of GRPO.
 
-    title: the name of the method in tables and figures. With a guide, the result is `sage` of this method. With beta =
-    0, `source` selects the reference for parts that need one.
+    title: the name of the method in tables and figures. extras: any number of them, called in order. With a guide, the result is
+    `sage` of this method. With beta = 0, `source` selects the reference for parts that need one.
     """
     more = (reward_transform, token_weight, rollout_plan, loss_term, buffer, reward_source)
     there = anchor_of(**anchor)
-    if there is None and any("ref_logps" in needs_of(part) for part in (advantage, surrogate, *more)):
+    if there is None and any("ref_logps" in needs_of(part) for part in (advantage, surrogate, *more, *extras)):
         there = Anchor(**anchor)  # of weight 0: it names the reference that a part reads
-    return Method(title, advantage, surrogate, there, reduction, *more)
+    return Method(title, advantage, surrogate, there, reduction, *more, extras)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import Advantage, Dead, Seen, at_step, expected_of, sees, silent
 from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
+from sage_rlvr.core.extras import Extra
 from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_sources import RewardSource, Substituted
@@ -159,6 +160,38 @@ def check_loss_term(term: LossTerm, seed: int = 0) -> None:
     assert values.shape == given.mask.shape and values.requires_grad, "values must be (B, T), with a gradient"
     assert bool(values[given.mask].isfinite().all()), "values must be finite"
     check_recipe("loss_term", term)
+
+
+def check_extra(extra: Extra, seed: int = 0) -> None:
+    """Finite values of the shape it got, without gradient (a loss with one), each group by itself; a state is pure."""
+    drawn = torch.Generator().manual_seed(seed)
+    rewards = torch.randint(0, 2, (5, 4), generator=drawn).float()
+    policy, reference = (-4.0 * torch.rand(rewards.shape, generator=drawn) for _ in range(2))
+    lengths, answers = (torch.randint(1, 6, rewards.shape, generator=drawn) for _ in range(2))
+    problems, rows = torch.arange(5)[:, None].expand(rewards.shape), torch.arange(20).reshape(rewards.shape)
+    seen = Seen(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5), rows, rewards)
+    state = extra.start()
+    asked = extra.before_rollout(torch.tensor([3, 1, 4]), torch.arange(5), 1, KEY, state)
+    assert asked.shape == (3,) and bool(((asked >= 0) & (asked < 5)).all()), "before_rollout must return (P,) places of problems"
+
+    def credited(some: slice) -> tuple[Tensor, Tensor]:
+        own = Seen(**{field.name: getattr(seen, field.name)[some] for field in fields(seen)})
+        earned = extra.after_rewards(rewards[some].clone(), own, state)
+        return earned, extra.on_advantages(earned - earned.mean(dim=1, keepdim=True), earned, own, state)
+
+    for whole, one in zip(credited(slice(5)), credited(slice(1, 2)), strict=True):
+        assert whole.shape == rewards.shape and bool(whole.isfinite().all()), "hooks must return (P, G), finite"
+        assert not whole.requires_grad, "rewards and advantages must have no gradient"
+        assert torch.allclose(whole[1:2], one, atol=1e-6), "what a group gets must not depend on the others"
+    once, again = (extra.learn(rewards, seen, state) for _ in range(2))
+    assert equal(once, again) and equal(state, extra.start()), "the given state was modified; return a new one"
+    assert {n: t.dtype for n, t in once.items()} == {n: t.dtype for n, t in state.items()}, "learn must keep names and dtypes"
+    given = signals(seed)
+    leaf = torch.where(given.mask, given.old_logps, 0.0).requires_grad_(True)
+    term = extra.on_loss(Batch(2 * leaf, leaf.detach(), None, given.mask, torch.ones(5), entropies=-leaf), 1, 4)
+    assert term.shape == given.mask.shape and bool(term[given.mask].isfinite().all()), "on_loss must return (B, T), finite"
+    assert term.requires_grad is extra.adds_loss, "on_loss must have a gradient"
+    check_recipe("extra", extra)
 
 
 def check_reward_source(source: RewardSource) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from transformers import PreTrainedModel
 from sage_rlvr.core.buffers import Answers, Buffer, Rows, buffer_budget, buffer_loss
 from sage_rlvr.core.keys import pair_ids
 from sage_rlvr.core.method import credit
+from sage_rlvr.core.state import State
 from sage_rlvr.errors import ConfigError, DataError, TrainingDiverged
 from sage_rlvr.models.devices import dtype_of, placed
 from sage_rlvr.models.policy import load_policy
@@ -31,6 +33,8 @@ from sage_rlvr.tasks.rows import Say, tell
 from sage_rlvr.training.groups import Groups, rows_of_groups
 from sage_rlvr.training.reference import check_vocabularies
 from sage_rlvr.training.rollouts import answers_of, problems_of_step, rewards_of
+from sage_rlvr.training.state import undone_if_diverged
+from sage_rlvr.training.steps import mean_of
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
@@ -201,6 +205,35 @@ def _of_texts(loop: Loop, pairs: list[tuple[Any, str]], ids: list[list[int]]) ->
 # ---- in a step
 
 
+def recall(loop: Loop, step: int) -> Memory | NoMemory:
+    """The buffer of the run's method as a step finds it."""
+    buffer = loop.method.buffer
+    return NoMemory(loop) if buffer is None else Memory(loop, buffer, step, stored(loop))
+
+
+@dataclass
+class NoMemory:
+    """The memory of a method without a buffer: it stores nothing, and adds nothing to a loss."""
+
+    loop: Loop
+
+    def see(self, groups: Groups, advantages: Tensor | None = None) -> None:
+        """Stores nothing."""
+
+    def descend(self, number: int) -> dict[str, float]:
+        """The term of no stored answer."""
+        return {"loss": 0.0}
+
+    def updates(self) -> dict[str, float]:
+        """Without a rollout and without stored answers nothing moves."""
+        return {}
+
+    def commit(self, metrics: dict[str, float], parts: State) -> dict[str, float]:
+        """The step is done: `parts` is the running state after it."""
+        self.loop.parts = parts
+        return metrics
+
+
 @dataclass
 class Memory:
     """The buffer in one step: what it held before, and holds after what the step has seen."""
@@ -214,11 +247,6 @@ class Memory:
     def __post_init__(self) -> None:
         self.after = self.before
 
-    @property
-    def samples(self) -> bool:
-        """Whether the step needs a rollout: for the method's own loss, or to be stored."""
-        return self.buffer.policy or not self.buffer.alone
-
     def see(self, groups: Groups, advantages: Tensor | None = None) -> None:
         """Groups of a rollout. A part that stores advantages (P, G) adds it once these are known; every other at once."""
         buffer = self.buffer
@@ -231,13 +259,13 @@ class Memory:
         found = found_in(numbers, groups.rewards, groups.answers, groups.rollout, self.step, advantages)
         self.after = buffer.rule.add(self.after, found)
 
-    def commit(self, metrics: dict[str, float]) -> dict[str, float]:
-        """The step is done: what was added stays. `metrics` and those of what is stored.
+    def commit(self, metrics: dict[str, float], parts: State) -> dict[str, float]:
+        """The step is done: what was added stays, beside `parts`, the others' state. `metrics` and those of what is stored.
 
         The tokens that were sampled before step 0 count among those of step 0.
         """
         loop, after = self.loop, self.after
-        loop.parts = {**loop.parts, FIELD: after.tensors()}
+        loop.parts = {**parts, FIELD: after.tensors()}
         prompts = len(torch.unique(after.problem))
         added = int((~torch.isin(_pairs(after), _pairs(self.before))).sum())
         earlier = float(after.sampled) if self.step == 0 else 0.0
@@ -262,6 +290,15 @@ class Memory:
         """The stored answers that update `number` of the run trains on."""
         kept = self.after if self.buffer.fresh else self.before
         return self.buffer.rows(kept, number, self.loop.key.fold(FIELD), self._now())
+
+    def updates(self) -> dict[str, float]:
+        """The step's updates on stored answers only, and their metrics; none where nothing is stored."""
+        loop, count, collected = self.loop, self.loop.config.updates.per_step, []
+        with nullcontext() if count == 1 else undone_if_diverged(loop):
+            for number in range(self.step * count, (self.step + 1) * count):
+                found = self.descend(number)
+                collected.append(found | loop.optimizer.step(number) if found["replay/rows"] else found)
+        return mean_of(collected)
 
     def descend(self, number: int) -> dict[str, float]:
         """Add the gradient of weight * term to that of update `number`; the term's metrics, and its part of the loss.

@@ -203,6 +203,16 @@ def bonus_per_row(method: Method) -> bool:
     return type(method.loss_term) is EntropyBonus and type(method.reduction) is not TokenMean
 
 
+def chooses_problems(method: Method) -> bool:
+    """An extra that chooses the problems of a step."""
+    return any(extra.chooses_problems for extra in method.extras)
+
+
+def adds_loss(method: Method) -> bool:
+    """An extra that adds to the loss of a token."""
+    return any(extra.adds_loss for extra in method.extras)
+
+
 def staged(method: Method) -> bool:
     """A rollout plan that draws more for some prompts."""
     return is_staged(method.rollout)
@@ -465,6 +475,9 @@ TABLE: tuple[Row, ...] = (
         "anchor.source",
     ),
     Row("buffer", OTHER, *_each(STORED)),
+    Row("extras", "an extra with before_rollout", *_each("{} draws problems by a data loader of its own"), chooses_problems),
+    Row("extras", "an extra with on_loss", *_each("this package adds no term to {}'s loss of a token"), adds_loss),
+    Row("extras", OTHER, HERE, HERE),
 )
 
 KINDS = tuple(dict.fromkeys(row.kind for row in TABLE))
@@ -565,6 +578,8 @@ def refusals(method: Method, engine: Engine) -> list[Refusal]:
             found.append(Refusal(place, _shown(place, attrgetter(place)(method)), said.why, said.instead))
     for kind in READERS:
         found += _unread(kind, getattr(method, kind), needs_of(getattr(method, kind)), engine)
+    for extra in method.extras:
+        found += _unread("extras", extra, extra.needs, engine)
     return found + ([] if method.anchor is None or method.anchor.is_off else guide_refusals(method.anchor.guide, engine))
 
 
@@ -639,7 +654,7 @@ def _unread(place: str, part: object, needs: frozenset[str], engine: Engine) -> 
 def _shown(place: str, value: object) -> str:
     """A part by its class, a setting by its value."""
     if "." not in place:
-        return type(value).__name__
+        return ", ".join(type(one).__name__ for one in value) if isinstance(value, tuple) else type(value).__name__
     return show(value) if isinstance(value, float | Schedule) else str(value)
 
 

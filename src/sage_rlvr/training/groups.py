@@ -126,6 +126,11 @@ class Rows:
         """G; None if there are several."""
         return self.groups[0].rewards.shape[1] if len(self.groups) == 1 else None
 
+    @property
+    def rewards(self) -> list[Tensor]:
+        """(P, G) of the groups of each size."""
+        return [part.rewards for part in self.groups]
+
     def column(self, name: str) -> Tensor:
         """(B,) of what each of the groups has under that name."""
         return torch.cat([getattr(part, name).reshape(-1) for part in self.groups])

@@ -1,6 +1,6 @@
 """The reference engine: GRPO and SAGE on one screen (`train_step`), in plain torch and transformers.
 
-    sample, verify, keep -> reference log-probs -> signals -> shape (log q) -> advantage -> objective -> step
+    collect (samplers.py) -> score -> signals -> shape (log q) -> credit (advantages) -> update
 
 Everything random is a function of (seed, step, name, row): two arms of one seed see the same prompts and, while their
 policies agree, the same completions. On a CPU a run is bitwise reproducible (same versions, same thread count).
@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -24,16 +24,17 @@ from transformers import PreTrainedModel
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.anchor import PER_COMPLETION
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import NO_SIGNAL, Method, credit, has_signal, objective, q_clamped, shape
-from sage_rlvr.core.signals import Batch, masked_mean
+from sage_rlvr.core.method import NO_SIGNAL, Credit, Method, credit, has_signal, objective, q_clamped, shape
+from sage_rlvr.core.signals import Batch, Signals, masked_mean
 from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.devices import dtype_of, placed
 from sage_rlvr.models.listing.solutions import lister
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
+from sage_rlvr.models.scoring import Scores
 from sage_rlvr.runs import RunDir, writing
-from sage_rlvr.tasks.base import Task
-from sage_rlvr.training.buffer import Memory, fill, numbered, stored
+from sage_rlvr.tasks.base import Task, answer_id
+from sage_rlvr.training.buffer import Memory, NoMemory, fill, numbered, recall
 from sage_rlvr.training.counts.footprint import lacks_room
 from sage_rlvr.training.groups import Rows
 from sage_rlvr.training.model_card import facts_of, render
@@ -45,10 +46,9 @@ from sage_rlvr.training.reference import (
     kept_reference,
     load_initial,
     load_reference,
-    reference_metrics,
     restore_reference,
 )
-from sage_rlvr.training.rollouts import draw_groups, guided_weights, rollout_metrics, show
+from sage_rlvr.training.samplers import Sampler, sampler_of
 from sage_rlvr.training.scores import (
     at_once,
     engine_line,
@@ -62,13 +62,12 @@ from sage_rlvr.training.state import (
     check_replaceable,
     checkpoint,
     kept_parts,
-    load_tensors,
-    model_tensors,
     restore_parts,
     resume,
     save_policy,
+    undone_if_diverged,
 )
-from sage_rlvr.training.steps import run_steps
+from sage_rlvr.training.steps import mean_of, run_steps
 from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.watch import ROWS, BufferWatch, GuideWatch, SourceWatch, check_vocabulary
 from sage_rlvr.verifiers.reasons import ReasonWatch
@@ -100,80 +99,67 @@ class Loop:
     """(reference_step, id of a problem) -> log P(right) under the reference, where the method reads it."""
     reasons: ReasonWatch = field(default_factory=ReasonWatch)
     """Warns where most completions earn nothing for a reason that can be named."""
+    sampler: Sampler = field(init=False)
+    """How a step comes by its groups, chosen by the method."""
+
+    def __post_init__(self) -> None:
+        self.sampler = sampler_of(self.method)
+
+    @cached_property
+    def problem_ids(self) -> Tensor:
+        """(N,) int64, the ids of the training problems, as `Groups.problem_ids` has them."""
+        return torch.tensor([answer_id(str(problem.problem_id)) for problem in self.problems])
 
 
 def train_step(loop: Loop, step: int) -> dict[str, float]:
     """One rollout and its updates. Step counts from 0; returns the step's metrics (their names: docs/reference/metrics.md).
 
-    Where a rollout plan keeps no group there is no update: weights, moments and the parts' state stay as they are, but for the
-    plan's own; and all of them where the step diverges.
+    Where the sampler keeps no group there is no policy gradient, and only stored answers move the policy; of the parts' state only
+    the rollout plan's and the buffer's move then. Where the step diverges nothing moves.
     """
-    config, method, total = loop.config, loop.method, loop.config.steps
-    memory = None if method.buffer is None else Memory(loop, method.buffer, step, stored(loop))
-    if memory is not None and not memory.samples:
-        return stored_updates(loop, memory, {"rollout/tokens": 0.0})
-    drawn = draw_groups(loop, step)  # sample and verify; a rollout plan keeps some of it and refills
-    metrics = rollout_metrics(loop, drawn) | reference_metrics(loop)
-    if method.reward_source is None:  # else the policy computes the rewards, and the verifier only watches
-        show(loop, step, drawn.everything)
-    if memory is not None:
-        for part in (drawn.everything, *drawn.second):
-            memory.see(part)
-    if not drawn.groups or method.is_stored_alone:
-        metrics = metrics if memory is None else stored_updates(loop, memory, metrics)
-        loop.parts = {**loop.parts, **{name: own for name, own in drawn.parts.items() if name == "rollout"}}
-        return metrics
-    groups = Rows.of(drawn.groups, loop.tokens.pad_id)
-    scores, reference = step_scores(loop, groups)
+    method, key, total = loop.method, loop.key, loop.config.steps
+    memory = recall(loop, step)
+    found = loop.sampler.collect(loop, step, memory)  # collect: sample, verify, keep, refill, store
+    if not found.groups:
+        return memory.commit(found.metrics | memory.updates(), found.parts)
+    groups = Rows.of(found.groups, loop.tokens.pad_id)
+    scores, reference = step_scores(loop, groups)  # score
     signals = step_signals(loop, groups, scores, reference)
-    metrics |= sampler_gap(loop, groups, signals, step)
-    log_q = shape(method, signals, step, total, loop.key)
-    weights, told = guided_weights(loop, groups, scores.logps)
-    worth = credit(method, [part.rewards for part in groups.groups], signals, log_q, step, total, loop.key, drawn.parts)
-    once = config.updates.once  # in several updates each computes distributions and entropies in graph of its own rows
-    whole = Batch(
+    gap = sampler_gap(loop, groups, signals, step)
+    log_q = shape(method, signals, step, total, key)  # shape
+    worth = credit(method, groups.rewards, signals, log_q, step, total, key, found.parts)  # credit
+    weights, weighed = loop.sampler.weights(groups, scores.logps)
+    clamped = q_clamped(method, signals, step, total, key)
+    whole = batch_of(loop, groups, signals, scores, reference, worth, log_q=log_q, q_clamped=clamped, weights=weights)
+    moved = updates(loop, whole, groups, has_signal(method, worth.grouped, whole.mask), step, memory)  # update
+    for part, paid in zip(groups.groups, groups.split(worth.grouped), strict=True):
+        memory.see(part, paid)
+    metrics = found.metrics | gap | weighed | moved | advantage_metrics(worth.advantages, signals.mask)
+    return memory.commit(metrics | state_metrics(worth.state), worth.state)
+
+
+def batch_of(
+    loop: Loop, groups: Rows, signals: Signals, scores: Scores, reference: Scores | None, worth: Credit, **fixed: Tensor | None
+) -> Batch:
+    """What the updates of a step descend; fixed: log_q, q_clamped and weights of its rows.
+
+    Of several updates each computes log-probs, distributions and entropies of its own rows in graph (`micro_batches`).
+    """
+    needs = loop.method.needs
+    return Batch(
         logps=scores.logps,
         old_logps=signals.old_logps,
         ref_logps=signals.ref_logps,
         mask=signals.mask,
         advantages=worth.advantages,
-        log_q=log_q,
-        entropies=scores.entropies if once and "entropy_gradient" in method.needs else signals.entropies,
-        max_tokens=config.rollout.max_new_tokens,
-        q_clamped=q_clamped(method, signals, step, total, loop.key),
-        log_probs=scores.log_probs if once and "distributions" in method.needs else None,
+        entropies=scores.entropies if "entropy_gradient" in needs else signals.entropies,
+        max_tokens=loop.config.rollout.max_new_tokens,
+        log_probs=scores.log_probs if "distributions" in needs else None,
         group_size=groups.group_size,
         ref_log_probs=None if reference is None else reference.log_probs,
         term_weights=worth.term_weights,
-        weights=weights,
+        **fixed,
     )
-    signal = has_signal(method, worth.grouped, whole.mask)
-    if once:
-        metrics |= told | update(loop, [whole], whole.mask, signal, step, step, memory)
-    else:
-        metrics |= told | several_updates(loop, whole, groups, signal, step, memory)
-    loop.parts = worth.state
-    metrics |= advantage_metrics(worth.advantages, signals.mask) | state_metrics(worth.state)
-    if memory is None:
-        return metrics
-    for part, paid in zip(groups.groups, groups.split(worth.grouped), strict=True):
-        memory.see(part, paid)
-    return memory.commit(metrics)
-
-
-def stored_updates(loop: Loop, memory: Memory, metrics: dict[str, float]) -> dict[str, float]:
-    """The step's updates on stored answers only; none where nothing is stored. `metrics` and those of the buffer."""
-    count, collected = loop.config.updates.per_step, []
-    with nullcontext() if count == 1 else undone_if_diverged(loop):
-        for number in range(memory.step * count, (memory.step + 1) * count):
-            found = memory.descend(number)
-            collected.append(found | loop.optimizer.step(number) if found["replay/rows"] else found)
-    return memory.commit(metrics | mean_of(collected))
-
-
-def mean_of(collected: list[dict[str, float]]) -> dict[str, float]:
-    """Of the metrics of a step's updates, which have the same names."""
-    return {name: sum(m[name] for m in collected) / len(collected) for name in collected[0]}
 
 
 def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
@@ -183,8 +169,32 @@ def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
     return {"advantage/abs_mean": masked_mean(spread.abs(), mask), "advantage/zero_frac": float(idle)}
 
 
+def updates(
+    loop: Loop, whole: Batch, groups: Rows, signal: Tensor, step: int, memory: Memory | NoMemory
+) -> dict[str, float]:
+    """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first.
+
+    Where a rollout plan kept fewer groups the mini-batches are smaller, and one without any is left out: the number of an
+    update, which the learning rate reads, is a function of step, epoch and mini-batch only.
+    """
+    plan, collected = loop.config.updates, []
+    if plan.once:  # the scores of the rollout are in graph: no second forward
+        return update(loop, [whole], whole.mask, signal, step, step, memory)
+    single = plan.per_step == 1  # a single update that diverges has moved nothing
+    with nullcontext() if single else undone_if_diverged(loop):
+        for epoch in range(plan.epochs):
+            order = loop.key.permutation(step, f"minibatch/{epoch}", len(groups.prompts))
+            for n, part in enumerate(order.tensor_split(plan.minibatches)):
+                number = (step * plan.epochs + epoch) * plan.minibatches + n
+                if len(part):
+                    rows = torch.isin(groups.owners, part.to(groups.owners.device)).nonzero().squeeze(1)
+                    parts = micro_batches(loop, whole, groups, rows)
+                    collected.append(update(loop, parts, whole.mask[rows], signal[rows], step, number, memory))
+    return mean_of(collected)
+
+
 def update(
-    loop: Loop, parts: Iterable[Batch], mask: Tensor, signal: Tensor, step: int, number: int, memory: Memory | None = None
+    loop: Loop, parts: Iterable[Batch], mask: Tensor, signal: Tensor, step: int, number: int, memory: Memory | NoMemory
 ) -> dict[str, float]:
     """One optimizer step from micro-batches that add up to one mini-batch (its rows' `mask`), and from the buffer's term.
 
@@ -205,47 +215,12 @@ def update(
     # Each mean is weighted by what it is a mean over: micro-batches have other shares of the tokens than of the completions.
     names = collected[0][2]
     shares = {n: sum((rows if n in PER_COMPLETION else tokens) * m[n] for tokens, rows, m in collected) for n in names}
-    stored = {"loss": 0.0} if memory is None else memory.descend(number)
+    stored = memory.descend(number)
     total = sum(m["loss"] for *_, m in collected) + stored["loss"]
     idle = not (bool(signal.any()) or stored.get(ROWS))
     skips = idle and loop.config.updates.skips(before_first=not loop.optimizer.adam.state)
     moved = loop.optimizer.skip(number) if skips else loop.optimizer.step(number)
     return shares | stored | {"loss": total, NO_SIGNAL: float(idle)} | moved
-
-
-def several_updates(
-    loop: Loop, whole: Batch, groups: Rows, signal: Tensor, step: int, memory: Memory | None = None
-) -> dict[str, float]:
-    """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first.
-
-    Where a rollout plan kept fewer groups the mini-batches are smaller, and one without any is left out: the number of an
-    update, which the learning rate reads, is a function of step, epoch and mini-batch only.
-    """
-    plan, collected = loop.config.updates, []
-    alone = plan.per_step == 1  # a single update that diverges has moved nothing
-    with nullcontext() if alone else undone_if_diverged(loop):
-        for epoch in range(plan.epochs):
-            order = loop.key.permutation(step, f"minibatch/{epoch}", len(groups.prompts))
-            for n, part in enumerate(order.tensor_split(plan.minibatches)):
-                number = (step * plan.epochs + epoch) * plan.minibatches + n
-                if len(part):
-                    rows = torch.isin(groups.owners, part.to(groups.owners.device)).nonzero().squeeze(1)
-                    parts = micro_batches(loop, whole, groups, rows)
-                    collected.append(update(loop, parts, whole.mask[rows], signal[rows], step, number, memory))
-    return mean_of(collected)
-
-
-@contextmanager
-def undone_if_diverged(loop: Loop) -> Iterator[None]:
-    """A step whose third update diverges leaves the weights and moments from before its first, not from in between."""
-    states = (model_tensors(loop.policy), loop.optimizer.tensors())
-    weights, moments = ({name: tensor.clone() for name, tensor in state.items()} for state in states)
-    try:
-        yield
-    except TrainingDiverged:
-        load_tensors(loop.policy, weights)
-        loop.optimizer.load(moments)
-        raise
 
 
 def micro_batches(loop: Loop, whole: Batch, groups: Rows, rows: Tensor) -> Iterator[Batch]:
@@ -357,7 +332,7 @@ def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> Tr
     """
     loop.optimizer.adam.zero_grad(set_to_none=True)
     save(loop, run, step)
-    tokens, mask, problems = batch_of(loop, step)
+    tokens, mask, problems = loop.sampler.again(loop, step, recall(loop, step))
     folder = run.path / "diverged" / f"step-{step:06d}"
     tensors = {"tokens": tokens.contiguous(), "mask": mask.contiguous()}
     listed = {"step": step, "error": str(error), "prompts": [loop.ask(p).text for p in problems]}
@@ -370,16 +345,3 @@ def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> Tr
         f"{error}. The weights from before this step are saved in {run.path / 'checkpoints'}, the batch in {folder}. "
         "Next: lower optimizer.lr or raise method.beta and train in a new directory, or inspect the batch"
     )
-
-
-def batch_of(loop: Loop, step: int) -> tuple[Tensor, Tensor, list[Any]]:
-    """Tokens, mask and problems of a step that is taken again: its rollout, or, where it has none, its first stored answers.
-
-    The weights are those it was drawn with, so it is the same batch.
-    """
-    memory = None if loop.method.buffer is None else Memory(loop, loop.method.buffer, step, stored(loop))
-    if memory is not None and not memory.samples:
-        rows = memory.rows(step * loop.config.updates.per_step)
-        return rows.answers.tokens, rows.mask, [loop.problems[i] for i in rows.answers.problem.tolist()]
-    groups = Rows.of(draw_groups(loop, step).groups, loop.tokens.pad_id)
-    return groups.rollout.tokens, groups.rollout.mask, [problem for part in groups.groups for problem in part.problems]

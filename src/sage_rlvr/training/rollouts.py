@@ -1,13 +1,6 @@
-"""The groups of a step: sampling, rewards, and the filtering and refilling of a rollout plan.
+"""Sampling and rewards of the groups of a step: draw problems, sample completions, judge them; and their metrics.
 
-    draw prompts_per_step groups -> verify -> keep those that the plan marks -> draw as many new ones as are missing -> ...
-
-The groups of a step are numbered as they are drawn. The problem of group n is a function of (seed, step, n), and its
-completions are functions of the policy and of (seed, step, n * group_size + member): how many groups were kept, or in
-how many refills they came, changes neither. Two arms of one seed see the same prompts, refills included.
-
-A plan with stages (core/rollout_plans/stages.py) gives some prompts more completions in a second stage, drawn after the first
-has been judged. A step then has groups of several sizes, each size a `Groups` of its own (groups.py).
+samplers.py says which groups a step draws, in how many parts, and which of them it keeps.
 """
 
 from __future__ import annotations
@@ -19,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sage_rlvr.core.reward_sources import Paid, rank_metrics
-from sage_rlvr.core.rollout_plans import Staged, is_guided, is_staged, kept_by, learned_by, rows_of_stages
+from sage_rlvr.core.rollout_plans import GuidedStages, is_guided, rows_of_stages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.episodes import said_in, sample_episodes
 from sage_rlvr.models.sampler import Rollout, sample
@@ -28,47 +21,13 @@ from sage_rlvr.tasks.base import answer_id, answer_key, answer_span, guided, ref
 from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
-from sage_rlvr.training.groups import Drawn, Groups, Rows, rows_of_groups, together, union
+from sage_rlvr.training.groups import Drawn, Groups, Rows, rows_of_groups
 from sage_rlvr.training.scores import reuses_sampling
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
-
-
-def draw_groups(loop: Loop, step: int) -> Drawn:
-    """`prompts_per_step` groups, all kept. With a rollout plan as many as it keeps, after at most `max_refills` refills."""
-    plan, wanted = loop.method.rollout, loop.config.rollout.prompts_per_step
-    parts = [draw(loop, step, 0, wanted)]
-    if plan is None:
-        return Drawn(parts[0], torch.ones_like(parts[0].numbers, dtype=torch.bool), 0, loop.parts, (parts[0],))
-    if is_staged(plan):
-        return with_second_stage(loop, step, plan, parts[0])
-    kept = [kept_by(plan, parts[0].looked_at, loop.parts)]
-    while (missing := wanted - sum(int(k.sum()) for k in kept)) and len(parts) <= plan.max_refills:
-        parts.append(draw(loop, step, sum(len(part.prompts) for part in parts), missing))
-        kept.append(kept_by(plan, parts[-1].looked_at, loop.parts))
-    everything, chosen = together(parts, loop.tokens.pad_id), torch.cat(kept)
-    groups = (everything.keep(chosen),) if bool(chosen.any()) else ()
-    return Drawn(everything, chosen, len(parts) - 1, learned_by(plan, everything.looked_at, loop.parts), groups)
-
-
-def with_second_stage(loop: Loop, step: int, plan: Staged, first: Groups) -> Drawn:
-    """The second stage of groups that were drawn and judged, as the plan gives it to them, and what of both is kept."""
-    extra = plan.extra(first.looked_at)
-    if is_guided(plan):
-        first = replace(first, guided=torch.zeros_like(first.undecided))
-    second = tuple(draw_more(loop, step, first, extra, int(size)) for size in extra.unique() if size)
-    if plan.baseline == "union":
-        even = [first.keep(extra == 0)] if bool((extra == 0).any()) else []
-        trained = even + [union(first, more, loop.tokens.pad_id) for more in second]
-    else:
-        trained = ([first] if plan.baseline == "stages" else []) + list(second)
-    marks = [plan.keeps(part.looked_at) for part in trained]
-    numbers = torch.cat([part.numbers[mark] for part, mark in zip(trained, marks, strict=True)] or [first.numbers[:0]])
-    groups = tuple(part.keep(mark) for part, mark in zip(trained, marks, strict=True) if mark.any())
-    return Drawn(first, torch.isin(first.numbers, numbers), 0, loop.parts, groups, second)
 
 
 def draw(loop: Loop, step: int, first: int, count: int) -> Groups:
@@ -113,14 +72,11 @@ def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[i
     return found
 
 
-def guided_weights(loop: Loop, rows: Rows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
+def guided_weights(plan: GuidedStages, rows: Rows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
     """(B,) what each completion counts whose prompt had guidance when it was drawn, 1 for all others; and metrics of those.
 
-    logps (B, T): under the prompts without guidance. None and {} where the rollout plan has no guidance.
+    logps (B, T): under the prompts without guidance. None where no prompt had any.
     """
-    plan = loop.method.rollout
-    if not is_guided(plan):
-        return None, {}
     marked, mask = rows.column("guided"), rows.rollout.drawn
     if not bool(marked.any()):
         return None, {"hints/frac": 0.0}
@@ -151,13 +107,17 @@ def judged(loop: Loop, problems: list[Any], prompts: list[list[int]], rollout: R
 def problems_of_step(loop: Loop, step: int, first: int, count: int) -> list[Any]:
     """Problems number `first` to `first + count` of a step: its own, then all others in an order of this step.
 
-    Its own: epoch after epoch over the training problems, each epoch in its own order, `prompts_per_step` a step. Where the
+    Its own: epoch after epoch over the training problems, each epoch in its own order, `prompts_per_step` a step; an extra may
+    choose others. Where the
     others are used up the step's own follow, and then it begins again: a pool is never too small to refill from.
     """
     asked, total, last = loop.config.rollout.prompts_per_step, len(loop.problems), first + count
     places = range(step * asked, (step + 1) * asked)  # of an order without end: epoch after epoch
     epochs = {e: loop.key.permutation(e, "prompts", total) for e in {i // total for i in places}}
     own = [int(epochs[i // total][i % total]) for i in places]
+    for extra in loop.method.extras:
+        if extra.chooses_problems:
+            own = extra.before_rollout(torch.tensor(own), loop.problem_ids, step, loop.key, extra.own_state(loop.parts)).tolist()
     if last <= asked:
         return [loop.problems[i] for i in own[first:last]]
     seen, order = set(own), loop.key.permutation(step, "refill", total).tolist()
@@ -230,12 +190,8 @@ def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
     return torch.tensor(found, device=rollout.tokens.device).reshape(-1, size)
 
 
-def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
-    """Metrics of all sampled completions, kept or not, and their cost in tokens.
-
-    With a rollout plan also how much of it was kept, `rollout/...`, and the mean reward of that. Means over completions are
-    those of the first stage, which has as many of each prompt; tokens and completions are those of both.
-    """
+def rollout_metrics(drawn: Drawn) -> dict[str, float]:
+    """Metrics of all sampled completions, kept or not, and their cost in tokens."""
     rewards, rollout = drawn.everything.rewards, drawn.everything.rollout
     found = {
         **reasons_of(drawn.everything).metrics(),
@@ -249,11 +205,7 @@ def rollout_metrics(loop: Loop, drawn: Drawn) -> dict[str, float]:
         found |= episode_metrics(rollout)
     if drawn.everything.right is not None and drawn.everything.support is not None:
         found |= source_metrics(rewards, drawn.everything.support, drawn.everything.right)
-    plan, wanted = loop.method.rollout, loop.config.rollout.prompts_per_step
-    if plan is None:
-        return found
-    found |= kept_metrics(rewards, rewards[drawn.kept], wanted, drawn.refills)
-    return found | stage_metrics(drawn) if is_staged(plan) else found
+    return found
 
 
 def reasons_of(groups: Groups) -> Reasons:

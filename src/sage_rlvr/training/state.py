@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sage_rlvr.core.state import state_from, tensors_of
-from sage_rlvr.errors import refuse
+from sage_rlvr.errors import TrainingDiverged, refuse
 from sage_rlvr.models.folders import ADAPTER, ADAPTER_WEIGHTS
 from sage_rlvr.reading import read_bytes
 from sage_rlvr.runs import Checkpoint, RunDir, replacing_folder, writing
@@ -130,3 +131,16 @@ def load_tensors(model: PreTrainedModel, tensors: dict[str, Tensor]) -> None:
     with torch.no_grad():
         for name, tensor in tensors.items():
             state[name].copy_(tensor)
+
+
+@contextmanager
+def undone_if_diverged(loop: Loop) -> Iterator[None]:
+    """A step whose third update diverges leaves the weights and moments from before its first, not from in between."""
+    states = (model_tensors(loop.policy), loop.optimizer.tensors())
+    weights, moments = ({name: tensor.clone() for name, tensor in state.items()} for state in states)
+    try:
+        yield
+    except TrainingDiverged:
+        load_tensors(loop.policy, weights)
+        loop.optimizer.load(moments)
+        raise

@@ -48,3 +48,8 @@ def run_steps(
     if step == config.steps:
         finish()
     return step
+
+
+def mean_of(collected: list[dict[str, float]]) -> dict[str, float]:
+    """Of the metrics of a step's updates, which have the same names."""
+    return {name: sum(m[name] for m in collected) / len(collected) for name in collected[0]}

@@ -20,6 +20,7 @@ from sage_rlvr.tasks.base import answer_id
 from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.training import buffer as memory
 from sage_rlvr.training import loop as engine
+from sage_rlvr.training import samplers
 from sage_rlvr.training.loop import build, train, train_step
 from sage_rlvr.training.problems import files_of
 from sage_rlvr.training.watch import BufferWatch
@@ -149,7 +150,7 @@ def test_alone_samples_scores_and_loads_nothing_that_it_does_not_need(
     memory.fill(loops[0])
     monkeypatch.setattr(engine, "step_scores", lambda *_, **__: pytest.fail("scored a rollout"))
     assert "reward/mean" in train_step(loops[1], 0)
-    monkeypatch.setattr(engine, "draw_groups", lambda *_: pytest.fail("sampled a rollout"))
+    monkeypatch.setattr(samplers, "draw", lambda *_: pytest.fail("sampled a rollout"))
     metrics = train_step(loops[0], 0)
     assert "reward/mean" not in metrics and metrics["replay/rows"] > 0
 
@@ -157,7 +158,7 @@ def test_alone_samples_scores_and_loads_nothing_that_it_does_not_need(
 def test_one_step_of_expert_iteration_is_the_textbooks(write_recipe: Recipe) -> None:
     """-(1/P) sum over prompts of the mean log-prob of their distinct right answers, one row after the other, over 8 tokens."""
     loop = build(config_of(write_recipe("{name: expert_iteration, prompts: 40}"), ("rollout.prompts_per_step", "40")))
-    found = engine.draw_groups(loop, 0).groups[0]
+    found = loop.sampler.draw(loop, 0).groups[0]
     texts = loop.tokens.texts(found.rollout)
     right = {(i // 4, texts[i]): i for i in reversed(range(160)) if found.rewards.reshape(-1)[i] > 0}
     loss = torch.zeros(())
@@ -201,7 +202,8 @@ def test_replay_draws_what_earlier_rollouts_left(write_recipe: Recipe) -> None:
     loop = build(config_of(recipe, ("rollout.prompts_per_step", "20")))
     first = train_step(loop, 0)
     left = memory.stored(loop)
-    groups = engine.draw_groups(build(loop.config), 0).groups[0]
+    twin = build(loop.config)
+    groups = twin.sampler.draw(twin, 0).groups[0]
     advantages = loop.method.advantage(groups.rewards).reshape(-1)[groups.rewards.reshape(-1) > 0]
     assert first["replay/rows"] == 0.0 and set(left.step.tolist()) == {0}
     assert set(left.advantage.tolist()) == set(advantages.tolist())

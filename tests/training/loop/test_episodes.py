@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from episodes_common import Asked, Digit, Digits, Taught, digit_policy, save_digit_policy
+from loop_recorded import draw_groups
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.core.rollout_plans import GuidedStages
 from sage_rlvr.errors import ConfigError
@@ -21,7 +22,6 @@ from sage_rlvr.models.policy import Asking
 from sage_rlvr.tasks import TASKS
 from sage_rlvr.training.groups import Rows
 from sage_rlvr.training.loop import Loop, build, train_step
-from sage_rlvr.training.rollouts import draw_groups, guided_weights
 from sage_rlvr.training.scores import score_rows
 from sage_rlvr.training.sft import sft_step, texts_of
 from sage_rlvr.verifiers import Verdict
@@ -199,12 +199,12 @@ def test_guided_episodes_weigh_by_the_policys_own_tokens(make: Make) -> None:
     loop.task = Taught()
     loop.ask = replace(loop.ask, task=loop.task)
     loop.config = replace(loop.config, teacher=Larger())
-    loop.method = replace(loop.method, rollout=Every(each=4, clip=1e9))
+    loop = replace(loop, method=replace(loop.method, rollout=Every(each=4, clip=1e9)))
     drawn = draw_groups(loop, 1)
     assert any(len(said) > 1 for said in said_in(loop.tokens, drawn.second[0].rollout))
     rows = Rows.of(drawn.groups, loop.tokens.pad_id)
     logps = score_rows(loop, loop.policy, rows, torch.arange(len(rows.owners)), entropies=False).logps
-    weights, _ = guided_weights(loop, rows, logps)
+    weights, _ = loop.sampler.weights(rows, logps)
     assert weights is not None and rows.rollout.own is not None
     problems = [problem for part in rows.groups for problem in part.problems]
     for place in rows.column("guided").nonzero().squeeze(1).tolist():

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from loop_recorded import draw_groups
 from sage_rlvr.runs import read_metrics
 from sage_rlvr.tasks import task_named
 from sage_rlvr.training.groups import together, union
-from sage_rlvr.training.rollouts import draw, draw_groups, rewards_of, show
+from sage_rlvr.training.rollouts import draw, rewards_of, show
 from training.loop.loop_common import make, run_of
 
 RECIPE = """

@@ -22,9 +22,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from episodes_common import Digits, Taught, save_digit_policy
+from extras_common import Again
 from sage_rlvr import runs
 from sage_rlvr.config import SftConfig, TrainConfig, dump, load_config
-from sage_rlvr.core import Anchor, Branch, Method
+from sage_rlvr.core import EXTRAS, Anchor, Branch, Method
 from sage_rlvr.errors import CheckpointError
 from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.progress import Silent
@@ -49,6 +50,7 @@ GUIDED = (
     " # in episodes\n"
     "teacher: rules"
 )
+AGAIN = "{name: compose, beta: 0.05, extras: [again]}"  # an extra with a state that chooses problems
 PLAYED = {EPISODES: "{name: digits}", GUIDED: "{name: taught, turns: 2}"}  # the task of each
 PLUGIN = """import sys
 sys.path.insert(0, {tests!r})
@@ -135,7 +137,7 @@ def test_a_stop_saves_and_the_next_call_continues(
     "method",
     [
         BRANCH, "{name: stateful}", "{name: adaptive_entropy, target: 0.9}", "{name: outcome_counts}", ERANK,
-        EXACT_Z, DARS, RLPR, PLACEBO, EPISODES, pytest.param(GUIDED, id="guided"),
+        EXACT_Z, DARS, RLPR, PLACEBO, EPISODES, pytest.param(GUIDED, id="guided"), AGAIN,
     ],
 )  # fmt: skip
 def test_rows_after_the_last_checkpoint_are_made_again(
@@ -145,6 +147,7 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     monkeypatch.setitem(METHODS, "stateful", stateful)
     monkeypatch.setitem(TASKS, "digits", Digits)
     monkeypatch.setitem(TASKS, "taught", Taught)
+    monkeypatch.setitem(EXTRAS, "again", Again)
     with_method(recipe, method)
     go(recipe, tmp_path / "whole")
     go(recipe, tmp_path / "parts", Interrupting(6))

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from loop_recorded import draw_groups
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.core import Method
 from sage_rlvr.errors import TrainingDiverged
@@ -21,9 +22,10 @@ from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.training import loop as training
 from sage_rlvr.training import rollouts as engine
+from sage_rlvr.training import samplers
 from sage_rlvr.training.groups import Groups, together
 from sage_rlvr.training.loop import Loop, build, train, train_step
-from sage_rlvr.training.rollouts import draw, draw_groups, problems_of_step
+from sage_rlvr.training.rollouts import draw, problems_of_step
 from sage_rlvr.training.state import model_tensors
 from training.loop.loop_common import own_problems
 
@@ -138,13 +140,13 @@ def test_draws_are_padded_to_the_widest_and_cut_to_what_is_kept(make: Make) -> N
 def draws(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     """(first, count) of every draw."""
     seen: list[tuple[int, int]] = []
-    inner = engine.draw
+    inner = samplers.draw
 
     def recorded(loop: Loop, step: int, first: int, count: int) -> Groups:
         seen.append((first, count))
         return inner(loop, step, first, count)
 
-    monkeypatch.setattr(engine, "draw", recorded)
+    monkeypatch.setattr(samplers, "draw", recorded)
     yield seen
 
 
@@ -191,7 +193,7 @@ def test_a_plan_sees_the_raw_rewards(make: Make) -> None:
         return torch.ones(len(rewards), dtype=torch.bool)
 
     method = replace(loop.method, reward_transform=lambda rewards, lengths: rewards - lengths / 10)
-    loop.method = replace(method, rollout=type("Looking", (Plan,), {"keeps": keeps})())
+    loop = replace(loop, method=replace(method, rollout=type("Looking", (Plan,), {"keeps": keeps})()))
     train_step(loop, 0)
     assert len(seen) == 1 and set(seen[0].flatten().tolist()) == {0.0, 1.0}
 
@@ -213,10 +215,10 @@ def test_a_plan_that_keeps_everything_is_no_plan_bit_for_bit(make: Make) -> None
 def test_without_a_kept_group_nothing_moves(make: Make) -> None:
     for updates in ((), ("updates.epochs", "2")):
         loop = make(NEVER, *updates)
-        loop.method = replace(loop.method, rollout=ALWAYS)
+        loop = replace(loop, method=replace(loop.method, rollout=ALWAYS))
         train_step(loop, 0)  # so that there are moments
         before = state(loop)
-        loop.method = replace(loop.method, rollout=replace(NEVER, max_refills=1))
+        loop = replace(loop, method=replace(loop.method, rollout=replace(NEVER, max_refills=1)))
         metrics = train_step(loop, 1)
         assert same(before, state(loop)) and all(p.grad is None for p in loop.policy.parameters())
         assert metrics["rollout/groups_kept"] == 0 and metrics["rollout/missing_groups_frac"] == 1
@@ -296,7 +298,7 @@ def test_fewer_groups_share_the_updates_and_an_update_keeps_its_number(
     sizes_of = ("rollout.prompts_per_step", str(prompts), "updates.minibatches", str(minibatches))
     loop = make(Plan(max_refills=0), "updates.epochs", "2", *sizes_of)
     some = type("Some", (Plan,), {"keeps": lambda self, rewards: torch.arange(len(rewards)) < kept})
-    loop.method = replace(loop.method, rollout=some(max_refills=0))
+    loop = replace(loop, method=replace(loop.method, rollout=some(max_refills=0)))
     numbers: list[int] = []
     sizes: list[int] = []
     inner, select = loop.optimizer.step, training.select

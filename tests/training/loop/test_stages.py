@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from loop_recorded import draw_groups
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.core import Dars, DynamicSampling, Likelihood, UniformStages
 from sage_rlvr.core.advantages import DistinctRight
@@ -22,7 +23,7 @@ from sage_rlvr.training.buffer import stored
 from sage_rlvr.training.engines import refusals
 from sage_rlvr.training.groups import Drawn, Groups, Rows
 from sage_rlvr.training.loop import Loop, build, train_step
-from sage_rlvr.training.rollouts import draw_groups, guided_weights
+from sage_rlvr.training.samplers import sampler_of
 from sage_rlvr.training.state import model_tensors
 
 Make = Callable[..., Loop]
@@ -59,6 +60,7 @@ class Keeping(Given):
 
 def with_plan(loop: Loop, plan: Any, **parts: Any) -> Loop:
     loop.method = replace(loop.method, rollout=plan, **parts)
+    loop.sampler = sampler_of(loop.method)
     return loop
 
 
@@ -290,7 +292,7 @@ def test_guided_completions_are_trained_on_without_guidance_and_weigh_by_the_rat
     assert other.guided is None and torch.equal(second.row_ids, other.row_ids)
     rows = Rows.of(drawn.groups, loop.tokens.pad_id)
     logps = training.score_rows(loop, loop.policy, rows, torch.arange(len(rows.owners)), entropies=False).logps
-    weights, metrics = guided_weights(loop, rows, logps)
+    weights, metrics = loop.sampler.weights(rows, logps)
     assert weights is not None and weights[~rows.column("guided")].eq(1).all()
     for place, mark in enumerate(rows.column("guided").tolist()):
         if mark:

@@ -27,6 +27,7 @@ trl = pytest.importorskip("trl")
 
 from datasets import Dataset
 
+from extras_common import dropout_plugin
 from loop_recorded import furthest, record, small_run
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.errors import ConfigError
@@ -113,6 +114,13 @@ def test_the_loops_run_replayed_on_trl_ends_with_its_weights(case: str, tmp_path
     groups, wanted = record(config)
     assert sum(bool((part.rewards != part.rewards[:, :1]).any()) for part in groups) > STEPS / 2
     agree(replayed(config, groups, arguments(config, tmp_path)), wanted)
+
+
+def test_an_extra_of_a_plugin_replayed(tmp_path: Path):
+    with dropout_plugin():
+        config = config_of("grpo_dropout")
+        groups, wanted = record(config)
+        agree(replayed(config, groups, arguments(config, tmp_path)), wanted)
 
 
 @pytest.mark.slow

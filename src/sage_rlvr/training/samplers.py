@@ -1,0 +1,193 @@
+"""How a step comes by the groups that it trains on: one sampler for the whole run, chosen by the method when the loop is built.
+
+    Plain       every prompt once, all groups kept
+    Dynamic     groups that the rollout plan does not keep are replaced by new prompts
+    TwoStage    some prompts get more completions, drawn after the first have been judged
+    StoredOnly  trains on stored answers; draws by one of the others, and only in order to store what is right
+
+The groups of a step are numbered as they are drawn. The problem of group n is a function of (seed, step, n), and its
+completions are functions of the policy and of (seed, step, n * group_size + member): how many groups were kept, or in
+how many refills they came, changes neither. Two arms of one seed see the same prompts, refills included.
+
+After two stages a step has groups of several sizes, each size a `Groups` of its own (groups.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sage_rlvr.core.method import Method
+from sage_rlvr.core.rollout_plans import RolloutPlan, Staged, is_guided, is_staged, kept_by, learned_by
+from sage_rlvr.core.state import State
+from sage_rlvr.training.buffer import Memory, NoMemory
+from sage_rlvr.training.groups import Drawn, Groups, Rows, together, union
+from sage_rlvr.training.reference import reference_metrics
+from sage_rlvr.training.rollouts import (
+    draw,
+    draw_more,
+    guided_weights,
+    kept_metrics,
+    rollout_metrics,
+    show,
+    stage_metrics,
+)
+
+if TYPE_CHECKING:
+    from sage_rlvr.training.loop import Loop
+
+
+def sampler_of(method: Method) -> Sampler:
+    """The sampler of a method."""
+    plan = method.rollout
+    found: Sampler = Plain() if plan is None else TwoStage(plan) if is_staged(plan) else Dynamic(plan)
+    if method.buffer is None or not method.buffer.alone:
+        return found
+    return StoredOnly(found if method.buffer.policy else None)
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """What a step trains on.
+
+    groups: of each size; none where the step has no policy gradient. parts: the running state of the method's parts, in which only
+    the sampler's own has moved. metrics: of all that was sampled, trained on or not.
+    """
+
+    groups: tuple[Groups, ...]
+    parts: State
+    metrics: dict[str, float]
+
+
+class Sampler(ABC):
+    """Draws and judges the completions of a step, and chooses those that are trained on.
+
+    A sampler holds no state of its own. What it keeps between steps is the running state of the method's parts that belong to it,
+    in the loop's `parts`: the rollout plan's ("rollout") and the stored answers ("buffer").
+    """
+
+    @abstractmethod
+    def draw(self, loop: Loop, step: int) -> Drawn:
+        """All groups of a step, and which of them are kept."""
+
+    def metrics(self, loop: Loop, drawn: Drawn) -> dict[str, float]:
+        """Of all sampled completions, kept or not, and their cost in tokens."""
+        return rollout_metrics(drawn)
+
+    def weights(self, rows: Rows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
+        """(B,) what each completion counts in the loss, None where all count 1; and metrics. logps (B, T): of the policy."""
+        return None, {}
+
+    def collect(self, loop: Loop, step: int, memory: Memory | NoMemory) -> Collected:
+        """Draw a step's groups; the watch of reasons and the step's memory see all of them."""
+        drawn = self.draw(loop, step)
+        metrics = self.metrics(loop, drawn) | reference_metrics(loop)
+        if loop.method.reward_source is None:  # else the policy computes the rewards, and the verifier only watches
+            show(loop, step, drawn.everything)
+        for part in (drawn.everything, *drawn.second):
+            memory.see(part)
+        return Collected(drawn.groups, drawn.parts, metrics)
+
+    def again(self, loop: Loop, step: int, memory: Memory | NoMemory) -> tuple[Tensor, Tensor, list[Any]]:
+        """Tokens, mask and problems of a step that is taken again, with the weights it was drawn with: the same batch."""
+        groups = Rows.of(self.draw(loop, step).groups, loop.tokens.pad_id)
+        return groups.rollout.tokens, groups.rollout.mask, [problem for part in groups.groups for problem in part.problems]
+
+
+@dataclass(frozen=True)
+class Plain(Sampler):
+    """`prompts_per_step` groups, all kept."""
+
+    def draw(self, loop: Loop, step: int) -> Drawn:
+        found = draw(loop, step, 0, loop.config.rollout.prompts_per_step)
+        return Drawn(found, torch.ones_like(found.numbers, dtype=torch.bool), 0, loop.parts, (found,))
+
+
+@dataclass(frozen=True)
+class Dynamic(Sampler):
+    """As many of `prompts_per_step` groups as the plan keeps, after at most `max_refills` refills."""
+
+    plan: RolloutPlan
+
+    def draw(self, loop: Loop, step: int) -> Drawn:
+        plan, wanted = self.plan, loop.config.rollout.prompts_per_step
+        parts = [draw(loop, step, 0, wanted)]
+        kept = [kept_by(plan, parts[0].looked_at, loop.parts)]
+        while (missing := wanted - sum(int(k.sum()) for k in kept)) and len(parts) <= plan.max_refills:
+            parts.append(draw(loop, step, sum(len(part.prompts) for part in parts), missing))
+            kept.append(kept_by(plan, parts[-1].looked_at, loop.parts))
+        everything, chosen = together(parts, loop.tokens.pad_id), torch.cat(kept)
+        groups = (everything.keep(chosen),) if bool(chosen.any()) else ()
+        return Drawn(everything, chosen, len(parts) - 1, learned_by(plan, everything.looked_at, loop.parts), groups)
+
+    def metrics(self, loop: Loop, drawn: Drawn) -> dict[str, float]:
+        """Also how much was kept, and the mean reward of that."""
+        rewards = drawn.everything.rewards
+        kept = kept_metrics(rewards, rewards[drawn.kept], loop.config.rollout.prompts_per_step, drawn.refills)
+        return super().metrics(loop, drawn) | kept
+
+
+@dataclass(frozen=True)
+class TwoStage(Sampler):
+    """`prompts_per_step` groups, then as many more completions of each prompt as the plan gives it; what of both is kept."""
+
+    plan: Staged
+
+    def draw(self, loop: Loop, step: int) -> Drawn:
+        plan, first = self.plan, draw(loop, step, 0, loop.config.rollout.prompts_per_step)
+        extra = plan.extra(first.looked_at)
+        if is_guided(plan):
+            first = replace(first, guided=torch.zeros_like(first.undecided))
+        second = tuple(draw_more(loop, step, first, extra, int(size)) for size in extra.unique() if size)
+        if plan.baseline == "union":
+            even = [first.keep(extra == 0)] if bool((extra == 0).any()) else []
+            trained = even + [union(first, more, loop.tokens.pad_id) for more in second]
+        else:
+            trained = ([first] if plan.baseline == "stages" else []) + list(second)
+        marks = [plan.keeps(part.looked_at) for part in trained]
+        numbers = torch.cat([part.numbers[mark] for part, mark in zip(trained, marks, strict=True)] or [first.numbers[:0]])
+        groups = tuple(part.keep(mark) for part, mark in zip(trained, marks, strict=True) if mark.any())
+        return Drawn(first, torch.isin(first.numbers, numbers), 0, loop.parts, groups, second)
+
+    def metrics(self, loop: Loop, drawn: Drawn) -> dict[str, float]:
+        """Also how much was kept, and of the second stage. Means over completions are those of the first stage, which has as many
+        of each prompt; tokens and completions are those of both."""
+        rewards = drawn.everything.rewards
+        kept = kept_metrics(rewards, rewards[drawn.kept], loop.config.rollout.prompts_per_step, drawn.refills)
+        return super().metrics(loop, drawn) | kept | stage_metrics(drawn)
+
+    def weights(self, rows: Rows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
+        """Importance weights of completions that were drawn under guidance, where the plan has any."""
+        return guided_weights(self.plan, rows, logps) if is_guided(self.plan) else (None, {})
+
+
+@dataclass(frozen=True)
+class StoredOnly(Sampler):
+    """No group is trained on. by: how completions are drawn in order to store the right ones; None = not at all."""
+
+    by: Sampler | None
+
+    def draw(self, loop: Loop, step: int) -> Drawn:
+        assert self.by is not None, "a step without a rollout draws nothing"
+        return self.by.draw(loop, step)
+
+    def metrics(self, loop: Loop, drawn: Drawn) -> dict[str, float]:
+        assert self.by is not None
+        return self.by.metrics(loop, drawn)
+
+    def collect(self, loop: Loop, step: int, memory: Memory | NoMemory) -> Collected:
+        if self.by is None:
+            return Collected((), loop.parts, {"rollout/tokens": 0.0})
+        return replace(super().collect(loop, step, memory), groups=())
+
+    def again(self, loop: Loop, step: int, memory: Memory | NoMemory) -> tuple[Tensor, Tensor, list[Any]]:
+        """Without a rollout, the first stored answers of the step."""
+        if self.by is None:
+            assert isinstance(memory, Memory), "only a method with a buffer trains on stored answers"
+            rows = memory.rows(step * loop.config.updates.per_step)
+            return rows.answers.tokens, rows.mask, [loop.problems[i] for i in rows.answers.problem.tolist()]
+        return super().again(loop, step, memory)
