@@ -154,7 +154,6 @@ class RewardTask(Asked):
         label = "right" if said.score >= self.right_from else "wrong"
         return Verdict(label, said.reason or f"reward {said.score:g}", said.score)
 
-    @property
     def audited(self) -> str:
         """Which rows and columns an audit looks at."""
         return str(self._read("test"))
@@ -170,11 +169,20 @@ class RewardTask(Asked):
         return (0, len(text)) if whole else super().answer_span(problem, text)
 
     @property
-    def answer_key(self) -> Callable[[Problem, str], str | None] | None:
-        """By the reading of a registered verifier; None where the reward says nothing of answers."""
+    def _answer(self) -> Callable[[str], str | None] | None:
+        """How a registered verifier reads an answer; None where the reward says nothing of answers."""
         path, name = _place_of(self.reward)
-        reading = None if path else getattr(VERIFIERS[name], "answer", None)
-        return None if reading is None else lambda problem, text: reading(text.removesuffix(NO_ANSWER))
+        return None if path else getattr(VERIFIERS[name], "answer", None)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the reward is a registered verifier that reads answers."""
+        return self._answer is not None
+
+    def answer_key(self, problem: Problem, said: str) -> str | None:
+        """By the reading of a registered verifier; else the text, spaces aside."""
+        reading = self._answer
+        return super().answer_key(problem, said) if reading is None else reading(said.removesuffix(NO_ANSWER))
 
     @property
     def verifier_hash(self) -> str:

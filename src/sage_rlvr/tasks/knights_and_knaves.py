@@ -18,7 +18,7 @@ from itertools import product
 from typing import ClassVar
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import code_hash, hash_of, words
+from sage_rlvr.tasks.base import Task, code_hash, hash_of, words
 from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.verifiers import Verdict
@@ -149,7 +149,7 @@ def _puzzle(seed: int, people: int, index: int) -> Puzzle:
 
 
 @dataclass(frozen=True)
-class KnightsAndKnaves:
+class KnightsAndKnaves(Task):
     """Puzzles of `people` people each, `count` for each number of people, of one seed.
 
     train_count  puzzles for each number of people to train on; none of them is among the others
@@ -268,7 +268,6 @@ class KnightsAndKnaves:
             note = f"1 - (1 - 2^-{people})^{k} = {share:.3f}"
             yield Check(f"guess floor: {people} people, {k} guesses", share * self.count, self.count, note=note)
 
-    @property
     def audited(self) -> str:
         """What an audit looks at, in words."""
         span = f"{min(self.people)} to {max(self.people)} people"

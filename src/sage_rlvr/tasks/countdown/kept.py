@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import Countdown, draws
 from sage_rlvr.tasks.countdown.problem import Problem
 
 
 @dataclass(frozen=True)
-class KeptProblems:
+class KeptProblems(Task):
     """Problems of a world under law "expression". counts, max_number, min_target, max_target, train_problems, data_seed: as in
     `countdown`. A subclass says in `keep` what becomes of a drawn (problem, expression): its worked completion, or None.
     """
