@@ -124,8 +124,8 @@ def task_named(name: str, template: str = "boxed") -> Task:
 
 def with_worlds(name: str | None) -> Any:
     """The registered class of that name, if it declares named worlds (`worlds`); None for every other word."""
-    kind = TASKS.get(name)
-    return kind if isinstance(kind, type) and kind.worlds else None
+    kind = None if name is None else TASKS.get(name)
+    return kind if isinstance(kind, type) and issubclass(kind, Task) and kind.worlds else None
 
 
 def known_task(name: str) -> Task | None:

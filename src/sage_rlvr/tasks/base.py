@@ -189,11 +189,17 @@ class Asked(Task):
 
     def messages(self, problem: Any) -> Any:
         """The prompt as a conversation."""
-        return self.form.messages(problem.asked)
+        return self._format.messages(problem.asked)
 
     def prompt(self, problem: Any) -> str:
         """The prompt as plain text, for a tokenizer without a chat template: messages, empty lines between, and an opening."""
-        return str(self.form.plain(problem.asked))
+        return self._format.plain(problem.asked)
+
+    @property
+    def _format(self) -> PromptFormat:
+        """The format; a task whose `form` may be None writes its prompts itself."""
+        assert self.form is not None
+        return self.form
 
     def verify(self, problem: Any, completion: str) -> Verdict:
         """`verify_all` of one."""

@@ -34,7 +34,7 @@ from sage_rlvr.tasks.datasets import Examples, remembered
 from sage_rlvr.tasks.math import MathTask
 from sage_rlvr.tasks.prompts import FORMATS, AnswerIn, Message, PromptFormat
 from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of
-from sage_rlvr.verifiers import VERIFIERS, Verdict
+from sage_rlvr.verifiers import VERIFIERS, Label, Verdict
 from sage_rlvr.verifiers.foreign import RewardCall, call, line_of, outcome, signature_of
 from sage_rlvr.verifiers.pool import Pool
 
@@ -110,7 +110,7 @@ class RewardTask(Asked):
     def source(self, split: str = "train") -> DataSource:
         """What is read for a split: `test_file` for all but "train", where there is one."""
         path = self.file if split == "train" else self.test_file or self.file
-        columns = {"problem_column": self.problem_column, "answer_column": self.answer_column}
+        columns: dict[str, Any] = {"problem_column": self.problem_column, "answer_column": self.answer_column}
         return DataSource(path=path, split=split, key="task", **columns)
 
     def _read(self, split: str) -> Examples:
@@ -151,7 +151,7 @@ class RewardTask(Asked):
                 f"reward {Path(self.reward).name}: on row {problem.problem_id!r} of {Path(self.file).name} it {said.reason}; the "
                 f"completion was {text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
             )
-        label = "right" if said.score >= self.right_from else "wrong"
+        label: Label = "right" if said.score >= self.right_from else "wrong"
         return Verdict(label, said.reason or f"reward {said.score:g}", said.score)
 
     def audited(self) -> str:

@@ -54,7 +54,7 @@ class Repair(Task):
     system can confine no program: none is run then.
     """
 
-    kinds: tuple[Literal["start", "compare", "operator", "bound", "variable", "result"], ...] = KINDS
+    kinds: tuple[Literal["start", "compare", "operator", "bound", "variable", "result"], ...] = KINDS  # type: ignore[assignment]
     count: int | None = None
     trace: bool = True
     seconds: float = SECONDS
