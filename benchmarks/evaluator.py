@@ -33,6 +33,7 @@ from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.models.generation import Decoding, Request, SamplerGenerator
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.stats.passk import pass_at_all_k
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.verifiers import Verdict
 
 K = 64
@@ -55,7 +56,7 @@ def judge(texts: list[str]) -> list[Verdict]:
     return [Verdict("right" if text[0] == "!" else "wrong", "first") for text in texts]
 
 
-class First:
+class First(Task):
     """A task whose problems are numbers: right begins with "!"."""
 
     name = "bench"

@@ -111,7 +111,7 @@ def device_lines(device: str) -> None:
 
 def make_loop(folder: Path, prompts: list[list[int]], device: str) -> Any:
     """A float32 loop on a device."""
-    from real_arms import Numbers, Row
+    from real_task import Numbers, Row
     from real_work import as_text
 
     from sage_rlvr.config import TrainConfig, decode

@@ -33,6 +33,7 @@ from sage_rlvr.config import TrainConfig, decode
 from sage_rlvr.core.keys import Key
 from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.models.sampler import sample
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.loop import Loop, train_step
 from sage_rlvr.training.optimizer import Optimizer
@@ -120,16 +121,23 @@ def textbook_step(
 
 
 @dataclass(frozen=True)
-class Numbers:
+class Numbers(Task):
     """A task whose problems are token lists: what the loop asks of a task, without text in between."""
 
     name = "numbers"
+    turns = 1
 
     def problems(self, split: str) -> list[Any]:
         return []
 
     def prompt(self, problem: Any) -> Any:
         return problem
+
+    def verify(self, problem: Any, completion: Any) -> Verdict:
+        return self.judge(problem, completion)
+
+    def reply(self, problem: Any, said: Any) -> None:
+        return None
 
     def judge(self, problem: Any, completion: Any) -> Verdict:
         return Verdict("right" if reward_of(completion) else "wrong", "parity")

@@ -15,17 +15,16 @@ import os
 import random
 import sys
 import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
 
 import torch
-from real_work import BETA, CLIP, LR, MAX_NORM, as_text, shape_of
+from real_work import BETA, CLIP, LR, MAX_NORM, as_text, parity, shape_of
 
 Spec = dict[str, Any]
 
@@ -67,40 +66,7 @@ class Clock:
         return found
 
 
-def parity(text: str) -> float:
-    """A reward that costs nothing and differs within groups."""
-    return float(zlib.crc32(text.encode()) % 2)
-
-
 # --- this package -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Row:
-    """A problem: token ids as text."""
-
-    problem_id: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """A task whose prompts are the given token ids."""
-
-    rows: tuple[Row, ...] = ()
-
-    name = "numbers"
-
-    def problems(self, split: str) -> Sequence[Row]:
-        return self.rows
-
-    def prompt(self, problem: Row) -> str:
-        return problem.text
-
-    def verify(self, problem: Row, completion: str) -> Any:
-        from sage_rlvr.verifiers import Verdict
-
-        return Verdict("right" if parity(completion) else "wrong", "parity")
 
 
 PARTS = (
@@ -121,6 +87,8 @@ class Ours:
     engine: ClassVar[dict[str, Any]] = {"dtype": "bfloat16", "reuse_sampling": True}
 
     def __init__(self, spec: Spec, clock: Clock) -> None:
+        from real_task import Numbers, Row
+
         from sage_rlvr.config import TrainConfig, decode
         from sage_rlvr.training import rollouts
         from sage_rlvr.training.loop import build, train_step

@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 import tyro
-from real_arms import Numbers, Row
+from real_task import Numbers, Row
 from real_work import Shape, Workload, as_text, write_model
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode

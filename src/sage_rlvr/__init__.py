@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sage_rlvr.core.guides import *
     from sage_rlvr.methods import *
     from sage_rlvr.registry import register
+    from sage_rlvr.tasks.base import Task
 
 from sage_rlvr.extras import advice
 from sage_rlvr.registry import HOMES, declared, registry_of
@@ -34,6 +35,7 @@ _HOME = {
     **dict.fromkeys(declared(_HERE / "core" / "guides", "GUIDES"), "sage_rlvr.core"),
     **dict.fromkeys(declared(_HERE / "methods", "METHODS"), "sage_rlvr.methods"),
     "register": "sage_rlvr.registry",
+    "Task": "sage_rlvr.tasks.base",
 }
 __all__ = sorted([*_HOME, *HOMES, "__version__"])  # @sage_rlvr.guide registers a guide, and so for every kind of part
 

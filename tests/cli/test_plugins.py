@@ -37,7 +37,7 @@ from typing import ClassVar
 from sage_rlvr.verifiers import Verdict
 @sage_rlvr.task
 @dataclass(frozen=True)
-class Ones:
+class Ones(sage_rlvr.Task):
     """Say 1."""
     name: ClassVar[str] = "ones"
     def problems(self, split):
@@ -151,6 +151,8 @@ def test_a_fault_of_the_package_stays_one_with_a_plugin_loaded(
         ('f"p{n}"', '"p"', "task ones, train problems: the id 'p' is there 8 times; ids must differ"),
         ("problem_id=", "number=", "task ones, train problems: 8 have no problem_id"),
         ("def verify(", "def judge(", "task 'ones': Ones lacks verify; a task has name: ClassVar[str], problems(split)"),
+        ("def verify(", "def verfy(", "task class Ones: verfy is no member of a task; did you mean verify?"),
+        ("(sage_rlvr.Task)", "", "task 'ones': Ones does not inherit sage_rlvr.Task; write class Ones(sage_rlvr.Task)"),
         ('"1 1 = "', 'problem.text', "mine.py:14: AttributeError: 'types.SimpleNamespace' object has no attribute 'text'"),
     ],
 )  # fmt: skip

@@ -23,6 +23,7 @@ from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.teachers import words_of
 from sage_rlvr.stats.budget import budget_differences
 from sage_rlvr.tasks import TASKS
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.tasks.teachers import Function, Nothing
 from sage_rlvr.verifiers import Verdict
@@ -42,7 +43,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class Numbers(Task):
     """"0" is always right, "1" now and then, "2" never but with guidance, "3" never."""
 
     name: ClassVar[str] = "numbers"

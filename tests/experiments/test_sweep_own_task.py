@@ -42,7 +42,7 @@ class Sum:
 
 @sage_rlvr.task
 @dataclass(frozen=True)
-class OwnSums:
+class OwnSums(sage_rlvr.Task):
     '''Right completions cannot be listed.'''
 
     name: ClassVar[str] = "own_sums"

@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sage_rlvr.models.policy import Asking, Tokens
-from sage_rlvr.tasks.base import Turn
+from sage_rlvr.tasks.base import Task, Turn
 from sage_rlvr.tasks.countdown import build_tokenizer
 from sage_rlvr.verifiers import Verdict
 
@@ -30,7 +30,7 @@ class Digit:
 
 
 @dataclass(frozen=True)
-class Digits:
+class Digits(Task):
     """A turn is right where it begins with the digit. The environment says < or > of its first digit, and ! to anything else."""
 
     turns: int = 3

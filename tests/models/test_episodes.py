@@ -18,7 +18,7 @@ from sage_rlvr.models.sampler import Rollout, joined, sample
 from sage_rlvr.models.scoring import score
 from sage_rlvr.tasks.base import NO_ANSWER, Turn, turns_of, verdicts
 from sage_rlvr.tasks.chat import encodable
-from sage_rlvr.tasks.countdown import build_tokenizer
+from sage_rlvr.tasks.countdown import Countdown, build_tokenizer
 from sage_rlvr.tasks.prompts import FORMATS
 from sage_rlvr.tasks.repair import Repair
 
@@ -91,7 +91,7 @@ def test_an_episode_without_room_is_unfinished(
 def test_a_prompt_without_room_is_refused() -> None:
     with pytest.raises(ConfigError, match="a prompt has 3 tokens, which leaves none of the model's 3 positions"):
         scripted("5", window=3)
-    assert turns_of(object()) == 1
+    assert turns_of(Countdown()) == 1
 
 
 # ---- on the sampler

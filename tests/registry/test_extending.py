@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -20,6 +21,7 @@ from sage_rlvr.config import TrainConfig, decode, dump, load_config
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.teachers import teacher_named
 from sage_rlvr.registry import HOMES, registry_of
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.verifiers import Verdict
 
@@ -137,11 +139,26 @@ def test_an_environment_of_a_plugin_makes_a_base_trains_and_is_evaluated(
     assert "cannot encode the prompts of this task" in flat(capsys.readouterr().err)
 
 
+class Bare(Task):
+    """A task without reference answers."""
+
+    name = "t"
+
+    def problems(self, split: str) -> list[Any]:
+        return []
+
+    def prompt(self, problem: Any) -> str:
+        return ""
+
+    def verify(self, problem: Any, completion: str) -> Verdict:
+        return Verdict("wrong", "")
+
+
 def test_the_teachers_of_the_page_teach(folder: Path) -> None:
     plugins.use("my_teacher.py")
     problem, failed = SimpleNamespace(problem_id="p"), Verdict("wrong", "a reason " * 9)
     for word, wanted in (("my_teacher.py:teach", f"you tried 5, and {failed.reason}"), ("short", failed.reason[:40])):
-        assert hint_of(teacher_named(word), SimpleNamespace(name="t"), problem, ["5"], failed) == (wanted.strip(), False)
+        assert hint_of(teacher_named(word), Bare(), problem, ["5"], failed) == (wanted.strip(), False)
 
 
 def test_the_verifier_of_the_page_judges(folder: Path) -> None:

@@ -15,6 +15,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.page.answers import structure
 from sage_rlvr.tasks import TASKS, described
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import WORLDS, Problem
 from sage_rlvr.verifiers import Verdict
 
@@ -25,7 +26,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Spelling:
+class Spelling(Task):
     """Any spelling of a word is right: in small letters, in large ones."""
 
     name: ClassVar[str] = "spelling"
@@ -48,6 +49,10 @@ class Spelling:
 
     def kinds_of(self, problem: Word, text: str) -> list[str]:
         return ["small" if text.islower() else "large-or/larger"]
+
+    @property
+    def identity(self) -> dict[str, object]:
+        return {"name": self.name, "letters": "small"}
 
     def described(self, identity: dict[str, object]) -> str:
         return f"words, {identity['letters']} letters"

@@ -246,7 +246,7 @@ def test_it_is_a_task_by_name_and_passes_its_audit() -> None:
     found = audit(CountdownChat({3: 1.0}))
     assert found.passed and not any(check.rows for check in found.checks)
     assert found.head.endswith("Countdown: 3 numbers of 1..12, targets 1..100, drawn by expression, asked in words")
-    assert "targets 1..100, drawn by expression, operators + -, asked in words" in CountdownChat(operators="+-").audited
+    assert "targets 1..100, drawn by expression, operators + -, asked in words" in CountdownChat(operators="+-").audited()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from sage_rlvr.config import TrainConfig, decode, dump, task_of
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.methods.objectives.right_answers import distinct
-from sage_rlvr.tasks.base import NO_ANSWER, answer_key
+from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.tasks.jsonl import RewardTask, _judge, _loaded, reward_sha256
 from sage_rlvr.training.problems import unkeyed
 from sage_rlvr.verifiers import Verdict
@@ -173,12 +173,12 @@ def test_one_answer_is_counted_once_by_the_reading_of_a_verifier(made: Any, tmp_
     }
     for name, (*same, nothing, other) in said.items():
         task = RewardTask(str(tmp_path / "gold.jsonl"), name)
-        keys = [answer_key(task, task.problems()[0], text) for text in (*same, nothing, other)]
+        keys = [task.answer_key(task.problems()[0], text) for text in (*same, nothing, other)]
         assert keys[0] == keys[1] == keys[2] and keys[3] is None and keys[4] not in (None, keys[0]), name
         assert unkeyed(distinct(), task) == ""
     own = made("score")
     assert "has no answer_key" in unkeyed(distinct(), own)
-    assert answer_key(own, None, " a  b ") == "a b" != answer_key(own, None, "a c")
+    assert own.answer_key(None, " a  b ") == "a b" != own.answer_key(None, "a c")
 
 
 def test_code_rows_and_limits_are_hashed(made: Any, tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ class Sum:
 
 @sage_rlvr.task
 @dataclass(frozen=True)
-class Doubles:
+class Doubles(sage_rlvr.Task):
     "Twice a number."
 
     name: ClassVar[str] = "doubles"

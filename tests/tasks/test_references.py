@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import NO_ANSWER, answer_span, reference, verdicts
+from sage_rlvr.tasks.base import NO_ANSWER, reference, verdicts
 from sage_rlvr.tasks.countdown import WORLDS, Countdown, solutions
 from sage_rlvr.tasks.jsonl import jsonl
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
@@ -48,7 +48,7 @@ def test_a_completion_with_the_reference_in_it_is_right(kind: str, texts: list[s
     pairs, before = [], []
     for problem in task.problems("train")[:4]:
         for text in texts:
-            found = answer_span(task, problem, text)
+            found = task.answer_span(problem, text)
             assert found is not None
             pairs.append((problem, text[: found[0]] + reference(task, problem) + text[found[1] :]))
             before.append((problem, text))
@@ -62,7 +62,7 @@ def test_a_completion_with_the_reference_in_it_is_right(kind: str, texts: list[s
 )
 def test_a_completion_without_an_answer_has_no_place_for_one(kind: str, text: str, tmp_path: Path) -> None:
     task = task_of(kind, tmp_path)
-    assert answer_span(task, task.problems("train")[0], text) is None
+    assert task.answer_span(task.problems("train")[0], text) is None
 
 
 def test_the_reference_of_countdown_is_the_shortest_solution() -> None:

@@ -13,7 +13,7 @@ from sage_rlvr.config import build, dump
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import Asking, load_policy
 from sage_rlvr.models.teachers import TEACHERS, Policy, teacher_named, words_of
-from sage_rlvr.tasks.base import Guided, guided, leaks, prompt_messages, prompt_text
+from sage_rlvr.tasks.base import Guided, Task, guided, prompt_messages, prompt_text
 from sage_rlvr.tasks.repair import Broken, Repair, edit_to
 from sage_rlvr.tasks.repair.programs import wrong_edits
 from sage_rlvr.tasks.teachers import LONGEST, Function, Nothing, Patch, Rules, hint_of
@@ -32,10 +32,16 @@ class Sum:
     answer: str
 
 
-class Sums:
+class Sums(Task):
     """A task with a reference answer and nothing else."""
 
     name = "sums"
+
+    def problems(self, split: str) -> list[Sum]:
+        return [PROBLEM]
+
+    def verify(self, problem: Sum, completion: str) -> Verdict:
+        return WRONG
 
     def prompt(self, problem: Sum) -> str:
         return f"{problem.asked} ="
@@ -64,7 +70,7 @@ def test_guidance_stands_before_a_plain_prompt_and_ends_a_conversation() -> None
     ("hint", "found"), [("it is 4.", True), ("4", True), ("not 14 or 4a", False), ("count on", False), ("", False)]
 )
 def test_a_hint_that_holds_the_answer_is_found(hint: str, found: bool) -> None:
-    assert leaks(TASK, PROBLEM, hint) is found
+    assert TASK.leaks(PROBLEM, hint) is found
 
 
 def test_a_leaking_hint_is_dropped_unless_that_was_asked_for(tmp_path: Path) -> None:
@@ -166,10 +172,16 @@ def test_wrong_edits_are_wrong() -> None:
     assert {said.label for said in task.verify_all(pairs)} == {"wrong"}
 
 
-class Word:
+class Word(Task):
     """Countdown's tokens, with a task that says where a completion acts."""
 
     name, max_new_tokens = "word", 6
+
+    def problems(self, split: str) -> list[Sum]:
+        return []
+
+    def verify(self, problem: Any, completion: str) -> Verdict:
+        return WRONG
 
     def prompt(self, problem: Any) -> str:
         return str(problem.asked)

@@ -240,6 +240,7 @@ def _exactly(what: str, settings: EvalSettings, quiet: bool) -> Evaluation:
     from sage_rlvr.progress import PlainConsole, counting
     from sage_rlvr.runs import writing
     from sage_rlvr.stats.tempered import POWERS
+    from sage_rlvr.tasks.abilities import Generated
 
     temperatures = _temperatures(settings, FRONTIER)
     target = target_of(what, settings.world, settings.task)
@@ -266,7 +267,7 @@ def _exactly(what: str, settings: EvalSettings, quiet: bool) -> Evaluation:
             progress=advance,
         )
     lines = eval_lines(record, settings.ks)
-    if hasattr(target.asked, "draw"):
+    if isinstance(target.asked, Generated):
         lines.append(_problems_line(settings, target.asked))
     with writing("record of an evaluation", path, 4 << 20):
         save_record(record, path)
@@ -394,7 +395,7 @@ def _problems_line(settings: EvalSettings, task: Task) -> str:
     """Which problems these were, of a task that draws them."""
     from sage_rlvr.tasks import described
 
-    law = described(getattr(task, "identity", {"name": task.name}), task)
+    law = described(task.identity, task)
     if settings.split == "train":
         return f"problems: {law}; the first of its training problems"
     return f"problems: {law}; split {settings.split}, sampling {settings.sampling}, seed {settings.seed}"
@@ -409,6 +410,7 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
     from sage_rlvr.evaluation.sampled_run import best_line, rank_line, sample_into_store, verify_again
     from sage_rlvr.experiments.jobs import ended_like_ctrl_c
     from sage_rlvr.progress import PlainConsole, counting
+    from sage_rlvr.tasks.abilities import Generated
     from sage_rlvr.tasks.unanswered import read_at
 
     run, lines = _sample_run(what, settings, say), []
@@ -420,7 +422,7 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
         with ended_like_ctrl_c():
             store, task = sample_into_store(run, partial(counting, console, run.policy), say, progress=console.print)
     lines += report_lines(store, settings.samples or None, place=read_at(task.task), judge=task.judge_at)
-    if hasattr(task.task, "draw"):
+    if isinstance(task.task, Generated):
         lines.append(_problems_line(settings, task.task))
     if settings.effective_rank:
         lines.append(rank_line(run, store, task))
@@ -505,7 +507,7 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
     if settings.task is None or with_worlds(settings.task) is not None:
         target = target_of(what, settings.world, settings.task)
         policy, model, own, of_run = target.name, target.model, target.asked, target.run is not None
-        form = getattr(getattr(own, "form", None), "name", "as_is")
+        form = "as_is" if own.form is None else own.form.name
         limit = settings.max_new_tokens or (None if target.task is None else target.limit)
         chosen = replace(chosen, task=own.name, template=form, max_new_tokens=limit)  # type: ignore[arg-type]
         if of_run and _on_training_rows(own):

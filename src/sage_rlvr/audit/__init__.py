@@ -22,6 +22,7 @@ from sage_rlvr.audit.pages import lines_of, page_of, verify_lines, write_page
 from sage_rlvr.audit.rewards import RewardAudit, audit_reward, audit_reward_on_pairs
 from sage_rlvr.errors import refuse
 from sage_rlvr.tasks import TASKS, task_named
+from sage_rlvr.tasks.abilities import Audited, Enumerable
 from sage_rlvr.tasks.base import Task, verdicts
 from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.checks import BAR, Audit, Case, Check, Finding, duplicates
@@ -75,12 +76,10 @@ def _forms(task: MathTask, template: str | None, own: bool) -> list[PromptFormat
 
 
 def _audited(name: str, task: Task, k: int, options: dict[str, Any]) -> Audit:
-    cases = getattr(task, "audit_cases", partial(_usual, task))(k, **options)
+    cases = task.audit_cases(k, **options) if isinstance(task, Audited) else _usual(task, k)
     judge = partial(verdicts, task)
     checks = [line for case in cases for line in (case.checks(judge) if isinstance(case, Case) else [case])]
-    told = getattr(task, "audited", None)
-    head = f"{len(task.problems('test'))} problems" if told is None else told(**options) if callable(told) else told
-    return Audit(name, head, tuple(checks))
+    return Audit(name, task.audited(**options), tuple(checks))
 
 
 def _usual(task: Task, k: int) -> Iterator[Case | Check]:
@@ -93,8 +92,8 @@ def _usual(task: Task, k: int) -> Iterator[Case | Check]:
         yield Case("", {"another's": others, "empty": [(p, "") for p in problems]}, "wrong")
     else:
         yield Case("", {"empty": [(p, "") for p in problems]}, "wrong")
-    if solutions := getattr(task, "solutions", None):
-        yield Case("every right answer is right", [(p, text) for p in problems for text in solutions(p)])
+    if isinstance(task, Enumerable):
+        yield Case("every right answer is right", [(p, text) for p in problems for text in task.solutions(p)])
     golds_of = {p.problem_id: gold for p, gold in golds}
     yield duplicates(
         "problems that stand once", ((p.problem_id, task.prompt(p), golds_of.get(p.problem_id, "")) for p in problems)

@@ -37,7 +37,6 @@ class ExportVerl(Command):
     """Export even if the verifier fails the audit."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.tasks.base import limit_of
         from sage_rlvr.training.verl.arguments import command, words_of_export
         from sage_rlvr.training.verl.problems import SPLITS, Named, chosen, export
 
@@ -51,7 +50,7 @@ class ExportVerl(Command):
         session.note(*(f"{count:,} {split} problems: {self.out / SPLITS[split]}" for split, count in counts.items() if count))
         if model == UNKNOWN:
             session.note(f"in the command below replace {UNKNOWN} by your model, or name it: --model NAME")
-        limit = min(limit_of(task), 1024)
+        limit = min(task.max_new_tokens, 1024)
         session.say(command(words_of_export(self.out.absolute(), counts, model, prompts, limit=limit, options=options)))
         return 0
 
@@ -59,6 +58,7 @@ class ExportVerl(Command):
         """The policy of the printed command, and how verl puts the problems to it; of an unknown one what holds for most."""
         from sage_rlvr.models.folders import EMBEDDED, source_of
         from sage_rlvr.models.policy import load_tokens
+        from sage_rlvr.tasks.abilities import Conversational
         from sage_rlvr.tasks.countdown import Countdown
         from sage_rlvr.training.verl.problems import ECHO
         from sage_rlvr.training.verl.run import Prompts, prompts_of
@@ -66,7 +66,7 @@ class ExportVerl(Command):
         usual = EMBEDDED if isinstance(task, Countdown) else None
         model = self.model or (named.config or {}).get("model") or usual
         if model is None:
-            talks = not self.plain and hasattr(task, "messages")
+            talks = not self.plain and isinstance(task, Conversational)
             return UNKNOWN, Prompts(talks, None if talks else ECHO, longest=1024)
         prompts = prompts_of(task, load_tokens(model), problems, self.plain, {} if self.plain else options)
         return source_of(model), prompts

@@ -86,9 +86,9 @@ class TrainConfig:
         generated = self.data is None and self.task is None
         require(prompts <= pool or not generated, "rollout.prompts_per_step", prompts, too_many)
         one = "set task or data, not both: each defines the training problems"
-        require(self.data is None or self.task is None, "task", getattr(self.task, "name", None), one)
+        require(self.data is None or self.task is None, "task", self.task and self.task.name, one)
         alone = "set task or world, not both: each defines the training problems"
-        require(self.task is None or self.world == WorldConfig(), "task", getattr(self.task, "name", None), alone)
+        require(self.task is None or self.world == WorldConfig(), "task", self.task and self.task.name, alone)
         self._check_updates(prompts, self.updates.minibatches, self.updates.micro_batch)
         self._check_method(self.method)
 
@@ -176,19 +176,21 @@ class SftConfig:
     added: ClassVar[tuple[str, ...]] = ("report_to", "task")  # see schema.dump
 
     def __post_init__(self) -> None:
+        from sage_rlvr.tasks.abilities import Spelled, Worked
+
         _check_run(self)
         positive(self, "batch_size")
-        spelled = isinstance(self.model, str) or hasattr(self.task, "characters")
-        taught = self.task is None or (hasattr(self.task, "examples") and spelled)
+        spelled = isinstance(self.model, str) or isinstance(self.task, Spelled)
+        taught = self.task is None or (isinstance(self.task, Worked) and spelled)
         lacking = (
             "a policy is trained from scratch on examples; give the task examples(split, seed, start, n) and characters. Rows "
             "(jsonl, math) have none: fine-tune an existing model on their worked solutions (data: {path: FILE}, model: a Hub id "
             "or folder, engine: {name: trl}, instead of task), or train by RL from such a model, or from the small model of: "
             + suggest("sft", "knights/sft", "--out", "runs/knights-base")
         )
-        require(taught, "task", getattr(self.task, "name", None), lacking)
+        require(taught, "task", self.task and self.task.name, lacking)
         alone = "set task or world, not both: each defines the training problems"
-        require(self.task is None or self.world == WorldConfig(), "task", getattr(self.task, "name", None), alone)
+        require(self.task is None or self.world == WorldConfig(), "task", self.task and self.task.name, alone)
 
 
 @dataclass(frozen=True, kw_only=True)

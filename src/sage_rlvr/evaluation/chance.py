@@ -9,7 +9,9 @@ from typing import Any
 from sage_rlvr.errors import SageError
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.tasks import known_task
+from sage_rlvr.tasks.abilities import Generated, Recoverable
 from sage_rlvr.tasks.chance import KEY, Chance, chance_of, chance_of_tree
+from sage_rlvr.tasks.math import MathTask
 
 
 def chance_of_record(record: Record) -> Chance | None:
@@ -30,11 +32,11 @@ def chance_of_task(name: str, ids: Sequence[str], right: Sequence[int] | None = 
     """The floor of the task of that name; None for a task that is unknown here or draws other problems than these."""
     task = known_task(name)
     with suppress(SageError, KeyError, ValueError):  # rows that are not here, ids of another world
-        if getattr(task, "integers", None) is not None:  # the contest's range, wherever the rows lie
+        if isinstance(task, MathTask) and task.integers is not None:  # the contest's range, wherever the rows lie
             return chance_of(task, [None] * len(ids))
-        if hasattr(task, "problem_of"):
+        if isinstance(task, Recoverable):
             return chance_of(task, [task.problem_of(one.partition(" #")[0]) for one in ids], right)
-        if task is not None and not hasattr(task, "draw"):
+        if task is not None and not isinstance(task, Generated):
             rows = {problem.problem_id: problem for problem in task.problems("test")}
             return chance_of(task, [rows[one.partition(" #")[0]] for one in ids])
     return None

@@ -10,6 +10,7 @@ from sage_rlvr.evaluation.sampling import choose
 from sage_rlvr.evaluation.store import SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import unescape
 from sage_rlvr.tasks import countdown, known_task
+from sage_rlvr.tasks.abilities import Documented
 
 
 def generated_docs(store: SampleStore) -> dict[str, dict[str, Any]]:
@@ -23,7 +24,7 @@ def generated_docs(store: SampleStore) -> dict[str, dict[str, Any]]:
     if store.identity.task == countdown.Countdown.name:
         return {name: _countdown_doc(store, name, hashed) for name, hashed in asked.items()}
     task = known_task(store.identity.task)
-    return _listed_docs(store, task, list(asked)) if hasattr(task, "doc") else {}
+    return _listed_docs(store, task, list(asked)) if isinstance(task, Documented) else {}
 
 
 def _countdown_doc(store: SampleStore, name: str, hashed: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from sage_rlvr.reading import understood
 from sage_rlvr.runs import RECORD, is_run, read_record, versions
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks import base, with_worlds
+from sage_rlvr.tasks.abilities import Enumerable
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.countdown import SPLITS, Countdown
@@ -52,14 +53,14 @@ class Target:
     named: str | None = None
 
     @property
-    def asked(self) -> Any:
+    def asked(self) -> Task:
         """The task that is evaluated."""
         return self.world.build() if self.task is None else self.task
 
     @property
     def tokens(self) -> int:
         """Tokens that a completion may take: those of the run that is evaluated on its own task, else the task's."""
-        return base.limit_of(self.asked) if self.limit is None or self.task is None else self.limit
+        return self.asked.max_new_tokens if self.limit is None or self.task is None else self.limit
 
     def problems(self, split: str, seed: int, n: int, sampling: str) -> list[Any]:
         """`tasks.base.problems_of` of the task that is evaluated."""
@@ -67,7 +68,7 @@ class Target:
 
     def check_listed(self) -> None:
         """ConfigError where the right completions of the task cannot be listed."""
-        if self.task is None or hasattr(self.task, "solutions"):
+        if self.task is None or isinstance(self.task, Enumerable):
             return
         if self.named is None:
             raise ConfigError(
@@ -82,10 +83,10 @@ class Target:
         )
 
 
-def identity_of(task: Any) -> dict[str, Any]:
+def identity_of(task: Task) -> dict[str, Any]:
     """The task in a record: for Countdown the settings that determine the test problems (without size and seed of the training
     pool), for other tasks the name."""
-    return dict(getattr(task, "identity", None) or {"name": task.name})
+    return dict(task.identity)
 
 
 def resolve(what: str, world: WorldConfig | None = None, named: str | None = None) -> Target:

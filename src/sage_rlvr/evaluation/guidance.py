@@ -23,7 +23,7 @@ from sage_rlvr.models.teachers import Teacher, words_of
 from sage_rlvr.reading import read_json_lines
 from sage_rlvr.runs import writing
 from sage_rlvr.runs.files import write_text_atomic
-from sage_rlvr.tasks.base import NO_ANSWER, fingerprint, guided
+from sage_rlvr.tasks.base import NO_ANSWER, guided
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.verifiers import Verdict
 
@@ -53,7 +53,7 @@ def again(chosen: Chosen, attempts: Path, teacher: Teacher, folder: Path) -> Cho
     if set(hints) != set(rows):
         raise ConfigError(f"{folder / KEPT}: has other problems; use the settings that it was written with, or another --store")
     asked = {name: guided(chosen.task, problem, hints[name]) for name, problem in rows.items()}
-    return replace(chosen, problems=rows, task_hash=fingerprint(chosen.task, list(rows.values())), asked=asked, guidance=by)
+    return replace(chosen, problems=rows, task_hash=chosen.task.fingerprint(list(rows.values())), asked=asked, guidance=by)
 
 
 def first_failures(store: SampleStore) -> dict[str, Sample]:

@@ -325,13 +325,14 @@ def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[st
     ids = np.unique(flat["token_ids"]).tolist()
     texts = dict(zip(ids, text_of(ids), strict=True))
     lengths = [len(row) for row in drawn.of_policy(drawn["token_ids"])]
+    task = known_task(store.identity.task)
     found = token_anatomy(
         [texts[token] for token in flat["token_ids"].tolist()],
         flat["entropies"],
         -flat["rollout_logps"],
         flat["q"],
         problems=np.repeat(np.array(drawn.problems, dtype=object), lengths).tolist(),
-        table=getattr(known_task(store.identity.task), "token_classes", TOKEN_CLASSES),
+        table=TOKEN_CLASSES if task is None or task.token_classes is None else task.token_classes,
     )
     law = f"T {store.identity.decoding['temperature']:g}{', truncated' if store.identity.truncated_sampling else ''}"
     heads = [head for head, name, _ in COLUMNS if getattr(found.classes[0], name) is not None]

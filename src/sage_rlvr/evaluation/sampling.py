@@ -36,19 +36,16 @@ from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking, Chat, Prompt, Tokens
 from sage_rlvr.models.scoring import score
 from sage_rlvr.recipes import parse_yaml
+from sage_rlvr.tasks.abilities import Generated, ReadsAnswers
 from sage_rlvr.tasks.base import (
     NO_ANSWER,
     Said,
     Task,
-    answer_key,
-    fingerprint,
     gold_of,
     hash_of,
-    limit_of,
     problems_of,
     turns_of,
     verdicts,
-    verifier_hash,
 )
 from sage_rlvr.tasks.chance import Chance, chance_of
 from sage_rlvr.tasks.chat import NO_OPTIONS, Options, encodable
@@ -83,17 +80,17 @@ class Chosen:
     @property
     def prompt(self) -> str:
         """The name of its prompt format; the task's own where it renders plain text itself."""
-        return getattr(getattr(self.task, "form", None), "name", self.name)
+        return self.name if self.task.form is None else self.task.form.name
 
     @property
     def verifier_hash(self) -> str:
         """Of the code and the limits that decide a verdict."""
-        return verifier_hash(self.task)
+        return self.task.verifier_hash
 
     @property
     def max_new_tokens(self) -> int:
         """The default length limit of a completion."""
-        return limit_of(self.task)
+        return self.task.max_new_tokens
 
     @property
     def chance(self) -> Chance | None:
@@ -103,8 +100,8 @@ class Chosen:
     @property
     def judge_at(self) -> JudgeAt | None:
         """Verdicts on (problem id, text) with answers read at another place; None for a task that reads completions its own way."""
-        task: Any = self.task
-        if getattr(task, "reading", None) is None:
+        task = self.task
+        if not isinstance(task, ReadsAnswers):
             return None
         return lambda pairs, reading: task.verify_all([(self.problems[i], text) for i, text in pairs], **reading)
 
@@ -123,7 +120,7 @@ class Chosen:
 
     def _answer(self, problem: Any, said: Said) -> str | None:
         """`answer_key`; None for a completion that was cut within its answer."""
-        key = answer_key(self.task, problem, said)
+        key = self.task.answer_key(problem, said)
         return None if key is not None and key.endswith(NO_ANSWER) else key
 
     def questions(self, prompts: Mapping[str, Prompt]) -> dict[str, Question]:
@@ -136,7 +133,7 @@ def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None,
 
     One that is there twice is sampled twice, its id counted on.
     """
-    law = hasattr(task, "draw")
+    law = isinstance(task, Generated)
     rows = problems_of(task, split, seed, 300 if n is None and law else n, sampling)
     chosen: dict[str, Any] = {}
     for problem in rows:
@@ -145,8 +142,8 @@ def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None,
             times += 1
             name = f"{problem.problem_id} #{times}"
         chosen[name] = problem
-    drawn = [getattr(task, "identity", task.name), split, seed, sampling, list(chosen)]
-    return Chosen(task, chosen, hash_of(drawn) if law else fingerprint(task, rows))
+    drawn = [task.identity, split, seed, sampling, list(chosen)]
+    return Chosen(task, chosen, hash_of(drawn) if law else task.fingerprint(rows))
 
 
 def prompts_of(

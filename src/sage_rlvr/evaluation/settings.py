@@ -108,7 +108,7 @@ class SampleSettings(ProblemSettings):
     def store_name(self, task: Any) -> str:
         """A store's name by default: task, preset or temperature, and where the task has a prompt format, which."""
         law = self.preset if self.temperature is None else f"{self.preset}-T{self.temperature:g}"
-        asked = "" if getattr(task, "form", None) is None else f"-{self.template}"
+        asked = "" if task.form is None else f"-{self.template}"
         split = "-train" if self.split == "train" else ""
         by = re.sub("[^a-z0-9]+", "-", self.hints.lower()).strip("-")
         again = "" if self.retry_failures_of is None else f"-after-{self.retry_failures_of.name}-{by}"

@@ -35,6 +35,7 @@ from sage_rlvr.results.comparisons import above_colder
 from sage_rlvr.results.design import BASE, COLDER, TEMPERED, Question
 from sage_rlvr.results.metric import is_of_samples, known_metrics, known_of_samples
 from sage_rlvr.results.read import K
+from sage_rlvr.tasks.abilities import Enumerable
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
@@ -295,7 +296,7 @@ def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> N
     """Every question names arms that are there, a task that is evaluated, and a metric of the list of comparisons."""
     names = sorted({BASE, TEMPERED, COLDER, *design.baselines, *(arm.name for arm in arms), *(arm.label for arm in arms)})
     task, few = task_of(arms[0].config), design.evaluate.samples
-    exact = hasattr(task, "solutions")
+    exact = isinstance(task, Enumerable)
     tasks = ["", *map(suffix_of, design.evaluate.ood)] if exact else ["", task.name]
     most = min(K, few.n if few else 1)
     metrics = known_metrics() if exact else [*known_of_samples(most), *above_colder(most)]

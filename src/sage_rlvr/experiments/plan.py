@@ -37,8 +37,11 @@ from sage_rlvr.results.summary import choose
 from sage_rlvr.runs import versions, write_json_atomic, writing
 from sage_rlvr.stats.tempered import POWERS
 from sage_rlvr.tasks import described
+from sage_rlvr.tasks.abilities import Described, Enumerable
 from sage_rlvr.tasks.base import Task as Asked
 from sage_rlvr.tasks.base import problems_of
+from sage_rlvr.tasks.countdown import Countdown
+from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS
 from sage_rlvr.training.opening import cores
 
 VALIDATION = "validation"
@@ -140,7 +143,8 @@ def plan(
     _check_alike(arms, design.steps_differ)
     evaluations, sampled = _evaluations(design, folder, arms[0]), sampled_of(design.evaluate, task_of(arms[0].config))
     for exact in evaluations.values():
-        if max(getattr(exact.task, "counts", (0,))) < 5 or len(evaluations) == 1:  # drawing problems of five numbers takes long
+        slow = isinstance(exact.task, Countdown) and max(exact.task.counts) == MAX_NUMBERS  # to draw its problems
+        if not slow or len(evaluations) == 1:
             exact.ids  # noqa: B018  (raises where the world cannot give so many)
     first = [] if own is None or policy is None else [_sft_task(own[0], out, policy)]
     shared = _named_for_base(arms[0], out)
@@ -194,7 +198,7 @@ def _evaluations(design: DesignSpec, folder: Path, arm: Arm) -> dict[str, Exact]
     """Suffix of the record -> evaluation; "" is the main one. None where right completions cannot be listed and samples are asked
     for instead."""
     spec, task = design.evaluate, task_of(arm.config)
-    if not hasattr(task, "solutions"):
+    if not isinstance(task, Enumerable):
         _check_sampled(design, task)
         return {}
     found = {"": exact_of(spec, task)}
@@ -289,7 +293,7 @@ def _sample_task(
     if sampled is None:
         return None
     task, threads = sampled.task, config.engine.threads or cores()
-    form: Any = getattr(getattr(task, "form", None), "name", "as_is")
+    form: Any = "as_is" if task.form is None else task.form.name
     settings = SampleSettings(task=task.name, template=form, temperature=temperature)
     store = out / "runs" / policy.name / "samples" / settings.store_name(task)
     typed = ["eval", policy.what, "--samples", str(sampled.n), "--problems", str(sampled.problems)]
@@ -402,8 +406,8 @@ def _cell_facts(sweep: Sweep, cell: Cell) -> dict[str, Any]:
 def task_words(sweep: Sweep) -> str:
     """The world or task that all arms are trained on, in a line."""
     config = sweep.arms[0].config
-    task: Any = task_of(config)
-    if hasattr(task, "described"):
+    task = task_of(config)
+    if isinstance(task, Described):
         return described(task.identity, task)
     given = dump(config.task if config.data is None else config.data)
     said = ", ".join(f"{name} {value}" for name, value in given.items() if name != "name" and value is not None)

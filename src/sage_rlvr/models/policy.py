@@ -37,6 +37,7 @@ from sage_rlvr.models.weights import whole as load_whole
 from sage_rlvr.plugins import packages_of
 from sage_rlvr.recipes import maker_of
 from sage_rlvr.runs import RECORD, file_sha256, is_run
+from sage_rlvr.tasks.abilities import Conversational
 from sage_rlvr.tasks.base import NO_ANSWER, Task, prompt_messages, prompt_text
 from sage_rlvr.tasks.chat import NO_OPTIONS, Options, check_prompt, fit_tokenizer, render
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
@@ -195,7 +196,7 @@ class Asking:
         if not in_messages(task, tokens.tokenizer):
             check_plain(task, options)
             return cls(task, tokens, None)
-        form = getattr(task, "form", None) or FORMATS["as_is"]
+        form = task.form or FORMATS["as_is"]
         if chat == "format":
             tokens.tokenizer.chat_template = form.chat_template
         fit_tokenizer(tokens.tokenizer, form, options=options)
@@ -258,14 +259,14 @@ def in_messages(task: Task, tokenizer: Any) -> bool:
 
     ConfigError if the tokenizer lacks the chat template that the task needs.
     """
-    if getattr(task, "messages", None) is None:
+    if not isinstance(task, Conversational):
         return False
-    if getattr(task, "needs_chat_template", False) and tokenizer.chat_template is None:
+    if task.needs_chat_template and tokenizer.chat_template is None:
         raise ConfigError(
             f"tokenizer {tokenizer.name_or_path!r} has no chat template, which task {task.name} needs; use a chat model "
             "(an -Instruct model of the Hub, or smollm2), or set chat_template on the tokenizer and save it in the model's folder"
         )
-    return getattr(task, "form", None) is not None or tokenizer.chat_template is not None
+    return task.form is not None or tokenizer.chat_template is not None
 
 
 def load_policy(model: str, dtype: str = "float32") -> tuple[PreTrainedModel, Tokens]:

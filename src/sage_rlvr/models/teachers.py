@@ -11,7 +11,8 @@ from sage_rlvr.config import build, dump
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.generation import Decoding, Request, SamplerGenerator
 from sage_rlvr.models.policy import Asking, load_policy, weights_hash
-from sage_rlvr.tasks.base import Task, limit_of
+from sage_rlvr.tasks.abilities import Locating
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.teachers import TEACHERS, Teacher
 from sage_rlvr.verifiers import Verdict
 
@@ -36,8 +37,8 @@ class Policy:
 
     def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
         """What it says of one problem. ConfigError for a task without where(problem, text)."""
-        own = getattr(task, "where", None)
-        if own is None and not self.whole:
+        locating = isinstance(task, Locating)
+        if not locating and not self.whole:
             raise ConfigError(
                 f"task {task.name}: {type(task).__name__} has no where(problem, text), which returns where a "
                 "completion acts without showing how; add it to the task, or let the hint be the whole answer (whole: "
@@ -46,13 +47,13 @@ class Policy:
         asking, generator = _asked(self.model, task)
         ids = asking(problem).ids
         text = generator.generate([Request(ids, (0,))])[0][0].text
-        return text if own is None or self.whole else str(own(problem, text))
+        return text if self.whole or not isinstance(task, Locating) else task.where(problem, text)
 
 
 @lru_cache(maxsize=2)
 def _asked(model: str, task: Task) -> tuple[Asking, SamplerGenerator]:
     policy, tokens = load_policy(model)
-    limit = limit_of(task)
+    limit = task.max_new_tokens
     return Asking.of(task, tokens), SamplerGenerator(policy, tokens, Decoding("greedy", temperature=0.0, max_new_tokens=limit))
 
 

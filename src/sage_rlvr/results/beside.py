@@ -38,12 +38,13 @@ def _of_task(here: Sequence[GivenTable], order: Sequence[str], name: str) -> Cha
     """The guesser of a task of this package: by the ids of its problems, else by the golds in the rows."""
     from sage_rlvr.evaluation.chance import chance_of_task
     from sage_rlvr.tasks import task_named
+    from sage_rlvr.tasks.abilities import HasGolds
 
     task = task_named(name)
     if (found := chance_of_task(name, order)) is not None:
         return found
     known = {problem for one in here for problem in one.table.golds}
-    if not hasattr(task, "golds") or not known.issuperset(order):
+    if not isinstance(task, HasGolds) or not known.issuperset(order):
         raise DataError(
             f"--task {name}: the task has no problem with the id {order[0][:40]!r}, and some rows lack \"gold\"; "
             "add the golds, or pass --chance X, the probability that one guess is right"

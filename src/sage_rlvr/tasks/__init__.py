@@ -1,9 +1,9 @@
 """Tasks: a problem set, a prompt format and a verifier. One task per file.
 
-Read base.py first (the protocol `Task`), then countdown/ (the built-in task), math.py and math_sets.py (mathematics data
-sets), and jsonl.py (your own rows and reward function). prompts.py and chat.py render prompts; rows.py and datasets.py
-read data. repair/, word_problems/, gsm_symbolic.py, knights_and_knaves.py and reasoning_gym.py are further tasks; teachers/ has
-hints.
+Read base.py first (the base class `Task`) and abilities.py (what a task may be beyond it), then countdown/ (the built-in task),
+math.py and math_sets.py (mathematics data sets), and jsonl.py (your own rows and reward function). prompts.py and chat.py render
+prompts; rows.py and datasets.py read data. repair/, word_problems/, gsm_symbolic.py, knights_and_knaves.py and reasoning_gym.py
+are further tasks; teachers/ has hints.
 
     TASKS["countdown"] (counts={3: 1.0}, max_number=9)      a task of a recipe: task: {name: countdown, counts: {3: 1.0}, ...}
     task_named("math500", template="sage")                 a task of the command line, by one word
@@ -19,7 +19,8 @@ from typing import Any, Literal
 from sage_rlvr.errors import ConfigError, short, suggest
 from sage_rlvr.reading import understood
 from sage_rlvr.registry import Registry
-from sage_rlvr.tasks.base import Task, check_members
+from sage_rlvr.tasks.abilities import Described
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown.chat import CountdownChat
 from sage_rlvr.tasks.countdown.steps import CountdownSteps
@@ -27,6 +28,7 @@ from sage_rlvr.tasks.gsm_symbolic import GsmSymbolic
 from sage_rlvr.tasks.jsonl import jsonl
 from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.math import SETS, MathTask
+from sage_rlvr.tasks.members import check_class
 from sage_rlvr.tasks.prompts import FORMATS, AnswerIn
 from sage_rlvr.tasks.reasoning_gym import ReasoningGym
 from sage_rlvr.tasks.repair import Repair
@@ -35,7 +37,7 @@ from sage_rlvr.tasks.word_problems import WordProblems
 
 REMADE = f"make the record again, with {suggest('eval', 'RUN')} or by the demo or sweep that it is of"
 
-TASKS: Registry[Any] = Registry("task", check=check_members)
+TASKS: Registry[Any] = Registry("task", check=check_class)
 TASKS.register(Countdown)
 TASKS.register(CountdownSteps)
 TASKS.register(CountdownChat)
@@ -122,26 +124,26 @@ def task_named(name: str, template: str = "boxed") -> Task:
 
 def with_worlds(name: str | None) -> Any:
     """The registered class of that name, if it declares named worlds (`worlds`); None for every other word."""
-    kind = TASKS.get(name)
-    return kind if getattr(kind, "worlds", None) else None
+    kind = None if name is None else TASKS.get(name)
+    return kind if isinstance(kind, type) and issubclass(kind, Task) and kind.worlds else None
 
 
-def known_task(name: str) -> Any:
+def known_task(name: str) -> Task | None:
     """The task of that name, which a store or a record says; None where none has it here, or it has to be told more."""
     with suppress(ConfigError, TypeError):
         return task_named(name)
     return None
 
 
-def described(identity: Mapping[str, Any], task: Any = None, *, where: object = "a record") -> str:
+def described(identity: Mapping[str, Any], task: Task | None = None, *, where: object = "a record") -> str:
     """The problems that a record says it is of, in a line: in the task's own words, else its name. task: where it is at hand, and
     the identity its own. DataError names `where` it was read where the task finds it damaged."""
     if task is not None:
-        return str(task.described(identity)) if hasattr(task, "described") else str(identity.get("name", ""))
+        return task.described(identity) if isinstance(task, Described) else str(identity.get("name", ""))
     with understood(f"{where}: world = {short(identity)}", advice=REMADE):
         name = str(identity.get("name", ""))
-        own = getattr(known_task(name), "described", None)
-        return str(own(identity)) if own else name
+        own = known_task(name)
+        return own.described(identity) if isinstance(own, Described) else name
 
 
 __all__ = ["TASKS", "Task", "described", "known_task", "task_named", "with_worlds"]

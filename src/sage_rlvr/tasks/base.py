@@ -1,55 +1,10 @@
-"""What a task is, to training on both engines, exact and sampled evaluation, and the audit.
+"""What a task is, to training on all engines, exact and sampled evaluation, and the audit.
 
     problem -> prompt -> completion -> verdict
 
-`Task` has four members. What a task can do beyond them it has as further methods, and who needs one asks for it:
-
-    solutions(problem) -> [text]       all right completions, for exact evaluation
-    problem_of(problem_id) -> problem  the problem of an id, for who reads stored numbers
-    kinds                              {name: how it is spelled, or ""} of the ways in which right answers are told apart, and
-    kinds_of(problem, text) -> [kind]  the kind of a right completion in each of them; a page counts kinds (with `solutions` and
-                                       `problem_of`)
-    described(identity) -> str         a line on the problems that a record says it is of, for pages and plans (`identity`)
-    messages(problem) -> [message]     the prompt as a conversation, for policies with a chat template
-    form                               the `PromptFormat` of those messages, where one of `FORMATS` writes them
-    needs_chat_template                True: a policy whose tokenizer has no chat template gets an error, and no plain prompt
-    verify_all([(problem, text)])      many verdicts at once, where the verifier works in parallel
-    answer_key(problem, text)          equal for two completions that give the same answer; None for one without an answer
-    reference(problem) -> text         one right answer as a completion would write it, for rewards without a verifier
-    answer_span(problem, text)         where a completion's own answer stands, (first, behind) in characters; None without one
-    reading -> {option: value}         where an answer is read (answer_in, tag, closed); `verify_all` takes other values as options
-    token_classes                      ((class, regex), ...) of the tokens of completions that are not in words: no reasoning
-                                       patterns are read in them
-    choices(problem) -> number         how many answers a blind guess chooses among for each right one, or None
-    candidates(problem) -> int         how many it chooses among in all, where right ones are counted already
-    golds(problems) -> [text]          their gold answers, for a guesser that knows the golds of the other problems
-    worlds {name: task}                of the class: its named worlds, NAME:WORLD of the command line; the bare name is a run's own
-    doc(problem) -> {name: text}       a generated problem as a row of a set, for tools that read samples beside their documents
-    audit_cases(k) -> [Case or Check]  what an audit asks of the verifier (`sage_rlvr.tasks.checks`)
-    fingerprint(problems) -> str       of the problems, what a sample store holds to
-    verifier_hash -> str               of the code and the limits that decide a verdict
-    examples(split, seed, start, n)    right completions with their problems, to train a policy from scratch on; `characters`: all
-                                       that prompts and completions are written with, an entry of several characters as one token
-    guided(problem, guidance)          a problem that is asked with guidance in its prompt; where a task has none, `Guided`
-    explain(problem, said, verdict)    why an attempt failed and what kind of step to try, in words, for the teacher `rules`
-    pointer(problem)                   where its reference answer acts and what kind of step it takes, for the teacher `patch`
-    where(problem, text)               where a completion acts, and not how, for the teacher `policy`
-    leaks(problem, hint) -> bool       whether guidance holds the reference answer
-    first(split, n)                    the first n of problems(split), where making all of them takes long
-    draw(split, seed, n, law)          the problems of an evaluation, where they are drawn and not listed
-    max_new_tokens -> int              what a completion may take unless somebody says otherwise
-    files() -> {name: hash}            of the files it is made of, so that a resume notices others
-    ready(say, split)                  what is to be refused, or said, before anything is trained or sampled on a split
-
-An episode is a completion of several turns, between which an environment (a tool, a test, a user) answers. Its task has besides
-
-    turns -> int                       the most turns of the policy; 1, or absent: a completion is one text
-    reply(problem, said) -> str | None what the environment says after these turns of the policy; None: the episode is over
-    judge(problem, said) -> Verdict    the verdict on the policy's turns
-    reply_all, judge_all ([(problem, said)])   many at once, where they are found in parallel
-
-Both read the policy's own words alone, and replay the environment from them: nothing that the policy writes can pass for a reply.
-`answer_key`, `examples` and `verify_all` are then of turns: a tuple of texts in the place of one, and of `Turn`s in an example.
+`Task` is the base class: four members that a task must have, and members with a default that it may override. What a task may be
+beyond them (enumerable, generated, with worked examples, an environment of several turns, ...) are the protocols of
+`sage_rlvr.tasks.abilities`. `members.py` refuses a class with a misspelled or a missing member.
 """
 
 from __future__ import annotations
@@ -59,19 +14,32 @@ import inspect
 import json
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 import sage_rlvr.verifiers
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks.abilities import (
+    Conversational,
+    Documented,
+    Environment,
+    Generated,
+    ParallelEnvironment,
+    Referenced,
+)
+from sage_rlvr.tasks.members import check_names, check_task
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import marked_span, span_of
+
+if TYPE_CHECKING:
+    from sage_rlvr.tasks.prompts import PromptFormat
 
 # Appended to a completion that never ended or holds an id without text, so that no verifier accepts it.
 NO_ANSWER = "\N{REPLACEMENT CHARACTER}"
@@ -89,43 +57,152 @@ class Turn:
     learned: bool = True
 
 
-class Task(Protocol):
-    """A family of problems with a checkable answer. `Any` is the task's own problem type, which has a `problem_id`."""
+class Task(ABC):
+    """A family of problems with a checkable answer. `Any` is the task's own problem type, which has a `problem_id`.
 
-    @property
-    def name(self) -> str:
-        """What tables, stores and reports call it."""
-        ...
+    A subclass is as a rule a frozen dataclass; its fields are what a recipe may set. ConfigError for one with a public name that is
+    near the name of a member (`members.check_names`).
+    """
 
+    worlds: ClassVar[Mapping[str, Any]] = {}
+    """Named worlds of the class, NAME:WORLD of the command line; the bare name is a run's own."""
+
+    if TYPE_CHECKING:  # read-only, so that a task may give each as a class attribute, a field or a property
+
+        @property
+        def name(self) -> str:
+            """What tables, stores and reports call it. Required."""
+
+        @property
+        def max_new_tokens(self) -> int:
+            """Tokens that a completion may take, by default 3072."""
+
+        @property
+        def form(self) -> PromptFormat | None:
+            """The format that writes `messages`, if one of `FORMATS` does."""
+
+        @property
+        def needs_chat_template(self) -> bool:
+            """Whether a policy whose tokenizer has no chat template gets an error instead of a plain prompt."""
+
+        @property
+        def token_classes(self) -> tuple[tuple[str, str], ...] | None:
+            """(class, regex) of the tokens of completions that are not in words: no reasoning patterns are read in them."""
+
+        @property
+        def identity(self) -> Mapping[str, Any]:
+            """What decides the problems of an evaluation, as a record keeps it."""
+
+    else:  # plain values: a field of a dataclass without a default would take a property for its default
+        max_new_tokens, form, needs_chat_template, token_classes = MAX_NEW_TOKENS, None, False, None
+
+        @property
+        def identity(self):
+            return {"name": self.name}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        check_names(cls, Task)
+
+    @abstractmethod
     def problems(self, split: str) -> Sequence[Any]:
         """Those of "train", "validation" or "test"; a set that has no splits gives all of them."""
-        ...
 
+    @abstractmethod
     def prompt(self, problem: Any) -> str:
         """The prompt as plain text."""
-        ...
 
+    @abstractmethod
     def verify(self, problem: Any, completion: str) -> Verdict:
         """The verdict on a completion. It answers every text and never raises on one."""
-        ...
+
+    def first(self, split: str, n: int) -> Sequence[Any]:
+        """The first n of `problems(split)`; to be overridden where making all of them takes long."""
+        return self.problems(split)[:n]
+
+    def verify_all(self, pairs: Sequence[tuple[Any, str]]) -> list[Verdict]:
+        """Many verdicts at once; to be overridden where they are found in parallel."""
+        return [self.verify(problem, completion) for problem, completion in pairs]
+
+    def answer_key(self, problem: Any, said: Any) -> str | None:
+        """What a completion answers, equal for two that give the same answer; None without one. By default the text, spaces
+        aside."""
+        return " ".join("".join(said).split()) or None
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the task itself says which completions give the same answer, by an `answer_key` of its own."""
+        return type(self).answer_key is not Task.answer_key
+
+    def answer_span(self, problem: Any, text: str) -> tuple[int, int] | None:
+        """Where a completion's own answer stands, (first, end) in characters; None without one. By default behind the last mark of
+        an answer."""
+        return marked_span(text)
+
+    def choices(self, problem: Any) -> float | None:
+        """Number of answers that a blind guess chooses among for each right one; None if unknown."""
+        return None
+
+    def guided(self, problem: Any, guidance: str) -> Any:
+        """The problem with guidance in its prompt; by default in the wording of `Guided`."""
+        return Guided(problem, guidance)
+
+    def leaks(self, problem: Any, hint: str) -> bool:
+        """Whether guidance holds the reference answer; by default as a whole word of it, spaces aside, and False for a task or a
+        problem that has no reference answer."""
+        gold = " ".join(str(self.reference(problem)).split()) if isinstance(self, Referenced) else ""
+        return bool(gold) and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", " ".join(hint.split())) is not None
+
+    def explain(self, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
+        """Why an attempt failed, for the teacher `rules`; by default its answer and the verdict's reason."""
+        tried = self.answer_key(problem, tuple(said) if turns_of(self) > 1 else said[-1])
+        attempt = "gave no answer" if tried is None else f"answered {tried}"
+        return f"An earlier attempt {attempt}: {verdict.reason}. Try another way."
+
+    def fingerprint(self, problems: Sequence[Any]) -> str:
+        """Hash of problems as they are asked, which a sample store compares; by default of their ids and prompts."""
+        return hash_of([[p.problem_id, self.prompt(p)] for p in problems])
+
+    @property
+    def verifier_hash(self) -> str:
+        """Hash of the code and the limits that decide a verdict; by default of the module that the task is written in."""
+        return hash_of(inspect.getsource(sys.modules[type(self).__module__]))
+
+    def files(self) -> dict[str, str]:
+        """Name -> SHA-256 of the files that the task is made of, so that a resume notices others."""
+        return {}
+
+    def ready(self, say: Callable[[str], None], split: str) -> None:  # noqa: B027  (most tasks have nothing to report)
+        """Reports what is to be known of a split before anything is trained or sampled on it, and raises for what cannot work."""
+
+    def audited(self) -> str:
+        """What an audit looks at, in a line."""
+        return f"{len(self.problems('test'))} problems"
 
 
-class Asked:
-    """What tasks have in common that a `PromptFormat` asks and reads. problem.asked: its text, or its messages."""
+class Asked(Task):
+    """A task that a `PromptFormat` asks and reads. problem.asked: its text, or its messages."""
 
-    form: Any
-    verify_all: Any
+    @abstractmethod
+    def verify_all(self, pairs: Sequence[tuple[Any, str]]) -> list[Verdict]:
+        """The verdicts on many (problem, completion), found in worker processes with limits on time and memory."""
 
     def messages(self, problem: Any) -> Any:
         """The prompt as a conversation."""
-        return self.form.messages(problem.asked)
+        return self._format.messages(problem.asked)
 
     def prompt(self, problem: Any) -> str:
         """The prompt as plain text, for a tokenizer without a chat template: messages, empty lines between, and an opening."""
-        return str(self.form.plain(problem.asked))
+        return self._format.plain(problem.asked)
 
-    def verify(self, problem: Any, completion: str) -> Any:
-        """The verdict on a completion, found in a worker process with limits on time and memory."""
+    @property
+    def _format(self) -> PromptFormat:
+        """The format; a task whose `form` may be None writes its prompts itself."""
+        assert self.form is not None
+        return self.form
+
+    def verify(self, problem: Any, completion: str) -> Verdict:
+        """`verify_all` of one."""
         return self.verify_all([(problem, completion)])[0]
 
     def reference(self, problem: Any) -> str:
@@ -138,8 +215,9 @@ class Asked:
 
 
 def ready(task: Task, say: Callable[[str], None], split: str) -> None:
-    """What a task refuses or says of the problems of a split before anything is trained or sampled on them. DataError where those
-    of a task from outside have no ids that differ, by which stores and metrics tell them apart."""
+    """`Task.ready` of a split, before anything is trained or sampled on it. ConfigError for what `check_task` refuses; DataError
+    where the problems of a task from outside have no ids that differ, by which stores and metrics tell them apart."""
+    check_task(task)
     if not type(task).__module__.startswith("sage_rlvr."):
         counted = Counter(getattr(problem, "problem_id", None) for problem in task.problems(split))
         name, times = counted.most_common(1)[0] if counted else ("", 0)
@@ -148,45 +226,47 @@ def ready(task: Task, say: Callable[[str], None], split: str) -> None:
             raise DataError(f"{who} {counted[None]} have no problem_id; give each problem one, which no other problem has")
         if times > 1:
             raise DataError(f"{who} the id {name!r} is there {times} times; ids must differ: number the problems, or drop repeats")
-    if own := getattr(task, "ready", None):
-        own(say, split)
+    task.ready(say, split)
 
 
-def problems_of(task: Any, split: str, seed: int, n: int | None, sampling: str = "iid") -> list[Any]:
+def problems_of(task: Task, split: str, seed: int, n: int | None, sampling: str = "iid") -> list[Any]:
     """The problems of an evaluation: n draws of the task's law (None: 300), or the first n of its list (None: all).
 
     Of the split train always of the list: the problems that a run on this task trains on, whatever seed and sampling.
     """
-    law = getattr(task, "draw", None)
-    if law and split != "train":
-        return list(law(split, seed, 300 if n is None else n, sampling))
-    first = getattr(task, "first", None)
-    return list(task.problems(split)[:n] if n is None or first is None else first(split, n))
+    check_task(task)
+    if isinstance(task, Generated) and split != "train":
+        return list(task.draw(split, seed, 300 if n is None else n, sampling))
+    return list(task.problems(split) if n is None else task.first(split, n))
 
 
-def limit_of(task: Any) -> int:
-    """Tokens that a completion may take unless somebody says otherwise."""
-    return int(getattr(task, "max_new_tokens", MAX_NEW_TOKENS))
-
-
-def turns_of(task: Any) -> int:
+def turns_of(task: Task) -> int:
     """The most turns of a policy in an episode of a task; 1 where a completion is one text."""
-    return int(getattr(task, "turns", 1))
+    return task.turns if isinstance(task, Environment) else 1
 
 
-def replies(task: Any, pairs: Sequence[tuple[Any, tuple[str, ...]]]) -> list[str | None]:
+def replies(task: Task, pairs: Sequence[tuple[Any, tuple[str, ...]]]) -> list[str | None]:
     """What the environment of a task says after the turns of a policy; None where the episode is over."""
-    many = getattr(task, "reply_all", None)
-    return list(many(pairs)) if many else [task.reply(problem, said) for problem, said in pairs]
+    if isinstance(task, ParallelEnvironment):
+        return list(task.reply_all(pairs))
+    return [environment_of(task).reply(problem, said) for problem, said in pairs]
 
 
-def verdicts(task: Any, pairs: Sequence[tuple[Any, Said]]) -> list[Verdict]:
+def environment_of(task: Task) -> Environment:
+    """The task, for who needs an environment. ConfigError for a task that has no turns."""
+    if not isinstance(task, Environment):
+        raise ConfigError(
+            f"task {task.name}: {type(task).__name__} has no episodes, so it has no verdict on several turns; give it turns, "
+            "reply(problem, said) and judge(problem, said)"
+        )
+    return task
+
+
+def verdicts(task: Task, pairs: Sequence[tuple[Any, Said]]) -> list[Verdict]:
     """One verdict per (problem, completion), or per (problem, turns of the policy) of an episode. DataError where the task's member
     gives anything else."""
-    one = "verify" if not pairs or isinstance(pairs[0][1], str) else "judge"
-    many = getattr(task, f"{one}_all", None)
-    found = list(many(pairs)) if many else [getattr(task, one)(problem, said) for problem, said in pairs]
-    who = f"task {getattr(task, 'name', '')}: {type(task).__name__}.{one}{'_all' if many else ''} must return"
+    found, member = _judged(task, pairs)
+    who = f"task {task.name}: {type(task).__name__}.{member} must return"
     if len(found) != len(pairs):
         raise DataError(f"{who} a Verdict for each of {len(pairs)} completions, got {len(found)}")
     for verdict, (problem, _) in zip(found, pairs, strict=True):
@@ -198,32 +278,24 @@ def verdicts(task: Any, pairs: Sequence[tuple[Any, Said]]) -> list[Verdict]:
     return found
 
 
-def check_members(who: str, kind: type) -> None:
-    """ConfigError for the class of a task that lacks a member of `Task`. who: what messages call it."""
-    lacking = [name for name in ("name", "problems", "prompt", "verify") if not hasattr(kind, name)]
-    lacking = [name for name in lacking if name not in getattr(kind, "__dataclass_fields__", ())]
-    if lacking:
-        raise ConfigError(
-            f"{who}: {kind.__name__} lacks {', '.join(lacking)}; a task has name: ClassVar[str], problems(split), prompt(problem) "
-            "and verify(problem, completion) -> Verdict (docs/extending.md)"
-        )
-
-
-def answer_key(task: Any, problem: Any, said: Said) -> str | None:
-    """What a completion answers, in the spelling by which answers are counted: the task's own or its verifier's, else the text."""
-    own: Callable[[Any, Said], str | None] | None = getattr(task, "answer_key", None)
-    return own(problem, said) if own else " ".join("".join(said).split()) or None
+def _judged(task: Task, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], str]:
+    """What the task's member returns, and the name of that member."""
+    if not pairs or isinstance(pairs[0][1], str):
+        own = type(task).verify_all is not Task.verify_all
+        return list(task.verify_all(pairs)), "verify_all" if own else "verify"
+    if isinstance(task, ParallelEnvironment):
+        return list(task.judge_all(pairs)), "judge_all"
+    return [environment_of(task).judge(problem, said) for problem, said in pairs], "judge"
 
 
 def reference(task: Task, problem: Any) -> str:
     """One right answer of a problem. ConfigError for a task that has none to give, DataError for a problem without one."""
-    own = getattr(task, "reference", None)
-    if own is None:
+    if not isinstance(task, Referenced):
         raise ConfigError(
             f"task {task.name}: {type(task).__name__} has no reference(problem), the right answer that the policy's probability "
             "is asked for; add it to the task, or train by a method that asks its verifier"
         )
-    text = str(own(problem))
+    text = str(task.reference(problem))
     if not text.strip():
         raise DataError(
             f"task {task.name}, problem {problem.problem_id!r}: no reference answer, and the reward is the policy's probability of "
@@ -236,16 +308,9 @@ def gold_of(task: Task, problem: Any) -> str | None:
     """The answer that a problem's row or document gives, to be shown; None where it gives none, as Countdown's, of which any right
     expression is an answer."""
     found = getattr(problem, "answer", None)
-    if found is None and hasattr(task, "doc"):
+    if found is None and isinstance(task, Documented):
         found = task.doc(problem).get("answer")
     return None if found is None else str(found) or None
-
-
-def answer_span(task: Task, problem: Any, text: str) -> tuple[int, int] | None:
-    """Where a completion's own answer stands in its text: as the task says, else behind the last mark of an answer."""
-    own = getattr(task, "answer_span", None)
-    found: tuple[int, int] | None = own(problem, text) if own else marked_span(text)
-    return found
 
 
 def answer_id(key: str | None) -> int:
@@ -272,9 +337,8 @@ class Guided:
 
 
 def guided(task: Task, problem: Any, guidance: str) -> Any:
-    """The problem with guidance in its prompt, as the task words it, else as a `Guided`; itself where there is none to give."""
-    own = getattr(task, "guided", None)
-    return problem if not guidance else own(problem, guidance) if own else Guided(problem, guidance)
+    """The problem with guidance in its prompt; itself if there is none to give."""
+    return task.guided(problem, guidance) if guidance else problem
 
 
 def prompt_text(task: Task, problem: Any) -> str:
@@ -284,39 +348,12 @@ def prompt_text(task: Task, problem: Any) -> str:
     return task.prompt(problem)
 
 
-def prompt_messages(task: Any, problem: Any) -> list[dict[str, str]]:
+def prompt_messages(task: Conversational, problem: Any) -> list[dict[str, str]]:
     """The prompt as a conversation; guidance in the default wording ends its last message."""
     if not isinstance(problem, Guided):
         return list(task.messages(problem))
     *before, last = task.messages(problem.problem)
     return [*before, {**last, "content": f"{last['content']}\n\nGuidance: {problem.guidance}"}]
-
-
-def leaks(task: Task, problem: Any, hint: str) -> bool:
-    """Whether guidance holds the reference answer: as the task says, else as a whole word of it, spaces aside.
-
-    False for a task or a problem that has no reference answer.
-    """
-    if own := getattr(task, "leaks", None):
-        return bool(own(problem, hint))
-    given = getattr(task, "reference", None)
-    gold = " ".join(str(given(problem)).split()) if given else ""
-    return bool(gold) and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", " ".join(hint.split())) is not None
-
-
-def fingerprint(task: Task, problems: Sequence[Any]) -> str:
-    """Of the problems as they are asked: the task's own, else of their ids and prompts."""
-    own = getattr(task, "fingerprint", None)
-    return str(own(problems)) if own else hash_of([[p.problem_id, task.prompt(p)] for p in problems])
-
-
-def verifier_hash(task: Task) -> str:
-    """Of what decides a verdict: the task's own, else of the module that the task is written in."""
-    own = getattr(task, "verifier_hash", None)
-    if own is not None:
-        return str(own)
-    module = sys.modules[type(task).__module__]
-    return hash_of(inspect.getsource(module))
 
 
 def code_hash(modules: Iterable[str], **facts: Any) -> str:
@@ -364,8 +401,7 @@ def different(
 
 
 __all__ = [
-    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "answer_key", "answer_span",
-    "check_members", "code_hash", "different", "fingerprint", "gold_of", "guided", "hash_of", "leaks", "limit_of",
-    "prompt_messages", "prompt_text", "ready", "reference", "replies", "stream", "turns_of", "verdicts", "verifier_hash",
-    "words",
+    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "code_hash", "different",
+    "environment_of", "gold_of", "guided", "hash_of", "problems_of", "prompt_messages", "prompt_text", "ready", "reference",
+    "replies", "stream", "turns_of", "verdicts", "words",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from sage_rlvr.tasks.abilities import Counted, HasGolds
 from sage_rlvr.verifiers.exact import normalized, number
 
 Law = Literal["answers", "values", "golds", "given"]
@@ -80,13 +81,13 @@ def chance_of(task: Any, problems: Sequence[Any], right: Sequence[int] | None = 
     """The guesser of a task on these problems; None where the task has neither a number of choices nor golds.
 
     right: how many right answers each problem has, where they are counted: `candidates` then suffices."""
-    candidates, choices, golds = (getattr(task, name, None) for name in ("candidates", "choices", "golds"))
-    if candidates is not None and right is not None:
-        return Chance("answers", tuple(n / candidates(problem) for n, problem in zip(right, problems, strict=True)))
-    found = [choices(problem) for problem in problems] if choices else [None]
-    if found and None not in found:
-        return Chance("answers" if candidates else "values", tuple(1 / n for n in found))
-    return chance_of_golds(golds(problems)) if golds else None
+    if isinstance(task, Counted) and right is not None:
+        return Chance("answers", tuple(n / task.candidates(problem) for n, problem in zip(right, problems, strict=True)))
+    found = [task.choices(problem) for problem in problems]
+    shares = tuple(1 / n for n in found if n is not None)
+    if found and len(shares) == len(found):
+        return Chance("answers" if isinstance(task, Counted) else "values", shares)
+    return chance_of_golds(task.golds(problems)) if isinstance(task, HasGolds) else None
 
 
 def chance_of_golds(golds: Sequence[str]) -> Chance:

@@ -49,7 +49,7 @@ class Check:
     @property
     def passed(self) -> bool:
         """At least 99 %, or without a bar."""
-        return not self.bar or not self.total or Fraction(self.good, self.total) >= BAR
+        return not self.bar or not self.total or Fraction(self.good) / self.total >= BAR
 
 
 @dataclass(frozen=True)

@@ -202,9 +202,9 @@ class GsmSymbolic(Asked):
         _check_split(split)
         refuse((min(seed, start, n) < 0, f"seed {seed}, start {start}, n {n}: none may be negative"))
         drawn = [_drawn(self.templates, split, seed, index) for index in range(start, start + n)]
-        return [(problem, self.solution(problem)) for problem in drawn]
+        return [(problem, self.worked(problem)) for problem in drawn]
 
-    def solution(self, problem: Problem) -> str:
+    def worked(self, problem: Problem) -> str:
         """The worked answer as a completion."""
         return self.form.assistant(problem.worked, problem.answer)
 
@@ -255,12 +255,12 @@ class GsmSymbolic(Asked):
         rows = _different(self.templates, "test", SEED, AUDITED)
         golds = [p.answer for p in rows]
         place = place_in_words(self.form.answer_in, self.form.tag)
-        yield Case("every worked answer is right", [(p, self.solution(p)) for p in rows], place=place)
+        yield Case("every worked answer is right", [(p, self.worked(p)) for p in rows], place=place)
         wrong = {
             "the answer plus 1": [(p, self.form.assistant(p.worked, _plus_one(p.answer))) for p in rows],
             "its working without an answer": [(p, p.worked) for p in rows],
             "another problem's working and answer": [
-                (p, self.solution(q)) for p, q in pairwise(rows) if number(p.answer) != number(q.answer)
+                (p, self.worked(q)) for p, q in pairwise(rows) if number(p.answer) != number(q.answer)
             ],
         }
         yield Case("", wrong, "wrong")
@@ -269,7 +269,6 @@ class GsmSymbolic(Asked):
         hits = sum(chance_of_golds(golds).hits(k))
         yield Check(f"guess floor: the {k} most frequent golds of the other problems", hits, len(rows))
 
-    @property
     def audited(self) -> str:
         """What an audit looks at, in words."""
         return f"{AUDITED} test problems, seed {SEED}; {self.described(self.identity)} ({len(templates(self.templates))} templates)"

@@ -34,7 +34,7 @@ from sage_rlvr.tasks.datasets import Examples, remembered
 from sage_rlvr.tasks.math import MathTask
 from sage_rlvr.tasks.prompts import FORMATS, AnswerIn, Message, PromptFormat
 from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of
-from sage_rlvr.verifiers import VERIFIERS, Verdict
+from sage_rlvr.verifiers import VERIFIERS, Label, Verdict
 from sage_rlvr.verifiers.foreign import RewardCall, call, line_of, outcome, signature_of
 from sage_rlvr.verifiers.pool import Pool
 
@@ -110,7 +110,7 @@ class RewardTask(Asked):
     def source(self, split: str = "train") -> DataSource:
         """What is read for a split: `test_file` for all but "train", where there is one."""
         path = self.file if split == "train" else self.test_file or self.file
-        columns = {"problem_column": self.problem_column, "answer_column": self.answer_column}
+        columns: dict[str, Any] = {"problem_column": self.problem_column, "answer_column": self.answer_column}
         return DataSource(path=path, split=split, key="task", **columns)
 
     def _read(self, split: str) -> Examples:
@@ -151,10 +151,9 @@ class RewardTask(Asked):
                 f"reward {Path(self.reward).name}: on row {problem.problem_id!r} of {Path(self.file).name} it {said.reason}; the "
                 f"completion was {text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
             )
-        label = "right" if said.score >= self.right_from else "wrong"
+        label: Label = "right" if said.score >= self.right_from else "wrong"
         return Verdict(label, said.reason or f"reward {said.score:g}", said.score)
 
-    @property
     def audited(self) -> str:
         """Which rows and columns an audit looks at."""
         return str(self._read("test"))
@@ -170,11 +169,20 @@ class RewardTask(Asked):
         return (0, len(text)) if whole else super().answer_span(problem, text)
 
     @property
-    def answer_key(self) -> Callable[[Problem, str], str | None] | None:
-        """By the reading of a registered verifier; None where the reward says nothing of answers."""
+    def _answer(self) -> Callable[[str], str | None] | None:
+        """How a registered verifier reads an answer; None where the reward says nothing of answers."""
         path, name = _place_of(self.reward)
-        reading = None if path else getattr(VERIFIERS[name], "answer", None)
-        return None if reading is None else lambda problem, text: reading(text.removesuffix(NO_ANSWER))
+        return None if path else getattr(VERIFIERS[name], "answer", None)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the reward is a registered verifier that reads answers."""
+        return self._answer is not None
+
+    def answer_key(self, problem: Problem, said: str) -> str | None:
+        """By the reading of a registered verifier; else the text, spaces aside."""
+        reading = self._answer
+        return super().answer_key(problem, said) if reading is None else reading(said.removesuffix(NO_ANSWER))
 
     @property
     def verifier_hash(self) -> str:

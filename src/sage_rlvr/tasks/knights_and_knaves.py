@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import code_hash, hash_of, words
+from sage_rlvr.tasks.base import Task, code_hash, hash_of, words
 from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.knights_and_knaves import HEADING, Rule, conclusion, identity, judge
 
 # ("knight", i), ("knave", i), ("not", claim), ("and" | "or" | "if" | "iff", claim, claim)
-Statement = tuple  # type: ignore[type-arg]
+Statement: TypeAlias = tuple[Any, ...]
 
 PEOPLE = range(2, 9)
 MAX_DRAWS = 10_000  # candidates for one puzzle; about one of three has one solution
@@ -58,7 +58,7 @@ def true_under(statement: Statement, assignment: Sequence[bool]) -> bool:
         return assignment[claims[0]] == (kind == "knight")
     if kind not in _JOINED:
         raise DataError(f"{statement!r:.80} is no statement: {kind!r} is none of knight, knave, {', '.join(_JOINED)}.")
-    return _JOINED[kind][0](*(true_under(claim, assignment) for claim in claims))
+    return bool(_JOINED[kind][0](*(true_under(claim, assignment) for claim in claims)))
 
 
 def solutions_of(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
@@ -149,7 +149,7 @@ def _puzzle(seed: int, people: int, index: int) -> Puzzle:
 
 
 @dataclass(frozen=True)
-class KnightsAndKnaves:
+class KnightsAndKnaves(Task):
     """Puzzles of `people` people each, `count` for each number of people, of one seed.
 
     train_count  puzzles for each number of people to train on; none of them is among the others
@@ -268,7 +268,6 @@ class KnightsAndKnaves:
             note = f"1 - (1 - 2^-{people})^{k} = {share:.3f}"
             yield Check(f"guess floor: {people} people, {k} guesses", share * self.count, self.count, note=note)
 
-    @property
     def audited(self) -> str:
         """What an audit looks at, in words."""
         span = f"{min(self.people)} to {max(self.people)} people"

@@ -66,7 +66,7 @@ class MathTask(Asked):
     @property
     def integers(self) -> tuple[int, int] | None:
         """The golds' range, where the rules of the contest fix one."""
-        return self.published and self.published.integers
+        return None if self.published is None else self.published.integers
 
     def _source(self, split: str) -> str | DataSource:
         return self.test if self.test is not None and split != "train" else self.source

@@ -47,12 +47,12 @@ class Problem:
 
 def problem_of(one: Example) -> Problem:
     """A row of a data set as a problem."""
-    bare = isinstance(one.problem, str)
-    text = one.problem if bare else "\n\n".join(message["content"] for message in one.problem)
+    talk = () if isinstance(one.problem, str) else tuple(one.problem)
+    text = one.problem if isinstance(one.problem, str) else "\n\n".join(message["content"] for message in talk)
     level, solution = one.row.get("level"), one.row.get("solution")
     facts = level if isinstance(level, int) else None, str(one.row.get("subject", ""))
     solved = _solved(solution) if isinstance(solution, str) else ""
-    return Problem(one.problem_id, text, one.answer, *facts, solved, () if bare else tuple(one.problem))
+    return Problem(one.problem_id, text, one.answer, *facts, solved, talk)
 
 
 def digest(problems: Iterable[Problem]) -> str:
@@ -78,7 +78,7 @@ def _amc(rows: Rows) -> list[Problem]:
 
 def _math500(rows: Rows) -> list[Problem]:
     names = ("unique_id", "problem", "answer", "level", "subject")
-    return [Problem(*(row[name] for name in names), solved=_solved(row["solution"])) for row in rows]
+    return [Problem(*(row[name] for name in names), _solved(row["solution"])) for row in rows]
 
 
 def _minerva(golds: Rows, rows: Rows) -> list[Problem]:

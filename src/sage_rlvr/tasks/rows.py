@@ -163,7 +163,7 @@ def stamp_of(file: Path) -> tuple[int, int] | None:
 def sha256_of(file: Path) -> str:
     """SHA-256 of a file."""
     with opened(file) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  (a binary file has readinto)
 
 
 def _rows_of(file: Path) -> Iterator[tuple[str, Row]]:

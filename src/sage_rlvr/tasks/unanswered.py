@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sage_rlvr.tasks.base import NO_ANSWER, Said
+from sage_rlvr.tasks.abilities import ReadsAnswers
+from sage_rlvr.tasks.base import NO_ANSWER, Said, Task
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import Elsewhere, elsewhere, place_in_words
 
 
-def read_at(task: Any) -> str:
+def read_at(task: Task) -> str:
     """Where a task reads answers, in words; "" for one that reads completions in a way of its own."""
-    reading = getattr(task, "reading", None)
-    return place_in_words(reading["answer_in"], reading["tag"]) if reading else ""
+    return place_in_words(task.reading["answer_in"], task.reading["tag"]) if isinstance(task, ReadsAnswers) else ""
 
 
-def elsewhere_of(task: Any, pairs: Sequence[tuple[Any, Said]], verdicts: Sequence[Verdict]) -> Elsewhere | None:
+def elsewhere_of(task: Task, pairs: Sequence[tuple[Any, Said]], verdicts: Sequence[Verdict]) -> Elsewhere | None:
     """`elsewhere` of the whole completions without an answer among (problem, completion), judged by the task; None for a task
     without `reading`. verdicts: of `pairs`."""
-    if getattr(task, "reading", None) is None:
+    if not isinstance(task, ReadsAnswers):
         return None
     left = [
         (problem, text)

@@ -28,7 +28,8 @@ from sage_rlvr.models.policy import load_policy
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.models.scoring import score
 from sage_rlvr.reading import read_json_lines
-from sage_rlvr.tasks.base import answer_id, answer_key, verdicts
+from sage_rlvr.tasks.abilities import Enumerable
+from sage_rlvr.tasks.base import answer_id, verdicts
 from sage_rlvr.tasks.rows import Say, tell
 from sage_rlvr.training.groups import Groups, rows_of_groups
 from sage_rlvr.training.reference import check_vocabularies
@@ -177,15 +178,15 @@ def file_answers(loop: Loop, file: str) -> Answers:
 
 def true_answers(loop: Loop) -> Answers:
     """Every right completion that the task lists of each training problem. ConfigError for a task that lists none."""
-    listed = getattr(loop.task, "solutions", None)
-    if listed is None:
+    task = loop.task
+    if not isinstance(task, Enumerable):
         raise ConfigError(
             f"method.buffer.oracle: {loop.task.name} cannot list its correct completions (Task.solutions); pass them "
             "as a file "
             '(method.buffer.file, lines {"problem": id, "completion": text}), or use a task that can list them, such as countdown'
         )
     asked = [loop.problems[number] for number in loop.numbers.values()]
-    pairs = [(problem, text) for problem in asked for text in listed(problem)]
+    pairs = [(problem, text) for problem in asked for text in task.solutions(problem)]
     return _of_texts(loop, pairs, [[*loop.tokens.encode(text), loop.tokens.eos_id] for _, text in pairs])
 
 
@@ -193,7 +194,7 @@ def _of_texts(loop: Loop, pairs: list[tuple[Any, str]], ids: list[list[int]]) ->
     lengths = torch.tensor([len(row) for row in ids], dtype=torch.long)
     width = max(map(len, ids), default=0)
     tokens = torch.tensor([row + [0] * (width - len(row)) for row in ids], dtype=torch.long).reshape(len(ids), width)
-    answers = [answer_id(answer_key(loop.task, problem, text)) for problem, text in pairs]
+    answers = [answer_id(loop.task.answer_key(problem, text)) for problem, text in pairs]
     ones = torch.ones(len(ids), dtype=torch.long)
     return Answers(
         places(loop, [problem for problem, _ in pairs]), torch.tensor(answers, dtype=torch.long), BEFORE * ones, ones,

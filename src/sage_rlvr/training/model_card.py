@@ -24,7 +24,7 @@ from sage_rlvr.models import smollm2
 from sage_rlvr.models.folders import EMBEDDED, long_name
 from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.runs import installed
-from sage_rlvr.tasks.base import Task, verifier_hash
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.state import CARD
 from sage_rlvr.verifiers import MATHEMATICS
 
@@ -92,7 +92,7 @@ def _skipped(config: TrainConfig) -> str:
 def _hash_of(task: Task) -> str:
     """SHA-256 (16 digits) of what decides a task's verdicts; "unknown" for code without a file, as in a notebook."""
     try:
-        return verifier_hash(task)[:16]
+        return task.verifier_hash[:16]
     except (OSError, TypeError):
         return "unknown"
 

@@ -16,14 +16,12 @@ from sage_rlvr.tasks.base import (
     Asked,
     Said,
     Task,
-    answer_key,
-    answer_span,
     ready,
     reference,
     turns_of,
     verdicts,
-    verifier_hash,
 )
+from sage_rlvr.tasks.jsonl import RewardTask
 from sage_rlvr.tasks.rows import Say, sha256_of, tell
 from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
 from sage_rlvr.verifiers.rewards import log_reasons, text_of
@@ -65,7 +63,7 @@ def check_turns(method: Method, task: Task) -> None:
 
 def unkeyed(method: Method, task: Task) -> str:
     """What a method that counts distinct answers has to know of a task without answer_key; empty for one with it."""
-    if not ("answers" in method.needs or method.buffer is not None) or getattr(task, "answer_key", None):
+    if not ("answers" in method.needs or method.buffer is not None) or task.keyed:
         return ""
     return (
         f"{type(task).__name__} has no answer_key, so two completions count as the same answer only if their texts "
@@ -86,7 +84,7 @@ def unverified(method: Method) -> str:
 
 def files_of(config: TrainConfig) -> dict[str, str]:
     """Name -> SHA-256 of the files that the run is made of: the task's rows, a reward of the user's, answers for the buffer."""
-    found: dict[str, str] = getattr(task_of(config), "files", dict)()
+    found = task_of(config).files()
     file = getattr(config.method.buffer, "file", None)
     if file is None:
         return found
@@ -112,22 +110,22 @@ class TaskReward:
     @property
     def __name__(self) -> str:
         """What TRL calls the reward in its metrics: the user's function, where there is one."""
-        return str(getattr(self.task, "reward", "reward")).rpartition(":")[2]
+        return self.task.reward.rpartition(":")[2] if isinstance(self.task, RewardTask) else "reward"
 
     @property
     def source_sha256(self) -> str:
         """Of what decides the verdicts, for the model card."""
-        return verifier_hash(self.task)
+        return self.task.verifier_hash
 
     def answer_key(self, row: Mapping[str, Any], text: str) -> str | None:
         """What a completion of a row answers, as the task says it; for methods that compare answers."""
         said = text if row.get("said") is None else tuple(row["said"])
-        return answer_key(self.task, self.problems[row["problem"]], said)
+        return self.task.answer_key(self.problems[row["problem"]], said)
 
     def reference_answer(self, row: Mapping[str, Any], text: str) -> tuple[str, tuple[int, int] | None]:
         """The right answer of a row's problem, and where a completion's own stands; for rewards without a verifier."""
         problem = self.problems[row["problem"]]
-        return reference(self.task, problem), answer_span(self.task, problem, text)
+        return reference(self.task, problem), self.task.answer_span(problem, text)
 
     def __call__(
         self, completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], problem: Sequence[int], **columns: Any

@@ -17,7 +17,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.episodes import said_in, sample_episodes
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.models.substituted import Answered, substituted
-from sage_rlvr.tasks.base import answer_id, answer_key, answer_span, guided, reference, turns_of, verdicts
+from sage_rlvr.tasks.base import answer_id, guided, reference, turns_of, verdicts
 from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
@@ -175,7 +175,7 @@ def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], ro
     rows = zip(rollout.tokens.tolist(), rollout.lengths.tolist(), rollout.finished.tolist(), strict=True)
     found = []
     for i, ((row, length, finished), text) in enumerate(zip(rows, loop.tokens.texts(rollout), strict=True)):
-        span = answer_span(loop.task, problems[i // size], text) if finished else None
+        span = loop.task.answer_span(problems[i // size], text) if finished else None
         ids = row[: length - finished]  # without the end token
         found.append(Answered(ids, text, span, i // size, references[i // size]))
     at_once = None if config.updates.micro_batch is None else config.updates.micro_batch * size
@@ -186,7 +186,7 @@ def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], ro
 def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
     """(P, G) int64, `answer_id` of what each completion answers."""
     size, texts = len(rollout.tokens) // len(problems), said_in(loop.tokens, rollout)
-    found = [answer_id(answer_key(loop.task, problems[i // size], text)) for i, text in enumerate(texts)]
+    found = [answer_id(loop.task.answer_key(problems[i // size], text)) for i, text in enumerate(texts)]
     return torch.tensor(found, device=rollout.tokens.device).reshape(-1, size)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sage_rlvr.core import Dars, DynamicSampling, Likelihood, UniformStages
 from sage_rlvr.core.advantages import DistinctRight
 from sage_rlvr.core.rollout_plans import FIRST_EXTRA_ROW, GuidedStages
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.training import loop as training
 from sage_rlvr.training.buffer import stored
 from sage_rlvr.training.engines import refusals
@@ -242,14 +243,8 @@ def test_parts_that_see_answers_and_a_buffer_take_both_stages(make: Make) -> Non
 # ---- a second stage under guidance
 
 
-class Hinted:
-    """A task whose guidance is another target in the prompt: words would be beyond its tokenizer."""
-
-    def __init__(self, task: Any) -> None:
-        self.task = task
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.task, name)
+class Hinted(Countdown):
+    """A world whose guidance is another target in the prompt: words would be beyond its tokenizer."""
 
     def guided(self, problem: Any, guidance: str) -> Any:
         return replace(problem, target=problem.target + len(guidance))
@@ -272,7 +267,7 @@ COMPOSED = "{name: compose, beta: 0.0, advantage: leave_one_out, reduction: fixe
 
 def taught(make: Make, words: str = "hint", more: str = "", *edits: str) -> Loop:
     loop = make(COMPOSED % more, "teacher", "rules", *edits)
-    loop.task = Hinted(loop.task)  # type: ignore[assignment]
+    loop.task = Hinted(**{one.name: getattr(loop.task, one.name) for one in fields(loop.task)})  # type: ignore[arg-type]
     loop.ask = replace(loop.ask, task=loop.task)
     loop.config = replace(loop.config, teacher=Says(words))
     return loop

@@ -28,7 +28,7 @@ from sage_rlvr.errors import CheckpointError, ConfigError, DataError, TrainingDi
 from sage_rlvr.methods import adaptive_entropy, grpo, sage
 from sage_rlvr.models.folders import embedded_policy
 from sage_rlvr.models.policy import load_policy
-from sage_rlvr.tasks.base import NO_ANSWER, problems_of
+from sage_rlvr.tasks.base import NO_ANSWER, Task, problems_of
 from sage_rlvr.tasks.countdown import WORLDS
 from sage_rlvr.tasks.datasets import examples
 from sage_rlvr.tasks.rows import DataSource
@@ -263,8 +263,18 @@ def test_a_completion_is_judged_by_the_tasks_verifier(folder: Path):
     assert [verdict.reward for verdict in found] == [1.0, 0.0, 0.0] and found[0].label == "right"
 
 
+class Unlisted(Task):
+    """A task of which only `verify` is called."""
+
+    def problems(self, split: str) -> list[Any]:
+        return []
+
+    def prompt(self, problem: Any) -> str:
+        return ""
+
+
 @dataclass(frozen=True)
-class Slow:
+class Slow(Unlisted):
     """A task whose verifier hangs on one text, and grades another."""
 
     name: str = "slow"
@@ -296,7 +306,7 @@ def test_a_verifier_that_hangs_is_killed_and_the_next_is_judged(folder: Path, mo
 
 
 @dataclass(frozen=True)
-class Failing:
+class Failing(Unlisted):
     """A task whose verifier fails in three ways."""
 
     name: str = "failing"

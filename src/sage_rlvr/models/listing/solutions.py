@@ -12,6 +12,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import pad_right
 from sage_rlvr.models.scoring import logps_at
+from sage_rlvr.tasks.abilities import Enumerable
 from sage_rlvr.tasks.base import Task
 
 ROWS_PER_CHUNK = 512
@@ -47,13 +48,12 @@ def solution_logps(
 
 def lister(task: Task) -> Callable[[object], list[str]]:
     """The task's `solutions`. ConfigError if it has none."""
-    found: Callable[[object], list[str]] | None = getattr(task, "solutions", None)
-    if found is None:
+    if not isinstance(task, Enumerable):
         raise ConfigError(
             f"task {task.name}: its right completions cannot be listed; evaluate by sampling: --samples 64; for "
             "alpha-DPG set z: group"
         )
-    return found
+    return task.solutions
 
 
 def _chunks(task: Task, problems: Sequence[object]) -> Iterator[tuple[list[object], list[list[str]]]]:

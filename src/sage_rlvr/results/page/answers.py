@@ -20,6 +20,8 @@ from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.perplexity import perplexity_tails
 from sage_rlvr.stats.samples.structure import ClassOfAnswers, classes_of_answers, effective_classes, reachable_classes
 from sage_rlvr.tasks import known_task
+from sage_rlvr.tasks.abilities import Classified, Enumerable, Recoverable
+from sage_rlvr.tasks.base import Task
 
 MOST_CLASSES = 10  # in a figure; the table has all
 TAIL_QUANTILES = (0.5, 0.9, 0.99)
@@ -71,10 +73,10 @@ def structure(rows: Rows, k: int) -> tuple[list[dict[str, Any]], Table | None]:
     return out, Table(header=header, rows=tuple(map(tuple, kinds.values())), notes=(note,))
 
 
-def _labels(task: Any, record: Record) -> dict[str, list[list[str]]] | None:
+def _labels(task: Task | None, record: Record) -> dict[str, list[list[str]]] | None:
     """Name of a classification -> for each problem the kind of each right completion, in the order of the record; None for a task
     without classifications."""
-    if not hasattr(task, "kinds"):
+    if not (isinstance(task, Classified) and isinstance(task, Recoverable) and isinstance(task, Enumerable)):
         return None
     ids = list(map(str, record.meta["problem_ids"]))
     problems = {name: task.problem_of(name) for name in ids}  # each distinct problem once

@@ -189,7 +189,7 @@ def _sample_set(store: SampleStore, row: SampledMeasurement, shown: int) -> Samp
     distinct = [
         expected_distinct_correct(answers[i : i + n], right[i : i + n], powers(n)) for i in range(0, len(answers), n)
     ]
-    worded = right.any() and not hasattr(known_task(task), "token_classes")
+    worded = right.any() and ((own := known_task(task)) is None or own.token_classes is None)
     return SampleSet(
         arm=arm, policy=arm, seed=row.seed, task=task, n=n,
         law=f"T = {law['temperature']:g}, preset {law['preset']}, at most {law['max_new_tokens']} tokens, n = {n} per problem"

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import code_hash, different, stream
+from sage_rlvr.tasks.base import Task, code_hash, different, stream
 from sage_rlvr.tasks.countdown import audit, draws
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, check_range, expressions_over
 from sage_rlvr.tasks.countdown.problem import (
@@ -57,7 +57,7 @@ def _check_split(split: str) -> None:
 
 
 @dataclass(frozen=True)
-class Countdown:
+class Countdown(Task):
     """A world: a distribution over problems, and for each problem one over its correct expressions.
 
     counts: weights over how many numbers per problem has (keys 2..5; they need not sum to one, and hold after rejection);

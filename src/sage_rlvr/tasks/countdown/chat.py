@@ -181,7 +181,6 @@ class CountdownChat(KeptProblems):
     def _second(self, problem: Problem, text: str) -> bool:
         return second_opinion_on_any_spelling(problem.numbers, problem.target, text, self.operators)
 
-    @property
     def audited(self) -> str:
         """What an audit looks at, in words."""
         return f"{len(_audited(self))} test problems, seed {audit.SEED}; {self.described(self.identity)}"

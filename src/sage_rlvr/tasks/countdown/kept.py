@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import Countdown, draws
 from sage_rlvr.tasks.countdown.problem import Problem
 
 
 @dataclass(frozen=True)
-class KeptProblems:
+class KeptProblems(Task):
     """Problems of a world under law "expression". counts, max_number, min_target, max_target, train_problems, data_seed: as in
     `countdown`. A subclass says in `keep` what becomes of a drawn (problem, expression): its worked completion, or None.
     """
@@ -40,7 +41,7 @@ class KeptProblems:
     @property
     def world(self) -> Countdown:
         """The world whose problems are asked."""
-        bounds = {"max_number": self.max_number, "min_target": self.min_target, "max_target": self.max_target}
+        bounds: dict[str, Any] = {"max_number": self.max_number, "min_target": self.min_target, "max_target": self.max_target}
         return Countdown(self.counts, **bounds, train_problems=self.train_problems, data_seed=self.data_seed)
 
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:

@@ -86,7 +86,8 @@ def _value(tree: ast.expr, values: list[T], divide: Callable[[T, T], T]) -> T:
     if not isinstance(tree, ast.BinOp):
         return values.pop(0)
     a, b = _value(tree.left, values, divide), _value(tree.right, values, divide)
-    return _OPERATIONS.get(type(tree.op), divide)(a, b)
+    found: T = _OPERATIONS.get(type(tree.op), divide)(a, b)
+    return found
 
 
 def _means(text: str) -> int | None:

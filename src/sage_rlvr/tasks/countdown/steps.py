@@ -85,7 +85,6 @@ class CountdownSteps(KeptProblems):
         asked = draws.kept_problems(self.world, _worked, "test", 1, 200)
         yield duplicates("problems that stand once", ((p.problem_id, render(p), str(p.target)) for p in asked))
 
-    @property
     def audited(self) -> str:
         """What an audit looks at, in words."""
         bounds = f"numbers up to {self.max_number}, targets {self.min_target} to {self.max_target}"

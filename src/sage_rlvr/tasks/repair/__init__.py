@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, require
-from sage_rlvr.tasks.base import Said, Turn, code_hash, hash_of
+from sage_rlvr.tasks.base import Said, Task, Turn, code_hash, hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.tasks.repair.hints import edited_lines, explained, leaked, pointed
 from sage_rlvr.tasks.repair.programs import (
@@ -45,7 +45,7 @@ Asked = tuple[Broken, str | None]  # a problem, and the program as it was edited
 
 
 @dataclass(frozen=True)
-class Repair:
+class Repair(Task):
     """Small Python functions with one defect, to be mended by edits of lines; unit tests run in a sandbox.
 
     kinds: of the defects (KINDS). count: problems a split at most, None = all. trace: whether the prompt says what a failing test
@@ -54,7 +54,7 @@ class Repair:
     system can confine no program: none is run then.
     """
 
-    kinds: tuple[Literal["start", "compare", "operator", "bound", "variable", "result"], ...] = KINDS
+    kinds: tuple[Literal["start", "compare", "operator", "bound", "variable", "result"], ...] = KINDS  # type: ignore[assignment]
     count: int | None = None
     trace: bool = True
     seconds: float = SECONDS
@@ -237,7 +237,6 @@ class Repair:
         yield Case("", wrong, "wrong")
         yield duplicates("programs that stand once", ((p.problem_id, p.source, p.fixed) for p in rows))
 
-    @property
     def audited(self) -> str:
         """What an audit looks at, in words."""
         return f"{len(self.problems())} programs with one defect of the kinds {', '.join(self.kinds)}"

@@ -17,7 +17,8 @@ from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.paths import not_in
 from sage_rlvr.registry import Registry
-from sage_rlvr.tasks.base import Task, answer_key, leaks, reference, turns_of
+from sage_rlvr.tasks.abilities import Pointing
+from sage_rlvr.tasks.base import Task, reference
 from sage_rlvr.tasks.rows import sha256_of
 from sage_rlvr.verifiers import Verdict
 
@@ -53,7 +54,7 @@ def hint_of(teacher: Teacher, task: Task, problem: Any, said: Sequence[str], ver
             f"at most {LONGEST:,} characters"
         )
     hint = hint.strip()
-    leaking = not teacher.leak and leaks(task, problem, hint)
+    leaking = not teacher.leak and task.leaks(problem, hint)
     return ("", True) if leaking else (hint, False)
 
 
@@ -87,11 +88,7 @@ class Rules:
 
     def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
         """The task's words, else the answer and the verdict's reason."""
-        if own := getattr(task, "explain", None):
-            return str(own(problem, said, verdict))
-        tried = answer_key(task, problem, tuple(said) if turns_of(task) > 1 else said[-1])
-        attempt = "gave no answer" if tried is None else f"answered {tried}"
-        return f"An earlier attempt {attempt}: {verdict.reason}. Try another way."
+        return task.explain(problem, said, verdict)
 
 
 @TEACHERS.register
@@ -106,13 +103,13 @@ class Patch:
 
     def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
         """ConfigError for a task without pointer(problem)."""
-        own = getattr(task, "pointer", None)
-        if own is None:
+        if not isinstance(task, Pointing):
             raise ConfigError(
                 f"task {task.name}: {type(task).__name__} has no pointer(problem), which says where the reference answer acts and "
                 "not what it is; add it to the task, or take the teacher rules"
             )
-        return f"{own(problem)}\n{reference(task, problem)}" if self.leak else str(own(problem))
+        pointer = task.pointer(problem)
+        return f"{pointer}\n{reference(task, problem)}" if self.leak else pointer
 
 
 @TEACHERS.register

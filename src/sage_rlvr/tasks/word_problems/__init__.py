@@ -25,7 +25,7 @@ from math import fsum
 from typing import Any, ClassVar
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import different, hash_of
+from sage_rlvr.tasks.base import Task, different, hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.tasks.word_problems import story
 from sage_rlvr.tasks.word_problems.draws import Words, bucket, candidate
@@ -50,7 +50,7 @@ BY_HAND = str.maketrans("*-/", "×−÷")
 
 
 @dataclass(frozen=True)
-class WordProblems:
+class WordProblems(Task):
     """Word problems of several steps from a grammar (see the module).
 
     people: weights over how many take part (any sum). given: numbers that the text gives. loops: facts beyond those that join
@@ -216,7 +216,6 @@ class WordProblems:
         yield Check("a walk that takes any fact to a new person", chance, len(rows), note="expected; steps worked without fault")
         yield duplicates("problems that stand once", ((p.problem_id, p.text, str(p.values[p.asked])) for p in rows))
 
-    @property
     def audited(self) -> str:
         """What an audit looks at, in words."""
         return f"200 problems of the test split, seed 1; {self.described(self.identity)}"

@@ -73,7 +73,7 @@ def episodes_of(
     reward: TaskReward, prompts: Sequence[Any], tokenizer: PreTrainedTokenizerBase, where: str, options: Options = NO_OPTIONS
 ) -> Episodes:
     """The rollout function of a recipe whose task has turns; prompts: of its rows; options: chat_template_kwargs."""
-    form = getattr(reward.task, "form", None) or FORMATS["as_is"]
+    form = reward.task.form or FORMATS["as_is"]
     tokens = replace(load_tokens(where), tokenizer=tokenizer)
     asking = Asking(reward.task, tokens, form if in_messages(reward.task, tokenizer) else None, options)
     return Episodes(asking, prompts, reward.problems)

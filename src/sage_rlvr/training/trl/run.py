@@ -29,6 +29,7 @@ from sage_rlvr.errors import ConfigError, refuse, suggest
 from sage_rlvr.models.folders import EMBEDDED, adapter_base, source_of
 from sage_rlvr.models.policy import check_plain, in_messages, load_policy, load_tokens
 from sage_rlvr.runs import RunDir
+from sage_rlvr.tasks.abilities import Conversational
 from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.tasks.chat import dry_render, fit_tokenizer
 from sage_rlvr.tasks.datasets import examples, worked_solutions
@@ -233,10 +234,10 @@ def rows_and_reward(
     else:
         task, problems = training_problems(config, say)
         talks = in_messages(task, tokenizer)
-        ask: Callable[[Any], Any] = task.messages if talks else task.prompt  # type: ignore[attr-defined]
+        ask: Callable[[Any], Any] = task.messages if talks and isinstance(task, Conversational) else task.prompt
         rows = Dataset.from_list([{"prompt": ask(problem), "problem": i} for i, problem in enumerate(problems)])
         reward = TaskReward(task, problems, (int(tokenizer.eos_token_id), *load_tokens(where).eos_ids))
-        form = (getattr(task, "form", None) or FORMATS["as_is"]) if talks else None
+        form = (task.form or FORMATS["as_is"]) if talks else None
     if form is None:
         check_plain(task, config.chat_template_kwargs)
         return rows, reward

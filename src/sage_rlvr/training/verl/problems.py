@@ -22,7 +22,8 @@ from sage_rlvr.config import TrainConfig, decode, dump, load_config, task_named,
 from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.reading import read_json
 from sage_rlvr.runs import write_json_atomic, writing
-from sage_rlvr.tasks.base import Task, fingerprint, problems_of, ready
+from sage_rlvr.tasks.abilities import Conversational, Referenced
+from sage_rlvr.tasks.base import Task, problems_of, ready
 from sage_rlvr.tasks.rows import Say, tell
 
 RECORD = "task.json"
@@ -70,7 +71,7 @@ def export(named: Named, folder: Path, problems: Mapping[str, Sequence[Any]], *,
     message). ConfigError if the task has no messages to talk in.
     """
     task = named.task()
-    if talks and not hasattr(task, "messages"):
+    if talks and not isinstance(task, Conversational):
         raise ConfigError(
             f"task {task.name}: its prompts are plain text without messages; export it with --plain, and pass the "
             "printed chat template to verl"
@@ -83,14 +84,15 @@ def export(named: Named, folder: Path, problems: Mapping[str, Sequence[Any]], *,
             with writing("problems", folder / file, 1 << 20):
                 folder.mkdir(parents=True, exist_ok=True)
                 pq.write_table(pa.Table.from_pylist(rows), folder / file)
-        prints[split], counts[split] = fingerprint(task, some), len(some)
+        prints[split], counts[split] = task.fingerprint(some), len(some)
     record = {"word": named.word, "template": named.template, "config": named.config, "counts": counts, "problems": prints}
     write_json_atomic(folder / RECORD, record)
     return counts
 
 
 def _row(task: Task, split: str, number: int, problem: Any, talks: bool) -> dict[str, Any]:
-    prompt = task.messages(problem) if talks else [{"role": "user", "content": task.prompt(problem)}]  # type: ignore[attr-defined]
+    talking = talks and isinstance(task, Conversational)
+    prompt = task.messages(problem) if talking else [{"role": "user", "content": task.prompt(problem)}]
     return {
         "data_source": task.name,
         "prompt": prompt,
@@ -102,8 +104,7 @@ def _row(task: Task, split: str, number: int, problem: Any, talks: bool) -> dict
 
 def _gold(task: Task, problem: Any) -> str:
     """The gold of a problem, or one right answer; "" for a task that has neither."""
-    own = getattr(task, "reference", None)
-    return str(getattr(problem, "answer", "") or (own(problem) if own else ""))
+    return str(getattr(problem, "answer", "") or (task.reference(problem) if isinstance(task, Referenced) else ""))
 
 
 def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:
@@ -114,7 +115,7 @@ def exported(folder: Path) -> tuple[Task, dict[str, Sequence[Any]]]:
     found: dict[str, Sequence[Any]] = {}
     for split, count in record["counts"].items():
         problems = problems_of(task, split, SEED, count)
-        if fingerprint(task, problems) != record["problems"][split]:
+        if task.fingerprint(problems) != record["problems"][split]:
             raise DataError(
                 f"{folder}: the {split} problems of {task.name} have changed since the export; export them again"
             )
