@@ -71,7 +71,7 @@ LAYERS: dict[str, set[str]] = {
     "trl": {"training"},
     "verl": {"training", "parent", "errors"},
     "__main__": {"cli"},
-    "__init__": {"api", "core", "extras", "methods", "registry"},  # lazily: see test_importing_the_package_loads_no_torch
+    "__init__": {"api", "core", "extras", "methods", "registry", "tasks"},  # lazily: see test_importing_the_package_loads_no_torch
 }
 
 # Parts that stay free of heavy libraries: the only third-party packages they may import.
