@@ -133,7 +133,7 @@ def test_reward_transform_and_token_weight_take_their_places():
     signals = Signals(torch.zeros(2, 2), None, MASK, torch.arange(2))
     found = advantages_of(method, torch.tensor([[1.0, 1.0]]), signals)
     assert found.flatten().tolist() == pytest.approx([-0.05, 0.0, 0.05, 0.0])
-    with pytest.raises(DataError, match="the reward transform or the advantage works per token"):
+    with pytest.raises(DataError, match="an extra works per token"):
         advantages_of(method, torch.tensor([[1.0, 1.0]]))
 
 

@@ -202,7 +202,8 @@ def test_the_notes_stand_only_where_they_hold():
 def test_every_method_decodes_to_its_defaults_and_back(name):
     method = build("method", name)
     assert method == METHODS[name]() == build("method", dump(method))
-    assert set(dump(method)) == {"name", *inspect.signature(METHODS[name]).parameters}
+    unsaid = {"extras"} if name == "compose" else set()  # recorded only where there are some
+    assert set(dump(method)) == {"name", *inspect.signature(METHODS[name]).parameters} - unsaid
 
 
 @pytest.mark.parametrize("name", LEASHED)

@@ -1,9 +1,9 @@
 """How a step comes by the groups that it trains on: one sampler for the whole run, chosen by the method when the loop is built.
 
-    Plain       every prompt once, all groups kept
-    Dynamic     groups that the rollout plan does not keep are replaced by new prompts
-    TwoStage    some prompts get more completions, drawn after the first have been judged
-    StoredOnly  trains on stored answers; draws by one of the others, and only in order to store what is right
+    PlainSampler     every prompt once, all groups kept
+    DynamicSampler   groups that the rollout plan does not keep are replaced by new prompts
+    TwoStageSampler  some prompts get more completions, drawn after the first have been judged
+    StoredOnly       trains on stored answers; draws by one of the others, and only in order to store what is right
 
 The groups of a step are numbered as they are drawn. The problem of group n is a function of (seed, step, n), and its
 completions are functions of the policy and of (seed, step, n * group_size + member): how many groups were kept, or in
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def sampler_of(method: Method) -> Sampler:
     """The sampler of a method."""
     plan = method.rollout
-    found: Sampler = Plain() if plan is None else TwoStage(plan) if is_staged(plan) else Dynamic(plan)
+    found: Sampler = PlainSampler() if plan is None else TwoStageSampler(plan) if is_staged(plan) else DynamicSampler(plan)
     if method.buffer is None or not method.buffer.alone:
         return found
     return StoredOnly(found if method.buffer.policy else None)
@@ -99,7 +99,7 @@ class Sampler(ABC):
 
 
 @dataclass(frozen=True)
-class Plain(Sampler):
+class PlainSampler(Sampler):
     """`prompts_per_step` groups, all kept."""
 
     def draw(self, loop: Loop, step: int) -> Drawn:
@@ -108,7 +108,7 @@ class Plain(Sampler):
 
 
 @dataclass(frozen=True)
-class Dynamic(Sampler):
+class DynamicSampler(Sampler):
     """As many of `prompts_per_step` groups as the plan keeps, after at most `max_refills` refills."""
 
     plan: RolloutPlan
@@ -132,7 +132,7 @@ class Dynamic(Sampler):
 
 
 @dataclass(frozen=True)
-class TwoStage(Sampler):
+class TwoStageSampler(Sampler):
     """`prompts_per_step` groups, then as many more completions of each prompt as the plan gives it; what of both is kept."""
 
     plan: Staged

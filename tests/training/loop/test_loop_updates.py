@@ -20,7 +20,7 @@ from sage_rlvr.recipes import locate
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training import scores
 from sage_rlvr.training.loop import train_step
-from sage_rlvr.training.samplers import Plain
+from sage_rlvr.training.samplers import PlainSampler
 from training.loop.loop_common import make, run_of, weights
 
 Recipe = Callable[..., Path]
@@ -142,7 +142,7 @@ BRANCH = "{name: sage, base: {name: grpo, beta: 0.05}, guide: {name: branch, thr
 
 def unpaid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every completion earns 0."""
-    inner = Plain.draw
+    inner = PlainSampler.draw
 
     def drawn(*args: Any) -> Any:
         found = inner(*args)
@@ -150,7 +150,7 @@ def unpaid(monkeypatch: pytest.MonkeyPatch) -> None:
             part.rewards.zero_()
         return found
 
-    monkeypatch.setattr(Plain, "draw", drawn)
+    monkeypatch.setattr(PlainSampler, "draw", drawn)
 
 
 @pytest.mark.parametrize("more", ["", "updates: {epochs: 2, minibatches: 2}\n"])
@@ -187,7 +187,7 @@ def test_an_update_with_a_signal_is_the_same_with_the_option(write_recipe: Recip
 
 def test_a_mini_batch_is_skipped_alone(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """One group of four has two rewards: one of four updates is made."""
-    inner = Plain.draw
+    inner = PlainSampler.draw
 
     def drawn(*args: Any) -> Any:
         found = inner(*args)
@@ -196,7 +196,7 @@ def test_a_mini_batch_is_skipped_alone(write_recipe: Recipe, monkeypatch: pytest
             part.rewards[0, 0] = 1.0
         return found
 
-    monkeypatch.setattr(Plain, "draw", drawn)
+    monkeypatch.setattr(PlainSampler, "draw", drawn)
     loop = make(write_recipe(BRANCH, more="updates: {minibatches: 4, skip_without_signal: always}\n"))
     assert train_step(loop, 0)["advantage/no_signal_frac"] == 0.75
     assert {float(state["step"]) for state in loop.optimizer.adam.state.values()} == {1.0}
@@ -204,7 +204,7 @@ def test_a_mini_batch_is_skipped_alone(write_recipe: Recipe, monkeypatch: pytest
 
 def test_at_start_skips_until_the_first_signal(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps 0 and 2 earn nothing, step 1 does: the KL's pull after it is needed, and stays."""
-    inner = Plain.draw
+    inner = PlainSampler.draw
 
     def drawn(sampler: Any, loop: Any, step: int) -> Any:
         found = inner(sampler, loop, step)
@@ -213,7 +213,7 @@ def test_at_start_skips_until_the_first_signal(write_recipe: Recipe, monkeypatch
             part.rewards[:, 0] = float(step == 1)
         return found
 
-    monkeypatch.setattr(Plain, "draw", drawn)
+    monkeypatch.setattr(PlainSampler, "draw", drawn)
     loop = make(write_recipe(BRANCH, steps=3, more="updates: {skip_without_signal: at_start}\n"))
     rows = [train_step(loop, step) for step in range(3)]
     assert [row["advantage/no_signal_frac"] for row in rows] == [1, 0, 1]
