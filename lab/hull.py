@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.floor import DRAWS, WORLDS
-from lab.hull_samples import rows, share
+from lab.hull_samples import samples_table, share
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.probabilities import NAME, Kept, load_probabilities
@@ -193,7 +193,7 @@ class Hull(Command):
         if self.stored:
             return self._stored(session)
         if self.samples:
-            for line in rows(self.draws):
+            for line in samples_table(self.draws):
                 session.say(line)
             return 0
         for line in chain(error_rates(self.draws, CELLS), [""], pairs_and_all(max(10, self.draws // 10))):

@@ -98,7 +98,7 @@ def compared(base: Floats, arm: Arm, rng: np.random.Generator, k: int = K) -> Co
     return compare_hull(found)
 
 
-def rows(draws: int) -> Iterator[str]:
+def samples_table(draws: int) -> Iterator[str]:
     """A Markdown table, line by line."""
     yield "| " + " | ".join(HEADS) + " |"
     yield "|---" * len(HEADS) + "|"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from lab.hull import CELLS, error_rates
+from lab.hull_samples import samples_table
 from sage_rlvr.stats.comparison import Comparison, holm, paired, paired_seed_counts, paired_seeds
 from sage_rlvr.stats.curves import paired_curve, probability_of_improvement, seed_ks, seeds_curve
 from sage_rlvr.stats.frontier import FrontierPoint, compare_count_frontiers, frontier, gap_to_frontier
@@ -564,6 +565,7 @@ TABLES: Mapping[str, Callable[[int], str]] = {  # their places in lab/pages/resu
     "seedcounts": lambda _: _seed_counts_table(),
     "hull": _hull_table,
     "mixture": lambda draws: "\n".join(error_rates(min(draws, 300), CELLS)),
+    "mixture_samples": lambda draws: "\n".join(samples_table(min(draws, 300))),
     "seeds": lambda _: pivot((((r, f"{s} seeds"), x) for s in (3, 6) for r, x in relabelled(s).items()), "rule"),
     "checkpoints": lambda _: pivot(
         (((n, f"k = {k}"), x) for (n, k), x in relabelled_checkpoints().items()), "problems"

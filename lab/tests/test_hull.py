@@ -19,7 +19,7 @@ from lab.hull import (
     stored_lines,
     untrained,
 )
-from lab.hull_samples import OF_ALL, OF_EACH, K, arm_at, base_of, compared, mean_over_seeds, rows
+from lab.hull_samples import OF_ALL, OF_EACH, K, arm_at, base_of, compared, mean_over_seeds, samples_table
 from sage_rlvr.stats.frontier import frontier
 from sage_rlvr.stats.hull import on_hull
 from sage_rlvr.stats.mixture import best_mixture
@@ -104,7 +104,7 @@ def test_from_samples_an_arm_on_the_hull_is_seldom_above_and_one_far_above_is_se
 
 
 def test_the_table_from_samples_has_a_row_per_cell() -> None:
-    lines = list(rows(1))
+    lines = list(samples_table(1))
     assert len(lines) == 2 + 12 and all(line.count("|") == lines[0].count("|") for line in lines)
     assert sum("no such arm" in line for line in lines) < 6
 
