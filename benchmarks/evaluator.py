@@ -28,7 +28,7 @@ from loop import END, NEW_TOKENS, VOCABULARY, Work, cpu_seconds, duel, make_mode
 from transformers import GenerationConfig
 
 from sage_rlvr.evaluation.sampled_run import SampleRun
-from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt
+from sage_rlvr.evaluation.sampling import Chosen, Prompt, SamplingRun
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.models.generation import Decoding, Request, SamplerGenerator
 from sage_rlvr.models.policy import Tokens
@@ -113,7 +113,7 @@ def ours(model: Any, prompts: list[list[int]], decoding: Decoding, tokenizer: Ch
     identity = run.identity(task, "t", model=model if together else None)
     generator = SamplerGenerator(model, Tokens(tokenizer, END, 0), decoding, together=together)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder, SampleStore.open(Path(folder) / "s", identity) as store:
-        Evaluation(task, named, generator).run(store, K)
+        SamplingRun(task, named, generator).run(store, K)
         return int(store.counts(K, check=False).right.sum())
 
 

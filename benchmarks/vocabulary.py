@@ -111,12 +111,12 @@ def training(folder: Path, words: int, method: dict[str, Any], **more: Any) -> C
 
 def evaluation(folder: Path, words: int, preset: str, generator: str) -> Callable[[], Any]:
     """An evaluation's samples of one call."""
-    from sage_rlvr.models.generation import GENERATORS, Decoding, Request, Source
+    from sage_rlvr.models.generation import GENERATORS, Decoding, GeneratorSource, Request
     from sage_rlvr.models.policy import load_policy
 
     model, tokens = load_policy(str(folder))
     law = Decoding.of(preset, max_new_tokens=WORK.new)
-    drawing = GENERATORS[generator].of(Source(str(folder), tokens, law, model=model, together=True))
+    drawing = GENERATORS[generator].of(GeneratorSource(str(folder), tokens, law, model=model, together=True))
     requests = [Request(tuple(ids), tuple(range(8 * n, 8 * n + 8))) for n, ids in enumerate(WORK.ids(words))]
     return lambda: drawing.generate(requests)
 

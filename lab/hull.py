@@ -22,7 +22,7 @@ from lab.hull_samples import samples_table, share
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.probabilities import NAME, Kept, load_probabilities
-from sage_rlvr.stats.comparison import Comparison, paired_seeds
+from sage_rlvr.stats.comparison import PairedDifference, paired_seeds
 from sage_rlvr.stats.frontier import FrontierPoint
 from sage_rlvr.stats.hull import PRICES, TINY, AboveHull, above_hull, compare_hull
 from sage_rlvr.stats.laws import t_ppf
@@ -164,7 +164,7 @@ def stored_lines(summary: dict[str, Any], untrained: Floats) -> Iterator[str]:
         yield "| " + " | ".join((row["arm"], metric.bare, *cells)) + " |"
 
 
-def crossfitted(summary: Mapping[str, Any], room: Mapping[str, Any]) -> Comparison | None:
+def crossfitted(summary: Mapping[str, Any], room: Mapping[str, Any]) -> PairedDifference | None:
     """The largest pass@k of a candidate against the mixture per problem, again from the scores of each seed."""
     arms = {arm["label"]: arm["frontier_by_seed"] for arm in summary["arms"].values() if "frontier_by_seed" in arm}
     names = [room["arm"], *next(e["arms"] for e in summary["baselines"] if e["name"] == room["envelope"])]

@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, logit
 from scipy.stats import norm
 
-from sage_rlvr.stats.comparison import Comparison
+from sage_rlvr.stats.comparison import PairedDifference
 from sage_rlvr.stats.hull import compare_hull
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.stats.mixture import above_mixtures_of_counts, best_mixture
@@ -88,7 +88,7 @@ def arm_at(base: Floats, place: float, gap: float, k: int = K) -> Arm | None:
     return None
 
 
-def compared(base: Floats, arm: Arm, rng: np.random.Generator, k: int = K) -> Comparison:
+def compared(base: Floats, arm: Arm, rng: np.random.Generator, k: int = K) -> PairedDifference:
     """One simulated study: samples of five training seeds against one evaluation of the base."""
     noise = rng.normal(0, OF_ALL, (SEEDS, 1)) + rng.normal(0, OF_EACH, (SEEDS, PROBLEMS))
     own = [{1.0: (SAMPLES, rng.binomial(SAMPLES, p))} for p in expit(arm.logits + noise)]

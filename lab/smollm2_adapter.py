@@ -28,7 +28,7 @@ from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.models import smollm2
 from sage_rlvr.results.tables import Table
 from sage_rlvr.runs.files import file_sha256
-from sage_rlvr.stats.comparison import Comparison, paired_counts
+from sage_rlvr.stats.comparison import PairedDifference, paired_counts
 from sage_rlvr.stats.passk import pass_at_k
 
 KS = (1, 8, 32)
@@ -48,7 +48,7 @@ class Scored:
         """pass@k."""
         return float(np.mean(pass_at_k(self.samples, self.right, k)))
 
-    def against(self, other: Scored, k: int) -> Comparison:
+    def against(self, other: Scored, k: int) -> PairedDifference:
         """This policy's pass@k less the other's, over the problems."""
         return paired_counts(self.samples, self.right, other.right, k)
 

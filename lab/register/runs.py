@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import DataError, suggest
-from sage_rlvr.experiments.controls import Arm
+from sage_rlvr.experiments.controls import PlannedArm
 from sage_rlvr.experiments.design import DesignSpec, load_design, resolve
 from sage_rlvr.results import Results, compare
 from sage_rlvr.results.row import Row
@@ -36,7 +36,7 @@ class Entry:
     name: str
     sha256: str
     design: DesignSpec
-    arms: tuple[Arm, ...]
+    arms: tuple[PlannedArm, ...]
     results: Results | None = None
 
     @cached_property

@@ -22,7 +22,7 @@ from scipy import stats
 
 from lab.hull import CELLS, error_rates
 from lab.hull_samples import samples_table
-from sage_rlvr.stats.comparison import Comparison, holm, paired, paired_seed_counts, paired_seeds
+from sage_rlvr.stats.comparison import PairedDifference, holm, paired, paired_seed_counts, paired_seeds
 from sage_rlvr.stats.curves import paired_curve, probability_of_improvement, seed_ks, seeds_curve
 from sage_rlvr.stats.frontier import FrontierPoint, compare_count_frontiers, frontier, gap_to_frontier
 from sage_rlvr.stats.hull import above_hull, compare_hull, on_hull
@@ -283,7 +283,7 @@ def coverage_seed_counts(seeds: int, once: bool, times: int = 400, problems: int
     return {name: _worst(cells) for name, cells in found.items()}
 
 
-COUNT_RULES: Mapping[str, Callable[[Ints, Ints, int], Comparison]] = {
+COUNT_RULES: Mapping[str, Callable[[Ints, Ints, int], PairedDifference]] = {
     "Student alone": lambda a, b, k: paired_seeds(*np.broadcast_arrays(_unbiased(k)[a], _unbiased(k)[b])),
     "paired_seed_counts": lambda a, b, k: paired_seed_counts(SAMPLES, a, b, k),
 }

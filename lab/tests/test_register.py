@@ -17,7 +17,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.row import Row
 from sage_rlvr.results.stored import row_tree
-from sage_rlvr.stats.comparison import Comparison
+from sage_rlvr.stats.comparison import PairedDifference
 from sage_rlvr.stats.intervals import Interval, seed_interval
 
 RESULTS = Path(__file__).parents[1] / "experiments"
@@ -76,7 +76,7 @@ def write(folder: Path, value: float, low: float, high: float, *, more: str = ""
     """A register with one question, beside the two summaries that it names; both hold A against `b`."""
     gap = Interval(value=value, low=low, high=high, level=0.95, over="training seeds", n=3)
     outcome = "better" if low > 0 else "worse" if high < 0 else "tied"
-    comparison = Comparison(difference=gap, p=0.04, outcome=outcome, over="training seeds")
+    comparison = PairedDifference(difference=gap, p=0.04, outcome=outcome, over="training seeds")
     row = Row(a="A", b=b, metric=Metric(name="pass", k=1, at="temperature", temperature=1.0), comparison=comparison)
     arms = {key: {"label": key.upper(), "recipe": "", "why": "", "seeds": [0, 1, 2]} for key in "abc"}
     whole = {"format": 2, "title": "t", "notes": "", "control": "b", "seeds": [0, 1, 2], "base": None, "arms": arms, "away": {}}

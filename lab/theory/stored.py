@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sage_rlvr.core.buffers import Answers, Buffer, Rows, buffer_budget, buffer_loss
+from sage_rlvr.core.buffers import Answers, Buffer, StoredAnswers, buffer_budget, buffer_loss
 
 if TYPE_CHECKING:
     from lab.theory.averages import Listing
@@ -40,5 +40,5 @@ def stored_loss(
         torch.zeros(mask.shape, dtype=torch.long), torch.where(mask, wrote[kept], 0.0),
         torch.zeros(0, 3, dtype=torch.long), torch.tensor(0),
     )  # fmt: skip
-    rows = Rows(answers, whole, 1, count, int(mask.sum()))
+    rows = StoredAnswers(answers, whole, 1, count, int(mask.sum()))
     return buffer_loss(buffer, logps[kept], rows, buffer_budget(buffer, rows, max_tokens))[0]

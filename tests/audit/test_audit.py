@@ -24,7 +24,7 @@ from sage_rlvr.audit import (
     verify_lines,
     wrong_answers,
 )
-from sage_rlvr.audit.pairs import Pair, audit_file, read_pairs, rows_of
+from sage_rlvr.audit.pairs import AnswerPair, audit_file, read_pairs, rows_of
 from sage_rlvr.audit.peers import ENVIRONMENT, lm_eval_verdicts
 from sage_rlvr.cli import app as cli
 from sage_rlvr.errors import ConfigError, DataError
@@ -236,7 +236,7 @@ KNOWN_MISSES: dict[str, str] = {}
         for pair in read_pairs()
     ],
 )
-def test_a_pair_gets_the_verdict_of_mathematics_both_ways(judged, pair: Pair):
+def test_a_pair_gets_the_verdict_of_mathematics_both_ways(judged, pair: AnswerPair):
     assert [verdict.right for verdict in judged[pair.pair_id]] == [pair.right, pair.right], judged[pair.pair_id]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sage_rlvr.audit import Audit, Check, _audited, audit
+from sage_rlvr.audit import AuditReport, Check, _audited, audit
 from sage_rlvr.cli import app as cli
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks.countdown import Countdown, Problem, split_of, verify
@@ -18,11 +18,11 @@ SMALL = Countdown({2: 0.5, 3: 0.5}, max_number=5, max_target=12)
 SIZES = (12, 12, 200)
 
 
-def audit_countdown(name: str, world: Countdown, k: int, sizes: tuple[int, int, int]) -> Audit:
+def audit_countdown(name: str, world: Countdown, k: int, sizes: tuple[int, int, int]) -> AuditReport:
     return _audited(name, world, k, {"sizes": sizes})
 
 
-def named(found: Audit, name: str) -> Check:
+def named(found: AuditReport, name: str) -> Check:
     return next(check for check in found.checks if check.name == name)
 
 

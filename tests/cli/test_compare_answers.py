@@ -13,7 +13,7 @@ from sage_rlvr.api import compare
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.results.comparisons import counted
 from sage_rlvr.results.page.rows import chosen, names_of
-from sage_rlvr.results.scores import Scores
+from sage_rlvr.results.scores import ProblemScores
 from sage_rlvr.stats.curves import crossing
 from tests.cli.test_compare_rows import SCHEMA, check, counts, run, samples, write
 from tests.results.readers.write_logs import LOGS
@@ -264,7 +264,7 @@ def test_equal_policies_on_labeled_copies_are_seldom_told_apart() -> None:
         rights = rng.binomial(16, p)
         for label in (labels, ()):
             a, b = (
-                Scores(arm=arm, task="", temperature=1.0, seeds=(0,), problems=ids, values=right[None], n=16, cluster=label)
+                ProblemScores(arm=arm, task="", temperature=1.0, seeds=(0,), problems=ids, values=right[None], n=16, cluster=label)
                 for arm, right in zip("ab", rights, strict=True)
             )
             band = a.band(b, 16, several=False)

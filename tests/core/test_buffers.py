@@ -18,7 +18,7 @@ from sage_rlvr.core.buffers import (
     Likelihood,
     Rehearsal,
     Replay,
-    Rows,
+    StoredAnswers,
     buffer_budget,
     buffer_loss,
 )
@@ -246,7 +246,7 @@ def replayed(part, logps: torch.Tensor) -> torch.Tensor:
         whole, torch.arange(3), whole, torch.tensor([1, 3, 2]), torch.ones(3), torch.ones(3), lengths,
         torch.zeros(3, 3, dtype=torch.long), SCORED, torch.zeros(0, 3, dtype=torch.long), torch.tensor(0),
     )  # fmt: skip
-    rows = Rows(answers, whole, 2, 3, 6)
+    rows = StoredAnswers(answers, whole, 2, 3, 6)
     return buffer_loss(part, logps, rows, buffer_budget(part, rows, 192))[0]
 
 

@@ -18,8 +18,8 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import turn_seed
 from sage_rlvr.evaluation.guidance import first_failures, own_words
 from sage_rlvr.evaluation.pairs import paired, texts_of
-from sage_rlvr.evaluation.sample_report import Drawn, report_lines
-from sage_rlvr.evaluation.sampling import Evaluation, Scorer, choose, guide_of, prompts_of
+from sage_rlvr.evaluation.sample_report import SampleColumns, report_lines
+from sage_rlvr.evaluation.sampling import SamplingRun, Scorer, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
 from sage_rlvr.evaluation.store.sample import judged_text, own_of
 from sage_rlvr.models.generation import Decoding, Generation, Request, SamplerGenerator, TransformersGenerator
@@ -29,7 +29,7 @@ from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.training.offline import pairs_laid_out
 
 LAW = Decoding(max_new_tokens=5)
-Make = Callable[..., Evaluation]
+Make = Callable[..., SamplingRun]
 MODEL, TOKENS = taught_digit_policy()
 TASK = choose(Digits(), "test")
 IDENTITY = Identity(
@@ -38,9 +38,9 @@ IDENTITY = Identity(
 )  # fmt: skip
 
 
-def evaluation(wrap: Callable[[Any], Any] = lambda g: g, together: bool = False, **more: Any) -> Evaluation:
+def evaluation(wrap: Callable[[Any], Any] = lambda g: g, together: bool = False, **more: Any) -> SamplingRun:
     generator = wrap(SamplerGenerator(MODEL, TOKENS, LAW, at_once=3, together=together))
-    return Evaluation(TASK, prompts_of(TASK, TOKENS)[0], generator, asking=Asking.of(TASK.task, TOKENS), window=48, **more)
+    return SamplingRun(TASK, prompts_of(TASK, TOKENS)[0], generator, asking=Asking.of(TASK.task, TOKENS), window=48, **more)
 
 
 def fill(folder: Path, *ns: int, identity: Identity = IDENTITY, **words: Any) -> SampleStore:
@@ -87,7 +87,7 @@ def test_rows_hold_turns_tokens_and_signals_of_the_policys_own(tmp_path: Path) -
     lines = report_lines(store)
     own = [int(own_of(row.turns or ()).sum()) for row in rows]
     assert any(line.startswith(f"tokens     {sum(own) / len(own):.1f}") for line in lines)
-    entropies = Drawn(store, 8).arrays("entropies")
+    entropies = SampleColumns(store, 8).arrays("entropies")
     assert entropies is not None and [len(row) for row in entropies] == own
     right = sum(row.verdict == "right" for row in rows)
     assert 0 < right < 64 and any(line.startswith(f"avg@8     {right / 64:.3f}") for line in lines)

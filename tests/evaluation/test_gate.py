@@ -148,7 +148,7 @@ def test_an_evaluation_ends_with_its_gate_and_the_stored_samples_are_enough(
     def drawn_again(*_: Any) -> None:
         raise AssertionError("samples were drawn again")
 
-    monkeypatch.setattr(sampling.Evaluation, "samples", drawn_again)
+    monkeypatch.setattr(sampling.SamplingRun, "samples", drawn_again)
     judged = evaluate(warm_policy, gate=True, **words)
     assert judged.gate is not None and [one.k for one in judged.gate.points] == [1, 8, 16]
     assert [line for line in judged.lines if line.startswith("gate")] == judged.gate.lines()[:1]

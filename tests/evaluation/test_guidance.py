@@ -16,7 +16,7 @@ from sage_rlvr.config import OfflineConfig, PairsConfig
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.guidance import KEPT, again, first_failures, guidance_line
 from sage_rlvr.evaluation.pairs import Paired, paired, texts_of
-from sage_rlvr.evaluation.sampling import Chosen, Evaluation, choose, prompts_of
+from sage_rlvr.evaluation.sampling import Chosen, SamplingRun, choose, prompts_of
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore
 from sage_rlvr.models.generation import Generation, Request
 from sage_rlvr.models.policy import Tokens
@@ -85,7 +85,7 @@ def identity(chosen: Chosen) -> Identity:
 
 def fill(folder: Path, chosen: Chosen) -> SampleStore:
     store = SampleStore.open(folder, identity(chosen))
-    Evaluation(chosen, prompts_of(chosen, TOKENS)[0], Drawing()).run(store, N)  # type: ignore[arg-type]
+    SamplingRun(chosen, prompts_of(chosen, TOKENS)[0], Drawing()).run(store, N)  # type: ignore[arg-type]
     return store
 
 

@@ -20,7 +20,7 @@ from byte_tokenizer import CHATML, byte_tokenizer
 from command import call, refused, said
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.sample_text import sample_lines
-from sage_rlvr.evaluation.store import Identity, Question, Sample, SampleStore
+from sage_rlvr.evaluation.store import AskedProblem, Identity, Sample, SampleStore
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.results import Results
 from sage_rlvr.results.page.samples import data_of, sample_sets
@@ -164,7 +164,7 @@ def test_no_text_steers_the_terminal_or_leaves_its_margin(tmp_path: Path) -> Non
     with SampleStore.open(tmp_path, Identity(**names, decoding=law, seed=0, chunk_size=1)) as opened:
         odd = {"problem": f"p\n{ATTACK}", "reason": ATTACK, "answer": ATTACK[:40]}
         opened.commit([Sample(sample=0, text=ATTACK, verdict="wrong", prompt_hash="", finish="length", **odd)])  # type: ignore[arg-type]
-        opened.describe({odd["problem"]: Question(ATTACK, ATTACK)})
+        opened.describe({odd["problem"]: AskedProblem(ATTACK, ATTACK)})
         lines = list(sample_lines(opened, width=80))
     assert not any(ord(c) < 32 or c in "\u202e\x7f" for line in lines for c in line)
     assert "  | [U+001B]]0;owned[U+0007][U+001B][2Jright[U+000D]" in lines and "  | sample 9: right" in lines

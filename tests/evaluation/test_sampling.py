@@ -26,7 +26,7 @@ from sage_rlvr.evaluation.sample_report import (
     pattern_lines,
     report_lines,
 )
-from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Scorer, check_window, choose, guide_of, prompts_of
+from sage_rlvr.evaluation.sampling import Chosen, SamplingRun, Scorer, check_window, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.store import Identity, SampleStore
 from sage_rlvr.models.generation import Decoding, Generation, Generator, Request, SamplerGenerator
 from sage_rlvr.models.listing.solutions import solution_logps
@@ -49,9 +49,9 @@ def pieces(warm_policy: Path) -> tuple[Chosen, Any, Tokens, Identity, dict[str, 
 
 def evaluation(
     pieces: Any, at_once: int = 2, wrap: Callable[[Generator], Any] = lambda g: g, **more: Any
-) -> Evaluation:
+) -> SamplingRun:
     task, model, tokens, _, prompts = pieces
-    return Evaluation(task, prompts, wrap(SamplerGenerator(model, tokens, LAW, at_once, together=False)), **more)
+    return SamplingRun(task, prompts, wrap(SamplerGenerator(model, tokens, LAW, at_once, together=False)), **more)
 
 
 def fill(pieces: Any, folder: Path, n: int, **words: Any) -> SampleStore:
@@ -104,8 +104,8 @@ def test_problems_drawn_together_are_the_same_in_any_order_and_by_any_writers(
     own = dataclasses.replace(identity, task_hash=task.task_hash, decoding=settings, chunk_size=size, together=4)
     assert any("#" in name for name in task.problems)
 
-    def drawing() -> Evaluation:
-        return Evaluation(task, prompts, SamplerGenerator(model, tokens, law, together=True))
+    def drawing() -> SamplingRun:
+        return SamplingRun(task, prompts, SamplerGenerator(model, tokens, law, together=True))
 
     def digest(name: str, *ns: int) -> str:
         for n in ns:
@@ -268,7 +268,7 @@ def test_anatomy_patterns_and_excess_of_a_store(pieces: Any, tmp_path: Path, tin
     assert "samples, in" in "\n".join(pattern_lines(store))
     model, tokens_ = load_policy(str(tiny_policy))  # untrained: much of what it says is rare under the warm one
     with SampleStore.open(tmp_path / "t", dataclasses.replace(pieces[3], model="tiny")) as other:
-        Evaluation(pieces[0], pieces[4], SamplerGenerator(model, tokens_, LAW, together=False), scorer).run(other, 32)
+        SamplingRun(pieces[0], pieces[4], SamplerGenerator(model, tokens_, LAW, together=False), scorer).run(other, 32)
     (line,) = excess_lines("tiny", other, "warm", store)
     assert float(re.findall(r"has ([+-][0-9.]+) more", line)[0]) > 0.5
     assert re.findall(r"has ([+-][0-9.]+) more", excess_lines("w", store, "warm", store)[0]) == ["+0.000"]

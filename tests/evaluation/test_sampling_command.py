@@ -18,7 +18,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.sample_report import (
     report_lines,
 )
-from sage_rlvr.evaluation.sampling import Evaluation
+from sage_rlvr.evaluation.sampling import SamplingRun
 from sage_rlvr.evaluation.store import SampleStore, is_store
 
 
@@ -107,7 +107,7 @@ def test_a_sigterm_ends_an_evaluation_as_ctrl_c_does(
         signal.raise_signal(signal.SIGTERM)
         raise RuntimeError("the signal had no effect")
 
-    monkeypatch.setattr(Evaluation, "samples", ended)
+    monkeypatch.setattr(SamplingRun, "samples", ended)
     words = ("--world", recipe, "--samples", 32, "--problems", 2, "--store", "a", "--quiet")
     try:
         signal.signal(signal.SIGTERM, lambda *_: None)  # not the default, which would end pytest

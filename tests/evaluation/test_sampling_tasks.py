@@ -23,7 +23,7 @@ from sage_rlvr.evaluation.sample_report import (
     powers,
     report_lines,
 )
-from sage_rlvr.evaluation.sampling import Evaluation, Prompt, choose, prompts_of
+from sage_rlvr.evaluation.sampling import Prompt, SamplingRun, choose, prompts_of
 from sage_rlvr.evaluation.store import Identity, SampleStore
 from sage_rlvr.models.generation import Generation, Request
 from sage_rlvr.models.policy import Tokens, load_policy
@@ -193,7 +193,7 @@ def test_the_report_counts_by_hand(rows: Path, tmp_path: Path) -> None:
     identity = sample_run("p", "embedded", 5).identity(task, "t")
     four = Identity(**(identity.tree() | {"chunk_size": 4}))
     with SampleStore.open(tmp_path / "s", four) as store:
-        Evaluation(task, prompts, Scripted()).run(store, 4)  # type: ignore[arg-type]
+        SamplingRun(task, prompts, Scripted()).run(store, 4)  # type: ignore[arg-type]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             store.note(chance=Chance("values", (0.001,) * 2).tree())

@@ -332,8 +332,8 @@ def test_the_process_whose_claims_are_waited_for_is_named_and_said_to_be_stopped
             other.send_signal(signal.SIGSTOP)
             threading.Timer(1.0, other.kill).start()
             task = SimpleNamespace(problems={"a": None})
-            work = sampling.Evaluation(task, {}, SimpleNamespace(name="tiny", at_once=1))  # type: ignore[arg-type]
-            monkeypatch.setattr(sampling.Evaluation, "samples", lambda self, identity, chunks: rows(chunks, identity))
+            work = sampling.SamplingRun(task, {}, SimpleNamespace(name="tiny", at_once=1))  # type: ignore[arg-type]
+            monkeypatch.setattr(sampling.SamplingRun, "samples", lambda self, identity, chunks: rows(chunks, identity))
             state = " \\(stopped\\)" if sys.platform.startswith("linux") else ""
             with pytest.warns(
                 UserWarning, match=rf"waiting for 1 chunks that process {other.pid}{state} is sampling.*kill -CONT PID"

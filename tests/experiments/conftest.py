@@ -10,7 +10,7 @@ import pytest
 from experiments.sweep_common import DESIGN, Ended, Started
 from sage_rlvr.cli.app import main
 from sage_rlvr.experiments import jobs as work
-from sage_rlvr.experiments.jobs import Task
+from sage_rlvr.experiments.jobs import ProcessTask
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     """Commands are run in this process, one after the other; what they were is listed."""
     found: Started = []
 
-    def start(task: Task) -> Ended:
+    def start(task: ProcessTask) -> Ended:
         found.append(task.words)
         task.log.parent.mkdir(parents=True, exist_ok=True)
         task.log.touch()

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from sage_rlvr.experiments.plan import Sweep
+from sage_rlvr.experiments.plan import SweepPlan
 from sage_rlvr.results import Results
 from sage_rlvr.results.findings import findings_of
 from sage_rlvr.results.summary import summary_of
@@ -49,7 +49,7 @@ class Ended:
         return self.returncode
 
 
-def states(sweep: Sweep) -> dict[str, str]:
+def states(sweep: SweepPlan) -> dict[str, str]:
     return {cell.job.directory.name: sweep.status(cell) for cell in sweep.cells}
 
 

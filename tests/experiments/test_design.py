@@ -14,7 +14,7 @@ from sage_rlvr.config import SftConfig, TrainConfig, load_config
 from sage_rlvr.core.guides import Placebo
 from sage_rlvr.core.token_weights import Eapo, PlaceboWeight
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.experiments.controls import Arm, same
+from sage_rlvr.experiments.controls import PlannedArm, same
 from sage_rlvr.experiments.design import DesignSpec, load_design, resolve, sft_config, world_named
 from sage_rlvr.methods import METHODS
 
@@ -29,7 +29,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def arms_of(path: Path) -> tuple[dict[str, Arm], list[str]]:
+def arms_of(path: Path) -> tuple[dict[str, PlannedArm], list[str]]:
     design = load_design(path)
     sft_config(design, path)
     arms, said = resolve(design, path, None if design.policy is None else "elsewhere")

@@ -26,7 +26,7 @@ from sage_rlvr.experiments import plan as plans
 from sage_rlvr.experiments import sweep as module
 from sage_rlvr.experiments.adoption import adoptable
 from sage_rlvr.experiments.display import dry_lines
-from sage_rlvr.experiments.jobs import Task, run_tasks
+from sage_rlvr.experiments.jobs import ProcessTask, run_tasks
 from sage_rlvr.experiments.plan import plan
 from sage_rlvr.experiments.sweep import run
 from sage_rlvr.render import write_summary
@@ -127,7 +127,7 @@ def test_a_failure_is_printed_and_the_others_go_on(
     sweep = plan(design(("controls: [no_kl]", "controls: none")), tmp_path / "out")
     start = work._start
 
-    def failing(task: Task) -> Ended:
+    def failing(task: ProcessTask) -> Ended:
         if "branch-s0" not in " ".join(task.words):
             return start(task)  # type: ignore[return-value]
         task.log.parent.mkdir(parents=True, exist_ok=True)
@@ -247,14 +247,14 @@ def test_the_folder_of_a_demo_is_taken_as_it_is(
 def test_tasks_wait_for_what_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order, there = [], set()
 
-    def start(task: Task) -> Ended:
+    def start(task: ProcessTask) -> Ended:
         order.append(task.label)
         there.update({task.label} - {"bad"})
         (tmp_path / "log").touch()
         return Ended(0)
 
-    def task(label: str, *after: Task) -> Task:
-        return Task(label, (), tmp_path / "log", lambda: label in there, after=after)
+    def task(label: str, *after: ProcessTask) -> ProcessTask:
+        return ProcessTask(label, (), tmp_path / "log", lambda: label in there, after=after)
 
     monkeypatch.setattr(work, "_start", start)
     monkeypatch.setattr(work, "POLL_SECONDS", 0.0)

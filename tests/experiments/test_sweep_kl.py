@@ -9,7 +9,7 @@ import pytest
 
 from experiments.sweep_common import Started, screen
 from sage_rlvr.evaluation.kl import read_kl
-from sage_rlvr.experiments.plan import Sweep, plan
+from sage_rlvr.experiments.plan import SweepPlan, plan
 from sage_rlvr.experiments.sweep import run
 from sage_rlvr.render import write_summary
 from sage_rlvr.results import Metric, Results, compare
@@ -25,7 +25,7 @@ def test_the_exact_kl_is_computed_once_and_read_by_the_results(
 ) -> None:
     out = tmp_path / "out"
 
-    def planned(kl: int) -> Sweep:
+    def planned(kl: int) -> SweepPlan:
         samples = f"samples: {{problems: 4, n: 4, guide: branch, kl: {kl}}}}}"
         return plan(design(*SMALL, (EVALUATE, f"{EVALUATE[:-1]}, {samples}")), out, powers=(2.0,))
 

@@ -15,7 +15,7 @@ from experiments.sweep_common import summarize
 from sage_rlvr.api.printed import caveats
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.render import write_summary
-from sage_rlvr.results import Metric, Results, Run, compare
+from sage_rlvr.results import Metric, Results, TrainingRun, compare
 from sage_rlvr.results.checks import relabelled
 from sage_rlvr.results.comparisons import between
 from sage_rlvr.results.page.training import choice_of
@@ -196,10 +196,10 @@ def test_what_was_logged_is_a_mean_of_its_part_of_the_run(tmp_path: Path) -> Non
 
 def test_raw_kl_is_that_of_the_last_tenth() -> None:
     rows = [{"kl/to_reference": float(n)} for n in range(20)] + [{"step": 20}]
-    logged, without = (Run(arm="a", seed=0, metrics=some) for some in (rows, [{"step": 0}]))
+    logged, without = (TrainingRun(arm="a", seed=0, metrics=some) for some in (rows, [{"step": 0}]))
     assert logged.raw_kl == 18.5 and without.raw_kl is None
     for text in ("nan", "inf"):  # as metrics.jsonl has them
-        assert Run(arm="a", seed=0, metrics=[*rows, {"kl/to_reference": text}]).raw_kl is None
+        assert TrainingRun(arm="a", seed=0, metrics=[*rows, {"kl/to_reference": text}]).raw_kl is None
         found = strength([[{"guide/q_mean": text, "guide/active_frac": 0.5}]])
         assert found is not None and found["active_first"] == 0.5 and not math.isfinite(found["q_last"])
 

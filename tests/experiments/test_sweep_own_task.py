@@ -18,8 +18,8 @@ from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.experiments import sweep as module
 from sage_rlvr.experiments.adoption import clear, replaced
 from sage_rlvr.experiments.display import dry_lines
-from sage_rlvr.experiments.jobs import Task, run_tasks
-from sage_rlvr.experiments.plan import Sweep, plan
+from sage_rlvr.experiments.jobs import ProcessTask, run_tasks
+from sage_rlvr.experiments.plan import SweepPlan, plan
 from sage_rlvr.experiments.sweep import run
 from sage_rlvr.registry import registry_of
 from sage_rlvr.render import write_summary
@@ -191,14 +191,14 @@ def test_samples_of_what_the_design_no_longer_asks_for_are_drawn_anew(
     """Other problems or another guide replace a store, and that is said; log-probs under the base are added to it."""
     out = tmp_path / "out"
 
-    def asked(**more: str) -> tuple[Sweep, Task]:
+    def asked(**more: str) -> tuple[SweepPlan, ProcessTask]:
         spec = ", ".join(f"{key}: {value}" for key, value in {"problems": "3", "n": "2", "guide": "null", **more}.items())
         sweep = plan(own("own_sums", f"split: {split}, samples: {{{spec}}}"), out)
         module.write_recipes(sweep)
         (task,) = sweep.base_samples
         return sweep, task
 
-    def complete(sweep: Sweep, task: Task) -> bool:
+    def complete(sweep: SweepPlan, task: ProcessTask) -> bool:
         clear(sweep)
         run_tasks([task], 1)
         return task.done()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.training import loop as engine
-from sage_rlvr.training.groups import Drawn, Groups
+from sage_rlvr.training.groups import DrawnGroups, Groups
 from sage_rlvr.training.reference import follow
 
 
@@ -23,7 +23,7 @@ def small_run(case: str, *more: str, steps: int, seed: int) -> TrainConfig:
         return load_config(TrainConfig, name, [tuple(edit.split("=", 1)) for edit in edits])  # type: ignore[misc]
 
 
-def draw_groups(loop: engine.Loop, step: int) -> Drawn:
+def draw_groups(loop: engine.Loop, step: int) -> DrawnGroups:
     """What the loop's sampler draws for a step."""
     return loop.sampler.draw(loop, step)
 

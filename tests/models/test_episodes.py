@@ -12,7 +12,7 @@ from episodes_common import Digit, Digits, digit_policy
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.sampling import Chosen, prompts_of
-from sage_rlvr.models.episodes import Drawn, play, rollout_of, said_in, sample_episodes
+from sage_rlvr.models.episodes import DrawnTurn, play, rollout_of, said_in, sample_episodes
 from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.models.sampler import Rollout, joined, sample
 from sage_rlvr.models.scoring import score
@@ -31,12 +31,12 @@ def scripted(*turns: str | None, limit: int = 30, window: int | None = None) -> 
     """The episode of a policy that says `turns`, one after the other; "..." does not end. Its contexts too."""
     contexts: list[list[int]] = []
 
-    def draw(turn: int, places: list[int], seen: list[list[int]], rooms: list[int]) -> list[Drawn]:
+    def draw(turn: int, places: list[int], seen: list[list[int]], rooms: list[int]) -> list[DrawnTurn]:
         contexts.extend(seen)
         text = turns[turn]
         assert text is not None
         ids = [*TOKENS.encode(text.removesuffix("...")), *([] if text.endswith("...") else [TOKENS.eos_id])][: rooms[0]]
-        return [Drawn(ids, [-0.5] * len(ids))]
+        return [DrawnTurn(ids, [-0.5] * len(ids))]
 
     (found,) = play(ASKING, [FIVE], [TOKENS.encode("5?\n")], draw, limit=limit, window=window)
     return found, contexts
@@ -208,8 +208,8 @@ def test_an_episode_goes_on_whatever_the_environment_says() -> None:
     prompt = list(asking(Digit(3)).ids)
     end = tokens.eos_id
 
-    def draw(turn: int, places: list[int], contexts: list[list[int]], rooms: list[int]) -> list[Drawn]:
-        return [Drawn([*tokens.encode("7"), end], [0.0, 0.0]) for _ in places]
+    def draw(turn: int, places: list[int], contexts: list[list[int]], rooms: list[int]) -> list[DrawnTurn]:
+        return [DrawnTurn([*tokens.encode("7"), end], [0.0, 0.0]) for _ in places]
 
     (episode,) = play(asking, [Digit(3)], [prompt], draw, limit=9, window=99)
     reply = episode.turns[1].text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from sage_rlvr.evaluation.store import Question, Sample
-from sage_rlvr.results import Run
+from sage_rlvr.evaluation.store import AskedProblem, Sample
+from sage_rlvr.results import TrainingRun
 from sage_rlvr.results.page.samples import SampleSet
 
 BREAKOUT = "</script><script>alert('x')</script><!--"
@@ -38,9 +38,9 @@ def hostile(sets: tuple[SampleSet, ...]) -> tuple[SampleSet, ...]:
         )
         for p in range(3) for i, text in enumerate(texts)
     )  # fmt: skip
-    questions = {row.problem: Question(f"prompt {BREAKOUT}", f"gold {BREAKOUT}") for row, _ in shown}
+    questions = {row.problem: AskedProblem(f"prompt {BREAKOUT}", f"gold {BREAKOUT}") for row, _ in shown}
     return tuple(replace(one, shown=shown, questions=questions) for one in sets[:2])
 
 
-def run(arm: str, seed: int, rows: list[dict[str, float]], **config: object) -> Run:
-    return Run(arm=arm, seed=seed, metrics=rows, config=config)
+def run(arm: str, seed: int, rows: list[dict[str, float]], **config: object) -> TrainingRun:
+    return TrainingRun(arm=arm, seed=seed, metrics=rows, config=config)

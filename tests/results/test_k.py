@@ -10,7 +10,7 @@ import pytest
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.results import Results
-from sage_rlvr.results.scores import Scores
+from sage_rlvr.results.scores import ProblemScores
 
 STORED = Path(__file__).resolve().parents[2] / "lab" / "experiments" / "2026-11-24_countdown_easy_k3_is"
 
@@ -19,9 +19,9 @@ STORED = Path(__file__).resolve().parents[2] / "lab" / "experiments" / "2026-11-
 def test_an_odd_k_is_computed_exactly(k: int) -> None:
     p, right = np.array([[0.001, 0.02, 0.7]]), np.array([[0, 1, 30]])
     named = {"arm": "A", "task": "", "temperature": 1.0, "seeds": (0,), "problems": ("a", "b", "c")}
-    assert Scores(**named, values=p).passes([k])[0, :, 0] == pytest.approx(1 - (1 - p[0]) ** k, rel=1e-12)
+    assert ProblemScores(**named, values=p).passes([k])[0, :, 0] == pytest.approx(1 - (1 - p[0]) ** k, rel=1e-12)
     brute = [1 - comb(100 - int(c), k) / comb(100, k) for c in right[0]]
-    assert Scores(**named, values=right, n=100).passes([k])[0, :, 0] == pytest.approx(brute, rel=1e-12)
+    assert ProblemScores(**named, values=right, n=100).passes([k])[0, :, 0] == pytest.approx(brute, rel=1e-12)
 
 
 @pytest.mark.parametrize("k", [8, 65, 300])

@@ -12,7 +12,7 @@ import pytest
 from sage_rlvr.errors import DataError
 from sage_rlvr.results import Design, Results
 from sage_rlvr.results.measurements import ExactMeasurement, ExactMeasurements, Measurement, Measurements
-from sage_rlvr.results.pairs import Pair, common_seeds
+from sage_rlvr.results.pairs import ArmPair, common_seeds
 from sage_rlvr.stats.frontier import FrontierPoint
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "sage_rlvr" / "results"
@@ -73,7 +73,7 @@ def test_a_run_has_its_frontier_and_the_base_is_paired_with_every_seed() -> None
     assert [point.passk for point in run.line("distinct")] == pytest.approx([1.6, 1.6]) and run.line("pass") == run.points
     assert list(run.p) == [0.5, 1.0] and len(run.logps) == 2
     assert common_seeds(arm, base) == common_seeds(base, arm) == [0, 1, 2] and common_seeds(arm, arm) == [0, 1, 2]
-    pair = Pair(a="GRPO", b="base", why="base", left=arm, right=base)
+    pair = ArmPair(a="GRPO", b="base", why="base", left=arm, right=base)
     assert [two.rows for _, two in pair.runs] == [base.rows] * 3
     assert pair.sides(1.0) is not None and pair.sides(0.5) is None and pair.lacking(0.5) == {"GRPO": [2]}
 

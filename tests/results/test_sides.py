@@ -8,13 +8,13 @@ from frozen.folders import write_sweep
 from sage_rlvr.evaluation.record import load_record, save_record
 from sage_rlvr.results.comparisons import compare
 from sage_rlvr.results.measurements import Measurement, Measurements
-from sage_rlvr.results.pairs import Pair
+from sage_rlvr.results.pairs import ArmPair
 from sage_rlvr.results.read import Results
 
 
-def pair(table: Measurements[Measurement], a: str, b: str) -> Pair:
+def pair(table: Measurements[Measurement], a: str, b: str) -> ArmPair:
     here = table.where(task="")
-    return Pair(a=a, b=b, why="pair", left=here.where(arm=a), right=here.where(arm=b))
+    return ArmPair(a=a, b=b, why="pair", left=here.where(arm=a), right=here.where(arm=b))
 
 
 def test_a_seed_without_a_temperature_leaves_the_pair_out_there_with_a_note(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from scipy import stats
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.stats.passk import pass_at_k
 from sage_rlvr.stats.plan import (
-    Design,
+    EvaluationSize,
     Pilot,
     assume,
     design_needed,
@@ -38,21 +38,21 @@ def test_published_sizes():
 
 @pytest.mark.parametrize(("problems", "seen"), [(60, 0.114), (40, 0.140), (134, 0.077)])
 def test_what_the_papers_data_sets_can_see(problems, seen):
-    design = Design(problems=problems, samples=256, seeds=1)
+    design = EvaluationSize(problems=problems, samples=256, seeds=1)
     assert see_checkpoints(design, assume(k=256, samples=256)) == pytest.approx(seen, abs=5e-4)
 
 
 def test_what_methods_need_by_hand():
     pilot = Pilot(true=0.05, noise=12.8, run_sd=0.01, k=256, said="")
-    design = Design(problems=60, samples=256, seeds=4)
+    design = EvaluationSize(problems=60, samples=256, seeds=4)
     sd = math.sqrt(2 * 0.01**2 + 12.8 / 256 / 60)
     assert see_methods(design, pilot) == pytest.approx(detectable(sd, 4))
-    assert see_methods(Design(problems=60, samples=256, seeds=2), pilot) == math.inf
+    assert see_methods(EvaluationSize(problems=60, samples=256, seeds=2), pilot) == math.inf
 
 
 def test_what_to_buy_next():
     problems_help = Pilot(true=0.1, noise=0.0, run_sd=0.02, k=1, said="")
-    plan = make_plan(Design(problems=60, samples=16, seeds=3), problems_help, run_cost=100)
+    plan = make_plan(EvaluationSize(problems=60, samples=16, seeds=3), problems_help, run_cost=100)
     assert plan.next_checkpoints[0].what == "120 problems (if there are more of them)"
     assert plan.next_checkpoints[0].detectable == pytest.approx(plan.checkpoints / math.sqrt(2))
     assert plan.next_checkpoints[1].gain == 0.0  # more samples of exact scores
@@ -60,22 +60,22 @@ def test_what_to_buy_next():
     assert plan.next_methods[0].what == "4 training seeds" and plan.next_methods[1].gain == 0.0
     assert plan.next_methods[0].cost == 2 * (100 + 60 * 16)
     samples_help = Pilot(true=0.0, noise=10.0, run_sd=0.0, k=1, said="")
-    steps = make_plan(Design(problems=60, samples=16, seeds=3), samples_help).next_checkpoints
+    steps = make_plan(EvaluationSize(problems=60, samples=16, seeds=3), samples_help).next_checkpoints
     assert {round(s.detectable, 6) for s in steps} == {round(steps[0].detectable, 6)}
-    one = make_plan(Design(problems=60, samples=16, seeds=1), problems_help)
+    one = make_plan(EvaluationSize(problems=60, samples=16, seeds=1), problems_help)
     assert one.methods == math.inf and one.next_methods[0].what == "3 training seeds"
     assert "still nothing" in "\n".join(plan_lines(one))
 
 
 def test_five_problems_see_nothing():
-    few, enough = (make_plan(Design(problems=n, samples=64, seeds=3), assume(k=16, samples=64)) for n in (5, 6))
+    few, enough = (make_plan(EvaluationSize(problems=n, samples=64, seeds=3), assume(k=16, samples=64)) for n in (5, 6))
     assert few.checkpoints == math.inf > enough.checkpoints
     assert "claims about checkpoints: cannot detect any difference: fewer than 6 problems" in plan_lines(few)
 
 
 def test_the_detectable_difference_is_found_four_times_in_five():
     pilot = Pilot(true=0.04, noise=3.2, run_sd=0.0, k=1, said="")
-    design = Design(problems=60, samples=64, seeds=1)
+    design = EvaluationSize(problems=60, samples=64, seeds=1)
     x = see_checkpoints(design, pilot)
     gaps = np.random.default_rng(0).normal(x, math.sqrt(0.04 + 3.2 / 64), (4000, 60))
     z = gaps.mean(axis=1) / math.sqrt((0.04 + 3.2 / 64) / 60)
@@ -127,16 +127,16 @@ def test_a_pilot_of_unequal_numbers_of_samples_and_of_clusters():
 
 def test_what_a_difference_needs():
     pilot = Pilot(true=0.04, noise=1.6, run_sd=0.01, k=8, said="")
-    design = Design(problems=400, samples=16, seeds=1)
+    design = EvaluationSize(problems=400, samples=16, seeds=1)
     assert design_needed(design, pilot, 0.05) == (440, 19)  # 2.8016^2 (0.04 + 1.6 / 16) / 0.05^2, 1.6 / (400 / 3139.6 - 0.04)
     line = needed_line(design, pilot, 0.02)
     assert line.endswith("2,748 problems of 16 samples; with 400 problems no number of samples suffices")
     problems, samples = design_needed(design, pilot, 0.045)
     assert samples is not None
-    for needed in (Design(problems=problems, samples=16, seeds=1), Design(problems=400, samples=samples, seeds=1)):
+    for needed in (EvaluationSize(problems=problems, samples=16, seeds=1), EvaluationSize(problems=400, samples=samples, seeds=1)):
         assert see_checkpoints(needed, pilot) <= 0.045
-    assert see_checkpoints(Design(problems=problems - 1, samples=16, seeds=1), pilot) > 0.045
-    assert see_checkpoints(Design(problems=400, samples=samples - 1, seeds=1), pilot) > 0.045
+    assert see_checkpoints(EvaluationSize(problems=problems - 1, samples=16, seeds=1), pilot) > 0.045
+    assert see_checkpoints(EvaluationSize(problems=400, samples=samples - 1, seeds=1), pilot) > 0.045
     assert "this design suffices (" in needed_line(design, pilot, 0.1)
     with pytest.raises(ConfigError, match="above 0"):
         design_needed(design, pilot, 0.0)
@@ -145,7 +145,7 @@ def test_what_a_difference_needs():
 def test_refusals():
     for bad in ({"problems": 0}, {"samples": 0}, {"seeds": 0}):
         with pytest.raises(ConfigError, match="whole numbers from 1"):
-            Design(**{"problems": 60, "samples": 256, "seeds": 3} | bad)
+            EvaluationSize(**{"problems": 60, "samples": 256, "seeds": 3} | bad)
     with pytest.raises(ConfigError, match="between 0 and 1"):
         assume(k=1, samples=8, discordant=1.5)
     with pytest.raises(ConfigError, match="above 0"):

@@ -14,7 +14,7 @@ import pytest
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks import math_sets
-from sage_rlvr.tasks.math import ENVIRONMENT, SETS, MathTask, Problem, digest
+from sage_rlvr.tasks.math import ENVIRONMENT, SETS, MathProblem, MathTask, digest
 from sage_rlvr.tasks.prompts import BOXED, SAGE
 
 needs_data = pytest.mark.skipif(
@@ -45,15 +45,15 @@ def test_the_shapes_of_the_published_files():
     assert [(p.problem_id, p.text, p.answer) for p in aime] == [
         ("aime24-1", "p", "7"), ("aime25-I-1", "q", "070"), ("aime25-II-1", "r", "5")
     ]  # fmt: skip
-    assert math_sets._amc([{"id": 3, "problem": "p", "answer": 27.0}]) == [Problem("amc23-3", "p", "27")]
+    assert math_sets._amc([{"id": 3, "problem": "p", "answer": 27.0}]) == [MathProblem("amc23-3", "p", "27")]
     row = {"problem": "p", "solution": r"so \boxed{p - q}", "answer": "p-q", "subject": "Algebra", "level": 5}
     (math,) = math_sets._math500([row | {"unique_id": "test/1"}])
-    assert (math, math.solved) == (Problem("test/1", "p", "p-q", 5, "Algebra"), "p - q")
+    assert (math, math.solved) == (MathProblem("test/1", "p", "p-q", 5, "Algebra"), "p - q")
     gold = {"reward_model": {"ground_truth": "1.6"}}
     (minerva,) = math_sets._minerva([gold], [{"problem": "p", "type": "Physics", "solution": r"\boxed{1.60}"}])
-    assert (minerva, minerva.solved) == (Problem("minerva-0", "p", "1.6", None, "Physics"), "1.60")
+    assert (minerva, minerva.solved) == (MathProblem("minerva-0", "p", "1.6", None, "Physics"), "1.60")
     wrapped = {"prompt": [{"content": "Do this.\n\nOne\n\ntwo\n\nThus.", "role": "user"}], "extra_info": {"index": "x"}}
-    assert math_sets._dapo(math_sets.rows_of(table(wrapped | gold))) == [Problem("dapo-x", "One\n\ntwo", "1.6")]
+    assert math_sets._dapo(math_sets.rows_of(table(wrapped | gold))) == [MathProblem("dapo-x", "One\n\ntwo", "1.6")]
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_rows_of_a_file_of_your_own(tmp_path: Path):
         '{"id": 0, "problem": "1+1?", "answer": 2.0}\n\n{"id": "b", "question": "half?", "answer": "\\\\frac12", "level": 5}\n'
     )
     task = MathTask(str(path))
-    assert task.problems() == (Problem("0", "1+1?", "2"), Problem("b", "half?", r"\frac12", 5))
+    assert task.problems() == (MathProblem("0", "1+1?", "2"), MathProblem("b", "half?", r"\frac12", 5))
     half = task.problems()[1]
     assert task.verify(half, r"\boxed{0.5}").right and task.verify(half, "0.5").reason == "no answer"
     tagged = replace(task, form=SAGE)
@@ -134,13 +134,13 @@ def test_pinned_files_are_read_from_the_cache(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(math_sets, "fetch", lambda pin: lines({"id": 1, "problem": "p", "answer": -1.0}))
     math_sets._read.cache_clear()
     try:
-        assert MathTask("amc23", folder="").problems() == (Problem("amc23-1", "p", "-1"),)
+        assert MathTask("amc23", folder="").problems() == (MathProblem("amc23-1", "p", "-1"),)
     finally:
         math_sets._read.cache_clear()
 
 
 def test_a_digest_sees_ids_texts_golds_and_order():
-    one, two = Problem("a", "p", "1"), Problem("b", "q", "2")
+    one, two = MathProblem("a", "p", "1"), MathProblem("b", "q", "2")
     digests = {digest(rows) for rows in ([one, two], [two, one], [one], [replace(one, answer="2"), two])}
     assert len(digests) == 4 and digest([one]) == digest([replace(one, level=5, solved="x")])
 

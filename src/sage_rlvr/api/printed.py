@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sage_rlvr.evaluation.store import SampleStore
     from sage_rlvr.results import Results
     from sage_rlvr.results.findings import Findings
-    from sage_rlvr.results.scores import Scores
+    from sage_rlvr.results.scores import ProblemScores
     from sage_rlvr.results.sources import Store
     from sage_rlvr.results.tables import Table
     from sage_rlvr.tasks.chance import Chance
@@ -110,7 +110,7 @@ def _sampled_scores(results: Results) -> list[str]:
     return lines
 
 
-def _mark(scores: Scores, k: int, chance: Chance | None) -> str:
+def _mark(scores: ProblemScores, k: int, chance: Chance | None) -> str:
     """The chance floor beside a pass@k, and whether the policy lies below it."""
     from sage_rlvr.tasks.chance import BELOW
 

@@ -25,7 +25,7 @@ from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.abilities import Audited, Enumerable
 from sage_rlvr.tasks.base import Task, verdicts
 from sage_rlvr.tasks.chance import chance_of
-from sage_rlvr.tasks.checks import BAR, Audit, Case, Check, Finding, duplicates
+from sage_rlvr.tasks.checks import BAR, AuditFinding, AuditReport, Case, Check, duplicates
 from sage_rlvr.tasks.math import SETS, MathTask
 from sage_rlvr.tasks.math_audit import wrong_answers
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
@@ -40,7 +40,7 @@ NAMES = (
 )
 
 
-def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in: Place | None = None) -> Audit:
+def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in: Place | None = None) -> AuditReport:
     """Audit a task, one by its name or a file of rows, or the verifier of mathematics itself on `pairs`.
 
     task       a `Task`, or a word of `sage_rlvr.tasks.task_named`; "pairs" is the verifier on answers of known verdict
@@ -75,11 +75,11 @@ def _forms(task: MathTask, template: str | None, own: bool) -> list[PromptFormat
     return [task.form] if own else list(FORMATS.values())
 
 
-def _audited(name: str, task: Task, k: int, options: dict[str, Any]) -> Audit:
+def _audited(name: str, task: Task, k: int, options: dict[str, Any]) -> AuditReport:
     cases = task.audit_cases(k, **options) if isinstance(task, Audited) else _usual(task, k)
     judge = partial(verdicts, task)
     checks = [line for case in cases for line in (case.checks(judge) if isinstance(case, Case) else [case])]
-    return Audit(name, task.audited(**options), tuple(checks))
+    return AuditReport(name, task.audited(**options), tuple(checks))
 
 
 def _usual(task: Task, k: int) -> Iterator[Case | Check]:
@@ -109,6 +109,18 @@ def _alone_or_boxed(task: Task, pairs: Any) -> Any:
 
 
 __all__ = [
-    "BAR", "NAMES", "Audit", "Check", "Finding", "RewardAudit", "audit", "audit_reward", "audit_reward_on_pairs",
-    "lines_of", "page_of", "verify_lines", "write_page", "wrong_answers",
+    "BAR",
+    "NAMES",
+    "AuditFinding",
+    "AuditReport",
+    "Check",
+    "RewardAudit",
+    "audit",
+    "audit_reward",
+    "audit_reward_on_pairs",
+    "lines_of",
+    "page_of",
+    "verify_lines",
+    "write_page",
+    "wrong_answers",
 ]  # fmt: skip

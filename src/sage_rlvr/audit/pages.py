@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from sage_rlvr.tasks.checks import Audit, Check, Finding
+from sage_rlvr.tasks.checks import AuditFinding, AuditReport, Check
 from sage_rlvr.tasks.datasets import completions
 from sage_rlvr.text import escaped
 from sage_rlvr.verifiers import Verdict
@@ -19,7 +19,7 @@ Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 NOT_PASSED = "NOT PASSED: a check is below 99 %; fix or remove the listed rows"
 
 
-def lines_of(found: Audit, listed: int = 50) -> list[str]:
+def lines_of(found: AuditReport, listed: int = 50) -> list[str]:
     """The audit for a terminal: what most answers of a check failed by; a line per check, and below it the ids and reasons of at
     most `listed` rows."""
     lines = [*(sentence for check in found.checks for sentence in check.failed), f"{found.task}: {found.head}"]
@@ -46,7 +46,7 @@ def _count(check: Check) -> str:
     return f"{check.good:.0f}" if float(check.good).is_integer() else f"{check.good:.1f}"
 
 
-def _shown(check: Check) -> tuple[Finding, ...]:
+def _shown(check: Check) -> tuple[AuditFinding, ...]:
     """The rows of a check; one line for all of them where no row is good and all are alike."""
     alike = {(row.label, row.reason) for row in check.rows}
     if check.good == 0 and len(check.rows) == check.total > 1 and len(alike) == 1:
@@ -54,7 +54,7 @@ def _shown(check: Check) -> tuple[Finding, ...]:
     return check.rows
 
 
-def page_of(found: Sequence[Audit], command: str) -> str:
+def page_of(found: Sequence[AuditReport], command: str) -> str:
     """The audits as a Markdown page: a table of figures a task, then every row that a check names, ids and reasons only."""
     lines = [
         "# Audits of the verifiers", "",
@@ -67,7 +67,7 @@ def page_of(found: Sequence[Audit], command: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def section_of(one: Audit) -> list[str]:
+def section_of(one: AuditReport) -> list[str]:
     """The lines of a Markdown page about one audit: its head, its checks, and the rows that they name."""
     lines = [f"## {escaped(one.task)}", ""]
     for check in one.checks:
@@ -90,7 +90,7 @@ def _row(check: Check) -> str:
     return f"| {name} | {_count(check)} of {check.total} | {100 * check.share:.2f} % | {bar} | {escaped(check.note)} |"
 
 
-def write_page(found: Sequence[Audit], path: Path, command: str) -> None:
+def write_page(found: Sequence[AuditReport], path: Path, command: str) -> None:
     """`page_of` into a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page_of(found, command), encoding="utf-8")

@@ -27,7 +27,7 @@ from typing import Any, get_args
 from sage_rlvr.audit.peers import ABSENT, lm_eval_verdicts
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import wilson
-from sage_rlvr.tasks.checks import Audit, Check, check_of
+from sage_rlvr.tasks.checks import AuditReport, Check, check_of
 from sage_rlvr.tasks.rows import DataSource, read
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import Place
@@ -36,7 +36,7 @@ from sage_rlvr.verifiers.pool import Pool, shared
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class AnswerPair:
     """An answer and a gold. right: whether they are one. written: "first", "second" or "reported"."""
 
     pair_id: str
@@ -51,19 +51,19 @@ class Pair:
         return rf"The answer is $\boxed{{{self.answer}}}$."
 
     @property
-    def exchanged(self) -> Pair:
+    def exchanged(self) -> AnswerPair:
         """The same pair with answer and gold exchanged."""
         return replace(self, answer=self.gold, gold=self.answer)
 
 
-def read_pairs() -> tuple[Pair, ...]:
+def read_pairs() -> tuple[AnswerPair, ...]:
     """The pairs of `pairs.tsv`."""
     lines = files("sage_rlvr.audit").joinpath("pairs.tsv").read_text(encoding="utf-8").split("\n")
     rows = csv.DictReader(filter(None, lines), delimiter="\t", quoting=csv.QUOTE_NONE)
-    return tuple(Pair(row["id"], row["written"], row["verdict"] == "right", row["answer"], row["gold"]) for row in rows)
+    return tuple(AnswerPair(row["id"], row["written"], row["verdict"] == "right", row["answer"], row["gold"]) for row in rows)
 
 
-def audit_pairs() -> Audit:
+def audit_pairs() -> AuditReport:
     """Both rates of this verifier, with answer and gold as they are and exchanged, and of its peers."""
     pairs = read_pairs()
     turned = [pair.exchanged for pair in pairs]
@@ -80,11 +80,11 @@ def audit_pairs() -> Audit:
         checks += rates(f": lm-eval {rule}", pairs, told, rows=False)
     equal = sum(pair.right for pair in pairs)
     head = f"{len(pairs)} pairs of answers, {equal} of them equal and {len(pairs) - equal} different"
-    return Audit("pairs", head + ("" if others else f"; lm-eval {ABSENT}"), tuple(checks))
+    return AuditReport("pairs", head + ("" if others else f"; lm-eval {ABSENT}"), tuple(checks))
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FileRow:
     """A pair of a file: a completion, a gold, and where the answer is read."""
 
     pair_id: str
@@ -96,14 +96,14 @@ class Row:
     debatable: bool
 
 
-def rows_of(path: Path) -> list[Row]:
+def rows_of(path: Path) -> list[FileRow]:
     """The pairs of a file. DataError names the row and the field of what cannot be used."""
     rows = read(DataSource(path=str(path)))
     placed = enumerate(zip(rows.rows, rows.places, strict=True))
     return [_row(row, str(row.get("id", number)), place) for number, (row, place) in placed]
 
 
-def _row(row: Mapping[str, Any], name: str, where: str) -> Row:
+def _row(row: Mapping[str, Any], name: str, where: str) -> FileRow:
     lacking = [field for field in ("gold", "answer", "right") if row.get(field) is None]
     if lacking:
         raise DataError(f"{where}: no {', no '.join(lacking)}; a pair has gold, answer (a completion), right (true or false)")
@@ -118,10 +118,10 @@ def _row(row: Mapping[str, Any], name: str, where: str) -> Row:
         raise DataError(f"{where}, gold: {error}") from error
     reading = {"answer_in": place} | ({"tag": str(row["tag"])} if row.get("tag") else {})
     kind, debatable = str(row.get("note") or row.get("kind") or ""), str(row.get("debatable") or "").lower() in ("true", "1")
-    return Row(name, str(row["answer"]), gold, right, reading, kind, debatable)
+    return FileRow(name, str(row["answer"]), gold, right, reading, kind, debatable)
 
 
-def audit_file(path: Path) -> Audit:
+def audit_file(path: Path) -> AuditReport:
     """Both rates of this verifier and of math-verify on a file of pairs, the kinds with a miss, and the debatable pairs apart."""
     rows = rows_of(path)
     futures = [shared().submit(row.completion, row.gold, **row.reading) for row in rows]
@@ -139,17 +139,19 @@ def audit_file(path: Path) -> Audit:
     checks += _kinds(rows, ours, theirs)
     settled = sum(not row.debatable for row in rows)
     head = f"{len(rows)} pairs, {len(rows) - settled} of them debatable and counted apart; answers are read where each row says"
-    return Audit(str(path), head, tuple(checks))
+    return AuditReport(str(path), head, tuple(checks))
 
 
-def _of_rows(name: str, rows: Sequence[Row], verdicts: Sequence[Verdict], some: Sequence[int], bar: bool = False) -> list[Check]:
-    pairs = [Pair(rows[i].pair_id, "", rows[i].right, rows[i].completion, rows[i].gold) for i in some]
+def _of_rows(
+    name: str, rows: Sequence[FileRow], verdicts: Sequence[Verdict], some: Sequence[int], bar: bool = False
+) -> list[Check]:
+    pairs = [AnswerPair(rows[i].pair_id, "", rows[i].right, rows[i].completion, rows[i].gold) for i in some]
     said = [verdicts[i] for i in some]
     undecided = check_of(f"decided{name}", [(pair.pair_id, one) for pair, one in zip(pairs, said, strict=True)], "decided")
     return [*rates(name, pairs, said, bar=bar, rows=bar), undecided if bar else replace(undecided, rows=())]
 
 
-def _kinds(rows: Sequence[Row], ours: Sequence[Verdict], theirs: Sequence[Verdict]) -> Iterator[Check]:
+def _kinds(rows: Sequence[FileRow], ours: Sequence[Verdict], theirs: Sequence[Verdict]) -> Iterator[Check]:
     """The kinds of pairs of which either verifier misses one: what ours gets, and in the note what the other gets."""
     kinds: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
@@ -167,12 +169,12 @@ def _kinds(rows: Sequence[Row], ours: Sequence[Verdict], theirs: Sequence[Verdic
         yield Check(kind, mine, len(kinds[kind]), note=f"math-verify {other}", part=True)
 
 
-def _judged(pool: Pool, pairs: Sequence[Pair]) -> list[Verdict]:
+def _judged(pool: Pool, pairs: Sequence[AnswerPair]) -> list[Verdict]:
     return pool.verify([(pair.completion, pair.gold) for pair in pairs])
 
 
 def rates(
-    name: str, pairs: Sequence[Pair], verdicts: Sequence[Verdict], bar: bool = False, rows: bool = True
+    name: str, pairs: Sequence[AnswerPair], verdicts: Sequence[Verdict], bar: bool = False, rows: bool = True
 ) -> list[Check]:
     """The checks of the equal and of the different pairs, with the rate of misses and its interval."""
     found = []
@@ -190,4 +192,4 @@ def rates(
     return found
 
 
-__all__ = ["Pair", "Row", "audit_file", "audit_pairs", "rates", "read_pairs", "rows_of"]
+__all__ = ["AnswerPair", "FileRow", "audit_file", "audit_pairs", "rates", "read_pairs", "rows_of"]

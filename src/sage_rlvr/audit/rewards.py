@@ -29,10 +29,10 @@ from sage_rlvr.audit.worker import MISSING, in_short, same
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.chance import chance_of_golds
-from sage_rlvr.tasks.checks import Audit, Check, Finding
+from sage_rlvr.tasks.checks import AuditFinding, AuditReport, Check
 from sage_rlvr.tasks.datasets import ANSWERS, PROBLEMS, PROMPTS, SOLUTIONS, Faults, column_of, gold_words, ids_of
 from sage_rlvr.tasks.math_audit import NO_GOLD, WORKING, equal_answers, wrong_answers
-from sage_rlvr.tasks.rows import DataSource, Rows, read, value_at
+from sage_rlvr.tasks.rows import DataRows, DataSource, read, value_at
 from sage_rlvr.verifiers import Label, Verdict
 from sage_rlvr.verifiers.exact import number, verify_exact
 from sage_rlvr.verifiers.foreign import NO_REWARD, SIGNATURES, Signature
@@ -62,7 +62,7 @@ WORKER = "sage_rlvr.audit.worker"
 
 
 @dataclass(frozen=True)
-class RewardAudit(Audit):
+class RewardAudit(AuditReport):
     """An audit of a reward. figures: what a table of several rewards shows.
 
     form                form of `FORMS` in which the answers were written; the only figure of an audit on pairs
@@ -174,7 +174,7 @@ def _rows_of(given: str | Path | Sequence[Mapping[str, Any]], gold: str | None) 
     if isinstance(given, str | Path):
         rows = read(source)
     else:
-        rows = Rows("a list", [dict(row) for row in given], [f"rows, row {number}" for number in range(len(given))])
+        rows = DataRows("a list", [dict(row) for row in given], [f"rows, row {number}" for number in range(len(given))])
     columns = column_of(source, rows, "answer", (ANSWERS, SOLUTIONS, ("target",)), gold)
     faults, found, where = Faults(source), [], []
     for name, row, place in zip(ids_of(rows), rows.rows, rows.places, strict=True):
@@ -462,7 +462,7 @@ def _check(judge: RewardJudge, name: str, pairs: GoldPairs, right: bool) -> Chec
     """Whether these are paid, or are not; the rows are the others, the shortest texts first, as the most telling."""
     said = sorted(zip(pairs, judge(pairs), strict=True), key=lambda one: len(one[0][1]))
     label = "not paid" if right else "paid"
-    rows = [Finding(row.problem_id, label, verdict.reason) for (row, _), verdict in said if verdict.right != right]
+    rows = [AuditFinding(row.problem_id, label, verdict.reason) for (row, _), verdict in said if verdict.right != right]
     none = sum(verdict.label == "undecided" for _, verdict in said)
     return Check(name, len(said) - len(rows), len(said), tuple(rows), note=f"{none} without a number" if none else "")
 
@@ -492,7 +492,7 @@ def _order(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], s
     ]
     again = judge([(row, text) for row, text, _ in kept])
     other = [
-        Finding(row.problem_id, "differs", f"{shortened(text)} earns {in_short(one.score)} and then {in_short(two.score)}")
+        AuditFinding(row.problem_id, "differs", f"{shortened(text)} earns {in_short(one.score)} and then {in_short(two.score)}")
         for (row, text, one), two in zip(kept, again, strict=True) if not same(one.score, two.score)
     ]  # fmt: skip
     yield Check("the same reward in a second call", len(kept) - len(other), len(kept), tuple(other), bar=True)
@@ -508,14 +508,14 @@ def _batched(judge: RewardJudge, name: str, kept: Sequence[tuple[GoldRow, str, V
         given = [judge.given(row, text) for row, text, _ in some]
         said = judge.pool.submit("batch", judge.signature, given, [one.score for *_, one in some]).result()
         if said.label != "right" or said.score is None:
-            rows.append(Finding(f"{len(some)} completions", "no rewards", said.reason))
+            rows.append(AuditFinding(f"{len(some)} completions", "no rewards", said.reason))
             continue
         good += len(some) - int(said.score)
         if said.score:
             at, _, reward = said.reason.partition("|")
             row, text, alone = some[int(at)]
             why = f"{shortened(text)} earns {in_short(alone.score)} alone and {reward} here"
-            rows.append(Finding(row.problem_id, "differs", why))
+            rows.append(AuditFinding(row.problem_id, "differs", why))
     return Check(name, good, len(kept), tuple(rows), bar=True)
 
 
@@ -600,8 +600,8 @@ def _hostile(judge: RewardJudge, row: GoldRow, write: Callable[[str], str]) -> C
     texts, before, slow = hostile_texts(write), len(judge.failures), len(judge.times)
     judge.most = judge.limits + MOST_LIMITS
     said = judge([(replace(row, problem_id=name), text) for name, text in texts.items()], again=False)
-    rows = [Finding(one.problem_id, "fails", f"{one.what} on {shortened(one.text)}") for one in judge.failures[before:]]
-    rows += [Finding(name, "paid", one.reason) for name, one in zip(texts, said, strict=True) if one.right]
+    rows = [AuditFinding(one.problem_id, "fails", f"{one.what} on {shortened(one.text)}") for one in judge.failures[before:]]
+    rows += [AuditFinding(name, "paid", one.reason) for name, one in zip(texts, said, strict=True) if one.right]
     notes = []
     if slowest := max(judge.times[slow:], default=None):
         notes.append(_slowest(slowest))
@@ -612,7 +612,7 @@ def _hostile(judge: RewardJudge, row: GoldRow, write: Callable[[str], str]) -> C
     return Check(HOSTILE, len(texts) - left - len(rows), len(texts) - left, tuple(rows), bar=True, note="; ".join(notes))
 
 
-def _grouped(failures: Sequence[Failure]) -> tuple[Finding, ...]:
+def _grouped(failures: Sequence[Failure]) -> tuple[AuditFinding, ...]:
     """One row for each way to fail, with the shortest text, the most frequent way first."""
     ways: dict[str, list[Failure]] = defaultdict(list)
     for one in failures:
@@ -620,7 +620,7 @@ def _grouped(failures: Sequence[Failure]) -> tuple[Finding, ...]:
     found = []
     for what, some in sorted(ways.items(), key=lambda way: -len(way[1])):
         first = min(some, key=lambda one: len(one.text))
-        found.append(Finding(first.problem_id, "fails", f"{what} on {shortened(first.text)} ({len(some)} calls)"))
+        found.append(AuditFinding(first.problem_id, "fails", f"{what} on {shortened(first.text)} ({len(some)} calls)"))
     return tuple(found)
 
 

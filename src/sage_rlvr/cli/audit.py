@@ -15,7 +15,7 @@ from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.progress import reporting
 
 if TYPE_CHECKING:
-    from sage_rlvr.audit import Audit as Audited
+    from sage_rlvr.audit import AuditReport as Audited
 
 
 @dataclass(frozen=True)

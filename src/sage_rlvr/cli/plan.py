@@ -13,7 +13,7 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from sage_rlvr.results.scores import Scores
+    from sage_rlvr.results.scores import ProblemScores
     from sage_rlvr.stats.plan import Pilot
 
 
@@ -50,13 +50,13 @@ class Plan(Command):
 
     def execute(self, session: Session) -> int:
         from sage_rlvr.results.read import K
-        from sage_rlvr.stats.plan import Design, assume, make_plan, needed_line, plan_lines
+        from sage_rlvr.stats.plan import EvaluationSize, assume, make_plan, needed_line, plan_lines
 
         if not self.run_cost > 0:
             raise ConfigError(f"--run-cost {self.run_cost:g}: the cost of a training run in completions must be above 0")
         if not self.from_ and (self.correct or self.right_from is not None):
             raise ConfigError("--correct, --right-from: only for files of rows; pass them with --from A B")
-        read = Measured.read(self.from_, self.split, self.correct, self.right_from) if self.from_ else None
+        read = MeasuredArms.read(self.from_, self.split, self.correct, self.right_from) if self.from_ else None
         problems, samples = self.problems, self.samples
         if read is not None:
             problems = read.problems if problems is None else problems
@@ -64,7 +64,7 @@ class Plan(Command):
         samples = 256 if samples is None else samples
         if problems is None:
             raise ConfigError("--problems: how many problems? Pass --problems N, or --from A B to take those of two evaluations")
-        design = Design(problems=problems, samples=samples, seeds=self.seeds)
+        design = EvaluationSize(problems=problems, samples=samples, seeds=self.seeds)
         k = min(K, samples) if self.k is None else self.k
         if k < 1:
             raise ConfigError(f"--k {k}: pass@k needs k >= 1")
@@ -84,14 +84,14 @@ class Plan(Command):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Measured:
+class MeasuredArms:
     """Two arms that were evaluated on one data set."""
 
-    a: Scores
-    b: Scores
+    a: ProblemScores
+    b: ProblemScores
 
     @classmethod
-    def read(cls, arms: Sequence[str], split: str, correct: Sequence[str] = (), right_from: float | None = None) -> Measured:
+    def read(cls, arms: Sequence[str], split: str, correct: Sequence[str] = (), right_from: float | None = None) -> MeasuredArms:
         """From A=PATH[,PATH...] B=...: files of rows, records, run directories or sample stores, or one file with two arms."""
         from sage_rlvr.results import Results
         from sage_rlvr.results.found import rows_in

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.episodes import Drawn, Episode, play
+from sage_rlvr.models.episodes import DrawnTurn, Episode, play
 from sage_rlvr.models.generation import Generation, Generator, Request
 from sage_rlvr.models.policy import Asking
 
@@ -43,7 +43,7 @@ def generate_episodes(
     owners = [place for place, request in enumerate(requests) for _ in request.seeds]
     known = True
 
-    def draw(turn: int, places: list[int], contexts: list[list[int]], rooms: list[int]) -> list[Drawn]:
+    def draw(turn: int, places: list[int], contexts: list[list[int]], rooms: list[int]) -> list[DrawnTurn]:
         nonlocal known
         if turn == 0:
             found = [one for rows in generator.generate(requests) for one in rows]
@@ -61,7 +61,7 @@ def generate_episodes(
     return [[next(made) for _ in request.seeds] for request in requests]
 
 
-def _drawn(generator: Generator, one: Generation) -> Drawn:
+def _drawn(generator: Generator, one: Generation) -> DrawnTurn:
     if one.token_ids is None:
         raise ConfigError(
             f"generator {generator.name!r} does not return the sampled tokens, which the next turn of an episode needs; "
@@ -69,7 +69,7 @@ def _drawn(generator: Generator, one: Generation) -> Drawn:
         )
     ids = [int(token) for token in one.token_ids]
     logps = [0.0] * len(ids) if one.logps is None else one.logps.tolist()
-    return Drawn(ids, logps, None if one.entropies is None else one.entropies.tolist())
+    return DrawnTurn(ids, logps, None if one.entropies is None else one.entropies.tolist())
 
 
 def _generation(episode: Episode, known: bool) -> Generation:

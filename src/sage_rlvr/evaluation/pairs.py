@@ -27,7 +27,7 @@ from sage_rlvr.training.texts import Text
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class PreferencePair:
     """A right and a wrong completion of one problem. again: the winner is a second attempt."""
 
     problem: str
@@ -40,7 +40,7 @@ class Pair:
 class Paired:
     """Preference pairs, SFT completions, the source of hints, and counts of samples, right samples, tokens and problems."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PreferencePair, ...]
     learned: tuple[Sample, ...]
     guidance: str
     counts: dict[str, int]
@@ -83,7 +83,7 @@ def paired(data: PairsConfig) -> Paired:
     return Paired(found, learned, later.guidance if second else "", _counts(first, second, found), digests)
 
 
-def _of_problem(data: PairsConfig, name: str, rows: Sequence[Sample], again: Sequence[Sample]) -> Iterator[Pair]:
+def _of_problem(data: PairsConfig, name: str, rows: Sequence[Sample], again: Sequence[Sample]) -> Iterator[PreferencePair]:
     """The pairs of one problem: its winners, at most `max_pairs`, in an order of the seed, each with a loser."""
     losers = [row for row in rows if row.verdict == "wrong"]
     winners = [(row, False) for row in rows if row.verdict == "right"] + [(row, True) for row in again if row.verdict == "right"]
@@ -92,7 +92,7 @@ def _of_problem(data: PairsConfig, name: str, rows: Sequence[Sample], again: Seq
     winners.sort(key=lambda pair: _chance(data.seed, "winner", name, pair[0].sample, pair[1]))
     for number, (row, late) in enumerate(winners[: data.max_pairs] if losers else []):
         place = int(_chance(data.seed, "loser", name, number) * len(losers))
-        yield Pair(name, row, losers[place], late)
+        yield PreferencePair(name, row, losers[place], late)
 
 
 def _chance(*address: object) -> float:
@@ -114,7 +114,7 @@ def _read(place: str | None) -> tuple[dict[str, list[Sample]], str, Identity]:
         return rows, store.digest(), store.identity
 
 
-def _counts(first: dict[str, list[Sample]], second: dict[str, list[Sample]], pairs: Sequence[Pair]) -> dict[str, int]:
+def _counts(first: dict[str, list[Sample]], second: dict[str, list[Sample]], pairs: Sequence[PreferencePair]) -> dict[str, int]:
     rows, again = ([row for some in part.values() for row in some] for part in (first, second))
     solved = {row.problem for row in rows if row.verdict == "right"}
     return {
@@ -145,4 +145,4 @@ def texts_of(config: OfflineConfig, found: Paired, tokens: Tokens) -> Data:
     return Data([text(row) for row in found.learned], [(text(pair.winner), text(pair.loser)) for pair in found.pairs])
 
 
-__all__ = ["Pair", "Paired", "paired", "texts_of"]
+__all__ = ["Paired", "PreferencePair", "paired", "texts_of"]

@@ -31,7 +31,7 @@ from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of, unescape
 from sage_rlvr.reading import parse_json
 from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
 from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k, powers
-from sage_rlvr.stats.samples.anatomy import TOKEN_CLASSES, ClassAnatomy, Spread, token_anatomy
+from sage_rlvr.stats.samples.anatomy import TOKEN_CLASSES, ClassAnatomy, TokenSpread, token_anatomy
 from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval
 from sage_rlvr.stats.samples.diversity import (
     BOTH_RIGHT,
@@ -68,7 +68,7 @@ COLUMNS = (  # of an anatomy: head, field, percentages or not
 )  # fmt: skip
 
 
-class Drawn:
+class SampleColumns:
     """The first n samples of every problem, column by column. of (M,): the number of each one's problem, of `many`."""
 
     def __init__(self, store: SampleStore, n: int | None) -> None:
@@ -131,7 +131,7 @@ def report_lines(
     """See above. n: default `common_n`. place: where answers are read, in words; judge: verdicts at other places. The first lines
     are about what most samples failed by."""
     n = common_n(store) if n is None else n
-    counts, drawn, law = store.counts(n), Drawn(store, n), store.identity.decoding
+    counts, drawn, law = store.counts(n), SampleColumns(store, n), store.identity.decoding
     cuts = [f"{name} {law[name]:g}" for name, off in CUTS.items() if law[name] != off]
     reasons = reasons_of(store, n)
     lines = [
@@ -175,7 +175,7 @@ def _truncated_line(counts: Counts, limit: int) -> str:
     return f"truncated  {share} (over {np.count_nonzero(known)} problems){of} reached the limit of {limit} tokens"
 
 
-def _table(drawn: Drawn, c: NDArray[Any], n: int, chance: Chance | None) -> list[str]:
+def _table(drawn: SampleColumns, c: NDArray[Any], n: int, chance: Chance | None) -> list[str]:
     """Scores over k. Over problems: maj@k of some k, distinct right answers at each k, and last PCMD and the answers' entropy."""
     ks, some = powers(n), [k for k in MAJORITY_KS if k < n]
     votes, distinct, pairs, entropy = [], [], [], []
@@ -206,7 +206,7 @@ def _pcmd_line(pairs: Sequence[float]) -> str:
     return f"PCMD       {cell(found)} chance that two right answers differ, over {of}" if found.n else f"PCMD       {of}"
 
 
-def _tempered_lines(drawn: Drawn) -> list[str]:
+def _tempered_lines(drawn: SampleColumns) -> list[str]:
     """pass@1 of the policy tempered over whole completions, from samples of the policy itself; [] for those of another law."""
     law = drawn.store.identity.decoding
     if law["temperature"] != 1 or any(law[name] != off for name, off in CUTS.items()):
@@ -224,12 +224,12 @@ def _tempered_lines(drawn: Drawn) -> list[str]:
     return [f"tempered   pass@1 over whole completions, pi(y)^power, by importance weights: {'; '.join(cells)}"]
 
 
-def _completions(drawn: Drawn) -> NDArray[Any]:
+def _completions(drawn: SampleColumns) -> NDArray[Any]:
     """What tells completions apart: a text that ended and the same text where it was cut are two."""
     return np.array([f"{end} {text}" for end, text in zip(drawn["finish"], drawn["text"], strict=True)], dtype=object)
 
 
-def _token_lines(drawn: Drawn) -> list[str]:
+def _token_lines(drawn: SampleColumns) -> list[str]:
     """Length, entropy, perplexity under the base and q, each where all samples have it."""
     lines = []
     if (ids := drawn.arrays("token_ids")) is not None:
@@ -260,14 +260,14 @@ def made_under(rows: Any, key: str) -> list[str]:
     return sorted({word for word in said if word is not None})
 
 
-def _q_lines(drawn: Drawn, q: list[NDArray[Any]], guide: str = "the guide") -> list[str]:
+def _q_lines(drawn: SampleColumns, q: list[NDArray[Any]], guide: str = "the guide") -> list[str]:
     totals = drawn.sums([len(row) for row in q])
     mean = ratio_interval(drawn.sums([row.sum(dtype=float) for row in q]), totals)
     moved = _share(drawn.sums([np.sum(np.abs(row - 1) > 1e-6) for row in q]), totals)
     return [f"q          mean {cell(mean)}, of {guide}; differs from 1 on {moved} of tokens"]
 
 
-def _tail_lines(drawn: Drawn, logps: list[NDArray[Any]], base: str = "the base") -> list[str]:
+def _tail_lines(drawn: SampleColumns, logps: list[NDArray[Any]], base: str = "the base") -> list[str]:
     """Eq. (39) of arXiv 2605.18864: all samples, and the right ones alone."""
     values, lines = perplexities(logps), []
     for name, kept in (("all", np.ones(len(values), dtype=bool)), ("right", drawn.right)):
@@ -287,7 +287,7 @@ def _tail_lines(drawn: Drawn, logps: list[NDArray[Any]], base: str = "the base")
 def pattern_lines(store: SampleStore, n: int | None = None) -> list[str]:
     """Each pattern among the right samples: mean over problems (macro), over solutions (micro), counts, and a caution."""
     lines = ["reasoning patterns among right samples; 95 % intervals over problems; rules: stats/samples/patterns.yaml"]
-    for name, found in pattern_frequencies(*Drawn(store, n).solutions()).items():
+    for name, found in pattern_frequencies(*SampleColumns(store, n).solutions()).items():
         counts = f"{found.hits:,} of {found.solutions:,} samples, in {found.problems_with} of {found.problems} problems"
         lines.append(f"  {name}: macro {cell(found.macro)}, micro {cell(found.micro)}, {counts}")
         lines += [f"    {found.caution}"] * bool(found.caution)
@@ -296,7 +296,7 @@ def pattern_lines(store: SampleStore, n: int | None = None) -> list[str]:
 
 def excess_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: int | None = None) -> list[str]:
     """How much heavier the upper tail of a's perplexities is than b's, where both stores were scored under one base."""
-    both = [Drawn(store, n) for store in (a, b)]
+    both = [SampleColumns(store, n) for store in (a, b)]
     scored = [drawn.arrays("base_logps") for drawn in both]
     bases = {base for drawn in both for base in made_under(drawn, SCORED)}
     if scored[0] is None or scored[1] is None or len(bases) > 1:
@@ -313,7 +313,7 @@ def excess_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: in
 
 def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[str]], n: int | None = None) -> list[str]:
     """Section 4.2 by class of token. text_of: token ids -> their texts. Raises DataError for samples without tokens or signals."""
-    drawn, flat = Drawn(store, n), {}
+    drawn, flat = SampleColumns(store, n), {}
     for name in ("token_ids", "rollout_logps", "entropies", "q"):
         column = drawn[name]
         if gaps(column) and name != "q":
@@ -357,7 +357,7 @@ def _class_lines(row: ClassAnatomy) -> list[str]:
         found, interval, shown = getattr(row, name), row.intervals.get(name), ".1%" if percent else ".3f"
         if found is None:
             continue
-        top += f"{format(found.mean if isinstance(found, Spread) else found, shown):>16}"
+        top += f"{format(found.mean if isinstance(found, TokenSpread) else found, shown):>16}"
         told = interval is not None and np.isfinite(interval.width)
         below += f"{f'[{interval.low:{shown}}, {interval.high:{shown}}]' if told else '':>16}"  # type: ignore[union-attr]
     return [top, below.rstrip()]

@@ -24,13 +24,22 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.evaluation.guidance import again
 from sage_rlvr.evaluation.sample_report import cell, common_n
-from sage_rlvr.evaluation.sampling import Chosen, Evaluation, Prompt, Scorer, check_window, choose, guide_of, prompts_of
+from sage_rlvr.evaluation.sampling import (
+    Chosen,
+    Prompt,
+    SamplingRun,
+    Scorer,
+    check_window,
+    choose,
+    guide_of,
+    prompts_of,
+)
 from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.evaluation.store import CHUNK, Identity, Sample, SampleStore, is_store
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.folders import NAMED, cached_folder, folder_of
-from sage_rlvr.models.generation import Decoding, Source, rows_of_a_pass
+from sage_rlvr.models.generation import Decoding, GeneratorSource, rows_of_a_pass
 from sage_rlvr.models.llama.net import supports
 from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, revision_of
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
@@ -204,11 +213,12 @@ def sample_into_store(
         if lacking and drawing:
             server = {"server": run.server, "served_as": run.server_model}
             together = identity.together > 1
-            generator = run.drawer.of(Source(run.model, tokens, decoding, run.precision, model, **server, together=together))
+            source = GeneratorSource(run.model, tokens, decoding, run.precision, model, **server, together=together)
+            generator = run.drawer.of(source)
             with counting(lacking) as advance:
                 asking = Asking.of(task.task, tokens, run.chat_template, run.options)
                 window = None if model is None else positions_of(model)
-                found = Evaluation(task, prompts, generator, scorer, guide, asking, window)
+                found = SamplingRun(task, prompts, generator, scorer, guide, asking, window)
                 found.run(store, run.samples, progress=advance)
         if scorer is not None:
             _score(store, scorer, prompts, (SCORED, identity.versions[SCORED]), counting)

@@ -29,7 +29,7 @@ from sage_rlvr.core.signals import Signals
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.episodes import generate_episodes
 from sage_rlvr.evaluation.judged import JudgeAt, Judged
-from sage_rlvr.evaluation.store import Chunk, Identity, Question, Sample, SampleStore, prompt_hash
+from sage_rlvr.evaluation.store import AskedProblem, Chunk, Identity, Sample, SampleStore, prompt_hash
 from sage_rlvr.evaluation.store.sample import own_of, said_of, turns_unmarked, unmarked
 from sage_rlvr.models.episodes import positions_of
 from sage_rlvr.models.generation import Generation, Generator, Request
@@ -123,9 +123,9 @@ class Chosen:
         key = self.task.answer_key(problem, said)
         return None if key is not None and key.endswith(NO_ANSWER) else key
 
-    def questions(self, prompts: Mapping[str, Prompt]) -> dict[str, Question]:
+    def questions(self, prompts: Mapping[str, Prompt]) -> dict[str, AskedProblem]:
         """Problem id -> its prompt and gold, as a store keeps them."""
-        return {name: Question(prompts[name].text, gold_of(self.task, problem)) for name, problem in self.problems.items()}
+        return {name: AskedProblem(prompts[name].text, gold_of(self.task, problem)) for name, problem in self.problems.items()}
 
 
 def choose(task: Task, split: str = "test", seed: int = 1, n: int | None = None, sampling: str = "iid") -> Chosen:
@@ -280,7 +280,7 @@ class _Waits:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class SamplingRun:
     """Generation and verification; `run` fills a store."""
 
     task: Chosen

@@ -12,7 +12,7 @@ from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.evaluation.store.database import FILE
 from sage_rlvr.experiments.jobs import Job
-from sage_rlvr.experiments.plan import ADOPTED, Cell, Sweep
+from sage_rlvr.experiments.plan import ADOPTED, Cell, SweepPlan
 from sage_rlvr.reading import ARRAYS, read_bytes
 from sage_rlvr.runs import RECORD, is_run, write_bytes_atomic, write_json_atomic, writing
 from sage_rlvr.runs.files import METRICS
@@ -20,7 +20,7 @@ from sage_rlvr.runs.files import METRICS
 FILES = (RECORD, METRICS)  # of a run that is taken over, beside its policy
 
 
-def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
+def adoptable(sweep: SweepPlan) -> list[tuple[Cell, Path]]:
     """Runs without a start, each with a finished run of the same configuration and weights in a folder of `reuse_runs`. Raises
     ConfigError for links: reused runs must be in that folder.
     """
@@ -36,7 +36,7 @@ def adoptable(sweep: Sweep) -> list[tuple[Cell, Path]]:
     return out
 
 
-def adoption_lines(sweep: Sweep, taken: Sequence[tuple[Cell, Path]]) -> list[str]:
+def adoption_lines(sweep: SweepPlan, taken: Sequence[tuple[Cell, Path]]) -> list[str]:
     """Lines about reused runs, and about folders of `reuse_runs` without a matching run."""
     lines = [f"reused: {found} for {cell.job.label}" for cell, found in taken]
     begun = all(is_run(cell.job.directory) for cell in sweep.cells)
@@ -77,7 +77,7 @@ def take_over(found: Path, place: Path) -> None:
         partial_copy.rename(place)
 
 
-def take_records(found: Path, cell: Cell, sweep: Sweep) -> None:
+def take_records(found: Path, cell: Cell, sweep: SweepPlan) -> None:
     """Copies of the exact evaluations beside a finished run, as far as they are called for. Of other problems, temperatures or
     weights they count as missing, and the evaluation writes over them."""
     for suffix, task in cell.exact.items():
@@ -87,7 +87,7 @@ def take_records(found: Path, cell: Cell, sweep: Sweep) -> None:
                 write_bytes_atomic(ours, read_bytes(theirs, ARRAYS))
 
 
-def _stale(sweep: Sweep) -> list[Path]:
+def _stale(sweep: SweepPlan) -> list[Path]:
     """Evaluations in the folder that are not those called for and cannot become them: their policy is trained first, or it or their
     problems are others."""
     asked = [(task, task.place) for task in sweep.tasks if task.place is not None and task not in sweep.over]
@@ -95,7 +95,7 @@ def _stale(sweep: Sweep) -> list[Path]:
     return [place for task, place in there if not (sweep.over.issuperset(task.after) and task.goes_on())]
 
 
-def replaced(sweep: Sweep) -> list[str]:
+def replaced(sweep: SweepPlan) -> list[str]:
     """Lines about evaluations in the folder that will be replaced."""
     names = [str(place.relative_to(sweep.out)) for place in _stale(sweep)]
     if not names:
@@ -107,7 +107,7 @@ def replaced(sweep: Sweep) -> list[str]:
     ]
 
 
-def clear(sweep: Sweep) -> None:
+def clear(sweep: SweepPlan) -> None:
     """Remove the sample stores that are replaced; `eval` overwrites records but not stores."""
     for store in filter(is_store, _stale(sweep)):
         with writing("sample store", store, 0):

@@ -26,7 +26,7 @@ MATCHED = (0.5, 1.0, 2.0)  # the unguided arm's beta, times these: between them 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
+class PlannedArm:
     """One row of a resolved design; config: with seed 0. why: of a control that was added, what for.
 
     plain: the arm that is this one without its guide; placebo: with its q permuted, the centered one first where the KL is
@@ -53,7 +53,7 @@ class Arm:
         return replace(self.config, seed=seed)
 
 
-def controls_of(arm: Arm, arms: Sequence[Arm]) -> Iterator[tuple[Kind, TrainConfig | None, str, str, str]]:
+def controls_of(arm: PlannedArm, arms: Sequence[PlannedArm]) -> Iterator[tuple[Kind, TrainConfig | None, str, str, str]]:
     """(kind, configuration, name, label, why) of every control that this arm has a use for; without a configuration where it
     has none, and why says so. `arms` may grow meanwhile: later controls are named after the earlier ones."""
     method, label = arm.config.method, arm.label
@@ -78,7 +78,7 @@ def controls_of(arm: Arm, arms: Sequence[Arm]) -> Iterator[tuple[Kind, TrainConf
         yield "no_kl", bare, f"{stem}_no_kl", f"{of} no KL", f"{of} without its KL"
 
 
-def _placebo_of(arm: Arm) -> tuple[Kind, TrainConfig | None, str, str, str]:
+def _placebo_of(arm: PlannedArm) -> tuple[Kind, TrainConfig | None, str, str, str]:
     method, label = arm.config.method, arm.label
     assert method.anchor is not None
     if all(part.depends_on == "nothing" for part in factors(method.anchor.guide)):
@@ -88,7 +88,7 @@ def _placebo_of(arm: Arm) -> tuple[Kind, TrainConfig | None, str, str, str]:
     return "placebo", _placebo(arm.config), f"{arm.name}_placebo", f"{label} placebo", why
 
 
-def _part_placebo_of(arm: Arm) -> Iterator[tuple[Kind, TrainConfig | None, str, str, str]]:
+def _part_placebo_of(arm: PlannedArm) -> Iterator[tuple[Kind, TrainConfig | None, str, str, str]]:
     """The control of a token weight, or of stored answers that weigh alike."""
     weight, label = arm.config.method.token_weight, arm.label
     if weight is not None and has_state(weight):
@@ -100,7 +100,7 @@ def _part_placebo_of(arm: Arm) -> Iterator[tuple[Kind, TrainConfig | None, str, 
 
 
 def _matched_of(
-    arm: Arm, plain: TrainConfig, arms: Sequence[Arm]
+    arm: PlannedArm, plain: TrainConfig, arms: Sequence[PlannedArm]
 ) -> Iterator[tuple[Kind, TrainConfig | None, str, str, str]]:
     beta = _beta(plain)
     if beta is None:
@@ -113,24 +113,24 @@ def _matched_of(
         yield "matched", _with_beta(plain, b), f"{stem}_beta{b:g}", f"{label}, beta {b:g}", why
 
 
-def twin_of(arms: Sequence[Arm], config: TrainConfig | None) -> Arm | None:
+def twin_of(arms: Sequence[PlannedArm], config: TrainConfig | None) -> PlannedArm | None:
     """The arm that trains the same configuration; None where there is none, and of None."""
     return None if config is None else next((arm for arm in arms if same(arm.config, config)), None)
 
 
-def _named(plain: TrainConfig, arms: Sequence[Arm], arm: Arm) -> tuple[str, str]:
+def _named(plain: TrainConfig, arms: Sequence[PlannedArm], arm: PlannedArm) -> tuple[str, str]:
     """Name and label of the arm that is `plain`; where there is none, those of `arm` and that it has lost its guide."""
     found = twin_of(arms, plain)
     return (f"{arm.name}_unguided", f"{arm.label} unguided") if found is None else (found.name, found.label)
 
 
-def free_name(arms: Sequence[Arm], name: str) -> str:
+def free_name(arms: Sequence[PlannedArm], name: str) -> str:
     """The name, with _2, _3, ... behind it where an arm has it already."""
     taken = {arm.name for arm in arms}
     return next(n for n in (name, *(f"{name}_{i}" for i in range(2, 1000))) if n not in taken)
 
 
-def linked(arm: Arm, arms: Sequence[Arm]) -> Arm:
+def linked(arm: PlannedArm, arms: Sequence[PlannedArm]) -> PlannedArm:
     """The arm with the names of its controls, as far as they are there."""
     method = arm.config.method
 
@@ -152,7 +152,7 @@ def linked(arm: Arm, arms: Sequence[Arm]) -> Arm:
     )
 
 
-def _at_betas(plain: TrainConfig, arms: Sequence[Arm]) -> list[str]:
+def _at_betas(plain: TrainConfig, arms: Sequence[PlannedArm]) -> list[str]:
     """The arms that are `plain` but for beta, by rising beta; none where its own is a schedule."""
     found = {}
     for arm in arms if _beta(plain) is not None else ():

@@ -27,7 +27,7 @@ from sage_rlvr.config.parts import positive
 from sage_rlvr.core import GUIDES, METHODS
 from sage_rlvr.errors import ConfigError, Told, choose_from, refuse, require, short
 from sage_rlvr.evaluation.evaluate import FRONTIER
-from sage_rlvr.experiments.controls import KINDS, Arm, Kind, controls_of, free_name, linked, twin_of
+from sage_rlvr.experiments.controls import KINDS, Kind, PlannedArm, controls_of, free_name, linked, twin_of
 from sage_rlvr.experiments.jobs import Exact, Sampled
 from sage_rlvr.paths import anchored
 from sage_rlvr.recipes import Recipe, Tree, dotted, find, locate, place_of, read, use_plugins
@@ -244,13 +244,13 @@ def label_of(stem: str) -> str | None:
 
 def resolve(
     design: DesignSpec, source: Path, policy: str | None = None, edits: Sequence[tuple[str, str]] = ()
-) -> tuple[list[Arm], list[str]]:
+) -> tuple[list[PlannedArm], list[str]]:
     """The arms with all missing controls, and sentences about controls that do not exist.
 
     source: the design's file, beside which paths of recipes start and which errors name. policy: the model of every arm, where
     the design makes its own. edits: (a.b, value) of the command line, in every arm.
     """
-    arms: list[Arm] = []
+    arms: list[PlannedArm] = []
     for name in design.arms:
         spec = design.spec(name)
         edits_of_arm = {**design.base, **spec.edits}
@@ -267,7 +267,7 @@ def resolve(
         same = f"{source}: arms {twin and twin.name!r} and {name!r} have the same configuration; keep one of them"
         refuse((twin is not None, same))
         arms.append(
-            Arm(
+            PlannedArm(
                 name=name,
                 label=label,
                 recipe=recipe.name if recipe.above else recipe.file.name,
@@ -286,13 +286,13 @@ def resolve(
             if control is None:
                 said.append(why)
             elif twin_of(arms, control) is None:
-                arms.append(Arm(name=free_name(arms, name), label=label, recipe="", config=control, why=why))
+                arms.append(PlannedArm(name=free_name(arms, name), label=label, recipe="", config=control, why=why))
     arms = [linked(arm, arms) for arm in arms]
     _check_questions(design, arms, source)
     return arms, list(dict.fromkeys(said))
 
 
-def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> None:
+def _check_questions(design: DesignSpec, arms: Sequence[PlannedArm], source: Path) -> None:
     """Every question names arms that are there, a task that is evaluated, and a metric of the list of comparisons."""
     names = sorted({BASE, TEMPERED, COLDER, *design.baselines, *(arm.name for arm in arms), *(arm.label for arm in arms)})
     task, few = task_of(arms[0].config), design.evaluate.samples
@@ -315,7 +315,7 @@ def _check_questions(design: DesignSpec, arms: Sequence[Arm], source: Path) -> N
             raise ConfigError(f"{source}: questions: {asked}: {problem}")
 
 
-def _unmatched(question: Question, design: DesignSpec, arms: Sequence[Arm]) -> str:
+def _unmatched(question: Question, design: DesignSpec, arms: Sequence[PlannedArm]) -> str:
     """Why there will be no comparison at equal KL or of exact KLs, and the next step; "" where nothing is missing."""
     metric, few = question.metric, design.evaluate.samples
     if "exact KL" in (metric.name, metric.matched) and not (few and few.kl):

@@ -19,14 +19,14 @@ from sage_rlvr.experiments.adoption import adoptable, adoption_lines, replaced
 from sage_rlvr.experiments.design import (
     KINDS,
 )
-from sage_rlvr.experiments.plan import Cell, Sweep, note, task_words
+from sage_rlvr.experiments.plan import Cell, SweepPlan, note, task_words
 from sage_rlvr.progress import NEWEST, in_words, noted, seconds_left
 from sage_rlvr.runs import read_metrics
 
 LINE_SECONDS = 20.0
 
 
-def table(sweep: Sweep) -> rich.table.Table:
+def table(sweep: SweepPlan) -> rich.table.Table:
     """Arm x seed, the state of every run."""
     seeds = sweep.design.seeds
     shown = rich.table.Table("arm", *(f"s{seed}" for seed in seeds), box=None, pad_edge=False, title=sweep.design.title)
@@ -36,13 +36,13 @@ def table(sweep: Sweep) -> rich.table.Table:
     return shown
 
 
-def _status(sweep: Sweep, cell: Cell) -> str:
+def _status(sweep: SweepPlan, cell: Cell) -> str:
     status = sweep.status(cell)
     return f"{cell.job.done}/{cell.job.config.steps}" if status == "training" else status
 
 
 @contextmanager
-def display(sweep: Sweep, console: Console) -> Iterator[Callable[[], None]]:
+def display(sweep: SweepPlan, console: Console) -> Iterator[Callable[[], None]]:
     """The table, live in a terminal; a line every 20 seconds elsewhere. design.json follows what has ended."""
     every = 5 if console.is_terminal else LINE_SECONDS
     last, seen = [time.monotonic()], [len(sweep.over)]
@@ -68,7 +68,7 @@ def display(sweep: Sweep, console: Console) -> Iterator[Callable[[], None]]:
         live.update(table(sweep), refresh=True)
 
 
-def line(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
+def line(sweep: SweepPlan, taken: Collection[Cell] = ()) -> str:
     """How far the sweep is, in one line; `taken`: runs whose training is about to be taken over, and counts as done."""
     total = sum(cell.job.config.steps for cell in sweep.cells)
     done = sum(cell.job.config.steps if cell in taken else cell.job.done for cell in sweep.cells)
@@ -79,7 +79,7 @@ def line(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
     )
 
 
-def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
+def left_words(sweep: SweepPlan, taken: Collection[Cell] = ()) -> str:
     """Time left on `sweep.workers` processes: the newest steps of each run, as much longer as finished runs took by the clock, and
     the evaluations as long as those that ended here; nothing is guessed."""
     rows = {cell: read_metrics(cell.job.directory) if cell.job.done else [] for cell in sweep.cells}
@@ -103,7 +103,7 @@ def left_words(sweep: Sweep, taken: Collection[Cell] = ()) -> str:
     return in_words(seconds) if seconds else "nothing left to do"
 
 
-def _by_the_clock(sweep: Sweep, rows: Mapping[Cell, list[dict[str, Any]]]) -> float:
+def _by_the_clock(sweep: SweepPlan, rows: Mapping[Cell, list[dict[str, Any]]]) -> float:
     """How much longer finished runs took by the clock than their steps: their start, what they saved. 1 before one ended here."""
     took = {cell: sweep.took[cell.train] for cell in rows if cell.train in sweep.took}
     steps = {cell: sum(row.get("time/step_s", 0.0) for row in rows[cell]) for cell in took}
@@ -111,7 +111,7 @@ def _by_the_clock(sweep: Sweep, rows: Mapping[Cell, list[dict[str, Any]]]) -> fl
     return statistics.median(shares) if shares else 1.0
 
 
-def _recorded(sweep: Sweep) -> list[float]:
+def _recorded(sweep: SweepPlan) -> list[float]:
     """What the newest exact evaluations say that they took. The base's takes minutes, being tempered over whole completions too:
     it stands in only until an arm's is there."""
     over = [(cell.job.directory.name, name) for cell in sweep.cells for name, task in cell.exact.items() if task in sweep.over]
@@ -120,7 +120,7 @@ def _recorded(sweep: Sweep) -> list[float]:
     return [float(load_record(path).meta["seconds"]) for path in known]
 
 
-def running_words(sweep: Sweep) -> str:
+def running_words(sweep: SweepPlan) -> str:
     """Reward, KL and q at the newest step of each unfinished run."""
     half = [cell.job for cell in sweep.cells if 0 < cell.job.done < cell.job.config.steps]
     return "".join(
@@ -128,7 +128,7 @@ def running_words(sweep: Sweep) -> str:
     )
 
 
-def dry_lines(sweep: Sweep) -> list[str]:
+def dry_lines(sweep: SweepPlan) -> list[str]:
     """What the design means: arms with their objectives, controls that were added and why, what is there and what is left."""
     lines = [f"{sweep.design.title}: {len(sweep.cells)} runs in {sweep.out}, {task_words(sweep)}"]
     for arm in sweep.arms:

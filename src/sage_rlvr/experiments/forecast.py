@@ -11,14 +11,14 @@ from typing import Any
 
 from sage_rlvr.config import TrainConfig, read_recipe
 from sage_rlvr.errors import ConfigError, SageError
-from sage_rlvr.experiments.plan import Sweep, recipe_of
+from sage_rlvr.experiments.plan import SweepPlan, recipe_of
 from sage_rlvr.experiments.sweep import write_recipes
 from sage_rlvr.parent import PARENT, end_with_parent
 from sage_rlvr.training.counts.probe import in_time, probe
 from sage_rlvr.training.opening import cores
 
 
-def forecast(planned: Sweep) -> list[str]:
+def forecast(planned: SweepPlan) -> list[str]:
     """Time of training and evaluation, and memory, in lines; [] where a run has begun, or where evaluations are exact."""
     few = planned.design.evaluate.samples
     if planned.base or few is None or any(cell.job.done for cell in planned.cells):

@@ -109,9 +109,9 @@ class Job:
         """The command and its arguments, as after `sage-rlvr`."""
         return ["train", str(self.recipe), "--run", str(self.directory), "--quiet", "--seed", str(self.seed)]
 
-    def task(self, after: tuple[Task, ...] = ()) -> Task:
+    def task(self, after: tuple[ProcessTask, ...] = ()) -> ProcessTask:
         """The process that trains it, or continues."""
-        return Task(
+        return ProcessTask(
             label=self.label,
             words=tuple(self.words()),
             log=self.directory / "output.log",
@@ -137,7 +137,7 @@ def as_read_back(tree: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class ProcessTask:
     """One `sage-rlvr` command in a separate process.
 
     log: where its output is appended. done: whether its result is there and whole. advice: what helps when it failed.
@@ -151,7 +151,7 @@ class Task:
     done: Callable[[], bool]
     threads: int = 1
     advice: str = "The same command tries it again."
-    after: tuple[Task, ...] = ()
+    after: tuple[ProcessTask, ...] = ()
     place: Path | None = None
     goes_on: Callable[[], bool] = lambda: False
 
@@ -161,12 +161,12 @@ class Task:
 
 
 def run_tasks(
-    tasks: Sequence[Task],
+    tasks: Sequence[ProcessTask],
     workers: int,
     show: Callable[[], None] = lambda: None,
-    failed: Callable[[Task, str], None] | None = None,
-    over: set[Task] | None = None,
-    took: dict[Task, float] | None = None,
+    failed: Callable[[ProcessTask, str], None] | None = None,
+    over: set[ProcessTask] | None = None,
+    took: dict[ProcessTask, float] | None = None,
 ) -> None:
     """Run unfinished tasks in this order, `workers` at a time. Ctrl-C, SIGTERM or a closed terminal make every process save and
     exit.
@@ -180,8 +180,8 @@ def run_tasks(
     over = set() if over is None else over
     over.update(task for task in tasks if task not in over and task.is_over())
     waiting = [task for task in tasks if task not in over]
-    running: dict[Task, subprocess.Popen[bytes]] = {}
-    began: dict[Task, float] = {}
+    running: dict[ProcessTask, subprocess.Popen[bytes]] = {}
+    began: dict[ProcessTask, float] = {}
     with ended_like_ctrl_c():
         try:
             while waiting or running:
@@ -226,7 +226,7 @@ def ended_like_ctrl_c() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _start(task: Task) -> subprocess.Popen[bytes]:
+def _start(task: ProcessTask) -> subprocess.Popen[bytes]:
     task.log.parent.mkdir(parents=True, exist_ok=True)
     threads = str(task.threads)
     env = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false", PARENT: "1"}
@@ -243,7 +243,7 @@ def _start(task: Task) -> subprocess.Popen[bytes]:
     return process
 
 
-def _problem(task: Task, code: int) -> str | None:
+def _problem(task: ProcessTask, code: int) -> str | None:
     """Why an ended process did not bring its result, or None."""
     if code == 0 and task.done():
         return None
@@ -257,7 +257,7 @@ def _end_of(log: Path) -> str:
         return stream.read().decode("utf-8", "replace")
 
 
-def _stop(running: dict[Task, subprocess.Popen[bytes]]) -> None:
+def _stop(running: dict[ProcessTask, subprocess.Popen[bytes]]) -> None:
     """Ask the processes to finish their step and save; after 20 seconds, end them (their checkpoints stay whole)."""
     for process in running.values():
         process.send_signal(signal.SIGTERM)

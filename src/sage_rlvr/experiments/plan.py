@@ -18,8 +18,8 @@ from sage_rlvr.evaluation.evaluate import EVALUATION_SEED
 from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.evaluation.settings import SampleSettings
 from sage_rlvr.experiments.design import (
-    Arm,
     DesignSpec,
+    PlannedArm,
     exact_of,
     load_design,
     resolve,
@@ -28,7 +28,7 @@ from sage_rlvr.experiments.design import (
     suffix_of,
     world_named,
 )
-from sage_rlvr.experiments.jobs import Exact, Job, Sampled, Task, as_read_back
+from sage_rlvr.experiments.jobs import Exact, Job, ProcessTask, Sampled, as_read_back
 from sage_rlvr.models.devices import dtype_of
 from sage_rlvr.recipes import find
 from sage_rlvr.results import Results
@@ -38,8 +38,7 @@ from sage_rlvr.runs import versions, write_json_atomic, writing
 from sage_rlvr.stats.tempered import POWERS
 from sage_rlvr.tasks import described
 from sage_rlvr.tasks.abilities import Described, Enumerable
-from sage_rlvr.tasks.base import Task as Asked
-from sage_rlvr.tasks.base import problems_of
+from sage_rlvr.tasks.base import Task, problems_of
 from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS
 from sage_rlvr.training.opening import cores
@@ -49,7 +48,7 @@ ADOPTED = "adopted.json"  # in a run that was taken over: from where
 
 
 @dataclass(frozen=True, eq=False)
-class Policy:
+class EvaluatedPolicy:
     """Something that is evaluated. name: of its records; what: how `sage-rlvr eval` names it; model: its weights."""
 
     name: str
@@ -63,45 +62,45 @@ class Cell:
     """One arm with one training seed: its training and what follows. exact: suffix of the record -> task; kl: the exact KL to the
     base, on the samples of both."""
 
-    arm: Arm
+    arm: PlannedArm
     job: Job
-    train: Task
-    exact: Mapping[str, Task]
-    samples: Task | None
-    kl: Task | None = None
+    train: ProcessTask
+    exact: Mapping[str, ProcessTask]
+    samples: ProcessTask | None
+    kl: ProcessTask | None = None
 
     @property
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[ProcessTask]:
         """In order."""
         return [self.train, *self.exact.values(), *(task for task in (self.samples, self.kl) if task is not None)]
 
 
 @dataclass(eq=False)
-class Sweep:
+class SweepPlan:
     """A resolved design in its folder, and how far it is. over: tasks whose results are there; failures: why others failed; took:
     seconds of those that ended here."""
 
     design: DesignSpec
     source: Path
     out: Path
-    arms: list[Arm]
+    arms: list[PlannedArm]
     left_out: list[str]
-    first: list[Task]
-    base: dict[str, Task]
-    base_samples: list[Task]
+    first: list[ProcessTask]
+    base: dict[str, ProcessTask]
+    base_samples: list[ProcessTask]
     cells: list[Cell]
-    over: set[Task] = field(default_factory=set)
-    failures: dict[Task, str] = field(default_factory=dict)
-    took: dict[Task, float] = field(default_factory=dict)
+    over: set[ProcessTask] = field(default_factory=set)
+    failures: dict[ProcessTask, str] = field(default_factory=dict)
+    took: dict[ProcessTask, float] = field(default_factory=dict)
     choice: dict[str, Any] | None = None
     workers: int = 1
 
     @property
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[ProcessTask]:
         """Everything, the base first, then the named arms seed by seed, then the controls that were added."""
         return [*self.first, *self.base.values(), *self.base_samples, *(task for cell in self.cells for task in self.wanted(cell))]
 
-    def wanted(self, cell: Cell) -> list[Task]:
+    def wanted(self, cell: Cell) -> list[ProcessTask]:
         """The cell's tasks as far as they are called for: an arm that may be chosen waits for the choice with its test."""
         choose = self.design.select
         if choose is None or cell.arm.name not in choose.among:
@@ -131,7 +130,7 @@ def plan(
     edits: Sequence[tuple[str, str]] = (),
     *,
     powers: Sequence[float] = POWERS,
-) -> Sweep:
+) -> SweepPlan:
     """Everything that the design asks for, and what of it is there. Whatever can be refused is refused here: recipes, worlds,
     problems that a split does not hold, a folder with other runs under the same names. design: instead of what the file says;
     edits: of every arm's recipe, as on the command line; powers: at which the base is tempered over whole completions."""
@@ -149,10 +148,10 @@ def plan(
     first = [] if own is None or policy is None else [_sft_task(own[0], out, policy)]
     shared = _named_for_base(arms[0], out)
     tempered = {"": replace(evaluations[""], powers=tuple(powers))} if evaluations else {}  # the power frontier, a standing control
-    base = Policy("base", arms[0].config.model, arms[0].config.model, out / "logs")
+    base = EvaluatedPolicy("base", arms[0].config.model, arms[0].config.model, out / "logs")
     colder = () if design.evaluate.samples is None else design.evaluate.samples.base_temperatures
     base_samples = [_sample_task(base, sampled, out, tuple(first), shared, arms[0].config, t) for t in (None, *colder)]
-    sweep = Sweep(
+    sweep = SweepPlan(
         design=design,
         source=source,
         out=out,
@@ -177,7 +176,7 @@ def plan(
     return sweep
 
 
-def _check_alike(arms: Sequence[Arm], steps_differ: bool) -> None:
+def _check_alike(arms: Sequence[PlannedArm], steps_differ: bool) -> None:
     """One base policy and the same problems for all arms, without which nothing could be paired; one length, unless it is asked
     for."""
     for name in ("model", "world", "task", "data"):
@@ -194,7 +193,7 @@ def _check_alike(arms: Sequence[Arm], steps_differ: bool) -> None:
         )
 
 
-def _evaluations(design: DesignSpec, folder: Path, arm: Arm) -> dict[str, Exact]:
+def _evaluations(design: DesignSpec, folder: Path, arm: PlannedArm) -> dict[str, Exact]:
     """Suffix of the record -> evaluation; "" is the main one. None where right completions cannot be listed and samples are asked
     for instead."""
     spec, task = design.evaluate, task_of(arm.config)
@@ -210,7 +209,7 @@ def _evaluations(design: DesignSpec, folder: Path, arm: Arm) -> dict[str, Exact]
     return found
 
 
-def _check_sampled(design: DesignSpec, task: Asked) -> None:
+def _check_sampled(design: DesignSpec, task: Task) -> None:
     """ConfigError unless a task without listed right completions is evaluated by samples, and nothing exact is asked for."""
     lacks = f"task {task.name}: its right completions cannot be enumerated ({type(task).__name__} has no solutions)"
     refuse(
@@ -232,7 +231,7 @@ def _check_sampled(design: DesignSpec, task: Asked) -> None:
     )
 
 
-def _named_for_base(arm: Arm, out: Path) -> tuple[str, ...]:
+def _named_for_base(arm: PlannedArm, out: Path) -> tuple[str, ...]:
     """The words that say to `eval` what all arms are trained on, for a policy that is no run."""
     return "--world" if arm.config.task is None and arm.config.data is None else "--task", str(recipe_of(out, arm.name))
 
@@ -242,20 +241,25 @@ def recipe_of(out: Path, name: str) -> Path:
     return out / "recipes" / f"{name}.yaml"
 
 
-def _sft_task(recipe: Path, out: Path, policy: str) -> Task:
+def _sft_task(recipe: Path, out: Path, policy: str) -> ProcessTask:
     typed = ("sft", str(recipe), "--run", str(out / "sft"), "--out", policy, "--quiet")
-    return Task("base policy", typed, out / "logs" / "sft.log", lambda: (Path(policy) / "config.json").exists())
+    return ProcessTask("base policy", typed, out / "logs" / "sft.log", lambda: (Path(policy) / "config.json").exists())
 
 
 def _cell(
-    out: Path, arm: Arm, seed: int, evaluations: Mapping[str, Exact], sampled: Sampled | None, first: tuple[Task, ...],
-    of_base: Task | None,
-) -> Cell:  # fmt: skip
+    out: Path,
+    arm: PlannedArm,
+    seed: int,
+    evaluations: Mapping[str, Exact],
+    sampled: Sampled | None,
+    first: tuple[ProcessTask, ...],
+    of_base: ProcessTask | None,
+) -> Cell:
     """of_base: the samples of the base at temperature 1."""
     directory = out / "runs" / f"{arm.name}-s{seed}"
     job = Job(arm.label, recipe_of(out, arm.name), seed, directory, arm.at(seed))
     train = job.task(after=first)
-    policy = Policy(directory.name, str(directory), str(directory / "policy"), directory)
+    policy = EvaluatedPolicy(directory.name, str(directory), str(directory / "policy"), directory)
     exact = _exact_tasks(policy, evaluations, out, (train,), ())
     if sampled is None or of_base is None:
         return Cell(arm, job, train, exact, None)
@@ -265,8 +269,8 @@ def _cell(
 
 
 def _exact_tasks(
-    policy: Policy, evaluations: Mapping[str, Exact], out: Path, after: tuple[Task, ...], named: tuple[str, ...]
-) -> dict[str, Task]:
+    policy: EvaluatedPolicy, evaluations: Mapping[str, Exact], out: Path, after: tuple[ProcessTask, ...], named: tuple[str, ...]
+) -> dict[str, ProcessTask]:
     """named: the words that say the main world or task, for a policy that is no run."""
     found = {}
     for suffix, exact in evaluations.items():
@@ -276,19 +280,19 @@ def _exact_tasks(
         typed += ["--power-tempering"] * bool(exact.powers)
         typed += named if suffix in ("", VALIDATION) else ["--world", str(recipe_of(out, f"world-{suffix}"))]
         label, done = f"{policy.name} {suffix or 'evaluation'}", partial(exact.is_kept, path, policy.model)
-        found[suffix] = Task(label, tuple(typed), policy.logs / "evaluation.log", done, after=after, place=path)
+        found[suffix] = ProcessTask(label, tuple(typed), policy.logs / "evaluation.log", done, after=after, place=path)
     return found
 
 
 def _sample_task(
-    policy: Policy,
+    policy: EvaluatedPolicy,
     sampled: Sampled | None,
     out: Path,
-    after: tuple[Task, ...],
+    after: tuple[ProcessTask, ...],
     named: tuple[str, ...],
     config: TrainConfig,
     temperature: float | None = None,
-) -> Task | None:
+) -> ProcessTask | None:
     """config: of an arm; its model is the base, under which samples are scored too. temperature: another one than 1."""
     if sampled is None:
         return None
@@ -305,7 +309,7 @@ def _sample_task(
     typed += ["--chat-template-kwargs", json.dumps(config.chat_template_kwargs)] if config.chat_template_kwargs else []
     typed += [] if sampled.guide is None else ["--guide", sampled.guide]
     typed += ["--base-logprobs", config.model] if sampled.scored else []
-    return Task(
+    return ProcessTask(
         f"{policy.name} samples" + ("" if temperature is None else f" at T = {temperature:g}"),
         tuple(typed),
         policy.logs / "samples.log",
@@ -317,7 +321,9 @@ def _sample_task(
     )
 
 
-def _kl_task(policy: Policy, sampled: Sampled, samples: Task, evaluation: Task, of_base: Task) -> Task | None:
+def _kl_task(
+    policy: EvaluatedPolicy, sampled: Sampled, samples: ProcessTask, evaluation: ProcessTask, of_base: ProcessTask
+) -> ProcessTask | None:
     """The exact KL of an arm to the base on the stored completions of both, where the design has it. evaluation: `samples` without
     guide and log-probs of the base, for which `eval` would load other weights; it has nothing left to draw. No `place`: the file
     in the store is written over, and no store is replaced for it."""
@@ -325,10 +331,10 @@ def _kl_task(policy: Policy, sampled: Sampled, samples: Task, evaluation: Task, 
         return None
     typed = (*evaluation.words, "--kl-to", str(of_base.place), "--kl-samples", str(sampled.kl))
     done = partial(sampled.has_kl, samples.place, of_base.place)
-    return Task(f"{policy.name} KL", typed, policy.logs / "kl.log", done, threads=samples.threads, after=(samples, of_base))
+    return ProcessTask(f"{policy.name} KL", typed, policy.logs / "kl.log", done, threads=samples.threads, after=(samples, of_base))
 
 
-def settle(sweep: Sweep) -> None:
+def settle(sweep: SweepPlan) -> None:
     """Settle which arm was chosen, where the design chooses and every candidate is validated."""
     spec = sweep.design.select
     if spec is None:
@@ -353,7 +359,7 @@ def settle(sweep: Sweep) -> None:
 # ---- what is there, written down
 
 
-def note(sweep: Sweep) -> None:
+def note(sweep: SweepPlan) -> None:
     """design.json: what was resolved, and the state of every run."""
     design, steps = sweep.design, sorted({arm.config.steps for arm in sweep.arms})
     evaluate = dump(design.evaluate) | {"ood": [suffix_of(name) for name in design.evaluate.ood]}
@@ -380,13 +386,13 @@ def note(sweep: Sweep) -> None:
         write_json_atomic(sweep.out / "design.json", as_read_back(facts))
 
 
-def _arm_facts(arm: Arm) -> dict[str, Any]:
+def _arm_facts(arm: PlannedArm) -> dict[str, Any]:
     links = {name: getattr(arm, name) for name in ("label", "recipe", "why", "guided", "plain", "placebo", "no_kl")}
     equation = arm.config.method.describe()
     return {"name": arm.name, **links, "matched": list(arm.matched), "equation": equation, "config": dump(arm.config)}
 
 
-def _cell_facts(sweep: Sweep, cell: Cell) -> dict[str, Any]:
+def _cell_facts(sweep: SweepPlan, cell: Cell) -> dict[str, Any]:
     status, job = sweep.status(cell), cell.job
     failures = [sweep.failures[task] for task in cell.tasks if task in sweep.failures]
     return {
@@ -403,7 +409,7 @@ def _cell_facts(sweep: Sweep, cell: Cell) -> dict[str, Any]:
     }
 
 
-def task_words(sweep: Sweep) -> str:
+def task_words(sweep: SweepPlan) -> str:
     """The world or task that all arms are trained on, in a line."""
     config = sweep.arms[0].config
     task = task_of(config)

@@ -19,13 +19,13 @@ from sage_rlvr.config import to_yaml
 from sage_rlvr.experiments.adoption import adoptable, adoption_lines, clear, replaced, take_over, take_records
 from sage_rlvr.experiments.design import suffix_of, world_named
 from sage_rlvr.experiments.display import display
-from sage_rlvr.experiments.jobs import Task, run_tasks
-from sage_rlvr.experiments.plan import Sweep, note, recipe_of, settle
+from sage_rlvr.experiments.jobs import ProcessTask, run_tasks
+from sage_rlvr.experiments.plan import SweepPlan, note, recipe_of, settle
 from sage_rlvr.reading import read_text
 from sage_rlvr.runs import write_text_atomic, writing
 
 
-def run(sweep: Sweep, workers: int, console: Console) -> bool:
+def run(sweep: SweepPlan, workers: int, console: Console) -> bool:
     """Make what is missing, `workers` processes of one thread at a time; True where nothing failed. A failure is printed and
     the rest goes on; Ctrl-C lets every training run save, and writes down how far everything is."""
     sweep.workers = workers
@@ -43,7 +43,7 @@ def run(sweep: Sweep, workers: int, console: Console) -> bool:
         sweep.over.update(task for task in cell.exact.values() if task.done())
     note(sweep)
 
-    def failed(task: Task, problem: str) -> None:
+    def failed(task: ProcessTask, problem: str) -> None:
         sweep.failures[task] = problem
         console.print(f"FAILED: {problem}", soft_wrap=True)
         note(sweep)
@@ -59,7 +59,7 @@ def run(sweep: Sweep, workers: int, console: Console) -> bool:
     return not sweep.failures
 
 
-def write_recipes(sweep: Sweep) -> None:
+def write_recipes(sweep: SweepPlan) -> None:
     """The recipe of every arm and world, as its runs are given it."""
     with writing("sweep", sweep.out, 1 << 20):
         (sweep.out / "recipes").mkdir(parents=True, exist_ok=True)

@@ -29,18 +29,18 @@ from sage_rlvr.tasks.chat import encodable
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnTurn:
     """A turn as it was drawn: ids with its end token, log-probs and entropies (None: not computed) of each, nats."""
 
     ids: list[int]
     logps: list[float]
     entropies: list[float] | None = None
 
-    def cut(self, most: int) -> Drawn:
+    def cut(self, most: int) -> DrawnTurn:
         """The first `most` tokens: an episode's own limit, where what draws turns does not hold to it."""
         if len(self.ids) <= most:
             return self
-        return Drawn(self.ids[:most], self.logps[:most], None if self.entropies is None else self.entropies[:most])
+        return DrawnTurn(self.ids[:most], self.logps[:most], None if self.entropies is None else self.entropies[:most])
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Episode:
         """Tokens that the policy drew."""
         return sum(self.own)
 
-    def add(self, turn: Turn, drawn: Drawn) -> None:
+    def add(self, turn: Turn, drawn: DrawnTurn) -> None:
         """A turn, and its tokens."""
         policy, many = turn.who == "policy", len(drawn.ids)
         self.turns.append(turn)
@@ -94,7 +94,7 @@ class Episode:
         self.measured = self.measured and not (policy and drawn.entropies is None)
 
 
-Draw = Callable[[int, list[int], list[list[int]], list[int]], list[Drawn]]
+Draw = Callable[[int, list[int], list[list[int]], list[int]], list[DrawnTurn]]
 """(turn, places of the rows, their contexts, the most tokens of each) -> a turn of each."""
 
 
@@ -137,7 +137,7 @@ def play(
             episodes[i].finished = reply is None
             ids = [] if reply is None else asking.reply(reply)
             if reply is not None and room(episodes[i], len(ids)) > 0:
-                episodes[i].add(Turn("environment", reply), Drawn(ids, []))
+                episodes[i].add(Turn("environment", reply), DrawnTurn(ids, []))
                 living.append(i)
     for episode in episodes:
         last = episode.turns[-1]  # always the policy's: a reply that leaves no room is not added
@@ -146,7 +146,7 @@ def play(
     return episodes
 
 
-def _take(episode: Episode, drawn: Drawn, tokens: Tokens) -> bool:
+def _take(episode: Episode, drawn: DrawnTurn, tokens: Tokens) -> bool:
     """Add a turn of the policy; whether it ended by itself."""
     ended = drawn.ids[-1] in tokens.eos_ids
     episode.add(Turn("policy", tokens.decode([drawn.ids], [ended])[0]), drawn)
@@ -198,7 +198,7 @@ def sample_episodes(
     """
     tokens, asked, rows = asking.tokens, prompts, [i for i in range(len(prompts)) for _ in range(group_size)]
 
-    def draw(turn: int, places: list[int], contexts: list[list[int]], rooms: list[int]) -> list[Drawn]:
+    def draw(turn: int, places: list[int], contexts: list[list[int]], rooms: list[int]) -> list[DrawnTurn]:
         first = turn == 0
         found = sample(
             model,
@@ -221,10 +221,10 @@ def sample_episodes(
     return rollout_of(found, tokens.pad_id, model.device)
 
 
-def drawn_of(rollout: Rollout) -> list[Drawn]:
+def drawn_of(rollout: Rollout) -> list[DrawnTurn]:
     """The rows of a rollout, each as a turn."""
     rows = zip(rollout.tokens.tolist(), rollout.logps.tolist(), rollout.lengths.tolist(), strict=True)
-    return [Drawn(ids[:n], logps[:n]) for ids, logps, n in rows]
+    return [DrawnTurn(ids[:n], logps[:n]) for ids, logps, n in rows]
 
 
 def rollout_of(episodes: Sequence[Episode], pad_id: int, device: torch.device | str = "cpu") -> Rollout:
@@ -242,4 +242,4 @@ def rollout_of(episodes: Sequence[Episode], pad_id: int, device: torch.device | 
     return Rollout(*kinds, None, finished, column("own", False, torch.bool))
 
 
-__all__ = ["Drawn", "Episode", "drawn_of", "play", "positions_of", "rollout_of", "said_in", "sample_episodes"]
+__all__ = ["DrawnTurn", "Episode", "drawn_of", "play", "positions_of", "rollout_of", "said_in", "sample_episodes"]

@@ -172,7 +172,7 @@ class Generation:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class GeneratorSource:
     """What a generator is made of. policy: folder, Hub id or "embedded"; model: the policy, loaded, where the generator is `local`.
 
     server, served_as: address of a server and the policy's name there, as they were given; together: see `SamplerGenerator`.
@@ -197,7 +197,7 @@ class Generator(Protocol):
     local: ClassVar[bool]
 
     @classmethod
-    def of(cls, source: Source) -> Generator:
+    def of(cls, source: GeneratorSource) -> Generator:
         """The generator of an evaluation."""
         ...
 
@@ -261,7 +261,7 @@ class SamplerGenerator:
         self.at_once, self.together = at_once, together
 
     @classmethod
-    def of(cls, source: Source) -> SamplerGenerator:
+    def of(cls, source: GeneratorSource) -> SamplerGenerator:
         """As `Generator.of`."""
         return cls(source.model, source.tokens, source.decoding, together=source.together)
 
@@ -368,7 +368,7 @@ class TransformersGenerator:
         self.at_once = max(1, rows // 32)
 
     @classmethod
-    def of(cls, source: Source) -> TransformersGenerator:
+    def of(cls, source: GeneratorSource) -> TransformersGenerator:
         """As `Generator.of`."""
         return cls(source.model, source.tokens, source.decoding)
 

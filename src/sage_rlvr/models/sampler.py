@@ -37,7 +37,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.models.head import KEPT_LOGITS, LOWEST, pieces
 from sage_rlvr.models.llama.attention import attend, grids_of
 from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
-from sage_rlvr.models.llama.forward import Record, Trace, run
+from sage_rlvr.models.llama.forward import Activations, Trace, run
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, Versions, supports, versions_of
 from sage_rlvr.models.llama.pieces import unit
@@ -185,7 +185,7 @@ class _Tracing:
     def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], more: int) -> None:
         self.weights = Plain(Net(model))
         nodes, width = sum(map(len, prompts)) + len(prompts) * more, len(self.weights.net.lm_head)
-        self.weights.record = Record(self.weights.net, nodes)
+        self.weights.record = Activations(self.weights.net, nodes)
         self.ids: list[Tensor] = []
         self.positions: list[Tensor] = []
         outputs = len(prompts) * (1 + more)

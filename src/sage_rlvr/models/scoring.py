@@ -31,7 +31,7 @@ from sage_rlvr.models.sampler import logits_at, pad_right
 
 
 @dataclass(frozen=True)
-class Scores:
+class TokenScores:
     """logps (B, T) of the given tokens, in graph when gradients are on; entropies (B, T) in nats, in graph with `entropy_grad`, or
     None; log_probs (B, T, V) of every next token, in graph as the logps, or None; from the engine they are `Laws` where the tensor
     would be larger than `laws.NUMBERS`. hidden (B, T, C) float32, the last hidden states that predict each token, detached, or
@@ -81,7 +81,7 @@ def score(
     log_probs: bool = False,
     entropy_grad: bool = False,
     hidden: bool = False,
-) -> Scores:
+) -> TokenScores:
     """Log-probs of `tokens` (B, T) where `mask` (B, T) counts them; `log_probs` asks for those of every next token too.
 
     entropy_grad: entropies in the graph. hidden: the last hidden states too, those that predict each token. Shapes and errors are
@@ -97,7 +97,7 @@ def score(
             chosen, flat = chosen_logps(last_states, lm_head, targets, temperature, entropies, entropy_grad, layout.of_token)
             spread = None if flat is None else on_mask(mask, flat)
             every = Laws(last_states, lm_head, layout.of_token, mask, temperature) if log_probs else None
-            return Scores(on_mask(mask, chosen), spread, every, last)
+            return TokenScores(on_mask(mask, chosen), spread, every, last)
         logits = F.linear(last_states, lm_head).index_select(0, layout.of_token)
     else:
         logits, own = _padded(model, prompts, tokens, mask, owners, hidden)
@@ -107,7 +107,7 @@ def score(
     if log_probs:
         whole = flat_log_probs.new_zeros(*mask.shape, logits.shape[1]).index_put((mask,), flat_log_probs)
     spread = on_mask(mask, entropies_of(flat_log_probs if entropy_grad else flat_log_probs.detach())) if entropies else None
-    return Scores(on_mask(mask, flat_log_probs.gather(1, targets[:, None]).squeeze(1)), spread, whole, last)
+    return TokenScores(on_mask(mask, flat_log_probs.gather(1, targets[:, None]).squeeze(1)), spread, whole, last)
 
 
 def logps_at(

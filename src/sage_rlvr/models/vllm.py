@@ -22,7 +22,7 @@ from tenacity import RetryCallState, RetryError, Retrying, retry_if_exception_ty
 
 from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.models.folders import ADAPTER, adapter_base, prepared, source_of
-from sage_rlvr.models.generation import GENERATORS, Decoding, Generation, Request, Single, Source, one_by_one
+from sage_rlvr.models.generation import GENERATORS, Decoding, Generation, GeneratorSource, Request, Single, one_by_one
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.reading import read_json
 
@@ -42,7 +42,7 @@ class VllmGenerator:
     name, local = "vllm", False
 
     @classmethod
-    def of(cls, source: Source) -> VllmGenerator:
+    def of(cls, source: GeneratorSource) -> VllmGenerator:
         """As `Generator.of`."""
         return cls(source.policy, source.tokens, source.decoding, dtype=source.dtype)
 
@@ -146,7 +146,7 @@ class ServerGenerator:
     name, local = "server", False
 
     @classmethod
-    def of(cls, source: Source) -> ServerGenerator:
+    def of(cls, source: GeneratorSource) -> ServerGenerator:
         """As `Generator.of`."""
         assert source.server is not None
         return cls(source.server, source.served_as or source.policy, source.tokens, source.decoding)

@@ -18,7 +18,7 @@ from sage_rlvr.results.design import Arm, Design, Question
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
-from sage_rlvr.results.scores import Scores
-from sage_rlvr.results.sources import Run, Store
+from sage_rlvr.results.scores import ProblemScores
+from sage_rlvr.results.sources import Store, TrainingRun
 
-__all__ = ["Arm", "Design", "Metric", "Question", "Results", "Row", "Run", "Scores", "Store", "compare"]
+__all__ = ["Arm", "Design", "Metric", "ProblemScores", "Question", "Results", "Row", "Store", "TrainingRun", "compare"]

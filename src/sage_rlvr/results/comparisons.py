@@ -28,15 +28,15 @@ from sage_rlvr.results.measurements import (
     SampledMeasurement,
 )
 from sage_rlvr.results.metric import FEW, PAPER, REFERENCE, Matched, Metric
-from sage_rlvr.results.pairs import Arms, Pair, base_pairs, common_seeds, exact_pairs, other_tasks, pair_on
+from sage_rlvr.results.pairs import ArmPair, Arms, base_pairs, common_seeds, exact_pairs, other_tasks, pair_on
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
-from sage_rlvr.results.scores import Floats, Scores
+from sage_rlvr.results.scores import Floats, ProblemScores
 from sage_rlvr.results.sources import Runs
 from sage_rlvr.results.stored import rows_of_summary
 from sage_rlvr.stats import comparison as paired_by
 from sage_rlvr.stats import frontier as frontiers
-from sage_rlvr.stats.comparison import Comparison, Reason, holm, paired, paired_seeds
+from sage_rlvr.stats.comparison import PairedDifference, Reason, holm, paired, paired_seeds
 from sage_rlvr.stats.hull import compare_hull
 from sage_rlvr.stats.mixture import above_mixtures, above_mixtures_of_counts
 from sage_rlvr.stats.passk import powers
@@ -165,11 +165,11 @@ def _exact(results: Results) -> Iterator[Row]:
         yield from _scores(pair, REFERENCE, k, several)
 
 
-def _row(pair: Pair, metric: Metric, comparison: Comparison) -> Row:
+def _row(pair: ArmPair, metric: Metric, comparison: PairedDifference) -> Row:
     return Row(a=pair.a, b=pair.b, why=pair.why, task=pair.task, metric=metric, comparison=comparison)
 
 
-def _scores(pair: Pair, temperature: float, k: int, several: bool) -> Iterator[Row]:
+def _scores(pair: ArmPair, temperature: float, k: int, several: bool) -> Iterator[Row]:
     if (both := pair.sides(temperature)) is None:
         return
     for n in (1, k):
@@ -177,12 +177,12 @@ def _scores(pair: Pair, temperature: float, k: int, several: bool) -> Iterator[R
         yield _row(pair, Metric(k=n, temperature=temperature), _paired(left, right, several))
 
 
-def _paired(left: Floats, right: Floats, several: bool) -> Comparison:
+def _paired(left: Floats, right: Floats, several: bool) -> PairedDifference:
     """(S, N) each: over training seeds where some arm has several, else over problems."""
     return paired_seeds(*np.broadcast_arrays(left, right)) if several else paired(left[0], right[0])
 
 
-def _of_gaps(gaps: Sequence[float | None], reason: Reason) -> tuple[Comparison, int]:
+def _of_gaps(gaps: Sequence[float | None], reason: Reason) -> tuple[PairedDifference, int]:
     """One gap per training seed against zero, and the number of seeds without a gap. "unknown" if there is one: such seeds are
     those with the largest differences."""
     known = [gap for gap in gaps if gap is not None]
@@ -191,13 +191,13 @@ def _of_gaps(gaps: Sequence[float | None], reason: Reason) -> tuple[Comparison, 
     return paired_by.unknown(reason, n=len(known), over="training seeds"), len(gaps) - len(known)
 
 
-def _runs_with_frontiers(pair: Pair) -> list[tuple[ExactMeasurements, ExactMeasurements]]:
+def _runs_with_frontiers(pair: ArmPair) -> list[tuple[ExactMeasurements, ExactMeasurements]]:
     """The runs of both arms at every common seed; empty if a run has a single temperature."""
     runs = pair.runs
     return runs if all(len(run.rows) > 1 for both in runs for run in both) else []
 
 
-def _frontiers(pair: Pair, k: int, several: bool) -> Iterator[Row]:
+def _frontiers(pair: ArmPair, k: int, several: bool) -> Iterator[Row]:
     """pass@k at equal pass@1: the mean over the pass@1 that both arms cover."""
     runs, metric = _runs_with_frontiers(pair), Metric(k=k, at="equal")
     if runs and not several:
@@ -211,12 +211,12 @@ def _frontiers(pair: Pair, k: int, several: bool) -> Iterator[Row]:
         yield replace(row, covers=(low, high)) if found.known else row
 
 
-def _of_frontier(pair: Pair, metric: Metric, gap: frontiers.FrontierGap) -> Row:
+def _of_frontier(pair: ArmPair, metric: Metric, gap: frontiers.FrontierGap) -> Row:
     covers = (gap.low, gap.high) if gap.value is not None else None
     return replace(_row(pair, metric, gap.comparison), covers=covers)
 
 
-def _near(pair: Pair, k: int) -> Iterator[Row]:
+def _near(pair: ArmPair, k: int) -> Iterator[Row]:
     """pass@k and distinct right answers at equal pass@1 near the reference temperature: one point of the frontiers instead of their
     mean, which the coldest temperatures dominate."""
     runs = _runs_with_frontiers(pair)
@@ -226,7 +226,7 @@ def _near(pair: Pair, k: int) -> Iterator[Row]:
         yield replace(_row(pair, metric, found), left_out=left_out)
 
 
-def _at_best(pair: Pair, k: int, several: bool) -> Iterator[Row]:
+def _at_best(pair: ArmPair, k: int, several: bool) -> Iterator[Row]:
     """pass@1 of an arm and the base, or of two arms passed as separate paths, each at its best temperature. For a single training
     seed also: the arm at T = 1 against the base's best, and the base at the temperature that gives the arm's pass@1."""
     runs = pair.runs
@@ -266,7 +266,7 @@ def _tempered(design: Design, arms: Arms, base: ExactMeasurements, record: Recor
         runs = [] if name == design.base or name not in arms else list(arms[name].runs.values())
         if not runs:
             continue
-        pair = Pair(a=name, b=TEMPERED, why="power", left=arms[name], right=Measurements())
+        pair = ArmPair(a=name, b=TEMPERED, why="power", left=arms[name], right=Measurements())
         if name in design.candidates and design.baselines:
             own = [run.p for run in runs]
             for n in (k, FEW):
@@ -314,7 +314,7 @@ def _matched(
         yield from _matched_by(kind, known, arm, means, temperature, ks, values[0].task)
 
 
-def _means(values: Sequence[Scores], seed: int, ks: Sequence[int]) -> Floats:
+def _means(values: Sequence[ProblemScores], seed: int, ks: Sequence[int]) -> Floats:
     """pass@k of each arm at a training seed, means over problems, (arms, K)."""
     own = [one.only([seed]) for one in values]
     for other in own[1:]:
@@ -358,19 +358,19 @@ def between(kl: float, kls: Floats, scores: Floats) -> Floats | None:
     return np.array([np.interp(math.log(kl), x, column) for column in y.T])
 
 
-def _of_kls(pair: Pair, kls: Kls, seeds: Sequence[int], metric: Metric) -> Iterator[Row]:
+def _of_kls(pair: ArmPair, kls: Kls, seeds: Sequence[int], metric: Metric) -> Iterator[Row]:
     """KL to the reference, nats per token, paired over these training seeds."""
     both = [[kls.get((name, seed)) for name in (pair.a, pair.b)] for seed in seeds]
     if both and not any(None in two for two in both):
         yield _row(pair, metric, paired_seeds(*np.array(both, dtype=float).T))
 
 
-def _added(design: Design, arms: Arms) -> list[Pair]:
+def _added(design: Design, arms: Arms) -> list[ArmPair]:
     """Added controls, except placebos, against the control, only near the reference temperature."""
     control = design.control or ""
     left_out = {control, *(arm.placebo for arm in design.arms)}
     added = [arm.name for arm in design.arms if arm.why and arm.name in arms and arm.name not in left_out]
-    return [Pair(a=name, b=control, why="control", left=arms[name], right=arms[control]) for name in added if control in arms]
+    return [ArmPair(a=name, b=control, why="control", left=arms[name], right=arms[control]) for name in added if control in arms]
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -477,10 +477,10 @@ def _tables(arm: Measurements[SampledMeasurement]) -> dict[int, dict[float, fron
 
 
 def _of_counts(
-    pair: Pair, here: Measurements[SampledMeasurement], ks: Sequence[int], kls: Mapping[float, Mapping[Matched, Kls]]
+    pair: ArmPair, here: Measurements[SampledMeasurement], ks: Sequence[int], kls: Mapping[float, Mapping[Matched, Kls]]
 ) -> Iterator[Row]:
     """At every temperature that both have, pass@k at each k that the samples suffice for, and at all samples if they are fewer."""
-    both: dict[float, tuple[Scores, Scores]] = {}
+    both: dict[float, tuple[ProblemScores, ProblemScores]] = {}
     for t in _temperatures(here):
         if (found := pair.sides(t)) is None:
             continue
@@ -496,7 +496,7 @@ def _of_counts(
         yield _of_frontier(pair, Metric(k=k, at="equal"), frontiers.compare_count_frontiers(*tables, k=k))
 
 
-def counted(a: Scores, b: Scores, k: int) -> Comparison:
+def counted(a: ProblemScores, b: ProblemScores, k: int) -> PairedDifference:
     """pass@k of two arms from samples: over problems, or over training seeds where an arm has several."""
     left, right = a.values.astype(int), b.values.astype(int)
     if max(len(left), len(right)) == 1:

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from sage_rlvr.evaluation.sample_report import Drawn
+from sage_rlvr.evaluation.sample_report import SampleColumns
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.results.numbers import EPS
-from sage_rlvr.results.pairs import Pair, pair_on
+from sage_rlvr.results.pairs import ArmPair, pair_on
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
-from sage_rlvr.results.scores import Scores
+from sage_rlvr.results.scores import ProblemScores
 from sage_rlvr.results.sources import Runs, by_arm
 from sage_rlvr.results.verdict_text import ranges_of_k
 from sage_rlvr.results.view import End, bracketed, first_of, many, score_text, told
-from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, Comparison, signed
+from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, PairedDifference, signed
 from sage_rlvr.stats.curves import CurveComparison, Improvement, probability_of_improvement
 from sage_rlvr.stats.intervals import Interval, all_one, seed_interval
 from sage_rlvr.stats.leash import (
@@ -94,7 +94,7 @@ def detail_lines(results: Results, rows: Sequence[Row], *, support: bool = False
 
 
 def pair_lines(
-    pair: Pair, temperature: float, k: int, several: bool, floor: Chance | None, *, support: bool = False
+    pair: ArmPair, temperature: float, k: int, several: bool, floor: Chance | None, *, support: bool = False
 ) -> Iterator[str]:
     """The lines for one pair on one task; none without scores of both arms. floor: the chance floor of the task."""
     if (both := pair.sides(temperature)) is None:
@@ -117,7 +117,7 @@ def pair_lines(
         yield from _kept_exactly(pair, len(b.problems), k)
 
 
-def improvement(a: Scores, b: Scores, several: bool) -> Improvement | None:
+def improvement(a: ProblemScores, b: ProblemScores, several: bool) -> Improvement | None:
     """The probability that a run of a scores higher than a run of b on a problem; None for two training seeds and for clusters."""
     if a.cluster:
         return None
@@ -155,7 +155,7 @@ def chance_words(found: Improvement, a: str, b: str, what: str) -> str:
 
 def pattern_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: int | None = None) -> list[str]:
     """Each reasoning pattern in two stores: counts, Fisher's p, and the difference paired by problem."""
-    found = compare_patterns(Drawn(a, n).solutions(), Drawn(b, n).solutions())
+    found = compare_patterns(SampleColumns(a, n).solutions(), SampleColumns(b, n).solutions())
     return [f"{a.identity.task}: {name_a} vs {name_b}, pattern {pattern_words(one)}." for one in found.values()]
 
 
@@ -166,7 +166,7 @@ def pattern_words(found: PatternComparison) -> str:
     return PATTERN.format(p=found, a=a, b=b, difference=difference, paired=paired)
 
 
-def _paired(found: Comparison) -> str:
+def _paired(found: PairedDifference) -> str:
     template = PAIRED if found.known else PAIRED_TOO_FEW
     return template.format(end=told(found.outcome, detected=found.detects()), gap=found.difference)
 
@@ -175,7 +175,7 @@ def _paired(found: Comparison) -> str:
 # kept, found and lost ("The Invisible Leash")
 
 
-def _kept_in_words(pair: Pair, a: Scores, b: Scores, k: int) -> str:
+def _kept_in_words(pair: ArmPair, a: ProblemScores, b: ProblemScores, k: int) -> str:
     """Support kept, gained and lost in one sentence, means over training seeds."""
     if a.n is None:
         rows = [LeashCounts(*exact_cells(old, new, EPS)[0].sum(axis=0).tolist()) for new, old in _logps(pair)]
@@ -196,12 +196,12 @@ def _rounded(x: float) -> str:
     return f"{x:,.0f}" if x == round(x) or x >= 100 else f"{x:,.3g}"
 
 
-def _logps(pair: Pair) -> list[tuple[Any, Any]]:
+def _logps(pair: ArmPair) -> list[tuple[Any, Any]]:
     """Log-probs of the right completions under a and b, of each training seed."""
     return [(one.logps, two.logps) for one, two in pair.runs]
 
 
-def _kept_exactly(pair: Pair, problems: int, k: int) -> Iterator[str]:
+def _kept_exactly(pair: ArmPair, problems: int, k: int) -> Iterator[str]:
     """Definition 4.1 over completions and over problems, and the problems expected to be solved in k samples."""
     cells = [
         (*exact_cells(old, new, EPS), expected_cells(success_probability(old), success_probability(new), k))
@@ -223,7 +223,7 @@ def _kept_exactly(pair: Pair, problems: int, k: int) -> Iterator[str]:
         yield f"{head}: {numbers}; {_rates(rates, problems, 'none in either')}."
 
 
-def _kept_of_counts(a: Scores, b: Scores, k: int) -> Iterator[str]:
+def _kept_of_counts(a: ProblemScores, b: ProblemScores, k: int) -> Iterator[str]:
     """The same at k samples, with the counts that chance would produce."""
     n, head = a.n, f"{a.task}: problems of {b.arm} that {a.arm} still solves at {k} samples"
     left, right = np.broadcast_arrays(a.values.astype(int), b.values.astype(int))

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.results.readers import CountTable
-from sage_rlvr.results.scores import Floats, Scores
+from sage_rlvr.results.scores import Floats, ProblemScores
 from sage_rlvr.results.view import difference_text, listed, many, score_text
-from sage_rlvr.stats.comparison import Comparison, Reason, paired, paired_clusters, paired_seeds, unknown
+from sage_rlvr.stats.comparison import PairedDifference, Reason, paired, paired_clusters, paired_seeds, unknown
 from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.clusters import clustered_mean
@@ -39,7 +39,7 @@ class DistinctAnswers:
 
     names: tuple[str, str]
     curves: Mapping[int, tuple[Interval, Interval]]
-    shown: Mapping[int, tuple[Interval, Interval, Comparison]]
+    shown: Mapping[int, tuple[Interval, Interval, PairedDifference]]
     source: str
     most: int
     unnamed: tuple[float, float]
@@ -111,7 +111,7 @@ class _Side:
         return 1 - named / right if right else 0.0
 
 
-def distinct_of(a: Scores, b: Scores) -> DistinctAnswers | None:
+def distinct_of(a: ProblemScores, b: ProblemScores) -> DistinctAnswers | None:
     """The comparison of an arm and its control; None unless the files of both have answers."""
     one, two = _side(a), _side(b)
     if a.n is None or one is None or two is None:
@@ -130,7 +130,7 @@ def distinct_of(a: Scores, b: Scores) -> DistinctAnswers | None:
     )
 
 
-def _side(one: Scores) -> _Side | None:
+def _side(one: ProblemScores) -> _Side | None:
     groups = [group for table in one.tables if (group := right_answers(table)) is not None]
     return _Side(one.tables, groups) if one.tables and len(groups) == len(one.tables) else None
 
@@ -144,7 +144,7 @@ def _means(values: Floats, cluster: Sequence[str]) -> list[Interval]:
     return [mean_interval(column, over="problems and their samples") for column in values[0].T]
 
 
-def _compared(a: Floats, b: Floats, cluster: Sequence[str]) -> Comparison:
+def _compared(a: Floats, b: Floats, cluster: Sequence[str]) -> PairedDifference:
     """(S, N) each. One run of the control beside several of the arm gives no interval: the noise of its samples, which all seeds
     share, is not estimated."""
     if len(a) != len(b):
@@ -158,7 +158,7 @@ def _compared(a: Floats, b: Floats, cluster: Sequence[str]) -> Comparison:
 # words
 
 
-def distinct_lines(a: Scores, b: Scores, found: DistinctAnswers | None) -> Iterator[str]:
+def distinct_lines(a: ProblemScores, b: ProblemScores, found: DistinctAnswers | None) -> Iterator[str]:
     """Both means and their difference at 8 and all samples, and what the answers are."""
     if found is None:
         lacking = [one.arm for one in (a, b) if _side(one) is None]

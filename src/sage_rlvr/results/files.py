@@ -13,7 +13,7 @@ from sage_rlvr.evaluation.record import Record, load_record, record_path
 from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.reading import read_json, read_text, understood
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, questions_of
-from sage_rlvr.results.sources import Run, State
+from sage_rlvr.results.sources import State, TrainingRun
 from sage_rlvr.runs import RECORD, file_sha256, is_run, read_metrics, read_record
 
 TAKES = (
@@ -76,13 +76,13 @@ def design_of(facts: Mapping[str, Any]) -> Design:
     )  # fmt: skip
 
 
-def read_run(path: Path, arm: str, seed: int) -> Run:
+def read_run(path: Path, arm: str, seed: int) -> TrainingRun:
     """Read run.json and metrics.jsonl of a run directory. Raises DataError with the reason if that fails."""
     facts = read_record(path, advice="leave this run out, or train it again")
     config = facts["config"]
     rows, steps = read_metrics(path), config.get("steps", 0)
     whole = (path / "policy" / "config.json").is_file() and len(rows) >= steps
-    return Run(
+    return TrainingRun(
         arm=arm, seed=config.get("seed", seed), path=path, state="trained" if whole else "training",
         config=config, versions={str(name): str(v) for name, v in facts.get("versions", {}).items()},
         commit=str((facts.get("git") or {}).get("commit") or ""), created=str(facts.get("created") or ""),

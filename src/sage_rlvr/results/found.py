@@ -13,7 +13,7 @@ from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.results import files
 from sage_rlvr.results.design import BASE, Arm, Design
 from sage_rlvr.results.readers import Choice, packaged, read_evaluation, reads
-from sage_rlvr.results.sources import GivenRows, Run, Store
+from sage_rlvr.results.sources import GivenRows, Store, TrainingRun
 from sage_rlvr.results.stored import design_of_summary, read_summary
 from sage_rlvr.runs import RECORD, is_run, read_metrics, read_record
 
@@ -29,7 +29,7 @@ class Sources:
 
     design: Design = field(default_factory=lambda: Design(arms=()))
     records: dict[tuple[str, int, str], Record] = field(default_factory=dict)
-    runs: dict[tuple[str, int], Run] = field(default_factory=dict)
+    runs: dict[tuple[str, int], TrainingRun] = field(default_factory=dict)
     stores: list[Store] = field(default_factory=list)
     given: list[GivenRows] = field(default_factory=list)
     stored: Mapping[str, Any] | None = None
@@ -189,7 +189,7 @@ class _Found:
         self._record(record, own, index)
         if is_run(run):  # run.json has the number of training steps
             start = files.start_of(read_record(run, ()))
-            self.sources.runs[own, index] = Run(arm=own, seed=index, path=run, metrics=read_metrics(run), start=start)
+            self.sources.runs[own, index] = TrainingRun(arm=own, seed=index, path=run, metrics=read_metrics(run), start=start)
 
     def _record(self, record: Record, arm: str, seed: int, task: str = "") -> None:
         if not self.apart and record.meta.get("split") != self.split and task == "":
@@ -272,7 +272,7 @@ class _Found:
         for asked in facts.get("runs", []):
             key = design.called(str(asked["arm"])), int(asked["seed"])
             place = path / "runs" / f"{asked['arm']}-s{asked['seed']}"
-            run_ = self.sources.runs.get(key) or Run(arm=key[0], seed=key[1], path=place, metrics=read_metrics(place))
+            run_ = self.sources.runs.get(key) or TrainingRun(arm=key[0], seed=key[1], path=place, metrics=read_metrics(place))
             self.sources.runs[key] = replace(run_, state=files.state_of(asked))
         for found in sorted([*path.glob("runs/base/samples/*"), *path.glob("samples*")]):
             if is_store(found):

@@ -21,7 +21,7 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.design import BASE, Design
 from sage_rlvr.results.metric import REFERENCE
 from sage_rlvr.results.readers import CountTable
-from sage_rlvr.results.scores import Floats, Scores
+from sage_rlvr.results.scores import Floats, ProblemScores
 from sage_rlvr.results.sources import Store
 from sage_rlvr.stats.frontier import FrontierPoint, frontier
 from sage_rlvr.stats.passk import Ints
@@ -170,7 +170,7 @@ class Measurements(Generic[M]):
         """Whether these are the rows of the base, which are paired with every training seed."""
         return any(row.for_all_seeds for row in self.rows)
 
-    def scores(self) -> Scores | None:
+    def scores(self) -> ProblemScores | None:
         """The rows of one arm, task and temperature stacked over training seeds; None without a row. Exact rows come before
         samples."""
         rows: Sequence[Measurement] = self.exact().rows or self.rows
@@ -181,13 +181,13 @@ class Measurements(Generic[M]):
             sizes = np.stack([np.full(row.values.shape, row.n) if row.sizes is None else row.sizes for row in rows])
         seeds = tuple(i if row.seed is None else row.seed for i, row in enumerate(rows))
         tables = tuple(row.table for row in rows if row.table is not None)
-        return Scores(
+        return ProblemScores(
             arm=first.arm, task=first.task, temperature=first.temperature, seeds=seeds, problems=first.problems,
             values=np.stack([row.values for row in rows]), n=first.n, sizes=sizes, cluster=first.cluster,
             tables=tables if len(tables) == len(rows) else (),
         )  # fmt: skip
 
-    def only_scores(self, arm: str, task: str) -> Scores:
+    def only_scores(self, arm: str, task: str) -> ProblemScores:
         """Scores of an arm on a task at the reference temperature, or at its only temperature; DataError otherwise."""
         rows = self.where(arm=arm, task=task)
         known = rows.temperatures

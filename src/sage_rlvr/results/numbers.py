@@ -10,7 +10,7 @@ import numpy as np
 
 from sage_rlvr.results.measurements import ExactMeasurements, Measurement, Measurements, Place
 from sage_rlvr.results.metric import PAPER, REFERENCE
-from sage_rlvr.results.scores import Scores
+from sage_rlvr.results.scores import ProblemScores
 from sage_rlvr.stats.frontier import FrontierPoint, best_pass1
 from sage_rlvr.stats.intervals import Interval, seed_interval
 from sage_rlvr.stats.passk import curve, powers
@@ -69,7 +69,7 @@ def curves_of(table: Measurements[Measurement], k: int, several: bool) -> dict[P
     return found
 
 
-def _curve(scores: Scores, ks: Sequence[int], *, several: bool) -> PassCurve:
+def _curve(scores: ProblemScores, ks: Sequence[int], *, several: bool) -> PassCurve:
     means = scores.passes(ks).mean(axis=1).tolist()
     return PassCurve(
         n=scores.n, problems=len(scores.problems), seeds=scores.seeds,

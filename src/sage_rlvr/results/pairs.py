@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from sage_rlvr.results.design import BASE, Design, Why
 from sage_rlvr.results.measurements import ExactMeasurements, Measurement, Measurements
 from sage_rlvr.results.metric import PAPER, REFERENCE
-from sage_rlvr.results.scores import Scores
+from sage_rlvr.results.scores import ProblemScores
 
 Arms = Mapping[str, ExactMeasurements]
 """Arm -> its exact rows of one task."""
-Sides = tuple[Scores, Scores]
+Sides = tuple[ProblemScores, ProblemScores]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pair:
+class ArmPair:
     """Two arms with their rows of one task, all training seeds and temperatures. paired: training seed by training seed; samples of
     the base, and of arms that were passed as separate paths, are not."""
 
@@ -71,29 +71,29 @@ def run_at(arm: ExactMeasurements, seed: int) -> ExactMeasurements:
 # the pairs of a design
 
 
-def exact_pairs(design: Design, arms: Arms) -> list[Pair]:
+def exact_pairs(design: Design, arms: Arms) -> list[ArmPair]:
     """The pairs of the design that have exact rows."""
-    return [Pair(a=a, b=b, why=why, left=arms[a], right=arms[b]) for a, b, why in design.pairs() if a in arms and b in arms]
+    return [ArmPair(a=a, b=b, why=why, left=arms[a], right=arms[b]) for a, b, why in design.pairs() if a in arms and b in arms]
 
 
-def base_pairs(design: Design, arms: Arms) -> list[Pair]:
+def base_pairs(design: Design, arms: Arms) -> list[ArmPair]:
     """Every arm with exact rows against the base; none where all arms are paired anyway."""
     base = design.base
     if base is None or base not in arms or design.every:
         return []
     names = [name for name in design.names if name in arms and name != base]
-    return [Pair(a=name, b=base, why="base", left=arms[name], right=arms[base]) for name in names]
+    return [ArmPair(a=name, b=base, why="base", left=arms[name], right=arms[base]) for name in names]
 
 
-def pair_on(design: Design, a: str, b: str, why: Why, here: Measurements[Measurement]) -> Pair:
+def pair_on(design: Design, a: str, b: str, why: Why, here: Measurements[Measurement]) -> ArmPair:
     """Two arms on a task, exact or from samples; here: the rows of the task."""
     paired, task = bool(design.facts) and BASE not in (a, b), here.rows[0].task if here else ""
-    return Pair(a=a, b=b, why=why, left=here.where(arm=a), right=here.where(arm=b), task=task, paired=paired)
+    return ArmPair(a=a, b=b, why=why, left=here.where(arm=a), right=here.where(arm=b), task=task, paired=paired)
 
 
-def other_tasks(design: Design, table: ExactMeasurements) -> list[Pair]:
+def other_tasks(design: Design, table: ExactMeasurements) -> list[ArmPair]:
     """The pairs of an arm and the control on the tasks besides the main task."""
-    main, found = exact_pairs(design, table.where(task="").by_arm()), list[Pair]()
+    main, found = exact_pairs(design, table.where(task="").by_arm()), list[ArmPair]()
     for task in sorted({*table.tasks} - {""}):
         here = table.where(task=task)
         pairs = [pair_on(design, pair.a, pair.b, "control", here) for pair in main if pair.why == "control"]
@@ -104,7 +104,7 @@ def other_tasks(design: Design, table: ExactMeasurements) -> list[Pair]:
 def notes_of_pairs(design: Design, table: ExactMeasurements) -> list[str]:
     """A sentence for each pair that is not compared at a temperature, because a training seed has no evaluation there."""
     arms = table.where(task="").by_arm()
-    main: Sequence[Pair] = [*exact_pairs(design, arms), *base_pairs(design, arms)]
+    main: Sequence[ArmPair] = [*exact_pairs(design, arms), *base_pairs(design, arms)]
     asked = [(pair, temperature) for temperature in (REFERENCE, PAPER) for pair in main]
     asked += [(pair, REFERENCE) for pair in other_tasks(design, table)]
     notes = []

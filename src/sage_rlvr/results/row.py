@@ -8,7 +8,7 @@ from typing import Literal
 
 from sage_rlvr.results.design import Why
 from sage_rlvr.results.metric import Metric
-from sage_rlvr.stats.comparison import Comparison
+from sage_rlvr.stats.comparison import PairedDifference
 
 Family = Literal["primary", "exploratory"]
 
@@ -24,7 +24,7 @@ class Row:
     a: str
     b: str
     metric: Metric
-    comparison: Comparison
+    comparison: PairedDifference
     task: str = ""
     why: Why = "control"
     family: Family = "exploratory"

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Scores:
+class ProblemScores:
     """values (S, N): one row per training seed, one column per problem; probabilities of a right completion (`n` None) or the
     number of right samples among n. sizes (S, N): the number of samples of each problem, where problems differ; n is then the
     smallest of both arms, the largest k. cluster (N,): problems that belong together, () where each is its own. tables: the rows of
@@ -77,14 +77,14 @@ class Scores:
         """`Chance.below` of the mean pass@k."""
         return chance.below(k, float(self.passes([k]).mean()), None if self.n is None else self.interval(k).high)
 
-    def only(self, seeds: Sequence[int]) -> Scores:
+    def only(self, seeds: Sequence[int]) -> ProblemScores:
         """Only these seeds, in this order; a single row for all seeds (the base) is returned unchanged."""
         if len(self.values) == 1:
             return self
         rows = [self.seeds.index(seed) for seed in seeds]
         return replace(self, seeds=tuple(seeds), values=self.values[rows], sizes=None if self.sizes is None else self.sizes[rows])
 
-    def check_alike(self, other: Scores) -> None:
+    def check_alike(self, other: ProblemScores) -> None:
         """Raise DataError unless both arms have the same problems and the same numbers of samples and training seeds."""
         if self.problems != other.problems:
             raise DataError(f"{self.arm} and {other.arm} have different problems of {self.task}; complete both evaluations first")
@@ -97,7 +97,7 @@ class Scores:
         if len(other.values) not in (1, len(self.values)):
             raise DataError(f"{self.arm} and {other.arm}: unequal numbers of training seeds on {self.task}; pass equally many")
 
-    def band(self, other: Scores, k: int, *, several: bool, ks: Sequence[int] = ()) -> CurveComparison | None:
+    def band(self, other: ProblemScores, k: int, *, several: bool, ks: Sequence[int] = ()) -> CurveComparison | None:
         """This minus the other over k with a simultaneous band; None for two training seeds. ks: for exact scores; by default
         powers of two, for several seeds powers of four."""
         if not several and self.n is not None:

@@ -18,7 +18,7 @@ State = Literal["not run", "training", "trained", "validation only", "evaluated"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Run:
+class TrainingRun:
     """One training run, finished or not. metrics: the rows of metrics.jsonl; warnings: the first warning of each kind (kind, step,
     message). created: ISO 8601; start: hash of the weights that it was trained from, as in the record of their evaluation; ""
     where unknown."""
@@ -61,13 +61,13 @@ class Run:
         return found if math.isfinite(found) else None
 
 
-Runs = Mapping[tuple[str, int], Run]
+Runs = Mapping[tuple[str, int], TrainingRun]
 """(Arm, training seed) -> run."""
 
 
-def by_arm(runs: Runs) -> dict[str, dict[int, Run]]:
+def by_arm(runs: Runs) -> dict[str, dict[int, TrainingRun]]:
     """Arm -> training seed -> run, in order."""
-    found: dict[str, dict[int, Run]] = {}
+    found: dict[str, dict[int, TrainingRun]] = {}
     for (arm, seed), run in runs.items():
         found.setdefault(arm, {})[seed] = run
     return found
@@ -101,4 +101,4 @@ class GivenRows:
         return self.name or table.group.arm or self.label
 
 
-__all__ = ["GivenRows", "Run", "Runs", "State", "Store", "by_arm"]
+__all__ = ["GivenRows", "Runs", "State", "Store", "TrainingRun", "by_arm"]

@@ -22,7 +22,7 @@ from sage_rlvr.reading import read_json, understood
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, questions_of
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.row import Row
-from sage_rlvr.stats.comparison import Comparison, Reason
+from sage_rlvr.stats.comparison import PairedDifference, Reason
 from sage_rlvr.stats.intervals import Interval
 
 FORMAT = 2
@@ -80,7 +80,7 @@ def row_tree(row: Row) -> dict[str, Any]:
 
 def row_of_tree(tree: Mapping[str, Any]) -> Row:
     """A row before correction from strict JSON."""
-    comparison = Comparison(
+    comparison = PairedDifference(
         difference=interval(tree["difference"]), p=_number(tree["p"]), outcome=tree["outcome"], reason=Reason(tree["reason"]),
         mde=_number(tree["mde"], math.inf), over=tree["over"], mean_a=_number(tree["mean_a"]), mean_b=_number(tree["mean_b"]),
         problems=tree["problems"],

@@ -23,7 +23,7 @@ from sage_rlvr.results.metric import PAPER, REFERENCE
 from sage_rlvr.results.numbers import EPS, ExactNumbers, PassCurve, curves_of, numbers_of, shown_ks
 from sage_rlvr.results.pairs import Arms
 from sage_rlvr.results.read import Results
-from sage_rlvr.results.sources import Run, by_arm
+from sage_rlvr.results.sources import TrainingRun, by_arm
 from sage_rlvr.results.stored import FORMAT, plain, row_tree
 from sage_rlvr.results.verdict import tree
 from sage_rlvr.results.words import state
@@ -93,7 +93,7 @@ def _evaluated(records: Sequence[Record]) -> dict[str, Any]:
     return {"problems": first.problems, **{name: first.meta.get(name) for name in ("split", "sampling")}}
 
 
-def _policy(records: Sequence[Record], runs: Iterable[Run]) -> dict[str, Any] | None:
+def _policy(records: Sequence[Record], runs: Iterable[TrainingRun]) -> dict[str, Any] | None:
     """Model and number of parameters of the base, else of any policy of the main task; without an exact record the model that all
     runs start from; None where they start from several."""
     if not records:
@@ -138,7 +138,9 @@ def _curves(numbers: ExactNumbers, curve: PassCurve) -> dict[str, Any]:
     return {"pass": _passes(curve, list(numbers.reached)), "distinct": _trees(numbers.reached)}
 
 
-def _base(base: ExactMeasurements, numbers: Numbers, curves: Curves, ks: Sequence[int], run: Run | None = None) -> dict[str, Any]:
+def _base(
+    base: ExactMeasurements, numbers: Numbers, curves: Curves, ks: Sequence[int], run: TrainingRun | None = None
+) -> dict[str, Any]:
     """The base on a task. run: its own training on the main task, if it was trained."""
     home = base.where(temperature=REFERENCE).rows[0]
     own, curve = numbers[home.arm], curves[home.place]
@@ -249,12 +251,12 @@ PARTS = {
 """Metrics that are averaged over parts of the training: name in metrics.jsonl, and the parts."""
 
 
-def _logged(runs: Mapping[int, Run], seeds: Sequence[int]) -> list[Run]:
+def _logged(runs: Mapping[int, TrainingRun], seeds: Sequence[int]) -> list[TrainingRun]:
     """The runs with metrics: of an exact evaluation those of its training seeds, else all."""
     return [runs[seed] for seed in seeds or runs if seed in runs and runs[seed].metrics]
 
 
-def training_of(runs: Sequence[Run], guided: bool) -> dict[str, Any]:
+def training_of(runs: Sequence[TrainingRun], guided: bool) -> dict[str, Any]:
     """Raw KL, tokens, seconds and strength of q from the metrics of these runs; metrics that were not logged are left out."""
     if not runs:
         return {}
@@ -274,7 +276,7 @@ def training_of(runs: Sequence[Run], guided: bool) -> dict[str, Any]:
     return row
 
 
-def _raw_kl(runs: Sequence[Run]) -> dict[str, Any]:
+def _raw_kl(runs: Sequence[TrainingRun]) -> dict[str, Any]:
     """Raw KL at the end of these runs; {} if a run did not log it."""
     kls = [kl for run in runs if (kl := run.raw_kl) is not None]
     if len(kls) < len(runs):

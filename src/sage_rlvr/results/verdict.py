@@ -23,12 +23,12 @@ from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.pairs import pair_on
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
-from sage_rlvr.results.scores import Scores
+from sage_rlvr.results.scores import ProblemScores
 from sage_rlvr.results.sources import GivenRows
 from sage_rlvr.results.stored import plain
 from sage_rlvr.results.verdict_text import headline, ranges_of_k
 from sage_rlvr.results.view import ends_text
-from sage_rlvr.stats.comparison import DETECTABLE, Comparison, signed
+from sage_rlvr.stats.comparison import DETECTABLE, PairedDifference, signed
 from sage_rlvr.stats.curves import Crossing, CurveComparison, crossing
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.leash import leash_at_k, leash_discoveries, leash_noise_floor, lone_solver_p
@@ -66,11 +66,11 @@ class CurveVerdict:
     where over k the arm gains and loses; nowhere without a curve. shown: k -> both scores and their difference at this k. chance:
     the chance floor of the problems; distinct: distinct right answers; both None where they are not known."""
 
-    a: Scores
-    b: Scores
+    a: ProblemScores
+    b: ProblemScores
     curve: CurveComparison | None
     crossing: Crossing
-    shown: Mapping[int, tuple[Interval, Interval, Comparison]]
+    shown: Mapping[int, tuple[Interval, Interval, PairedDifference]]
     solved: SolvedByOne
     chance: Chance | None = None
     distinct: DistinctAnswers | None = None
@@ -110,7 +110,7 @@ def verdicts(results: Results, rows: Sequence[Row]) -> list[CurveVerdict]:
     return found
 
 
-def _verdict(a: Scores, b: Scores, k: int, rows: Sequence[Row]) -> CurveVerdict:
+def _verdict(a: ProblemScores, b: ProblemScores, k: int, rows: Sequence[Row]) -> CurveVerdict:
     a.check_alike(b)
     several, top = max(len(a.values), len(b.values)) > 1, min(k, a.n or 1)
     ks = [*(k for k in SHOWN if k < top), top]
@@ -126,7 +126,7 @@ def _verdict(a: Scores, b: Scores, k: int, rows: Sequence[Row]) -> CurveVerdict:
     )
 
 
-def _solved(a: Scores, b: Scores) -> SolvedByOne:
+def _solved(a: ProblemScores, b: ProblemScores) -> SolvedByOne:
     n = a.n or 1
     left, right, left_n, right_n = np.broadcast_arrays(a.values.astype(int), b.values.astype(int), a.samples, b.samples)
     rows = [leash_at_k(*counts, n) for counts in zip(right_n, right, left_n, left, strict=True)]

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from sage_rlvr.results.row import Row
-from sage_rlvr.stats.comparison import DETECTABLE, Comparison, Outcome, Reason, detectable_text, p_text, signed
+from sage_rlvr.stats.comparison import DETECTABLE, Outcome, PairedDifference, Reason, detectable_text, p_text, signed
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.tasks.chance import BELOW
 
@@ -194,7 +194,7 @@ def score_text(found: Interval, form: str = ".3f") -> str:
     return f"{found.value:{form}}{ends}"
 
 
-def difference_text(found: Comparison, without: str = "") -> str:
+def difference_text(found: PairedDifference, without: str = "") -> str:
     """ "+0.020 (−0.005 to +0.045, p = 0.120)", and what decided where interval and p disagree. without: text in place of the
     interval where there is none."""
     gap = found.difference
@@ -240,7 +240,7 @@ def view(row: Row) -> View:
     )
 
 
-def _over(c: Comparison) -> str:
+def _over(c: PairedDifference) -> str:
     on = f" on these {c.problems} problems" if c.problems else ""
     return f"over {c.difference.n} {c.difference.over}{on}"
 
@@ -253,7 +253,7 @@ def _small(x: float) -> str:
     return f"{x:.3f}" if x >= 0.0005 else f"{x:.1g}"
 
 
-def _decided(c: Comparison) -> str:
+def _decided(c: PairedDifference) -> str:
     """Which of the two procedures decided, where only one of them finds a difference; "" without a p."""
     if math.isnan(c.p) or (c.p < 1 - c.difference.level) != c.difference.contains(0.0):
         return ""

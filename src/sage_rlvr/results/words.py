@@ -19,7 +19,7 @@ from sage_rlvr.results.design import BASE, COLDER
 from sage_rlvr.results.metric import Metric, is_of_samples, known_metrics
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
-from sage_rlvr.results.sources import Run
+from sage_rlvr.results.sources import TrainingRun
 from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.results.verdict_text import paragraphs as of_verdicts
 from sage_rlvr.results.view import BEFORE, RANK, End, firmness, grouped, listed, many, outcome, rival, unread, view
@@ -219,7 +219,7 @@ def nothing(results: Results) -> str:
     """The line instead of `answer` for no rows: what to evaluate next, or which path to add."""
     said = [NOTHING]
 
-    def on_task(run: Run) -> bool:
+    def on_task(run: TrainingRun) -> bool:
         return bool(run.config.get("task") or run.config.get("data"))
 
     scored = {row.arm for row in results.table.rows}
@@ -239,7 +239,7 @@ def nothing(results: Results) -> str:
     return " ".join(said)
 
 
-def state(run: Run, evaluated: bool = False) -> str:
+def state(run: TrainingRun, evaluated: bool = False) -> str:
     """The state of a run. evaluated: whether an evaluation exists, even if the sweep's design.json lacks it."""
     done = evaluated or run.state == "evaluated"
     if run.state in ("trained", "evaluated"):

@@ -63,7 +63,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class PairedDifference:
     """a - b, paired; values only.
 
     `difference` holds the uncertainty over problems (about these checkpoints) or over training seeds (about these methods,
@@ -95,7 +95,7 @@ class Comparison:
         """Whether a test was made."""
         return self.outcome != "unknown"
 
-    def of_shares(self) -> Comparison:
+    def of_shares(self) -> PairedDifference:
         """The same comparison with its detectable difference and its interval within 1, the largest difference of two shares."""
         gap = self.difference
         low = max(gap.low, -1.0) if math.isfinite(gap.low) else gap.low
@@ -108,10 +108,12 @@ class Comparison:
         return self.mde <= bound
 
 
-def unknown(reason: Reason, *, value: float = math.nan, n: int = 0, over: Level = "problems", level: float = 0.95) -> Comparison:
+def unknown(
+    reason: Reason, *, value: float = math.nan, n: int = 0, over: Level = "problems", level: float = 0.95
+) -> PairedDifference:
     """A comparison without a test, with the reason."""
     gap = Interval(value=value, low=-math.inf, high=math.inf, level=level, over=over, n=n)
-    return Comparison(difference=gap, outcome="unknown", reason=reason, over=over)
+    return PairedDifference(difference=gap, outcome="unknown", reason=reason, over=over)
 
 
 def paired(
@@ -122,7 +124,7 @@ def paired(
     resamples: int = RESAMPLES,
     seed: int = SEED,
     shares: bool | None = None,
-) -> Comparison:
+) -> PairedDifference:
     """Compare two checkpoints on the same problems: a, b (N,), one score per problem, same order.
 
     "better" or "worse" needs both an interval over problems that excludes zero and a sign-flip permutation test with p < 1 - level.
@@ -145,7 +147,7 @@ def paired(
 def paired_counts(
     n: ArrayLike, a: ArrayLike, b: ArrayLike, k: int, *, n_b: ArrayLike | None = None, cluster: ArrayLike | None = None,
     level: float = 0.95, seed: int = SEED,
-) -> Comparison:  # fmt: skip
+) -> PairedDifference:  # fmt: skip
     """Compare two checkpoints at pass@k from counts: right ones a, b (N,) among n samples of each problem, () or (N,), same order.
     n_b: samples of b where they differ from n. cluster: (N,) labels of problems that belong together (`paired_clusters`).
 
@@ -160,7 +162,7 @@ def paired_counts(
 
 def paired_clusters(
     a: ArrayLike, b: ArrayLike, cluster: ArrayLike, *, level: float = 0.95, seed: int = SEED
-) -> Comparison:
+) -> PairedDifference:
     """`paired` where problems come in clusters, which are drawn and change sign whole. cluster: (N,) labels.
 
     The interval is of the linearized clusters (`clusters.linearized`): of shares that of `difference_reach`, unless
@@ -179,12 +181,12 @@ def paired_clusters(
     return _judged(interval, p, found, len(sums), left, right, shares)
 
 
-def _judged(interval: Interval, p: float, mde: float, units: int, left: Floats, right: Floats, shares: bool) -> Comparison:
+def _judged(interval: Interval, p: float, mde: float, units: int, left: Floats, right: Floats, shares: bool) -> PairedDifference:
     """A comparison from its interval and its sign-flip p over so many units. Without a difference the detectable one is at least
     the measured one."""
     few = units < fewest_units(1 - interval.level)
     outcome: Outcome = "unknown" if few else outcome_of(interval, p, interval.level)
-    compared = Comparison(
+    compared = PairedDifference(
         difference=interval,
         p=p,
         outcome=outcome,
@@ -208,7 +210,7 @@ def _cluster_difference(a: Floats, b: Floats, level: float) -> Interval:
 
 def paired_seeds(
     a: ArrayLike, b: ArrayLike, *, level: float = 0.95, shared: float = 0.0, least: float = 0.0
-) -> Comparison:
+) -> PairedDifference:
     """Compare two methods: a, b (S, N) or (S,), row s being training seed s of both, the same problems in each.
 
     Each seed gives one mean difference; Student's t with S - 1 degrees of freedom over seeds, the problems held fixed.
@@ -222,7 +224,7 @@ def paired_seeds(
     error = _seeds_error(gaps, level, shared, least)
     interval, p = _by_student(mean, error, seeds, level)
     reason = seeds_reason(seeds) or (Reason.NONE if math.isfinite(p) else Reason.NO_SCATTER)
-    return Comparison(
+    return PairedDifference(
         difference=interval,
         p=p,
         outcome="unknown" if reason else outcome_of(interval, p, level),
@@ -237,7 +239,7 @@ def paired_seeds(
 
 def paired_seed_counts(
     n: ArrayLike, a: ArrayLike, b: ArrayLike, k: int, *, n_b: ArrayLike | None = None, level: float = 0.95
-) -> Comparison:
+) -> PairedDifference:
     """Compare two methods at pass@k from counts: right ones a (S, N) among n samples, b (S, N) or, of a control that was
     evaluated once, (1, N). n_b: samples of b where they differ from n.
 
@@ -260,7 +262,7 @@ def halves(seeds: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]
     return [(a, tuple(s for s in even if s not in a)) for a in combinations(even, len(even) // 2) if a[:1] == even[:1]]
 
 
-def against_itself(scores: Mapping[int, ArrayLike], *, level: float = 0.95) -> list[Comparison]:
+def against_itself(scores: Mapping[int, ArrayLike], *, level: float = 0.95) -> list[PairedDifference]:
     """A/A check: one arm in each of the `halves` of its seeds; seed -> (N,) or one number, paired in order of seed. A share `level`
     of them should not be significant. [] for halves with fewer than three seeds."""
     if len(scores) < 2 * FEWEST_SEEDS:
@@ -323,7 +325,7 @@ def sign_flip_p(gaps: ArrayLike, *, flips: int = FLIPS, seed: int = SEED) -> flo
     return (1 + hits) / (1 + flips)
 
 
-def excludes(comparison: Comparison, value: float) -> bool:
+def excludes(comparison: PairedDifference, value: float) -> bool:
     """Whether the interval excludes a difference of `value` (a minus b). Without an interval no value is excluded. The minimum
     detectable difference does not replace the interval, because it depends on the estimated variance of few units.
     """

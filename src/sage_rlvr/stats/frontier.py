@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.comparison import FEWEST_SEEDS, Comparison, Reason, side, unknown
+from sage_rlvr.stats.comparison import FEWEST_SEEDS, PairedDifference, Reason, side, unknown
 from sage_rlvr.stats.intervals import (
     RESAMPLES,
     SEED,
@@ -62,12 +62,12 @@ class AtFrontier:
     mde: float = math.inf
 
     @property
-    def comparison(self) -> Comparison:
+    def comparison(self) -> PairedDifference:
         """As a row of the list of comparisons; no test is made, the interval alone decides."""
         if (found := self.difference) is None:
             value = getattr(self, "value", None)
             return unknown(self.reason, value=math.nan if value is None else value)
-        return Comparison(difference=found, outcome=side(found.low, found.high), mde=self.mde)
+        return PairedDifference(difference=found, outcome=side(found.low, found.high), mde=self.mde)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sage_rlvr.stats.comparison import Comparison, Level, outcome_of, paired_seeds
+from sage_rlvr.stats.comparison import Level, PairedDifference, outcome_of, paired_seeds
 from sage_rlvr.stats.frontier import FrontierPoint, at_temperature
 from sage_rlvr.stats.laws import t_ppf, t_sf
 
@@ -172,7 +172,7 @@ def above_hull(arm: Lines, rivals: Sequence[Lines], temperature: float = 1.0) ->
     )
 
 
-def compare_hull(found: AboveHull, *, level: float = 0.95) -> Comparison:
+def compare_hull(found: AboveHull, *, level: float = 0.95) -> PairedDifference:
     """pass@k of the arm minus the best mixture at its pass@1, over training seeds (of one seed over problems); the interval
     holds also where pass@k is steep.
 

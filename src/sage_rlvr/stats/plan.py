@@ -56,7 +56,7 @@ class Pilot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Design:
+class EvaluationSize:
     """N problems, n samples of each, S training seeds of each of two arms."""
 
     problems: int
@@ -77,17 +77,17 @@ class Step:
     """One purchase: a larger design, its detectable difference, what it costs more, and log shrink per million completions."""
 
     what: str
-    design: Design
+    design: EvaluationSize
     detectable: float
     cost: float
     gain: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PowerPlan:
     """What a design can see of checkpoints and of methods, and the purchases in order of gain."""
 
-    design: Design
+    design: EvaluationSize
     pilot: Pilot
     checkpoints: float
     methods: float
@@ -95,7 +95,7 @@ class Plan:
     next_methods: tuple[Step, ...]
 
 
-def see_checkpoints(design: Design, pilot: Pilot, *, power: float = 0.8, alpha: float = 0.05) -> float:
+def see_checkpoints(design: EvaluationSize, pilot: Pilot, *, power: float = 0.8, alpha: float = 0.05) -> float:
     """Smallest true difference of two checkpoints that is found with probability `power` (the module's first equation);
     infinite below `fewest_units(alpha)` problems, of which no verdict speaks."""
     if design.problems < fewest_units(alpha):
@@ -103,7 +103,7 @@ def see_checkpoints(design: Design, pilot: Pilot, *, power: float = 0.8, alpha: 
     return _z(power, alpha) * math.sqrt((pilot.true + pilot.noise / design.samples) / design.problems)
 
 
-def see_methods(design: Design, pilot: Pilot, *, power: float = 0.8, alpha: float = 0.05) -> float:
+def see_methods(design: EvaluationSize, pilot: Pilot, *, power: float = 0.8, alpha: float = 0.05) -> float:
     """Smallest true difference of two methods on these problems (second equation); infinite below three training seeds."""
     if design.seeds < 3:
         return math.inf
@@ -122,7 +122,7 @@ def problems_needed(
     return math.ceil(discordant * (_z(power, alpha) / difference) ** 2)
 
 
-def design_needed(design: Design, pilot: Pilot, difference: float) -> tuple[int, int | None]:
+def design_needed(design: EvaluationSize, pilot: Pilot, difference: float) -> tuple[int, int | None]:
     """What finds a difference of two checkpoints with 80 % power: the number of problems at this number of samples, and the number
     of samples at this number of problems, None where no number suffices because v_true remains."""
     _positive(difference)
@@ -134,7 +134,7 @@ def design_needed(design: Design, pilot: Pilot, difference: float) -> tuple[int,
     return problems, max(pilot.k, math.ceil(pilot.noise / left))
 
 
-def needed_line(design: Design, pilot: Pilot, difference: float) -> str:
+def needed_line(design: EvaluationSize, pilot: Pilot, difference: float) -> str:
     """`design_needed` in words, beside the design."""
     problems, samples = design_needed(design, pilot, difference)
     head = f"to detect a difference of {difference:g} in pass@{pilot.k} between two checkpoints (80 % power): "
@@ -267,10 +267,10 @@ def _over_problems(gaps: Floats, cluster: ArrayLike | None) -> float:
     return float(units.var(ddof=1)) * len(gaps) / len(units)
 
 
-def make_plan(design: Design, pilot: Pilot, *, run_cost: float = RUN_COST) -> Plan:
+def make_plan(design: EvaluationSize, pilot: Pilot, *, run_cost: float = RUN_COST) -> PowerPlan:
     """What the design can see, and for each claim the three purchases (twice the problems, twice the samples, one more
     training seed of each arm) in order of log shrink of the detectable difference per completion drawn."""
-    return Plan(
+    return PowerPlan(
         design=design,
         pilot=pilot,
         checkpoints=see_checkpoints(design, pilot),
@@ -280,7 +280,7 @@ def make_plan(design: Design, pilot: Pilot, *, run_cost: float = RUN_COST) -> Pl
     )
 
 
-def plan_lines(plan: Plan, *, run_cost: float = RUN_COST, measured: bool = False) -> list[str]:
+def plan_lines(plan: PowerPlan, *, run_cost: float = RUN_COST, measured: bool = False) -> list[str]:
     """The plan in words. measured: on two evaluations of the reader's own, so without the gains of the paper."""
     d, p = plan.design, plan.pilot
     lines = [
@@ -302,21 +302,21 @@ def plan_lines(plan: Plan, *, run_cost: float = RUN_COST, measured: bool = False
     return [*lines, needed if measured else f"{needed}; {PAPER_GAINS}"]
 
 
-def _purchases(design: Design, pilot: Pilot, run_cost: float, *, methods: bool) -> tuple[Step, ...]:
+def _purchases(design: EvaluationSize, pilot: Pilot, run_cost: float, *, methods: bool) -> tuple[Step, ...]:
     see = see_methods if methods else see_checkpoints
     n, m, s = (
         design.problems,
         design.samples,
         design.seeds if methods else 1,
     )  # a claim about checkpoints has one of each
-    design = Design(problems=n, samples=m, seeds=s)
+    design = EvaluationSize(problems=n, samples=m, seeds=s)
     options = [
-        (f"{2 * n:,} problems (if there are more of them)", Design(problems=2 * n, samples=m, seeds=s)),
-        (f"{2 * m:,} samples per problem", Design(problems=n, samples=2 * m, seeds=s)),
+        (f"{2 * n:,} problems (if there are more of them)", EvaluationSize(problems=2 * n, samples=m, seeds=s)),
+        (f"{2 * m:,} samples per problem", EvaluationSize(problems=n, samples=2 * m, seeds=s)),
     ]
     if methods:
         more = max(s + 1, 3)
-        options.append((f"{more} training seeds", Design(problems=n, samples=m, seeds=more)))
+        options.append((f"{more} training seeds", EvaluationSize(problems=n, samples=m, seeds=more)))
     now, steps = see(design, pilot), []
     for what, larger in options:
         cost, then = larger.cost(run_cost) - design.cost(run_cost), see(larger, pilot)

@@ -163,7 +163,7 @@ def _shift_for_flips(drawn: Floats, alpha: float) -> Floats:
 
 
 @dataclass(frozen=True)
-class Spread:
+class ArmSpread:
     """arms: standard deviation of the arms' means, in the scores' unit. seeds: the value for equal arms, from seed noise only. p:
     the probability of such a difference between equal arms (F test)."""
 
@@ -172,7 +172,7 @@ class Spread:
     p: float
 
 
-def spread(scores: ArrayLike) -> Spread:
+def spread(scores: ArrayLike) -> ArmSpread:
     """Whether the arms of a selection differ: the spread of their means compared with seed noise.
 
     The best of several means overestimates its true mean, more so for similar arms (the winner's curse). scores: (arms, seeds),
@@ -188,6 +188,6 @@ def spread(scores: ArrayLike) -> Spread:
     noise = float((rest**2).sum()) / ((arms - 1) * (seeds - 1))  # variance of one run, what a seed does to all arms taken off
     between = float(means.var(ddof=1))
     if noise == 0:
-        return Spread(math.sqrt(between), 0.0, 0.0 if between > 0 else 1.0)
+        return ArmSpread(math.sqrt(between), 0.0, 0.0 if between > 0 else 1.0)
     p = float(f_sf(seeds * between / noise, arms - 1, (arms - 1) * (seeds - 1)))
-    return Spread(math.sqrt(between), math.sqrt(noise / seeds), p)
+    return ArmSpread(math.sqrt(between), math.sqrt(noise / seeds), p)

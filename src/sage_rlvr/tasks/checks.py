@@ -19,7 +19,7 @@ BAR = Fraction(99, 100)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """A row that a check names: problem id, label, and why."""
 
     problem_id: str
@@ -35,7 +35,7 @@ class Check:
     name: str
     good: float
     total: int
-    rows: tuple[Finding, ...] = ()
+    rows: tuple[AuditFinding, ...] = ()
     bar: bool = False
     note: str = ""
     part: bool = False
@@ -53,7 +53,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Audit:
+class AuditReport:
     """All checks of one task. head: what was audited, in a line."""
 
     task: str
@@ -114,7 +114,7 @@ def _judged(pairs: Pairs, judge: Judge) -> list[tuple[str, Verdict]]:
 
 def check_of(name: str, said: Sequence[tuple[str, Verdict]], wanted: Wanted, bar: bool = False) -> Check:
     """A check of (id, verdict): good are those that are as `wanted`; the others are its rows, by id, label and reason."""
-    rows = tuple(Finding(i, v.label, v.reason) for i, v in said if not _as_wanted(v, wanted))
+    rows = tuple(AuditFinding(i, v.label, v.reason) for i, v in said if not _as_wanted(v, wanted))
     return Check(name, len(said) - len(rows), len(said), rows, bar)
 
 
@@ -133,7 +133,7 @@ def duplicates(name: str, rows: Iterable[tuple[str, str, str]]) -> Check:
         earlier = first.setdefault(" ".join(text.casefold().split()), (problem_id, gold))
         if earlier[0] != problem_id:
             same = "of the same gold" if verify_exact(gold, earlier[1]).right else "OF ANOTHER GOLD"
-            found.append(Finding(problem_id, "duplicate", f"of {earlier[0]}, {same}"))
+            found.append(AuditFinding(problem_id, "duplicate", f"of {earlier[0]}, {same}"))
     return Check(name, total - len(found), total, tuple(found))
 
 
@@ -146,10 +146,17 @@ def rejected(name: str, said: Sequence[tuple[str, Verdict]], part: bool = False)
     open_ = sum(verdict.label == "undecided" for _, verdict in said)
     late = sum(verdict.reason.startswith(LIMITS) for _, verdict in said)
     note = f"{open_} of them undecided" + (f", {late} by a limit" if late else "") if open_ else ""
-    rows = tuple(Finding(r.problem_id, "accepted", r.reason) for r in check.rows) if part else ()
+    rows = tuple(AuditFinding(r.problem_id, "accepted", r.reason) for r in check.rows) if part else ()
     return replace(check, note=note, rows=rows, part=part)
 
 
 __all__ = [
-    "BAR", "Audit", "Case", "Check", "Finding", "check_of", "duplicates", "rejected"
+    "BAR",
+    "AuditFinding",
+    "AuditReport",
+    "Case",
+    "Check",
+    "check_of",
+    "duplicates",
+    "rejected"
 ]  # fmt: skip

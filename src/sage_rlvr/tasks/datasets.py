@@ -19,7 +19,7 @@ from typing import Any
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.prompts import Message
-from sage_rlvr.tasks.rows import DataSource, Row, Rows, read, stamp_of, value_at
+from sage_rlvr.tasks.rows import DataRows, DataSource, Row, read, stamp_of, value_at
 from sage_rlvr.verifiers.golds import GSM8K, MARK, gold_of
 
 PROBLEMS = ("problem", "question")  # bare problems
@@ -70,7 +70,7 @@ def worked_of(value: Any) -> str:
 
 
 def column_of(
-    data: DataSource, rows: Rows, role: str, groups: Sequence[Sequence[str]], given: str | None = None
+    data: DataSource, rows: DataRows, role: str, groups: Sequence[Sequence[str]], given: str | None = None
 ) -> tuple[str, ...]:
     """The columns of a role: the one that was named, else those of the first group of which any is there.
 
@@ -98,7 +98,7 @@ def column_of(
     raise _no_column(data, rows, role, wanted)
 
 
-def _no_column(data: DataSource, rows: Rows, role: str, wanted: Sequence[str], given: str | None = None) -> ConfigError:
+def _no_column(data: DataSource, rows: DataRows, role: str, wanted: Sequence[str], given: str | None = None) -> ConfigError:
     columns = rows.columns()
     asked = [given] if given else wanted
     near = next((match for name in asked for match in get_close_matches(name, columns, 1)), None)
@@ -159,7 +159,7 @@ class Examples:
     where: how many golds stood "after ####", "in the last \\boxed{}" or, "", alone.
     """
 
-    rows: Rows
+    rows: DataRows
     examples: tuple[Example, ...]
     problem: tuple[str, ...]
     gold: tuple[str, ...]
@@ -223,7 +223,7 @@ def _remembered(
     return examples(data, prompts_first=prompts_first, golds=golds)
 
 
-def ids_of(rows: Rows) -> list[str]:
+def ids_of(rows: DataRows) -> list[str]:
     """The id of each row; DataError where one is missing or there twice."""
     column = next((name for name in IDS if name in rows.columns()), None)
     if column is None:

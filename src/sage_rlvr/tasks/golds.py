@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.tasks.rows import Rows, Say, tell
+from sage_rlvr.tasks.rows import DataRows, Say, tell
 from sage_rlvr.verifiers.pool import Pool
 
 TOLERATED = 0.01  # share of golds that may be unreadable without a word from the user
@@ -17,7 +17,7 @@ _WHOLE = re.compile(r"[-+]?\d{1,300}")  # golds that need no check
 
 
 def check_golds(
-    rows: Rows, golds: Sequence[str], *, allow_unverifiable: bool | None = None, say: Say = tell, pool: Pool | None = None
+    rows: DataRows, golds: Sequence[str], *, allow_unverifiable: bool | None = None, say: Say = tell, pool: Pool | None = None
 ) -> dict[int, str]:
     """Row -> reason of the golds that the verifier cannot judge by, found in worker processes (`Pool`).
 

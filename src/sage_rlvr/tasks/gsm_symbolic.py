@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Literal, get_args
 from sage_rlvr.errors import ConfigError, DataError, refuse
 from sage_rlvr.tasks.base import Asked, different, words
 from sage_rlvr.tasks.chance import chance_of_golds
-from sage_rlvr.tasks.checks import Case, Check, Finding
+from sage_rlvr.tasks.checks import AuditFinding, Case, Check
 from sage_rlvr.tasks.math import mathematics_hash
 from sage_rlvr.tasks.prompts import BOXED, PromptFormat, place_in_words
 from sage_rlvr.tasks.reasoning_gym import library, version
@@ -56,7 +56,7 @@ Template = Callable[[Random, float], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class GsmProblem:
     """An instance of a template: its question, the gold, and the worked answer without its last line."""
 
     template: int
@@ -88,7 +88,7 @@ def generators() -> dict[int, Template]:
         ) from error
 
 
-def instance(template: int, seed: int) -> Problem | None:
+def instance(template: int, seed: int) -> GsmProblem | None:
     """The instance of a seed; None where its worked answer does not end in the gold."""
     try:
         entry = generators()[template](Random(seed), 1.0)
@@ -100,7 +100,7 @@ def instance(template: int, seed: int) -> Problem | None:
     if value is None or number(end.strip()) != value:
         return None
     lines = [line.strip() for line in worked.strip().splitlines()]
-    return Problem(template, seed, str(entry["question"]).strip(), gold, "\n".join(lines))
+    return GsmProblem(template, seed, str(entry["question"]).strip(), gold, "\n".join(lines))
 
 
 @cache
@@ -177,11 +177,11 @@ class GsmSymbolic(Asked):
         which = {"all": "all templates"}.get(identity["templates"], f"{identity['templates']} templates")
         return f"grade-school word problems: {which} of gsm_symbolic, reasoning-gym {identity['reasoning_gym']}"
 
-    def problems(self, split: str = "train") -> list[Problem]:
+    def problems(self, split: str = "train") -> list[GsmProblem]:
         """The first `train_problems` of a split whose questions differ. DataError where the templates give fewer."""
         return self.first(split, self.train_problems)
 
-    def first(self, split: str, n: int) -> list[Problem]:
+    def first(self, split: str, n: int) -> list[GsmProblem]:
         """The first n of `problems(split)`."""
         _check_split(split)
         n = min(n, self.train_problems)
@@ -190,26 +190,26 @@ class GsmSymbolic(Asked):
             raise DataError(f"{n} different {split} problems of {self.name}: its templates gave {len(found)}; request fewer")
         return list(found)
 
-    def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[Problem]:
+    def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[GsmProblem]:
         """The problems of an evaluation: n independent draws, repeats kept."""
         if sampling != "iid":
             raise DataError(f"sampling {sampling!r}: {self.name} has only iid, because its problems are not listed")
         _check_split(split)
         return [_drawn(self.templates, split, seed, index) for index in range(n)]
 
-    def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Problem, str]]:
+    def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[GsmProblem, str]]:
         """Examples `start` to `start + n` of an endless stream: a problem and its worked answer, with the gold at its end."""
         _check_split(split)
         refuse((min(seed, start, n) < 0, f"seed {seed}, start {start}, n {n}: none may be negative"))
         drawn = [_drawn(self.templates, split, seed, index) for index in range(start, start + n)]
         return [(problem, self.worked(problem)) for problem in drawn]
 
-    def worked(self, problem: Problem) -> str:
+    def worked(self, problem: GsmProblem) -> str:
         """The worked answer as a completion."""
         return self.form.assistant(problem.worked, problem.answer)
 
     @staticmethod
-    def problem_of(problem_id: str) -> Problem:
+    def problem_of(problem_id: str) -> GsmProblem:
         """The problem of an id such as "17-4021"; `DataError` for any other text."""
         template, _, seed = problem_id.partition("-")
         found = None
@@ -224,22 +224,22 @@ class GsmSymbolic(Asked):
         """Where an answer is read."""
         return self.form.reading
 
-    def verify_all(self, pairs: Sequence[tuple[Problem, str]], **options: Any) -> list[Verdict]:
+    def verify_all(self, pairs: Sequence[tuple[GsmProblem, str]], **options: Any) -> list[Verdict]:
         """The verdicts of the mathematics verifier; `options` override the format's reading."""
         items = [(completion, problem.answer) for problem, completion in pairs]
         return shared().verify(items, **(self.reading | options))
 
-    def answer_key(self, problem: Problem, text: str) -> str | None:
+    def answer_key(self, problem: GsmProblem, text: str) -> str | None:
         """The number that is answered, so that 7 and 7.0 are one answer; else the answer's spelling, None without one."""
         found = answered(text, self.reading)
         value = None if found is None else number(found)
         return found if value is None else str(value)
 
-    def golds(self, problems: Sequence[Problem]) -> list[str]:
+    def golds(self, problems: Sequence[GsmProblem]) -> list[str]:
         """Their gold answers."""
         return [problem.answer for problem in problems]
 
-    def doc(self, problem: Problem) -> dict[str, str]:
+    def doc(self, problem: GsmProblem) -> dict[str, str]:
         """Question and answer."""
         return {"question": problem.asked, "answer": problem.answer}
 
@@ -283,7 +283,7 @@ def _check_split(split: str) -> None:
 
 
 @lru_cache(maxsize=1 << 15)
-def _drawn(which: Which, split: str, seed: int, index: int) -> Problem:
+def _drawn(which: Which, split: str, seed: int, index: int) -> GsmProblem:
     """Problem `index` of a stream: the first instance that lies in the split; every template is equally likely."""
     chance, chosen = words(seed, list(SPLITS).index(split), index), templates(which)
     for _ in range(DRAWS if chosen else 0):
@@ -294,7 +294,7 @@ def _drawn(which: Which, split: str, seed: int, index: int) -> Problem:
 
 
 @lru_cache(maxsize=16)
-def _different(which: Which, split: str, seed: int, n: int) -> tuple[Problem, ...]:
+def _different(which: Which, split: str, seed: int, n: int) -> tuple[GsmProblem, ...]:
     """The first n problems of a stream whose questions differ; fewer where `DRY` draws in a row bring none."""
     blocks = ([(_drawn(which, split, seed, index), "")] for index in count())
     return tuple(different(blocks, n, DRY, by=attrgetter("asked")))
@@ -309,7 +309,7 @@ def _plus_one(gold: str) -> str:
 def _worked_check() -> Check:
     """Of the templates that the package draws: those whose worked answers end in the gold. No bar: the others are left out."""
     why = "a worked answer does not end in the gold"
-    left = tuple(Finding(f"template {template}", "left out", why) for template in generators() if not sound(template))
+    left = tuple(AuditFinding(f"template {template}", "left out", why) for template in generators() if not sound(template))
     name = "templates whose worked answers end in the gold"
     return Check(name, len(generators()) - len(left), len(generators()), left, note=f"{CHECKED} instances of each")
 
@@ -318,7 +318,8 @@ def _apart_check() -> Check:
     """Unseen templates whose text, names and numbers aside, is that of a seen one."""
     seen = {_skeleton(template) for template in templates("seen")}
     both = [template for template in templates("unseen") if _skeleton(template) in seen]
-    rows = tuple(Finding(f"template {template}", "duplicate", "of a seen template, names and numbers aside") for template in both)
+    why = "of a seen template, names and numbers aside"
+    rows = tuple(AuditFinding(f"template {template}", "duplicate", why) for template in both)
     total = len(templates("unseen"))
     return Check("unseen templates differ from every seen one", total - len(rows), total, rows, bar=True)
 
@@ -330,4 +331,4 @@ def _skeleton(template: int) -> str:
     return re.sub(r"[0-9][0-9.,]*|[A-Z][a-z]+", "#", problem.asked)
 
 
-__all__ = ["GsmSymbolic", "Problem", "Which", "instance", "is_unseen", "sound", "split_of", "templates"]
+__all__ = ["GsmProblem", "GsmSymbolic", "Which", "instance", "is_unseen", "sound", "split_of", "templates"]

@@ -74,7 +74,7 @@ def _judge(function: Callable[..., Any], completion: str, row: dict[str, Any], a
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class RowProblem:
     """A row. asked: its problem, text or messages; answer: its gold, "" where it has none; row: all of it, as JSON has it."""
 
     problem_id: str
@@ -117,25 +117,25 @@ class RewardTask(Asked):
         named = not _place_of(self.reward)[0]  # a registered verifier judges by a gold
         return remembered(self.source(split), self.form is None, named or self.answer_column is not None or None)
 
-    def problems(self, split: str = "test") -> tuple[Problem, ...]:
+    def problems(self, split: str = "test") -> tuple[RowProblem, ...]:
         """The rows of `file`, or, but for "train", those of `test_file` where there is one."""
         rows = ((one, json.loads(json.dumps(one.row, default=str))) for one in self._read(split).examples)
         return tuple(
-            Problem(one.problem_id, one.problem if isinstance(one.problem, str) else tuple(one.problem), one.answer, row)
+            RowProblem(one.problem_id, one.problem if isinstance(one.problem, str) else tuple(one.problem), one.answer, row)
             for one, row in rows
         )
 
-    def messages(self, problem: Problem) -> list[Message]:
+    def messages(self, problem: RowProblem) -> list[Message]:
         """The prompt as a conversation: the format's, or the row's own."""
         return (self.form or FORMATS["as_is"]).messages(problem.asked)
 
-    def prompt(self, problem: Problem) -> str:
+    def prompt(self, problem: RowProblem) -> str:
         """The row's own text, or what the format makes of it."""
         if self.form is not None:
             return self.form.plain(problem.asked)
         return "\n\n".join(message["content"] for message in self.messages(problem))
 
-    def verify_all(self, pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
+    def verify_all(self, pairs: Sequence[tuple[RowProblem, str]]) -> list[Verdict]:
         """The verdicts on many (problem, completion) at once. DataError where the reward raises, or gives no finite number."""
         pool = _pool("|".join(_place_of(self.reward)), self.seconds, self.memory_mb)
         texts = [text.removesuffix(NO_ANSWER) for _, text in pairs]
@@ -143,7 +143,7 @@ class RewardTask(Asked):
         found = pool.verify(zip(texts, rows, (p.asked for p, _ in pairs), strict=True))
         return [self._verdict(p, text, said) for (p, _), text, said in zip(pairs, texts, found, strict=True)]
 
-    def _verdict(self, problem: Problem, text: str, said: Verdict) -> Verdict:
+    def _verdict(self, problem: RowProblem, text: str, said: Verdict) -> Verdict:
         if said.label == "undecided":
             return said
         if said.score is None:
@@ -163,7 +163,7 @@ class RewardTask(Asked):
         say(str(self._read(split)))
         self.verify(self.problems(split)[0], "")
 
-    def answer_span(self, problem: Problem, text: str) -> tuple[int, int] | None:
+    def answer_span(self, problem: RowProblem, text: str) -> tuple[int, int] | None:
         """As `Asked` says; all of the text under the verifier "exact", which compares all of it."""
         whole = self.form is None and _place_of(self.reward) == ("", "exact")
         return (0, len(text)) if whole else super().answer_span(problem, text)
@@ -179,7 +179,7 @@ class RewardTask(Asked):
         """Whether the reward is a registered verifier that reads answers."""
         return self._answer is not None
 
-    def answer_key(self, problem: Problem, said: str) -> str | None:
+    def answer_key(self, problem: RowProblem, said: str) -> str | None:
         """By the reading of a registered verifier; else the text, spaces aside."""
         reading = self._answer
         return super().answer_key(problem, said) if reading is None else reading(said.removesuffix(NO_ANSWER))

@@ -17,9 +17,9 @@ from sage_rlvr.tasks import math_audit
 from sage_rlvr.tasks.base import Asked, code_hash
 from sage_rlvr.tasks.datasets import remembered
 from sage_rlvr.tasks.golds import check_golds
-from sage_rlvr.tasks.math_sets import ENVIRONMENT, SETS, Problem, Source, digest, problem_of, published
+from sage_rlvr.tasks.math_sets import ENVIRONMENT, SETS, MathProblem, MathSource, digest, problem_of, published
 from sage_rlvr.tasks.prompts import BOXED, PromptFormat, place_in_words
-from sage_rlvr.tasks.rows import SUFFIXES, DataSource, Rows, Say, facts
+from sage_rlvr.tasks.rows import SUFFIXES, DataRows, DataSource, Say, facts
 from sage_rlvr.verifiers import MATHEMATICS, Verdict
 from sage_rlvr.verifiers.pool import Pool, shared
 from sage_rlvr.verifiers.rewards import answered
@@ -59,7 +59,7 @@ class MathTask(Asked):
         return Path(self.source.path).stem if isinstance(self.source, DataSource) else self.source
 
     @property
-    def published(self) -> Source | None:
+    def published(self) -> MathSource | None:
         """Where the set comes from; None for rows of your own."""
         return None if isinstance(self.source, DataSource) else SETS[self.source]
 
@@ -75,7 +75,7 @@ class MathTask(Asked):
     def _folder(self) -> str:
         return os.environ.get(ENVIRONMENT, "") if self.folder is None else self.folder
 
-    def problems(self, split: str = "test") -> tuple[Problem, ...]:
+    def problems(self, split: str = "test") -> tuple[MathProblem, ...]:
         """All problems in the order of their source. `DataError` where they cannot be had."""
         source = self._source(split)
         if isinstance(source, str):
@@ -84,7 +84,7 @@ class MathTask(Asked):
 
     @property
     def pinned(self) -> bool:
-        """Whether these rows are the published ones (`Source.sha256`); a file of your own never is."""
+        """Whether these rows are the published ones (`MathSource.sha256`); a file of your own never is."""
         return self.published is not None and digest(self.problems()) == self.published.sha256
 
     @property
@@ -92,24 +92,24 @@ class MathTask(Asked):
         """Where an answer is read."""
         return self.form.reading
 
-    def verify_all(self, pairs: Sequence[tuple[Problem, str]], **options: Any) -> list[Verdict]:
+    def verify_all(self, pairs: Sequence[tuple[MathProblem, str]], **options: Any) -> list[Verdict]:
         """The verdicts on many (problem, completion) at once; `options` of `verify_math` override the format's reading."""
         items = [(completion, problem.answer) for problem, completion in pairs]
         return (self.pool or shared()).verify(items, **(self.reading | options))
 
-    def answer_key(self, problem: Problem, text: str) -> str | None:
+    def answer_key(self, problem: MathProblem, text: str) -> str | None:
         """What a completion answers where the format asks for it, in the spelling by which answers are counted."""
         return answered(text, self.form.reading)
 
-    def choices(self, problem: Problem) -> int | None:
+    def choices(self, problem: MathProblem) -> int | None:
         """How many integers the contest allows; None where it fixes none."""
         return None if self.integers is None else self.integers[1] - self.integers[0] + 1
 
-    def golds(self, problems: Sequence[Problem]) -> list[str]:
+    def golds(self, problems: Sequence[MathProblem]) -> list[str]:
         """Their gold answers."""
         return [problem.answer for problem in problems]
 
-    def fingerprint(self, problems: Sequence[Problem]) -> str:
+    def fingerprint(self, problems: Sequence[MathProblem]) -> str:
         """`digest(problems)`."""
         return digest(problems)
 
@@ -151,7 +151,7 @@ class MathTask(Asked):
             rows, name = self.problems(split), f"{source} of {ENVIRONMENT}={self._folder}"
             say(f"{name}: {len(rows):,} rows, {self.whose}")
             places = [f"{source}, row {problem.problem_id}" for problem in rows]
-            check_golds(Rows(name, [], places), [problem.answer for problem in rows], say=say)
+            check_golds(DataRows(name, [], places), [problem.answer for problem in rows], say=say)
 
 
 def mathematics_hash(reading: Mapping[str, Any], pool: Pool | None = None) -> str:
@@ -162,4 +162,4 @@ def mathematics_hash(reading: Mapping[str, Any], pool: Pool | None = None) -> st
     return code_hash(MATHEMATICS, **facts)
 
 
-__all__ = ["ENVIRONMENT", "SETS", "MathTask", "Problem", "Source", "digest", "mathematics_hash"]
+__all__ = ["ENVIRONMENT", "SETS", "MathProblem", "MathSource", "MathTask", "digest", "mathematics_hash"]

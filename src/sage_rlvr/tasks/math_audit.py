@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sage_rlvr.tasks.chance import Chance, chance_of_golds
-from sage_rlvr.tasks.checks import Case, Check, Finding, Judge, Pairs, duplicates
+from sage_rlvr.tasks.checks import AuditFinding, Case, Check, Judge, Pairs, duplicates
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, asked_places, place_in_words
 from sage_rlvr.verifiers.answers import Place
 from sage_rlvr.verifiers.exact import normalized, number, parts, verify_exact
 
 if TYPE_CHECKING:
-    from sage_rlvr.tasks.math import MathTask, Problem
+    from sage_rlvr.tasks.math import MathProblem, MathTask
 
 # Working that a sloppy extraction would take for the answer. No gold of a task above is one of its numbers.
 WORKING = "At first sight it is 7919, or $\\frac{7919}{8191}$; that is refuted by 8191 - 7919 = 272.0001."
@@ -47,7 +47,7 @@ def cases(
         yield Case(name, [(p, WORKING) for p in problems], "not right", bar=False, judge=read)
         if task.published is None:
             yield from _own_prompts(problems, form, answer_in or form.answer_in)
-    wrong: dict[str, list[tuple[Problem, str]]] = defaultdict(list)
+    wrong: dict[str, list[tuple[MathProblem, str]]] = defaultdict(list)
     for i, p in enumerate(problems):
         for kind, answer in wrong_answers(p.answer, problems[i - 1].answer):
             wrong[kind].append((p, answer))
@@ -57,7 +57,7 @@ def cases(
     yield from _floors(task.integers, [p.answer for p in problems], k)
 
 
-def _own_prompts(problems: Sequence[Problem], form: PromptFormat, place: str) -> Iterator[Check]:
+def _own_prompts(problems: Sequence[MathProblem], form: PromptFormat, place: str) -> Iterator[Check]:
     """Whether rows that say where the answer belongs name the place that is read; a system message of the format does so itself."""
     if form.system or place not in ("boxed", "tag", "stated"):
         return
@@ -72,7 +72,7 @@ def _own_prompts(problems: Sequence[Problem], form: PromptFormat, place: str) ->
         for wanted, tag in list(asked.items())[:1]:
             option = f"answer_in: {wanted}" + (f", tag: {tag}" if tag else "")
             why = f"asks for it {place_in_words(wanted, tag)}; set {option}"
-            rows.append(Finding(problem.problem_id, "not read", why))
+            rows.append(AuditFinding(problem.problem_id, "not read", why))
     if other or silent < len(problems):
         note = f"{silent} name no place" if silent else ""
         name = f"format {form.name!r}: rows' own prompts ask for the answer {read}"
@@ -106,7 +106,7 @@ def _second_opinion(wrong: Mapping[str, Pairs], known: Mapping[str, Pairs], judg
         asked += 1
         if second.right != verdict.right:
             why = f"{kind}: math-verify {verdict.label}, exact {second.label} ({second.reason})"
-            rows.append(Finding(problem.problem_id, "disagreement", why))
+            rows.append(AuditFinding(problem.problem_id, "disagreement", why))
     note = f"where both decide, of {len(cases)} answers right and wrong"
     return Check("second verifier agrees", asked - len(rows), asked, tuple(rows), note=note)
 

@@ -28,7 +28,7 @@ Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class MathProblem:
     """One problem. answer: the gold. solved: what the source's worked solution ends with, where it has one. talk: its messages."""
 
     problem_id: str
@@ -45,17 +45,17 @@ class Problem:
         return list(self.talk) or self.text
 
 
-def problem_of(one: Example) -> Problem:
+def problem_of(one: Example) -> MathProblem:
     """A row of a data set as a problem."""
     talk = () if isinstance(one.problem, str) else tuple(one.problem)
     text = one.problem if isinstance(one.problem, str) else "\n\n".join(message["content"] for message in talk)
     level, solution = one.row.get("level"), one.row.get("solution")
     facts = level if isinstance(level, int) else None, str(one.row.get("subject", ""))
     solved = _solved(solution) if isinstance(solution, str) else ""
-    return Problem(one.problem_id, text, one.answer, *facts, solved, talk)
+    return MathProblem(one.problem_id, text, one.answer, *facts, solved, talk)
 
 
-def digest(problems: Iterable[Problem]) -> str:
+def digest(problems: Iterable[MathProblem]) -> str:
     """SHA-256 of the ids, texts and golds of problems, in their order."""
     found = hashlib.sha256()
     for problem in problems:
@@ -66,34 +66,34 @@ def digest(problems: Iterable[Problem]) -> str:
 # ---- the published files: their rows -> problems
 
 
-def _aime(first: Rows, *later: Rows) -> list[Problem]:
+def _aime(first: Rows, *later: Rows) -> list[MathProblem]:
     named = [(f"aime24-{i}", row) for i, row in enumerate(first, start=1)]
     named += [(f"aime25-{row['id']}", row) for rows in later for row in rows]
-    return [Problem(name, row["problem"], str(row["answer"])) for name, row in named]
+    return [MathProblem(name, row["problem"], str(row["answer"])) for name, row in named]
 
 
-def _amc(rows: Rows) -> list[Problem]:
-    return [Problem(f"amc23-{row['id']}", row["problem"], f"{row['answer']:g}") for row in rows]
+def _amc(rows: Rows) -> list[MathProblem]:
+    return [MathProblem(f"amc23-{row['id']}", row["problem"], f"{row['answer']:g}") for row in rows]
 
 
-def _math500(rows: Rows) -> list[Problem]:
+def _math500(rows: Rows) -> list[MathProblem]:
     names = ("unique_id", "problem", "answer", "level", "subject")
-    return [Problem(*(row[name] for name in names), _solved(row["solution"])) for row in rows]
+    return [MathProblem(*(row[name] for name in names), _solved(row["solution"])) for row in rows]
 
 
-def _minerva(golds: Rows, rows: Rows) -> list[Problem]:
+def _minerva(golds: Rows, rows: Rows) -> list[MathProblem]:
     pairs = enumerate(zip((row["reward_model"]["ground_truth"] for row in golds), rows, strict=True))
     return [
-        Problem(f"minerva-{i}", row["problem"], gold, None, row["type"], _solved(row["solution"]))
+        MathProblem(f"minerva-{i}", row["problem"], gold, None, row["type"], _solved(row["solution"]))
         for i, (gold, row) in pairs
     ]
 
 
-def _dapo(rows: Rows) -> list[Problem]:
+def _dapo(rows: Rows) -> list[MathProblem]:
     """The first 2000. An instruction stands before each problem and behind it."""
     texts = [row["prompt"][0]["content"].split("\n\n", 1)[1].rsplit("\n\n", 1)[0] for row in rows[:2000]]
     facts = [(f"dapo-{row['extra_info']['index']}", row["reward_model"]["ground_truth"]) for row in rows[:2000]]
-    return [Problem(name, text, gold) for text, (name, gold) in zip(texts, facts, strict=True)]
+    return [MathProblem(name, text, gold) for text, (name, gold) in zip(texts, facts, strict=True)]
 
 
 def _solved(text: str) -> str:
@@ -114,7 +114,7 @@ def rows_of(data: bytes) -> Rows:
 
 
 @dataclass(frozen=True)
-class Source:
+class MathSource:
     """Where a set comes from. local: its file in a folder; read: what makes problems of the rows of the pinned files.
 
     sha256: `digest` of its problems. level: which alone are taken. integers: the golds' range where the rules of the contest
@@ -122,7 +122,7 @@ class Source:
     """
 
     local: str
-    read: Callable[..., list[Problem]]
+    read: Callable[..., list[MathProblem]]
     sha256: str
     pins: tuple[Pinned, ...]
     level: int | None = None
@@ -153,11 +153,11 @@ _FILES = {
 }  # fmt: skip
 
 
-def _set(local: str, read: Callable[..., list[Problem]], sha256: str, files: str, **law: Any) -> Source:
-    return Source(local, read, sha256, tuple(Pinned(*_FILES[name]) for name in files.split()), **law)
+def _set(local: str, read: Callable[..., list[MathProblem]], sha256: str, files: str, **law: Any) -> MathSource:
+    return MathSource(local, read, sha256, tuple(Pinned(*_FILES[name]) for name in files.split()), **law)
 
 
-SETS: dict[str, Source] = {
+SETS: dict[str, MathSource] = {
     "aime": _set(
         "aime_2024_2025.jsonl", _aime, "c1aacb93d57888cbe71f68bc223e9f0aa7086a39e74c35490fc211e8e5562775",
         "aime24 aime25 aime25-II", integers=(0, 999),
@@ -176,7 +176,7 @@ SETS: dict[str, Source] = {
 }  # fmt: skip
 
 
-def published(name: str, folder: str) -> tuple[Problem, ...]:
+def published(name: str, folder: str) -> tuple[MathProblem, ...]:
     """The problems of a set: of its file in `folder`, or, for "", of its pinned files. `DataError` where there are none."""
     path = Path(folder).expanduser() / SETS[name].local if folder else None
     if path is not None and not path.is_file():
@@ -188,7 +188,7 @@ def published(name: str, folder: str) -> tuple[Problem, ...]:
 
 
 @lru_cache(maxsize=16)
-def _read(name: str, path: Path | None, stamp: tuple[int, int] | None) -> tuple[Problem, ...]:
+def _read(name: str, path: Path | None, stamp: tuple[int, int] | None) -> tuple[MathProblem, ...]:
     found = SETS[name]
     if path is None:
         made = found.read(*(rows_of(fetch(pin)) for pin in found.pins))
@@ -197,4 +197,4 @@ def _read(name: str, path: Path | None, stamp: tuple[int, int] | None) -> tuple[
     return tuple(problem for problem in made if found.level in (None, problem.level))
 
 
-__all__ = ["ENVIRONMENT", "SETS", "Problem", "Source", "digest", "problem_of", "published"]
+__all__ = ["ENVIRONMENT", "SETS", "MathProblem", "MathSource", "digest", "problem_of", "published"]

@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class GymProblem:
     """Entry `index` of a task under a seed: its question and one right answer, "" where the package names none."""
 
     problem_id: str
@@ -114,13 +114,13 @@ class ReasoningGym(Asked):
     def _settings(self, seed: int) -> str:
         return json.dumps(self.settings | {"size": self.count, "seed": seed}, sort_keys=True)
 
-    def problems(self, split: str = "test") -> tuple[Problem, ...]:
+    def problems(self, split: str = "test") -> tuple[GymProblem, ...]:
         """Those of `seed`; to train on, those of the next one. `ConfigError` for a missing package, an unknown name or setting."""
         seed = self.seed + (split == "train")
         dataset = _dataset(self.name, self._settings(seed))
         entries = [(i, dataset[i]) for i in range(self.count)]
         return tuple(
-            Problem(f"{self.name}-{seed}-{i}", str(entry["question"]), _gold(entry["answer"]), i, seed)
+            GymProblem(f"{self.name}-{seed}-{i}", str(entry["question"]), _gold(entry["answer"]), i, seed)
             for i, entry in entries
         )
 
@@ -129,7 +129,7 @@ class ReasoningGym(Asked):
         """Where an answer is read."""
         return self.form.reading
 
-    def verify_all(self, pairs: Sequence[tuple[Problem, str]], **options: Any) -> list[Verdict]:
+    def verify_all(self, pairs: Sequence[tuple[GymProblem, str]], **options: Any) -> list[Verdict]:
         """The verdicts on many (problem, completion) at once; `options` override the format's reading."""
         found = [extract(completion, **(self.reading | options)) for _, completion in pairs]
         items = [
@@ -146,4 +146,4 @@ class ReasoningGym(Asked):
         return code_hash(["answers", "style"], reading=self.form.reading, library=version())
 
 
-__all__ = ["Problem", "ReasoningGym", "library", "version"]
+__all__ = ["GymProblem", "ReasoningGym", "library", "version"]

@@ -75,7 +75,7 @@ class DataSource:
 
 
 @dataclass(frozen=True)
-class Rows:
+class DataRows:
     """Rows as they were read. name: what messages call the whole. places: where each row stands ("train.jsonl:7")."""
 
     name: str
@@ -104,7 +104,7 @@ def value_at(row: Row, column: str) -> Any:
 # ---- files, folders, the Hub
 
 
-def read(data: DataSource) -> Rows:
+def read(data: DataSource) -> DataRows:
     """The first `data.take` rows of a file, a folder or a data set of the Hub. ConfigError where there is nothing."""
     local = Path(data.path).expanduser()
     if not (looks_local(data.path) or local.exists()):
@@ -120,7 +120,7 @@ def read(data: DataSource) -> Rows:
     taken = list(islice(placed, data.take))
     if not taken:
         raise DataError(f"{data.path}: has no rows")
-    return Rows(str(data.path), [row for _, row in taken], [place for place, _ in taken])
+    return DataRows(str(data.path), [row for _, row in taken], [place for place, _ in taken])
 
 
 def local_files(data: DataSource) -> list[Path]:
@@ -234,7 +234,7 @@ def _library() -> Any:
         ) from error
 
 
-def _saved(folder: Path, data: DataSource) -> Rows:
+def _saved(folder: Path, data: DataSource) -> DataRows:
     """A folder that `Dataset.save_to_disk` wrote."""
     library = _library()
     found = library.load_from_disk(str(folder))
@@ -245,7 +245,7 @@ def _saved(folder: Path, data: DataSource) -> Rows:
     return _taken(found, data)
 
 
-def _hub(data: DataSource) -> Rows:
+def _hub(data: DataSource) -> DataRows:
     library = _library()
     if data.revision is None:
         revision = data.option("revision")
@@ -261,10 +261,10 @@ def _hub(data: DataSource) -> Rows:
     return _taken(found, data)
 
 
-def _taken(found: Dataset, data: DataSource) -> Rows:
+def _taken(found: Dataset, data: DataSource) -> DataRows:
     if data.take is not None:
         found = found.select(range(min(data.take, len(found))))
     rows = list(found)
     if not rows:
         raise DataError(f"{data.path}, split {data.split}: has no rows")
-    return Rows(data.path, rows, [f"{data.path} ({data.split}), row {i}" for i in range(len(rows))])
+    return DataRows(data.path, rows, [f"{data.path} ({data.split}), row {i}" for i in range(len(rows))])

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sage_rlvr.core.buffers import Answers, Buffer, Rows, buffer_budget, buffer_loss
+from sage_rlvr.core.buffers import Answers, Buffer, StoredAnswers, buffer_budget, buffer_loss
 from sage_rlvr.core.keys import pair_ids
 from sage_rlvr.core.method import credit
 from sage_rlvr.core.state import State
@@ -287,7 +287,7 @@ class Memory:
         wanted = self.loop.config.rollout.prompts_per_step
         return places(self.loop, problems_of_step(self.loop, self.step, 0, wanted))
 
-    def rows(self, number: int) -> Rows:
+    def rows(self, number: int) -> StoredAnswers:
         """The stored answers that update `number` of the run trains on."""
         kept = self.after if self.buffer.fresh else self.before
         return self.buffer.rows(kept, number, self.loop.key.fold(FIELD), self._now())
@@ -321,13 +321,13 @@ class Memory:
         sums = {name: sum(metrics[name] for metrics in collected) for name in collected[0]}
         return sums | {"replay/rows": float(len(rows)), "loss": weight * sums["replay/loss"]}
 
-    def parts(self, rows: Rows) -> Iterator[Rows]:
+    def parts(self, rows: StoredAnswers) -> Iterator[StoredAnswers]:
         """`updates.micro_batch` prompts at a time, or all of them."""
         prompts = int(rows.owners.max()) + 1
         size = self.loop.config.updates.micro_batch or prompts
         return (rows.of_owners(first, first + size) for first in range(0, prompts, size))
 
-    def logps(self, rows: Rows) -> Tensor:
+    def logps(self, rows: StoredAnswers) -> Tensor:
         """(R, T) log-probs of the stored texts under the policy, in the graph."""
         loop, kept, device = self.loop, rows.answers, self.loop.policy.device
         heads = torch.searchsorted(rows.owners, torch.arange(int(rows.owners.max()) + 1))

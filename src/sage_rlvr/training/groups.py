@@ -81,7 +81,7 @@ class Groups:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class DrawnGroups:
     """What was drawn for a step: `everything`, all groups, or of two stages those of the first; `second`, the completions of the
     second.
 
@@ -98,14 +98,14 @@ class Drawn:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class CompletionRows:
     """The B completions that a step trains on: those of its groups of one size, then of the next; padded to the widest."""
 
     groups: tuple[Groups, ...]
     rollout: Rollout
 
     @classmethod
-    def of(cls, groups: Sequence[Groups], pad_id: int) -> Rows:
+    def of(cls, groups: Sequence[Groups], pad_id: int) -> CompletionRows:
         """At least one."""
         rollouts = [part.rollout for part in groups]
         return cls(tuple(groups), rollouts[0] if len(rollouts) == 1 else joined(rollouts, pad_id))

@@ -94,7 +94,7 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^{}]*))?\})", re.ASCII)  # $n
 
 
 @dataclass(frozen=True)
-class Finding:
+class ImportedKey:
     """A key of the file. kind: "taken over", "passed on" (to engine.args), "default" (needless), "no counterpart" or
     "unknown"; said: where, or why."""
 
@@ -112,7 +112,7 @@ class Imported:
     """A recipe's tree, and a finding for each key of the file. source: "TRL" or "verl"."""
 
     recipe: dict[str, Any]
-    findings: tuple[Finding, ...]
+    findings: tuple[ImportedKey, ...]
     source: str
 
     @property
@@ -344,28 +344,28 @@ def _finding(
     unknown: Mapping[str, str],
     passed: Mapping[str, Any],
     method: Any,
-) -> Finding:
+) -> ImportedKey:
     if key in unknown:
-        return Finding(key, value, "unknown", unknown[key])
+        return ImportedKey(key, value, "unknown", unknown[key])
     if key in source.lost:
-        return Finding(key, value, "no counterpart", source.lost[key])
+        return ImportedKey(key, value, "no counterpart", source.lost[key])
     if key in passed:
-        return Finding(key, value, "passed on", f"engine.args.{key}")
+        return ImportedKey(key, value, "passed on", f"engine.args.{key}")
     if key not in source.owned:
-        return Finding(key, value, "default", "what a run of this recipe has without the key")
+        return ImportedKey(key, value, "default", "what a run of this recipe has without the key")
     place = source.owned[key]
     if place == SET_BY_RUN:
-        return Finding(key, value, "default", place)
+        return ImportedKey(key, value, "default", place)
     if place in NO_KEY:
-        return Finding(key, value, "no counterpart", place)
+        return ImportedKey(key, value, "no counterpart", place)
     place = _written_place(place, method)
     if key in became and _same(became[key], value):
-        return Finding(key, value, "taken over", place)
+        return ImportedKey(key, value, "taken over", place)
     if key in source.defaults and _same(source.defaults[key], value) and (key not in became or value is None):
-        return Finding(key, value, "default", "what a run of this recipe has without the key")
+        return ImportedKey(key, value, "default", "what a run of this recipe has without the key")
     if key not in became:
-        return Finding(key, value, "no counterpart", f"this recipe has no use for it ({place})")
-    return Finding(key, value, "no counterpart", f"this recipe trains with {short(became[key], 40)} ({place})")
+        return ImportedKey(key, value, "no counterpart", f"this recipe has no use for it ({place})")
+    return ImportedKey(key, value, "no counterpart", f"this recipe trains with {short(became[key], 40)} ({place})")
 
 
 def _written_place(place: str, method: Any) -> str:
@@ -762,4 +762,4 @@ class _Verl(_Source):
         return found | centered | said | same
 
 
-__all__ = ["Finding", "Imported", "import_config", "method_tree", "read_settings", "trl_defaults"]
+__all__ = ["Imported", "ImportedKey", "import_config", "method_tree", "read_settings", "trl_defaults"]

@@ -31,12 +31,12 @@ from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.devices import dtype_of, placed
 from sage_rlvr.models.listing.solutions import lister
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
-from sage_rlvr.models.scoring import Scores
+from sage_rlvr.models.scoring import TokenScores
 from sage_rlvr.runs import RunDir, writing
 from sage_rlvr.tasks.base import Task, answer_id
 from sage_rlvr.training.buffer import Memory, NoMemory, fill, numbered, recall
 from sage_rlvr.training.counts.footprint import lacks_room
-from sage_rlvr.training.groups import Rows
+from sage_rlvr.training.groups import CompletionRows
 from sage_rlvr.training.model_card import facts_of, render
 from sage_rlvr.training.opening import after_first_step, announce, decoded, of_optimizer, setting_of
 from sage_rlvr.training.optimizer import Optimizer
@@ -122,7 +122,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     found = loop.sampler.collect(loop, step, memory)  # collect: sample, verify, keep, refill, store
     if not found.groups:
         return memory.commit(found.metrics | memory.updates(), found.parts)
-    groups = Rows.of(found.groups, loop.tokens.pad_id)
+    groups = CompletionRows.of(found.groups, loop.tokens.pad_id)
     scores, reference = step_scores(loop, groups)  # score
     signals = step_signals(loop, groups, scores, reference)
     gap = sampler_gap(loop, groups, signals, step)
@@ -139,7 +139,13 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
 
 
 def batch_of(
-    loop: Loop, groups: Rows, signals: Signals, scores: Scores, reference: Scores | None, worth: Credit, **fixed: Tensor | None
+    loop: Loop,
+    groups: CompletionRows,
+    signals: Signals,
+    scores: TokenScores,
+    reference: TokenScores | None,
+    worth: Credit,
+    **fixed: Tensor | None,
 ) -> Batch:
     """What the updates of a step descend; fixed: log_q, q_clamped and weights of its rows.
 
@@ -170,7 +176,7 @@ def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
 
 
 def updates(
-    loop: Loop, whole: Batch, groups: Rows, signal: Tensor, step: int, memory: Memory | NoMemory
+    loop: Loop, whole: Batch, groups: CompletionRows, signal: Tensor, step: int, memory: Memory | NoMemory
 ) -> dict[str, float]:
     """`epochs` passes over shuffled mini-batches of whole groups; the ratio to the old policy leaves 1 after the first.
 
@@ -223,7 +229,7 @@ def update(
     return shares | stored | {"loss": total, NO_SIGNAL: float(idle)} | moved
 
 
-def micro_batches(loop: Loop, whole: Batch, groups: Rows, rows: Tensor) -> Iterator[Batch]:
+def micro_batches(loop: Loop, whole: Batch, groups: CompletionRows, rows: Tensor) -> Iterator[Batch]:
     """`rows` of the rollout, `updates.micro_batch` groups at a time, each with a fresh forward pass in graph.
 
     Distributions over the vocabulary exist for one micro-batch at a time; the reference's are computed again for each.

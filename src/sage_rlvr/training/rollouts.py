@@ -21,7 +21,7 @@ from sage_rlvr.tasks.base import answer_id, guided, reference, turns_of, verdict
 from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
-from sage_rlvr.training.groups import Drawn, Groups, Rows, rows_of_groups
+from sage_rlvr.training.groups import CompletionRows, DrawnGroups, Groups, rows_of_groups
 from sage_rlvr.training.scores import reuses_sampling
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons
@@ -72,7 +72,7 @@ def guided_prompts(loop: Loop, groups: Groups, places: list[int]) -> list[list[i
     return found
 
 
-def guided_weights(plan: GuidedStages, rows: Rows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
+def guided_weights(plan: GuidedStages, rows: CompletionRows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
     """(B,) what each completion counts whose prompt had guidance when it was drawn, 1 for all others; and metrics of those.
 
     logps (B, T): under the prompts without guidance. None where no prompt had any.
@@ -190,7 +190,7 @@ def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:
     return torch.tensor(found, device=rollout.tokens.device).reshape(-1, size)
 
 
-def rollout_metrics(drawn: Drawn) -> dict[str, float]:
+def rollout_metrics(drawn: DrawnGroups) -> dict[str, float]:
     """Metrics of all sampled completions, kept or not, and their cost in tokens."""
     rewards, rollout = drawn.everything.rewards, drawn.everything.rollout
     found = {
@@ -231,7 +231,7 @@ def episode_metrics(rollout: Rollout) -> dict[str, float]:
     return {"episodes/turns_mean": float(first.sum(1).float().mean()), "episodes/reply_tokens_mean": float(replies.float().mean())}
 
 
-def stage_metrics(drawn: Drawn) -> dict[str, float]:
+def stage_metrics(drawn: DrawnGroups) -> dict[str, float]:
     """Of a step with a second stage: completions of both, the mean reward of those trained on, who got more, and how much."""
     first, more = drawn.everything.rewards.numel(), sum(part.rewards.numel() for part in drawn.second)
     extended = sum(len(part.prompts) for part in drawn.second) / len(drawn.everything.prompts)

@@ -25,7 +25,7 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.core.rollout_plans import RolloutPlan, Staged, is_guided, is_staged, kept_by, learned_by
 from sage_rlvr.core.state import State
 from sage_rlvr.training.buffer import Memory, NoMemory
-from sage_rlvr.training.groups import Drawn, Groups, Rows, together, union
+from sage_rlvr.training.groups import CompletionRows, DrawnGroups, Groups, together, union
 from sage_rlvr.training.reference import reference_metrics
 from sage_rlvr.training.rollouts import (
     draw,
@@ -71,14 +71,14 @@ class Sampler(ABC):
     """
 
     @abstractmethod
-    def draw(self, loop: Loop, step: int) -> Drawn:
+    def draw(self, loop: Loop, step: int) -> DrawnGroups:
         """All groups of a step, and which of them are kept."""
 
-    def metrics(self, loop: Loop, drawn: Drawn) -> dict[str, float]:
+    def metrics(self, loop: Loop, drawn: DrawnGroups) -> dict[str, float]:
         """Of all sampled completions, kept or not, and their cost in tokens."""
         return rollout_metrics(drawn)
 
-    def weights(self, rows: Rows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
+    def weights(self, rows: CompletionRows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
         """(B,) what each completion counts in the loss, None where all count 1; and metrics. logps (B, T): of the policy."""
         return None, {}
 
@@ -94,7 +94,7 @@ class Sampler(ABC):
 
     def again(self, loop: Loop, step: int, memory: Memory | NoMemory) -> tuple[Tensor, Tensor, list[Any]]:
         """Tokens, mask and problems of a step that is taken again, with the weights it was drawn with: the same batch."""
-        groups = Rows.of(self.draw(loop, step).groups, loop.tokens.pad_id)
+        groups = CompletionRows.of(self.draw(loop, step).groups, loop.tokens.pad_id)
         return groups.rollout.tokens, groups.rollout.mask, [problem for part in groups.groups for problem in part.problems]
 
 
@@ -102,9 +102,9 @@ class Sampler(ABC):
 class PlainSampler(Sampler):
     """`prompts_per_step` groups, all kept."""
 
-    def draw(self, loop: Loop, step: int) -> Drawn:
+    def draw(self, loop: Loop, step: int) -> DrawnGroups:
         found = draw(loop, step, 0, loop.config.rollout.prompts_per_step)
-        return Drawn(found, torch.ones_like(found.numbers, dtype=torch.bool), 0, loop.parts, (found,))
+        return DrawnGroups(found, torch.ones_like(found.numbers, dtype=torch.bool), 0, loop.parts, (found,))
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class DynamicSampler(Sampler):
 
     plan: RolloutPlan
 
-    def draw(self, loop: Loop, step: int) -> Drawn:
+    def draw(self, loop: Loop, step: int) -> DrawnGroups:
         plan, wanted = self.plan, loop.config.rollout.prompts_per_step
         parts = [draw(loop, step, 0, wanted)]
         kept = [kept_by(plan, parts[0].looked_at, loop.parts)]
@@ -122,9 +122,9 @@ class DynamicSampler(Sampler):
             kept.append(kept_by(plan, parts[-1].looked_at, loop.parts))
         everything, chosen = together(parts, loop.tokens.pad_id), torch.cat(kept)
         groups = (everything.keep(chosen),) if bool(chosen.any()) else ()
-        return Drawn(everything, chosen, len(parts) - 1, learned_by(plan, everything.looked_at, loop.parts), groups)
+        return DrawnGroups(everything, chosen, len(parts) - 1, learned_by(plan, everything.looked_at, loop.parts), groups)
 
-    def metrics(self, loop: Loop, drawn: Drawn) -> dict[str, float]:
+    def metrics(self, loop: Loop, drawn: DrawnGroups) -> dict[str, float]:
         """Also how much was kept, and the mean reward of that."""
         rewards = drawn.everything.rewards
         kept = kept_metrics(rewards, rewards[drawn.kept], loop.config.rollout.prompts_per_step, drawn.refills)
@@ -137,7 +137,7 @@ class TwoStageSampler(Sampler):
 
     plan: Staged
 
-    def draw(self, loop: Loop, step: int) -> Drawn:
+    def draw(self, loop: Loop, step: int) -> DrawnGroups:
         plan, first = self.plan, draw(loop, step, 0, loop.config.rollout.prompts_per_step)
         extra = plan.extra(first.looked_at)
         if is_guided(plan):
@@ -151,16 +151,16 @@ class TwoStageSampler(Sampler):
         marks = [plan.keeps(part.looked_at) for part in trained]
         numbers = torch.cat([part.numbers[mark] for part, mark in zip(trained, marks, strict=True)] or [first.numbers[:0]])
         groups = tuple(part.keep(mark) for part, mark in zip(trained, marks, strict=True) if mark.any())
-        return Drawn(first, torch.isin(first.numbers, numbers), 0, loop.parts, groups, second)
+        return DrawnGroups(first, torch.isin(first.numbers, numbers), 0, loop.parts, groups, second)
 
-    def metrics(self, loop: Loop, drawn: Drawn) -> dict[str, float]:
+    def metrics(self, loop: Loop, drawn: DrawnGroups) -> dict[str, float]:
         """Also how much was kept, and of the second stage. Means over completions are those of the first stage, which has as many
         of each prompt; tokens and completions are those of both."""
         rewards = drawn.everything.rewards
         kept = kept_metrics(rewards, rewards[drawn.kept], loop.config.rollout.prompts_per_step, drawn.refills)
         return super().metrics(loop, drawn) | kept | stage_metrics(drawn)
 
-    def weights(self, rows: Rows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
+    def weights(self, rows: CompletionRows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
         """Importance weights of completions that were drawn under guidance, where the plan has any."""
         return guided_weights(self.plan, rows, logps) if is_guided(self.plan) else (None, {})
 
@@ -171,11 +171,11 @@ class StoredOnly(Sampler):
 
     by: Sampler | None
 
-    def draw(self, loop: Loop, step: int) -> Drawn:
+    def draw(self, loop: Loop, step: int) -> DrawnGroups:
         assert self.by is not None, "a step without a rollout draws nothing"
         return self.by.draw(loop, step)
 
-    def metrics(self, loop: Loop, drawn: Drawn) -> dict[str, float]:
+    def metrics(self, loop: Loop, drawn: DrawnGroups) -> dict[str, float]:
         assert self.by is not None
         return self.by.metrics(loop, drawn)
 

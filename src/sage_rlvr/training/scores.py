@@ -20,16 +20,16 @@ from sage_rlvr.models.head import chosen_logps
 from sage_rlvr.models.llama.forward import Trace, recorded_states
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, why_not
-from sage_rlvr.models.scoring import Scores, on_mask, score
+from sage_rlvr.models.scoring import TokenScores, on_mask, score
 from sage_rlvr.tasks.base import turns_of
-from sage_rlvr.training.groups import Rows
+from sage_rlvr.training.groups import CompletionRows
 from sage_rlvr.training.reference import reference_right
 
 if TYPE_CHECKING:
     from sage_rlvr.training.loop import Loop
 
 
-def step_scores(loop: Loop, groups: Rows) -> tuple[Scores, Scores | None]:
+def step_scores(loop: Loop, groups: CompletionRows) -> tuple[TokenScores, TokenScores | None]:
     """Of all rows of a rollout, under the policy with all that the method reads, and under the reference, if there is one.
 
     One update a rollout: the training forward is the old policy's forward. Several: the old policy is scored first, out of graph.
@@ -93,7 +93,7 @@ GAP_EVERY = 50
 """Steps between two measurements of the gap where the update has no forward of its own, and the measurement costs one."""
 
 
-def sampler_gap(loop: Loop, groups: Rows, signals: Signals, step: int) -> dict[str, float]:
+def sampler_gap(loop: Loop, groups: CompletionRows, signals: Signals, step: int) -> dict[str, float]:
     """How far the sampler's log-probs lie from the scorer's, nats: the largest and the mean over the tokens that both computed.
 
     With `engine.reuse_sampling` the update uses the sampler's, and a forward in steps 0, 50, 100, ... measures the gap to it.
@@ -112,7 +112,7 @@ def sampler_gap(loop: Loop, groups: Rows, signals: Signals, step: int) -> dict[s
     return {"sampler/logp_gap_max": float(found[0]), "sampler/logp_gap_mean": float(found[1])}
 
 
-def traced_scores(loop: Loop, groups: Rows, trace: Trace) -> Scores:
+def traced_scores(loop: Loop, groups: CompletionRows, trace: Trace) -> TokenScores:
     """Scores of all rows of a rollout from what the sampler computed, in graph: the log-probs are those that were drawn with."""
     rollout, net = groups.rollout, Net(loop.policy)
     layout = Layout.of(groups.prompts, rollout.tokens, rollout.mask, groups.owners, distinct=False)
@@ -120,10 +120,10 @@ def traced_scores(loop: Loop, groups: Rows, trace: Trace) -> Scores:
     temperature, targets = loop.config.rollout.temperature, rollout.tokens[rollout.mask]
     both = chosen_logps(states, net.lm_head, targets, temperature, True, state_of_target=layout.of_token, logits=trace.logits)
     logps, entropies = (on_mask(rollout.mask, values) for values in both if values is not None)
-    return Scores(logps, entropies)
+    return TokenScores(logps, entropies)
 
 
-def step_signals(loop: Loop, groups: Rows, scores: Scores, reference: Scores | None) -> Signals:
+def step_signals(loop: Loop, groups: CompletionRows, scores: TokenScores, reference: TokenScores | None) -> Signals:
     """The signals of a rollout for guides and advantages, computed with the policy that sampled it."""
     needs, laws = loop.method.needs, scores.log_probs
     assert scores.entropies is not None
@@ -143,7 +143,7 @@ def step_signals(loop: Loop, groups: Rows, scores: Scores, reference: Scores | N
     )
 
 
-def at_once(loop: Loop, groups: Rows, rows: Tensor) -> Sequence[Tensor]:
+def at_once(loop: Loop, groups: CompletionRows, rows: Tensor) -> Sequence[Tensor]:
     """`rows` (ascending) as one forward pass takes them: those of `updates.micro_batch` whole groups, or all of them."""
     count = loop.config.updates.micro_batch
     if count is None:
@@ -155,14 +155,14 @@ def at_once(loop: Loop, groups: Rows, rows: Tensor) -> Sequence[Tensor]:
 def score_rows(
     loop: Loop,
     model: PreTrainedModel,
-    groups: Rows,
+    groups: CompletionRows,
     rows: Tensor,
     *,
     entropies: bool = False,
     log_probs: bool = False,
     entropy_grad: bool = False,
     hidden: bool = False,
-) -> Scores:
+) -> TokenScores:
     """Log-probs of `rows` (ascending) of the rollout under `model`; only the prompts they belong to are computed."""
     owners, local = groups.owners[rows].unique(return_inverse=True)
     return score(
@@ -180,7 +180,7 @@ def score_rows(
 
 
 @torch.no_grad()
-def fixed_scores(loop: Loop, model: PreTrainedModel, groups: Rows, rows: Tensor, **read: bool) -> Scores:
+def fixed_scores(loop: Loop, model: PreTrainedModel, groups: CompletionRows, rows: Tensor, **read: bool) -> TokenScores:
     """`score_rows` out of graph, `updates.micro_batch` groups at a time, so that it needs no more memory than an update. read: what
     else, by its keywords."""
     parts = [score_rows(loop, model, groups, part, **read) for part in at_once(loop, groups, rows)]
@@ -194,10 +194,10 @@ def fixed_scores(loop: Loop, model: PreTrainedModel, groups: Rows, rows: Tensor,
         return None if found[0] is None else torch.cat(found)
 
     more = (column(name) for name in ("entropies", "log_probs", "hidden"))
-    return Scores(torch.cat([part.logps for part in parts]), *more)
+    return TokenScores(torch.cat([part.logps for part in parts]), *more)
 
 
-def reference_scores(loop: Loop, groups: Rows, rows: Tensor, *, log_probs: bool = False) -> Scores | None:
+def reference_scores(loop: Loop, groups: CompletionRows, rows: Tensor, *, log_probs: bool = False) -> TokenScores | None:
     """The reference's log-probs (and entropies where the guide reads them); None if the method has no anchor."""
     if loop.reference is None:
         return None

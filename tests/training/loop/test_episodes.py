@@ -20,7 +20,7 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.episodes import said_in
 from sage_rlvr.models.policy import Asking
 from sage_rlvr.tasks import TASKS
-from sage_rlvr.training.groups import Rows
+from sage_rlvr.training.groups import CompletionRows
 from sage_rlvr.training.loop import Loop, build, train_step
 from sage_rlvr.training.scores import score_rows
 from sage_rlvr.training.sft import sft_step, texts_of
@@ -69,7 +69,7 @@ def textbook(loop: Loop) -> Tensor:
     """GRPO's gradient, a row after the other, each its whole conversation through the plain model: the sum is over the tokens that
     the policy drew, by their places in it."""
     policy, tokens, task = copy.deepcopy(loop.policy), loop.tokens, loop.task
-    rows = Rows.of(draw_groups(loop, 0).groups, tokens.pad_id)
+    rows = CompletionRows.of(draw_groups(loop, 0).groups, tokens.pad_id)
     problems = [problem for part in rows.groups for problem in part.problems]
     said = said_in(tokens, rows.rollout)
     right = [float(task.judge(problems[i // 4], turns).right) for i, turns in enumerate(said)]  # type: ignore[attr-defined]
@@ -202,7 +202,7 @@ def test_guided_episodes_weigh_by_the_policys_own_tokens(make: Make) -> None:
     loop = replace(loop, method=replace(loop.method, rollout=Every(each=4, clip=1e9)))
     drawn = draw_groups(loop, 1)
     assert any(len(said) > 1 for said in said_in(loop.tokens, drawn.second[0].rollout))
-    rows = Rows.of(drawn.groups, loop.tokens.pad_id)
+    rows = CompletionRows.of(drawn.groups, loop.tokens.pad_id)
     logps = score_rows(loop, loop.policy, rows, torch.arange(len(rows.owners)), entropies=False).logps
     weights, _ = loop.sampler.weights(rows, logps)
     assert weights is not None and rows.rollout.own is not None

@@ -22,7 +22,7 @@ from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.training import loop as training
 from sage_rlvr.training.buffer import stored
 from sage_rlvr.training.engines import refusals
-from sage_rlvr.training.groups import Drawn, Groups, Rows
+from sage_rlvr.training.groups import CompletionRows, DrawnGroups, Groups
 from sage_rlvr.training.loop import Loop, build, train_step
 from sage_rlvr.training.samplers import sampler_of
 from sage_rlvr.training.state import model_tensors
@@ -69,7 +69,7 @@ def weights(loop: Loop) -> dict[str, Tensor]:
     return {name: t.clone() for name, t in (model_tensors(loop.policy) | loop.optimizer.tensors()).items()}
 
 
-def completions(groups: Groups | Rows, size: int) -> list[list[tuple[int, ...]]]:
+def completions(groups: Groups | CompletionRows, size: int) -> list[list[tuple[int, ...]]]:
     """By prompt."""
     rows = [tuple(row[mask].tolist()) for row, mask in zip(groups.rollout.tokens, groups.rollout.mask, strict=True)]
     return [rows[i : i + size] for i in range(0, len(rows), size)]
@@ -107,7 +107,7 @@ def test_completions_depend_on_no_other_prompt_and_on_no_plan(make: Make, baseli
     assert len(set(ids)) == len(ids) == 16 + 9 and ids[:16] == list(range(16)) and min(ids[16:]) >= FIRST_EXTRA_ROW
 
 
-def trained(drawn: Drawn) -> list[tuple[int, int]]:
+def trained(drawn: DrawnGroups) -> list[tuple[int, int]]:
     """(number, size) of the groups that a step trains on."""
     return sorted((n, part.rewards.shape[1]) for part in drawn.groups for n in part.numbers.tolist())
 
@@ -184,7 +184,7 @@ def test_mini_batches_hold_whole_groups(make: Make, monkeypatch: pytest.MonkeyPa
     owners: list[Tensor] = []
     inner = training.micro_batches
 
-    def batches(loop: Loop, whole: Any, groups: Rows, rows: Tensor) -> Any:
+    def batches(loop: Loop, whole: Any, groups: CompletionRows, rows: Tensor) -> Any:
         assert groups.group_size is None and whole.group_size is None
         owners.append(groups.owners[rows])
         return inner(loop, whole, groups, rows)
@@ -285,7 +285,7 @@ def test_guided_completions_are_trained_on_without_guidance_and_weigh_by_the_rat
     assert second.prompts == other.prompts, "the prompts that they are trained under"
     assert completions(second, 6) != completions(other, 6) and second.guided is not None and bool(second.guided.all())
     assert other.guided is None and torch.equal(second.row_ids, other.row_ids)
-    rows = Rows.of(drawn.groups, loop.tokens.pad_id)
+    rows = CompletionRows.of(drawn.groups, loop.tokens.pad_id)
     logps = training.score_rows(loop, loop.policy, rows, torch.arange(len(rows.owners)), entropies=False).logps
     weights, metrics = loop.sampler.weights(rows, logps)
     assert weights is not None and weights[~rows.column("guided")].eq(1).all()

@@ -23,7 +23,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.chat import dry_render, fit_tokenizer
 from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.prompts import FORMATS
-from sage_rlvr.tasks.rows import DataSource, Rows, facts
+from sage_rlvr.tasks.rows import DataRows, DataSource, facts
 from sage_rlvr.training.trl.run import load
 from sage_rlvr.verifiers.pool import Pool
 from training.trl_runs.data_common import quiet, said
@@ -307,8 +307,8 @@ def test_a_path_that_is_not_there_names_its_neighbor(write: Any, tmp_path: Path)
 # ---- golds
 
 
-def rows_of(golds: list[str]) -> Rows:
-    return Rows("set", [{} for _ in golds], [f"set:{i}" for i in range(len(golds))])
+def rows_of(golds: list[str]) -> DataRows:
+    return DataRows("set", [{} for _ in golds], [f"set:{i}" for i in range(len(golds))])
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ OWN_REDUCTION = FixedBudget()
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class StoredAnswers:
     """The stored answers of one update, or some of them: `answers` (R,) of prompts `owners` (R,), ascending from 0.
 
     asked: prompts that the update asked for; whole, tokens: rows and tokens of the whole update.
@@ -72,7 +72,7 @@ class Rows:
         """Which tokens of the stored texts count."""
         return self.answers.mask
 
-    def of_owners(self, first: int, last: int) -> Rows:
+    def of_owners(self, first: int, last: int) -> StoredAnswers:
         """The answers of the prompts from `first` to before `last`, numbered from 0."""
         rows = (self.owners >= first) & (self.owners < last)
         return replace(self, answers=self.answers.take(rows), owners=self.owners[rows] - first)
@@ -155,7 +155,7 @@ class Buffer(ABC):
             )
 
     @abstractmethod
-    def __call__(self, logps: PerToken, rows: Rows) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
+    def __call__(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
         """Loss per token (R, T) of the stored answers, weight (R,) of each, and numbers that are sums over rows / whole.
 
         logps: in the graph, 0 off the mask. The weights of a prompt's answers add up to 1 as a rule.
@@ -185,13 +185,13 @@ class Buffer(ABC):
             )
         return value
 
-    def rows(self, kept: Answers, number: int, key: Key, now: Int[Tensor, " K"] | None = None) -> Rows:
+    def rows(self, kept: Answers, number: int, key: Key, now: Int[Tensor, " K"] | None = None) -> StoredAnswers:
         """What update `number` trains on; now: the problems of the step, for draw = "step"."""
         rows, owners = drawn(kept, self.draw, self.prompts, self.take, number, key, now)
         few = kept.take(rows)
         width = int(few.lengths.max()) if len(few) else 0
         few = replace(few, tokens=few.tokens[:, :width], logps=few.logps[:, :width])
-        return Rows(few, owners, self.prompts, len(rows), int(few.lengths.sum()))
+        return StoredAnswers(few, owners, self.prompts, len(rows), int(few.lengths.sum()))
 
     def whole_prompts(self) -> None:
         """ConfigError if `take` would cut a law over a prompt's answers."""
@@ -217,13 +217,13 @@ _ONLY = {
 BUFFERS: Registry[type] = Registry("buffer", check=check_needs)
 
 
-def buffer_budget(buffer: Buffer, rows: Rows, max_tokens: int | None) -> float:
+def buffer_budget(buffer: Buffer, rows: StoredAnswers, max_tokens: int | None) -> float:
     """What the buffer's reduction divides by, of the rows of a whole update."""
     return buffer.reduction.budget(rows.mask, max_tokens)
 
 
 def buffer_loss(
-    buffer: Buffer, logps: PerToken, rows: Rows, budget: float
+    buffer: Buffer, logps: PerToken, rows: StoredAnswers, budget: float
 ) -> tuple[Float[Tensor, ""], dict[str, float]]:
     """The buffer's term before its weight, and its metrics `buffer/...`; those of micro-batches of whole prompts add up.
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, Rows
+from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, StoredAnswers
 
 Law = Literal["uniform", "policy", "base", "found"]
 
@@ -63,7 +63,7 @@ class Likelihood(Buffer):
             "found": "the stored ones, until their shares are those among the finds",
         }[self.law]
 
-    def __call__(self, logps: PerToken, rows: Rows) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
+    def __call__(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
         logits = {
             "uniform": torch.zeros(len(rows)),
             "policy": logps.detach().double().sum(1).cpu(),

@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, Rows
+from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, StoredAnswers
 
 LARGEST_LOG_RATIO = 20.0
 
@@ -36,7 +36,7 @@ class Rehearsal(Buffer):
         self.whole_prompts()
         self.only("base", "it needs per-token log-probs of the base, which only samples of the base have")
 
-    def __call__(self, logps: PerToken, rows: Rows) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
+    def __call__(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
         log_u = (logps - rows.answers.logps.to(logps.device)).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
         weights = rows.shares(rows.answers.sequence_logps)
         per_token = log_u.expm1() - log_u

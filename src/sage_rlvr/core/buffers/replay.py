@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sage_rlvr.core.buffers.answers import Representative
-from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, Rows
+from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, StoredAnswers
 from sage_rlvr.core.surrogates import Clip, Surrogate
 from sage_rlvr.errors import ConfigError
 
@@ -55,7 +55,7 @@ class Replay(Buffer):
     def equation(self) -> str:  # type: ignore[override]
         return self.surrogate.equation
 
-    def __call__(self, logps: PerToken, rows: Rows) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
+    def __call__(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
         kept, device = rows.answers, logps.device
         mask = rows.mask.to(device)
         advantages = kept.advantage[:, None].to(device)

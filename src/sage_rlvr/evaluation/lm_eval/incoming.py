@@ -15,7 +15,7 @@ from typing import Any
 from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.lm_eval.files import OURS, SIDECAR, hashes_of, sidecar
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.evaluation.store.sample import Identity, Question, Sample, prompt_hash
+from sage_rlvr.evaluation.store.sample import AskedProblem, Identity, Sample, prompt_hash
 from sage_rlvr.reading import MIB, parse_json, read_json, read_lines
 from sage_rlvr.runs import write_text_atomic
 
@@ -152,7 +152,7 @@ def import_lm_eval(
         warnings.warn(f"{path}: {logged} repeats of greedy decoding are one sample; only the first of each is imported")
     # Before any sample, so that no sample stands there whose document is unknown.
     write_text_atomic(opened.path / SIDECAR, "".join(json.dumps(row) + "\n" for row in kept.values()))
-    opened.describe({problem: Question(str(row["prompt"]), str(row["target"]) or None) for problem, row in kept.items()})
+    opened.describe({problem: AskedProblem(str(row["prompt"]), str(row["target"]) or None) for problem, row in kept.items()})
     at_once = -(-_BATCH // repeats)
     for first in range(0, len(documents), at_once):
         some = documents[first : first + at_once]

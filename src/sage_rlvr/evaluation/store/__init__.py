@@ -27,15 +27,15 @@ network file system that several hosts share, SQLite's locks are not safe: give 
 
 from sage_rlvr.evaluation.store.repeats import Repeat
 from sage_rlvr.evaluation.store.rows import Counts
-from sage_rlvr.evaluation.store.sample import CHUNK, Chunk, Identity, Question, Sample, prompt_hash, seed_of
+from sage_rlvr.evaluation.store.sample import CHUNK, AskedProblem, Chunk, Identity, Sample, prompt_hash, seed_of
 from sage_rlvr.evaluation.store.samples import SampleStore, is_store
 
 __all__ = [
     "CHUNK",
+    "AskedProblem",
     "Chunk",
     "Counts",
     "Identity",
-    "Question",
     "Repeat",
     "Sample",
     "SampleStore",

@@ -17,7 +17,7 @@ from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.arrow import SCHEMA, rows_of
 from sage_rlvr.evaluation.store.database import COLUMNS, FILE, TURNS, whole_without_log
 from sage_rlvr.evaluation.store.rows import ASKED
-from sage_rlvr.evaluation.store.sample import Identity, Question, unescape
+from sage_rlvr.evaluation.store.sample import AskedProblem, Identity, unescape
 from sage_rlvr.reading import MIB, parse_json, read_parquet
 from sage_rlvr.runs import replacing
 from sage_rlvr.tasks.chance import KEY, chance_of_tree
@@ -61,13 +61,13 @@ def from_parquet(file: Path, folder: Path) -> int:
     return len(table)
 
 
-def _questions(table: pa.Table) -> dict[str, Question]:
+def _questions(table: pa.Table) -> dict[str, AskedProblem]:
     """Problem -> its prompt and gold, of the rows that have them; {} for a file of a version that did not keep them."""
     if not set(ASKED) <= set(table.column_names):
         return {}
     rows = table.select(["problem", *ASKED]).group_by(["problem", *ASKED]).aggregate([]).to_pylist()
     return {
-        unescape(row["problem"]): Question(unescape(row["prompt"]), None if row["gold"] is None else unescape(row["gold"]))
+        unescape(row["problem"]): AskedProblem(unescape(row["prompt"]), None if row["gold"] is None else unescape(row["gold"]))
         for row in rows
         if row["prompt"] is not None
     }

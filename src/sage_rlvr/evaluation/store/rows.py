@@ -43,9 +43,9 @@ from sage_rlvr.evaluation.store.repeats import Repeat
 from sage_rlvr.evaluation.store.sample import (
     ESCAPED,
     LABELS,
+    AskedProblem,
     Chunk,
     Identity,
-    Question,
     Sample,
     checked,
     escape,
@@ -89,7 +89,7 @@ class Counts:
     finish_unknown: Ints
 
 
-class Rows(Database):
+class SampleRows(Database):
     """The chunks of a store, held, missing and claimed, and what was committed."""
 
     def __init__(self, path: Path):
@@ -231,7 +231,7 @@ class Rows(Database):
                 "this folder. The existing sample is kept; claim chunks before sampling them, or use another folder"
             )
 
-    def describe(self, questions: Mapping[str, Question]) -> None:
+    def describe(self, questions: Mapping[str, AskedProblem]) -> None:
         """Keep the prompts and golds of problems that have none here yet."""
         known = self.questions()
         if not set(questions) - set(known):
@@ -245,12 +245,15 @@ class Rows(Database):
 
     # ---- read
 
-    def questions(self) -> dict[str, Question]:
+    def questions(self) -> dict[str, AskedProblem]:
         """Problem id -> its prompt and gold; {} for a store of a version that did not keep them."""
         self.verify()
         with self.transaction() as db:
             rows = db.execute("SELECT problem, prompt, gold FROM problems").fetchall() if has_problems(db) else []
-        return {unescape(name): Question(unescape(prompt), None if gold is None else unescape(gold)) for name, prompt, gold in rows}
+        return {
+            unescape(name): AskedProblem(unescape(prompt), None if gold is None else unescape(gold))
+            for name, prompt, gold in rows
+        }
 
     def _read(
         self, columns: Sequence[str], problems: Sequence[str] | None, n: int | None, verifier: str | None = None
@@ -398,7 +401,7 @@ def _sample_of(row: dict[str, Any]) -> Sample:
     return Sample(**row | {"text": unmarked(row["text"], row["finish"])})  # stores of before have the mark
 
 
-def _stored(question: Question | None) -> tuple[str | None, str | None]:
+def _stored(question: AskedProblem | None) -> tuple[str | None, str | None]:
     """The columns `ASKED` of a row, as text that UTF-8 holds."""
     if question is None:
         return None, None

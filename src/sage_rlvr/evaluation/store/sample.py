@@ -255,7 +255,7 @@ def said_of(turns: Sequence[tuple[str, str, int]]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Question:
+class AskedProblem:
     """What every sample of a problem was drawn for. prompt: as it was rendered; gold: the answer in the task's row, None without
     one."""
 

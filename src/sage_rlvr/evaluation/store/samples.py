@@ -1,4 +1,4 @@
-"""`SampleStore`: what `rows.Rows` does, opened by identity, judged again, scored afterwards."""
+"""`SampleStore`: what `SampleRows` does, opened by identity, judged again, scored afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store.database import FILE, JUDGED, TURNS, create, put, seal
-from sage_rlvr.evaluation.store.rows import Counts, Rows, turns_in
+from sage_rlvr.evaluation.store.rows import Counts, SampleRows, turns_in
 from sage_rlvr.evaluation.store.sample import (
     GUIDED,
     LABELS,
@@ -38,7 +38,7 @@ def is_store(path: str | Path) -> bool:
     return (Path(path) / FILE).is_file()
 
 
-class SampleStore(Rows):
+class SampleStore(SampleRows):
     """The samples of one policy on one task under one set of decoding settings. Open it with `SampleStore.open`."""
 
     @classmethod

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from sage_rlvr.models.llama.forward import Record, normed_heads
+from sage_rlvr.models.llama.forward import Activations, normed_heads
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Layer, Net, stacked
 from sage_rlvr.models.llama.pieces import gated, unit
@@ -54,7 +54,7 @@ class Folded:
         self.floor = torch.tensor((size * net.eps) ** 0.5, device=net.embedding.device)
         self.order = paired(net.head_dim, net.embedding.device)
         self.turns = torch.complex(*net.angles(0))  # (positions, D / 2), as far as `begin` needed
-        self.record: Record | None = None  # always None: backward needs the plain weights' activations
+        self.record: Activations | None = None  # always None: backward needs the plain weights' activations
         self.layers = [self._folded(layer, size**0.5) for layer in net.layers]
         self.final_norm = net.final_norm * size**0.5
 
@@ -135,7 +135,7 @@ class Plain:
     def __init__(self, net: Net) -> None:
         self.net, self.versions = net, net.versions
         self.cos, self.sin = net.angles(0)  # as far as `begin` needed
-        self.record: Record | None = None
+        self.record: Activations | None = None
         self.repacked: list[tuple[Tensor, ...]] | None = None
         self.repacked_head: Tensor | None = None
 

@@ -1,8 +1,9 @@
 """Forward and backward of a Llama-shaped model over the nodes of a layout, written out: one operation for autograd (`states`).
 
-A forward keeps of each layer what backward reads (`Record`) and nothing else: of each node 10 C numbers a layer for SmolLM2-135M,
-15 C for Qwen2.5-0.5B. Backward computes norms and gates again, and attention weights where there were too many to keep. The sampler
-(`decoder.py`) can fill the same record, so that its activations serve the update. Gradients are called grad_x = dL/dx.
+A forward keeps of each layer what backward reads (`Activations`) and nothing else: of each node 10 C numbers a layer for
+SmolLM2-135M, 15 C for Qwen2.5-0.5B. Backward computes norms and gates again, and attention weights where there were too many to
+keep. The sampler (`decoder.py`) can fill the same record, so that its activations serve the update. Gradients are called
+grad_x = dL/dx.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sage_rlvr.models.llama.pieces import gated, gated_backward, turn, unit, uni
 Attend = Callable[[int, Tensor], Tensor]
 
 
-class Record:
+class Activations:
     """What backward reads of a forward: of each layer its input x, q k v (turned), what attention returned, x behind it, gate and
     up, and, where heads are normed (Qwen3), q and k before that norm; and x before the final norm.
 
@@ -60,7 +61,7 @@ class Record:
         else:
             self.last[part] = last
 
-    def filled(self, nodes: int) -> Record:
+    def filled(self, nodes: int) -> Activations:
         """The record of its first nodes, those that have been filled."""
         self.layers = [{name: value[:nodes] for name, value in kept.items()} for kept in self.layers]
         self.last, self.room = self.last[:nodes], nodes
@@ -75,7 +76,7 @@ class Trace:
     ids, positions (N,): of the nodes. versions: of the weights that it drew with. A trace serves one update.
     """
 
-    record: Record
+    record: Activations
     logits: Tensor | None
     ids: Tensor
     positions: Tensor
@@ -88,7 +89,7 @@ class Trace:
 
 
 @torch.no_grad()
-def run(net: Net, ids: Tensor, positions: Tensor, attention: Attend, record: Record | None = None) -> Tensor:
+def run(net: Net, ids: Tensor, positions: Tensor, attention: Attend, record: Activations | None = None) -> Tensor:
     """ids, positions (N,) -> x (N, C) behind the last layer, before the final norm.
 
     attention(layer, qkv): (N, (H + 2 K) * D), q and k turned -> (N, H * D).
@@ -155,10 +156,10 @@ def recorded_states(net: Net, layout: Layout, trace: Trace) -> Tensor:
 
 class _States(Function):
     @staticmethod
-    def forward(ctx: Any, net: Net, layout: Layout, record: Record | None, graph: bool, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, net: Net, layout: Layout, record: Activations | None, graph: bool, *tensors: Tensor) -> Tensor:
         """graph: whether a backward may follow; passed in, since grad mode is always off inside `Function.forward`."""
         if record is None:
-            record = Record(net) if graph and any(ctx.needs_input_grad) else None
+            record = Activations(net) if graph and any(ctx.needs_input_grad) else None
             grids = grids_of(net, layout)
             kept = None if record is None or not few_weights(grids) else record.attention_weights
 

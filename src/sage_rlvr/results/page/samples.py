@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import SageError
 from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, gaps, made_under
-from sage_rlvr.evaluation.store import Question, Sample, SampleStore
+from sage_rlvr.evaluation.store import AskedProblem, Sample, SampleStore
 from sage_rlvr.evaluation.store.database import TURNS
 from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import POLICY, own_of, unescape, unmarked
@@ -65,7 +65,7 @@ class SampleSet:
     guide: str | None = None
     temperature: float = 1.0
     limit: int | None = None
-    questions: Mapping[str, Question] = field(default_factory=dict)
+    questions: Mapping[str, AskedProblem] = field(default_factory=dict)
     plain: bool = False
 
     @property
@@ -335,12 +335,12 @@ def _answer(s: Sample) -> str | None:
     return None if answer is None or answer == s.text[:LONGEST] else visible(answer)[:200]
 
 
-def _questions(one: SampleSet) -> dict[str, Question]:
+def _questions(one: SampleSet) -> dict[str, AskedProblem]:
     """Of the problems that have samples on the page."""
     return {s.problem: one.questions[s.problem] for s, _ in one.shown if s.problem in one.questions}
 
 
-def _asked(question: Question, place: Callable[[str, str], int]) -> tuple[int, int | None]:
+def _asked(question: AskedProblem, place: Callable[[str, str], int]) -> tuple[int, int | None]:
     """The places of a prompt and of a gold; None without a gold."""
     gold = None if question.gold is None else place("golds", question.gold[:LONGEST])
     return place("prompts", question.prompt[:LONGEST]), gold

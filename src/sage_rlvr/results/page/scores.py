@@ -15,7 +15,7 @@ from sage_rlvr.results import stored, tables
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.measurements import Measurement, Measurements
 from sage_rlvr.results.metric import PAPER, REFERENCE
-from sage_rlvr.results.pairs import Arms, Pair
+from sage_rlvr.results.pairs import ArmPair, Arms
 from sage_rlvr.results.tables import Columns, Table, base_row, cell, chance_in, table
 from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
@@ -33,7 +33,7 @@ Line = tuple[Sequence[int], Sequence[float]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class PolicyScores:
     """passes: k -> mean with its interval. frontiers: training seed -> temperature frontier; `frontier`: their mean. support: right
     completions (kept, gained, lost), means over seeds."""
 
@@ -53,7 +53,7 @@ class Policy:
 
 
 def scores_of(
-    found: Mapping[str, Any], them: Mapping[str, Policy], base: str, differences: Sequence[Mapping[str, Any]], *,
+    found: Mapping[str, Any], them: Mapping[str, PolicyScores], base: str, differences: Sequence[Mapping[str, Any]], *,
     control: str | None, record: Record | None, swept: bool, stored: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """The values of the template's sections on scores, from a summary and its policies. differences: of `exact_differences` or
@@ -73,14 +73,14 @@ def scores_of(
     }  # fmt: skip
 
 
-def sampled_apart(found: Mapping[str, Any], them: Mapping[str, Policy]) -> dict[str, list[Mapping[str, Any]]]:
+def sampled_apart(found: Mapping[str, Any], them: Mapping[str, PolicyScores]) -> dict[str, list[Mapping[str, Any]]]:
     """Task -> its sampled policies, for every task with a policy that has no exact scores."""
     sampled = found.get("sampled", ())  # a stored summary may have none
     alone = dict.fromkeys(row["task"] for row in sampled if row["policy"] not in them)
     return {task: [row for row in sampled if row["task"] == task] for task in alone}
 
 
-def policies(found: Mapping[str, Any]) -> dict[str, Policy]:
+def policies(found: Mapping[str, Any]) -> dict[str, PolicyScores]:
     """Every evaluated policy, the base first."""
     rows = [row for row in found["arms"].values() if row["seeds"]]
     if found["base"] is not None:
@@ -88,9 +88,9 @@ def policies(found: Mapping[str, Any]) -> dict[str, Policy]:
     return {row["label"]: _policy(row) for row in rows}
 
 
-def _policy(row: Mapping[str, Any]) -> Policy:
+def _policy(row: Mapping[str, Any]) -> PolicyScores:
     kept = row.get("support")
-    return Policy(
+    return PolicyScores(
         name=row["label"], seeds=tuple(row["seeds"]), passes={int(k): drawn(v) for k, v in row["pass"].items()},
         frontier=_points(row["frontier"]), best=drawn(row["best_pass1"]),
         frontiers={int(seed): _points(points) for seed, points in row.get("frontier_by_seed", {}).items()},
@@ -121,7 +121,7 @@ def band(found: Mapping[Any, Interval | Mapping[str, Any]]) -> Band:
     return list(map(int, found)), [i.value for i in shown], [i.low for i in shown], [i.high for i in shown]
 
 
-def passk_lines(found: Mapping[str, Any], them: Mapping[str, Policy]) -> dict[str, Band]:
+def passk_lines(found: Mapping[str, Any], them: Mapping[str, PolicyScores]) -> dict[str, Band]:
     """pass@k of every policy with its band at powers of two, or at the k of a stored summary."""
     curves = found.get("curves") or {}
     return {name: band(curves[name]["pass"] if name in curves else p.passes) for name, p in them.items()}
@@ -135,7 +135,7 @@ def chance_line(found: Mapping[str, Any], task: str = "") -> Line | None:
 
 
 def frontier_of(
-    them: Mapping[str, Policy], base: str, k: int, power: Mapping[str, Any] | None, chance: Chance | None = None
+    them: Mapping[str, PolicyScores], base: str, k: int, power: Mapping[str, Any] | None, chance: Chance | None = None
 ) -> dict[str, Any] | None:
     """The values of the frontier figure; None if the base has a single temperature."""
     curves = {name: p.frontier for name, p in them.items() if len(p.frontier) > 1}
@@ -200,7 +200,7 @@ def _power_table(points: Sequence[Mapping[str, Any]], k: int, chance: Chance | N
     return tables.with_chance(Table(header=("power", *ks), rows=rows), chance, ks)
 
 
-def _support(them: Mapping[str, Policy], found: Mapping[str, Any]) -> dict[str, Any] | None:
+def _support(them: Mapping[str, PolicyScores], found: Mapping[str, Any]) -> dict[str, Any] | None:
     """Right completions kept, gained and lost relative to the base (Definition 4.1)."""
     rows = [row for row in found["arms"].values() if "support" in row]
     if not rows or found["base"] is None:
@@ -222,7 +222,7 @@ def exact_differences(design: Design, arms: Arms, base: str, k: int, several: bo
     pairs |= dict.fromkeys((a, base) for a in design.names if a != base)
     found, ks = dict[tuple[str, str], CurveComparison](), seed_ks(k)
     for a, b in pairs:
-        both = Pair(a=a, b=b, why="pair", left=arms[a], right=arms[b]).sides() if a in arms and b in arms else None
+        both = ArmPair(a=a, b=b, why="pair", left=arms[a], right=arms[b]).sides() if a in arms and b in arms else None
         curve = None if both is None else both[0].band(both[1], k, several=several, ks=ks)
         if curve is not None:
             found[a, b] = curve
@@ -275,7 +275,7 @@ def limits_of(found: Sequence[CurveComparison | GapCurve]) -> tuple[float, float
     return low - room, high + room
 
 
-def gaps(them: Mapping[str, Policy], control: str | None, base: str) -> dict[str, Any] | None:
+def gaps(them: Mapping[str, PolicyScores], control: str | None, base: str) -> dict[str, Any] | None:
     """Every arm along the frontier of its control, and the control along the frontier of the base, for at least three training
     seeds."""
     control = control or next((n for n in them if n != base), "")
@@ -291,7 +291,7 @@ def gaps(them: Mapping[str, Policy], control: str | None, base: str) -> dict[str
     return {"found": found, "limits": limits_of(list(found.values()))} if found else None
 
 
-def no_gaps(them: Mapping[str, Policy], record: Record | None, stored: bool) -> str:
+def no_gaps(them: Mapping[str, PolicyScores], record: Record | None, stored: bool) -> str:
     """The reason for missing curves of gaps between frontiers. record: of the base outside of a design, to evaluate it at
     more temperatures; stored: whether the scores are of a stored summary."""
     if not any(len(p.frontier) > 1 for p in them.values()):

@@ -12,8 +12,8 @@ import numpy as np
 
 from sage_rlvr.results import tables, words
 from sage_rlvr.results.design import Design
-from sage_rlvr.results.page.scores import Policy
-from sage_rlvr.results.sources import Run, Runs, by_arm
+from sage_rlvr.results.page.scores import PolicyScores
+from sage_rlvr.results.sources import Runs, TrainingRun, by_arm
 from sage_rlvr.results.tables import NOT_RUN, Table
 from sage_rlvr.stats.comparison import p_text
 from sage_rlvr.stats.power import spread
@@ -30,7 +30,7 @@ TRAINING = {  # names of metrics.jsonl -> (title, unit of the axis)
 }
 STRENGTH = ("guide/active_frac", "guide/q_mean")
 Config = Mapping[str, Any]
-Trained = Mapping[str, Sequence[Run]]
+Trained = Mapping[str, Sequence[TrainingRun]]
 """The runs of each arm, one per training seed."""
 
 
@@ -43,7 +43,7 @@ SAME_KL: Mapping[str, str] = {
 
 
 def runs_of(
-    found: Mapping[str, Any], them: Mapping[str, Policy], base: str, design: Design, runs: Runs, trained: Trained,
+    found: Mapping[str, Any], them: Mapping[str, PolicyScores], base: str, design: Design, runs: Runs, trained: Trained,
     evaluated: Collection[tuple[str, int | None]],
 ) -> dict[str, Any]:  # fmt: skip
     """The values of the template's sections on training and on what was run. trained: of `in_order`; evaluated: arm and training
@@ -64,7 +64,7 @@ def runs_of(
     }  # fmt: skip
 
 
-def in_order(runs: Runs, design: Design) -> dict[str, list[Run]]:
+def in_order(runs: Runs, design: Design) -> dict[str, list[TrainingRun]]:
     """The runs of each arm in the order of the design."""
     found = by_arm(dict(sorted(runs.items(), key=lambda item: item[0][1])))
     names = dict.fromkeys([*design.names, *found])
@@ -90,7 +90,7 @@ def curves(runs: Trained) -> dict[str, Any] | None:
     return {"runs": found, "metrics": metrics, "most": most, "notes": notes}
 
 
-def _columns(run: Run) -> dict[str, np.ndarray]:
+def _columns(run: TrainingRun) -> dict[str, np.ndarray]:
     """Metric -> (S,), NaN where a step has none."""
     names = [m for m in TRAINING if any(m in row for row in run.metrics)]
     return {m: np.array([float(row.get(m, np.nan)) for row in run.metrics]) for m in ("step", *names)}
@@ -128,7 +128,7 @@ def flat(tree: Config, before: str = "") -> dict[str, Any]:
 
 
 def learning(
-    configs: Mapping[str, Config], them: Mapping[str, Policy], base: str | None, k: int
+    configs: Mapping[str, Config], them: Mapping[str, PolicyScores], base: str | None, k: int
 ) -> dict[str, Any] | None:
     """pass@1 and pass@k over training steps, for arms that differ only in their number of steps; only over training seeds."""
     families: dict[str, list[tuple[int, str]]] = {}
@@ -147,7 +147,7 @@ def learning(
     return {"lines": lines, "base": (home.passes[1].value, best.value, home.passes[k].value)}
 
 
-def grids(configs: Mapping[str, Config], them: Mapping[str, Policy], k: int) -> list[dict[str, Any]]:
+def grids(configs: Mapping[str, Config], them: Mapping[str, PolicyScores], k: int) -> list[dict[str, Any]]:
     """The largest sets of arms that differ in exactly two recipe keys: at least four arms and two values of each key."""
     keys = sorted({key for row in configs.values() for key in row})
     varying = [key for key in keys if len({str(row.get(key)) for row in configs.values()}) > 1]
@@ -200,7 +200,7 @@ def states(trained: Trained, runs: Runs, evaluated: Collection[tuple[str, int | 
     return Table(header=("arm", *(f"seed {seed}" for seed in seeds)), rows=tuple(rows))
 
 
-def _state(run: Run | None, evaluated: bool) -> str:
+def _state(run: TrainingRun | None, evaluated: bool) -> str:
     if run is None:
         return NOT_RUN
     return "\n".join([words.state(run, evaluated), *(f"warned: {one['kind']}" for one in run.warnings)])
@@ -224,7 +224,7 @@ def cards(design: Design, runs: Trained) -> list[dict[str, str]]:
     return out
 
 
-def _facts(mine: Sequence[Run]) -> str:
+def _facts(mine: Sequence[TrainingRun]) -> str:
     facts = [f"training seed{'s' * (len(mine) > 1)} {', '.join(str(run.seed) for run in mine)}"]
     units = {"time/step_s": ("{:,.0f} s of training per seed", 1.0), "rollout/tokens": ("{:,.2f} M sampled tokens per seed", 1e6)}
     for name, (form, unit) in units.items():

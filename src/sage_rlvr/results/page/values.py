@@ -13,7 +13,7 @@ from sage_rlvr.results.findings import Findings
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.page import answers, samples, scores, training
 from sage_rlvr.results.page.rows import row_sets
-from sage_rlvr.results.page.scores import Policy
+from sage_rlvr.results.page.scores import PolicyScores
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
 from sage_rlvr.results.stored import interval, row_of_tree
@@ -88,7 +88,7 @@ def _records(results: Results) -> dict[str, list[Record]]:
 # words
 
 
-def _about(found: Mapping[str, Any], them: Mapping[str, Policy]) -> dict[str, Any]:
+def _about(found: Mapping[str, Any], them: Mapping[str, PolicyScores]) -> dict[str, Any]:
     """What was trained and evaluated: day of the training, base policy with its size, steps, training seeds, problems."""
     policy, size = found.get("policy") or {}, (found.get("policy") or {}).get("parameters")
     seeds = max((len(p.seeds) for p in them.values()), default=0)

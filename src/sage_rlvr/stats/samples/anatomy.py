@@ -50,7 +50,7 @@ _MARKS = re.compile("^[ \\s▁ĠĊ]+|[ \\s▁ĠĊ]+$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
+class TokenSpread:
     """Mean and quantiles {level: value} of one signal over the tokens of one class."""
 
     mean: float
@@ -71,12 +71,12 @@ class ClassAnatomy:
     name: str
     tokens: int
     share: float
-    entropy: Spread
-    surprisal: Spread
+    entropy: TokenSpread
+    surprisal: TokenSpread
     top_entropy: float
     top_surprisal: float
     correlation: float
-    q: Spread | None
+    q: TokenSpread | None
     raised: float | None
     lowered: float | None
     clamped: float | None
@@ -250,9 +250,9 @@ def _highest(values: Floats, share: float) -> Floats:
     return above + tied * (wanted - above.sum()) / tied.sum()
 
 
-def _spread(values: Floats, quantiles: Sequence[float]) -> Spread:
+def _spread(values: Floats, quantiles: Sequence[float]) -> TokenSpread:
     found = np.quantile(values, quantiles).tolist()
-    return Spread(mean=float(values.mean()), quantiles=dict(zip(map(float, quantiles), found, strict=True)))
+    return TokenSpread(mean=float(values.mean()), quantiles=dict(zip(map(float, quantiles), found, strict=True)))
 
 
 def _spearman(a: Floats, b: Floats) -> float:

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.reading import MIB, read_text
-from sage_rlvr.stats.comparison import Comparison, Reason, paired
+from sage_rlvr.stats.comparison import PairedDifference, Reason, paired
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, Interval, share_interval
 from sage_rlvr.stats.samples.clusters import clusters, is_sparse, pooled_share
 
@@ -97,7 +97,7 @@ class PatternComparison:
     b: PatternFrequency
     fisher_p: float
     micro: Interval
-    by_problem: Comparison | None
+    by_problem: PairedDifference | None
 
 
 @cache

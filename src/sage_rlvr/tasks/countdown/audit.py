@@ -13,7 +13,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.tasks.chance import Chance
-from sage_rlvr.tasks.checks import Case, Check, Finding
+from sage_rlvr.tasks.checks import AuditFinding, Case, Check
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, expressions_over, solve, templates
 from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, solutions, split_of
 from sage_rlvr.tasks.countdown.second import second_opinion
@@ -150,7 +150,7 @@ def second(verify: Callable[[Problem, str], Verdict], other: Callable[[Problem, 
         mine, theirs = verify(p, text), other(p, text)
         if mine.right != theirs:
             says = "right" if theirs else "wrong"
-            rows.append(Finding(p.problem_id, mine.label, f"{mine.reason}, and the second verifier says {says}"))
+            rows.append(AuditFinding(p.problem_id, mine.label, f"{mine.reason}, and the second verifier says {says}"))
     return Check("second verifier agrees", len(texts) - len(rows), len(texts), tuple(rows), bar=True, note=note)
 
 
@@ -160,7 +160,7 @@ def apart(world: Any, drawn: int) -> Check:
     for split in SPLITS:
         for p, _ in world.examples(split, SEED, 0, drawn):
             homes.setdefault(p.problem_id, set()).update((split, split_of(p)))
-    rows = tuple(Finding(i, "duplicate", f"in {', '.join(sorted(of))}") for i, of in homes.items() if len(of) > 1)
+    rows = tuple(AuditFinding(i, "duplicate", f"in {', '.join(sorted(of))}") for i, of in homes.items() if len(of) > 1)
     name = "problems that stand in one split"
     return Check(name, len(homes) - len(rows), len(homes), rows, bar=True, note=f"of {drawn:,} drawn a split")
 

@@ -31,7 +31,7 @@ Inputs = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class GenerationBatch:
     """A generation batch: `output`, this rank's rows of it, and of all ranks:
 
     rewards (P, G), NaN in dropped groups and where a completion has none; row_ids (P * G,), the number of each row among
@@ -140,7 +140,7 @@ def scale_of(method: Method, max_tokens: int, kept_share: float = 1.0) -> float:
     return granted if method.reduction.divisor == "batch" else granted / kept_share
 
 
-def with_advantages(method: Method, output: Inputs, drawn: Drawn, trainer: Any) -> None:
+def with_advantages(method: Method, output: Inputs, drawn: GenerationBatch, trainer: Any) -> None:
     """Put the advantages of `method` into `output`, this rank's rows of `drawn`, where TRL's are not the same.
 
     sage_scale beside them is the factor that they hold and that beta is still to get. The trainer's `parts` become the state

@@ -30,20 +30,20 @@ from sage_rlvr.core.state import State
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.training.groups import rows_of_groups
 from sage_rlvr.training.rollouts import kept_metrics
-from sage_rlvr.training.trl.batch import Drawn, Inputs, counted, scored_parts
+from sage_rlvr.training.trl.batch import GenerationBatch, Inputs, counted, scored_parts
 from sage_rlvr.training.trl.reward_source import looked_at
 
 if TYPE_CHECKING:
     from sage_rlvr.training.trl.trainer import SageTrainer
 
 
-def draw_all(trainer: SageTrainer, inputs: list[dict[str, Any]]) -> Drawn:
+def draw_all(trainer: SageTrainer, inputs: list[dict[str, Any]]) -> GenerationBatch:
     """TRL's generation batch for `inputs`, all of it kept."""
     output, rewards = trainer._draw(inputs)
-    return Drawn(output, rewards, torch.arange(rewards.numel(), device=rewards.device), rewards.numel())
+    return GenerationBatch(output, rewards, torch.arange(rewards.numel(), device=rewards.device), rewards.numel())
 
 
-def draw_kept(trainer: SageTrainer, inputs: list[dict[str, Any]], plan: RolloutPlan, name: str) -> Drawn:
+def draw_kept(trainer: SageTrainer, inputs: list[dict[str, Any]], plan: RolloutPlan, name: str) -> GenerationBatch:
     """TRL's generation batch for `inputs`, this rank's rows, with dropped groups drawn anew under `plan`.
 
     `name` tells several rollouts of one optimizer step apart. Logs the loop's names; TRL's own metrics stay those of the
@@ -65,7 +65,7 @@ def draw_kept(trainer: SageTrainer, inputs: list[dict[str, Any]], plan: RolloutP
     for metric, value in rollout_metrics(rewards, alive, rewards[slots], tokens, len(outputs) - 1).items():
         trainer._metrics["train"][metric].append(value)
     final = torch.where(alive[:, None], rewards[slots], torch.nan)
-    return Drawn(output, final, row_ids, rewards.numel(), float(alive.float().mean()) or 1.0)
+    return GenerationBatch(output, final, row_ids, rewards.numel(), float(alive.float().mean()) or 1.0)
 
 
 def _draws(
