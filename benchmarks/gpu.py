@@ -173,9 +173,7 @@ def scores_of(loop: Any, prompts: list[list[int]], rollout: Any) -> Any:
 
 def draws_of(loop: Any) -> Any:
     """The rollout of step 0 as the loop draws it."""
-    from sage_rlvr.training.loop import draw_groups
-
-    return draw_groups(loop, 0).everything.rollout
+    return loop.sampler.draw(loop, 0).everything.rollout
 
 
 def gap(a: Any, b: Any) -> float:

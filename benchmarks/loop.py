@@ -37,6 +37,7 @@ from sage_rlvr.tasks.base import Task
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.loop import Loop, train_step
 from sage_rlvr.training.optimizer import Optimizer
+from sage_rlvr.training.samplers import PlainSampler
 from sage_rlvr.verifiers import Verdict
 
 VOCABULARY, NEW_TOKENS, END = 200, 48, 10**6
@@ -269,7 +270,7 @@ def theirs_over_ours(work: tuple[Work, Work]) -> float:
 
 
 PARTS: dict[str, tuple[Any, str]] = {
-    "sampling": (engine, "draw_groups"),
+    "sampling": (PlainSampler, "draw"),
     "reference": (engine, "reference_scores"),
     "forward": (engine, "score_rows"),
     "backward": (torch.Tensor, "backward"),

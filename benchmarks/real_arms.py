@@ -70,7 +70,7 @@ class Clock:
 
 
 PARTS = (
-    ("sample", "sage_rlvr.training.loop", "draw_groups"),
+    ("sample", "sage_rlvr.training.samplers", "PlainSampler.draw"),
     ("policy forward", "sage_rlvr.training.loop", "step_scores"),
     ("reference", "sage_rlvr.training.scores", "reference_scores"),
     ("reference", "sage_rlvr.training.loop", "reference_scores"),
