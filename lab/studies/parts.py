@@ -36,7 +36,7 @@ from sage_rlvr.training.loop import Loop, build, train_step
 
 PROMPTS, MORE, STEPS, UPDATES = 4, 16, 3, 4
 PLACES = ("first step", "moved", "later update")
-NEUTRAL: dict[str, object] = {"advantage": LeaveOneOut(), "surrogate": Clip(), "reduction": FixedBudget()}
+NEUTRAL: dict[str, object] = {"extras": (), "advantage": LeaveOneOut(), "surrogate": Clip(), "reduction": FixedBudget()}
 """The neutral element of a part that every method has; of any other it is None."""
 METRICS = {
     "anchor": "kl/", "guide": "guide/", "surrogate": "surrogate/", "reduction": "loss", "rollout": "rollout/",
