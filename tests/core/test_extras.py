@@ -111,6 +111,8 @@ def test_engines_name_what_they_do_not_call():
         (asks,), (adds,) = refusals(of(Again()), engine), refusals(of(Pull()), engine)
         assert (asks.place, asks.value, adds.value) == ("extras", "Again", "Pull")
         assert "a data loader of its own" in asks.why and "adds no term" in adds.why
+        (one,) = refusals(of(Doubled(), Pull()), engine)
+        assert one.value == "Pull"  # of two extras the one that the engine lacks
     reading = type("Reading", (Rewarded,), {"needs": frozenset({"ref_right", "ref_logps"}), "equation": "A"})
     method = replace(grpo(beta=0.1), extras=(reading(),))
     for engine in ("trl", "verl"):

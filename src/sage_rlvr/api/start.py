@@ -119,7 +119,7 @@ def _sft(config: SftConfig | FinetuneConfig, directory: Path, policy: Path, say:
 
 def _offline(config: OfflineConfig, directory: Path, policy: Path, say: Say) -> tuple[Facts, Work]:
     from sage_rlvr.evaluation.pairs import paired, texts_of
-    from sage_rlvr.models.devices import dtype_of
+    from sage_rlvr.models.devices import dtype_facts
     from sage_rlvr.models.policy import weights_hash
     from sage_rlvr.plugins import packages_of
     from sage_rlvr.training.offline import train_offline
@@ -130,7 +130,7 @@ def _offline(config: OfflineConfig, directory: Path, policy: Path, say: Say) -> 
 
     def facts() -> dict[str, Any]:
         known = {"model_sha256": weights_hash(config.model), "data": found.digests, "counts": found.counts}
-        known |= {"dtype": dtype_of(config.engine)} if config.engine.dtype == "auto" else {}
+        known |= dtype_facts(config.engine)
         return known | ({"packages": packages} if (packages := packages_of(config)) else {})
 
     def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:

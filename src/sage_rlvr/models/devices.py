@@ -54,8 +54,7 @@ def device_of(name: str | None) -> torch.device:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether this CPU has instructions for bfloat16 products. Without them torch computes one several times slower than in
-    float32 (8 to 100 times on AVX2)."""
+    """Whether this CPU has instructions for bfloat16 products; without them such a product is many times slower than in float32."""
     x86 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return x86 or (platform.machine() in ("aarch64", "arm64") and onednn_has_bf16())
 
@@ -65,6 +64,11 @@ def dtype_of(engine: EngineConfig) -> str:
     if engine.dtype != "auto":
         return engine.dtype
     return "bfloat16" if device_of(engine.device).type != "cpu" or multiplies_bfloat16() else "float32"
+
+
+def dtype_facts(engine: EngineConfig) -> dict[str, str]:
+    """{"dtype": ...} where the recipe leaves it to the machine, for the record with which a resume is compared; else {}."""
+    return {"dtype": dtype_of(engine)} if engine.dtype == "auto" else {}
 
 
 def slow_bfloat16(model: nn.Module) -> str:

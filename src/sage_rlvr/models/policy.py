@@ -28,7 +28,7 @@ from transformers import (
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
-from sage_rlvr.models.devices import device_of, dtype_of, keep_memory
+from sage_rlvr.models.devices import device_of, dtype_facts, keep_memory
 from sage_rlvr.models.folders import ADAPTER, EMBEDDED, NAMED, adapter_base, folder_of, prepared
 from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.sampler import Rollout
@@ -380,8 +380,7 @@ def run_facts(config: TrainConfig) -> dict[str, Any]:
         facts["reference"] = {"sha256": weights_hash(source), "files": _files(source)}
     if (device := device_of(config.engine.device).type) != "cpu":
         facts["device"] = device
-    if config.engine.dtype == "auto":
-        facts["dtype"] = dtype_of(config.engine)
+    facts |= dtype_facts(config.engine)
     for name in {"trl": ("trl", "peft"), "verl": ("verl",)}.get(config.engine.name, ()):
         with suppress(PackageNotFoundError):  # without TRL the run is refused in its own words
             facts[name] = version(name)

@@ -55,9 +55,8 @@ def check_names(kind: type, base: type) -> None:
     own = _names(kind, below=base)
     lacking = known - own
     for name in sorted(_names(kind, below=kind.__mro__[1]) - known):
-        is_method = callable(inspect.getattr_static(kind, name, None)) or isinstance(
-            inspect.getattr_static(kind, name, None), staticmethod | classmethod
-        )
+        value = inspect.getattr_static(kind, name, None)
+        is_method = callable(value) or isinstance(value, staticmethod | classmethod)
         among = [one for one in sorted(lacking) if (one in methods) == is_method and (is_method or one != f"{name}s")]
         if near := get_close_matches(name, among, 1, NEAR):
             raise ConfigError(

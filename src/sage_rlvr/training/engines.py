@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.anchor import is_sampled
+from sage_rlvr.core.extras import Extra
 from sage_rlvr.core.guides import Guide, factors
 from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus, KlCov
 from sage_rlvr.core.method import Method, needs_of
@@ -203,14 +204,14 @@ def bonus_per_row(method: Method) -> bool:
     return type(method.loss_term) is EntropyBonus and type(method.reduction) is not TokenMean
 
 
-def chooses_problems(method: Method) -> bool:
-    """An extra that chooses the problems of a step."""
-    return any(extra.chooses_problems for extra in method.extras)
+def chooses_problems(method: Method) -> tuple[Extra, ...]:
+    """The extras that choose the problems of a step."""
+    return tuple(extra for extra in method.extras if extra.chooses_problems)
 
 
-def adds_loss(method: Method) -> bool:
-    """An extra that adds to the loss of a token."""
-    return any(extra.adds_loss for extra in method.extras)
+def adds_loss(method: Method) -> tuple[Extra, ...]:
+    """The extras that add to the loss of a token."""
+    return tuple(extra for extra in method.extras if extra.adds_loss)
 
 
 def staged(method: Method) -> bool:
@@ -575,7 +576,8 @@ def refusals(method: Method, engine: Engine) -> list[Refusal]:
     for row in rows_of(method):
         if isinstance(said := row.on(engine), Refuses):
             place = row.at or row.kind
-            found.append(Refusal(place, _shown(place, attrgetter(place)(method)), said.why, said.instead))
+            part = row.when(method) if row.kind == "extras" and row.when else attrgetter(place)(method)
+            found.append(Refusal(place, _shown(place, part), said.why, said.instead))
     for kind in READERS:
         found += _unread(kind, getattr(method, kind), needs_of(getattr(method, kind)), engine)
     for extra in method.extras:

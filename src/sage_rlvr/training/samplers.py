@@ -126,9 +126,7 @@ class DynamicSampler(Sampler):
 
     def metrics(self, loop: Loop, drawn: DrawnGroups) -> dict[str, float]:
         """Also how much was kept, and the mean reward of that."""
-        rewards = drawn.everything.rewards
-        kept = kept_metrics(rewards, rewards[drawn.kept], loop.config.rollout.prompts_per_step, drawn.refills)
-        return super().metrics(loop, drawn) | kept
+        return super().metrics(loop, drawn) | _kept(loop, drawn)
 
 
 @dataclass(frozen=True)
@@ -156,9 +154,7 @@ class TwoStageSampler(Sampler):
     def metrics(self, loop: Loop, drawn: DrawnGroups) -> dict[str, float]:
         """Also how much was kept, and of the second stage. Means over completions are those of the first stage, which has as many
         of each prompt; tokens and completions are those of both."""
-        rewards = drawn.everything.rewards
-        kept = kept_metrics(rewards, rewards[drawn.kept], loop.config.rollout.prompts_per_step, drawn.refills)
-        return super().metrics(loop, drawn) | kept | stage_metrics(drawn)
+        return super().metrics(loop, drawn) | _kept(loop, drawn) | stage_metrics(drawn)
 
     def weights(self, rows: CompletionRows, logps: Tensor) -> tuple[Tensor | None, dict[str, float]]:
         """Importance weights of completions that were drawn under guidance, where the plan has any."""
@@ -191,3 +187,8 @@ class StoredOnly(Sampler):
             rows = memory.rows(step * loop.config.updates.per_step)
             return rows.answers.tokens, rows.mask, [loop.problems[i] for i in rows.answers.problem.tolist()]
         return super().again(loop, step, memory)
+
+
+def _kept(loop: Loop, drawn: DrawnGroups) -> dict[str, float]:
+    rewards = drawn.everything.rewards
+    return kept_metrics(rewards, rewards[drawn.kept], loop.config.rollout.prompts_per_step, drawn.refills)
