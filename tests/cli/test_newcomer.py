@@ -80,7 +80,6 @@ CASES = {
     "class of an advantage": (CLASS.format(kind="advantage"), f'{LACKS} "A as'),
     "surrogate": (CLASS.format(kind="surrogate"), f'{LACKS} "the loss'),
     "reduction": (CLASS.format(kind="reduction"), LACKS),
-    "loss term": (CLASS.format(kind="loss_term"), LACKS),
 }
 
 
