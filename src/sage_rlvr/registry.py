@@ -42,7 +42,6 @@ HOMES = {
     "extra": "sage_rlvr.core.extras:EXTRAS",
     "generator": "sage_rlvr.models.vllm:GENERATORS",
     "guide": "sage_rlvr.core.guides:GUIDES",
-    "loss_term": "sage_rlvr.core.loss_terms:LOSS_TERMS",
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
     "reward_source": "sage_rlvr.core.reward_sources:REWARD_SOURCES",
