@@ -6,7 +6,7 @@
     sage_rlvr.sage(sage_rlvr.grpo(beta=0.05), sage_rlvr.Branch("p80"))      methods, guides, and @sage_rlvr.guide for your own
 
 Read core/ first (the arithmetic of a method), then methods/ (published methods), training/ (three engines), evaluation/
-(stored samples and exact scores), stats/ and results/ (comparisons), render/ (reports) and experiments/ (sweeps). api/
+(stored samples and exact scores), stats/ and results/ (comparisons), render/ (reports) and sweeps/ (many runs). api/
 has the functions above; config/, runs/ and cli/ hold recipes, run directories and the command line. Names are imported
 at their first use: importing the package loads no torch.
 """

@@ -338,7 +338,7 @@ def sweep(
     Raises:
         ConfigError: Where the design means nothing.
     """
-    from sage_rlvr.experiments.plan import plan
+    from sage_rlvr.sweeps.plan import plan
 
     planned = plan(Path(design), Path(out) if out is not None else RUNS / Path(design).stem)
     return swept(planned, workers, PlainConsole(file=io.StringIO()) if quiet else None)
@@ -346,10 +346,10 @@ def sweep(
 
 def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:
     """Run what a plan lacks, write its summary, and compare."""
-    from sage_rlvr.experiments.sweep import run
     from sage_rlvr.render import write_summary
     from sage_rlvr.results import Results
     from sage_rlvr.results.probabilities import save_probabilities
+    from sage_rlvr.sweeps.sweep import run
     from sage_rlvr.verifiers.pool import cores
 
     try:
@@ -401,7 +401,7 @@ def demo(
         ConfigError: Where an arm or an edit means nothing.
     """
     from sage_rlvr.api.train import pairs_of
-    from sage_rlvr.experiments import demo as demos
+    from sage_rlvr.sweeps import demo as demos
 
     place = demo_folder(model) if out is None else Path(out)
     more: dict[str, Any] = {"powers": power_tempering, "model": model, "short": short}
@@ -415,9 +415,9 @@ def demo_folder(model: str) -> Path:
 
 def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Say = to_stderr) -> Comparison:
     """Run a demo's plan, check it by sampling, write its page, and compare. notes: cross_check, and seconds of both parts."""
-    from sage_rlvr.experiments import demo as demos
-    from sage_rlvr.experiments.display import line
-    from sage_rlvr.experiments.forecast import forecast
+    from sage_rlvr.sweeps import demo as demos
+    from sage_rlvr.sweeps.display import line
+    from sage_rlvr.sweeps.forecast import forecast
 
     clock = [time.monotonic()]
     count = demos.at_a_time(planned) if workers is None else workers

@@ -408,8 +408,8 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
     from sage_rlvr.evaluation.guidance import guidance_line
     from sage_rlvr.evaluation.sample_report import report_lines
     from sage_rlvr.evaluation.sampled_run import best_line, rank_line, sample_into_store, verify_again
-    from sage_rlvr.experiments.jobs import ended_like_ctrl_c
     from sage_rlvr.progress import PlainConsole, counting
+    from sage_rlvr.sweeps.jobs import ended_like_ctrl_c
     from sage_rlvr.tasks.abilities import Generated
     from sage_rlvr.tasks.unanswered import read_at
 
@@ -444,8 +444,8 @@ def _kl(settings: EvalSettings, run: SampleRun, store: SampleStore, task: Chosen
     from sage_rlvr.evaluation.kl_run import kl_of_stores
     from sage_rlvr.evaluation.sample_report import common_n
     from sage_rlvr.evaluation.sampled_run import sample_into_store
-    from sage_rlvr.experiments.jobs import ended_like_ctrl_c
     from sage_rlvr.progress import PlainConsole, counting
+    from sage_rlvr.sweeps.jobs import ended_like_ctrl_c
 
     base = _base_of(run, str(settings.kl_to), task, settings.samples)
     console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
