@@ -72,11 +72,11 @@ class Comparison(Rows):
     def verdicts(self) -> dict[str, Any]:
         """What `sage-rlvr compare --json` prints: gain and loss over k of arms compared by samples
         (docs/reference/verdict.schema.json)."""
-        from sage_rlvr.results import verdict
+        from sage_rlvr.results import verdict_json
 
         if not self.results.sampled_only:
             raise DataError("verdicts over k are of files of rows and sample stores; `rows` has the comparisons of all others")
-        return verdict.tree(self.findings.verdicts, self.results.given, self.results.notes)
+        return verdict_json.tree(self.findings.verdicts, self.results.given, self.results.notes)
 
     def __repr__(self) -> str:
         from sage_rlvr.api.printed import print_results

@@ -8,12 +8,11 @@ from typing import Any
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models import smollm2
+from sage_rlvr.models.weights import ADAPTER
 from sage_rlvr.reading import read_json
 
 EMBEDDED = "embedded"
 NAMED = (EMBEDDED, *smollm2.LONG_NAMES)
-ADAPTER = "adapter_config.json"
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 def embedded_policy() -> Path:

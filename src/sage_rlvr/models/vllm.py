@@ -21,9 +21,10 @@ import numpy as np
 from tenacity import RetryCallState, RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.models.folders import ADAPTER, adapter_base, prepared, source_of
+from sage_rlvr.models.folders import adapter_base, prepared, source_of
 from sage_rlvr.models.generation import GENERATORS, Decoding, Generation, GeneratorSource, Request, Single, one_by_one
 from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.weights import ADAPTER
 from sage_rlvr.reading import read_json
 
 KEY_VARIABLE = "OPENAI_API_KEY"  # sent as a bearer token where it is set; vLLM's own servers need none

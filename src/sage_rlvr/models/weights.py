@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import ConfigError, SageError
-from sage_rlvr.models.folders import ADAPTER, ADAPTER_WEIGHTS
 from sage_rlvr.reading import MIB, opened, read_json
 
+ADAPTER = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 INDEX = "model.safetensors.index.json"
 PARSED = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", ADAPTER)
 SMALL = 512 * MIB  # bytes of a vocabulary or a chat template

@@ -1,17 +1,15 @@
-"""What files of rows have about their problems, the same for all sides: clusters and the chance floor."""
+"""The fields of rows that belong to the problem and so are the same for all sides: cluster, chance, gold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.readers import CountTable
 from sage_rlvr.results.readers.found import Floor
+from sage_rlvr.results.sources import GivenTable
 from sage_rlvr.tasks.chance import Chance, chance_of_golds
-
-if TYPE_CHECKING:
-    from sage_rlvr.results.given import GivenTable
 
 Column = Callable[[CountTable], Mapping[str, Any]]
 
