@@ -42,7 +42,7 @@ __all__ = sorted([*_HOME, *HOMES, "__version__"])  # @sage_rlvr.guide registers 
 
 def __getattr__(name: str) -> Any:
     """Load a name at its first use: importing the package is cheap, and torch is imported with the first name."""
-    import importlib
+    import importlib  # here and below: importing the package is cheap
 
     if name == "__version__":
         return _version()
@@ -61,7 +61,7 @@ def __dir__() -> list[str]:
 
 
 def _version() -> str:
-    from importlib import metadata
+    from importlib import metadata  # slow to load
 
     try:
         return metadata.version("sage-rlvr")

@@ -3,8 +3,8 @@
     --write    store today's; a circle or a module that was not stored is printed, and `git diff` shows it
 
 circles    modules of which each imports the next, lazy imports and those under TYPE_CHECKING included
-late       module -> imports inside its functions of this package, and of others without a comment that says why they are late.
-           The command line (cli) is left out: its overview answers before libraries are loaded
+late       module -> imports inside its functions without a comment that says why they are late. The command line (cli) is left
+           out: its overview answers before libraries are loaded
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def late_of(package: Path) -> dict[str, int]:
         text = path.read_text(encoding="utf-8")
         lines = text.splitlines()
         functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-        late = {node.lineno: full for each in functions for full, node in imports_in(each, package.name)}
-        kept = [line for line, full in late.items() if full.startswith(".") or not _explained(lines, line)]
+        late = {node.lineno for each in functions for _, node in imports_in(each, package.name)}
+        kept = [line for line in late if not _explained(lines, line)]
         if kept and name.split(".")[0] != "cli":
             found[name] = len(kept)
     return found

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sage_rlvr.config import DataConfig, WorldConfig, build, decode, task_named, task_of_data
+from sage_rlvr.config import DataConfig, TrainConfig, WorldConfig, build, decode, load_config, task_named, task_of_data
 from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.evaluation.exact import log_normalizers, probabilities, sampled_counts
@@ -144,8 +144,6 @@ def own_task(config: Mapping[str, Any]) -> Task | None:
 
 def demo_world() -> WorldConfig:
     """The frozen world of recipes/countdown."""
-    from sage_rlvr.config import TrainConfig, load_config
-
     return load_config(TrainConfig, "grpo").world
 
 

@@ -79,7 +79,7 @@ def config_folder(model: str) -> Path | None:
 
 def cached_folder(model: str) -> Path | None:
     """Where the local cache has a Hub id's newest config.json, named by its commit; None if it has none."""
-    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache  # of the extra train
 
     try:
         found = try_to_load_from_cache(model, "config.json") if model.count("/") == 1 else None

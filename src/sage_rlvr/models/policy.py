@@ -331,7 +331,7 @@ def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel,
         )
     check_files(folder)
     try:
-        from peft import PeftModel
+        from peft import PeftModel  # an extra
     except ModuleNotFoundError as error:
         raise ConfigError(f"{folder} is a LoRA adapter, which needs peft; run: pip install 'sage-rlvr[trl]'") from error
     below, tokens = load_policy(base, dtype)

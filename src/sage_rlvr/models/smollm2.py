@@ -179,12 +179,12 @@ _PARTS = {
 
 def _dequantized(source: Path) -> dict[str, Any]:
     """The tensors of the GGUF file in float32, by transformers' names."""
-    import numpy as np
-    import torch
+    import numpy as np  # heavy: the folder of a model is named without them
+    import torch  # heavy: the folder of a model is named without it
 
     tensors = {}
     with loading(f"{source}"):
-        from gguf import GGUFReader, dequantize
+        from gguf import GGUFReader, dequantize  # for this conversion alone
 
         for stored in GGUFReader(str(source)).tensors:
             values = np.array(dequantize(stored.data, stored.tensor_type), np.float32)
@@ -198,7 +198,7 @@ def _dequantized(source: Path) -> dict[str, Any]:
 
 def _save_tokenizer(source: Path, out: Path) -> None:
     """The tokenizer and chat template of the GGUF file."""
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer  # heavy: the folder of a model is named without it
 
     with loading(f"the tokenizer of {source}"):
         AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name).save_pretrained(str(out))
@@ -235,8 +235,8 @@ def merged(base: Path, own: Path) -> dict[str, Any]:
     The product is summed rank by rank, without a matrix product, so that the result is the same to the bit on every machine: what
     a BLAS adds in which order depends on the processor, and the result's hash is checked.
     """
-    import torch
-    from safetensors.torch import load_file
+    import torch  # heavy: the folder of a model is named without it
+    from safetensors.torch import load_file  # of the extra train
 
     tensors, low_rank = load_file(base / WEIGHTS), load_file(own / ADAPTER_WEIGHTS)
     config = read_json(own / ADAPTER, error=ConfigError, strict=False)
@@ -253,7 +253,7 @@ def merged(base: Path, own: Path) -> dict[str, Any]:
 
 
 def _save(tensors: Mapping[str, Any], out: Path) -> None:
-    from safetensors.torch import save_file
+    from safetensors.torch import save_file  # of the extra train
 
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, out / WEIGHTS, metadata={"format": "pt"})
     for file in assets().iterdir():

@@ -39,7 +39,6 @@ class VllmGenerator:
 
     vLLM starts a process that imports the script again, so a script makes a generator below `if __name__ == "__main__":`.
     """
-
     name, local = "vllm", False
 
     @classmethod
@@ -50,7 +49,7 @@ class VllmGenerator:
     def __init__(self, model: str, tokens: Tokens, decoding: Decoding, at_once: int = 64, **engine: Any) -> None:
         """engine: further arguments of `vllm.LLM`, such as gpu_memory_utilization or tensor_parallel_size."""
         try:
-            import vllm
+            import vllm  # an extra, and slow to load
             from vllm.platforms import current_platform
         except ModuleNotFoundError as error:
             raise ConfigError("generator 'vllm': vLLM is not installed; install it, or use transformers") from error
@@ -64,7 +63,7 @@ class VllmGenerator:
         settings |= {"enable_chunked_prefill": False} if current_platform.is_cpu() else {}
         self._lora: Any = None
         if base is not None:
-            from vllm.lora.request import LoRARequest
+            from vllm.lora.request import LoRARequest  # an extra, and slow to load
 
             rank = read_json(folder / ADAPTER, error=ConfigError, strict=False).get("r", 16)
             settings |= {"model": source_of(base), "enable_lora": True}
@@ -143,7 +142,6 @@ class ServerGenerator:
     seconds up to 30; any other refusal ends the evaluation with the server's words. `model` is the name of the served
     model. A server of vLLM on a CPU needs --no-enable-chunked-prefill, for the reason in `VllmGenerator`.
     """
-
     name, local = "server", False
 
     @classmethod

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.chance import chance_of_task
 from sage_rlvr.results.readers import CountTable
 from sage_rlvr.results.readers.found import Floor
 from sage_rlvr.results.sources import GivenTable
+from sage_rlvr.tasks import task_named
+from sage_rlvr.tasks.abilities import HasGolds
 from sage_rlvr.tasks.chance import Chance, chance_of_golds
 
 Column = Callable[[CountTable], Mapping[str, Any]]
@@ -34,10 +37,6 @@ def floor_of(here: Sequence[GivenTable], order: Sequence[str], floor: Floor) -> 
 
 def _of_task(here: Sequence[GivenTable], order: Sequence[str], name: str) -> Chance:
     """The guesser of a task of this package: by the ids of its problems, else by the golds in the rows."""
-    from sage_rlvr.evaluation.chance import chance_of_task
-    from sage_rlvr.tasks import task_named
-    from sage_rlvr.tasks.abilities import HasGolds
-
     task = task_named(name)
     if (found := chance_of_task(name, order)) is not None:
         return found
