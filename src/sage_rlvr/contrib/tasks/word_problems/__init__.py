@@ -24,12 +24,9 @@ from itertools import count
 from math import fsum
 from typing import Any, ClassVar
 
-from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import Task, different, hash_of
-from sage_rlvr.tasks.checks import Case, Check, duplicates
-from sage_rlvr.tasks.word_problems import story
-from sage_rlvr.tasks.word_problems.draws import Words, bucket, candidate
-from sage_rlvr.tasks.word_problems.story import (
+from sage_rlvr.contrib.tasks.word_problems import story
+from sage_rlvr.contrib.tasks.word_problems.draws import Words, bucket, candidate
+from sage_rlvr.contrib.tasks.word_problems.story import (
     CLASSES,
     EXACTLY,
     MOST,
@@ -41,6 +38,10 @@ from sage_rlvr.tasks.word_problems.story import (
     read,
     story_of,
 )
+from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks import TASKS
+from sage_rlvr.tasks.base import Task, different, hash_of
+from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.verifiers import Verdict
 
 SPLITS = {"test": (0, 10), "validation": (10, 20), "train": (20, 100)}  # of a story's bucket
@@ -49,6 +50,7 @@ DRY = 2_000  # draws in a row that bring no new problem
 BY_HAND = str.maketrans("*-/", "×−÷")
 
 
+@TASKS.register
 @dataclass(frozen=True)
 class WordProblems(Task):
     """Word problems of several steps from a grammar (see the module).

@@ -18,6 +18,7 @@ from itertools import product
 from typing import Any, ClassVar, TypeAlias
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.tasks import TASKS
 from sage_rlvr.tasks.base import Task, code_hash, hash_of, words
 from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.tasks.checks import Case, Check, duplicates
@@ -148,6 +149,7 @@ def _puzzle(seed: int, people: int, index: int) -> Puzzle:
     raise DataError(f"kk{people}-{seed}-{index}: none of {MAX_DRAWS} candidates has one solution; take another seed.")
 
 
+@TASKS.register(name="knights_and_knaves")
 @dataclass(frozen=True)
 class KnightsAndKnaves(Task):
     """Puzzles of `people` people each, `count` for each number of people, of one seed.

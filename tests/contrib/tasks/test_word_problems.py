@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_rlvr.audit import audit
+from sage_rlvr.contrib.tasks.word_problems import SPLITS, WordProblems
+from sage_rlvr.contrib.tasks.word_problems.draws import bucket
+from sage_rlvr.contrib.tasks.word_problems.story import BACK, NAMES, Fact, Story, story_of
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks import TASKS, described, task_named
 from sage_rlvr.tasks.countdown.tokenizer import build_tokenizer
-from sage_rlvr.tasks.word_problems import SPLITS, WordProblems
-from sage_rlvr.tasks.word_problems.draws import bucket
-from sage_rlvr.tasks.word_problems.story import BACK, NAMES, Fact, Story, story_of
 
 TASK = WordProblems(train_problems=50)
 # Ann 7, Dan 10, Eve 20, Ben 2; Kim 22 is given too, and Eve has 2 fewer than she

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sage_rlvr.tasks.repair.programs import EDIT, Broken, edit_to
+from sage_rlvr.contrib.tasks.repair.programs import EDIT, Broken, edit_to
 from sage_rlvr.verifiers import Verdict
 
 WORDS = {

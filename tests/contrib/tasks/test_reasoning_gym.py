@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from sage_rlvr.contrib.tasks.reasoning_gym import ReasoningGym
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.base import reference
-from sage_rlvr.tasks.reasoning_gym import ReasoningGym
 
-reasoning_gym = importlib.import_module("sage_rlvr.tasks.reasoning_gym")  # in the package a function has that name
+reasoning_gym = importlib.import_module("sage_rlvr.contrib.tasks.reasoning_gym")  # in the package a function has that name
 there = importlib.util.find_spec("reasoning_gym") is not None
 
 

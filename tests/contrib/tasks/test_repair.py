@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sage_rlvr.contrib.tasks import repair as package
+from sage_rlvr.contrib.tasks.repair import KINDS, Repair, edit_to, edited, numbered
+from sage_rlvr.contrib.tasks.repair import programs as made
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks import TASKS, task_named
-from sage_rlvr.tasks import repair as package
 from sage_rlvr.tasks.base import verdicts
-from sage_rlvr.tasks.repair import KINDS, Repair, edit_to, edited, numbered
-from sage_rlvr.tasks.repair import programs as made
 from sage_rlvr.verifiers import sandbox
 
 pytestmark = pytest.mark.skipif(bool(sandbox.missing()), reason=f"no sandbox here: {sandbox.missing()}")

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.knights_and_knaves import (
+from sage_rlvr.contrib.tasks.knights_and_knaves import (
     NAMES,
     KnightsAndKnaves,
     Puzzle,
@@ -17,6 +16,7 @@ from sage_rlvr.tasks.knights_and_knaves import (
     spoken,
     true_under,
 )
+from sage_rlvr.errors import ConfigError, DataError
 
 # Ann: "Ben is a knave." Ben: "Ann is a knight if and only if Cleo is a knight." Cleo: "Ann is a knave and Ben is a knave."
 # Were Ann a knight, Ben would lie: then Ann and Cleo differ, Cleo lies, and she does: her "Ann is a knave" is false. Were

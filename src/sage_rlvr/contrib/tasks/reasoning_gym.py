@@ -17,11 +17,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.tasks import TASKS
 from sage_rlvr.tasks.base import Asked, code_hash
-from sage_rlvr.tasks.prompts import BOXED, PromptFormat
+from sage_rlvr.tasks.prompts import BOXED, FORMATS, AnswerIn, PromptFormat
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import extract
 from sage_rlvr.verifiers.pool import Pool
@@ -108,7 +109,7 @@ class ReasoningGym(Asked):
     settings: dict[str, Any] = field(default_factory=dict)
     form: PromptFormat = BOXED
     pool: Pool = field(
-        default_factory=lambda: Pool(memory_mb=4096, function="sage_rlvr.tasks.reasoning_gym:judge"), compare=False
+        default_factory=lambda: Pool(memory_mb=4096, function="sage_rlvr.contrib.tasks.reasoning_gym:judge"), compare=False
     )
 
     def _settings(self, seed: int) -> str:
@@ -146,4 +147,23 @@ class ReasoningGym(Asked):
         return code_hash(["answers", "style"], reading=self.form.reading, library=version())
 
 
-__all__ = ["GymProblem", "ReasoningGym", "library", "version"]
+@TASKS.register(name="reasoning_gym")
+def reasoning_gym(
+    dataset: str,
+    *,
+    count: int = 100,
+    seed: int = 0,
+    settings: dict[str, Any] | None = None,
+    prompt: Literal["sage", "boxed", "as_is"] = "boxed",
+    answer_in: AnswerIn | None = None,
+    tag: str | None = None,
+) -> ReasoningGym:
+    """A generator of the package reasoning-gym by its name there; right where its own scorer gives 1.
+
+    count, seed: how many problems, and of which seed. settings: what else the generator takes. answer_in, tag: where the answer is
+    read in place of the format's own.
+    """
+    return ReasoningGym(dataset, count, seed, settings or {}, FORMATS[prompt].read_at(answer_in, tag))
+
+
+__all__ = ["GymProblem", "ReasoningGym", "library", "reasoning_gym", "version"]

@@ -16,10 +16,11 @@ from byte_tokenizer import CHATML
 from chat_policy import chat_policy
 from command import call
 from sage_rlvr.audit import audit
+from sage_rlvr.contrib.tasks import gsm_symbolic
+from sage_rlvr.contrib.tasks.gsm_symbolic import GsmSymbolic, instance, is_unseen, sound, split_of, templates
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks import TASKS, gsm_symbolic, known_task, task_named
+from sage_rlvr.tasks import TASKS, known_task, task_named
 from sage_rlvr.tasks.chance import chance_of
-from sage_rlvr.tasks.gsm_symbolic import GsmSymbolic, instance, is_unseen, sound, split_of, templates
 
 there = importlib.util.find_spec("reasoning_gym") is not None
 missing = pytest.mark.skipif(not there, reason="reasoning-gym (the extra `tasks`) is not installed")

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sage_rlvr.contrib.tasks.word_problems.story import NAMES, Fact, Story, applied
 from sage_rlvr.tasks.base import words
-from sage_rlvr.tasks.word_problems.story import NAMES, Fact, Story, applied
 
 GAP, FACTORS = 9, (2, 3)  # the largest difference of two people that is told, and the factors
 

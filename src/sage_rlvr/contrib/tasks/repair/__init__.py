@@ -18,11 +18,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from sage_rlvr.errors import ConfigError, require
-from sage_rlvr.tasks.base import Said, Task, Turn, code_hash, hash_of
-from sage_rlvr.tasks.checks import Case, Check, duplicates
-from sage_rlvr.tasks.repair.hints import edited_lines, explained, leaked, pointed
-from sage_rlvr.tasks.repair.programs import (
+from sage_rlvr.contrib.tasks.repair.hints import edited_lines, explained, leaked, pointed
+from sage_rlvr.contrib.tasks.repair.programs import (
     ENTRY,
     KINDS,
     SPLITS,
@@ -33,6 +30,10 @@ from sage_rlvr.tasks.repair.programs import (
     numbered,
     wrong_edits,
 )
+from sage_rlvr.errors import ConfigError, require
+from sage_rlvr.tasks import TASKS
+from sage_rlvr.tasks.base import Said, Task, Turn, code_hash, hash_of
+from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import Pool
 from sage_rlvr.verifiers.sandbox import PROGRAMS, SECONDS, require_sandbox
@@ -44,6 +45,7 @@ NOTHING = f"write {TEST}, or LINE: its new text"
 Asked = tuple[Broken, str | None]  # a problem, and the program as it was edited; None without an edit
 
 
+@TASKS.register
 @dataclass(frozen=True)
 class Repair(Task):
     """Small Python functions with one defect, to be mended by edits of lines; unit tests run in a sandbox.

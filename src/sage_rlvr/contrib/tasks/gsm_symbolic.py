@@ -29,13 +29,14 @@ from operator import attrgetter
 from random import Random
 from typing import Any, ClassVar, Literal, get_args
 
+from sage_rlvr.contrib.tasks.reasoning_gym import library, version
 from sage_rlvr.errors import ConfigError, DataError, refuse
+from sage_rlvr.tasks import TASKS
 from sage_rlvr.tasks.base import Asked, different, words
 from sage_rlvr.tasks.chance import chance_of_golds
 from sage_rlvr.tasks.checks import AuditFinding, Case, Check
 from sage_rlvr.tasks.math import mathematics_hash
 from sage_rlvr.tasks.prompts import BOXED, PromptFormat, place_in_words
-from sage_rlvr.tasks.reasoning_gym import library, version
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.exact import number
 from sage_rlvr.verifiers.pool import shared
@@ -135,6 +136,7 @@ def _bucket(text: str) -> int:
 # the task
 
 
+@TASKS.register(name="gsm_symbolic")
 @dataclass(frozen=True)
 class GsmSymbolic(Asked):
     """Grade-school word problems from templates, with worked answers (see the module).
