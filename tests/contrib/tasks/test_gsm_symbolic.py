@@ -15,7 +15,7 @@ import pytest
 from byte_tokenizer import CHATML
 from chat_policy import chat_policy
 from command import call
-from sage_rlvr.audit import audit
+from sage_rlvr.contrib.audit import audit
 from sage_rlvr.contrib.tasks import gsm_symbolic
 from sage_rlvr.contrib.tasks.gsm_symbolic import GsmSymbolic, instance, is_unseen, sound, split_of, templates
 from sage_rlvr.errors import ConfigError, DataError

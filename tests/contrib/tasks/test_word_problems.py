@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sage_rlvr.audit import audit
+from sage_rlvr.contrib.audit import audit
 from sage_rlvr.contrib.tasks.word_problems import SPLITS, WordProblems
 from sage_rlvr.contrib.tasks.word_problems.draws import bucket
 from sage_rlvr.contrib.tasks.word_problems.story import BACK, NAMES, Fact, Story, story_of

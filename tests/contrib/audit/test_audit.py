@@ -16,7 +16,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from chat_policy import OFF, chat_policy, rows_file
-from sage_rlvr.audit import (
+from sage_rlvr.cli import app as cli
+from sage_rlvr.contrib.audit import (
     Check,
     audit,
     lines_of,
@@ -24,9 +25,8 @@ from sage_rlvr.audit import (
     verify_lines,
     wrong_answers,
 )
-from sage_rlvr.audit.pairs import AnswerPair, audit_file, read_pairs, rows_of
-from sage_rlvr.audit.peers import ENVIRONMENT, lm_eval_verdicts
-from sage_rlvr.cli import app as cli
+from sage_rlvr.contrib.audit.pairs import AnswerPair, audit_file, read_pairs, rows_of
+from sage_rlvr.contrib.audit.peers import ENVIRONMENT, lm_eval_verdicts
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks import SETS, TASKS
 from sage_rlvr.tasks.checks import Case
@@ -246,7 +246,7 @@ def test_the_pairs_are_many_of_both_kinds_and_no_two_are_one():
     assert len({(pair.answer, pair.gold) for pair in pairs}) == len(pairs)
     assert {pair.written for pair in pairs} == {"first", "second", "reported"}
     assert len({pair.pair_id for pair in pairs}) == len(pairs)
-    lines = files("sage_rlvr.audit").joinpath("pairs.tsv").read_text(encoding="utf-8").rstrip("\n").split("\n")
+    lines = files("sage_rlvr.contrib.audit").joinpath("pairs.tsv").read_text(encoding="utf-8").rstrip("\n").split("\n")
     rows = [line.split("\t") for line in lines[1:]]
     assert {(len(row), row[2]) for row in rows} == {(5, "right"), (5, "wrong")} and len(rows) == len(pairs)
     assert not set(KNOWN_MISSES) - {pair.pair_id for pair in pairs}

@@ -59,7 +59,7 @@ class Samples(Command):
     """First create the store from a file of --to-parquet."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.evaluation.sample_report import anatomy_lines, pattern_lines, report_lines
+        from sage_rlvr.evaluation.sample_report import pattern_lines, report_lines
         from sage_rlvr.evaluation.store import SampleStore
 
         self._bring_in(session)
@@ -71,11 +71,13 @@ class Samples(Command):
             if self.patterns:
                 session.say(*pattern_lines(store, self.samples))
             if self.token_stats is not None:
+                from sage_rlvr.contrib.analysis.token_report import anatomy_lines
+
                 session.say(*anatomy_lines(store, _spelled_by(self.token_stats), self.samples))
         return 0
 
     def _bring_in(self, session: Session) -> None:
-        from sage_rlvr.evaluation.lm_eval import import_lm_eval
+        from sage_rlvr.contrib.io.lm_eval import import_lm_eval
 
         if self.docs is not None and self.to_lm_eval is None:
             raise ConfigError(f"--docs {self.docs}: texts for an export; add --to-lm-eval FOLDER")
@@ -94,7 +96,7 @@ class Samples(Command):
             session.say(f"read: {from_parquet(self.from_parquet, self.store):,} samples from {self.from_parquet}")
 
     def _write_out(self, store: SampleStore, session: Session) -> None:
-        from sage_rlvr.evaluation.lm_eval import export_lm_eval
+        from sage_rlvr.contrib.io.lm_eval import export_lm_eval
 
         if self.to_lm_eval is not None:
             docs = _docs_of(self.docs) if self.docs is not None else _docs_known(store)
@@ -131,8 +133,8 @@ class ShowSamples(Command):
 
 def _judge_imported(store: SampleStore, answer_in: str, tag: str) -> int:
     """Verdicts of the mathematics verifier on an imported store, against the targets that came with it."""
+    from sage_rlvr.contrib.io.lm_eval import targets_of
     from sage_rlvr.evaluation.judged import judged_by
-    from sage_rlvr.evaluation.lm_eval import targets_of
     from sage_rlvr.tasks.math import mathematics_hash
 
     golds, reading = targets_of(store), {"answer_in": answer_in, "tag": tag}
@@ -144,8 +146,8 @@ def _judge_imported(store: SampleStore, answer_in: str, tag: str) -> int:
 
 def _judge_at(store: SampleStore) -> JudgeAt | None:
     """Verdicts on an imported store with answers read at another place, against its targets; None for other stores."""
+    from sage_rlvr.contrib.io.lm_eval import is_imported, targets_of
     from sage_rlvr.evaluation.judged import judged_at
-    from sage_rlvr.evaluation.lm_eval import is_imported, targets_of
 
     return (lambda *asked: judged_at(targets_of(store))(*asked)) if is_imported(store) else None
 
@@ -159,8 +161,8 @@ def _spelled_by(policy: str) -> Callable[[Sequence[int]], list[str]]:
 
 def _docs_known(store: SampleStore) -> dict[str, dict[str, Any]]:
     """`generated_docs`, else the prompts and golds that the store keeps; {} for an imported store, which knows its documents."""
-    from sage_rlvr.evaluation.documents import generated_docs
-    from sage_rlvr.evaluation.lm_eval import is_imported
+    from sage_rlvr.contrib.io.documents import generated_docs
+    from sage_rlvr.contrib.io.lm_eval import is_imported
 
     if is_imported(store):
         return {}

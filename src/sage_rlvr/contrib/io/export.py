@@ -73,7 +73,7 @@ class ExportVerl(Command):
 
     def _audit(self, task: Any, session: Session) -> None:
         """Print the audit. ConfigError if the verifier fails it."""
-        from sage_rlvr.audit import audit, lines_of
+        from sage_rlvr.contrib.audit import audit, lines_of
 
         found = audit(task)
         session.say(*lines_of(found, 5))

@@ -15,7 +15,7 @@ from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.progress import reporting
 
 if TYPE_CHECKING:
-    from sage_rlvr.audit import AuditReport as Audited
+    from sage_rlvr.contrib.audit import AuditReport as Audited
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ class Audit(Command):
 
     def execute(self, session: Session) -> int:
         """Audit and print. Exit code 2 if a check with a bar is below 99 %."""
-        from sage_rlvr.audit import PAIRS, lines_of
+        from sage_rlvr.contrib.audit import PAIRS, lines_of
 
         if self.reward is not None:
             return self._finish([self._reward(self.reward, session)], session)
         if given := self.changed("rows", "gold", "signature", "right_from", "problems", "seconds", "python"):
             raise ConfigError(f"{given}: for the audit of a reward; add --reward module:function")
         if not self.tasks:
-            from sage_rlvr.audit import NAMES
+            from sage_rlvr.contrib.audit import NAMES
 
             raise ConfigError(f"audit: pass at least one task: {', '.join(NAMES)}, reasoning_gym:NAME, or a .jsonl file")
         found = []
@@ -81,7 +81,7 @@ class Audit(Command):
         return self._finish(found, session)
 
     def _finish(self, found: list[Audited], session: Session) -> int:
-        from sage_rlvr.audit import write_page
+        from sage_rlvr.contrib.audit import write_page
         from sage_rlvr.runs import writing
 
         if self.out is not None:
@@ -93,8 +93,8 @@ class Audit(Command):
         return 0 if all(one.passed for one in found) else 2
 
     def _reward(self, reward: str, session: Session) -> Audited:
-        from sage_rlvr.audit import PAIRS, lines_of
-        from sage_rlvr.audit.rewards import audit_reward, audit_reward_on_pairs
+        from sage_rlvr.contrib.audit import PAIRS, lines_of
+        from sage_rlvr.contrib.audit.rewards import audit_reward, audit_reward_on_pairs
 
         if given := self.changed("template", "answer_in"):
             raise ConfigError(f"{given}: for the audit of a task; a reward decides by itself where it reads an answer")
@@ -112,15 +112,15 @@ class Audit(Command):
         return found
 
     def _pairs(self, file: str) -> Audited:
-        from sage_rlvr.audit.pairs import audit_file
+        from sage_rlvr.contrib.audit.pairs import audit_file
 
         if given := self.changed("template", "answer_in", "k"):
             raise ConfigError(f"{given}: for the audit of a task; the column place of a file of pairs is the place of each answer")
         return audit_file(Path(file))
 
     def _task(self, name: str) -> Audited:
-        from sage_rlvr.audit import audit
         from sage_rlvr.config import task_named
+        from sage_rlvr.contrib.audit import audit
 
         made = task_named(name) if name.endswith((".yaml", ".yml")) else name
         return audit(made, self.template, self.k, self.answer_in)
@@ -161,7 +161,7 @@ class Verify(Command):
 
     def execute(self, session: Session) -> int:
         """Verify and print. Exit code 0, whatever the verdicts are."""
-        from sage_rlvr.audit import verify_lines
+        from sage_rlvr.contrib.audit import verify_lines
         from sage_rlvr.progress import counting
         from sage_rlvr.verifiers.golds import gold_of
         from sage_rlvr.verifiers.pool import shared

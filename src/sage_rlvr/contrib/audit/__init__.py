@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from sage_rlvr.audit.pages import lines_of, page_of, verify_lines, write_page
-from sage_rlvr.audit.rewards import RewardAudit, audit_reward, audit_reward_on_pairs
+from sage_rlvr.contrib.audit.pages import lines_of, page_of, verify_lines, write_page
+from sage_rlvr.contrib.audit.rewards import RewardAudit, audit_reward, audit_reward_on_pairs
 from sage_rlvr.errors import refuse
 from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.abilities import Audited, Enumerable
@@ -56,7 +56,7 @@ def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in
     own = f"{task} is asked and read in one format, its own; leave out --template and --answer-in"
     refuse(((template is not None or answer_in is not None) and not isinstance(made, MathTask), own))
     if isinstance(made, str):
-        from sage_rlvr.audit.pairs import audit_pairs  # the intervals load scipy, which no other audit needs
+        from sage_rlvr.contrib.audit.pairs import audit_pairs  # the intervals load scipy, which no other audit needs
 
         return audit_pairs()
     options: dict[str, Any] = {}

@@ -16,8 +16,8 @@ loses its token-level columns. What else a document had is kept in lm_eval.jsonl
 
 from __future__ import annotations
 
-from sage_rlvr.evaluation.lm_eval.files import is_imported, targets_of
-from sage_rlvr.evaluation.lm_eval.incoming import UNJUDGED, import_lm_eval
-from sage_rlvr.evaluation.lm_eval.outgoing import export_lm_eval
+from sage_rlvr.contrib.io.lm_eval.files import is_imported, targets_of
+from sage_rlvr.contrib.io.lm_eval.incoming import import_lm_eval
+from sage_rlvr.contrib.io.lm_eval.outgoing import export_lm_eval
 
-__all__ = ["UNJUDGED", "export_lm_eval", "import_lm_eval", "is_imported", "targets_of"]
+__all__ = ["export_lm_eval", "import_lm_eval", "is_imported", "targets_of"]

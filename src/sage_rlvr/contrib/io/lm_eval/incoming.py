@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sage_rlvr.contrib.io.lm_eval.files import OURS, SIDECAR, hashes_of, sidecar
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.evaluation.lm_eval.files import OURS, SIDECAR, hashes_of, sidecar
+from sage_rlvr.evaluation.judged import UNJUDGED
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.sample import AskedProblem, Identity, Sample, prompt_hash
 from sage_rlvr.reading import MIB, parse_json, read_json, read_lines
 from sage_rlvr.runs import write_text_atomic
 
 MAX_GEN_TOKS = 256  # lm-evaluation-harness's own default where neither the task nor the command says
-UNJUDGED = "not judged yet"
 LINE = 256 * MIB  # bytes of a document with all its repeats
 _NEEDED = "needs doc_id, doc, target, arguments and resps"
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")

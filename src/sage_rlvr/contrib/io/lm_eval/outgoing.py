@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from sage_rlvr.contrib.io.lm_eval.files import OURS, as_json, hashes_of, sidecar
 from sage_rlvr.errors import DataError
-from sage_rlvr.evaluation.lm_eval.files import OURS, as_json, hashes_of, sidecar
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.sample import Identity, Sample
 from sage_rlvr.runs import write_text_atomic
@@ -31,7 +31,7 @@ def export_lm_eval(
     """Write samples_<task>_<date>.jsonl and results_<date>.json; returns the path of the former.
 
     docs: problem -> {"doc": {...}, "target": text, "prompt": text}; a store that was imported knows them, and those of
-    generated problems are made again (`sage_rlvr.evaluation.documents.generated_docs`). n, verifier: as in
+    generated problems are made again (`sage_rlvr.contrib.io.documents.generated_docs`). n, verifier: as in
     `SampleStore.table`. date: default now. The filter is "sage-rlvr", `exact_match` the share of right samples of the
     document, `undecided` of undecided ones; verdicts, reasons, seeds and ends stand under "sage_rlvr", from which
     `import_lm_eval` makes the same store again, but for token-level columns and latencies.

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sage_rlvr.cli.app import main
+from sage_rlvr.contrib.io.lm_eval import export_lm_eval, import_lm_eval, targets_of
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval, targets_of
 from sage_rlvr.evaluation.sample_report import report_lines
 from sage_rlvr.evaluation.store import SampleStore
 from samples_common import IDENTITY, PROBLEMS, SMALL, draw, evaluate

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sage_rlvr.audit import AuditReport, Check, _audited, audit
 from sage_rlvr.cli import app as cli
+from sage_rlvr.contrib.audit import AuditReport, Check, _audited, audit
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks.countdown import Countdown, Problem, split_of, verify
 from sage_rlvr.tasks.countdown.second import second_opinion

@@ -24,7 +24,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
-from sage_rlvr.audit.peers import ABSENT, lm_eval_verdicts
+from sage_rlvr.contrib.audit.peers import ABSENT, lm_eval_verdicts
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.checks import AuditReport, Check, check_of
@@ -58,7 +58,7 @@ class AnswerPair:
 
 def read_pairs() -> tuple[AnswerPair, ...]:
     """The pairs of `pairs.tsv`."""
-    lines = files("sage_rlvr.audit").joinpath("pairs.tsv").read_text(encoding="utf-8").split("\n")
+    lines = files("sage_rlvr.contrib.audit").joinpath("pairs.tsv").read_text(encoding="utf-8").split("\n")
     rows = csv.DictReader(filter(None, lines), delimiter="\t", quoting=csv.QUOTE_NONE)
     return tuple(AnswerPair(row["id"], row["written"], row["verdict"] == "right", row["answer"], row["gold"]) for row in rows)
 
@@ -72,7 +72,7 @@ def audit_pairs() -> AuditReport:
     for written in ("first", "second", "reported"):
         some = [pair for pair in pairs if pair.written == written]
         checks += rates(f", {written} set", some, _judged(shared(), some), rows=False)
-    with Pool(function="sage_rlvr.audit.peers:math_verify_alone") as pool:
+    with Pool(function="sage_rlvr.contrib.audit.peers:math_verify_alone") as pool:
         checks += rates(f": math-verify {version('math-verify')} alone", pairs, _judged(pool, pairs), rows=False)
     others = lm_eval_verdicts([(pair.answer, pair.gold) for pair in pairs])
     for rule, verdicts in (others or {}).items():
@@ -126,7 +126,7 @@ def audit_file(path: Path) -> AuditReport:
     rows = rows_of(path)
     futures = [shared().submit(row.completion, row.gold, **row.reading) for row in rows]
     ours = [future.result() for future in futures]
-    with Pool(function="sage_rlvr.audit.peers:math_verify_alone") as pool:
+    with Pool(function="sage_rlvr.contrib.audit.peers:math_verify_alone") as pool:
         theirs = pool.verify([(row.completion, row.gold) for row in rows])
     peer = f"math-verify {version('math-verify')} alone"
     checks: list[Check] = []

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from sage_rlvr.contrib.analysis.anatomy import _rank_correlation, classify, token_anatomy
 from sage_rlvr.errors import DataError
-from sage_rlvr.stats.samples.anatomy import _rank_correlation, classify, token_anatomy
 from sage_rlvr.tasks.countdown import COUNTDOWN_CLASSES
 
 TEXT = {

@@ -25,7 +25,7 @@ from shutil import which
 from statistics import fmean, median
 from typing import Any, cast, get_args
 
-from sage_rlvr.audit.worker import MISSING, in_short, same
+from sage_rlvr.contrib.audit.worker import MISSING, in_short, same
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.paths import not_in
 from sage_rlvr.tasks.chance import chance_of_golds
@@ -58,7 +58,7 @@ MEMORY_MB = 16384  # address space: a reward may import torch
 HOSTILE = "hostile texts judged in time, not paid"
 NOT_CALLED = f"not called after {MOST_LIMITS} calls that met a limit"
 SEED = 0  # of the shuffled batches
-WORKER = "sage_rlvr.audit.worker"
+WORKER = "sage_rlvr.contrib.audit.worker"
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def audit_reward_on_pairs(
     """Audit a reward on `pairs.tsv`, answers with known verdict, written in the form in which most of its golds are paid.
 
     The parameters and the errors are those of `audit_reward`."""
-    from sage_rlvr.audit.pairs import rates, read_pairs
+    from sage_rlvr.contrib.audit.pairs import rates, read_pairs
 
     pairs = read_pairs()
     rows = [GoldRow(pair.pair_id, pair.gold, {"id": pair.pair_id, "answer": pair.gold}, pair.gold, "") for pair in pairs]
@@ -525,7 +525,7 @@ def _batched(judge: RewardJudge, name: str, kept: Sequence[tuple[GoldRow, str, V
 def _time(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> tuple[str, float | None, float | None]:
     """The typical and the slowest call in words; the typical call in milliseconds, and that of this package's verifier."""
     slowest = max(judge.times, default=None)
-    with RewardJudge.of("sage_rlvr.audit.peers:own_rule", "row", 1.0, judge.seconds) as own:
+    with RewardJudge.of("sage_rlvr.contrib.audit.peers:own_rule", "row", 1.0, judge.seconds) as own:
         own.settle(rows[0])
         same = [replace(row, raw=row.gold) for row in rows[:20]], FORMS[r"\boxed{5}"].format
         _typical(own, *same)  # the audited reward has seen these golds before, too
