@@ -624,7 +624,7 @@ def runs_on(method: Method) -> list[str]:
 def check_sizes(method: Method, engine: Engine, max_tokens: int, group_size: int) -> None:
     """ConfigError where a run samples longer or in smaller groups than the method is made for."""
     limit, size = SIZES[engine]
-    priced, least = getattr(method.reward_transform, "max_tokens", None), getattr(method.advantage, "least_group", 2)
+    priced, least = getattr(method.reward_transform, "max_tokens", None), method.advantage.least_group
     who = f"{method.name} on {ENGINES[engine]}"
     refuse(
         (
