@@ -1,9 +1,13 @@
-"""pass@k as the objective: PKPO's unbiased advantages, and the analytic advantages of Chen et al., which are biased."""
+"""PKPO: the unbiased gradient of pass@k (arXiv 2505.15201).
+
+Paper: https://arxiv.org/abs/2505.15201. Recipe: `sage-rlvr train pkpo --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_utilities.py.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -16,13 +20,17 @@ from sage_rlvr.core.advantages.base import (
     checked,
     log_choose,
     require_binary,
-    silent_of_labels,
 )
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.schedules import Schedule, over_a_run, show
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
-def _counts(rewards: Groups, k: int, who: str, largest: int) -> tuple[Groups, Tensor]:
+def counts_of(rewards: Groups, k: int, who: str, largest: int) -> tuple[Groups, Tensor]:
+    """The rewards, and the right ones of each group (P, 1). DataError for rewards other than 0 and 1, or k above the largest."""
     values = checked(rewards, 2, who)
     require_binary(values, who, "PowerNormalized, which takes any reward of 0 or more")
     if k > largest:
@@ -32,7 +40,8 @@ def _counts(rewards: Groups, k: int, who: str, largest: int) -> tuple[Groups, Te
     return values, values.sum(dim=1, keepdim=True)
 
 
-def _check(k: int, who: str) -> None:
+def check_k(k: int, who: str) -> None:
+    """ConfigError for a k that is no whole number of at least 1."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ConfigError(f"{who}: k = {k!r}; k is a number of samples: set a whole number >= 1 (4 or 8 in the papers).")
 
@@ -61,9 +70,9 @@ class PassAtK(Advantage):
 
     def __post_init__(self) -> None:
         if isinstance(self.k, Schedule):
-            _check(self._steps()[0], f"PassAtK: k = {self.k!r} becomes")
+            check_k(self._steps()[0], f"PassAtK: k = {self.k!r} becomes")
         else:
-            _check(self.k, "PassAtK")
+            check_k(self.k, "PassAtK")
         if self.baseline not in ("sloo1", "sloo"):
             raise ConfigError(f"PassAtK: baseline = {self.baseline!r}; set sloo1 (the paper's choice) or sloo.")
 
@@ -116,7 +125,7 @@ class PassAtK(Advantage):
                 f"PassAtK: k = {show(self.k)} is a schedule; call at(step, total_steps) to get the advantage of a step."
             )
         size, k = rewards.shape[-1], self.k
-        values, right = _counts(rewards, k, "PassAtK", size if self.baseline == "sloo1" else size - 1)
+        values, right = counts_of(rewards, k, "PassAtK", size if self.baseline == "sloo1" else size - 1)
         wrong = size - right
         others = torch.full_like(right, size - 1)
         if self.baseline == "sloo1":
@@ -129,48 +138,12 @@ class PassAtK(Advantage):
         return raw - (1.0 - fails) * (k * size / (size - 1))
 
 
-@ADVANTAGES.register
-@dataclass(frozen=True)
-class AnalyticPassAtK(Advantage):
-    """Chen et al. (arXiv 2508.10751): every k-subset of the group is a group of its own, with its maximum as reward.
+@METHODS.register(label="PKPO", about="unbiased gradient of pass@k", arxiv="2505.15201")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def pkpo(*, k: int | Schedule = 4, baseline: Literal["sloo1", "sloo"] = "sloo1", **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the unbiased gradient of pass@k (arXiv 2505.15201).
 
-    R = 1 - C(G-c, k)/C(G, k), sigma = sqrt(R (1 - R)); right: (1 - R)/sigma; wrong: (1 - R - C(G-c-1, k-1)/C(G-1, k-1))/sigma.
-    The division weighs prompts anew: for large G it ascends (2/k) arcsin sqrt(pass@k), as GRPO does 2 arcsin sqrt P; without it
-    pass@k itself, 1/k - 1/G times. k = 1 is GRPO with the std of the population. All 0 for c = 0 and once c > G - k: every
-    group where k = G. DataError for rewards other than 0 and 1 and for k > G.
-
-    k: number of samples of which one must be right, at most the group size.
+    k at most the group's size. pass@k saturates: the larger k, the lower the pass@1 at which nothing pushes a prompt on. A schedule
+    anneals k, as the paper does: {name: linear, start: 8, end: 1} ends as REINFORCE.
     """
-
-    k: int = 4
-    dead = silent_of_labels
-    takes_group_mean: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _check(self.k, "AnalyticPassAtK")
-
-    @property
-    def least_group(self) -> int:
-        """k samples must fit into a group."""
-        return self.k
-
-    @property
-    def equation(self) -> str:
-        return f"(mean of max r over {self.k}-subsets with the completion - R) / sqrt(R (1 - R)),  R = pass@{self.k} of the group"
-
-    @property
-    def ascends(self) -> str:
-        return (
-            f"(1/sigma) (1/{self.k} - 1/G) grad pass@{self.k}, each group by its own sigma = sqrt(R (1 - R)): for large G, "
-            f"grad (2/{self.k}) arcsin sqrt(pass@{self.k}), pass@{self.k} = 1 - (1 - P(right))^{self.k}"
-        )
-
-    def __call__(self, rewards: Groups) -> Groups:
-        values, right = _counts(rewards, self.k, "AnalyticPassAtK", rewards.shape[-1])
-        size = values.shape[1]
-        wrong, all_of, others = size - right, torch.full_like(right, size), torch.full_like(right, size - 1)
-        missed = (log_choose(wrong, self.k) - log_choose(all_of, self.k)).exp()
-        alone = (log_choose(wrong - 1, self.k - 1) - log_choose(others, self.k - 1)).exp()
-        sigma = (missed * (1.0 - missed)).sqrt()
-        found = torch.where(values == 1, missed, missed - alone)
-        return torch.where(sigma > 0, found / sigma.clamp(min=1e-300), 0.0).float()
+    return Method("pkpo", PassAtK(k, baseline), Clip(), anchor_of(**anchor), FixedBudget())

@@ -1,9 +1,13 @@
-"""UCPO: the advantage of right completions is redistributed within the group toward unlikely ones."""
+"""UCPO: the credit of right completions moves toward unlikely ones (arXiv 2605.00365).
+
+Paper: https://arxiv.org/abs/2605.00365. Recipe: `sage-rlvr train ucpo --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_utilities.py.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 
@@ -17,7 +21,11 @@ from sage_rlvr.core.advantages.base import (
     silent_of_labels,
 )
 from sage_rlvr.core.advantages.group import GroupNormalized
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import SequenceMean
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
 @ADVANTAGES.register
@@ -62,3 +70,13 @@ class UniformRight(Advantage):
         shares = torch.softmax(torch.where(right | none, -logps, -torch.inf), dim=1)  # 1/softmax(l), normalized
         factor = 1.0 - self.tau + self.tau * right.sum(dim=1, keepdim=True) * shares
         return GroupNormalized()(values) * torch.where(right, factor, 1.0)
+
+
+@METHODS.register(label="UCPO", about="gains by how unlikely an answer is", arxiv="2605.00365")
+@anchored(beta=0.05)
+def ucpo(*, tau: float = 0.2, per_token: bool = True, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = mean_i mean_t [ -min(rho A, clip(rho) A) + beta k3 ], A = GRPO's (1 + tau r (c w - 1)), w = softmax_right(-l).
+
+    Uniform-correct policy optimization (arXiv 2605.00365); l = log pi_old(y) / |y|, c right completions in the group.
+    """
+    return Method("ucpo", UniformRight(tau, per_token), Clip(), anchor_of(**anchor), SequenceMean())

@@ -1,14 +1,23 @@
-"""RS-GRPO: the exponential mean of the rewards as the objective."""
+"""RS-GRPO: the exponential mean of the rewards (arXiv 2509.24261).
+
+Paper: https://arxiv.org/abs/2509.24261. Recipe: `sage-rlvr train rs_grpo --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_utilities.py.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 
 from sage_rlvr.core.advantages.base import ADVANTAGES, Advantage, Groups, all_equal, checked
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import FixedBudget
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
 @ADVANTAGES.register
@@ -45,3 +54,13 @@ class RiskSeeking(Advantage):
         values = checked(rewards, 2, "RiskSeeking")
         risen = torch.exp(self.b * (values - values.amax(dim=1, keepdim=True)))  # the largest is 1: no overflow
         return torch.where(all_equal(values), 0.0, (risen / risen.mean(dim=1, keepdim=True) - 1.0) / self.b)
+
+
+@METHODS.register(label="RS-GRPO", about="risk-seeking: an exponential mean", arxiv="2509.24261")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def rs_grpo(*, b: float = 2.0, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = (e^(b r) / mean e^(b r) - 1) / b: risk-seeking (arXiv 2509.24261).
+
+    Its utility is (1/b) log E[e^(b r)]: p for b -> 0, and (1/b) log p with a floor of about e^-b under p for large b.
+    """
+    return Method("rs_grpo", RiskSeeking(b), Clip(), anchor_of(**anchor), FixedBudget())

@@ -1,10 +1,14 @@
-"""DS-GRPO: more entropy among right answers, less among wrong answers."""
+"""DS-GRPO: more entropy among right answers, less among wrong ones (arXiv 2511.19942).
+
+Paper: https://arxiv.org/abs/2511.19942. Recipe: `sage-rlvr train ds_grpo --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_utilities.py.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 
@@ -19,7 +23,11 @@ from sage_rlvr.core.advantages.base import (
     silent_of_labels,
 )
 from sage_rlvr.core.advantages.group import GroupNormalized
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import SequenceMean
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 EPS = 1e-6
 
@@ -71,3 +79,14 @@ class DifferentialSmoothing(Advantage):
         scaled = (values - values.mean(dim=1, keepdim=True)) / (values.std(dim=1, correction=0, keepdim=True) + EPS)
         smooth = torch.where(values == 1, -self.right * per_token, self.wrong * per_token)
         return torch.where(all_equal(values), 0.0, scaled + smooth)
+
+
+@METHODS.register(label="DS-GRPO", about="spreads correct completions", arxiv="2511.19942")
+@anchored(beta=0.05)
+def ds_grpo(*, right: float = 0.05, wrong: float = 0.05, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = mean_i mean_t [ -min(rho A, clip(rho) A) + beta k3 ], A = GRPO's - right r l + wrong (1 - r) l, l = log pi_old(y) / |y|.
+
+    Differential smoothing (arXiv 2511.19942): entropy among right completions, against it among wrong ones.
+    """
+    advantage = DifferentialSmoothing(right, wrong)
+    return Method("ds_grpo", advantage, Clip(), anchor_of(**anchor), SequenceMean())

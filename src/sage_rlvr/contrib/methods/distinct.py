@@ -1,13 +1,18 @@
-"""The expected number of distinct right answers as the objective."""
+"""The expected number of distinct right answers among k.
+
+Recipe: `sage-rlvr train distinct --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_utilities.py.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
+from sage_rlvr.contrib.methods.pkpo import check_k
 from sage_rlvr.core.advantages.base import (
     ADVANTAGES,
     Advantage,
@@ -18,8 +23,11 @@ from sage_rlvr.core.advantages.base import (
     log_choose,
     require_binary,
 )
-from sage_rlvr.core.advantages.pass_at_k import _check
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import FixedBudget
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
 @ADVANTAGES.register
@@ -45,7 +53,7 @@ class DistinctRight(Advantage):
     needs: ClassVar[frozenset[str]] = frozenset({"answers"})
 
     def __post_init__(self) -> None:
-        _check(self.k, "DistinctRight")
+        check_k(self.k, "DistinctRight")
         if not 0 <= self.power <= 2:
             raise ConfigError(
                 f"DistinctRight: power = {self.power!r}; set 0 (distinct@k) to 1 (its logarithm), at most 2."
@@ -110,3 +118,15 @@ class DistinctRight(Advantage):
         """k times the chance that k - 1 of `companions` are all among `others`, float32; with too few companions, all of them."""
         few = min(self.k - 1, companions)
         return self.k * (log_choose(others, few) - log_choose(torch.full_like(others, companions), few)).exp().float()
+
+
+@METHODS.register(label="Distinct@k", about="distinct correct answers in k samples")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def distinct(*, k: int = 4, power: float = 0.0, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A the unbiased gradient of the distinct right answers in k samples.
+
+    power = 1 divides by the group's own estimate of that number: about its logarithm, and more for hard prompts. k at
+    most the group's size; at k = G only answers that nobody else of the group gave are rewarded. Needs the task's
+    `answer_key`.
+    """
+    return Method("distinct", DistinctRight(k, power), Clip(), anchor_of(**anchor), FixedBudget())

@@ -1,4 +1,8 @@
-"""alpha-DPG: toward the reference restricted to right answers."""
+"""alpha-DPG: toward the reference restricted to right answers (arXiv 2512.05962).
+
+Paper: https://arxiv.org/abs/2512.05962. Recipe: `sage-rlvr train alpha_dpg --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_utilities.py.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,10 @@ from sage_rlvr.core.advantages.base import (
     leave_one_out,
     require_binary,
 )
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import FixedBudget
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
 
 
@@ -113,3 +121,22 @@ class Filtered(Advantage):
         else:
             powered = (ratio.clamp(max=self.clip) ** (1 - self.alpha) - 1) / (1 - self.alpha)
         return torch.where(dead, 0.0, leave_one_out(powered)).float()
+
+
+@METHODS.register(label="alpha-DPG", about="toward the reference's correct answers", arxiv="2512.05962")
+def alpha_dpg(
+    *,
+    alpha: float = 0.5,
+    clip: float = 10.0,
+    z: Literal["group", "exact"] = "group",
+    form: Literal["scaled", "released"] = "scaled",
+    source: str = "base",
+) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A from u = r pi_ref(y) / (pi_old(y) Z) (arXiv 2512.05962).
+
+    Toward the reference restricted to right answers; alpha = 0 is the forward KL to it, alpha -> 1 the reverse one. No KL
+    term: the reference is in the target. source: which reference, as in `Anchor`. z: "exact" is an oracle, where the task lists its
+    right completions: Z = P(right) under the reference, and no estimate of it. form: "released" clips and scales as the authors'
+    code does (`Filtered`).
+    """
+    return Method("alpha_dpg", Filtered(alpha, clip, z, form), Clip(), Anchor(0.0, source=source), FixedBudget())
