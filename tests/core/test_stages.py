@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from lab.theory.averages import averages
 from lab.theory.utility import has_axes, slope
+from sage_rlvr.contrib.methods.distinct import DistinctRight
+from sage_rlvr.contrib.methods.pkpo import PassAtK
 from sage_rlvr.core import Dars, GroupNormalized, Key, LeaveOneOut, MarginalValue, UniformStages, credit
-from sage_rlvr.core.advantages import DistinctRight, PassAtK
 from sage_rlvr.core.rollout_plans import GuidedStages, rows_of_stages
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS, dars, dr_grpo, pacs, right_entropy, rloo

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from command import call
+from sage_rlvr.contrib.io.documents import generated_docs
+from sage_rlvr.contrib.io.lm_eval import export_lm_eval, import_lm_eval
+from sage_rlvr.contrib.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import sampled_run
-from sage_rlvr.evaluation.documents import generated_docs
-from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval
 from sage_rlvr.evaluation.sampled_run import UNKNOWN, SampleRun, commit_of
 from sage_rlvr.evaluation.sampling import Chosen, choose
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, prompt_hash
@@ -23,7 +24,6 @@ from sage_rlvr.models.policy import load_policy
 from sage_rlvr.models.reward_model import from_policy
 from sage_rlvr.tasks import countdown
 from sage_rlvr.tasks.countdown import Problem, verify
-from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.training.state import save_policy
 
 

@@ -17,10 +17,10 @@ import torch
 from byte_tokenizer import byte_tokenizer
 from evaluation.sampling_common import sample_run
 from sage_rlvr.config import WorldConfig
+from sage_rlvr.contrib.analysis.token_report import anatomy_lines
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.exact import probabilities
 from sage_rlvr.evaluation.sample_report import (
-    anatomy_lines,
     common_n,
     excess_lines,
     pattern_lines,

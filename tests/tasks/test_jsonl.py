@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from command import call
-from sage_rlvr.audit import audit
 from sage_rlvr.config import TrainConfig, decode, dump, task_of
+from sage_rlvr.contrib.audit import audit
+from sage_rlvr.contrib.methods.distinct import distinct
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.methods.objectives.right_answers import distinct
 from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.tasks.jsonl import RewardTask, _judge, _loaded, reward_sha256
 from sage_rlvr.training.problems import unkeyed

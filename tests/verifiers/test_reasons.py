@@ -47,7 +47,7 @@ def test_the_battery_has_every_task_with_completions_of_its_own() -> None:
 
 
 def test_repair_and_reasoning_gym_have_one_too() -> None:
-    repair = pytest.importorskip("sage_rlvr.tasks.repair").Repair()
+    repair = pytest.importorskip("sage_rlvr.contrib.tasks.repair").Repair()
     found = verdicts(repair, [(repair.problems("test")[0], NOTHING)])
     assert found[0].unanswered
     pytest.importorskip("reasoning_gym")

@@ -12,6 +12,11 @@ from hypothesis import strategies as st
 
 from lab.theory import Listing, TokenTree, expected_loss, loss_over_groups
 from lab.theory import expected as module
+from sage_rlvr.contrib.methods.alpha_dpg import alpha_dpg
+from sage_rlvr.contrib.methods.distinct import distinct
+from sage_rlvr.contrib.methods.ds_grpo import ds_grpo
+from sage_rlvr.contrib.methods.pkpo import pkpo
+from sage_rlvr.contrib.methods.ucpo import ucpo
 from sage_rlvr.core import (
     Anchor,
     BetaNormalized,
@@ -32,22 +37,7 @@ from sage_rlvr.core.advantages import Seen
 from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS as METHODS_ALL
-from sage_rlvr.methods import (
-    alpha_dpg,
-    dars,
-    distinct,
-    dr_grpo,
-    ds_grpo,
-    grpo,
-    mara,
-    maxrl,
-    pkpo,
-    right_entropy,
-    rloo,
-    sage,
-    ucpo,
-    unlikeliness,
-)
+from sage_rlvr.methods import dars, dr_grpo, grpo, mara, maxrl, right_entropy, rloo, sage, unlikeliness
 from stateful import Remembered, stateful
 
 TREE = TokenTree([(0,), (1, 0), (1, 1, 0), (1, 1, 2)])

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sage_rlvr.evaluation.lm_eval.incoming import UNJUDGED
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.sample import ESCAPED, unescape
 from sage_rlvr.tasks.base import NO_ANSWER
@@ -16,6 +15,8 @@ from sage_rlvr.verifiers import UNANSWERED, Verdict
 from sage_rlvr.verifiers.pool import shared
 from sage_rlvr.verifiers.reasons import LOOKED, Elsewhere, Reasons, elsewhere
 from sage_rlvr.verifiers.rewards import answered
+
+UNJUDGED = "not judged yet"  # the reason of imported samples that came without a verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,20 +13,12 @@ from hypothesis import strategies as st
 from lab.theory.utility import values
 from sage_rlvr import recipes
 from sage_rlvr.config import TrainConfig, load_config
-from sage_rlvr.core.advantages import (
-    Dead,
-    DifferentialSmoothing,
-    DistinctRight,
-    Filtered,
-    GroupNormalized,
-    LeaveOneOut,
-    PassAtK,
-    PlaceboRight,
-    PowerNormalized,
-    Seen,
-    UniformRight,
-    sees,
-)
+from sage_rlvr.contrib.methods.alpha_dpg import Filtered
+from sage_rlvr.contrib.methods.distinct import DistinctRight
+from sage_rlvr.contrib.methods.ds_grpo import DifferentialSmoothing
+from sage_rlvr.contrib.methods.pkpo import PassAtK
+from sage_rlvr.contrib.methods.ucpo import UniformRight
+from sage_rlvr.core.advantages import Dead, GroupNormalized, LeaveOneOut, PlaceboRight, PowerNormalized, Seen, sees
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, credit
 from sage_rlvr.core.reductions import FixedBudget
