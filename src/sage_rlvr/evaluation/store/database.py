@@ -30,7 +30,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from sage_rlvr.errors import DataError, RunLocked
-from sage_rlvr.evaluation.store.log import SUFFIXES, check_log, first_id, next_id
+from sage_rlvr.evaluation.store.log import check_log, first_id, next_id
 from sage_rlvr.evaluation.store.older import OLDER, convert
 from sage_rlvr.evaluation.store.sample import LABELS, TOKEN_LEVEL
 from sage_rlvr.evaluation.store.writers import other_writers, processes
@@ -175,18 +175,19 @@ def create(path: Path, identity: Mapping[str, Any], fill: Callable[[sqlite3.Conn
         with _only_maker(path):
             if (path / FILE).exists():
                 return False
-            with replacing(path / FILE) as half:
-                with contextlib.closing(sqlite3.connect(half, timeout=NOTICE_S, isolation_level=None)) as db:
-                    db.execute("BEGIN")
-                    for name, columns in TABLES.items():
-                        db.execute(f"CREATE TABLE {name} {columns}")
-                    db.execute(f"PRAGMA user_version = {FORMAT}")
-                    first_id(db)
-                    note(db, {"identity": identity, "created": now(), "changes": [], "wanted": {}})
-                    fill(db)
-                    db.execute("COMMIT")
-                    _log_ahead(path, db)
-                _check_no_log(half)
+            with (
+                replacing(path / FILE) as half,
+                contextlib.closing(sqlite3.connect(half, timeout=NOTICE_S, isolation_level=None)) as db,
+            ):
+                db.execute("BEGIN")
+                for name, columns in TABLES.items():
+                    db.execute(f"CREATE TABLE {name} {columns}")
+                db.execute(f"PRAGMA user_version = {FORMAT}")
+                first_id(db)
+                note(db, {"identity": identity, "created": now(), "changes": [], "wanted": {}})
+                fill(db)
+                db.execute("COMMIT")  # through a rollback journal: no log is left that would have to be moved with the file
+                _log_ahead(path, db)
     return True
 
 
@@ -206,18 +207,6 @@ def _only_maker(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _check_no_log(file: Path) -> None:
-    """DataError unless everything written is in the file itself, which can then be moved without its log.
-
-    SQLite moves the log into the file at the last close, and does not report a failure (a full disk, another reader).
-    """
-    for log in (Path(f"{file}{end}") for end in SUFFIXES):
-        size = log.stat().st_size if log.exists() else 0
-        log.unlink(missing_ok=True)
-        if size:
-            raise _unwritable(file.parent, f"{size:,} bytes of a new store could not be moved into its file", full=True)
 
 
 def _log_ahead(path: Path, db: sqlite3.Connection) -> None:
