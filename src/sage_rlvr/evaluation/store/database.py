@@ -51,17 +51,27 @@ COLUMNS = (
 """Of a table of completions; one of episodes also has `TURNS`."""
 NESTED = {"token_ids": np.dtype("<i4"), **dict.fromkeys(TOKEN_LEVEL, np.dtype("<f4"))}
 _FACTS = ("identity", "created", "changes", "wanted")
-_NUMBERS = ", ".join(f"{name} BLOB CHECK (length({name}) % 4 = 0)" for name in NESTED)
-TABLES = {  # SQLite's integrity check evaluates the CHECKs
-    "samples": f"""(id INTEGER PRIMARY KEY AUTOINCREMENT, problem TEXT NOT NULL, sample INTEGER NOT NULL, seed INTEGER,
-        prompt_hash TEXT NOT NULL, text_hash INTEGER NOT NULL, finish TEXT CHECK (finish IN ('stop', 'length')), latency_s REAL,
-        versions TEXT NOT NULL CHECK (json_valid(versions)), text TEXT NOT NULL, {_NUMBERS},
-        turns TEXT CHECK (turns IS NULL OR json_valid(turns)), UNIQUE (problem, sample))""",
-    "verdicts": f"""(id INTEGER, pass INTEGER, verifier TEXT NOT NULL, verdict TEXT NOT NULL CHECK (verdict IN {LABELS}),
-        reason TEXT NOT NULL, answer TEXT, who TEXT, at TEXT, PRIMARY KEY (id, pass)) WITHOUT ROWID""",
-    "claims": "(problem TEXT, first INTEGER, writer TEXT NOT NULL, PRIMARY KEY (problem, first))",
-    "meta": "(key TEXT PRIMARY KEY, value TEXT NOT NULL CHECK (json_valid(value)))",
-    "problems": "(problem TEXT PRIMARY KEY, prompt TEXT NOT NULL, gold TEXT)",
+
+
+def _columns(kind: str, *names: str, null: bool = False) -> str:
+    """Columns of a table that hold one type. SQLite's integrity check evaluates their CHECKs."""
+    kinds = f"('{kind}', 'null')" if null else f"('{kind}')"
+    return ", ".join(f"{name} {kind.upper()} CHECK (typeof({name}) IN {kinds})" for name in names)
+
+
+TABLES = {
+    "samples": f"""(id INTEGER PRIMARY KEY AUTOINCREMENT, {_columns("integer", "sample", "text_hash")},
+        {_columns("integer", "seed", null=True)}, {_columns("real", "latency_s", null=True)},
+        {_columns("text", "finish", null=True)}, {_columns("text", "problem", "prompt_hash", "versions", "text")},
+        {_columns("blob", *NESTED, null=True)}, {_columns("text", "turns", null=True)}, UNIQUE (problem, sample),
+        CHECK (finish IN ('stop', 'length')),
+        CHECK (json_valid(versions) AND (turns IS NULL OR json_valid(turns))),
+        {", ".join(f"CHECK (length({name}) % 4 = 0)" for name in NESTED)})""",
+    "verdicts": f"""({_columns("integer", "id", "pass")}, {_columns("text", "verifier", "verdict", "reason")},
+        {_columns("text", "answer", "who", "at", null=True)}, PRIMARY KEY (id, pass), CHECK (verdict IN {LABELS})) WITHOUT ROWID""",
+    "claims": f"({_columns('text', 'problem', 'writer')}, {_columns('integer', 'first')}, PRIMARY KEY (problem, first))",
+    "meta": f"({_columns('text', 'key', 'value')}, PRIMARY KEY (key), CHECK (json_valid(value)))",
+    "problems": f"({_columns('text', 'problem', 'prompt')}, {_columns('text', 'gold', null=True)}, PRIMARY KEY (problem))",
 }
 _OF_SAMPLES = (*(name for name in COLUMNS if name not in JUDGED), TURNS)
 _SAMPLE = f"INSERT INTO samples ({', '.join(_OF_SAMPLES)}) VALUES ({', '.join(f':{name}' for name in _OF_SAMPLES)})"
@@ -277,6 +287,8 @@ def explained(path: Path) -> Iterator[None]:
     """Convert errors of SQLite and of the file system to errors with the state of the data and the next step."""
     try:
         yield
+    except UnicodeDecodeError as error:
+        raise damaged(path, str(error)) from error
     except sqlite3.Error as error:
         kind = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_")
         undecodable = not kind and isinstance(error, sqlite3.OperationalError)  # Python's, of text that is not UTF-8

@@ -157,7 +157,7 @@ class SampleRows(Database):
             db.execute("DELETE FROM claims WHERE writer NOT IN (SELECT value FROM json_each(?))", (alive,))
             taken = set(db.execute("SELECT problem, first FROM claims"))
             free = [chunk for chunk in self.missing(problem_ids, n) if chunk.address not in taken][:most]
-            db.executemany("INSERT INTO claims VALUES (?, ?, ?)", [(*c.address, writer) for c in free])
+            db.executemany("INSERT INTO claims (problem, first, writer) VALUES (?, ?, ?)", [(*c.address, writer) for c in free])
         return free
 
     def claimants(self) -> str:
