@@ -18,12 +18,12 @@ from sage_rlvr.reading import MIB, parse_json, read_parquet
 from sage_rlvr.runs import replacing
 from sage_rlvr.tasks.chance import KEY, chance_of_tree
 
-LARGEST = 16384 * MIB  # bytes of all rows of a file, unpacked
+LARGEST = 16384 * MIB  # bytes of a file
 
 
 def to_parquet(store: SampleStore, file: Path) -> int:
     """All samples with their newest verdicts, their problem's prompt and gold, and in the schema's metadata the identity and the
-    chance floor; returns how many."""
+    chance floor, each page with its CRC; returns how many."""
     table = store.table()
     try:
         with replacing(file) as half:
