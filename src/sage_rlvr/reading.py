@@ -234,7 +234,7 @@ def read_parquet(
 
     with opened(path, limit, error, advice) as stream:
         try:
-            with ParquetFile(stream) as file:
+            with ParquetFile(stream, page_checksum_verification=True) as file:
                 yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
                 yield from file.iter_batches(batch_size=1024, use_threads=False)
         except (pa.ArrowException, OSError, OverflowError) as problem:
