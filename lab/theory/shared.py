@@ -200,7 +200,7 @@ class SharedWorld:
         It is the same for every policy: computed once, it makes a training exact in milliseconds a step.
         """
         part = method.advantage
-        if sees(part) or changed_rewards(method) or has_state(part) or getattr(part, "couples_prompts", False):
+        if sees(part) or changed_rewards(method) or has_state(part) or part.couples_prompts:
             return None
         return averages(method, torch.tensor([[0.0], [1.0]], dtype=torch.float64), group_size)
 

@@ -15,7 +15,6 @@ Parts of the package itself are found by `gather`: a new file in a folder that g
 from __future__ import annotations
 
 import ast
-import dataclasses
 import functools
 import importlib
 import inspect
@@ -384,4 +383,5 @@ def _written(part: Any) -> tuple[str, str]:
 
 
 def _is_frozen(part: type) -> bool:
-    return dataclasses.is_dataclass(part) and bool(part.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+    """Whether the class itself is decorated: a base that is would leave its own fields out."""
+    return "__dataclass_params__" in vars(part) and bool(part.__dataclass_params__.frozen)  # type: ignore[attr-defined]

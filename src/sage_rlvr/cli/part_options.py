@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union
 
-from sage_rlvr.core.advantages import ADVANTAGES, silent
+from sage_rlvr.core.advantages import ADVANTAGES
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.extras import EXTRAS
 from sage_rlvr.errors import SageError
@@ -188,8 +188,7 @@ def dead_line(part: Any) -> str:
     declares = part in ADVANTAGES.values() or part in EXTRAS.values()
     if not declares or any(default is inspect.Parameter.empty for _, default in parameters(part).values()):
         return ""
-    made = part()
-    declared = (getattr(made, "dead", None) or (lambda size: silent(made, size)))(SHOWN_GROUP)
+    declared = part().dead(SHOWN_GROUP)
     return "" if declared is None else f"a group of {SHOWN_GROUP} earns where it is {declared}"
 
 

@@ -53,7 +53,7 @@ def describe(method: Method) -> str:
     lines = [f"{method.name}: minimize", objective]
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
     terms, paying = ([extra for extra in method.extras if extra.hook == hook] for hook in ("on_loss", "after_rewards"))
-    legends = (getattr(part, "legend", "") for part in (method.surrogate, method.advantage, *terms))
+    legends = (getattr(method.surrogate, "legend", ""), method.advantage.legend, *(extra.legend for extra in terms))
     lines += [f"  {text}" for text in legends if text]
     for extra in method.extras:
         if extra.hook == "":
@@ -73,7 +73,7 @@ def describe(method: Method) -> str:
         lines.append(f"  rollout: {method.rollout.equation}")
     if source is not None:
         lines.append(f"  expected gradient of the reward term, on-policy: {source.ascends}")
-    elif ascends := getattr(method.surrogate, "ascends", "") or getattr(method.advantage, "ascends", ""):
+    elif ascends := getattr(method.surrogate, "ascends", "") or method.advantage.ascends:
         weighed = "" if method.token_weight is None else ", before the token weight"
         changed = [type(extra).__name__ for extra in method.extras if extra.changes_advantages]
         weighed += f", without {' and '.join(changed)}" if changed else ""
@@ -118,7 +118,7 @@ def _objective(method: Method) -> tuple[str, str]:
         if anchor.placement == "loss":
             inner += f"  +  {beta} * {_term(anchor)}(pi, {reference})"
         else:
-            scale = "(G-1)/G * " if getattr(method.advantage, "takes_group_mean", False) else ""
+            scale = "(G-1)/G * " if method.advantage.takes_group_mean else ""
             penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
     inner += "".join(f"  {extra.equation}" for extra in method.extras if extra.hook == "on_loss")
     return f"  {method.reduction.equation} [ {inner} ]", penalty
@@ -128,7 +128,7 @@ def preference(method: Method) -> str:
     """Which right answers the reward term prefers, as text."""
     alone = method.buffer is not None and method.buffer.alone
     paying = [extra for extra in method.extras if extra.hook == "after_rewards"]
-    before = () if getattr(method.advantage, "evens", False) else (method.reward_source, *paying)
+    before = () if method.advantage.evens else (method.reward_source, *paying)
     others = (extra for extra in method.extras if extra.hook != "after_rewards")
     parts = (method.buffer,) if alone else (*before, method.advantage, *others, method.buffer)
     found = [text for part in parts if (text := getattr(part, "prefers", ""))]
@@ -205,7 +205,7 @@ def _notes(method: Method) -> list[str]:
     if anchor is None or anchor.is_off:
         return staged
     notes = staged + ([note] if (note := length_note(anchor, method.reduction)) else [])
-    if against := getattr(method.advantage, "against_kl", ""):
+    if against := method.advantage.against_kl:
         notes.append(against)
     if method.rollout is not None:
         notes.append("dropped groups have no KL term either: the KL acts only at the states of kept groups")

@@ -19,6 +19,7 @@ from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
 from sage_rlvr.core.laws import per_token
+from sage_rlvr.core.parts import require_kind
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_kl import kl_share, reward_penalty
 from sage_rlvr.core.reward_sources import RewardSource
@@ -63,6 +64,7 @@ class Method:
     extras: tuple[Extra, ...] = ()
 
     def __post_init__(self) -> None:
+        require_kind(self.name, "advantage", self.advantage, Advantage)
         for extra in self.extras:
             if reason := extra.conflict(self):
                 raise ConfigError(f"{self.name}: {type(extra).__name__} {reason}")
@@ -79,12 +81,12 @@ class Method:
                 "alone=False to add a policy gradient with its KL."
             )
         changed = in_reward or self.reward_source is not None or self.token_weight is not None
-        if self.reads_labels and (changed or not getattr(self.advantage, "gives_labels", False)):
+        if self.reads_labels and (changed or not self.advantage.gives_labels):
             raise ConfigError(
                 f"{self.name}: {type(self.surrogate).__name__} needs labels, 0 or 1 per completion: set advantage: "
                 "{name: signed, right: 1, wrong: 0}, and no reward_source, token_weight or KL in the reward."
             )
-        counts, counted = getattr(self.advantage, "counts", None), "tokens" if self.reduction.divisor == "batch" else "rows"
+        counts, counted = self.advantage.counts, "tokens" if self.reduction.divisor == "batch" else "rows"
         if counts not in (None, counted):
             raise ConfigError(
                 f"{self.name}: {self.advantage} divides by the {counts} that it keeps, but "
@@ -113,8 +115,7 @@ class Method:
         """ConfigError for parts that want groups of one size, beside a rollout plan with a second stage."""
         if not is_staged(self.rollout):
             return
-        part = self.advantage
-        unfit: list[object] = [part] if has_state(part) or getattr(part, "couples_prompts", False) else []
+        unfit: list[object] = [self.advantage] if has_state(self.advantage) or self.advantage.couples_prompts else []
         unfit += [self.surrogate] if getattr(self.surrogate, "sees_batch", False) else []
         for part in unfit:
             raise ConfigError(
@@ -122,7 +123,7 @@ class Method:
                 "uses all groups of a step at once, or has a state: use a part that needs one group at a time, such "
                 "as GroupCentered or LeaveOneOut with Clip, or a rollout plan without a second stage."
             )
-        least = getattr(self.advantage, "least_group", 2)
+        least = self.advantage.least_group
         if least > 2 and self.rollout.baseline != "union":
             raise ConfigError(
                 f"{self.name}: {self.advantage} needs groups of at least {least}, but a second stage may have only 2 "
@@ -168,7 +169,7 @@ class Method:
 
     def at(self, step: int, total_steps: int) -> Method:
         """The method with the advantage and the token weight of that step; itself where these do not change over training."""
-        advantage, weight = at_step(self.advantage, step, total_steps), at_step(self.token_weight, step, total_steps)
+        advantage, weight = self.advantage.at(step, total_steps), at_step(self.token_weight, step, total_steps)
         same = advantage is self.advantage and weight is self.token_weight
         return self if same else replace(self, advantage=advantage, token_weight=weight)
 

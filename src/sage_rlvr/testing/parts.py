@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, Dead, Seen, at_step, expected_of, sees, silent
+from sage_rlvr.core.advantages import Advantage, Dead, Seen, at_step, expected_of, sees
 from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
 from sage_rlvr.core.extras import Extra
 from sage_rlvr.core.reductions import Reduction
@@ -27,14 +26,14 @@ from sage_rlvr.testing.tried import KEY, check_recipe, equal, signals, value_of
 
 def check_advantage(advantage: Advantage, seed: int = 0) -> None:
     """(P, G) float32, finite, without gradient; where there is nothing to compare what it declares (`Dead`), or else 0."""
-    part, size = at_step(advantage, 0, 4), max(4, getattr(advantage, "least_group", 2))
+    part, size = advantage.at(0, 4), max(4, advantage.least_group)
     rewards = torch.randint(0, 2, (6, size), generator=torch.Generator().manual_seed(seed)).float()
     found = _paid("advantage", part, rewards.clone().requires_grad_(True), seed)
     assert found.shape == rewards.shape and found.dtype == torch.float32, "advantages must be (P, G) float32"
     assert bool(found.isfinite().all()) and not found.requires_grad, "advantages must be finite and without gradient"
-    if hasattr(part, "dead") or not has_state(part):
+    if type(part).dead is not Advantage.dead or not has_state(part):
         check_dead("advantage", part, size, seed)
-    if getattr(part, "random", False):
+    if part.random:
         _check_draws(part, rewards, seed)
     check_recipe("advantage", advantage)
 
@@ -49,7 +48,7 @@ def _check_draws(part: Any, rewards: Tensor, seed: int) -> None:
 
 def check_dead(kind: Literal["advantage", "extra"], part: Any, size: int, seed: int = 0) -> None:
     """What groups of `size` earn that are all right, all wrong, or have none right, beside ten steps of other groups."""
-    declared: Dead = getattr(part, "dead", partial(silent, part))(size)
+    declared: Dead = part.dead(size)
     drawn = torch.Generator().manual_seed(seed)
     steps = [torch.randint(0, 2, (5, size), generator=drawn).float() for _ in range(10)]
     none = [torch.randint(0, 3, (5, size), generator=drawn) / 4 for _ in range(10)]

@@ -638,7 +638,7 @@ def runs_on(method: Method) -> list[str]:
 def check_sizes(method: Method, engine: Engine, max_tokens: int, group_size: int) -> None:
     """ConfigError where a run samples longer or in smaller groups than the method is made for."""
     limit, size = SIZES[engine]
-    least, who = getattr(method.advantage, "least_group", 2), f"{method.name} on {ENGINES[engine]}"
+    least, who = method.advantage.least_group, f"{method.name} on {ENGINES[engine]}"
     other = {f"method.extras.{n}": one.made_for for n, one in enumerate(method.extras) if one.made_for not in (None, max_tokens)}
     refuse(
         *(

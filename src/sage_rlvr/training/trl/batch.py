@@ -285,7 +285,7 @@ def group_advantages(
     state moves with whole rollouts only.
     """
     state, scored = method.start() if state is None else state, ~rewards.isnan()
-    whole = bool(state) or getattr(method.advantage, "couples_prompts", False)
+    whole = bool(state) or method.advantage.couples_prompts
     if whole and bool((scored.any(dim=1) & ~scored.all(dim=1)).any()):
         raise DataError(f"{method.name}: a completion has no reward (None); this method needs a reward for every completion.")
     found: Tensor | None = None
