@@ -234,7 +234,7 @@ def require_binary(
     """DataError that names the first reward other than 0 and 1, and its place.
 
     advice: why they must be and the next step, where it is not that `who` counts right completions and `instead` does not."""
-    advice = advice or f"it counts right completions, so rewards must be 0 or 1: remove the extra that changes them, or use {instead}"
+    advice = advice or f"it counts right completions, so rewards must be 0 or 1: remove the extra on rewards, or use {instead}"
     wrong = ((rewards != 0) & (rewards != 1)).nonzero()
     if len(wrong):
         prompt, member = wrong[0].tolist()
