@@ -45,7 +45,6 @@ HOMES = {
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
     "reward_source": "sage_rlvr.core.reward_sources:REWARD_SOURCES",
-    "reward_transform": "sage_rlvr.core.rewards:REWARD_TRANSFORMS",
     "rollout_plan": "sage_rlvr.core.rollout_plans:ROLLOUT_PLANS",
     "schedule": "sage_rlvr.core.schedules:SCHEDULES",
     "surrogate": "sage_rlvr.core.surrogates:SURROGATES",

@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from sage_rlvr.registry import HOMES
 
-KINDS = {"".join(word.title() for word in kind.split("_")): kind for kind in HOMES}  # RewardTransform: reward_transform
+KINDS = {"".join(word.title() for word in kind.split("_")): kind for kind in HOMES}  # RolloutPlan: rollout_plan
 PLACEHOLDERS = {name: types.new_class(name) for name in KINDS}  # for annotations whose module is not imported
 SCALARS: dict[Any, str] = {
     bool: "true or false",

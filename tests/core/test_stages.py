@@ -135,7 +135,7 @@ def test_guidance_goes_to_prompts_without_a_right_answer_and_weighs_by_the_ratio
             lambda: replace(METHODS["bnpo"](), rollout=Dars()),
             r"bnpo: Dars makes groups of unequal size, and BetaNormalized",
         ),
-        (lambda: replace(METHODS["outcome_counts"](), rollout=Dars()), "OutcomeCounts uses all"),
+        (lambda: replace(METHODS["outcome_counts"](), rollout=Dars()), "OutcomeCounts learns from groups of one size"),
         (lambda: replace(pacs(), rollout=UniformStages()), "UniformStages makes groups of unequal size, and Pacs"),
         (
             lambda: replace(dars(baseline="stages"), advantage=PassAtK(4)),

@@ -6,9 +6,9 @@ from typing import Literal, Unpack
 
 from sage_rlvr.core.advantages import GroupNormalized, LeaveOneOut
 from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.extras import Mara, OutcomeCounts, OutcomeRepeats, RightEntropy, Unlikeliness
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean
-from sage_rlvr.core.rewards import Mara, OutcomeCounts, OutcomeRepeats, RightEntropy, Unlikeliness
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
@@ -20,7 +20,8 @@ def right_entropy(*, gamma: float = 0.1, **anchor: Unpack[AnchorKeys]) -> Method
 
     RLOO with the entropy among right answers as a reward; the group's mean reward stays.
     """
-    return Method("right_entropy", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), RightEntropy(gamma))
+    extras = (RightEntropy(gamma),)
+    return Method("right_entropy", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), extras=extras)
 
 
 @METHODS.register(label="MARA", about="all correct answers equally likely", arxiv="2510.20817")
@@ -31,7 +32,7 @@ def mara(*, beta: float = 0.1, source: str = "base") -> Method:
     2510.20817). One beta for both, as the identity asks for.
     """
     anchor = Anchor(beta, estimator="k1", placement="reward", source=source)
-    return Method("mara", LeaveOneOut(), Clip(), anchor, FixedBudget(), Mara(beta))
+    return Method("mara", LeaveOneOut(), Clip(), anchor, FixedBudget(), extras=(Mara(beta),))
 
 
 @METHODS.register(label="Outcome counts", about="a bonus for answers seldom seen", arxiv="2509.06941")
@@ -49,8 +50,8 @@ def outcome_counts(
     The counts are part of the checkpoint. bonus_on: "correct" gives the bonus only to correct answers, "all" also to wrong
     ones, as in the paper.
     """
-    transform = OutcomeCounts(bonus, bonus_on, memory)
-    return Method("outcome_counts", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), transform)
+    extras = (OutcomeCounts(bonus, bonus_on, memory),)
+    return Method("outcome_counts", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), extras=extras)
 
 
 @METHODS.register(label="Outcome repeats", about="a charge for repeats in a group", arxiv="2509.06941")
@@ -62,8 +63,8 @@ def outcome_repeats(
 
     m: how often the completion's answer occurs in its group; batch exploration. bonus_on: as in `outcome_counts`.
     """
-    transform = OutcomeRepeats(weight, bonus_on)
-    return Method("outcome_repeats", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), transform)
+    extras = (OutcomeRepeats(weight, bonus_on),)
+    return Method("outcome_repeats", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), extras=extras)
 
 
 @METHODS.register(label="Unlikeliness", about="unlikely correct answers earn more", arxiv="2506.02355")
@@ -74,5 +75,5 @@ def unlikeliness(*, weight: float = 0.25, per_token: bool = False, **anchor: Unp
     rank by log pi_old(y), the likeliest of the group last: right completions that are unlikely earn more. per_token: rank by
     log pi_old(y) / |y|, as the authors' code does, so that length does not decide.
     """
-    transform = Unlikeliness(weight, per_token)
-    return Method("unlikeliness", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), transform)
+    extras = (Unlikeliness(weight, per_token),)
+    return Method("unlikeliness", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), extras=extras)

@@ -75,7 +75,7 @@ class SageTrainer(GRPOTrainer):
     ConfigError (CancellingGuide) at construction, or RuntimeError during training, if the guide would have no effect. A
     guide that depends on the batch sees one rollout: the rows that TRL generated together, on all ranks.
 
-    With `method=` the trainer also applies what GRPOConfig has no field for: the core's advantages, reward transforms
+    With `method=` the trainer also applies what GRPOConfig has no field for: the core's advantages, extras
     and token weights (batch.py), dynamic sampling with its metrics (dynamic_sampling.py), the KL in the reward,
     schedules of beta. A completion whose reward is None is left out of its group. The logged table of completions keeps
     TRL's advantages.

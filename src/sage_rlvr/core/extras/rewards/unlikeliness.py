@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sage_rlvr.core.advantages.base import Dead, Groups, Seen
-from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, right_of
+from sage_rlvr.core.extras.base import EXTRAS, Extra
+from sage_rlvr.core.extras.rewards.base import right_of
+from sage_rlvr.core.state import PartState
 from sage_rlvr.errors import ConfigError
 
 
-@REWARD_TRANSFORMS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class Unlikeliness:
+class Unlikeliness(Extra):
     """r = R (1 - weight * rank / G), rank by log pi_old(y) from 0, the least likely of the group (arXiv 2506.02355).
 
     A long completion is unlikely as a whole, so on completions of unlike lengths this rank mostly follows the length. per_token
@@ -34,7 +36,7 @@ class Unlikeliness:
             raise ConfigError(f"Unlikeliness: weight = {self.weight!r}; set 0 to 1, the paper's is 0.25.")
 
     @property
-    def equation(self) -> str:
+    def equation(self) -> str:  # type: ignore[override]
         ranked = "log pi_old(y) / |y|" if self.per_token else "log pi_old(y)"
         return f"R (1 - {self.weight:g} rank({ranked}) / G)"
 
@@ -42,7 +44,7 @@ class Unlikeliness:
         """Where all are right, still their ranks."""
         return Dead("compared" if self.weight else 1.0, 0.0, "refused")
 
-    def __call__(self, rewards: Groups, seen: Seen) -> Groups:
+    def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
         right, logps = right_of(rewards, "Unlikeliness"), seen.policy.float()
         if self.per_token:
             logps = logps / seen.lengths.clamp(min=1)

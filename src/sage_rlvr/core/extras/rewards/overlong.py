@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
-
-from sage_rlvr.core.advantages.base import Dead
-from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS
+from sage_rlvr.core.advantages.base import Dead, Groups, Seen
+from sage_rlvr.core.extras.base import EXTRAS, Extra
+from sage_rlvr.core.state import PartState
 from sage_rlvr.errors import ConfigError, DataError
 
 
-@REWARD_TRANSFORMS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class OverlongShaping:
+class OverlongShaping(Extra):
     """r = 2 R - 1 - factor * min(1, max(0, |y| - (max_tokens - buffer)) / buffer): DAPO's soft overlong
     punishment, arXiv 2503.14476.
 
@@ -24,8 +21,7 @@ class OverlongShaping:
     verifier's R of 0/1 to -1/+1, as DAPO does; otherwise R is unchanged. `max_tokens` is the limit of sampling, end
     token included, as lengths are; an engine checks that it is its own.
 
-    Called with rewards (P, G) and lengths (P, G) in tokens, returns (P, G) float32. DataError for shapes that differ,
-    and where `signed` meets a reward outside [0, 1].
+    DataError where `signed` meets a reward outside [0, 1].
 
     max_tokens: the limit of sampling. buffer: tokens before the limit over which the penalty rises. factor: the full penalty.
     """
@@ -54,7 +50,7 @@ class OverlongShaping:
             )
 
     @property
-    def equation(self) -> str:
+    def equation(self) -> str:  # type: ignore[override]
         reward = "2 R - 1" if self.signed else "R"
         price = f"min(1, max(0, |y| - {self.max_tokens - self.buffer}) / {self.buffer})"
         return f"{reward} - {price}" if self.factor == 1 else f"{reward} - {self.factor:g} * {price}"
@@ -63,21 +59,19 @@ class OverlongShaping:
         """What the verifier said, as long as lengths cost nothing."""
         return Dead("compared", "compared") if self.factor else Dead(1.0, -1.0 if self.signed else 0.0)
 
-    @torch.no_grad()
-    def __call__(self, rewards: Float[Tensor, "P G"], lengths: Int[Tensor, "P G"]) -> Float[Tensor, "P G"]:
-        if rewards.shape != lengths.shape:
-            raise DataError(
-                f"OverlongShaping: rewards have shape {tuple(rewards.shape)} and lengths {tuple(lengths.shape)}; pass "
-                "one length per reward, (prompts, completions per prompt)."
-            )
-        values = rewards.float()
+    @property
+    def made_for(self) -> int | None:
+        return self.max_tokens
+
+    def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
+        values = rewards.detach().float()
         if self.signed:
             self._require_share(values)
             values = 2.0 * values - 1.0
-        over = (lengths - (self.max_tokens - self.buffer)).float() / self.buffer
+        over = (seen.lengths - (self.max_tokens - self.buffer)).float() / self.buffer
         return values - self.factor * over.clamp(0.0, 1.0)
 
-    def _require_share(self, rewards: Float[Tensor, "P G"]) -> None:
+    def _require_share(self, rewards: Groups) -> None:
         wrong = (~((rewards >= 0) & (rewards <= 1))).nonzero()
         if len(wrong):
             place = tuple(wrong[0].tolist())

@@ -11,17 +11,18 @@ from jaxtyping import Int
 from torch import Tensor
 
 from sage_rlvr.core.advantages.base import Dead, Groups, Seen
+from sage_rlvr.core.extras.base import EXTRAS, Extra
+from sage_rlvr.core.extras.rewards.base import right_of
 from sage_rlvr.core.keys import pair_ids
-from sage_rlvr.core.rewards.base import REWARD_TRANSFORMS, right_of
 from sage_rlvr.core.state import PartState
 from sage_rlvr.errors import ConfigError
 
 BonusOn = Literal["correct", "all"]
 
 
-@REWARD_TRANSFORMS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class OutcomeCounts:
+class OutcomeCounts(Extra):
     """r = R + bonus / sqrt(max(N, 1)), N how often this answer was given to this problem in earlier steps.
 
     With an advantage that subtracts the group's mean it is the paper's UCB with the mean as baseline. `bonus_on`: "all" answers, as
@@ -47,7 +48,7 @@ class OutcomeCounts:
             )
 
     @property
-    def equation(self) -> str:
+    def equation(self) -> str:  # type: ignore[override]
         return f"R + {self.bonus:g}{' R' if self.bonus_on == 'correct' else ''} / sqrt(max(N, 1)),  N earlier ones of this answer"
 
     def dead(self, size: int) -> Dead:
@@ -59,22 +60,32 @@ class OutcomeCounts:
         none = torch.zeros(0, dtype=torch.int64)
         return {"keys": none, "counts": none.clone(), "mean_bonus": torch.zeros(()), "new_frac": torch.zeros(())}
 
-    def __call__(self, rewards: Groups, seen: Seen, state: PartState) -> tuple[Groups, dict[str, Tensor]]:
-        values = right_of(rewards, "OutcomeCounts") if self.bonus_on == "correct" else rewards.detach().float()
-        answers = seen.require("answers", "OutcomeCounts")
-        keys = pair_ids(seen.require("problems", "OutcomeCounts"), answers)
-        given = answers != 0
-        counts = _counts_of(keys, state["keys"], state["counts"])
-        earned = given & (values == 1) if self.bonus_on == "correct" else given
-        bonus = torch.where(earned, self.bonus * counts.clamp(min=1).float().rsqrt(), 0.0)
+    def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
+        return rewards.detach().float() + self._bonus(rewards, seen, state)[0]
+
+    def learn(self, rewards: Groups, seen: Seen, state: PartState) -> dict[str, Tensor]:
+        bonus, keys, counts = self._bonus(rewards, seen, state)
+        given = seen.require("answers", "OutcomeCounts") != 0
         known, numbers = _counted(state["keys"], state["counts"], keys[given], self.memory)
         new = (given & (counts == 0)).sum() / given.sum().clamp(min=1)
-        return values + bonus, {"keys": known, "counts": numbers, "mean_bonus": bonus.mean(), "new_frac": new}
+        return {"keys": known, "counts": numbers, "mean_bonus": bonus.mean(), "new_frac": new}
+
+    def _bonus(
+        self, rewards: Groups, seen: Seen, state: PartState
+    ) -> tuple[Groups, Int[Tensor, "P G"], Int[Tensor, "P G"]]:
+        """The bonus of each completion, the key of its problem and answer, and how often that was counted."""
+        answers = seen.require("answers", "OutcomeCounts")
+        keys = pair_ids(seen.require("problems", "OutcomeCounts"), answers)
+        counts = _counts_of(keys, state["keys"], state["counts"])
+        earned = answers != 0
+        if self.bonus_on == "correct":
+            earned = earned & (right_of(rewards, "OutcomeCounts") == 1)
+        return torch.where(earned, self.bonus * counts.clamp(min=1).float().rsqrt(), 0.0), keys, counts
 
 
-@REWARD_TRANSFORMS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class OutcomeRepeats:
+class OutcomeRepeats(Extra):
     """r = R - weight (m - 1) / G, m how often the completion's answer occurs in its group: the paper's batch exploration.
 
     `bonus_on`: "all" answers, as in the paper, or only "correct" ones. A completion without an answer keeps its reward. needs:
@@ -92,7 +103,7 @@ class OutcomeRepeats:
         _check("OutcomeRepeats", "weight", self.weight, self.bonus_on)
 
     @property
-    def equation(self) -> str:
+    def equation(self) -> str:  # type: ignore[override]
         share = f"{self.weight:g}{' R' if self.bonus_on == 'correct' else ''}"
         return f"R - {share} (m - 1) / G,  m completions of the group with this answer"
 
@@ -100,7 +111,7 @@ class OutcomeRepeats:
         """What is repeated costs in every group, or in right ones only."""
         return _dead(self.weight, self.bonus_on)
 
-    def __call__(self, rewards: Groups, seen: Seen) -> Groups:
+    def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
         values = right_of(rewards, "OutcomeRepeats") if self.bonus_on == "correct" else rewards.detach().float()
         answers = seen.require("answers", "OutcomeRepeats")
         others = (answers[:, :, None] == answers[:, None, :]).sum(dim=2) - 1
