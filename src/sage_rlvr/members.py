@@ -32,7 +32,8 @@ def check_names(kind: type, base: type, what: str, *more: type) -> None:
     declaring = (base, *more)
     known = set[str]().union(*(names(one, below=object) for one in declaring))
     methods = set[str]().union(*map(methods_of, declaring))
-    lacking = known - names(kind, below=base)
+    own = set[str]().union(*(_of_class(one) for one in kind.__mro__ if one not in declaring))
+    lacking = known - own
     for name in sorted(names(kind, below=kind.__mro__[1]) - known):
         value = inspect.getattr_static(kind, name, None)
         is_method = callable(value) or isinstance(value, staticmethod | classmethod)
@@ -47,8 +48,12 @@ def check_names(kind: type, base: type, what: str, *more: type) -> None:
 
 def names(kind: type, below: type) -> set[str]:
     """Public names that a class and its bases before `below` declare, annotations included."""
-    bases = kind.__mro__[: kind.__mro__.index(below)]
-    return {name for base in bases for name in (*vars(base), *vars(base).get("__annotations__", ())) if not name.startswith("_")}
+    return set[str]().union(*map(_of_class, kind.__mro__[: kind.__mro__.index(below)]))
+
+
+def _of_class(kind: type) -> set[str]:
+    """Those of the class itself."""
+    return {name for name in (*vars(kind), *vars(kind).get("__annotations__", ())) if not name.startswith("_")}
 
 
 def methods_of(kind: type) -> set[str]:

@@ -15,6 +15,7 @@ from sage_rlvr.core import (
     Clip,
     FixedBudget,
     GroupCentered,
+    Guide,
     Key,
     Linear,
     Method,
@@ -95,7 +96,7 @@ def test_four_updates_on_one_rollout_agree_with_the_twin():
 
 
 def test_objective_never_calls_the_guide():
-    class Once:
+    class Once(Guide):
         needs, depends_on, equation = frozenset(), "token", "counts its calls"
         calls = 0
 

@@ -23,8 +23,6 @@ from sage_rlvr.core.guides import (
     factors,
     is_clamped,
     is_flat,
-    looks_ahead,
-    pays_nothing,
 )
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k3
 from sage_rlvr.core.reductions import Reduction
@@ -137,7 +135,7 @@ class Anchor:
     def effect(self) -> Effect:
         """The divergence that the KL term minimizes in expectation, and the role of each factor of the guide."""
         parts = factors(self.guide)
-        paid = {part.depends_on for part in parts if not pays_nothing(part)}
+        paid = {part.depends_on for part in parts if not part.pays_nothing}
         alpha = (0.2 if self.alpha is None else self.alpha) if self.divergence == "alpha" else None
         return effect_of(
             self.estimator,
@@ -146,7 +144,7 @@ class Anchor:
             self.divergence,
             alpha,
             unpaid={part.depends_on for part in parts} - paid,
-            ahead=any(looks_ahead(part) for part in parts),
+            ahead=any(part.looks_ahead for part in parts),
         )
 
     @property

@@ -71,6 +71,10 @@ class Method:
 
     def __post_init__(self) -> None:
         require_kind(self.name, "advantage", self.advantage, Advantage)
+        require_kind(self.name, "surrogate", self.surrogate, Surrogate)
+        require_kind(self.name, "reduction", self.reduction, Reduction)
+        if self.rollout is not None:
+            require_kind(self.name, "rollout", self.rollout, RolloutPlan)
         for extra in self.extras:
             if reason := extra.conflict(self):
                 raise ConfigError(f"{self.name}: {type(extra).__name__} {reason}")
@@ -88,7 +92,7 @@ class Method:
             )
         paid = self.reward_transform is not None or self.reward_source is not None
         changed = in_reward or paid or self.token_weight is not None
-        if getattr(self.surrogate, "reads_labels", False) and (changed or not self.advantage.gives_labels):
+        if self.surrogate.reads_labels and (changed or not self.advantage.gives_labels):
             raise ConfigError(
                 f"{self.name}: {type(self.surrogate).__name__} needs labels, 0 or 1 per completion: set advantage: "
                 "{name: signed, right: 1, wrong: 0}, and no reward_transform, reward_source, token_weight or KL in "
@@ -126,7 +130,7 @@ class Method:
         transform = self.reward_transform
         unfit: list[object] = [transform] if has_state(transform) or getattr(transform, "couples_prompts", False) else []
         unfit += [self.advantage] if has_state(self.advantage) or self.advantage.couples_prompts else []
-        unfit += [self.surrogate] if getattr(self.surrogate, "sees_batch", False) else []
+        unfit += [self.surrogate] if self.surrogate.sees_batch else []
         for part in unfit:
             raise ConfigError(
                 f"{self.name}: {type(self.rollout).__name__} makes groups of unequal size, and {type(part).__name__} "
@@ -227,7 +231,7 @@ def has_signal(method: Method | None, grouped: Tensor, mask: Bool[Tensor, "B T"]
     """
     if method is not None:
         adds = method.loss_term is not None or any(extra.adds_loss for extra in method.extras)
-        if adds or getattr(method.surrogate, "reads_labels", False):
+        if adds or method.surrogate.reads_labels:
             return mask.any(dim=1)
     return (grouped.reshape(len(mask), -1) != 0).any(dim=1) & mask.any(dim=1)
 
@@ -408,7 +412,7 @@ def objective(
     logps, old_logps = _on_mask(batch.logps, mask), _on_mask(batch.old_logps.detach(), mask)
     advantages = batch.advantages.detach().float()
     advantages = _on_mask(advantages, mask) if advantages.dim() == 2 else advantages[:, None]
-    seen = (replace(batch, mask=mask),) if getattr(method.surrogate, "sees_batch", False) else ()
+    seen = (replace(batch, mask=mask),) if method.surrogate.sees_batch else ()
     per_token, metrics = method.surrogate(logps - old_logps, advantages, mask, *seen)
     beta = 0.0 if method.anchor is None else method.anchor.beta_at(step, total_steps)
     if method.anchor is not None and beta != 0.0:

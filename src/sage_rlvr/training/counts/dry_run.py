@@ -112,7 +112,7 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     total = (epochs + len(others)) * completions * limit
     yield f"{total:,} completion tokens at most in these passes, without prompts"
     yield from source_work(config, prompts, completions)
-    if refills := getattr(config.method.rollout, "max_refills", 0):
+    if refills := 0 if config.method.rollout is None else config.method.rollout.max_refills:
         yield f"dynamic sampling: between 1 and {refills + 1} times those prompts and generated tokens"
     if is_staged(plan := config.method.rollout):
         times = f"{plan.max_completions / rollout.group_size:.3g}"
