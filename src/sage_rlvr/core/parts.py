@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import isabstract
 from typing import Any
 
 from sage_rlvr.core.signals import check_needs
@@ -29,7 +30,7 @@ class Part(ABC):  # noqa: B024 - what is abstract, a kind declares
         super().__init_subclass__(**options)
         if Part not in cls.__bases__:
             kind = next(base for base in cls.__mro__ if Part in base.__bases__)
-            declaring = (base for base in cls.__mro__[1:] if issubclass(base, kind) and base.__abstractmethods__)
+            declaring = (base for base in cls.__mro__[1:] if issubclass(base, kind) and isabstract(base))
             check_names(cls, kind, in_snake_case(kind.__name__).replace("_", " "), *declaring)
 
 

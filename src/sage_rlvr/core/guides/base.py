@@ -39,6 +39,10 @@ class Guide(Part):
     if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
 
         @property
+        def name(self) -> str:
+            """What recipes and the names of methods call it, by default its class in lower case."""
+
+        @property
         def needs(self) -> frozenset[str]:
             """Names of the optional signals that q reads: keys of `core.signals.NEEDS`. Required."""
 
@@ -73,6 +77,7 @@ class Guide(Part):
         needs: ClassVar[frozenset[str]]
         depends_on: ClassVar[DependsOn]
         equation: ClassVar[str]
+        name = ""
         q_min, q_max = 0.0, math.inf
         looks_ahead = pays_nothing = False
 

@@ -81,7 +81,7 @@ def _laid_out(blocks: dict[str, Any]) -> list[str]:
 
 def _template(config: TrainConfig) -> str | None:
     """The chat template that verl is given, as far as the recipe shows it: tasks with a form of their own talk in messages."""
-    return None if getattr(task_of(config), "form", None) is not None else ECHO
+    return None if task_of(config).form is not None else ECHO
 
 
 def scorers(config: TrainConfig, fields: dict[str, Any]) -> list[str]:
@@ -164,7 +164,7 @@ def _passes(config: TrainConfig, prompts: int) -> str:
 
 def _bytes(config: TrainConfig | FinetuneConfig, eight_bit: bool) -> dict[str, list[str]]:
     """A title and bytes by kind of tensor; where the model's config.json is not here, a line that says so."""
-    where = config_folder(config.model) or config_folder(getattr(config, "base_model", None) or config.model)
+    where = config_folder(config.model) or config_folder((isinstance(config, TrainConfig) and config.base_model) or config.model)
     if where is None:
         said = f"model {config.model}: config.json is neither a local file nor in the Hub cache, so bytes are not counted"
         return {said: []}
