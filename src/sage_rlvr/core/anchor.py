@@ -80,7 +80,10 @@ class Anchor:
         if self.placement not in ("loss", "reward"):
             raise ConfigError(f"Anchor: placement = {self.placement!r}; choose 'loss' or 'reward'.")
         if not isinstance(self.guide, Guide):
-            raise ConfigError(f"Anchor: guide = {self.guide!r} is not a guide; pass a guide object, for example Branch().")
+            raise ConfigError(
+                f"Anchor: guide = {self.guide!r} is not a guide; pass a guide object, for example Branch(). A class of your own "
+                "inherits sage_rlvr.Banded, or sage_rlvr.core.Guide"
+            )
         for part in factors(self.guide):
             check_declared(type(part).__name__, part)
 
