@@ -95,7 +95,6 @@ CASES = {
     ),
     "surrogate": (CLASS.format(kind="surrogate"), inherits("Surrogate", "the loss of a token", "__call__")),
     "reduction": (CLASS.format(kind="reduction"), "Mine does not inherit sage_rlvr.core.Reduction; write class Mine(sage_"),
-    "loss term": (CLASS.format(kind="loss_term"), LACKS),
 }
 
 
