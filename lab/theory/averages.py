@@ -178,7 +178,8 @@ def changed_rewards(method: Method) -> list[Extra]:
 def sees_stages(method: Method) -> bool:
     """Whether `staged_averages` can list a method with a second stage: its parts see rewards alone, its allocation one prompt."""
     blind = not sees(method.advantage) and not changed_rewards(method)
-    return blind and not getattr(method.rollout, "couples_prompts", False) and not is_guided(method.rollout)
+    coupled = method.rollout is not None and method.rollout.couples_prompts
+    return blind and not coupled and not is_guided(method.rollout)
 
 
 def staged_averages(method: Method, plan: Staged, classes: Float[Tensor, "M 1"], group_size: int) -> StagedAverages:

@@ -16,6 +16,7 @@ from sage_rlvr.core import (
     Extra,
     FixedBudget,
     GroupCentered,
+    Guide,
     Key,
     Linear,
     Method,
@@ -96,7 +97,7 @@ def test_four_updates_on_one_rollout_agree_with_the_twin():
 
 
 def test_objective_never_calls_the_guide():
-    class Once:
+    class Once(Guide):
         needs, depends_on, equation = frozenset(), "token", "counts its calls"
         calls = 0
 

@@ -29,6 +29,7 @@ from sage_rlvr.core import (
     Linear,
     Method,
     Placebo,
+    RolloutPlan,
     SequenceMean,
     Token,
     TokenMean,
@@ -48,7 +49,7 @@ RIGHT = torch.tensor([1.0, 0.0, 1.0, 0.0])
 
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(RolloutPlan):
     """Keeps groups whose raw rewards differ."""
 
     equation: str = "rewards differ"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sage_rlvr.core.anchor import Anchor, is_sampled, length_note, sampled
-from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat, pays_nothing
+from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.schedules import show
 
@@ -53,7 +53,7 @@ def describe(method: Method) -> str:
     lines = [f"{method.name}: minimize", objective]
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
     terms, paying = ([extra for extra in method.extras if extra.hook == hook] for hook in ("on_loss", "after_rewards"))
-    legends = (getattr(method.surrogate, "legend", ""), method.advantage.legend, *(extra.legend for extra in terms))
+    legends = (method.surrogate.legend, method.advantage.legend, *(extra.legend for extra in terms))
     lines += [f"  {text}" for text in legends if text]
     for extra in method.extras:
         if extra.hook == "":
@@ -73,7 +73,7 @@ def describe(method: Method) -> str:
         lines.append(f"  rollout: {method.rollout.equation}")
     if source is not None:
         lines.append(f"  expected gradient of the reward term, on-policy: {source.ascends}")
-    elif ascends := getattr(method.surrogate, "ascends", "") or method.advantage.ascends:
+    elif ascends := method.surrogate.ascends or method.advantage.ascends:
         weighed = "" if method.token_weight is None else ", before the token weight"
         changed = [type(extra).__name__ for extra in method.extras if extra.changes_advantages]
         weighed += f", without {' and '.join(changed)}" if changed else ""
@@ -184,7 +184,7 @@ def _q_lines(anchor: Anchor) -> list[str]:
     low, high = band_of(anchor.guide)
     alone = len(factors(anchor.guide)) == 1
     band = "clamped to" if alone else "each factor clamped to its band, their product in"
-    band = "so that it is in" if alone and pays_nothing(anchor.guide) else band
+    band = "so that it is in" if alone and anchor.guide.pays_nothing else band
     return [f"  q_t = {anchor.guide.equation}, {band} [{low:g}, {high:g}]"]
 
 
@@ -210,7 +210,7 @@ def _notes(method: Method) -> list[str]:
     if method.rollout is not None:
         notes.append("dropped groups have no KL term either: the KL acts only at the states of kept groups")
     if anchor.placement == "reward":
-        if any(isinstance(part, Placebo) and not pays_nothing(part) for part in factors(anchor.guide)):
+        if any(isinstance(part, Placebo) and not part.pays_nothing for part in factors(anchor.guide)):
             notes.append(
                 "Placebo: each token is rewarded with its mean log q, which favors long answers if that mean is above "
                 "0 and short answers below; centered=True removes the mean"

@@ -65,6 +65,10 @@ class Method:
 
     def __post_init__(self) -> None:
         require_kind(self.name, "advantage", self.advantage, Advantage)
+        require_kind(self.name, "surrogate", self.surrogate, Surrogate)
+        require_kind(self.name, "reduction", self.reduction, Reduction)
+        if self.rollout is not None:
+            require_kind(self.name, "rollout", self.rollout, RolloutPlan)
         for extra in self.extras:
             if reason := extra.conflict(self):
                 raise ConfigError(f"{self.name}: {type(extra).__name__} {reason}")
@@ -116,7 +120,7 @@ class Method:
         if not is_staged(self.rollout):
             return
         unfit: list[object] = [self.advantage] if has_state(self.advantage) or self.advantage.couples_prompts else []
-        unfit += [self.surrogate] if getattr(self.surrogate, "sees_batch", False) else []
+        unfit += [self.surrogate] if self.surrogate.sees_batch else []
         for part in unfit:
             raise ConfigError(
                 f"{self.name}: {type(self.rollout).__name__} makes groups of unequal size, and {type(part).__name__} "
@@ -154,7 +158,7 @@ class Method:
     @property
     def reads_labels(self) -> bool:
         """Whether the surrogate reads advantages as labels, 0 or 1 per completion."""
-        return bool(getattr(self.surrogate, "reads_labels", False))
+        return self.surrogate.reads_labels
 
     @property
     def is_stored_alone(self) -> bool:
@@ -407,7 +411,7 @@ def objective(
     logps, old_logps = _on_mask(batch.logps, mask), _on_mask(batch.old_logps.detach(), mask)
     advantages = batch.advantages.detach().float()
     advantages = _on_mask(advantages, mask) if advantages.dim() == 2 else advantages[:, None]
-    seen = (replace(batch, mask=mask),) if getattr(method.surrogate, "sees_batch", False) else ()
+    seen = (replace(batch, mask=mask),) if method.surrogate.sees_batch else ()
     per_token, metrics = method.surrogate(logps - old_logps, advantages, mask, *seen)
     beta = 0.0 if method.anchor is None else method.anchor.beta_at(step, total_steps)
     if method.anchor is not None and beta != 0.0:

@@ -423,7 +423,7 @@ def method_tree(method: Method) -> dict[str, Any]:
     keys: dict[str, Any] = {"beta": 0.0}
     if anchor is not None:
         keys = {name: getattr(anchor, name) for name in ("beta", "estimator", "refresh_every")}
-    numbers = {name: getattr(clip, name) for name in ("low", "high", "dual") if hasattr(clip, name)}
+    numbers = {f.name: getattr(clip, f.name) for f in fields(clip) if f.name in ("low", "high", "dual")}
     options = {**keys, **numbers, **{f"clip_{name}": value for name, value in numbers.items()}}
     options |= {"dynamic_sampling": method.rollout is not None}
     for name in NAMED:

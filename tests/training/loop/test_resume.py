@@ -25,7 +25,7 @@ from episodes_common import Digits, Taught, save_digit_policy
 from extras_common import Again
 from sage_rlvr import runs
 from sage_rlvr.config import SftConfig, TrainConfig, dump, load_config
-from sage_rlvr.core import EXTRAS, Anchor, Branch, Method
+from sage_rlvr.core import EXTRAS, Anchor, Branch, Method, RolloutPlan
 from sage_rlvr.errors import CheckpointError
 from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.progress import Silent
@@ -242,7 +242,7 @@ def test_a_finished_run_is_left_as_it_is_and_a_lost_policy_comes_back(write_reci
 
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(RolloutPlan):
     """Keeps groups with right and wrong answers."""
 
     max_refills: int = 2

@@ -16,7 +16,7 @@ from torch import Tensor
 from extras_common import Doubled
 from loop_recorded import draw_groups
 from sage_rlvr.config import TrainConfig, dump, load_config
-from sage_rlvr.core import Method
+from sage_rlvr.core import Method, RolloutPlan
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.progress import Silent
@@ -35,7 +35,7 @@ Make = Callable[..., Loop]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(RolloutPlan):
     """Keeps groups with more than `least` and fewer than `most` right answers."""
 
     least: int = 0

@@ -82,7 +82,7 @@ def silent_of_labels(part: Any, size: int) -> Dead:
     return Dead(none_right="refused")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Advantage(Part):
     """Maps the rewards of P groups of G completions to advantages of the same shape: float32, no gradient.
 

@@ -99,7 +99,7 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
     refuse(
         (
             config.model == EMBEDDED and config.data is not None,
-            f"model = {EMBEDDED!r} with data.path = {getattr(config.data, 'path', None)!r}: the shipped policy only "
+            f"model = {EMBEDDED!r} with data.path = {config.data and config.data.path!r}: the shipped policy only "
             "writes arithmetic expressions; name a language model (a folder or a Hub id)",
         ),
         (
