@@ -19,12 +19,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-import sage_rlvr.verifiers
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.abilities import (
     Conversational,
@@ -165,7 +163,8 @@ class Task(ABC):
 
     @property
     def verifier_hash(self) -> str:
-        """Hash of the code and the limits that decide a verdict; by default of the module that the task is written in."""
+        """Which verifier judges, and under which limits. The tasks of this package name its version
+        (`sage_rlvr.verifiers.versions`); by default it is the hash of the module that the task is written in."""
         return hash_of(inspect.getsource(sys.modules[type(self).__module__]))
 
     def files(self) -> dict[str, str]:
@@ -356,13 +355,6 @@ def prompt_messages(task: Conversational, problem: Any) -> list[dict[str, str]]:
     return [*before, {**last, "content": f"{last['content']}\n\nGuidance: {problem.guidance}"}]
 
 
-def code_hash(modules: Iterable[str], **facts: Any) -> str:
-    """Of the source of modules of `sage_rlvr.verifiers`, and of whatever else decides their verdicts."""
-    folder = Path(sage_rlvr.verifiers.__file__).parent
-    source = {name: hashlib.sha256((folder / f"{name}.py").read_bytes()).hexdigest() for name in modules}
-    return hash_of({"source": source, **facts})
-
-
 def hash_of(value: Any) -> str:
     """SHA-256 of a value as JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
@@ -401,7 +393,7 @@ def different(
 
 
 __all__ = [
-    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "code_hash", "different",
-    "environment_of", "gold_of", "guided", "hash_of", "problems_of", "prompt_messages", "prompt_text", "ready", "reference",
+    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "different", "environment_of",
+    "gold_of", "guided", "hash_of", "problems_of", "prompt_messages", "prompt_text", "ready", "reference",
     "replies", "stream", "turns_of", "verdicts", "words",
 ]  # fmt: skip

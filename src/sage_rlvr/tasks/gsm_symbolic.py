@@ -245,7 +245,7 @@ class GsmSymbolic(Asked):
 
     @property
     def verifier_hash(self) -> str:
-        """Of the mathematics verifier and of where an answer is read."""
+        """`mathematics_hash` of where an answer is read."""
         return mathematics_hash(self.reading)
 
     # ---- its audit

@@ -25,6 +25,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from sage_rlvr import verifiers
 from sage_rlvr.errors import ConfigError, DataError, refuse, require, wrong
 from sage_rlvr.paths import not_in
 from sage_rlvr.plugins import executed, source_sha256
@@ -37,6 +38,7 @@ from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of
 from sage_rlvr.verifiers import VERIFIERS, Label, Verdict
 from sage_rlvr.verifiers.foreign import RewardCall, call, line_of, outcome, signature_of
 from sage_rlvr.verifiers.pool import Pool
+from sage_rlvr.verifiers.versions import version_hash
 
 # ---- in the worker
 
@@ -186,12 +188,14 @@ class RewardTask(Asked):
 
     @property
     def verifier_hash(self) -> str:
-        """Of the reward's code and of what decides a verdict beside it."""
-        return hash_of([reward_sha256(self.reward), self.right_from, self.seconds])
+        """Of the reward (a file's code, or a verifier's version), and of what decides a verdict besides it."""
+        if _is_versioned(self.reward):
+            return version_hash(self.reward, right_from=self.right_from, seconds=self.seconds)
+        return hash_of([reward_hash(self.reward), self.right_from, self.seconds])
 
     def files(self) -> dict[str, str]:
-        """SHA-256 of the rows and of the reward's code."""
-        return facts(self.source()) | facts(self.source("test")) | {self.reward: reward_sha256(self.reward)}
+        """SHA-256 of the rows, and `reward_hash`."""
+        return facts(self.source()) | facts(self.source("test")) | {self.reward: reward_hash(self.reward)}
 
 
 @lru_cache(maxsize=8)
@@ -225,10 +229,18 @@ def _place_of(reward: str) -> tuple[str, str]:
     return str(file), name
 
 
-def reward_sha256(reward: str) -> str:
-    """SHA-256 of the code of a reward: of its file and of what it imports beside it, or of a verifier's module."""
+def _is_versioned(reward: str) -> bool:
+    """Whether a reward is a verifier of this package, which has a version; a plugin's is known by its file."""
+    return not _place_of(reward)[0] and VERIFIERS[reward].__module__ == verifiers.__name__
+
+
+def reward_hash(reward: str) -> str:
+    """What tells one reward from another: `version_hash` of a verifier of this package; else the SHA-256 of the code, of a file
+    together with what it imports beside it, of a plugin's verifier of its module."""
     path, name = _place_of(reward)
-    return source_sha256(Path(path)) if path else sha256_of(Path(inspect.getfile(VERIFIERS[name])))
+    if path:
+        return source_sha256(Path(path))
+    return version_hash(name) if _is_versioned(reward) else sha256_of(Path(inspect.getfile(VERIFIERS[name])))
 
 
 def jsonl(
@@ -260,4 +272,4 @@ def jsonl(
     return MathTask(source, FORMATS[prompt or "boxed"].read_at(answer_in, tag), test=held_out)
 
 
-__all__ = ["RewardTask", "jsonl", "reward_sha256"]
+__all__ = ["RewardTask", "jsonl", "reward_hash"]

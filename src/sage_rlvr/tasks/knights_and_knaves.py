@@ -18,11 +18,12 @@ from itertools import product
 from typing import Any, ClassVar, TypeAlias
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import Task, code_hash, hash_of, words
+from sage_rlvr.tasks.base import Task, hash_of, words
 from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.knights_and_knaves import HEADING, Rule, conclusion, identity, judge
+from sage_rlvr.verifiers.versions import version_hash
 
 # ("knight", i), ("knave", i), ("not", claim), ("and" | "or" | "if" | "iff", claim, claim)
 Statement: TypeAlias = tuple[Any, ...]
@@ -251,8 +252,8 @@ class KnightsAndKnaves(Task):
 
     @property
     def verifier_hash(self) -> str:
-        """Of the rules and the one in use."""
-        return code_hash(["knights_and_knaves"], rule=self.rule)
+        """The verifier's version, and the rule in use."""
+        return version_hash("knights_and_knaves", rule=self.rule)
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Golds, golds behind working, wrong conclusions by kind, repeated puzzles, and the floors of k guesses."""

@@ -20,13 +20,14 @@ from functools import lru_cache
 from typing import Any
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.tasks.base import Asked, code_hash
+from sage_rlvr.tasks.base import Asked
 from sage_rlvr.tasks.prompts import BOXED, PromptFormat
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import extract
 from sage_rlvr.verifiers.pool import Pool
 from sage_rlvr.verifiers.style import undressed
 from sage_rlvr.verifiers.units import plain
+from sage_rlvr.verifiers.versions import version_hash
 
 
 def library() -> Any:
@@ -59,7 +60,13 @@ def _dataset(name: str, settings: str) -> Any:
 
 def _judge(answer: str, name: str, settings: str, index: int) -> Verdict:
     dataset = _dataset(name, settings)
-    entry, scores, failed = dataset[index], [], None
+    return scored(dataset, dataset[index], answer)
+
+
+def scored(dataset: Any, entry: Any, answer: str) -> Verdict:
+    """The verdict by the package's scorer of an entry, which gets each spelling of the answer. Raises what the scorer raises, where
+    it raises on all of them."""
+    scores, failed = [], None
     for text in dict.fromkeys((answer, undressed(answer), plain(undressed(answer)))):
         try:
             scores.append(float(dataset.score_answer(text, entry)))
@@ -142,8 +149,8 @@ class ReasoningGym(Asked):
 
     @property
     def verifier_hash(self) -> str:
-        """Of the package that scores, and of where an answer is read."""
-        return code_hash(["answers", "style"], reading=self.form.reading, library=version())
+        """The verifier's version, the release of the package that scores, and where an answer is read."""
+        return version_hash("reasoning_gym", reading=self.form.reading, library=version())
 
 
 __all__ = ["GymProblem", "ReasoningGym", "library", "version"]

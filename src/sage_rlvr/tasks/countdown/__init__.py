@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import Task, code_hash, different, stream
+from sage_rlvr.tasks.base import Task, different, stream
 from sage_rlvr.tasks.countdown import audit, draws
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, check_range, expressions_over
 from sage_rlvr.tasks.countdown.problem import (
@@ -34,6 +34,7 @@ from sage_rlvr.tasks.countdown.problem import (
 from sage_rlvr.tasks.countdown.tokenizer import build_tokenizer
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import canonical, parse, structure
+from sage_rlvr.verifiers.versions import version_hash
 
 Law = Literal["expression", "uniform"]
 SAMPLINGS = ("iid", "without-replacement")
@@ -143,8 +144,8 @@ class Countdown(Task):
 
     @property
     def verifier_hash(self) -> str:
-        """Of the parser and its rules."""
-        return code_hash(["countdown"])
+        """The verifier's version."""
+        return version_hash("countdown")
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from sage_rlvr.tasks.countdown.kept import KeptProblems
 from sage_rlvr.tasks.countdown.tokenizer import CHARACTERS
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import ATOM, kind_of, postfix, spell
+from sage_rlvr.verifiers.versions import version_hash
 
 LONGEST = 400  # characters; a longer completion is wrong without being read
 STEP = re.compile(r"([0-9]{1,9})([-+*/])([0-9]{1,9})=([0-9]{1,9})")
@@ -69,6 +70,11 @@ class CountdownSteps(KeptProblems):
         behind the number, and two orders may count as two answers.
         """
         return work(problem, text)[1]
+
+    @property
+    def verifier_hash(self) -> str:
+        """The verifier's version."""
+        return version_hash("countdown_steps")
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Worked examples; the same with a result, a number left or the target changed, without the last step, as an expression."""

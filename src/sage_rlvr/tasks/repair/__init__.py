@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, require
-from sage_rlvr.tasks.base import Said, Task, Turn, code_hash, hash_of
+from sage_rlvr.tasks.base import Said, Task, Turn, hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.tasks.repair.hints import edited_lines, explained, leaked, pointed
 from sage_rlvr.tasks.repair.programs import (
@@ -36,6 +36,7 @@ from sage_rlvr.tasks.repair.programs import (
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import Pool
 from sage_rlvr.verifiers.sandbox import PROGRAMS, SECONDS, require_sandbox
+from sage_rlvr.verifiers.versions import version_hash
 
 TEST = "test"
 TURN = 40  # characters of a turn, about: what an episode may take is so much for each
@@ -226,8 +227,8 @@ class Repair(Task):
 
     @property
     def verifier_hash(self) -> str:
-        """Of the sandbox and its limits."""
-        return code_hash(["sandbox", "sandbox_child"], seconds=self.seconds)
+        """The verifier's version, and the sandbox's limit."""
+        return version_hash("repair", seconds=self.seconds)
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Undone changes, programs as they were, changes of another line, and repeated problems."""
