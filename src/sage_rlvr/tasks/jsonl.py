@@ -142,19 +142,19 @@ class RewardTask(Asked):
         pool = _pool("|".join(_place_of(self.reward)), self.seconds, self.memory_mb)
         texts = [text.removesuffix(NO_ANSWER) for _, text in pairs]
         rows = [dict(p.row) | ({"answer": p.answer} if p.answer else {}) for p, _ in pairs]
-        found = pool.verify(zip(texts, rows, (p.asked for p, _ in pairs), strict=True))
-        return [self._verdict(p, text, said) for (p, _), text, said in zip(pairs, texts, found, strict=True)]
+        verdicts = pool.verify(zip(texts, rows, (p.asked for p, _ in pairs), strict=True))
+        return [self._verdict(p, text, verdict) for (p, _), text, verdict in zip(pairs, texts, verdicts, strict=True)]
 
-    def _verdict(self, problem: RowProblem, text: str, said: Verdict) -> Verdict:
-        if said.label == "undecided":
-            return said
-        if said.score is None:
+    def _verdict(self, problem: RowProblem, text: str, verdict: Verdict) -> Verdict:
+        if verdict.label == "undecided":
+            return verdict
+        if verdict.score is None:
             raise DataError(
-                f"reward {Path(self.reward).name}: on row {problem.problem_id!r} of {Path(self.file).name} it {said.reason}; the "
-                f"completion was {text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
+                f"reward {Path(self.reward).name}: on row {problem.problem_id!r} of {Path(self.file).name} it {verdict.reason}; "
+                f"the completion was {text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
             )
-        label: Label = "right" if said.score >= self.right_from else "wrong"
-        return Verdict(label, said.reason or f"reward {said.score:g}", said.score)
+        label: Label = "right" if verdict.score >= self.right_from else "wrong"
+        return Verdict(label, verdict.reason or f"reward {verdict.score:g}", verdict.score)
 
     def audited(self) -> str:
         """Which rows and columns an audit looks at."""
@@ -181,10 +181,10 @@ class RewardTask(Asked):
         """Whether the reward is a registered verifier that reads answers."""
         return self._answer is not None
 
-    def answer_key(self, problem: RowProblem, said: str) -> str | None:
+    def answer_key(self, problem: RowProblem, completion: str) -> str | None:
         """By the reading of a registered verifier; else the text, spaces aside."""
         reading = self._answer
-        return super().answer_key(problem, said) if reading is None else reading(said.removesuffix(NO_ANSWER))
+        return super().answer_key(problem, completion) if reading is None else reading(completion.removesuffix(NO_ANSWER))
 
     @property
     def verifier_hash(self) -> str:

@@ -143,15 +143,15 @@ class MathTask(Asked):
         """
         source = self._source(split)
         if isinstance(source, DataSource):
-            found = remembered(source, self.form.name == "as_is")
-            check_golds(found.rows, [one.answer for one in found.examples], say=say)
+            loaded = remembered(source, self.form.name == "as_is")
+            check_golds(loaded.rows, [one.answer for one in loaded.examples], say=say)
             read = place_in_words(self.form.answer_in, self.form.tag)
-            say(f"{found}; prompt format: {self.form.name}; answers are read {read}")
+            say(f"{loaded}; prompt format: {self.form.name}; answers are read {read}")
         elif not self.pinned:
             rows, name = self.problems(split), f"{source} of {ENVIRONMENT}={self._folder}"
             say(f"{name}: {len(rows):,} rows, {self.whose}")
-            places = [f"{source}, row {problem.problem_id}" for problem in rows]
-            check_golds(DataRows(name, [], places), [problem.answer for problem in rows], say=say)
+            locations = [f"{source}, row {problem.problem_id}" for problem in rows]
+            check_golds(DataRows(name, [], locations), [problem.answer for problem in rows], say=say)
 
 
 def mathematics_hash(reading: Mapping[str, Any], pool: Pool | None = None) -> str:

@@ -138,14 +138,14 @@ class ReasoningGym(Asked):
 
     def verify_all(self, pairs: Sequence[tuple[GymProblem, str]], **options: Any) -> list[Verdict]:
         """The verdicts on many (problem, completion) at once; `options` override the format's reading."""
-        found = [extract(completion, **(self.reading | options)) for _, completion in pairs]
+        extracted = [extract(completion, **(self.reading | options)) for _, completion in pairs]
         items = [
             (answer.strip(), self.name, self._settings(problem.seed), problem.index)
-            for (problem, _), (answer, _) in zip(pairs, found, strict=True)
+            for (problem, _), (answer, _) in zip(pairs, extracted, strict=True)
             if answer is not None
         ]
         judged = iter(self.pool.verify(items))
-        return [Verdict("wrong", why) if answer is None else next(judged) for answer, why in found]
+        return [Verdict("wrong", why) if answer is None else next(judged) for answer, why in extracted]
 
     @property
     def verifier_hash(self) -> str:

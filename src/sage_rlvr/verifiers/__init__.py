@@ -32,7 +32,8 @@ uses "no answer". Stored samples keep the reason, so that they are counted alike
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier says of one completion, and why in a few stable words (they are counted in metrics).
+    """What a verifier says of one completion, and why in a few stable words. Every verifier and task returns it; rewards, sample
+    stores, metrics (which count the reasons) and audits read it.
 
     score: the reward, where a verifier gives more than right and wrong; None for 1 and 0.
     """

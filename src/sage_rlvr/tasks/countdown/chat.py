@@ -79,8 +79,8 @@ class CountdownChat(KeptProblems):
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the problems of an evaluation and how they are asked."""
-        asked = {"operators": self.operators, "question": self.question, "system": self.system}
-        return self.world.identity | {"name": self.name} | asked
+        prompt = {"operators": self.operators, "question": self.question, "system": self.system}
+        return self.world.identity | {"name": self.name} | prompt
 
     @staticmethod
     def described(identity: Mapping[str, Any]) -> str:
@@ -152,9 +152,9 @@ class CountdownChat(KeptProblems):
         if each == 1:
             return super().examples(split, seed, start, n)
         first, behind = start // each, -(-(start + n) // each)
-        asked = [problem for problem, _ in draws.kept(self.world, self.keep, split, seed, first, behind - first)]
-        found = [pair for i, problem in enumerate(asked, first) for pair in self._several(problem, split, seed, i)]
-        return found[start - first * each :][:n]
+        problems = [problem for problem, _ in draws.kept(self.world, self.keep, split, seed, first, behind - first)]
+        pairs = [pair for i, problem in enumerate(problems, first) for pair in self._several(problem, split, seed, i)]
+        return pairs[start - first * each :][:n]
 
     def _several(self, problem: Problem, split: str, seed: int, index: int) -> list[tuple[Problem, str]]:
         """`solutions_per_problem` answers of problem `index` of a stream, different ones as far as there are as many."""

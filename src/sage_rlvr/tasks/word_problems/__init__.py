@@ -251,10 +251,10 @@ def _example(task: WordProblems, split: str, seed: int, index: int) -> tuple[Sto
 
 @lru_cache(maxsize=32)
 def _different(task: WordProblems, split: str, seed: int, n: int) -> tuple[Story, ...]:
-    found = different(([_example(task, split, seed, index)] for index in count()), n, DRY)
-    if len(found) < n:
-        raise DataError(f"{n} different {split} problems: {task} gave only {len(found)}; ask for fewer or widen it")
-    return tuple(found)
+    stories = different(([_example(task, split, seed, index)] for index in count()), n, DRY)
+    if len(stories) < n:
+        raise DataError(f"{n} different {split} problems: {task} gave only {len(stories)}; ask for fewer or widen it")
+    return tuple(stories)
 
 
 __all__ = ["WordProblems"]
