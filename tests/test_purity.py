@@ -22,6 +22,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "extras": set(),
+    "members": {"errors"},
     "parent": set(),
     "paths": set(),
     "text": set(),
@@ -29,10 +30,10 @@ LAYERS: dict[str, set[str]] = {
     "runs": {"reading", "errors"},
     "plugins": {"reading", "errors"},
     "registry": {"plugins", "extras", "errors"},
-    "core": {"registry", "errors"},
+    "core": {"members", "registry", "errors"},
     "methods": {"core", "registry", "errors"},
     "verifiers": {"registry", "errors"},
-    "tasks": {"paths", "plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
+    "tasks": {"members", "paths", "plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
     "stats": {"reading", "errors"},
     "recipes": {"paths", "plugins", "reading", "registry", "errors"},
     "signatures": {"registry"},
@@ -55,16 +56,16 @@ LAYERS: dict[str, set[str]] = {
         "errors",
     },
     "render": {"results", "runs", "stats", "text", "errors"},
-    "experiments": {
+    "sweeps": {
         *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "render", "results", "runs", "stats"),
         *("paths", "plugins", "reading", "tasks", "training", "errors"),
     },
     "api": {
-        *("config", "core", "evaluation", "experiments", "models", "progress", "recipes", "registry", "render", "results"),
+        *("config", "core", "evaluation", "sweeps", "models", "progress", "recipes", "registry", "render", "results"),
         *("plugins", "reading", "runs", "stats", "tasks", "text", "training", "verifiers", "errors"),
     },
     "cli": {
-        *("api", "audit", "config", "core", "evaluation", "experiments", "models", "plugins", "progress"),
+        *("api", "audit", "config", "core", "evaluation", "sweeps", "models", "plugins", "progress"),
         *("extras", "parent", "reading", "recipes", "registry", "signatures", "text"),
         *("render", "results", "runs", "stats", "tasks", "training", "verifiers", "errors"),
     },

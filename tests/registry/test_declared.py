@@ -14,10 +14,10 @@ import pytest
 import sage_rlvr
 from sage_rlvr import core, methods
 from sage_rlvr.core import GUIDES, METHODS, guides
-from sage_rlvr.experiments import demo
-from sage_rlvr.experiments.design import label_of, load_design, resolve
 from sage_rlvr.recipes import recipe, shipped
 from sage_rlvr.registry import Registry, declared, gather
+from sage_rlvr.sweeps import demo
+from sage_rlvr.sweeps.design import label_of, load_design, resolve
 
 ROOT = Path(sage_rlvr.__file__).parent
 FIRST = {"GUIDES": ["branch", "flat", "compose", "placebo"], "METHODS": ["bnpo", "compose", "dapo", "dars", "dr_grpo", "grpo"]}
@@ -131,7 +131,9 @@ def told() -> set[str]:
     found: set[str] = set()
     for node in classes:
         if node.name in bases or any(ast.unparse(base).startswith("Protocol") for base in node.bases):
-            found |= {member.name for member in node.body if isinstance(member, ast.FunctionDef) and documented(member)}
+            for_readers = (member for block in node.body if isinstance(block, ast.If) for member in block.body)  # of types
+            members = (*node.body, *for_readers)
+            found |= {member.name for member in members if isinstance(member, ast.FunctionDef) and documented(member)}
             found |= set(re.findall(r"`(\w+)`", ast.get_docstring(node) or ""))
     return found
 

@@ -21,6 +21,7 @@ from sage_rlvr.config.parts import (
     positive,
 )
 from sage_rlvr.errors import require, suggest
+from sage_rlvr.tasks.abilities import Spelled, Worked
 
 if TYPE_CHECKING:
     from sage_rlvr.core.method import Method
@@ -95,7 +96,7 @@ class TrainConfig:
     @property
     def objective(self) -> str:
         """The objective as the run's engine descends it, as text."""
-        from sage_rlvr.core.describe import described_on_engine
+        from sage_rlvr.core.describe import described_on_engine  # torch
 
         return self.method.describe() if self.engine.name == "loop" else described_on_engine(self.method)
 
@@ -127,7 +128,7 @@ class TrainConfig:
             f"another limit; set rollout.max_new_tokens to {made_for}, or the method's max_tokens to {limit}"
         )
         require(made_for is None or made_for == limit, "rollout.max_new_tokens", limit, other)
-        least, size = getattr(method.advantage, "least_group", 2), self.rollout.group_size
+        least, size = method.advantage.least_group, self.rollout.group_size
         small = f"the method's advantage {method.advantage} needs groups of {least} at least; raise it, or lower the method's k"
         require(size >= least, "rollout.group_size", size, small)
         most = method.rollout.max_completions if hasattr(method.rollout, "extra") else size
@@ -176,8 +177,6 @@ class SftConfig:
     added: ClassVar[tuple[str, ...]] = ("report_to", "task")  # see schema.dump
 
     def __post_init__(self) -> None:
-        from sage_rlvr.tasks.abilities import Spelled, Worked
-
         _check_run(self)
         positive(self, "batch_size")
         spelled = isinstance(self.model, str) or isinstance(self.task, Spelled)
