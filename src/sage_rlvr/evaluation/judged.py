@@ -68,7 +68,7 @@ def problems_in(
     """A sentence for each fraction above a half, of the first n samples of each problem; [] for an import that nobody judged."""
     if {reason for _, reason, _ in reasons.counted} == {UNJUDGED}:
         return []
-    found = reasons.problems(place=place, found=lambda: elsewhere_in(store, n, judge), limit="--max-new-tokens")
+    found = reasons.problems(location=place, search=lambda: elsewhere_in(store, n, judge), limit="--max-new-tokens")
     return [sentence for _, sentence in found]
 
 

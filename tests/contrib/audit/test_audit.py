@@ -411,6 +411,6 @@ def test_other_places_are_looked_for_only_in_texts_without_an_answer() -> None:
     def judge(given: Any) -> list[Verdict]:
         return [Verdict("wrong", "value" if "boxed" in text else "no answer") for _, text in given]
 
-    (check,) = Case("gold", pairs, place=r"in \boxed{}").checks(judge)
+    (check,) = Case("gold", pairs, location=r"in \boxed{}").checks(judge)
     (sentence,) = check.failed
     assert "of 6 such texts 6 have one as the last number" in sentence and "have one in" not in sentence

@@ -29,7 +29,7 @@ from sage_rlvr.tasks.checks import BAR, AuditFinding, AuditReport, Case, Check, 
 from sage_rlvr.tasks.math import SETS, MathTask
 from sage_rlvr.tasks.math_audit import wrong_answers
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
-from sage_rlvr.verifiers.answers import Place
+from sage_rlvr.verifiers.answers import AnswerPlace
 
 PAIRS = "pairs"
 NAMES = (
@@ -40,7 +40,7 @@ NAMES = (
 )
 
 
-def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in: Place | None = None) -> AuditReport:
+def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in: AnswerPlace | None = None) -> AuditReport:
     """Audit a task, one by its name or a file of rows, or the verifier of mathematics itself on `pairs`.
 
     task       a `Task`, or a word of `sage_rlvr.tasks.task_named`; "pairs" is the verifier on answers of known verdict

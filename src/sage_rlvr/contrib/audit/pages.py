@@ -116,7 +116,7 @@ def verify_lines(path: Path, answer_in: str, tag: str, counting: Counting | None
     def found() -> Elsewhere | None:
         return elsewhere([text for text, _ in left], lambda at, other: shared().verify([left[i] for i in at], **other))
 
-    failed = [sentence for _, sentence in reasons.problems(place=place_in_words(answer_in, tag), found=found)]
+    failed = [sentence for _, sentence in reasons.problems(location=place_in_words(answer_in, tag), search=found)]
     none = f" ({reasons.unanswered} without an answer)" if reasons.unanswered else ""
     count = f"{counts['right']} right, {counts['wrong']} wrong{none}, {counts['undecided']} undecided"
     return [*failed, taken, *judged, count]

@@ -30,7 +30,7 @@ from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.checks import AuditReport, Check, check_of
 from sage_rlvr.tasks.rows import DataSource, read
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.answers import Place
+from sage_rlvr.verifiers.answers import AnswerPlace
 from sage_rlvr.verifiers.golds import gold_of
 from sage_rlvr.verifiers.pool import Pool, shared
 
@@ -99,7 +99,7 @@ class FileRow:
 def rows_of(path: Path) -> list[FileRow]:
     """The pairs of a file. DataError names the row and the field of what cannot be used."""
     rows = read(DataSource(path=str(path)))
-    placed = enumerate(zip(rows.rows, rows.places, strict=True))
+    placed = enumerate(zip(rows.rows, rows.locations, strict=True))
     return [_row(row, str(row.get("id", number)), place) for number, (row, place) in placed]
 
 
@@ -110,8 +110,8 @@ def _row(row: Mapping[str, Any], name: str, where: str) -> FileRow:
     right, place = {"true": True, "false": False}.get(str(row["right"]).lower()), row.get("place") or "boxed"
     if right is None:
         raise DataError(f"{where}, right: {row['right']!r:.60}; write true or false")
-    if place not in get_args(Place):
-        raise DataError(f"{where}, place: {place!r:.60} is no place for an answer: {', '.join(get_args(Place))}")
+    if place not in get_args(AnswerPlace):
+        raise DataError(f"{where}, place: {place!r:.60} is no place for an answer: {', '.join(get_args(AnswerPlace))}")
     try:
         gold = gold_of(row["gold"])[0]
     except ValueError as error:

@@ -177,7 +177,7 @@ def _rows_of(given: str | Path | Sequence[Mapping[str, Any]], gold: str | None) 
         rows = DataRows("a list", [dict(row) for row in given], [f"rows, row {number}" for number in range(len(given))])
     columns = column_of(source, rows, "answer", (ANSWERS, SOLUTIONS, ("target",)), gold)
     faults, found, where = Faults(source), [], []
-    for name, row, place in zip(ids_of(rows), rows.rows, rows.places, strict=True):
+    for name, row, place in zip(ids_of(rows), rows.rows, rows.locations, strict=True):
         text, stood = faults.read(row, place, columns, gold_of, ("", ""))
         raw = next((value for column in columns if (value := value_at(row, column)) is not None), None)
         prompt = next((value for column in (*PROBLEMS, *PROMPTS) if (value := row.get(column))), "")

@@ -187,10 +187,10 @@ class GsmSymbolic(Asked):
         """The first n of `problems(split)`."""
         _check_split(split)
         n = min(n, self.train_problems)
-        found = _different(self.templates, split, self.data_seed, n)
-        if len(found) < n:
-            raise DataError(f"{n} different {split} problems of {self.name}: its templates gave {len(found)}; request fewer")
-        return list(found)
+        problems = _different(self.templates, split, self.data_seed, n)
+        if len(problems) < n:
+            raise DataError(f"{n} different {split} problems of {self.name}: its templates gave {len(problems)}; request fewer")
+        return list(problems)
 
     def draw(self, split: str, seed: int, n: int, sampling: str = "iid") -> list[GsmProblem]:
         """The problems of an evaluation: n independent draws, repeats kept."""
@@ -214,12 +214,12 @@ class GsmSymbolic(Asked):
     def problem_of(problem_id: str) -> GsmProblem:
         """The problem of an id such as "17-4021"; `DataError` for any other text."""
         template, _, seed = problem_id.partition("-")
-        found = None
+        problem = None
         if template.isdecimal() and seed.isdecimal() and int(template) in generators():
-            found = instance(int(template), int(seed))
-        if found is None:
+            problem = instance(int(template), int(seed))
+        if problem is None:
             raise DataError(f"{problem_id!r:.80} is no id of a {NAME} problem: it should look like '17-4021' (template, seed)")
-        return found
+        return problem
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -233,9 +233,9 @@ class GsmSymbolic(Asked):
 
     def answer_key(self, problem: GsmProblem, text: str) -> str | None:
         """The number that is answered, so that 7 and 7.0 are one answer; else the answer's spelling, None without one."""
-        found = answered(text, self.reading)
-        value = None if found is None else number(found)
-        return found if value is None else str(value)
+        answer = answered(text, self.reading)
+        value = None if answer is None else number(answer)
+        return answer if value is None else str(value)
 
     def golds(self, problems: Sequence[GsmProblem]) -> list[str]:
         """Their gold answers."""
@@ -247,7 +247,7 @@ class GsmSymbolic(Asked):
 
     @property
     def verifier_hash(self) -> str:
-        """Of the mathematics verifier and of where an answer is read."""
+        """`mathematics_hash` of where an answer is read."""
         return mathematics_hash(self.reading)
 
     # ---- its audit
@@ -256,8 +256,8 @@ class GsmSymbolic(Asked):
         """Worked answers are right, the same without or with another answer are wrong; what templates and splits promise."""
         rows = _different(self.templates, "test", SEED, AUDITED)
         golds = [p.answer for p in rows]
-        place = place_in_words(self.form.answer_in, self.form.tag)
-        yield Case("every worked answer is right", [(p, self.worked(p)) for p in rows], place=place)
+        location = place_in_words(self.form.answer_in, self.form.tag)
+        yield Case("every worked answer is right", [(p, self.worked(p)) for p in rows], location=location)
         wrong = {
             "the answer plus 1": [(p, self.form.assistant(p.worked, _plus_one(p.answer))) for p in rows],
             "its working without an answer": [(p, p.worked) for p in rows],
@@ -289,9 +289,9 @@ def _drawn(which: Which, split: str, seed: int, index: int) -> GsmProblem:
     """Problem `index` of a stream: the first instance that lies in the split; every template is equally likely."""
     chance, chosen = words(seed, list(SPLITS).index(split), index), templates(which)
     for _ in range(DRAWS if chosen else 0):
-        found = instance(chosen[next(chance) % len(chosen)], next(chance) % (1 << 32))
-        if found is not None and split_of(found.asked) == split:
-            return found
+        problem = instance(chosen[next(chance) % len(chosen)], next(chance) % (1 << 32))
+        if problem is not None and split_of(problem.asked) == split:
+            return problem
     raise DataError(f"{NAME}: {len(chosen)} {which} templates gave no {split} problem; use another version of reasoning-gym")
 
 

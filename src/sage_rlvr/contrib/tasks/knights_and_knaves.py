@@ -19,11 +19,12 @@ from typing import Any, ClassVar, TypeAlias
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks import TASKS
-from sage_rlvr.tasks.base import Task, code_hash, hash_of, words
+from sage_rlvr.tasks.base import Task, hash_of, words
 from sage_rlvr.tasks.chance import Chance
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.knights_and_knaves import HEADING, Rule, conclusion, identity, judge
+from sage_rlvr.verifiers.versions import version_hash
 
 # ("knight", i), ("knave", i), ("not", claim), ("and" | "or" | "if" | "iff", claim, claim)
 Statement: TypeAlias = tuple[Any, ...]
@@ -67,7 +68,7 @@ def solutions_of(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
     return [
         assignment
         for assignment in product((True, False), repeat=len(statements))
-        if all(true_under(said, assignment) == knight for said, knight in zip(statements, assignment, strict=True))
+        if all(true_under(statement, assignment) == knight for statement, knight in zip(statements, assignment, strict=True))
     ]
 
 
@@ -92,9 +93,9 @@ class Puzzle:
     def __post_init__(self) -> None:
         if len(self.names) != len(self.statements) or len(set(self.names)) != len(self.names):
             raise DataError(f"puzzle {self.problem_id}: needs one statement a person, and names that differ.")
-        found = solutions_of(self.statements)
-        if len(found) != 1:
-            raise DataError(f"puzzle {self.problem_id}: {len(found)} solutions; a puzzle has exactly one.")
+        solutions = solutions_of(self.statements)
+        if len(solutions) != 1:
+            raise DataError(f"puzzle {self.problem_id}: {len(solutions)} solutions; a puzzle has exactly one.")
 
     @cached_property
     def solution(self) -> tuple[bool, ...]:
@@ -111,8 +112,8 @@ class Puzzle:
         """The puzzle in words."""
         met = f"{', '.join(self.names[:-1])} and {self.names[-1]}"
         says = " ".join(
-            f'{name} says: "{said[0].upper()}{said[1:]}."'
-            for name, said in zip(self.names, (spoken(one, self.names) for one in self.statements), strict=True)
+            f'{name} says: "{sentence[0].upper()}{sentence[1:]}."'
+            for name, sentence in zip(self.names, (spoken(one, self.names) for one in self.statements), strict=True)
         )
         return (
             "On an island live knights, who only ever say what is true, and knaves, who only ever say what is false. You "
@@ -206,19 +207,20 @@ class KnightsAndKnaves(Task):
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Puzzle, str]]:
         """Examples `start` to `start + n` of an endless stream: a puzzle of the split, its people named anew, as it is `worked`.
         To train a policy from scratch on."""
-        puzzles, found = self.problems(split), []
+        puzzles, examples = self.problems(split), []
         for number in range(start, start + n):
             chance = words(seed, number)
             drawn = puzzles[next(chance) % len(puzzles)]
+            # sorted calls its key once per name, in the order of NAMES: the names are a function of the stream alone
             names = sorted(NAMES, key=lambda _: next(chance))[: len(drawn.names)]
             puzzle = replace(drawn, names=tuple(names))
-            found.append((puzzle, self.worked(puzzle)))
-        return found
+            examples.append((puzzle, self.worked(puzzle)))
+        return examples
 
     def worked(self, problem: Puzzle) -> str:
         """A right completion: of each person in turn, whether they say what is true, as knights do; then the conclusion."""
-        told = zip(problem.names, problem.solution, strict=True)
-        return "".join(f" {name} says what is {'true' if knight else 'false'}." for name, knight in told) + f"\n{problem.answer}"
+        people = zip(problem.names, problem.solution, strict=True)
+        return "".join(f" {name} says what is {'true' if knight else 'false'}." for name, knight in people) + f"\n{problem.answer}"
 
     def verify(self, problem: Puzzle, completion: str) -> Verdict:
         """The verdict on a completion by `rule`; plain searches in a text, so no worker process is needed."""
@@ -226,8 +228,8 @@ class KnightsAndKnaves(Task):
 
     def answer_key(self, problem: Puzzle, text: str) -> str | None:
         """What stands behind the conclusion's heading, spaces aside."""
-        _, heading, said = text.partition(HEADING)
-        return " ".join(said.split()) if heading else None
+        _, heading, concluded = text.partition(HEADING)
+        return " ".join(concluded.split()) if heading else None
 
     def reference(self, problem: Puzzle) -> str:
         """Who is who, person by person, as it stands behind the heading."""
@@ -235,9 +237,9 @@ class KnightsAndKnaves(Task):
 
     def answer_span(self, problem: Puzzle, text: str) -> tuple[int, int] | None:
         """What stands behind the last heading, spaces around it aside."""
-        before, heading, said = text.rpartition(HEADING)
-        first = len(before) + len(heading) + len(said) - len(said.lstrip())
-        return (first, first + len(said.strip())) if said.strip() and heading else None
+        before, heading, concluded = text.rpartition(HEADING)
+        first = len(before) + len(heading) + len(concluded) - len(concluded.lstrip())
+        return (first, first + len(concluded.strip())) if concluded.strip() and heading else None
 
     def doc(self, problem: Puzzle) -> dict[str, str]:
         """Question and answer under the names of the published set."""
@@ -253,8 +255,8 @@ class KnightsAndKnaves(Task):
 
     @property
     def verifier_hash(self) -> str:
-        """Of the rules and the one in use."""
-        return code_hash(["knights_and_knaves"], rule=self.rule)
+        """The verifier's version, and the rule in use."""
+        return version_hash("knights_and_knaves", rule=self.rule)
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Golds, golds behind working, wrong conclusions by kind, repeated puzzles, and the floors of k guesses."""
@@ -279,7 +281,7 @@ class KnightsAndKnaves(Task):
 @lru_cache(maxsize=64)
 def _puzzles(people: tuple[int, ...], seed: int, first: int, count: int) -> tuple[Puzzle, ...]:
     """Of each number of people, `count` puzzles of different statements behind the `first` ones."""
-    found: list[Puzzle] = []
+    puzzles: list[Puzzle] = []
     for n in people:
         distinct: dict[tuple[Statement, ...], Puzzle] = {}
         for index in range((first + count) * MAX_PASSED):
@@ -289,8 +291,8 @@ def _puzzles(people: tuple[int, ...], seed: int, first: int, count: int) -> tupl
                 break
         else:
             raise DataError(f"{first + count} puzzles of {n} people: only {len(distinct)} differ; ask for fewer.")
-        found += list(distinct.values())[first:]
-    return tuple(found)
+        puzzles += list(distinct.values())[first:]
+    return tuple(puzzles)
 
 
 def _wrong(puzzles: Sequence[Puzzle]) -> dict[str, list[str]]:

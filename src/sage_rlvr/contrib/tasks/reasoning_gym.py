@@ -21,13 +21,14 @@ from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks import TASKS
-from sage_rlvr.tasks.base import Asked, code_hash
+from sage_rlvr.tasks.base import Asked
 from sage_rlvr.tasks.prompts import BOXED, FORMATS, AnswerIn, PromptFormat
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.answers import extract
 from sage_rlvr.verifiers.pool import Pool
 from sage_rlvr.verifiers.style import undressed
 from sage_rlvr.verifiers.units import plain
+from sage_rlvr.verifiers.versions import version_hash
 
 
 def library() -> Any:
@@ -60,7 +61,13 @@ def _dataset(name: str, settings: str) -> Any:
 
 def _judge(answer: str, name: str, settings: str, index: int) -> Verdict:
     dataset = _dataset(name, settings)
-    entry, scores, failed = dataset[index], [], None
+    return scored(dataset, dataset[index], answer)
+
+
+def scored(dataset: Any, entry: Any, answer: str) -> Verdict:
+    """The verdict by the package's scorer of an entry, which gets each spelling of the answer. Raises what the scorer raises, where
+    it raises on all of them."""
+    scores, failed = [], None
     for text in dict.fromkeys((answer, undressed(answer), plain(undressed(answer)))):
         try:
             scores.append(float(dataset.score_answer(text, entry)))
@@ -132,19 +139,19 @@ class ReasoningGym(Asked):
 
     def verify_all(self, pairs: Sequence[tuple[GymProblem, str]], **options: Any) -> list[Verdict]:
         """The verdicts on many (problem, completion) at once; `options` override the format's reading."""
-        found = [extract(completion, **(self.reading | options)) for _, completion in pairs]
+        extracted = [extract(completion, **(self.reading | options)) for _, completion in pairs]
         items = [
             (answer.strip(), self.name, self._settings(problem.seed), problem.index)
-            for (problem, _), (answer, _) in zip(pairs, found, strict=True)
+            for (problem, _), (answer, _) in zip(pairs, extracted, strict=True)
             if answer is not None
         ]
         judged = iter(self.pool.verify(items))
-        return [Verdict("wrong", why) if answer is None else next(judged) for answer, why in found]
+        return [Verdict("wrong", why) if answer is None else next(judged) for answer, why in extracted]
 
     @property
     def verifier_hash(self) -> str:
-        """Of the package that scores, and of where an answer is read."""
-        return code_hash(["answers", "style"], reading=self.form.reading, library=version())
+        """The verifier's version, the release of the package that scores, and where an answer is read."""
+        return version_hash("reasoning_gym", reading=self.form.reading, library=version())
 
 
 @TASKS.register(name="reasoning_gym")

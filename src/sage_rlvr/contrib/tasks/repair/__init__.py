@@ -32,17 +32,18 @@ from sage_rlvr.contrib.tasks.repair.programs import (
 )
 from sage_rlvr.errors import ConfigError, require
 from sage_rlvr.tasks import TASKS
-from sage_rlvr.tasks.base import Said, Task, Turn, code_hash, hash_of
+from sage_rlvr.tasks.base import Said, Task, Turn, hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import Pool
 from sage_rlvr.verifiers.sandbox import PROGRAMS, SECONDS, require_sandbox
+from sage_rlvr.verifiers.versions import version_hash
 
 TEST = "test"
 TURN = 40  # characters of a turn, about: what an episode may take is so much for each
 KEPT = 1 << 16  # verdicts on programs that are remembered
 NOTHING = f"write {TEST}, or LINE: its new text"
-Asked = tuple[Broken, str | None]  # a problem, and the program as it was edited; None without an edit
+EditedProgram = tuple[Broken, str | None]  # a problem, and the program as it was edited; None without an edit
 
 
 @TASKS.register
@@ -94,8 +95,8 @@ class Repair(Task):
 
     def asked(self, problem: Broken) -> str:
         """The numbered program; with `trace` and in one turn, what its first failing test says; then guidance, if any."""
-        said = (problem.said if self.trace and self.turns == 1 else "", problem.guidance)
-        return "\n".join([numbered(problem.source), *filter(None, said)])
+        additions = (problem.said if self.trace and self.turns == 1 else "", problem.guidance)
+        return "\n".join([numbered(problem.source), *filter(None, additions)])
 
     def prompt(self, problem: Broken) -> str:
         """The numbered program, what a test said, and the word that asks for an edit."""
@@ -116,9 +117,9 @@ class Repair(Task):
         """The verdict of the unit tests on the edited program."""
         return self.verify_all([(problem, completion)])[0]
 
-    def judge(self, problem: Broken, said: Sequence[str]) -> Verdict:
+    def judge(self, problem: Broken, responses: Sequence[str]) -> Verdict:
         """The verdict of the unit tests on the program as the turns left it."""
-        return self.verify_all([(problem, tuple(said))])[0]
+        return self.verify_all([(problem, tuple(responses))])[0]
 
     def judge_all(self, pairs: Sequence[tuple[Broken, Said]]) -> list[Verdict]:
         """`verify_all`: turns are edits one after the other."""
@@ -126,35 +127,36 @@ class Repair(Task):
 
     def verify_all(self, pairs: Sequence[tuple[Broken, Said]]) -> list[Verdict]:
         """Many at once, each edited program run once."""
-        return _tested([(problem, self.answer_key(problem, said)) for problem, said in pairs], self.seconds)
+        return _tested([(problem, self.answer_key(problem, completion)) for problem, completion in pairs], self.seconds)
 
-    def answer_key(self, problem: Broken, said: Said) -> str | None:
+    def answer_key(self, problem: Broken, completion: Said) -> str | None:
         """The edited program; None without an edit."""
-        if isinstance(said, str):
-            return edited(problem.source, said)
+        if isinstance(completion, str):
+            return edited(problem.source, completion)
         program = None
-        for text in said:
+        for text in completion:
             program = edited(problem.source if program is None else program, text) or program
         return program
 
-    def reply(self, problem: Broken, said: Sequence[str]) -> str | None:
+    def reply(self, problem: Broken, responses: Sequence[str]) -> str | None:
         """What the first failing test says to the program as the turns left it; None where all pass, or no turn is left."""
-        return self.reply_all([(problem, said)])[0]
+        return self.reply_all([(problem, responses)])[0]
 
     def reply_all(self, pairs: Sequence[tuple[Broken, Sequence[str]]]) -> list[str | None]:
         """Many at once, each edited program run once."""
-        lines = [edited(problem.source, said[-1]) is not None for problem, said in pairs]
-        runs = [edits or said[-1].strip() == TEST for edits, (_, said) in zip(lines, pairs, strict=True)]
+        lines = [edited(problem.source, responses[-1]) is not None for problem, responses in pairs]
+        runs = [edits or responses[-1].strip() == TEST for edits, (_, responses) in zip(lines, pairs, strict=True)]
         programs = [
-            self.answer_key(problem, tuple(said)) if run else None for run, (problem, said) in zip(runs, pairs, strict=True)
+            self.answer_key(problem, tuple(responses)) if run else None
+            for run, (problem, responses) in zip(runs, pairs, strict=True)
         ]
-        found = _tested([(problem, program) for program, (problem, _) in zip(programs, pairs, strict=True)], self.seconds)
+        verdicts = _tested([(problem, program) for program, (problem, _) in zip(programs, pairs, strict=True)], self.seconds)
         replies: list[str | None] = []
-        for run, program, verdict, (problem, said) in zip(runs, programs, found, pairs, strict=True):
+        for run, program, verdict, (problem, responses) in zip(runs, programs, verdicts, pairs, strict=True):
             unedited = program in (None, problem.source)
-            told = problem.said if unedited else verdict.reason
-            over = len(said) >= self.turns or (run and not unedited and verdict.right)
-            replies.append(None if over else told if run else NOTHING)
+            output = problem.said if unedited else verdict.reason
+            over = len(responses) >= self.turns or (run and not unedited and verdict.right)
+            replies.append(None if over else output if run else NOTHING)
         return replies
 
     def examples(self, split: str, seed: int, start: int, n: int) -> list[tuple[Broken, str | tuple[Turn, ...]]]:
@@ -163,14 +165,14 @@ class Repair(Task):
         Of episodes: the tests, what they say, the edit; in every other epoch with a wrong edit before it, which is not learned.
         """
         rows = self.problems(split)
-        found: list[tuple[Broken, str | tuple[Turn, ...]]] = []
+        examples: list[tuple[Broken, str | tuple[Turn, ...]]] = []
         for number in range(start, start + n):
-            epoch, place = divmod(number, len(rows))
+            epoch, position = divmod(number, len(rows))
             order = np.random.Generator(np.random.Philox([seed, epoch])).permutation(len(rows))
-            one = rows[int(order[place])]
-            asked = self._hinted(one, np.random.Generator(np.random.Philox([seed, number, 1])))
-            found.append((asked, edit_to(one.source, one.fixed) if self.turns == 1 else self._episode(one, seed, number)))
-        return found
+            one = rows[int(order[position])]
+            problem = self._hinted(one, np.random.Generator(np.random.Philox([seed, number, 1])))
+            examples.append((problem, edit_to(one.source, one.fixed) if self.turns == 1 else self._episode(one, seed, number)))
+        return examples
 
     def _episode(self, problem: Broken, seed: int, number: int) -> tuple[Turn, ...]:
         """An episode that ends right, of at most `turns` turns."""
@@ -178,8 +180,8 @@ class Repair(Task):
         before = [Turn("policy", TEST), Turn("environment", problem.said)]
         wrong, program = wrong_edits(problem.problem_id), problem.source
         if self.turns > 2 and wrong and chance.random() < 0.5:
-            edit, said = wrong[int(chance.integers(len(wrong)))]
-            before += [Turn("policy", edit, learned=False), Turn("environment", said)]
+            edit, output = wrong[int(chance.integers(len(wrong)))]
+            before += [Turn("policy", edit, learned=False), Turn("environment", output)]
             program = edited(program, edit) or program
         return (*before, Turn("policy", edit_to(program, problem.fixed)))
 
@@ -192,8 +194,8 @@ class Repair(Task):
         wrong = wrong_edits(problem.problem_id)
         if not wrong or chance.random() < 0.5:
             return self.guided(problem, self.pointer(problem))
-        edit, said = wrong[int(chance.integers(len(wrong)))]
-        return self.guided(problem, self.explain(problem, [edit], Verdict("wrong", said)))
+        edit, output = wrong[int(chance.integers(len(wrong)))]
+        return self.guided(problem, self.explain(problem, [edit], Verdict("wrong", output)))
 
     def guided(self, problem: Broken, guidance: str) -> Broken:
         """The problem with guidance in its prompt."""
@@ -211,9 +213,9 @@ class Repair(Task):
         """The line of the defect and its kind."""
         return pointed(problem)
 
-    def explain(self, problem: Broken, said: Sequence[str], verdict: Verdict) -> str:
+    def explain(self, problem: Broken, responses: Sequence[str], verdict: Verdict) -> str:
         """The last edit that was tried, what the tests said, and the kind of step to try."""
-        return explained(said, verdict)
+        return explained(responses, verdict)
 
     def leaks(self, problem: Broken, hint: str) -> bool:
         """Whether the new text of a line that the reference edits stands in guidance, spaces aside."""
@@ -223,13 +225,13 @@ class Repair(Task):
 
     def fingerprint(self, problems: Sequence[Broken]) -> str:
         """Of programs, tests and how they are asked."""
-        asked = [self.trace] if self.turns == 1 else ["turns", self.turns, self.max_new_tokens]
-        return hash_of([[p.problem_id, p.source, p.tests] for p in problems] + asked)
+        prompting = [self.trace] if self.turns == 1 else ["turns", self.turns, self.max_new_tokens]
+        return hash_of([[p.problem_id, p.source, p.tests] for p in problems] + prompting)
 
     @property
     def verifier_hash(self) -> str:
-        """Of the sandbox and its limits."""
-        return code_hash(["sandbox", "sandbox_child"], seconds=self.seconds)
+        """The verifier's version, and the sandbox's limit."""
+        return version_hash("repair", seconds=self.seconds)
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Undone changes, programs as they were, changes of another line, and repeated problems."""
@@ -253,24 +255,25 @@ def _unchanged(problem: Broken) -> str:
 _SAID: dict[tuple[str, str, float], Verdict] = {}  # of a problem and a program: an episode asks for it and is judged by it
 
 
-def _tested(asked: Sequence[Asked], seconds: float) -> list[Verdict]:
+def _tested(programs: Sequence[EditedProgram], seconds: float) -> list[Verdict]:
     """What the unit tests say of edited programs, each run once and remembered, but where it was not run at all."""
+    # before any key is looked up: cleared later, verdicts that this call relies on would be gone
     if len(_SAID) > KEPT:
         _SAID.clear()
-    keys = [(p.problem_id, program or "", seconds) for p, program in asked]
+    keys = [(p.problem_id, program or "", seconds) for p, program in programs]
     jobs = {
         key: (program, ENTRY, problem.tests, seconds)
-        for key, (problem, program) in zip(keys, asked, strict=True)
+        for key, (problem, program) in zip(keys, programs, strict=True)
         if program is not None and program != problem.source and key not in _SAID
     }
-    said = dict(zip(jobs, _pool().verify(list(jobs.values())) if jobs else [], strict=True))
+    judged = dict(zip(jobs, _pool().verify(list(jobs.values())) if jobs else [], strict=True))
     none, same = Verdict("wrong", "no line is edited"), Verdict("wrong", "the program is as it was")
-    found = [
-        none if program is None else same if program == problem.source else said.get(key) or _SAID[key]
-        for key, (problem, program) in zip(keys, asked, strict=True)
+    verdicts = [
+        none if program is None else same if program == problem.source else judged.get(key) or _SAID[key]
+        for key, (problem, program) in zip(keys, programs, strict=True)
     ]
-    _SAID.update({key: one for key, one in said.items() if one.label != "undecided"})
-    return found
+    _SAID.update({key: one for key, one in judged.items() if one.label != "undecided"})
+    return verdicts
 
 
 @cache

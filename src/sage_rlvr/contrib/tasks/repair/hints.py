@@ -16,8 +16,8 @@ TRIED = 80  # characters of an attempt, and of what was said of it, that guidanc
 
 def edits_in(completion: str) -> list[tuple[int, str]]:
     """(number of a line, its new text) of the edits of a completion."""
-    found = (EDIT.fullmatch(line) for line in completion.split("\n"))
-    return [(int(edit[1]), edit[2].strip()) for edit in found if edit]
+    matches = (EDIT.fullmatch(line) for line in completion.split("\n"))
+    return [(int(edit[1]), edit[2].strip()) for edit in matches if edit]
 
 
 def edited_lines(problem: Broken, text: str) -> str:
@@ -31,9 +31,9 @@ def pointed(problem: Broken) -> str:
     return f"{edited_lines(problem, edit_to(problem.source, problem.fixed))}, {WORDS[problem.kind]}"
 
 
-def explained(said: Sequence[str], verdict: Verdict) -> str:
+def explained(responses: Sequence[str], verdict: Verdict) -> str:
     """The last edit of an attempt, what the tests said of it, and the kind of step to try."""
-    tries = ["; ".join(f"{number}: {text}" for number, text in edits_in(turn)) for turn in said]
+    tries = ["; ".join(f"{number}: {text}" for number, text in edits_in(turn)) for turn in responses]
     tried = next((one for one in reversed(tries) if one), "")[:TRIED]
     if not tried:
         return "nothing was edited: write LINE: its new text"

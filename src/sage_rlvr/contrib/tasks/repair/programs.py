@@ -107,7 +107,9 @@ SITE = re.compile(r"«(\w+):([^»]*)»")
 
 @dataclass(frozen=True)
 class Broken:
-    """A function with one defect. source: as it is given; fixed: before the change; tests: (arguments, repr of the value);
+    """A function with one defect. `all_problems` makes it; `Repair`, its hints and the sandbox read it.
+
+    source: as it is given; fixed: before the change; tests: (arguments, repr of the value);
     said: what the first failing test says of `source`. guidance: what its prompt holds beside; "" as it is drawn.
     """
 
@@ -132,8 +134,8 @@ def edited(source: str, completion: str) -> str | None:
     A line that is named twice has its last text; a number beyond the program is no edit.
     """
     lines = source.splitlines()
-    found = [edit.groups() for line in completion.split("\n") if (edit := EDIT.fullmatch(line))]
-    edits = [(int(number), text) for number, text in found if 1 <= int(number) <= len(lines)]
+    matches = [edit.groups() for line in completion.split("\n") if (edit := EDIT.fullmatch(line))]
+    edits = [(int(number), text) for number, text in matches if 1 <= int(number) <= len(lines)]
     for number, text in edits:
         old = lines[number - 1]
         lines[number - 1] = old[: len(old) - len(old.lstrip())] + text.strip()
@@ -156,12 +158,12 @@ def _versions(family: str, k: int, c: int) -> Iterator[tuple[str, str, str]]:
     text = f"def {ENTRY}({given}):" + "\n".join(line[4:] for line in body.format(k=k, c=c).split("\n"))
     sites = list(SITE.finditer(text))
     right = SITE.sub(lambda site: site[2].split("¦")[0], text)
-    for place, site in enumerate(sites):
+    for index, site in enumerate(sites):
         for other in site[2].split("¦")[1:]:
             taken = iter(range(len(sites)))
             changed = SITE.sub(
-                lambda found, taken=taken, place=place, other=other: (  # type: ignore[misc]
-                    other if next(taken) == place else found[2].split("¦")[0]
+                lambda match, taken=taken, index=index, other=other: (  # type: ignore[misc]
+                    other if next(taken) == index else match[2].split("¦")[0]
                 ),
                 text,
             )
@@ -179,8 +181,8 @@ def _tests(given: str, right: str) -> tuple[tuple[tuple[Any, ...], str], ...]:
             return [int(x) for x in chance.integers(-3, 10, 1 + size)]
         return int(chance.integers(0, 3 + 2 * size)) if name in "nb" else int(chance.integers(-5, 12))
 
-    asked = [tuple(argument(name.strip(), size) for name in given.split(",")) for size in range(TESTS)]
-    return tuple((arguments, repr(scope[ENTRY](*arguments))) for arguments in asked)
+    inputs = [tuple(argument(name.strip(), size) for name in given.split(",")) for size in range(TESTS)]
+    return tuple((arguments, repr(scope[ENTRY](*arguments))) for arguments in inputs)
 
 
 class _TooLong(BaseException):
@@ -201,16 +203,16 @@ def tested(changed: str, tests: Sequence[Any]) -> Verdict | None:
             raise _TooLong
         return count
 
-    before, found = sys.gettrace(), []
+    before, results = sys.gettrace(), []
     for arguments, _ in tests:
         sys.settrace(count)  # anew: one that has raised is taken off
         try:
-            found += calls(changed, ENTRY, [list(arguments)])
+            results += calls(changed, ENTRY, [list(arguments)])
         finally:
             sys.settrace(before)
         if left < 0:
             return None
-    return compared(found, ENTRY, tests)
+    return compared(results, ENTRY, tests)
 
 
 def _hash(text: str) -> str:
@@ -221,20 +223,20 @@ def _hash(text: str) -> str:
 def all_problems() -> dict[str, tuple[Broken, ...]]:
     """Every problem of every split: changes that at least one test tells from the right program. One text that several right
     programs lead to is in the first of their splits alone."""
-    found: dict[str, dict[str, Broken]] = {split: {} for split in SPLITS}
+    problems: dict[str, dict[str, Broken]] = {split: {} for split in SPLITS}
     for family, (k, c) in product(FAMILIES, tuple(product(range(2, 8), range(4)))):
         tests = None
         for kind, changed, right in _versions(family, k, c):
             tests = _tests(FAMILIES[family][0], right) if tests is None else tests
-            said = tested(changed, tests)
+            verdict = tested(changed, tests)
             split = next(split for split, rest in SPLITS.items() if int(_hash(right), 16) % 5 in rest)
             one_value = len({wanted for _, wanted in tests}) == 1  # "return" and that value would mend it
-            if said is not None and not said.right and not one_value:
+            if verdict is not None and not verdict.right and not one_value:
                 name = f"repair-{_hash(changed)}"
-                found[split].setdefault(changed, Broken(name, family, kind, changed, right, tests, said.reason))
+                problems[split].setdefault(changed, Broken(name, family, kind, changed, right, tests, verdict.reason))
     taken: set[str] = set()
     made = {}
-    for split, some in found.items():
+    for split, some in problems.items():
         made[split] = tuple(sorted((p for p in some.values() if p.source not in taken), key=lambda one: one.problem_id))
         taken |= set(some)
     return made
@@ -243,27 +245,27 @@ def all_problems() -> dict[str, tuple[Broken, ...]]:
 @cache
 def _siblings() -> dict[str, tuple[Broken, ...]]:
     """Id of a problem -> itself first, and all that were made of the same right program."""
-    found: dict[str, list[Broken]] = {}
+    siblings: dict[str, list[Broken]] = {}
     rows = [one for some in all_problems().values() for one in some]
     for one in rows:
-        found.setdefault(one.fixed, []).append(one)
-    return {one.problem_id: (one, *found[one.fixed]) for one in rows}
+        siblings.setdefault(one.fixed, []).append(one)
+    return {one.problem_id: (one, *siblings[one.fixed]) for one in rows}
 
 
 @cache
 def wrong_edits(problem_id: str) -> tuple[tuple[str, str], ...]:
     """(edit, what the first failing test then says) of edits that do not mend a problem: lines of other changes of its program."""
     problem, *others = _siblings()[problem_id]
-    found = []
+    edits = []
     for other in others:
         edit = edit_to(problem.fixed, other.source)
         program = edited(problem.source, edit)
         if program is None or program == problem.source:
             continue
-        said = tested(program, problem.tests)
-        if said is not None and not said.right:
-            found.append((edit, said.reason))
-    return tuple(found)
+        verdict = tested(program, problem.tests)
+        if verdict is not None and not verdict.right:
+            edits.append((edit, verdict.reason))
+    return tuple(edits)
 
 
 __all__ = [

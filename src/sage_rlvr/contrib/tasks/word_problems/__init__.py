@@ -14,7 +14,6 @@ A problem is a pure function of (task, split, seed, index). Its split goes by a 
 
 from __future__ import annotations
 
-import inspect
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,6 @@ from itertools import count
 from math import fsum
 from typing import Any, ClassVar
 
-from sage_rlvr.contrib.tasks.word_problems import story
 from sage_rlvr.contrib.tasks.word_problems.draws import Words, bucket, candidate
 from sage_rlvr.contrib.tasks.word_problems.story import (
     CLASSES,
@@ -43,6 +41,7 @@ from sage_rlvr.tasks import TASKS
 from sage_rlvr.tasks.base import Task, different, hash_of
 from sage_rlvr.tasks.checks import Case, Check, duplicates
 from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.versions import version_hash
 
 SPLITS = {"test": (0, 10), "validation": (10, 20), "train": (20, 100)}  # of a story's bucket
 DRAWS = 2_000  # candidates for one problem before a world is refused
@@ -197,8 +196,8 @@ class WordProblems(Task):
 
     @property
     def verifier_hash(self) -> str:
-        """Of the module that reads chains."""
-        return hash_of(inspect.getsource(story))
+        """The verifier's version."""
+        return version_hash("word_problems")
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """All right completions; the same with a number changed, a step left out or repeated, and the answer alone."""
@@ -254,10 +253,10 @@ def _example(task: WordProblems, split: str, seed: int, index: int) -> tuple[Sto
 
 @lru_cache(maxsize=32)
 def _different(task: WordProblems, split: str, seed: int, n: int) -> tuple[Story, ...]:
-    found = different(([_example(task, split, seed, index)] for index in count()), n, DRY)
-    if len(found) < n:
-        raise DataError(f"{n} different {split} problems: {task} gave only {len(found)}; ask for fewer or widen it")
-    return tuple(found)
+    stories = different(([_example(task, split, seed, index)] for index in count()), n, DRY)
+    if len(stories) < n:
+        raise DataError(f"{n} different {split} problems: {task} gave only {len(stories)}; ask for fewer or widen it")
+    return tuple(stories)
 
 
 __all__ = ["WordProblems"]

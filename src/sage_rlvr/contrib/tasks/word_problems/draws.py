@@ -50,10 +50,10 @@ def candidate(people: int, given: int, loops: int, max_value: int, chance: Words
         return None
     facts += chance.some(spare, loops)
     facts += [Fact(person, values[person]) for person in chance.some(names, given)]
-    told = chance.some(facts, len(facts))
-    known = {fact.who for fact in told if not fact.operator}
-    asked = [person for person in names if person not in known]
-    return Story(tuple(told), asked[chance.below(len(asked))])
+    shuffled = chance.some(facts, len(facts))
+    known = {fact.who for fact in shuffled if not fact.operator}
+    unknown = [person for person in names if person not in known]
+    return Story(tuple(shuffled), unknown[chance.below(len(unknown))])
 
 
 def between(a: str, b: str, values: Mapping[str, int], chance: Words) -> Fact | None:
@@ -70,8 +70,8 @@ def bucket(story: Story) -> int:
     the other side or by other means."""
     values = story.values
     pairs = sorted(sorted((values[fact.who], values[fact.other])) for fact in story.facts if fact.operator)
-    said = repr((pairs, sorted(values[person] for person in story.given), values[story.asked]))
-    return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "big") % 100
+    key = repr((pairs, sorted(values[person] for person in story.given), values[story.asked]))
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") % 100
 
 
 __all__ = ["Words", "bucket", "candidate"]

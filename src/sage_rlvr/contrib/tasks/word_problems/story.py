@@ -62,7 +62,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Story:
-    """A problem: its facts in the order in which they are told, and who is asked for.
+    """A problem: its facts in the order in which they are told, and who is asked for. `draws.candidate` and `story_of` make it.
 
     DataError where facts contradict each other or say something twice, where they do not give everybody a whole number from 1 to
     999,999, and for names without a token.
@@ -76,8 +76,8 @@ class Story:
         people = {person for fact in self.facts for person in (fact.who, fact.other) if person} | {self.asked}
         if unknown := sorted(people - set(NAMES)):
             raise DataError(f"{who} {', '.join(unknown)} has no token; take names from {', '.join(NAMES)}")
-        said = [frozenset((fact.who, fact.other)) if fact.operator else fact.who for fact in self.facts]
-        if twice := [fact for n, fact in enumerate(self.facts) if said[n] in said[:n] or fact.who == fact.other or fact.amount < 1]:
+        keys = [frozenset((fact.who, fact.other)) if fact.operator else fact.who for fact in self.facts]
+        if twice := [fact for n, fact in enumerate(self.facts) if keys[n] in keys[:n] or fact.who == fact.other or fact.amount < 1]:
             raise DataError(f"{who} {twice[0]}: a fact gives one person's number or compares two, by 1 or more; none is told twice")
         if lost := sorted(people - set(self.values)):
             advice = "join each person by facts to one whose number is given"
@@ -90,26 +90,26 @@ class Story:
     @cached_property
     def values(self) -> dict[str, int]:
         """How many each person has, as far as the facts tell."""
-        found = {fact.who: fact.amount for fact in self.facts if not fact.operator and 0 < fact.amount <= MOST}
-        waiting = list(found)
+        values = {fact.who: fact.amount for fact in self.facts if not fact.operator and 0 < fact.amount <= MOST}
+        waiting = list(values)
         while waiting:
             person = waiting.pop()
             for other, fact in self.moves.get(person, {}).items():
-                value = applied(found[person], fact.toward(other), fact.amount)
-                if other not in found and value is not None:
-                    found[other] = value
+                value = applied(values[person], fact.toward(other), fact.amount)
+                if other not in values and value is not None:
+                    values[other] = value
                     waiting.append(other)
-        return found
+        return values
 
     @cached_property
     def moves(self) -> dict[str, dict[str, Fact]]:
         """From each person to whom: the fact that compares them, in the order in which they are told."""
-        found: dict[str, dict[str, Fact]] = {}
+        moves: dict[str, dict[str, Fact]] = {}
         for fact in self.facts:
             if fact.operator:
-                found.setdefault(fact.other, {})[fact.who] = fact
-                found.setdefault(fact.who, {})[fact.other] = fact
-        return found
+                moves.setdefault(fact.other, {})[fact.who] = fact
+                moves.setdefault(fact.who, {})[fact.other] = fact
+        return moves
 
     @property
     def given(self) -> list[str]:
@@ -129,11 +129,11 @@ class Story:
     @cached_property
     def chains(self) -> tuple[tuple[str, ...], ...]:
         """Every right chain as the people on it, by its first person in the order of the text, then fact by fact."""
-        found: list[tuple[str, ...]] = []
+        chains: list[tuple[str, ...]] = []
 
         def walk(path: tuple[str, ...]) -> None:
             if path[-1] == self.asked:
-                found.append(path)
+                chains.append(path)
                 return
             for person in self.moves.get(path[-1], {}):
                 if person not in path:
@@ -141,7 +141,7 @@ class Story:
 
         for person in self.given:
             walk((person,))
-        return tuple(found)
+        return tuple(chains)
 
     @property
     def blind(self) -> float:
@@ -157,8 +157,8 @@ class Story:
 
     def written(self, chain: Sequence[str]) -> str:
         """The completion that takes these people in turn."""
-        said = f"{chain[0]}{EXACTLY}{self.values[chain[0]]}"
-        return said + "".join(f"{THEN}{self.moves[a][b]}{THEN}{self.worked(a, b)}" for a, b in pairwise(chain))
+        text = f"{chain[0]}{EXACTLY}{self.values[chain[0]]}"
+        return text + "".join(f"{THEN}{self.moves[a][b]}{THEN}{self.worked(a, b)}" for a, b in pairwise(chain))
 
     def worked(self, before: str, person: str) -> str:
         """What a step concludes, such as "so Dan has 7+3=10"."""
@@ -170,18 +170,18 @@ def applied(value: int, operator: str, amount: int) -> int | None:
     """value operator amount where it is a whole number from 1 to `MOST`, else None."""
     if operator == "/":
         return value // amount if amount and value % amount == 0 else None
-    found = value + amount if operator == "+" else value - amount if operator == "-" else value * amount
-    return found if 0 < found <= MOST else None
+    result = value + amount if operator == "+" else value - amount if operator == "-" else value * amount
+    return result if 0 < result <= MOST else None
 
 
 def story_of(problem_id: str) -> Story:
     """The problem of an id such as "Ann=7 Dan=Ann+3 Dan?"; DataError for any other text."""
-    *told, asked = problem_id.split(" ")
-    found = [FACT.fullmatch(one) for one in told]
+    *sentences, question = problem_id.split(" ")
+    matches = [FACT.fullmatch(one) for one in sentences]
     story = None
-    if found and None not in found and asked[:-1].isalpha():
-        facts = (Fact(m[1], int(m[2] or m[5]), m[4] or "", m[3] or "") for m in found if m)
-        story = Story(tuple(facts), asked[:-1])
+    if matches and None not in matches and question[:-1].isalpha():
+        facts = (Fact(m[1], int(m[2] or m[5]), m[4] or "", m[3] or "") for m in matches if m)
+        story = Story(tuple(facts), question[:-1])
     if story is None or story.problem_id != problem_id:
         raise DataError(f"{problem_id!r:.80} is no id of a word problem: it should look like 'Ann=7 Dan=Ann+3 Dan?'.")
     return story
@@ -193,16 +193,16 @@ def read(problem: Story, text: str) -> tuple[Verdict, str | None]:
         return Verdict("wrong", "too long"), None
     first, *rest = text.split(THEN)
     start = GIVEN.fullmatch(first)
-    if start is None or len(rest) % 2 or not all(WORKED.fullmatch(said) for said in rest[1::2]):
+    if start is None or len(rest) % 2 or not all(WORKED.fullmatch(sentence) for sentence in rest[1::2]):
         return Verdict("wrong", "not a chain"), None
     chain = [start[1]]
     if chain[0] not in problem.given or start[2] != str(problem.values[chain[0]]):
         return Verdict("wrong", "not given"), None
-    for said, worked in zip(rest[::2], rest[1::2], strict=True):
+    for sentence, worked in zip(rest[::2], rest[1::2], strict=True):
         last = chain[-1]
         if last == problem.asked:
             return Verdict("wrong", "more after the answer"), None
-        person, fact = next(((who, fact) for who, fact in problem.moves.get(last, {}).items() if str(fact) == said), ("", None))
+        person, fact = next(((who, fact) for who, fact in problem.moves.get(last, {}).items() if str(fact) == sentence), ("", None))
         if fact is None:
             return Verdict("wrong", "no such fact"), None
         if person in chain:
