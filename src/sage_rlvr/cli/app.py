@@ -22,9 +22,9 @@ import sage_rlvr
 from sage_rlvr import extras, plugins
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
-from sage_rlvr.parent import end_with_parent
+from sage_rlvr.escaping import visible
+from sage_rlvr.process import end_with_parent
 from sage_rlvr.progress import quiet_libraries
-from sage_rlvr.text import visible
 
 GROUPS = {
     "train": {

@@ -20,7 +20,7 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.rewards import REWARD_TRANSFORMS
 from sage_rlvr.errors import SageError
 from sage_rlvr.registry import first_sentence, registry_of
-from sage_rlvr.signatures import kind_of, parameters, phrase
+from sage_rlvr.schema import kind_of, parameters, phrase
 
 KINDS = (
     "advantage", "reward_source", "reward_transform", "surrogate", "token_weight", "loss_term", "reduction", "guide",

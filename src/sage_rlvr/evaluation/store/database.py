@@ -32,9 +32,9 @@ from filelock import FileLock, Timeout
 from sage_rlvr.errors import DataError, RunLocked
 from sage_rlvr.evaluation.store.log import SUFFIXES, check_log, first_id, next_id
 from sage_rlvr.evaluation.store.sample import LABELS, TOKEN_LEVEL
-from sage_rlvr.reading import parse_json
 from sage_rlvr.runs import replacing
 from sage_rlvr.runs.record import now
+from sage_rlvr.safe_io import parse_json
 
 FILE, FORMAT, EPISODES = "store.sqlite", 2, 3
 """Names of files, and the formats: of completions, and of episodes, whose rows have one column more."""

@@ -55,7 +55,7 @@ from sage_rlvr.evaluation.store.sample import (
     unescape,
     unmarked,
 )
-from sage_rlvr.reading import parse_json
+from sage_rlvr.safe_io import parse_json
 from sage_rlvr.tasks.chance import KEY
 
 if TYPE_CHECKING:
