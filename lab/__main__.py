@@ -29,6 +29,7 @@ COMMANDS = {
     "false-verdicts": "lab.false_verdicts:FalseVerdicts",
     "room": "lab.room.command:Room",
     "counts": "lab.counts:Counts",
+    "primaries": "lab.primaries:Primaries",
     "smollm2-adapter": "lab.smollm2_adapter:Adapter",
 }
 

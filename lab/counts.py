@@ -12,6 +12,8 @@ import tyro
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.design import BASE
+from sage_rlvr.results.exact_kl import base_of
+from sage_rlvr.results.metric import REFERENCE
 from sage_rlvr.results.read import Results
 
 
@@ -24,6 +26,18 @@ def rows_of(folder: Path) -> Iterator[dict[str, object]]:
             yield group | {"id": problem, "n": row.n, "c": int(right)}
 
 
+def kl_rows_of(folder: Path) -> Iterator[dict[str, object]]:
+    """One row per trained policy whose exact KL to the base was evaluated: {"arm", "seed", "reverse", "forward"}, nats per token,
+    on the policy's own completions at T = 1."""
+    table = Results.read(folder).table.sampled().where(temperature=REFERENCE)
+    base = base_of(table)
+    for row in table.rows:
+        if base is not None and base in row.kls:
+            own = row.kls[base].sides["policy"]
+            forward = own.interval("forward", "token").value
+            yield {"arm": row.arm, "seed": row.seed, "reverse": own.interval("reverse", "token").value, "forward": forward}
+
+
 @dataclass(frozen=True)
 class Counts(Command):
     """Print the counts of a sweep or demo as JSON lines that `sage-rlvr compare` reads."""
@@ -31,10 +45,15 @@ class Counts(Command):
     folder: tyro.conf.Positional[Path]
     """The folder of the sweep or demo."""
 
+    kl: bool = False
+    """Print the exact KL of each trained policy to the base instead."""
+
     def execute(self, session: Session) -> int:
-        rows = list(rows_of(self.folder))
+        rows = list(kl_rows_of(self.folder) if self.kl else rows_of(self.folder))
         if not rows:
-            raise DataError(f"{self.folder}: no samples; evaluate its runs with `sage-rlvr eval RUN --samples 64` first")
+            step = "--kl-to BASE" if self.kl else "--samples 64"
+            missing = "exact KL" if self.kl else "samples"
+            raise DataError(f"{self.folder}: no {missing}; evaluate its runs with `sage-rlvr eval RUN {step}` first")
         for row in rows:
             session.say(json.dumps(row))
         return 0

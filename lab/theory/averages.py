@@ -269,7 +269,7 @@ def _first_advantages(
     state: State,
 ) -> Tensor:
     """(K,) the first member's advantage in each group; beside `others` where the advantage looks across prompts."""
-    if not getattr(method.advantage, "couples_prompts", False):
+    if not method.advantage.couples_prompts:
         return group_advantages(method, rewards, seen, state)[0][:, 0]
     if others is None:
         raise DataError(

@@ -23,8 +23,8 @@ import torch
 
 from lab.theory.averages import Listing, averages, sees_stages
 from lab.theory.stored import stored_loss
-from sage_rlvr.core.advantages import Advantage, Seen, at_step, expected_of, sees
-from sage_rlvr.core.loss_terms import KlCov
+from sage_rlvr.core.advantages import Advantage, Seen, expected_of, sees
+from sage_rlvr.core.extras import KlCov
 from sage_rlvr.core.method import Method, group_advantages
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.signals import Signals
@@ -44,7 +44,7 @@ def _paid(part: Method | Advantage, rewards: torch.Tensor, seen: Seen) -> torch.
     """Advantages of groups, by a method or by an advantage alone, with their state at its start, as they are at the first step."""
     if isinstance(part, Method):
         return group_advantages(part.at(0, 1), rewards, seen, part.start())[0]
-    part, more = at_step(part, 0, 1), (seen,) if sees(part) else ()
+    part, more = part.at(0, 1), (seen,) if sees(part) else ()
     paid, state = expected_of(part), start_of({"advantage": part})
     found: torch.Tensor = called(paid, "advantage", state, rewards.device, rewards, *more)[0]
     return found
@@ -124,7 +124,7 @@ def _with_stored(
 def _first(part: Method | Advantage, rewards: torch.Tensor, seen: Seen) -> torch.Tensor:
     """(K,) the first member's advantage, float64; each group a step of its own where the advantage couples prompts."""
     advantage = part.advantage if isinstance(part, Method) else part
-    if not getattr(advantage, "couples_prompts", False):
+    if not advantage.couples_prompts:
         return _paid(part, rewards, seen)[:, 0].double()
     rows = [_paid(part, row[None], Seen(seen.lengths[:1], seen.policy[:1]))[0, 0] for row in rewards]
     return torch.stack(rows).double()
@@ -175,8 +175,9 @@ def has_axes(method: Method) -> bool:
     """Whether the first update of a method is its advantages' gradient: not where labels are fitted, tokens weighed or a
     term added, or where no verifier says 0 and 1; whether it is that of one prompt: not where prompts are coupled; and whether
     the next is too: not where a part has a memory. KL-Cov's term is 0 there."""
-    plain = method.token_weight is None and isinstance(method.loss_term, KlCov | None) and method.reward_source is None
-    coupled = getattr(method.advantage, "couples_prompts", False)
+    first = all(isinstance(extra, KlCov) or not extra.adds_loss for extra in method.extras)
+    plain = method.token_weight is None and first and method.reward_source is None
+    coupled = method.advantage.couples_prompts
     if is_staged(method.rollout):
         coupled = coupled or not sees_stages(method) or method.buffer is not None
     return plain and not coupled and not isinstance(method.surrogate, Pacs) and not method.start()

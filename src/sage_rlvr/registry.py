@@ -15,7 +15,6 @@ Parts of the package itself are found by `gather`: a new file in a folder that g
 from __future__ import annotations
 
 import ast
-import dataclasses
 import functools
 import importlib
 import inspect
@@ -43,7 +42,6 @@ HOMES = {
     "extra": "sage_rlvr.core.extras:EXTRAS",
     "generator": "sage_rlvr.models.vllm:GENERATORS",
     "guide": "sage_rlvr.core.guides:GUIDES",
-    "loss_term": "sage_rlvr.core.loss_terms:LOSS_TERMS",
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
     "reward_source": "sage_rlvr.core.reward_sources:REWARD_SOURCES",
@@ -406,4 +404,5 @@ def _written(part: Any) -> tuple[str, str]:
 
 
 def _is_frozen(part: type) -> bool:
-    return dataclasses.is_dataclass(part) and bool(part.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+    """Whether the class itself is decorated: a base that is would leave its own fields out."""
+    return "__dataclass_params__" in vars(part) and bool(part.__dataclass_params__.frozen)  # type: ignore[attr-defined]

@@ -74,13 +74,27 @@ class Mine:
 
 RULE = "a registered function makes parts of this kind from options of a recipe, and"
 LACKS = "Mine lacks equation, which `describe` and `show` print; declare equation: ClassVar[str] ="
+
+
+def inherits(kind: str, symbol: str, rest: str = "__call__") -> str:
+    """What is said of a class that does not inherit its kind."""
+    base = f"sage_rlvr.core.{kind}"
+    declared = f'equation: ClassVar[str] = "{symbol} as one line of text" and {rest}'
+    return f"Mine does not inherit {base}; write class Mine({base}), with {declared}"
+
+
+OWN = CLASS.format(kind="advantage").replace("Mine", "Mine(sage_rlvr.core.Advantage)")
 CASES = {
     "guide": (GUIDE, f"{RULE} signals, key are no options; declare a class for the rule: @dataclass(frozen=True), sage_rlvr.Ban"),
-    "advantage": (ADVANTAGE, f"{RULE} rewards is no option; declare a class for the rule: @dataclass(frozen=True), equation and"),
-    "class of an advantage": (CLASS.format(kind="advantage"), f'{LACKS} "A as'),
+    "advantage": (ADVANTAGE, f"{RULE} rewards is no option; declare a class for the rule: @dataclass(frozen=True), sage_rlvr.cor"),
+    "class of an advantage": (CLASS.format(kind="advantage"), inherits("Advantage", "A")),
+    "advantage without an equation": (OWN, f'{LACKS} "A as'),
+    "advantage with a slip": (
+        OWN.replace("Advantage):", "Advantage):\n    takes_group_men = True"),
+        "advantage class Mine: takes_group_men is no member of an advantage; did you mean takes_group_mean?",
+    ),
     "surrogate": (CLASS.format(kind="surrogate"), f'{LACKS} "the loss'),
     "reduction": (CLASS.format(kind="reduction"), LACKS),
-    "loss term": (CLASS.format(kind="loss_term"), LACKS),
 }
 
 

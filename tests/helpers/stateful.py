@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sage_rlvr.core import Method, Signals
+from sage_rlvr.core import Advantage, Method, Signals
 from sage_rlvr.methods import grpo
 
 
 @dataclass(frozen=True)
-class Remembered:
+class Remembered(Advantage):
     """An advantage: rewards minus a running mean of the rewards of earlier steps."""
 
     share: float = 0.25

@@ -131,7 +131,9 @@ def told() -> set[str]:
     found: set[str] = set()
     for node in classes:
         if node.name in bases or any(ast.unparse(base).startswith("Protocol") for base in node.bases):
-            found |= {member.name for member in node.body if isinstance(member, ast.FunctionDef) and documented(member)}
+            for_readers = (member for block in node.body if isinstance(block, ast.If) for member in block.body)  # of types
+            members = (*node.body, *for_readers)
+            found |= {member.name for member in members if isinstance(member, ast.FunctionDef) and documented(member)}
             found |= set(re.findall(r"`(\w+)`", ast.get_docstring(node) or ""))
     return found
 

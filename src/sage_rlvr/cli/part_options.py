@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union
 
-from sage_rlvr.core.advantages import ADVANTAGES, silent
+from sage_rlvr.core.advantages import ADVANTAGES
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.rewards import REWARD_TRANSFORMS
 from sage_rlvr.errors import SageError
@@ -23,8 +23,8 @@ from sage_rlvr.registry import first_sentence, registry_of
 from sage_rlvr.schema import kind_of, parameters, phrase
 
 KINDS = (
-    "advantage", "reward_source", "reward_transform", "surrogate", "token_weight", "loss_term", "reduction", "guide",
-    "rollout_plan", "buffer", "extra", "schedule",
+    "advantage", "reward_source", "reward_transform", "surrogate", "token_weight", "reduction", "guide", "rollout_plan",
+    "buffer", "extra", "schedule",
 )  # fmt: skip
 """The kinds of parts that a method is made of."""
 SHOWN_GROUP = 8
@@ -189,9 +189,7 @@ def dead_line(part: Any) -> str:
     declares = advantage or (part in REWARD_TRANSFORMS.values() and hasattr(part, "dead"))
     if not declares or any(default is inspect.Parameter.empty for _, default in parameters(part).values()):
         return ""
-    made = part()
-    declared = getattr(made, "dead", None) or (lambda size: silent(made, size))
-    return f"a group of {SHOWN_GROUP} earns where it is {declared(SHOWN_GROUP)}"
+    return f"a group of {SHOWN_GROUP} earns where it is {part().dead(SHOWN_GROUP)}"
 
 
 def refused_line(part: Any) -> str:

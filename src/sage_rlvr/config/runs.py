@@ -128,7 +128,7 @@ class TrainConfig:
             f"another limit; set rollout.max_new_tokens to {made_for}, or the method's max_tokens to {limit}"
         )
         require(made_for is None or made_for == limit, "rollout.max_new_tokens", limit, other)
-        least, size = getattr(method.advantage, "least_group", 2), self.rollout.group_size
+        least, size = method.advantage.least_group, self.rollout.group_size
         small = f"the method's advantage {method.advantage} needs groups of {least} at least; raise it, or lower the method's k"
         require(size >= least, "rollout.group_size", size, small)
         most = method.rollout.max_completions if hasattr(method.rollout, "extra") else size

@@ -53,10 +53,12 @@ def describe(method: Method) -> str:
     advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
     lines = [f"{method.name}: minimize", objective]
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
-    legends = (getattr(part, "legend", "") for part in (method.surrogate, method.advantage, method.loss_term))
+    terms = [extra for extra in method.extras if extra.hook == "on_loss"]
+    legends = (getattr(part, "legend", "") for part in (method.surrogate, method.advantage, *terms))
     lines += [f"  {text}" for text in legends if text]
     for extra in method.extras:
-        lines.append(f"  {type(extra).__name__}: {extra.equation}{',  ' * bool(extra.legend)}{extra.legend}")
+        if extra.hook == "":
+            lines.append(f"  {type(extra).__name__}: {extra.equation}{',  ' * bool(extra.legend)}{extra.legend}")
     source, whose = method.reward_source, "verifier" if method.reward_source is None else "policy"
     if source is not None:
         lines.append(f"  {'r' if method.reward_transform is None else 'R'} = {source.equation}")
@@ -72,7 +74,7 @@ def describe(method: Method) -> str:
         lines.append(f"  rollout: {method.rollout.equation}")
     if source is not None:
         lines.append(f"  expected gradient of the reward term, on-policy: {source.ascends}")
-    elif ascends := getattr(method.surrogate, "ascends", "") or getattr(method.advantage, "ascends", ""):
+    elif ascends := getattr(method.surrogate, "ascends", "") or method.advantage.ascends:
         weighed = "" if method.token_weight is None else ", before the token weight"
         changed = [type(extra).__name__ for extra in method.extras if extra.changes_advantages]
         weighed += f", without {' and '.join(changed)}" if changed else ""
@@ -82,8 +84,7 @@ def describe(method: Method) -> str:
         if is_staged(method.rollout):
             held += "; this holds per completion with G the size of its group, so prompts with more completions weigh more"
         lines.append(f"  expected gradient of the reward term, on-policy{weighed}: {ascends}{held}")
-    if ascends := getattr(method.loss_term, "ascends", ""):
-        lines.append(f"  expected effect of the loss term, on-policy, is to raise: {ascends}")
+    lines += [f"  expected effect of the loss term, on-policy, is to raise: {one.ascends}" for one in terms if one.ascends]
     lines.append(f"  among right answers of a prompt: {preference(method)}")
     anchor = _live(method)
     lines += ["  no KL term"] if anchor is None else [*_q_lines(anchor), _reference_line(anchor), _descended(anchor)]
@@ -118,17 +119,16 @@ def _objective(method: Method) -> tuple[str, str]:
         if anchor.placement == "loss":
             inner += f"  +  {beta} * {_term(anchor)}(pi, {reference})"
         else:
-            scale = "(G-1)/G * " if getattr(method.advantage, "takes_group_mean", False) else ""
+            scale = "(G-1)/G * " if method.advantage.takes_group_mean else ""
             penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
-    if method.loss_term is not None:
-        inner += f"  {method.loss_term.equation}"
+    inner += "".join(f"  {extra.equation}" for extra in method.extras if extra.hook == "on_loss")
     return f"  {method.reduction.equation} [ {inner} ]", penalty
 
 
 def preference(method: Method) -> str:
     """Which right answers the reward term prefers, as text."""
     alone = method.buffer is not None and method.buffer.alone
-    before = () if getattr(method.advantage, "evens", False) else (method.reward_source, method.reward_transform)
+    before = () if method.advantage.evens else (method.reward_source, method.reward_transform)
     parts = (method.buffer,) if alone else (*before, method.advantage, *method.extras, method.buffer)
     found = [text for part in parts if (text := getattr(part, "prefers", ""))]
     return "; ".join(found) or "no preference, so the likelier answers gain most"
@@ -204,7 +204,7 @@ def _notes(method: Method) -> list[str]:
     if anchor is None or anchor.is_off:
         return staged
     notes = staged + ([note] if (note := length_note(anchor, method.reduction)) else [])
-    if against := getattr(method.advantage, "against_kl", ""):
+    if against := method.advantage.against_kl:
         notes.append(against)
     if method.rollout is not None:
         notes.append("dropped groups have no KL term either: the KL acts only at the states of kept groups")

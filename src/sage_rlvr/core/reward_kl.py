@@ -34,7 +34,7 @@ def summed_to_go(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:
 
 def kl_share(method: Method, group_size: int) -> float:
     """c of `credit`: (G - 1) / G where the advantage subtracts the whole group's mean, else 1."""
-    return (group_size - 1) / group_size if getattr(method.advantage, "takes_group_mean", False) else 1.0
+    return (group_size - 1) / group_size if method.advantage.takes_group_mean else 1.0
 
 
 def reward_penalty(signals: Signals, log_q: PerToken | None, group_size: int, share: float = 1.0) -> PerToken:

@@ -1,7 +1,7 @@
 """The running state of a method's parts: an explicit value, stored by engines and saved in checkpoints.
 
     value = part(...)                      a part without state
-    value, new = part(..., state=old)      one that has `start`, the state before the first step
+    value, new = part(..., state=old)      one whose `start` gives a state, that before the first step
 
 A state is tensors by name. Parts stay pure: the same arguments, the state among them, give the same value and the same new
 state, and the old one is left as it is. So an engine that takes a step again, or gives one up, has nothing to undo.
@@ -23,8 +23,9 @@ State = Mapping[str, PartState]
 
 
 def has_state(part: object) -> bool:
-    """Whether a part is called with a state and returns a new one beside its value."""
-    return callable(getattr(part, "start", None))
+    """Whether a part is called with a state and returns a new one beside its value: its `start` gives one."""
+    start = getattr(part, "start", None)
+    return callable(start) and bool(start())
 
 
 def start_of(parts: Mapping[str, object]) -> State:

@@ -15,6 +15,7 @@ trl = pytest.importorskip("trl")
 
 
 from sage_rlvr.core import (
+    Advantage,
     CosineCycles,
     Linear,
     Method,
@@ -45,7 +46,7 @@ class Uncertain:
 
 
 @dataclass(frozen=True)
-class Ranks:
+class Ranks(Advantage):
     """An advantage that no release of TRL has: the sign of r - mean."""
 
     equation: ClassVar[str] = "sign(r - mean_group r)"

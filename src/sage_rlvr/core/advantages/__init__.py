@@ -1,6 +1,6 @@
 """Advantages: rewards of a group -> advantages, frozen callables (P, G) -> (P, G) float32 without a gradient.
 
-Read base.py first (the protocol `Advantage` and shared helpers), then group.py (GRPO, Dr. GRPO, RLOO). Each other file
+Read base.py first (`Advantage` and shared helpers), then group.py (GRPO, Dr. GRPO, RLOO). Each other file
 is a family of papers: power.py (MaxRL), pass_at_k.py, distinct.py, risk.py, reinforce.py and more. placebo.py is the
 control that permutes an advantage among correct completions.
 """
@@ -14,7 +14,6 @@ from sage_rlvr.core.advantages.base import (
     at_step,
     expected_of,
     sees,
-    silent,
     silent_of_labels,
 )
 from sage_rlvr.core.advantages.beta import BetaNormalized, beta_parameters
@@ -53,6 +52,5 @@ __all__ = [
     "beta_parameters",
     "expected_of",
     "sees",
-    "silent",
     "silent_of_labels",
 ]

@@ -1,22 +1,23 @@
-"""The protocol of advantages, and shared helpers."""
+"""What an advantage is, and shared helpers."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.signals import check_equation
+from sage_rlvr.core.parts import Part, check_part
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.registry import Registry
 
 Groups = Float[Tensor, "P G"]
-Part = TypeVar("Part")
+Changing = TypeVar("Changing")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,61 +77,125 @@ class Dead:
         return ", ".join(f"{name}: {paid if isinstance(paid, str) else f'{paid:g}'}" for name, paid in found)
 
 
-def silent(part: Any, size: int) -> Dead:
-    """`dead` of a part that reads any reward: 0 wherever all rewards of the group are equal."""
-    return Dead()
-
-
 def silent_of_labels(part: Any, size: int) -> Dead:
     """`dead` of a part that reads 0 and 1 only: 0 wherever all are equal."""
     return Dead(none_right="refused")
 
 
-@runtime_checkable
-class Advantage(Protocol):
+@dataclass(frozen=True)
+class Advantage(Part):
     """Maps the rewards of P groups of G completions to advantages of the same shape: float32, no gradient.
 
-    `equation` is A as one line of text. Optional attributes, read with getattr: `legend`, a line that says what the
-    symbols of `equation` mean; `ascends`, what the expected gradient of the reward term ascends at on-policy samples,
-    and `prefers`, which right answers it prefers (`describe` prints them); `couples_prompts`, True where the
-    advantages of a prompt depend on the rewards of the other prompts of the step, so that a batch must not be cut
-    before they are computed; `takes_group_mean`, True where the baseline of a completion holds its own reward;
-    `against_kl`, a note on what beta weighs against it; `least_group`, the smallest group that it is defined for,
-    where that is above 2; `gives_labels`, True where A is 1 for a right and 0 for a wrong completion; `counts`, "rows" or
-    "tokens", where A divides by how many of them it keeps, which the reduction has to count too; `needs`, the
-    optional signals: "logps" (of the policy), "ref_logps", "ref_right", "answers", "problems". A part that has `needs` at all, an
-    empty set included, is called with a `Seen` after the rewards. `dead`, (group size) -> `Dead`, without which it is `silent`.
-    `at`, of one that changes over training: (step, total_steps) -> the advantage of that step, which is the one that is called
-    (`Method.at`). `start`, of one with a running state (core/state.py): what a group earns depends on the state and on the group,
-    so that no batch has to be whole.
+    A subclass is a frozen dataclass, whose fields are what a recipe may set, with `equation` and `__call__`. All other members have
+    a default; one that is no method may be a class attribute, a field or a property. ConfigError for a misspelled member.
     """
 
-    @property
-    def equation(self) -> str:
-        """A as one line of text."""
+    if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
 
-    @property
-    def __call__(self) -> Callable[..., Any]: ...
+        @property
+        def equation(self) -> str:
+            """A as one line of text. Required."""
+
+        @property
+        def legend(self) -> str:
+            """What the symbols of `equation` mean, as a line that `describe` prints; "" by default."""
+
+        @property
+        def ascends(self) -> str:
+            """What the expected gradient of the reward term ascends at on-policy samples; "" = not known."""
+
+        @property
+        def prefers(self) -> str:
+            """Which right answers of a prompt it prefers; "" = none."""
+
+        @property
+        def against_kl(self) -> str:
+            """A note on what beta weighs against it; "" = none."""
+
+        @property
+        def needs(self) -> frozenset[str] | None:
+            """The optional signals that it reads: "logps" (of the policy), "ref_logps", "ref_right", "answers", "problems".
+
+            Where it is a set, the empty one included, the call gets a `Seen` after the rewards; None by default."""
+
+        @property
+        def couples_prompts(self) -> bool:
+            """Whether the advantages of a prompt depend on the rewards of the other prompts of the step.
+
+            A batch must not be cut before they are computed then."""
+
+        @property
+        def takes_group_mean(self) -> bool:
+            """Whether the baseline of a completion holds its own reward."""
+
+        @property
+        def gives_labels(self) -> bool:
+            """Whether A is 1 for a right and 0 for a wrong completion."""
+
+        @property
+        def least_group(self) -> int:
+            """The smallest group that it is defined for; 2 by default."""
+
+        @property
+        def counts(self) -> str | None:
+            """ "rows" or "tokens", where A divides by how many of them it keeps, which the reduction has to count too."""
+
+        @property
+        def random(self) -> bool:
+            """Whether it draws: the call gets the step and the run's `Key` after all else. One that draws has `expected`."""
+
+        @property
+        def evens(self) -> bool:
+            """Whether it takes away what reward transform and reward source prefer."""
+
+    else:  # plain values: a field of a dataclass without a default would take a property for its default
+        equation: ClassVar[str]
+        legend = ascends = prefers = against_kl = ""
+        couples_prompts = takes_group_mean = gives_labels = random = evens = False
+        needs = counts = None
+        least_group = 2
+
+    @abstractmethod
+    def __call__(self, rewards: Groups, *more: Any, **state: Any) -> Any:
+        """Advantages (P, G) of rewards (P, G).
+
+        more: a `Seen` where `needs` is a set, then the step and the run's `Key` where `random`. state: of one with `start`, whose
+        call returns the advantages and the new state.
+        """
+
+    def start(self) -> dict[str, Tensor]:
+        """The running state before the first step (core/state.py); {} = none. What a group earns may depend on the state and on the
+        group alone, so that no batch has to be whole."""
+        return {}
+
+    def at(self, step: int, total_steps: int) -> Self:
+        """The advantage of a step, which is the one that is called; to be overridden where it changes over training."""
+        return self
+
+    def expected(self, rewards: Groups, *more: Any) -> Groups:
+        """The mean over the draws of a random advantage, for exact sums. ConfigError where that is not declared."""
+        raise ConfigError(f"{type(self).__name__} draws at random but has no `expected` (its mean, for exact sums); define it.")
+
+    def dead(self, size: int) -> Dead:
+        """What groups of `size` earn that have nothing to compare; by default 0 wherever all rewards of the group are equal."""
+        return Dead()
 
 
-ADVANTAGES: Registry[type] = Registry("advantage", check=check_equation("A"))
+ADVANTAGES: Registry[type] = Registry(
+    "advantage", check=check_part(Advantage, "A"), form="sage_rlvr.core.Advantage as its base, equation and __call__(self, rewards)"
+)
 
 
-def at_step(part: Part, step: int, total_steps: int) -> Part:
+def at_step(part: Changing, step: int, total_steps: int) -> Changing:
     """The part at a step: the result of `at`, or the part itself if it does not change during training."""
     at = getattr(part, "at", None)
-    found: Part = part if at is None else at(step, total_steps)
+    found: Changing = part if at is None else at(step, total_steps)
     return found
 
 
 def expected_of(part: Advantage) -> Callable[..., Any]:
-    """The mean over the draws of a random advantage; any other advantage unchanged. ConfigError if the mean is not declared."""
-    if not getattr(part, "random", False):
-        return part
-    mean: Callable[..., Any] | None = getattr(part, "expected", None)
-    if mean is None:
-        raise ConfigError(f"{type(part).__name__} draws at random but has no `expected` (its mean, for exact sums); define it.")
-    return mean
+    """The mean over the draws of a random advantage; any other advantage unchanged."""
+    return part.expected if part.random else part
 
 
 def centered(rewards: Groups, smallest_group: int, who: str) -> Groups:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, centered, require_binary, silent_of_labels
+from sage_rlvr.core.advantages.base import ADVANTAGES, Advantage, Groups, centered, require_binary, silent_of_labels
 from sage_rlvr.core.keys import widest_float
 
 LARGEST_WEIGHT = 1e6
@@ -18,7 +18,7 @@ LARGEST_WEIGHT = 1e6
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class BetaNormalized:
+class BetaNormalized(Advantage):
     """(r - p) / f_N(p), p the group's mean of 0/1 rewards, f_N the density of Beta(alpha, beta) (BNPO, arXiv 2506.02864).
 
     alpha = max(1, 1 + a/3) and beta = max(1, 1 + b/3), where Beta(a, b) has the mean and the unbiased variance of p over

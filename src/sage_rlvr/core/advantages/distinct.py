@@ -8,14 +8,23 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Dead, Groups, Seen, checked, log_choose, require_binary
+from sage_rlvr.core.advantages.base import (
+    ADVANTAGES,
+    Advantage,
+    Dead,
+    Groups,
+    Seen,
+    checked,
+    log_choose,
+    require_binary,
+)
 from sage_rlvr.core.advantages.pass_at_k import _check
 from sage_rlvr.errors import ConfigError, DataError
 
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class DistinctRight:
+class DistinctRight(Advantage):
     """The unbiased gradient of the expected number of distinct right answers among k, sum_a [1 - (1 - pi(a))^k], a right.
 
     U_i = r_i k C(G - m_i, k-1) / C(G - 1, k-1), m_i how often the answer of i occurs in its group: the chance that none

@@ -8,13 +8,22 @@ from typing import ClassVar, Literal
 
 import torch
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Dead, Groups, Seen, checked, leave_one_out, require_binary
+from sage_rlvr.core.advantages.base import (
+    ADVANTAGES,
+    Advantage,
+    Dead,
+    Groups,
+    Seen,
+    checked,
+    leave_one_out,
+    require_binary,
+)
 from sage_rlvr.errors import ConfigError
 
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class Filtered:
+class Filtered(Advantage):
     """A from u = r (pi_ref / pi_old)(y) / Z, minus the others' mean of the same (alpha-DPG, arXiv 2512.05962).
 
     Its target is the reference given that the answer is right; alpha = 0 is the forward KL to it, alpha -> 1 the reverse one.

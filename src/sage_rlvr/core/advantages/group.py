@@ -5,20 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, centered, silent
+from sage_rlvr.core.advantages.base import ADVANTAGES, Advantage, Groups, centered
 from sage_rlvr.errors import ConfigError
 
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class GroupNormalized:
+class GroupNormalized(Advantage):
     """(r - mean) / (std + eps), std with G - 1 in the denominator (GRPO, arXiv 2402.03300, as TRL computes it).
 
     eps: added to the standard deviation, so that groups of nearly equal rewards do not get huge advantages.
     """
 
     eps: float = 1e-4
-    dead = silent
     takes_group_mean: ClassVar[bool] = True
     against_kl: ClassVar[str] = (
         "the reward is divided by the group's std, the KL is not: against the raw reward beta acts as beta * std for "
@@ -40,10 +39,9 @@ class GroupNormalized:
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class GroupCentered:
+class GroupCentered(Advantage):
     """r - mean (Dr. GRPO, arXiv 2503.20783): no division by the group's std."""
 
-    dead = silent
     takes_group_mean: ClassVar[bool] = True
     equation: ClassVar[str] = "r - mean_group r"
     ascends: ClassVar[str] = "(G-1)/G grad E[r], the same for every prompt"
@@ -54,10 +52,9 @@ class GroupCentered:
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class LeaveOneOut:
+class LeaveOneOut(Advantage):
     """r minus the mean of the other rewards of the group (RLOO, arXiv 2402.14740) = (r - mean) * G / (G - 1)."""
 
-    dead = silent
     equation: ClassVar[str] = "r - mean_others r"
     ascends: ClassVar[str] = "grad E[r], the same for every prompt"
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages.base import (
     ADVANTAGES,
+    Advantage,
     Dead,
     Groups,
     checked,
@@ -38,7 +39,7 @@ def _check(k: int, who: str) -> None:
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class PassAtK:
+class PassAtK(Advantage):
     """PKPO (arXiv 2505.15201): the unbiased gradient of pass@k = 1 - (1 - P)^k for rewards 0 and 1.
 
     baseline: with sloo1 a wrong completion earns nothing, with sloo each is held against the others' pass@k.
@@ -130,7 +131,7 @@ class PassAtK:
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class AnalyticPassAtK:
+class AnalyticPassAtK(Advantage):
     """Chen et al. (arXiv 2508.10751): every k-subset of the group is a group of its own, with its maximum as reward.
 
     R = 1 - C(G-c, k)/C(G, k), sigma = sqrt(R (1 - R)); right: (1 - R)/sigma; wrong: (1 - R - C(G-c-1, k-1)/C(G-1, k-1))/sigma.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,26 +14,19 @@ from sage_rlvr.core.advantages.base import (
     Dead,
     Groups,
     Seen,
-    at_step,
     checked,
     mean_where,
     require_binary,
     sees,
-    silent,
 )
 from sage_rlvr.core.keys import Key, chosen_first
 from sage_rlvr.core.state import has_state
 from sage_rlvr.errors import ConfigError
 
 
-def _same(name: str, default: Any) -> Any:
-    """An attribute that is the permuted advantage's own."""
-    return property(lambda placebo: getattr(placebo.advantage, name, default))
-
-
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class PlaceboRight:
+class PlaceboRight(Advantage):
     """The advantages of `advantage`, permuted among the right completions of each group: the control for which of them earns more.
 
     Each group keeps what its right completions earn, as a multiset, so its sum and its scale; its wrong ones keep theirs. So f'(P),
@@ -58,12 +51,6 @@ class PlaceboRight:
         "advantages permuted: no preference on average within a group, although groups still weigh by their right "
         "answers"
     )
-    least_group = _same("least_group", 2)
-    couples_prompts = _same("couples_prompts", False)
-    takes_group_mean = _same("takes_group_mean", False)
-    against_kl = _same("against_kl", "")
-    counts = _same("counts", None)
-    legend = _same("legend", "")
 
     def __post_init__(self) -> None:
         if not isinstance(self.advantage, Advantage):
@@ -71,7 +58,7 @@ class PlaceboRight:
                 f"PlaceboRight: {self.advantage!r} is not an advantage; pass one, for example "
                 "PlaceboRight(DistinctRight(8))."
             )
-        if has_state(self.advantage) or getattr(self.advantage, "random", False):
+        if has_state(self.advantage) or self.advantage.random:
             raise ConfigError(
                 f"PlaceboRight: {self.advantage!r} has a running state or draws at random; use an advantage of rewards "
                 "and completions only, for example DistinctRight(8)."
@@ -80,7 +67,32 @@ class PlaceboRight:
     @property
     def needs(self) -> frozenset[str]:
         """Those of the permuted advantage; an empty set too, as the row numbers are read."""
-        return frozenset(getattr(self.advantage, "needs", None) or ())
+        return self.advantage.needs or frozenset()
+
+    @property
+    def least_group(self) -> int:
+        """That of the permuted advantage, as are the next five."""
+        return self.advantage.least_group
+
+    @property
+    def couples_prompts(self) -> bool:
+        return self.advantage.couples_prompts
+
+    @property
+    def takes_group_mean(self) -> bool:
+        return self.advantage.takes_group_mean
+
+    @property
+    def against_kl(self) -> str:
+        return self.advantage.against_kl
+
+    @property
+    def counts(self) -> str | None:
+        return self.advantage.counts
+
+    @property
+    def legend(self) -> str:
+        return self.advantage.legend
 
     @property
     def equation(self) -> str:
@@ -88,18 +100,17 @@ class PlaceboRight:
 
     @property
     def ascends(self) -> str:
-        own = getattr(self.advantage, "ascends", "")
+        own = self.advantage.ascends
         return f"that of ({own}) with each right completion given the mean over those of its group" if own else ""
 
     def at(self, step: int, total_steps: int) -> PlaceboRight:
         """With the permuted advantage as it is at a step."""
-        own = at_step(self.advantage, step, total_steps)
+        own = self.advantage.at(step, total_steps)
         return self if own is self.advantage else replace(self, advantage=own)
 
     def dead(self, size: int) -> Dead:
         """What the permuted advantage pays: where all are right or all wrong, a permutation takes nothing away."""
-        own: Dead = self.advantage.dead(size) if hasattr(self.advantage, "dead") else silent(self.advantage, size)
-        return replace(own, none_right="refused")
+        return replace(self.advantage.dead(size), none_right="refused")
 
     def __call__(self, rewards: Groups, seen: Seen, step: int, key: Key) -> Groups:
         paid, right = self._paid(rewards, seen)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, centered, silent
+from sage_rlvr.core.advantages.base import ADVANTAGES, Advantage, Groups, centered
 from sage_rlvr.errors import ConfigError, DataError
 
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class PowerNormalized:
+class PowerNormalized(Advantage):
     """(r - mean) / mean^q; 0 in a group whose rewards are all equal. q = 0 is Dr. GRPO, q = 1 MaxRL (arXiv 2602.02710).
 
     For rewards 0 and 1 and q = 1 the expected gradient is exactly ((1 - (1 - P)^(G-1)) / P) grad P, the gradient of
@@ -24,7 +24,6 @@ class PowerNormalized:
     """
 
     q: float = 1.0
-    dead = silent
 
     def __post_init__(self) -> None:
         if not 0 <= self.q <= 2:

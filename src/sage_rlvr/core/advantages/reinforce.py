@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Dead, Groups, Seen, checked, require_binary
+from sage_rlvr.core.advantages.base import ADVANTAGES, Advantage, Dead, Groups, Seen, checked, require_binary
 from sage_rlvr.errors import ConfigError
 
 Over = Literal["all", "kept", "group", "tokens"]
@@ -18,7 +18,7 @@ COUNTED: dict[Over, str] = {"kept": "rows of the step", "group": "rows of the gr
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class Signed:
+class Signed(Advantage):
     """right * r - wrong * (1 - r), no baseline (arXiv 2506.01347). (1, 0) is PSR, (0, 1) NSR, (lambda, 1) W-REINFORCE.
 
     E[grad log pi] = 0, so its expected gradient is (right + wrong) grad P whatever the two are: REINFORCE, with beta in effect

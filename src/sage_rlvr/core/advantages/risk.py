@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, all_equal, checked, silent
+from sage_rlvr.core.advantages.base import ADVANTAGES, Advantage, Groups, all_equal, checked
 from sage_rlvr.errors import ConfigError
 
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class RiskSeeking:
+class RiskSeeking(Advantage):
     """(e^(b r) / mean_group e^(b r) - 1) / b: risk-seeking RL (arXiv 2509.24261). b -> 0 is Dr. GRPO.
 
     Its utility is (1/b) log E[e^(b r)]; for rewards 0 and 1, f'(P) = (e^b - 1) / (b (1 + P (e^b - 1))) as G grows: MaxRL's
@@ -21,7 +21,6 @@ class RiskSeeking:
     """
 
     b: float = 2.0
-    dead = silent
 
     def __post_init__(self) -> None:
         if not 0 < self.b < math.inf:

@@ -10,6 +10,7 @@ import torch
 
 from sage_rlvr.core.advantages.base import (
     ADVANTAGES,
+    Advantage,
     Groups,
     Seen,
     all_equal,
@@ -25,7 +26,7 @@ EPS = 1e-6
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class DifferentialSmoothing:
+class DifferentialSmoothing(Advantage):
     """(r - mean) / std - right * r l + wrong * (1 - r) l, l = log pi_old(y) / |y|: DS-GRPO (arXiv 2511.19942).
 
     std is the population's, as the paper has it. Right completions gain the rarer they are per token, wrong ones the likelier:

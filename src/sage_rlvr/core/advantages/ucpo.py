@@ -7,14 +7,22 @@ from typing import ClassVar
 
 import torch
 
-from sage_rlvr.core.advantages.base import ADVANTAGES, Groups, Seen, checked, require_binary, silent_of_labels
+from sage_rlvr.core.advantages.base import (
+    ADVANTAGES,
+    Advantage,
+    Groups,
+    Seen,
+    checked,
+    require_binary,
+    silent_of_labels,
+)
 from sage_rlvr.core.advantages.group import GroupNormalized
 from sage_rlvr.errors import ConfigError
 
 
 @ADVANTAGES.register
 @dataclass(frozen=True)
-class UniformRight:
+class UniformRight(Advantage):
     """GRPO's advantage times 1 - tau + tau c w at right completions, w ~ 1/v, v = softmax over the right of l (arXiv 2605.00365).
 
     l = log pi_old(y) / |y|, c right completions, the w of a group sum to 1: the mean factor is 1. With lengths in the exponent

@@ -120,7 +120,7 @@ def computes_advantages(method: Method) -> bool:
     """True where `SageTrainer` computes the advantages, because TRL's formula is another or knows no kept groups."""
     known = type(method.advantage) is GroupCentered or method.advantage == GroupNormalized()  # a subclass is another formula
     paid = method.reward_transform is not None or method.reward_source is not None
-    more = paid or method.rollout is not None or bool(method.start()) or bool(method.extras)
+    more = paid or method.rollout is not None or bool(method.start()) or any(extra.changes_advantages for extra in method.extras)
     return not known or more or reads_logps(method)
 
 
@@ -285,7 +285,7 @@ def group_advantages(
     state moves with whole rollouts only.
     """
     state, scored = method.start() if state is None else state, ~rewards.isnan()
-    whole = bool(state) or getattr(method.advantage, "couples_prompts", False)
+    whole = bool(state) or method.advantage.couples_prompts
     if whole and bool((scored.any(dim=1) & ~scored.all(dim=1)).any()):
         raise DataError(f"{method.name}: a completion has no reward (None); this method needs a reward for every completion.")
     found: Tensor | None = None

@@ -134,7 +134,7 @@ def credited(
             "compared; use a guide with verl's own objective (sage.guide without sage.method)"
         )
     parts = [rows for rows in order.groups() if rows.shape[1] > 1]
-    if len(parts) > 1 and (bool(state) or getattr(method.advantage, "couples_prompts", False)):
+    if len(parts) > 1 and (bool(state) or method.advantage.couples_prompts):
         raise DataError(
             f"{method.name} on verl: groups of {' and '.join(str(len(rows[0])) for rows in parts)} completions (some "
             "failed), but its parts need groups of equal size; set trainer.v1.sampler.sync_refill_failed_groups=true"

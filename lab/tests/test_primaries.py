@@ -1,0 +1,93 @@
+"""The study's endpoints derived once more: worked by hand, and equal to what `sage-rlvr compare` computes where both apply."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab.__main__ import main
+from lab.primaries import ARM, BASE, RIVALS, at_kl, counts_of, endpoints, holm, judged, noise, score, solves
+from sage_rlvr.errors import DataError
+from sage_rlvr.results.comparisons import between
+from sage_rlvr.stats.comparison import paired_seeds
+from sage_rlvr.stats.passk import pass_at_k
+
+
+def test_pass_at_k_by_counting_the_subsets() -> None:
+    for n, c, k in itertools.product((4, 6), (0, 1, 3, 4), (1, 2, 3)):
+        subsets = list(itertools.combinations(range(n), k))
+        assert solves(n, c, k) == pytest.approx(sum(min(one) < c for one in subsets) / len(subsets))
+    assert score([(64, 3), (64, 0)]) == pytest.approx(float(pass_at_k(np.array([64, 64]), np.array([3, 0]), 32).mean()))
+
+
+def test_the_noise_of_the_base_is_that_of_drawing_it_again() -> None:
+    """The jackknife's mean over draws is the variance of the score over the same draws, or somewhat more."""
+    rng = np.random.default_rng(0)
+    draws = rng.binomial(64, [0.01, 0.03, 0.2], size=(4000, 3))
+    scores = [score([(64, int(c)) for c in row]) for row in draws]
+    found = [noise([(64, int(c)) for c in row]) for row in draws[:1000]]
+    assert 1 < np.mean(found) / np.var(scores) < 1.35
+
+
+def test_a_difference_over_seeds_is_students() -> None:
+    gaps = [0.02, 0.05, 0.01, 0.04, 0.03]
+    found, other = judged("x", gaps), paired_seeds(gaps, np.zeros(5))
+    assert (found.low, found.high, found.p) == pytest.approx((other.difference.low, other.difference.high, other.p))
+    wider = judged("x", gaps, more=0.01**2)
+    assert wider.low < found.low and wider.value == found.value and wider.p > found.p
+    assert "cannot be told" in judged("x", gaps[:3], left_out=2).line()
+
+
+def test_a_score_at_equal_kl_is_straight_in_log_kl() -> None:
+    points = [(0.2, 0.7), (0.05, 0.5)]
+    assert at_kl(0.1, points) == pytest.approx(0.6) and at_kl(0.3, points) is None and at_kl(0.04, points) is None
+    other = between(0.07, np.array([0.2, 0.05]), np.array([[0.7], [0.5]]))
+    assert other is not None and at_kl(0.07, points) == pytest.approx(float(other[0]))
+
+
+def room(folder: Path, without: tuple[str, int] = ("", 0)) -> Path:
+    """Two problems, five seeds; k3 has c = 8 and 2, its rivals 4 and 2, the base 2 and 1."""
+    policies = [(arm, seed) for arm in (ARM, *RIVALS) for seed in range(5) if (arm, seed) != without]
+    right = {ARM: (8, 2), RIVALS[0]: (4, 2), RIVALS[1]: (4, 2), BASE: (2, 1)}
+    rows: list[dict[str, object]] = []
+    for arm, seed in [*policies, (BASE, None)]:
+        named = {"arm": arm} if seed is None else {"arm": arm, "seed": seed}
+        for t, (name, c) in itertools.product((1.0, 0.4), zip("ab", right[arm], strict=True)):
+            rows.append(named | {"task": "t", "temperature": t, "id": name, "n": 64, "c": c + (seed or 0) % 2 if t == 1 else 0})
+    kls = {ARM: 0.1, RIVALS[0]: 0.2, RIVALS[1]: 0.05}
+    for name, found in (("counts", rows), ("exact_kl", [{"arm": a, "seed": s, "reverse": kls[a]} for a, s in policies])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
+    return folder
+
+
+def test_the_endpoints_of_a_room(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["primaries", str(room(tmp_path))]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    even, odd = (solves(64, 8 + i) - solves(64, 4 + i) for i in (0, 1))
+    assert f"{(3 * even + 2 * odd) / 10:+.4f}" in first and "5 seeds" in first
+    base = (solves(64, 2) + solves(64, 1)) / 2
+    k3 = (3 * (solves(64, 8) + solves(64, 2)) + 2 * (solves(64, 9) + solves(64, 3))) / 10
+    assert f"{k3 - base:+.4f}" in second
+    kls = {(arm, seed): 1.0 for arm in (ARM, *RIVALS) for seed in range(5)} | {(ARM, 3): 9.0}
+    found = endpoints(counts_of(tmp_path / "counts.jsonl"), kls)
+    assert found[0].left_out == 1 and found[0].seeds == 4
+
+
+def test_holms_correction_by_hand() -> None:
+    one, two, none = judged("x", [0.1, 0.2, 0.1, 0.3]), judged("y", [0.1, -0.2, 0.1, 0.3]), judged("z", [0.1])
+    assert one.p < two.p
+    assert holm([two, one]) == pytest.approx([max(two.p, 2 * one.p), 2 * one.p])
+    assert holm([one, none])[0] == pytest.approx(2 * one.p) and math.isnan(holm([one, none])[1])
+
+
+def test_a_room_that_is_not_complete_is_not_judged(tmp_path: Path) -> None:
+    room(tmp_path, without=(RIVALS[0], 2))
+    with pytest.raises(DataError, match="seed 2 has no GRPO, k3_is;"):
+        endpoints(counts_of(tmp_path / "counts.jsonl"), {(a, s): 0.1 for a in (ARM, *RIVALS) for s in range(5)})
+    (tmp_path / "exact_kl.jsonl").unlink()
+    assert main(["primaries", str(tmp_path)]) == 2

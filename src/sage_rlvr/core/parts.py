@@ -1,0 +1,56 @@
+"""The base of the kinds of parts whose members are declared: an advantage, a surrogate, a guide, ...
+
+A kind is an abstract class with the members of its parts and their defaults; `check_part` is the check of its registry.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sage_rlvr.core.signals import check_needs
+from sage_rlvr.errors import ConfigError
+from sage_rlvr.members import check_inherits, check_names, names
+from sage_rlvr.registry import in_snake_case
+
+HOME = "sage_rlvr.core"
+
+
+@dataclass(frozen=True)
+class Part(ABC):  # noqa: B024 - what is abstract, a kind declares
+    """What every kind inherits. ConfigError for a class with a public name that is near the name of a member that it lacks."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if Part not in cls.__bases__:
+            kind = next(base for base in cls.__mro__ if Part in base.__bases__)
+            check_names(cls, kind, in_snake_case(kind.__name__).replace("_", " "))
+
+
+def check_part(kind: type[Part], symbol: str) -> Callable[[str, Any], object]:
+    """The check of a kind's registry: the class inherits the kind, has its `equation` and all that is abstract, and known `needs`.
+
+    symbol: what the equation is of, as messages call it.
+    """
+
+    declared = f'equation: ClassVar[str] = "{symbol} as one line of text"'
+
+    def check(who: str, part: Any) -> object:
+        check_inherits(who, part, kind, HOME, f"{declared} and {', '.join(sorted(kind.__abstractmethods__))}")
+        if "equation" not in names(part, below=kind):
+            raise ConfigError(f"{who}: {part.__name__} lacks equation, which `describe` and `show` print; declare {declared}")
+        if lacking := sorted(part.__abstractmethods__):
+            raise ConfigError(f"{who}: {part.__name__} lacks {', '.join(lacking)}; define it as {HOME}.{kind.__name__} declares it")
+        return check_needs(who, part)
+
+    return check
+
+
+def require_kind(who: str, place: str, value: object, kind: type[Part]) -> None:
+    """ConfigError with the line to write for a value that is no part of that kind. place: the field that it stands in."""
+    if isinstance(value, type) and issubclass(value, kind):
+        raise ConfigError(f"{who}: {place} = {value.__name__} is a class; write {value.__name__}(...) for a part")
+    if not isinstance(value, kind):
+        check_inherits(f"{who}: {place} = {value!r:.80}", type(value), kind, HOME)
