@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sage_rlvr.errors import ConfigError, SageError, nearest
-from sage_rlvr.reading import read_bytes
+from sage_rlvr.safe_io import read_bytes
 
 if TYPE_CHECKING:
     from importlib import metadata

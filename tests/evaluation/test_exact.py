@@ -17,8 +17,8 @@ from sage_rlvr.evaluation import evaluate as evaluation
 from sage_rlvr.evaluation.evaluate import Target, cross_check, evaluate, identity_of, resolve
 from sage_rlvr.evaluation.exact import probabilities, sampled_counts
 from sage_rlvr.evaluation.sampling import choose
-from sage_rlvr.models.listing import solutions
-from sage_rlvr.models.listing.solutions import solution_logps
+from sage_rlvr.models.enumeration import solutions
+from sage_rlvr.models.enumeration.solutions import solution_logps
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.countdown import Countdown, Problem

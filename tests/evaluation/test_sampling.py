@@ -28,8 +28,8 @@ from sage_rlvr.evaluation.sample_report import (
 )
 from sage_rlvr.evaluation.sampling import Chosen, SamplingRun, Scorer, check_window, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.store import Identity, SampleStore
+from sage_rlvr.models.enumeration.solutions import solution_logps
 from sage_rlvr.models.generation import Decoding, Generation, Generator, Request, SamplerGenerator
-from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy
 from sage_rlvr.models.scoring import score
 from sage_rlvr.stats.samples.diversity import pcmd

@@ -22,10 +22,10 @@ import sage_rlvr
 from sage_rlvr import extras, plugins
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
-from sage_rlvr.parent import end_with_parent
+from sage_rlvr.escaping import visible
+from sage_rlvr.process import end_with_parent
 from sage_rlvr.progress import quiet_libraries
 from sage_rlvr.registry import contributed
-from sage_rlvr.text import visible
 
 CONTRIB = ""  # the home of a command that contrib/entry_points.txt names
 GROUPS = {

@@ -20,7 +20,7 @@ from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.extras import EXTRAS
 from sage_rlvr.errors import SageError
 from sage_rlvr.registry import first_sentence, registry_of
-from sage_rlvr.signatures import kind_of, parameters, phrase
+from sage_rlvr.schema import kind_of, parameters, phrase
 
 KINDS = (
     "advantage", "reward_source", "surrogate", "token_weight", "reduction", "guide", "rollout_plan",

@@ -25,7 +25,7 @@ from sage_rlvr.evaluation.store import Counts, SampleStore
 from sage_rlvr.evaluation.store.database import TURNS
 from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of, unescape
-from sage_rlvr.reading import parse_json
+from sage_rlvr.safe_io import parse_json
 from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
 from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k, powers
 from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval

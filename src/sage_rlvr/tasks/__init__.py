@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError, short, suggest
-from sage_rlvr.reading import understood
 from sage_rlvr.registry import Registry
+from sage_rlvr.safe_io import understood
 from sage_rlvr.tasks.abilities import Described
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import Countdown

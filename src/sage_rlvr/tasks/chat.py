@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.errors import ConfigError, DataError, choose_from
-from sage_rlvr.reading import MIB
+from sage_rlvr.safe_io import MIB
 from sage_rlvr.tasks.prompts import PLACEHOLDER, Message, PromptFormat
 from sage_rlvr.tasks.rows import Say, tell
 

@@ -29,7 +29,7 @@ from sage_rlvr import verifiers
 from sage_rlvr.errors import ConfigError, DataError, refuse, require, wrong
 from sage_rlvr.paths import not_in
 from sage_rlvr.plugins import executed, source_sha256
-from sage_rlvr.reading import read_text
+from sage_rlvr.safe_io import read_text
 from sage_rlvr.tasks.base import NO_ANSWER, Asked, hash_of
 from sage_rlvr.tasks.datasets import Examples, remembered
 from sage_rlvr.tasks.math import MathTask

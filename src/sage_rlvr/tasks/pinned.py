@@ -19,8 +19,8 @@ from typing import IO, Any
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.reading import read_bytes
 from sage_rlvr.runs.files import write_bytes_atomic
+from sage_rlvr.safe_io import read_bytes
 
 SECONDS = 60  # of silence before a download is given up
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.escaping import visible
 from sage_rlvr.paths import ROW_SUFFIXES, looks_local, not_in
-from sage_rlvr.reading import MIB, opened, read_json, read_json_lines, read_parquet
-from sage_rlvr.text import visible
+from sage_rlvr.safe_io import MIB, opened, read_json, read_json_lines, read_parquet
 
 if TYPE_CHECKING:
     from datasets import Dataset

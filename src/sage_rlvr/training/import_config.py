@@ -35,7 +35,7 @@ from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
 from sage_rlvr.errors import ConfigError, nearest, short, suggest
 from sage_rlvr.methods import METHODS
 from sage_rlvr.paths import anchored
-from sage_rlvr.reading import read_json, read_text
+from sage_rlvr.safe_io import read_json, read_text
 from sage_rlvr.training.engines import ESTIMATOR, FAR
 from sage_rlvr.training.trl.arguments import NO_KEY, PART, grpo_arguments, grpo_config
 from sage_rlvr.training.trl.arguments import OWNED as OF_TRL

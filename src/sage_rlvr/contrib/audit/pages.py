@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from sage_rlvr.escaping import escaped
 from sage_rlvr.tasks.checks import AuditFinding, AuditReport, Check
 from sage_rlvr.tasks.datasets import completions
-from sage_rlvr.text import escaped
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import shared
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, elsewhere, place_in_words

@@ -30,9 +30,9 @@ from sage_rlvr.evaluation.store.sample import (
     said_of,
     unescape,
 )
-from sage_rlvr.reading import parse_json
 from sage_rlvr.runs import differences
 from sage_rlvr.runs.record import now
+from sage_rlvr.safe_io import parse_json
 
 
 def is_store(path: str | Path) -> bool:

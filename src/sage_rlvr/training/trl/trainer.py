@@ -30,7 +30,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import NO_SIGNAL, Method, has_signal
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import CheckpointError, ConfigError
-from sage_rlvr.reading import read_json
+from sage_rlvr.safe_io import read_json
 from sage_rlvr.training.engines import kl_in_reward
 from sage_rlvr.training.model_card import facts, render
 from sage_rlvr.training.opening import after_first_step

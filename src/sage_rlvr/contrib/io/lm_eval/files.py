@@ -10,7 +10,7 @@ from typing import Any
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.sample import prompt_hash, unescape
-from sage_rlvr.reading import read_json_lines
+from sage_rlvr.safe_io import read_json_lines
 
 SIDECAR = "lm_eval.jsonl"
 _TEXT = str, type(None)

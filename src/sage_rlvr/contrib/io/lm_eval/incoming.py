@@ -17,8 +17,8 @@ from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.evaluation.judged import UNJUDGED
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.sample import AskedProblem, Identity, Sample, prompt_hash
-from sage_rlvr.reading import MIB, parse_json, read_json, read_lines
 from sage_rlvr.runs import write_text_atomic
+from sage_rlvr.safe_io import MIB, parse_json, read_json, read_lines
 
 MAX_GEN_TOKS = 256  # lm-evaluation-harness's own default where neither the task nor the command says
 LINE = 256 * MIB  # bytes of a document with all its repeats

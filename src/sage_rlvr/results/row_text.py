@@ -1,6 +1,6 @@
 """A flat view of a row: every text that is printed of a comparison, made once; "" where the row has none.
 
-The terminal, Markdown and the page arrange these texts (`results.words`, `results.tables`, report.md.j2). No code reads them.
+The terminal, Markdown and the page arrange these texts (`results.sentences`, `results.tables`, report.md.j2). No code reads them.
 """
 
 from __future__ import annotations

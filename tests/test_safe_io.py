@@ -16,17 +16,17 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from sage_rlvr import reading
+from sage_rlvr import safe_io
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
-from sage_rlvr.reading import read_parquet
+from sage_rlvr.safe_io import read_parquet
 
 EVERY: dict[str, Callable[..., object]] = {
-    "bytes": reading.read_bytes,
-    "text": reading.read_text,
-    "json": reading.read_json,
-    "npz": reading.read_npz,
-    "lines": lambda *args, **more: list(reading.read_lines(*args, **more)),
-    "json_lines": lambda *args, **more: list(reading.read_json_lines(*args, **more)),
+    "bytes": safe_io.read_bytes,
+    "text": safe_io.read_text,
+    "json": safe_io.read_json,
+    "npz": safe_io.read_npz,
+    "lines": lambda *args, **more: list(safe_io.read_lines(*args, **more)),
+    "json_lines": lambda *args, **more: list(safe_io.read_json_lines(*args, **more)),
 }
 
 
@@ -36,7 +36,7 @@ def refusal(call: Callable[[], object]) -> str:
     try:
         with pytest.raises(ConfigError) as caught:
             call()
-        assert tracemalloc.get_traced_memory()[1] < 3 * reading.MIB
+        assert tracemalloc.get_traced_memory()[1] < 3 * safe_io.MIB
     finally:
         tracemalloc.stop()
     return str(caught.value)
@@ -80,7 +80,7 @@ def test_only_a_regular_file_of_bounded_size_is_read(tmp_path: Path, name: str) 
 )
 def test_what_is_no_json_of_the_kind_is_refused(tmp_path: Path, data: bytes, cause: str) -> None:
     file = tmp_path / "a.json"
-    for lines, read in ((b"", reading.read_json), (b"{}\n\n", EVERY["json_lines"])):
+    for lines, read in ((b"", safe_io.read_json), (b"{}\n\n", EVERY["json_lines"])):
         file.write_bytes(lines + data)
         said = refusal(lambda: read(file, error=ConfigError, advice="mend it"))  # noqa: B023
         assert said.startswith(f"{file}:3: " if lines else f"{file}: ") and cause in said and said.endswith("; mend it")
@@ -89,17 +89,17 @@ def test_what_is_no_json_of_the_kind_is_refused(tmp_path: Path, data: bytes, cau
 def test_what_is_whole_is_read_as_it_stands(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_bytes('﻿{"é": [1, 0.5, "x"]}'.encode())
-    assert reading.read_json(file) == {"é": [1, 0.5, "x"]}
-    assert reading.parse_json("[NaN, 1e999]", "it", kind=None, strict=False)[1] == float("inf")
+    assert safe_io.read_json(file) == {"é": [1, 0.5, "x"]}
+    assert safe_io.parse_json("[NaN, 1e999]", "it", kind=None, strict=False)[1] == float("inf")
     file.write_bytes(b"a\r\nb\xc2\x85c\n\nd")
-    assert list(reading.read_lines(file)) == [
+    assert list(safe_io.read_lines(file)) == [
         (1, b"a\r", True),
         (2, b"b\xc2\x85c", True),
         (3, b"", True),
         (4, b"d", False),
     ]
     with pytest.raises(DataError, match="line 2 has more than 4 bytes"):
-        list(reading.read_lines(file, line=4))
+        list(safe_io.read_lines(file, line=4))
     kept = {
         "a": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
         "b": np.array("é"),
@@ -108,7 +108,7 @@ def test_what_is_whole_is_read_as_it_stands(tmp_path: Path) -> None:
     }
     for save in (np.savez, np.savez_compressed):
         save(tmp_path / "a.npz", **kept)
-        found = reading.read_npz(tmp_path / "a.npz")
+        found = safe_io.read_npz(tmp_path / "a.npz")
         assert list(found) == list(kept)
         for name, array in kept.items():
             assert found[name].dtype == array.dtype
@@ -143,13 +143,13 @@ def archive(member: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
 def test_a_damaged_archive_of_arrays_is_a_sentence(tmp_path: Path, data: bytes, cause: str) -> None:
     file = tmp_path / "a.npz"
     file.write_bytes(data)
-    said = refusal(lambda: reading.read_npz(file, limit=1_000_000, error=ConfigError, advice="mend it"))
+    said = refusal(lambda: safe_io.read_npz(file, limit=1_000_000, error=ConfigError, advice="mend it"))
     assert said.startswith(f"{file}: ") and cause in said and said.endswith("; mend it"), said
 
 
 def test_the_class_of_the_refusal_is_the_readers(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
-        reading.read_json(tmp_path / "none", error=CheckpointError)
+        safe_io.read_json(tmp_path / "none", error=CheckpointError)
 
 
 # ---- tables

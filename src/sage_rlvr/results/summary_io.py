@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
-from sage_rlvr.reading import read_json, understood
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, questions_of
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.row import Row
+from sage_rlvr.safe_io import read_json, understood
 from sage_rlvr.stats.comparison import PairedDifference, Reason
 from sage_rlvr.stats.intervals import Interval
 

@@ -18,10 +18,10 @@ from sage_rlvr.results.numbers import EPS
 from sage_rlvr.results.pairs import ArmPair, pair_on
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
+from sage_rlvr.results.row_text import End, bracketed, first_of, many, score_text, told
 from sage_rlvr.results.scores import ProblemScores
 from sage_rlvr.results.sources import Runs, by_arm
 from sage_rlvr.results.verdict_text import ranges_of_k
-from sage_rlvr.results.view import End, bracketed, first_of, many, score_text, told
 from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, PairedDifference, signed
 from sage_rlvr.stats.curves import CurveComparison, Improvement, probability_of_improvement
 from sage_rlvr.stats.intervals import Interval, all_one, seed_interval

@@ -14,7 +14,7 @@ from sage_rlvr.results import files
 from sage_rlvr.results.design import BASE, Arm, Design
 from sage_rlvr.results.readers import Choice, packaged, read_evaluation, reads
 from sage_rlvr.results.sources import GivenRows, Store, TrainingRun
-from sage_rlvr.results.stored import design_of_summary, read_summary
+from sage_rlvr.results.summary_io import design_of_summary, read_summary
 from sage_rlvr.runs import RECORD, is_run, read_metrics, read_record
 
 TEST = "test"  # the split if neither the caller nor a sweep sets one

@@ -19,8 +19,8 @@ from sage_rlvr.results.measurements import SampledMeasurement
 from sage_rlvr.results.metric import REFERENCE
 from sage_rlvr.results.problem_fields import clusters_of, floor_of
 from sage_rlvr.results.readers import Choice, CountTable
+from sage_rlvr.results.row_text import first_of
 from sage_rlvr.results.sources import GivenRows, GivenTable
-from sage_rlvr.results.view import first_of
 from sage_rlvr.stats.samples.independence import Independence, Mask, check_counts, check_pair, check_samples
 from sage_rlvr.verifiers.reasons import Reasons
 

@@ -1,4 +1,4 @@
-"""Print rows as text: templates that arrange the texts of `results.view`. No code parses what they make.
+"""Print rows as text: templates that arrange the texts of `results.row_text`. No code parses what they make.
 
 sentence(row)   the full comparison                         line(rows)  a group with one second arm and metric
 lines(rows)     all groups                                  chip(row)   the cell of a table
@@ -19,10 +19,10 @@ from sage_rlvr.results.design import BASE, COLDER
 from sage_rlvr.results.metric import Metric, is_of_samples, known_metrics
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
+from sage_rlvr.results.row_text import BEFORE, RANK, End, firmness, grouped, listed, many, outcome, rival, unread, view
 from sage_rlvr.results.sources import TrainingRun
 from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.results.verdict_text import paragraphs as of_verdicts
-from sage_rlvr.results.view import BEFORE, RANK, End, firmness, grouped, listed, many, outcome, rival, unread, view
 from sage_rlvr.stats.comparison import DETECTABLE, FEWEST_SEEDS, Reason
 
 SENTENCE = "{v.a} vs {v.b}, {v.place}: {v.label}{v.about}{v.full}."

@@ -13,8 +13,8 @@ from byte_tokenizer import byte_tokenizer
 from conftest import tiny_llama
 from sage_rlvr.core.reward_sources import ReferenceProbability
 from sage_rlvr.errors import DataError
+from sage_rlvr.models.answer_substitution import Answered, replaced, substituted
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.models.substituted import Answered, replaced, substituted
 from sage_rlvr.tasks.countdown import build_tokenizer
 
 WORDS = ["The answer is 42.", "so \\boxed{12} is it", "x = 12", "the answer is 12", "naïve 日本"]
