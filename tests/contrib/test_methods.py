@@ -1,4 +1,4 @@
-"""A file of contrib/methods is one paper: its docstring names the paper, the recipe and the test with numbers worked out by hand."""
+"""A file of contrib/methods is one paper; its docstring names the paper, the recipe and the test with numbers by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def parts_of(path: Path) -> dict[str, dict[str, str]]:
     """kind -> name in recipes -> name in Python, of what the file registers."""
     module = f"sage_rlvr.contrib.methods.{path.stem}"
     listed = {kind: {name: home.split(":") for name, home in contributed(kind).items()} for kind in HOMES}
-    return {kind: own for kind, homes in listed.items() if (own := {n: one for n, (place, one) in homes.items() if place == module})}
+    own = {kind: {name: one for name, (place, one) in homes.items() if place == module} for kind, homes in listed.items()}
+    return {kind: names for kind, names in own.items() if names}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -29,7 +30,7 @@ def test_a_file_is_one_paper_with_its_recipe_and_its_numbers(path: Path):
     methods = parts["method"]
     papers = {registry_of("method").about(name)[1] for name in methods}
     assert len(papers) == 1, f"{path.name}: methods of {sorted(papers)}; a file is one paper"
-    assert set(re.findall(r"https://arxiv\.org/abs/([\d.]+)", said)) == papers - {""}
+    assert set(re.findall(r"https://arxiv\.org/abs/(\d+\.\d+)", said)) == papers - {""}
     recipes = re.findall(r"`sage-rlvr train (\w+) --task TASK`", said)
     assert recipes and set(recipes) <= set(methods)
     assert all(read_recipe(Path(name)).method.name == name for name in recipes)
