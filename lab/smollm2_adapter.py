@@ -26,6 +26,7 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import require
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.models import smollm2
+from sage_rlvr.models.weights import ADAPTER, ADAPTER_WEIGHTS
 from sage_rlvr.results.tables import Table
 from sage_rlvr.runs.files import file_sha256
 from sage_rlvr.stats.comparison import PairedDifference, paired_counts
@@ -100,7 +101,7 @@ class Adapter(Command):
             adapter, merged = self.keep / f"adapter{rank}", self.keep / f"rank{rank}"
             write_adapter(adapter, factors, rank)
             write_policy(merged, base, smollm2.merged(base, adapter))
-            size = (adapter / smollm2.ADAPTER_FILES[1]).stat().st_size / 1e6
+            size = (adapter / ADAPTER_WEIGHTS).stat().st_size / 1e6
             found.append(self._evaluate(f"rank {rank}", merged, size, session))
             shutil.rmtree(merged)
         return [*found, self._evaluate("full", policy, None, session)]
@@ -155,13 +156,13 @@ def write_adapter(folder: Path, factors: Factors, rank: int) -> None:
         place = f"base_model.model.{module}"
         low_rank[f"{place}.lora_A.weight"] = a[:rank].bfloat16().contiguous()
         low_rank[f"{place}.lora_B.weight"] = b[:, :rank].bfloat16().contiguous()
-    save_file(low_rank, folder / smollm2.ADAPTER_FILES[1], metadata={"format": "pt"})
+    save_file(low_rank, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     config: dict[str, Any] = {
         "base_model_name_or_path": smollm2.SMOLLM2, "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": rank,
         "lora_dropout": 0.0, "bias": "none", "inference_mode": True,
         "target_modules": sorted({module.rpartition(".")[2] for module in factors}),
     }  # fmt: skip
-    (folder / smollm2.ADAPTER_FILES[0]).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    (folder / ADAPTER).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
 
 def write_policy(folder: Path, base: Path, tensors: Mapping[str, Tensor]) -> None:

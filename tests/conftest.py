@@ -11,10 +11,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is first imported: 
 
 import pytest
 import torch
+from hypothesis import settings
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sage_rlvr.plugins import VARIABLE
 from sage_rlvr.tasks.countdown import build_tokenizer
+
+settings.register_profile("shared", deadline=None)  # a loaded machine is slow, and no test is judged by its time
+settings.load_profile("shared")
 
 WORLD = "{counts: {2: 1.0}, max_number: 12, max_target: 144, train_problems: 60}"
 

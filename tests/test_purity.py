@@ -59,16 +59,16 @@ LAYERS: dict[str, set[str]] = {
         "errors",
     },
     "render": {"results", "runs", "stats", "text", "errors"},
-    "experiments": {
+    "sweeps": {
         *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "render", "results", "runs", "stats"),
         *("paths", "plugins", "reading", "tasks", "training", "errors"),
     },
     "api": {
-        *("config", "core", "evaluation", "experiments", "models", "progress", "recipes", "registry", "render", "results"),
+        *("config", "core", "evaluation", "sweeps", "models", "progress", "recipes", "registry", "render", "results"),
         *("plugins", "reading", "runs", "stats", "tasks", "text", "training", "verifiers", "errors"),
     },
     "cli": {
-        *("api", "config", "core", "evaluation", "experiments", "models", "plugins", "progress"),
+        *("api", "config", "core", "evaluation", "sweeps", "models", "plugins", "progress"),
         *("extras", "parent", "reading", "recipes", "registry", "signatures", "text"),
         *("render", "results", "runs", "stats", "tasks", "training", "verifiers", "errors"),
     },

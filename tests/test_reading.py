@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import resource
 import struct
-import sys
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -20,7 +18,7 @@ import pytest
 
 from sage_rlvr import reading
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
-from sage_rlvr.reading import MIB, read_parquet
+from sage_rlvr.reading import read_parquet
 
 EVERY: dict[str, Callable[..., object]] = {
     "bytes": reading.read_bytes,
@@ -129,31 +127,20 @@ def archive(member: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     return held.getvalue()
 
 
-def lying(data: bytes, size: int) -> bytes:
-    """The archive with another unpacked size in its directory."""
-    at = data.rindex(b"PK\x01\x02") + 24
-    return data[:at] + struct.pack("<I", size) + data[at + 4 :]
-
-
 @pytest.mark.parametrize(
     ("data", "cause"),
     [
-        (archive(header("(250000000,)") + bytes(4_000_000)), "the limit is 1,000,000"),  # 4 MB of zeros in 4 KB
-        (archive(header("(125000000000,)") + bytes(8)), "8 bytes for an array of shape"),
-        (archive(header("(-1,)") + bytes(8)), "8 bytes for an array of shape"),
-        (archive(header("(" * 3000)), "not a readable .npz"),
-        (archive(header("(1,)", "|O") + bytes(8)), "objects"),
-        (archive(header("(2,)") + bytes(16), zipfile.ZIP_LZMA), "a different method"),
-        (lying(archive(header("(2,)") + bytes(16)), 40), "not a readable .npz"),
-        (archive(b"hello"), "not a readable .npz"),
+        (archive(header("(3,)") + bytes(8)), "not a readable .npz"),
+        (archive(header("(-1,)") + bytes(8)), "not a readable .npz"),
+        (archive(header("(1,)", "|O") + bytes(8)), "allow_pickle=False"),
         (archive(header("(2,)") + bytes(16))[:-9], "not a readable .npz"),
-        (archive(header("(2,)", "<f7") + bytes(14)), "not a readable .npz"),
-        (b"", "not a zip file"),
-        (b"[1]", "not a zip file"),
+        (header("(2,)") + bytes(16), "not a readable .npz"),
+        (b"", "not a readable .npz"),
+        (b"[1]", "not a readable .npz"),
     ],
-    ids=range(12),
+    ids=range(7),
 )
-def test_an_archive_of_arrays_is_believed_in_nothing(tmp_path: Path, data: bytes, cause: str) -> None:
+def test_a_damaged_archive_of_arrays_is_a_sentence(tmp_path: Path, data: bytes, cause: str) -> None:
     file = tmp_path / "a.npz"
     file.write_bytes(data)
     said = refusal(lambda: reading.read_npz(file, limit=1_000_000, error=ConfigError, advice="mend it"))
@@ -183,43 +170,6 @@ def test_a_table_is_read_in_batches_and_an_empty_one_has_its_schema(tmp_path: Pa
     assert len(first) == 0 and first.schema.names == ["text", "other"] and [len(b) for b in rest] == [1024, 1024, 952]
     (only,) = read_parquet(parquet(tmp_path / "b", 0, text="x"))
     assert only.schema.names == ["text"]
-
-
-@pytest.mark.parametrize(
-    "rows, text, limit, said",
-    [
-        (1000, "x" * 100_000, MIB, "more than 1,048,576 bytes when unpacked"),
-        (100_000, "x", MIB, "more than 1,048,576 bytes when unpacked"),
-        (100_000, "x", MIB // 2, "800,000 bytes when unpacked; the limit is 524,288"),
-        (1, "x" * 2_000_000, MIB, "bytes when unpacked; the limit is 1,048,576"),
-    ],
-)
-def test_a_table_that_unpacks_beyond_its_limit_is_refused_before_it_is_there(
-    rows: int, text: str, limit: int, said: str, tmp_path: Path
-):
-    path, seen = parquet(tmp_path / "bomb.parquet", rows, text=text), 0
-    assert path.stat().st_size < 10_000
-    with pytest.raises(DataError, match=f"bomb.parquet: .*{said}"):
-        for batch in read_parquet(path, limit):
-            seen += batch.nbytes
-            assert batch.nbytes <= limit // 2 + len(text)
-    assert seen <= limit
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is bounded on Linux alone")
-@pytest.mark.parametrize(("rows", "each"), [(1, 100_000), (10, 10_000)])
-def test_a_list_that_unpacks_without_a_bound_is_refused(rows: int, each: int, tmp_path: Path):
-    """A few hundred bytes of file, 10 GB of texts in each list: nothing but the memory that it takes tells."""
-    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(rows * each, np.int32)), pyarrow.array(["x" * 100_000]))
-    lists = pyarrow.ListArray.from_arrays(pyarrow.array(np.arange(rows + 1, dtype=np.int32) * each), texts)
-    path = tmp_path / "bomb.parquet"
-    pyarrow.parquet.write_table(pyarrow.table({"a": lists}), path, compression="zstd", store_schema=False)
-    assert path.stat().st_size < 1000
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    with pytest.raises(DataError, match=r"bomb.parquet: .*rows is too large when unpacked; the limit is 1,048,576 bytes"):
-        list(read_parquet(path, MIB))
-    assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import DataError, suggest
-from sage_rlvr.experiments.controls import PlannedArm
-from sage_rlvr.experiments.design import DesignSpec, load_design, resolve
 from sage_rlvr.results import Results, compare
 from sage_rlvr.results.row import Row
 from sage_rlvr.runs import file_sha256
+from sage_rlvr.sweeps.controls import PlannedArm
+from sage_rlvr.sweeps.design import DesignSpec, load_design, resolve
 
 DIGITS = 12  # of a hash
 

@@ -41,7 +41,7 @@ class Placed:
         """Its parts by name, without the anchor."""
         one = self.method
         rewarded = (one.rollout, one.reward_source, one.reward_transform, one.advantage)
-        gradient = (*rewarded, one.token_weight, one.surrogate, one.loss_term)
+        gradient = (*rewarded, one.token_weight, one.surrogate, *one.extras)
         named = (*(() if one.is_stored_alone else gradient), one.buffer)
         return " + ".join(type(part).__name__ for part in named if part is not None)
 

@@ -36,12 +36,12 @@ from sage_rlvr.training.loop import Loop, build, train_step
 
 PROMPTS, MORE, STEPS, UPDATES = 4, 16, 3, 4
 PLACES = ("first step", "moved", "later update")
-NEUTRAL: dict[str, object] = {"extras": (), "advantage": LeaveOneOut(), "surrogate": Clip(), "reduction": FixedBudget()}
+NEUTRAL: dict[str, object] = {"advantage": LeaveOneOut(), "surrogate": Clip(), "reduction": FixedBudget()}
 """The neutral element of a part that every method has; of any other it is None."""
 METRICS = {
     "anchor": "kl/", "guide": "guide/", "surrogate": "surrogate/", "reduction": "loss", "rollout": "rollout/",
     "token_weight": "token_weight/", "buffer": "replay/",
-    "loss_term": "term/", "reward_source": "reward/",
+    "extra": "extra/", "reward_source": "reward/",
 }  # fmt: skip
 """The family of a part's own metrics; "advantage/" where it is not named here or has none."""
 ACTED = 1e-5
@@ -56,7 +56,7 @@ def neutrals(method: Method) -> dict[tuple[str, str], Method]:
     found: dict[tuple[str, str], Method] = {}
     for one in fields(method):
         part, neutral = getattr(method, one.name), NEUTRAL.get(one.name)
-        if one.name in ("name", "anchor") or part is None or part == neutral:
+        if one.name in ("name", "anchor", "extras") or part is None or part == neutral:
             continue
         if one.name == "advantage" and isinstance(method.surrogate, Pacs):  # its labels, no part of their own
             continue
@@ -64,6 +64,8 @@ def neutrals(method: Method) -> dict[tuple[str, str], Method]:
             continue
         named = repr(part) if type(part) is type(neutral) else type(part).__name__
         found[one.name, named] = replace(method, **{one.name: neutral})
+    for extra in method.extras:
+        found["extra", type(extra).__name__] = replace(method, extras=tuple(one for one in method.extras if one is not extra))
     anchor = method.anchor
     if anchor is not None and not anchor.is_off:
         found["anchor", f"{anchor.divergence or anchor.estimator} in the {anchor.placement}"] = replace(
@@ -159,7 +161,7 @@ def _compared(loop: Loop, others: Mapping[tuple[str, str], Method], step: int, l
 
 
 def _row(recipe: str, key: tuple[str, str], other: Method, first: Pair, moved: Pair) -> Row:
-    one = getattr(other, key[0], None) if key[0] not in ("anchor", "guide") else None
+    one = getattr(other, key[0], None) if key[0] not in ("anchor", "guide", "extra") else None
     neutral = {"anchor": "beta = 0", "guide": "Flat"}.get(key[0], "none" if one is None else repr(one))
     name, value, before = _metric(key[0], (first, moved))
     places = (_place(key[0], *first, 0), _place(key[0], *moved, 0), _place(key[0], *moved, UPDATES - 1))
@@ -196,7 +198,7 @@ def _place(kind: str, own: Step, other: Step, update: int) -> Place:
         a, b = own.tokens[update], other.tokens[update]
         if a.mask.shape == b.mask.shape and torch.equal(a.mask, b.mask):
             changed = _differs(a.force, b.force)
-            if kind in ("anchor", "guide", "loss_term"):  # its force goes past the surrogate
+            if kind in ("anchor", "guide", "extra"):  # its force goes past the surrogate
                 changed |= _differs(a.loss, b.loss)
             tokens = _short(float(changed.sum() / a.mask.sum().clamp(min=1)))
             rows = _short(float(changed.any(1).float().mean()))

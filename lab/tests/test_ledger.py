@@ -14,9 +14,9 @@ from lab.register.command import design_files
 from lab.register.designs import HEAD, ITSELF, SHARED, page, relabeled
 from lab.register.runs import Count, Entry, count, differences, entries, spans, taken_over
 from sage_rlvr.errors import DataError
-from sage_rlvr.experiments.design import load_design
 from sage_rlvr.results import Results
 from sage_rlvr.runs import file_sha256
+from sage_rlvr.sweeps.design import load_design
 
 RESULTS = Path(__file__).parents[1] / "experiments"
 PAGES = Path(__file__).parents[1] / "pages" / "results"

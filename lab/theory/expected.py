@@ -106,9 +106,11 @@ def loss_of_means(
     signals, state = listing.signals, method.start() if state is None else state
     weights = listing.probs.float() * kept
     weights = weights / weights.sum() * len(weights)
-    term: Tensor | None = None
-    if method.loss_term is not None:
-        term, _ = called(method.loss_term, "loss_term", state, logps.device, signals, step, total_steps)
+    weighed = {
+        extra.slot: extra.loss_weights(signals, step, total_steps, extra.own_state(state))[0]
+        for extra in method.extras
+        if extra.weighs_loss
+    }
     batch = Batch(
         logps=logps,
         old_logps=signals.old_logps,
@@ -121,7 +123,7 @@ def loss_of_means(
         ref_log_probs=listing.ref_log_probs,
         weights=weights,
         entropies=entropies,
-        term_weights=term,
+        loss_weights=weighed,
     )
     budget = None
     if method.reduction.divisor == "batch":
@@ -150,12 +152,12 @@ def check_expectation(method: Method) -> None:
             f"{method.name}: with a rollout plan and the KL in the reward the other members of a kept group depend on "
             "the row; use loss_over_groups on a small listing."
         )
-    if method.extras:
+    if any(extra.changes_advantages or extra.chooses_problems for extra in method.extras):
         raise ConfigError(
             f"{method.name}: an extra sees whole groups, so it has no expectation over single completions; use loss_over_groups "
             "on a small listing."
         )
-    for part in (method.token_weight, method.loss_term):
+    for part in (method.token_weight, *method.extras):
         if "advantages" not in needs_of(part) and getattr(part, "depends_on", "") != "batch":
             continue
         raise ConfigError(
@@ -306,7 +308,7 @@ def step_of_groups(
         ref_log_probs=None if listing.ref_log_probs is None else listing.ref_log_probs[members],
         group_size=size,
         entropies=None if entropies is None else entropies[members],
-        term_weights=worth.term_weights,
+        loss_weights=worth.loss_weights,
     )
     return objective(method, batch, step, total_steps)[0], worth.state
 

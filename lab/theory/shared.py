@@ -307,7 +307,7 @@ def _beta(a: float, b: float, size: tuple[int, ...], generator: torch.Generator)
 
 
 def _entropies(method: Method, logps: Float[Tensor, "X A"]) -> Float[Tensor, "B 1"] | None:
-    """The entropy of each prompt's answers beside every answer, in the graph, where a loss term of the method descends it."""
+    """The entropy of each prompt's answers beside every answer, in the graph, where an extra of the method descends it."""
     if "entropy_gradient" not in method.needs:
         return None
     found: Tensor = torch.special.entr(logps.exp()).sum(1, keepdim=True)

@@ -24,7 +24,7 @@ import torch
 from lab.theory.averages import Listing, averages, sees_stages
 from lab.theory.stored import stored_loss
 from sage_rlvr.core.advantages import Advantage, Seen, expected_of, sees
-from sage_rlvr.core.loss_terms import KlCov
+from sage_rlvr.core.extras import KlCov
 from sage_rlvr.core.method import Method, group_advantages
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.signals import Signals
@@ -175,7 +175,8 @@ def has_axes(method: Method) -> bool:
     """Whether the first update of a method is its advantages' gradient: not where labels are fitted, tokens weighed or a
     term added, or where no verifier says 0 and 1; whether it is that of one prompt: not where prompts are coupled; and whether
     the next is too: not where a part has a memory. KL-Cov's term is 0 there."""
-    plain = method.token_weight is None and isinstance(method.loss_term, KlCov | None) and method.reward_source is None
+    first = all(isinstance(extra, KlCov) or not extra.adds_loss for extra in method.extras)
+    plain = method.token_weight is None and first and method.reward_source is None
     coupled = method.advantage.couples_prompts
     if is_staged(method.rollout):
         coupled = coupled or not sees_stages(method) or method.buffer is not None

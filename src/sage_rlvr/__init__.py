@@ -6,7 +6,7 @@
     sage_rlvr.sage(sage_rlvr.grpo(beta=0.05), sage_rlvr.Branch("p80"))      methods, guides, and @sage_rlvr.guide for your own
 
 Read core/ first (the arithmetic of a method), then methods/ (published methods), training/ (three engines), evaluation/
-(stored samples and exact scores), stats/ and results/ (comparisons), render/ (reports) and experiments/ (sweeps). api/
+(stored samples and exact scores), stats/ and results/ (comparisons), render/ (reports) and sweeps/ (many runs). api/
 has the functions above; config/, runs/ and cli/ hold recipes, run directories and the command line. Names are imported
 at their first use: importing the package loads no torch.
 """
@@ -43,7 +43,7 @@ __all__ = sorted([*_HOME, *HOMES, "__version__"])  # @sage_rlvr.guide registers 
 
 def __getattr__(name: str) -> Any:
     """Load a name at its first use: importing the package is cheap, and torch is imported with the first name."""
-    import importlib
+    import importlib  # here and below: importing the package is cheap
 
     if name == "__version__":
         return _version()
@@ -62,7 +62,7 @@ def __dir__() -> list[str]:
 
 
 def _version() -> str:
-    from importlib import metadata
+    from importlib import metadata  # slow to load
 
     try:
         return metadata.version("sage-rlvr")

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import hashlib
 import importlib.util
 import linecache
 import os
-import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sage_rlvr.errors import ConfigError, SageError, nearest
 from sage_rlvr.reading import read_bytes
@@ -67,16 +64,23 @@ def use(path: str | Path) -> str:
     os.environ[VARIABLE] = os.pathsep.join(filter(None, dict.fromkeys([*known, str(file)])))
     try:
         executed(file, _name(file, digest))
-    except KeyboardInterrupt:
+    except BaseException as error:
         del _loaded[file]
-        raise
-    except BaseException as error:  # sys.exit too: a plugin must not end the command with the exit code of success
-        del _loaded[file]
-        if isinstance(error, SageError):
-            raise type(error)(f"plugin {path}: {error}") from error
-        spot = next((f"line {line}: " for at, line in _frames(error) if at == file), "")
-        raise ConfigError(f"plugin {path}: {spot}{_told(error)}") from error
+        line = next((f"line {line}: " for at, line in _frames(error) if at == file), "")
+        _refuse_code(f"plugin {path}: ", line, error)
     return digest
+
+
+def _refuse_code(who: str, place: str, error: BaseException) -> NoReturn:
+    """Raise the error for code from outside that cannot be loaded; place: of the line that raised `error`, its `__cause__`.
+
+    For sys.exit too: a plugin must not end the command with the exit code of success.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    if isinstance(error, SageError):
+        raise type(error)(f"{who}{error}") from error
+    raise ConfigError(f"{who}{place}{_told(error)}") from error
 
 
 def source_sha256(file: Path) -> str:
@@ -119,14 +123,10 @@ def load_entry_point(kind: str, entry: metadata.EntryPoint) -> Any:
     who = f"{kind} {entry.name!r} of the package {described(entry)}"
     try:
         part = entry.load()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # sys.exit too
-        if isinstance(error, SageError):
-            raise type(error)(f"{who} cannot be loaded: {error}") from error
+    except BaseException as error:
         place = _place_of(entry.module)
-        spot = next((f"{file}:{line}: " for file, line in _frames(error) if place and _is_in(file, place)), "")
-        raise ConfigError(f"{who} cannot be loaded: {spot}{_told(error)}") from error
+        line = next((f"{file}:{line}: " for file, line in _frames(error) if place and _is_in(file, place)), "")
+        _refuse_code(f"{who} cannot be loaded: ", line, error)
     place = _place_of(entry.module)
     if place is not None:
         dist = entry.dist
@@ -187,7 +187,7 @@ def _place_of(module: str) -> Path | None:
 
 
 def _is_in(file: Path, place: Path) -> bool:
-    return file.resolve() == place or place in file.resolve().parents
+    return file == place or place in file.parents
 
 
 def _sha256_of(place: Path) -> str:
@@ -236,13 +236,6 @@ def from_words(words: Sequence[str]) -> list[str]:
     return rest
 
 
-def options_for(part: object) -> list[str]:
-    """["--plugin", FILE] of the plugin that a part was written in; empty where it was in none."""
-    named = getattr(part, "__module__", "")
-    own = (file for file, digest in _loaded.items() if _name(file, digest) == named)
-    return next((["--plugin", os.path.relpath(file)] for file in own), [])
-
-
 def use_inherited() -> None:
     """The plugins that the process which started this one had."""
     for path in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
@@ -259,72 +252,33 @@ def loaded() -> dict[str, str]:
 
 
 def blame(error: BaseException) -> str | None:
-    """What to tell the author of a plugin whose code an exception came out of: file, line, exception, next step. Else None.
+    """The message for the author of a plugin whose code raised an exception: file, line, exception, next step. Else None.
 
-    It came out of one where the innermost frame that is neither this package's nor a library's is in a plugin's file, or in one
-    beside it; where an object of a plugin's class lacks what is read of it; and where a plugin's function is called with
-    arguments that it does not take.
+    The line is that of the innermost frame in a plugin's file, in a file beside it, or in the package of an entry point.
     """
-    places = {file.parent for file in _loaded} | {package.place for package in _packages.values()}
-    foreign = {package.place for package in _packages.values()}
-    own = next((at for at in _frames(error) if any(_is_in(at[0], place) for place in foreign) or not _is_ours(at[0])), None)
-    if own is not None and any(_is_in(own[0], place) for place in places):
-        file, line = own
-        code = linecache.getline(str(file), line).strip()
-        return f"{file}:{line}: {_told(error)}{f' at `{code}`' if code else ''}. {_ADVICE}"
-    for file, digest in _loaded.items():
-        module = sys.modules.get(_name(file, digest))
-        if module is not None and (found := _lacking(error, module)) is not None:
-            return f"{file}:{_line(file, found)}: {_told(error)}. {_ADVICE}"
+    folders, packages = {file.parent for file in _loaded}, [package.place for package in _packages.values()]
+    for file, line in _frames(error):
+        if file.parent in folders or any(_is_in(file, place) for place in packages):
+            code = linecache.getline(str(file), line).strip()
+            return f"{file}:{line}: {_told(error)}{f' at `{code}`' if code else ''}. {ADVICE}"
     return None
 
 
-_ADVICE = "Fix it there: docs/extending.md describes the interface, and sage_rlvr.testing checks it (check_guide, ...)"
-_CALLED = re.compile(r"(\w+(?:\.\w+)*)\(\) (?:takes|missing|got) ")  # how Python begins where arguments do not fit
+ADVICE = "Fix it there: docs/extending.md describes the interface, and sage_rlvr.testing checks it (check_guide, ...)"
 
 
 def raised_at(error: BaseException) -> str:
-    """ "file.py:12", the innermost line of an exception outside this package and libraries; else the innermost of all."""
-    frames = _frames(error)
-    file, line = next((at for at in frames if not _is_ours(at[0])), frames[0] if frames else (Path("?"), 0))
+    """ "file.py:12", the innermost line of an exception outside this package and installed ones; else the innermost of all."""
+    frames = _frames(error) or [(Path("?"), 0)]
+    outside = (at for at in frames if "site-packages" not in at[0].parts and Path(__file__).parent not in at[0].parents)
+    file, line = next(outside, frames[0])
     return f"{file.name}:{line}"
-
-
-def _lacking(error: BaseException, module: ModuleType) -> Any:
-    """The class of a module of which an attribute was read that it lacks, or its function that was called wrongly; else None."""
-    if isinstance(error, AttributeError) and error.obj is not None:
-        kind = error.obj if isinstance(error.obj, type) else type(error.obj)
-        return kind if kind.__module__ == module.__name__ else None
-    called = _CALLED.match(str(error)) if isinstance(error, TypeError) else None
-    found: Any = None if called is None else module
-    for name in called[1].split(".") if called else ():
-        found = getattr(found, name, None)
-    return found
-
-
-def _line(file: Path, part: Any) -> int:
-    """The line of a class or function in its file; 1 where it is not to be found."""
-    if hasattr(part, "__code__"):
-        return int(part.__code__.co_firstlineno)
-    head = re.compile(rf"\s*class {part.__name__}\b")
-    return next((n for n, text in enumerate(linecache.getlines(str(file)), 1) if head.match(text)), 1)
 
 
 def _frames(error: BaseException) -> list[tuple[Path, int]]:
     """(file, line) of an exception's frames in files, the innermost first."""
-    found = traceback.extract_tb(error.__traceback__)
-    return [(Path(f.filename), f.lineno or 1) for f in reversed(found) if not f.filename.startswith("<")]
-
-
-def _is_ours(file: Path) -> bool:
-    """Whether a file is this package's, Python's or an installed library's."""
-    return bool({"site-packages", "dist-packages"} & set(file.parts)) or not _homes().isdisjoint(file.resolve().parents)
-
-
-@functools.cache
-def _homes() -> frozenset[Path]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    return frozenset(map(Path.resolve, (Path(__file__).parent, *(Path(sysconfig.get_path(name)) for name in names))))
+    frames = traceback.extract_tb(error.__traceback__)
+    return [(Path(f.filename).resolve(), f.lineno or 1) for f in reversed(frames) if not f.filename.startswith("<")]
 
 
 def _told(error: BaseException) -> str:

@@ -1,8 +1,7 @@
-"""Read external files with size limits: the only place where bytes, JSON and arrays enter the package.
+"""Read a user's files: bytes, text, JSON, JSON Lines, arrays (.npz) and Parquet.
 
-Only regular files are read (devices, pipes and folders raise an error before the first byte), up to the caller's limit in bytes. A
-file that cannot be read raises the class `error` with the file, the cause and the next step (`advice`). Sources: RFC 8259 for JSON;
-PKWARE's APPNOTE 4.3 and numpy's NEP 1 for .npz.
+Only regular files up to the caller's limit in bytes are read. What cannot be read raises the class `error` with the file, the line
+where there are lines, the cause and the next step (`advice`). Source of JSON: RFC 8259.
 """
 
 from __future__ import annotations
@@ -12,9 +11,6 @@ import json
 import math
 import os
 import stat
-import sys
-import threading
-import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,8 +27,7 @@ MIB = 1 << 20
 TEXT = 16 * MIB  # bytes of a text or JSON file; JSON takes up to 25 times as much memory
 LINES = 4096 * MIB  # bytes of a file of lines, of which one at a time is held
 LINE = 16 * MIB
-ARRAYS = 1024 * MIB  # bytes of all arrays of an .npz, or of all rows of a Parquet file, unpacked
-ROW = 200
+ARRAYS = 1024 * MIB  # bytes of an .npz
 AGAIN = "restore it from a copy, or create it again"
 KINDS: dict[type, str] = {dict: "an object {...}", list: "a list [...]"}
 
@@ -43,15 +38,13 @@ def opened(
 ) -> Iterator[BinaryIO]:
     """Open a regular file of at most `limit` bytes; errors of the file system within the block are raised as `error`."""
     try:
-        # NONBLOCK: a pipe without a writer is opened, seen to be one, and refused; it means nothing for a file
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with open(descriptor, "rb") as stream:
-            _check(os.fstat(descriptor), limit)
+        _check(os.stat(path), limit)  # before it is opened: a pipe without a writer would block there
+        with open(path, "rb") as stream:
             yield stream
-    except IsADirectoryError as problem:
-        raise error(f"{path}: cannot be read: it is a folder; {advice}") from problem
-    except (OSError, _Unreadable) as problem:
-        raise error(f"{path}: cannot be read: {getattr(problem, 'strerror', None) or problem}; {advice}") from problem
+    except OSError as problem:
+        raise error(f"{path}: cannot be read: {problem.strerror or problem}; {advice}") from problem
+    except _Unreadable as problem:
+        raise error(f"{path}: cannot be read: {problem}; {advice}") from problem
 
 
 class _Unreadable(Exception):
@@ -67,41 +60,10 @@ def _check(about: os.stat_result, limit: int) -> None:
         raise _Unreadable(f"{about.st_size:,} bytes; the limit is {limit:,}")
 
 
-_ONE_AT_A_TIME = threading.Lock()
-
-
-@contextmanager
-def bounded_memory(more: int) -> Iterator[None]:
-    """MemoryError (of Arrow: ArrowMemoryError) where the block takes more than `more` bytes beyond what this process has.
-
-    For what nobody can tell beforehand, such as how far one row of a Parquet file unpacks. By the limit of the address space, which
-    Linux keeps; elsewhere nothing is bounded. It holds for all threads meanwhile, so `more` should be ample.
-    """
-    if not sys.platform.startswith("linux"):
-        yield
-        return
-    import resource
-
-    with _ONE_AT_A_TIME:
-        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        wanted = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize() + more
-        known = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-        resource.setrlimit(resource.RLIMIT_AS, (min([wanted, *known]), hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
 def read_bytes(path: str | Path, limit: int = TEXT, error: type[SageError] = DataError, advice: str = AGAIN) -> bytes:
     """The bytes of a regular file."""
     with opened(path, limit, error, advice) as stream:
-        found = bytearray()
-        while piece := stream.read(MIB):  # a file may grow while it is read, and one of /proc says that it has no bytes
-            found += piece
-            if len(found) > limit:
-                raise _Unreadable(f"more than {limit:,} bytes")
-    return bytes(found)
+        return stream.read()
 
 
 def read_text(path: str | Path, limit: int = TEXT, error: type[SageError] = DataError, advice: str = AGAIN) -> str:
@@ -187,17 +149,14 @@ def read_lines(
 ) -> Iterator[tuple[int, bytes, bool]]:
     """(number from 1, bytes without the line's end, whether it had one) of every line, one held at a time.
 
-    line: bytes that one may have. "\\n" alone ends a line. A file that gzip packed is unpacked; the limits are of the unpacked
-    lines.
+    line: bytes that one may have. "\\n" alone ends a line. A file that gzip packed is unpacked.
     """
     with opened(path, limit, error, advice) as packed, _unpacked(packed) as stream:
-        number, left = 0, limit
+        number = 0
         while data := stream.readline(line + 1):
-            number, left = number + 1, left - len(data)
+            number += 1
             if len(data) > line:
                 raise _Unreadable(f"line {number} has more than {line:,} bytes")
-            if left < 0:
-                raise _Unreadable(f"more than {limit:,} bytes")
             yield number, data.removesuffix(b"\n"), data.endswith(b"\n")
 
 
@@ -236,45 +195,15 @@ def read_json_lines(
 def read_npz(
     path: str | Path, limit: int = ARRAYS, error: type[SageError] = DataError, advice: str = AGAIN
 ) -> dict[str, np.ndarray]:
-    """Name -> array of an .npz as `numpy.savez` and `savez_compressed` write it; nothing pickled.
+    """Name -> array of an .npz as `numpy.savez` and `savez_compressed` write it; nothing pickled."""
+    import numpy as np  # of nobody who reads text
 
-    limit: bytes of the file, and of all arrays unpacked, by what the archive and each array's header declare, which is compared
-    before anything is allocated.
-    """
     with opened(path, limit, error, advice) as stream:
         try:
-            with zipfile.ZipFile(stream) as archive:
-                members = archive.infolist()
-                if (declared := sum(member.file_size for member in members)) > limit:
-                    raise _Unreadable(f"{declared:,} bytes when unpacked; the limit is {limit:,}")
-                return {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
-        except (_Unreadable, OSError):
-            raise
+            with np.load(stream, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
         except Exception as problem:  # headers go through Python's own parser, which raises anything
             raise _Unreadable(f"not a readable .npz ({problem})") from problem
-
-
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """One array, once its header says as many bytes as its place in the archive has."""
-    import numpy as np
-
-    if member.compress_type not in (
-        zipfile.ZIP_STORED,
-        zipfile.ZIP_DEFLATED,
-    ):  # of others, a chunk unpacks without a bound
-        raise ValueError(f"{member.filename}: compressed by a different method than numpy's")
-    with archive.open(member) as stream:
-        version = np.lib.format.read_magic(stream)
-        if version not in ((1, 0), (2, 0)):
-            raise ValueError(f"{member.filename}: an array of version {version}")
-        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = header(stream)
-        size, there = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
-        if dtype.hasobject:
-            raise ValueError(f"{member.filename}: contains Python objects, which are never unpickled")
-        if size != there or min(shape, default=0) < 0:
-            raise ValueError(f"{member.filename}: {there:,} bytes for an array of shape {shape} and type {dtype}")
-        return np.ndarray(shape, dtype, bytearray(stream.read()), order="F" if fortran else "C")
 
 
 # ---- what a tree holds
@@ -297,42 +226,16 @@ def understood(what: str | Path, error: type[SageError] = DataError, advice: str
 
 
 def read_parquet(
-    path: str | Path, limit: int = ARRAYS, error: type[SageError] = DataError, advice: str = AGAIN
+    path: str | Path, limit: int = LINES, error: type[SageError] = DataError, advice: str = AGAIN
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file in batches; the first is empty and has the schema.
-
-    limit: bytes of all rows unpacked. One text that every row repeats is a few bytes in the file, so a batch has as many rows as
-    half of that allows if each were the largest column of its row group; as Python has them rows take `ROW` bytes at least. A list
-    in one row may repeat a text, too, which no footer tells: unpacking a batch has twice the limit and 1 GiB of memory.
-    """
-    import pyarrow as pa
+    """The rows of a Parquet file in batches; the first is empty and has the schema. limit: bytes of the file."""
+    import pyarrow as pa  # optional, as is its reader
     from pyarrow.parquet import ParquetFile
 
-    with opened(path, max(limit, LINES), error, advice) as stream:
+    with opened(path, limit, error, advice) as stream:
         try:
             with ParquetFile(stream) as file:
                 yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
-                taken = 0
-                for number in range(file.num_row_groups):
-                    group = file.metadata.row_group(number)
-                    columns = [group.column(i) for i in range(group.num_columns)]
-                    largest = max((column.total_uncompressed_size for column in columns), default=0)
-                    values = max((column.num_values for column in columns), default=0)  # lists in a row count one by one
-                    if (declared := max(largest, 8 * values)) > limit:
-                        raise _Unreadable(f"{declared:,} bytes when unpacked; the limit is {limit:,}")
-                    rows = min(1024, max(1, limit // 2 // max(1, largest)))
-                    batches = file.iter_batches(batch_size=rows, row_groups=[number], use_threads=False)
-                    while (batch := _next(batches, 2 * min(limit, ARRAYS) + 1024 * MIB)) is not None:
-                        taken += max(batch.nbytes, ROW * len(batch))
-                        if taken > limit:
-                            raise _Unreadable(f"more than {limit:,} bytes when unpacked")
-                        yield batch
-        except (MemoryError, pa.ArrowMemoryError) as problem:
-            raise _Unreadable(f"one of its rows is too large when unpacked; the limit is {limit:,} bytes") from problem
+                yield from file.iter_batches(batch_size=1024, use_threads=False)
         except (pa.ArrowException, OSError, OverflowError) as problem:
             raise _Unreadable(f"not a Parquet file ({str(problem).splitlines()[0]})") from problem
-
-
-def _next(batches: Iterator[pa.RecordBatch], more: int) -> pa.RecordBatch | None:
-    with bounded_memory(more):
-        return next(batches, None)

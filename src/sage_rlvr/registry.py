@@ -42,7 +42,6 @@ HOMES = {
     "extra": "sage_rlvr.core.extras:EXTRAS",
     "generator": "sage_rlvr.models.vllm:GENERATORS",
     "guide": "sage_rlvr.core.guides:GUIDES",
-    "loss_term": "sage_rlvr.core.loss_terms:LOSS_TERMS",
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
     "reward_source": "sage_rlvr.core.reward_sources:REWARD_SOURCES",
@@ -149,6 +148,8 @@ class Registry(MutableMapping[str, P], Generic[P]):
             self._refuse_rule(name, part)
         if self.check is not None and inspect.isclass(part):
             self.check(f"{self.kind.replace('_', ' ')} {name!r}", part)
+        if inspect.isclass(part) and not part.__module__.startswith("sage_rlvr."):  # of its own parts the tests know
+            _refuse_arguments(f"{self.kind.replace('_', ' ')} {name!r}", part)
         if name in contributed(self.kind) and not part.__module__.startswith("sage_rlvr."):
             self._load(self._entry_points()[name])  # so that it is refused below, as beside a part of the core
         there = self._parts.get(name)
@@ -400,6 +401,24 @@ def _remembering(name: str, function: Callable[..., Any], added: tuple[str, ...]
         return part
 
     return make
+
+
+def _refuse_arguments(who: str, part: type) -> None:
+    """ConfigError for a method that does not take the arguments of the one that it overrides: it will be called with them."""
+    for name, own in vars(part).items():
+        base = next((vars(kind)[name] for kind in part.__mro__[1:] if name in vars(kind)), None)
+        if name == "__init__" or not (inspect.isfunction(own) and inspect.isfunction(base)):
+            continue
+        given = inspect.signature(base).parameters.values()
+        try:
+            inspect.signature(own).bind(
+                *(one.name for one in given if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)),
+                **{one.name: one for one in given if one.kind is one.KEYWORD_ONLY},
+            )
+        except TypeError as error:
+            place = f"{inspect.getsourcefile(own)}:{own.__code__.co_firstlineno}"
+            called = ", ".join(str(one.replace(annotation=one.empty)) for one in given)
+            raise ConfigError(f"{who}: {place}: {own.__qualname__} is called with ({called}): {error}") from error
 
 
 def in_snake_case(name: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -302,6 +303,8 @@ class _Refusal:
 
     def _unknown(self, keys: list[str], others: str) -> str:
         key, below = self.place[-1], self._below()
+        if "extras" in keys and (spelled := _as_extra(self.error["input"])):
+            return f"unknown key; {spelled[0]} is an extra: write extras: [{spelled[1]}]"
         near = below.get(key) or nearest(key, keys)
         if near is None and others and nearest(key, below) is None:
             return f"unknown key; it belongs to name: {others.replace(', ', ' or ')}. Keys here: {', '.join(keys)}"
@@ -325,6 +328,15 @@ class _Refusal:
     def _no_option(self, options: tuple[Any, ...]) -> str:
         named = len(self.place) > 1 and self.place[-1] == "name"
         return f"unknown {self.place[-2] if named else 'choice'}{choose_from(self.error['input'], options)}"
+
+
+def _as_extra(value: Any) -> tuple[str, str] | None:
+    """The name and the mapping in one line of what names an extra; None for anything else."""
+    part = {"name": value} if isinstance(value, str) else value
+    name = part.get("name") if isinstance(part, dict) else None
+    if not isinstance(name, str) or name not in registry_of("extra"):
+        return None
+    return name, yaml.safe_dump(part, default_flow_style=True, sort_keys=False, width=math.inf).strip()
 
 
 def _describe(tree: Any) -> str:

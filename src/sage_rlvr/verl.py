@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _launch(argv: Sequence[str] | None) -> None:
     require_verl()
     try:
-        from sage_rlvr.training.verl.launch import main as launch
+        from sage_rlvr.training.verl.launch import main as launch  # torch
     except ImportError as error:  # of the series that it should have, and still of another layout
         raise ConfigError(f"verl is not structured as in 0.9 ({error}); {INSTALL}") from error
     launch(argv)

@@ -131,7 +131,7 @@ def test_a_frame_without_pandas_is_an_error_that_says_so(monkeypatch: pytest.Mon
 
 
 def test_importing_the_jobs_loads_no_torch() -> None:
-    code = "import sys, sage_rlvr; sage_rlvr.train, sage_rlvr.compare; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    code = "import sys, sage_rlvr; sage_rlvr.train, sage_rlvr.compare; print('torch' in sys.modules, 'matplotlib' in sys.modules)"
     source = str(Path(sage_rlvr.__file__).parents[1])
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": source})
     assert ran.stdout.split() == ["False", "False"]

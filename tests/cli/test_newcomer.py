@@ -86,7 +86,7 @@ def inherits(kind: str, symbol: str, rest: str = "__call__") -> str:
 OWN = CLASS.format(kind="advantage").replace("Mine", "Mine(sage_rlvr.core.Advantage)")
 CASES = {
     "guide": (GUIDE, f"{RULE} signals, key are no options; declare a class for the rule: @dataclass(frozen=True), sage_rlvr.Ban"),
-    "advantage": (ADVANTAGE, f"{RULE} rewards is no option; declare a class for the rule: @dataclass(frozen=True), sage_rlvr.core.Ad"),
+    "advantage": (ADVANTAGE, f"{RULE} rewards is no option; declare a class for the rule: @dataclass(frozen=True), sage_rlvr.cor"),
     "class of an advantage": (CLASS.format(kind="advantage"), inherits("Advantage", "A")),
     "advantage without an equation": (OWN, f'{LACKS} "A as'),
     "advantage with a slip": (
@@ -95,7 +95,6 @@ CASES = {
     ),
     "surrogate": (CLASS.format(kind="surrogate"), f'{LACKS} "the loss'),
     "reduction": (CLASS.format(kind="reduction"), LACKS),
-    "loss term": (CLASS.format(kind="loss_term"), LACKS),
 }
 
 

@@ -38,7 +38,7 @@ def test_every_option_of_every_part_is_said():
         ("surrogate", "clip", "dual", "x > 1 or null"),
         ("guide", "token", "high_quantile", "0.05 < x <= 1"),
         ("reward_transform", "overlong_shaping", "buffer", "x >= 1, whole"),
-        ("loss_term", "adaptive_entropy", "min_coef", "0"),
+        ("extra", "adaptive_entropy", "min_coef", "0"),
         ("buffer", "replay", "take", "null"),
         ("buffer", "likelihood", "base_prompts", "x >= 1, whole, with base or null"),
         ("buffer", "likelihood", "reduction", "a reduction"),

@@ -11,6 +11,7 @@ import torch
 
 from extras_common import Again, Doubled, Pull, Rewarded, dropout_plugin
 from sage_rlvr.core import EXTRAS, Batch, Clip, Extra, GroupCentered, Method, Signals, TokenMean, credit, objective
+from sage_rlvr.core.extras import KlCov
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import has_signal
 from sage_rlvr.core.state import state_metrics, tensors_of
@@ -89,7 +90,7 @@ def test_what_an_extra_reads_is_needed():
     [
         (lambda: of(Doubled(), Doubled(3.0)), "Doubled is there twice"),
         (lambda: replace(rft(), extras=(Doubled(),)), "Doubled changes a policy gradient, and with alone=True there is none"),
-        (lambda: replace(dars(), extras=(Again(),)), "Again has a state.*without a second stage"),
+        (lambda: replace(dars(), extras=(Again(),)), "Again learns from groups of one size.*without a second stage"),
     ],
 )
 def test_conflicts(make: Any, words: str):
@@ -101,6 +102,9 @@ def test_a_class_that_does_nothing_or_is_no_extra_is_not_registered():
     nothing = type("Nothing", (Extra,), {"equation": "nothing", "__module__": __name__})
     with pytest.raises(ConfigError, match="define at least one of before_rollout"):
         EXTRAS.check("extra 'nothing'", nothing)  # type: ignore[misc]
+    unsaid = type("Unsaid", (Extra,), {"on_loss": lambda self, batch, step, total_steps: batch.logps, "__module__": __name__})
+    with pytest.raises(ConfigError, match="Unsaid lacks equation"):
+        EXTRAS.check("extra 'unsaid'", unsaid)  # type: ignore[misc]
     with pytest.raises(ConfigError, match="no Extra"):
         EXTRAS.check("extra 'clip'", Clip)  # type: ignore[misc]
 
@@ -170,6 +174,32 @@ def test_dropout_obeys_the_laws_and_describes_itself():
         text = method.describe()
         assert "RolloutDropout: A' = (A - sum_kept w A) / std_kept A" in text and "without RolloutDropout: " in text
         assert "among right answers of a prompt: the less likely" in text
+
+
+@pytest.mark.parametrize("name", [name for name, part in EXTRAS.items() if part.__module__.startswith("sage_rlvr.")])
+def test_shipped_extras_obey_the_laws(name: str):
+    check_extra(EXTRAS[name]())
+
+
+def test_a_term_with_weights_of_the_rollout_is_their_product_and_a_second_one_adds():
+    """KL-Cov holds one of four tokens, of weight 0.5; Pull adds 0.5 log pi: each under a name of its own."""
+    method = of(KlCov(0.2, 0.5), Pull())
+    given = signals([1.0, 2.0])
+    worth = credit(method, torch.tensor([[1.0, 0.0]]), given)
+    held = worth.loss_weights["extra/kl_cov"]
+    assert worth.loss_weights.keys() == {"extra/kl_cov"} and held.flatten().tolist().count(0.5) == 1 and held.sum() == 0.5
+    batch = Batch(given.old_logps + 0.4, given.old_logps, None, given.mask, worth.advantages, loss_weights=worth.loss_weights)
+    _, metrics = objective(method, batch, 0, 1)
+    assert metrics["extra/kl_cov/loss"] == pytest.approx(0.5 * 0.4 / 4)
+    assert metrics["extra/pull/loss"] == pytest.approx(0.5 * (-1.5 + 0.4))
+
+
+def test_the_key_of_a_kind_that_became_an_extra_says_the_new_spelling():
+    words = r"loss_term.*: unknown key; entropy_bonus is an extra: write extras: \[{name: entropy_bonus, coefficient: 0.01}\]"
+    with pytest.raises(ConfigError, match=words):
+        build("method", {"name": "compose", "loss_term": {"name": "entropy_bonus", "coefficient": 0.01}})
+    with pytest.raises(ConfigError, match="kl_cov is an extra"):
+        build("method", {"name": "compose", "loss_term": "kl_cov"})
 
 
 def test_a_recipe_lists_extras_and_one_without_any_has_no_such_key():

@@ -24,7 +24,7 @@ METHODS = [
     {"name": "dr_grpo", "beta": 0.02},
     {"name": "grpo_token_mean", "beta": 0.01},
     {"name": "dapo", "dynamic_sampling": False},
-    {"name": "compose", "beta": 0.0, "reduction": "token_mean", "loss_term": {"name": "entropy_bonus", "coefficient": 0.01}},
+    {"name": "compose", "beta": 0.0, "reduction": "token_mean", "extras": [{"name": "entropy_bonus", "coefficient": 0.01}]},
 ]
 
 
@@ -34,7 +34,7 @@ def recipe(**changed: Any) -> TrainConfig:
 
 def parts(method: Method) -> dict[str, Any]:
     """A method without its name."""
-    names = ("advantage", "surrogate", "anchor", "reduction", "reward_transform", "token_weight", "rollout", "loss_term")
+    names = ("advantage", "surrogate", "anchor", "reduction", "reward_transform", "token_weight", "rollout", "extras")
     return {name: getattr(method, name) for name in names}
 
 

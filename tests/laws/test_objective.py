@@ -26,7 +26,7 @@ from sage_rlvr.core import (
     shape,
 )
 from sage_rlvr.core import method as method_module
-from sage_rlvr.core.loss_terms import EntropyBonus, KlCov
+from sage_rlvr.core.extras import EntropyBonus, KlCov
 from sage_rlvr.methods import (
     METHODS,
     bnpo,
@@ -71,7 +71,7 @@ ALL = BASES | {
 LATER = set(METHODS) - {name.split()[0] for name in ALL} - {"compose", "grpo"}
 """Objectives whose formulas tests/core works by hand; the laws hold for them too."""
 ALL |= {name: METHODS[name](**({"k": 4} if name == "distinct" else {})) for name in sorted(LATER)}
-ALL |= {"all terms": replace(rloo(beta=0.05), loss_term=KlCov(0.2, 0.5)), "bonus": replace(grpo(), loss_term=EntropyBonus(0.1))}
+ALL |= {"all terms": replace(rloo(beta=0.05), extras=(KlCov(0.2, 0.5),)), "bonus": replace(grpo(), extras=(EntropyBonus(0.1),))}
 ALL |= {"steer exact": steer(form="exact"), "pacs of the paper": pacs(reference="anchor", terms=2)}
 seeds = st.integers(0, 2**31 - 1)
 
@@ -109,7 +109,7 @@ def batch_of(method, logps, signals, rewards, rows=slice(None)) -> Batch:
     return Batch(
         logps[rows], signals.old_logps[rows], signals.ref_logps[rows], signals.mask[rows], worth.advantages[rows],
         log_q[rows], signals.entropies[rows], T, **distributions_of(method, logps, signals, rows),
-        group_size=G, term_weights=None if worth.term_weights is None else worth.term_weights[rows],
+        group_size=G, loss_weights={slot: weight[rows] for slot, weight in worth.loss_weights.items()},
     )  # fmt: skip
 
 

@@ -14,10 +14,10 @@ import pytest
 import sage_rlvr
 from sage_rlvr import core, methods
 from sage_rlvr.core import GUIDES, METHODS, guides
-from sage_rlvr.experiments import demo
-from sage_rlvr.experiments.design import label_of, load_design, resolve
 from sage_rlvr.recipes import recipe, shipped
 from sage_rlvr.registry import Registry, declared, gather
+from sage_rlvr.sweeps import demo
+from sage_rlvr.sweeps.design import label_of, load_design, resolve
 
 ROOT = Path(sage_rlvr.__file__).parent
 FIRST = {"GUIDES": ["branch", "flat", "compose", "placebo"], "METHODS": ["bnpo", "compose", "dapo", "dars", "dr_grpo", "grpo"]}

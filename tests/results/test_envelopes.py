@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from frozen.folders import write_stores, write_sweep
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.experiments.design import DesignSpec
 from sage_rlvr.render.build import write_summary
 from sage_rlvr.results.baselines import GUESSER, always_allowed
 from sage_rlvr.results.baselines import above as read_above
@@ -33,6 +32,7 @@ from sage_rlvr.stats.comparison import Reason, paired_seeds, unknown
 from sage_rlvr.stats.frontier import FrontierPoint
 from sage_rlvr.stats.hull import AboveHull, Place, Share, above_hull, compare_hull, on_hull
 from sage_rlvr.stats.mixture import above_mixtures
+from sage_rlvr.sweeps.design import DesignSpec
 
 RIVALS = "GRPO over its betas"
 

@@ -12,11 +12,11 @@ import yaml
 
 from lab.register.questions import answers
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.experiments.design import load_design
 from sage_rlvr.results import Design, Metric, Results, compare
 from sage_rlvr.results.comparisons import answering
 from sage_rlvr.results.metric import is_of_samples, known_metrics
 from sage_rlvr.results.stored import read_summary
+from sage_rlvr.sweeps.design import load_design
 
 EXPERIMENTS = Path(__file__).parents[2] / "lab" / "experiments"
 ASKED = EXPERIMENTS / "2026-11-23_countdown_hard_k3_is"  # its questions are about {matched: raw KL}

@@ -21,8 +21,7 @@ SENTENCES = re.compile(
     r"""|(match|search|findall|split|sub)\(.*\bstr\((error|self\.own)\)"""  # a refusal
     r"""|\bstr\((error|self\.own)\)\.[a-z]*(with|fix|tition)\("""
 )
-STRANGERS = {  # errors of others that are words alone: calls that Python refuses, and what the file system told safetensors
-    "plugins.py": "called = _CALLED.match(str(error)) if isinstance(error, TypeError) else None",
+STRANGERS = {  # errors of others that are words alone: what the file system told safetensors
     "runs/files.py": 'reported = re.search(r"os error (\\d+)", str(error))',
 }
 ALLOWED = {  # verdicts of a verifier on an answer, which are labels

@@ -15,11 +15,11 @@ from sage_rlvr.core.advantages import GroupCentered
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.buffers import Replay
 from sage_rlvr.core.divergences import DIVERGENCES
+from sage_rlvr.core.extras import EntropyBonus
 from sage_rlvr.core.guides import Branch, Flat, Guide, Token
 from sage_rlvr.core.guides.base import Banded
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import ESTIMATORS
-from sage_rlvr.core.loss_terms import EntropyBonus
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.schedules import Linear
@@ -85,9 +85,11 @@ def places(method: Method, engine: Any) -> list[str]:
     return [one.place for one in refusals(method, engine)]
 
 
-@pytest.mark.parametrize("kind", ["surrogate", "reduction", "loss_term"])
+@pytest.mark.parametrize("kind", ["surrogate", "reduction", "extra"])
 def test_every_part_that_stands_in_an_engines_loss_has_a_row(kind: str):
     own = {part for part in registry_of(kind).values() if part.__module__.startswith("sage_rlvr.")}
+    if kind == "extra":
+        own, kind = {part for part in own if "on_loss" in vars(part)}, "extras"
     assert len(own) > 2 and own == {row.what for row in engines.TABLE if row.kind == kind and isinstance(row.what, type)}
 
 
@@ -171,8 +173,8 @@ def test_a_guide_runs_where_its_signals_are(guide: Guide, trl: str, verl: str):
         (replace(grpo(), surrogate=Cispo()), "reduction", "use token_mean"),
         (replace(grpo_token_mean(), surrogate=Gspo()), "reduction", "use sequence_mean"),
         (replace(grpo(estimator="k3_is"), surrogate=Gspo()), "anchor.estimator", "use k3"),
-        (replace(grpo_token_mean(), loss_term=EntropyBonus(Linear(0.1, 0.2))), "loss_term.coefficient", "set a number"),
-        (replace(grpo(), loss_term=EntropyBonus(0.1)), "reduction", "use token_mean"),
+        (replace(grpo_token_mean(), extras=(EntropyBonus(Linear(0.1, 0.2)),)), "extras.0.coefficient", "set a number"),
+        (replace(grpo(), extras=(EntropyBonus(0.1),)), "reduction", "use token_mean"),
         (METHODS["dars"](), "rollout", "without a second stage"),
         (METHODS["pacs"](), "surrogate", "another surrogate"),
     ],

@@ -27,7 +27,7 @@ from typing import IO, NoReturn, TextIO
 
 from lab.stress.battery.commands import COMMANDS
 from sage_rlvr.cli import main
-from sage_rlvr.experiments import jobs
+from sage_rlvr.sweeps import jobs
 from tests.conftest import WORLD, save, tiny_llama
 from tests.helpers.byte_tokenizer import byte_tokenizer
 

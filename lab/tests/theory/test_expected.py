@@ -34,7 +34,7 @@ from sage_rlvr.core import (
     TokenMean,
 )
 from sage_rlvr.core.advantages import Seen
-from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus
+from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS as METHODS_ALL
 from sage_rlvr.methods import dars, dr_grpo, grpo, mara, maxrl, right_entropy, rloo, sage, unlikeliness
@@ -95,8 +95,8 @@ METHODS = {
     "transform and plan": replace(dr_grpo(beta=0.3), reward_transform=Shorter(), rollout=Mixed()),
     "token weight": replace(grpo(beta=0.3), token_weight=late_tokens),
     "token weight, in the reward": replace(rloo(beta=0.3), token_weight=late_tokens),
-    "entropy bonus": replace(dr_grpo(beta=0.3), loss_term=EntropyBonus(0.5)),
-    "entropy bonus, in the reward": replace(rloo(beta=0.3), token_weight=late_tokens, loss_term=EntropyBonus(Linear(0.5, 0))),
+    "entropy bonus": replace(dr_grpo(beta=0.3), extras=(EntropyBonus(0.5),)),
+    "entropy bonus, in the reward": replace(rloo(beta=0.3), token_weight=late_tokens, extras=(EntropyBonus(Linear(0.5, 0)),)),
     "maxrl": maxrl(beta=0.3),
     "pkpo": pkpo(k=2, beta=0.3),
     "distinct": distinct(k=2, beta=0.3),
@@ -138,7 +138,7 @@ def test_the_expectation_is_the_mean_over_all_groups(name):
 def test_an_entropy_bonus_adds_the_gradient_of_the_visited_states_entropies():
     """c sum_y pi(y) sum_t grad H_t over the budget, the visits held fixed: by hand on the tree, and by brute force."""
     plain, coefficient = dr_grpo(), 0.5
-    method = replace(plain, loss_term=EntropyBonus(coefficient))
+    method = replace(plain, extras=(EntropyBonus(coefficient),))
     (_, quick), (_, slow) = both(method, 3)
     (_, without), _ = both(plain, 3)
     leaf = LOGITS.clone().requires_grad_(True)
@@ -153,7 +153,7 @@ def test_an_entropy_bonus_adds_the_gradient_of_the_visited_states_entropies():
 @pytest.mark.parametrize("target, acts", [(0.1, False), (5.0, True)])
 def test_an_adaptive_bonus_is_the_bonus_of_its_coefficient_while_entropy_is_low(target, acts):
     terms = AdaptiveEntropy(target, start_at=0.25), EntropyBonus(0.25 * acts)
-    methods = [replace(dr_grpo(), loss_term=term) for term in terms]
+    methods = [replace(dr_grpo(), extras=(term,)) for term in terms]
     options = {"group_size": 3, "brute_force": True}
     found, wanted = (TREE.expected_gradient(method, LOGITS, REF, RIGHT, **options) for method in methods)
     assert torch.equal(found, wanted)

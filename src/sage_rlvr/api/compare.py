@@ -12,15 +12,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sage_rlvr.api.evaluate import Evaluation
+from sage_rlvr.api.printed import print_results
 from sage_rlvr.api.tables import Rows, html_table
-from sage_rlvr.api.train import RUNS, to_stderr
+from sage_rlvr.api.train import RUNS, pairs_of, to_stderr
 from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
 from sage_rlvr.progress import PlainConsole
+from sage_rlvr.results import Results, Row, verdict_json, words
+from sage_rlvr.results.files import has_store
+from sage_rlvr.results.findings import Findings, findings_of
+from sage_rlvr.results.found import rows_in
+from sage_rlvr.results.page import page_of
+from sage_rlvr.results.probabilities import save_probabilities
+from sage_rlvr.results.readers import Choice, Floor
+from sage_rlvr.results.summary import summary_of
+from sage_rlvr.results.view import outcome
+from sage_rlvr.runs import writing
+from sage_rlvr.verifiers.pool import cores
 
 if TYPE_CHECKING:
-    from sage_rlvr.render import Page
-    from sage_rlvr.results import Results, Row
-    from sage_rlvr.results.findings import Findings
+    from sage_rlvr.render import Page  # matplotlib
 
 Arm = str | PathLike[str] | Sequence[str | PathLike[str]]  # several are training seeds of one method
 Split = Literal["train", "validation", "test"]
@@ -57,8 +67,6 @@ class Comparison(Rows):
     @property
     def answer(self) -> str:
         """One line that answers the design's questions."""
-        from sage_rlvr.results import words
-
         with self.results.believed():
             return words.answer(self.comparisons, self.results, self.findings.verdicts)
 
@@ -72,14 +80,11 @@ class Comparison(Rows):
     def verdicts(self) -> dict[str, Any]:
         """What `sage-rlvr compare --json` prints: gain and loss over k of arms compared by samples
         (docs/reference/verdict.schema.json)."""
-        from sage_rlvr.results import verdict
-
         if not self.results.sampled_only:
             raise DataError("verdicts over k are of files of rows and sample stores; `rows` has the comparisons of all others")
-        return verdict.tree(self.findings.verdicts, self.results.given, self.results.notes)
+        return verdict_json.tree(self.findings.verdicts, self.results.given, self.results.notes)
 
     def __repr__(self) -> str:
-        from sage_rlvr.api.printed import print_results
 
         console = PlainConsole(file=io.StringIO(), width=120, no_color=True)
         with self.results.believed():
@@ -98,8 +103,6 @@ class Comparison(Rows):
 
 def row_of(row: Row) -> dict[str, Any]:
     """A comparison as a plain dict; `outcome` is the printed word."""
-    from sage_rlvr.results.view import outcome
-
     found = row.comparison
     return {
         "a": row.a,
@@ -181,10 +184,6 @@ def comparison_of(
 ) -> Comparison:  # fmt: skip
     """The comparison of arms as the command takes them: PATH, or NAME=PATH[,PATH...]. answers_in: where the verifier reads the
     answers of texts (`--verify`)."""
-    from sage_rlvr.results import Results
-    from sage_rlvr.results.found import rows_in
-    from sage_rlvr.results.readers import Choice, Floor
-
     if not words:
         raise DataError(
             "compare: no arms; pass at least two, the first being the control (or one folder of a sweep or demo), for example: "
@@ -221,8 +220,6 @@ def comparison_of(
 
 def compared(results: Results, *, complete: bool = True) -> Comparison:
     """Results with all that is compared."""
-    from sage_rlvr.results.findings import findings_of
-
     with results.believed():
         return Comparison(results, findings_of(results), complete)
 
@@ -235,8 +232,6 @@ OF_STORES = (
 
 def has_stores(words: Sequence[str]) -> bool:
     """Whether an arm is a sample store."""
-    from sage_rlvr.results.files import has_store
-
     return any(has_store(Path(path)) for path in paths_in(words))
 
 
@@ -295,12 +290,7 @@ def report(
         ConfigError: Where nothing is named, or a number is out of range.
         DataError: For files that cannot be read.
     """
-    from sage_rlvr.render import Page
-    from sage_rlvr.results import Results
-    from sage_rlvr.results.findings import findings_of
-    from sage_rlvr.results.page import page_of
-    from sage_rlvr.results.summary import summary_of
-    from sage_rlvr.runs import writing
+    from sage_rlvr.render import Page  # matplotlib
 
     if not runs or show < 0 or (k is not None and k < 2):
         raise ConfigError(
@@ -338,7 +328,7 @@ def sweep(
     Raises:
         ConfigError: Where the design means nothing.
     """
-    from sage_rlvr.experiments.plan import plan
+    from sage_rlvr.sweeps.plan import plan  # torch
 
     planned = plan(Path(design), Path(out) if out is not None else RUNS / Path(design).stem)
     return swept(planned, workers, PlainConsole(file=io.StringIO()) if quiet else None)
@@ -346,11 +336,8 @@ def sweep(
 
 def swept(planned: Any, workers: int | None, console: Any = None) -> Comparison:
     """Run what a plan lacks, write its summary, and compare."""
-    from sage_rlvr.experiments.sweep import run
-    from sage_rlvr.render import write_summary
-    from sage_rlvr.results import Results
-    from sage_rlvr.results.probabilities import save_probabilities
-    from sage_rlvr.verifiers.pool import cores
+    from sage_rlvr.render import write_summary  # matplotlib
+    from sage_rlvr.sweeps.sweep import run  # torch
 
     try:
         complete = run(planned, cores() if workers is None else workers, console or PlainConsole(stderr=True))
@@ -400,8 +387,7 @@ def demo(
     Raises:
         ConfigError: Where an arm or an edit means nothing.
     """
-    from sage_rlvr.api.train import pairs_of
-    from sage_rlvr.experiments import demo as demos
+    from sage_rlvr.sweeps import demo as demos  # torch
 
     place = demo_folder(model) if out is None else Path(out)
     more: dict[str, Any] = {"powers": power_tempering, "model": model, "short": short}
@@ -415,9 +401,9 @@ def demo_folder(model: str) -> Path:
 
 def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Say = to_stderr) -> Comparison:
     """Run a demo's plan, check it by sampling, write its page, and compare. notes: cross_check, and seconds of both parts."""
-    from sage_rlvr.experiments import demo as demos
-    from sage_rlvr.experiments.display import line
-    from sage_rlvr.experiments.forecast import forecast
+    from sage_rlvr.sweeps import demo as demos  # torch
+    from sage_rlvr.sweeps.display import line  # torch
+    from sage_rlvr.sweeps.forecast import forecast  # torch
 
     clock = [time.monotonic()]
     count = demos.at_a_time(planned) if workers is None else workers
@@ -436,10 +422,7 @@ def demonstrated(planned: Any, workers: int | None, console: Any = None, say: Sa
 
 def write_page(found: Comparison, out: Path) -> Page:
     """The page, written with its pictures into a folder, or to an .html file with its pictures beside it."""
-    from sage_rlvr.render import Page
-    from sage_rlvr.results.page import page_of
-    from sage_rlvr.results.summary import summary_of
-    from sage_rlvr.runs import writing
+    from sage_rlvr.render import Page  # matplotlib
 
     page = Page(page_of(found.results, found.findings, summary_of(found.results, found.findings)))
     file = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"

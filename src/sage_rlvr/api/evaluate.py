@@ -11,25 +11,45 @@ from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sage_rlvr.api.printed import setting_line
 from sage_rlvr.api.tables import Rows, html_table, number
 from sage_rlvr.api.train import RUNS, Run, to_stderr
+from sage_rlvr.config import task_named, world_of
+from sage_rlvr.config.tasks import recipe_of
 from sage_rlvr.errors import ConfigError, choose_from, suggest
-from sage_rlvr.evaluation.settings import EvalSettings, SampleSettings
-from sage_rlvr.progress import quiet_libraries
+from sage_rlvr.evaluation.chance import chance_of_record, chance_of_store
+from sage_rlvr.evaluation.gate import Gate, GatePoint, ks_of
+from sage_rlvr.evaluation.record import Record, save_record
+from sage_rlvr.evaluation.sample_report import common_n, report_lines
+from sage_rlvr.evaluation.settings import EvalSettings, GateSettings, SampleSettings
+from sage_rlvr.evaluation.store import SampleStore, is_store
+from sage_rlvr.models.folders import NAMED
+from sage_rlvr.progress import PlainConsole, counting, quiet_libraries
+from sage_rlvr.recipes import shipped
+from sage_rlvr.registry import registry_of
+from sage_rlvr.results.stored import plain
+from sage_rlvr.runs import is_run, read_record, writing
+from sage_rlvr.stats.intervals import Interval, passk_interval, share_interval
+from sage_rlvr.stats.passk import curve, powers
+from sage_rlvr.stats.samples.diversity import pcmd_interval
+from sage_rlvr.stats.support import exact_pcmd, reachable, success_probability
+from sage_rlvr.stats.tempered import POWERS, tempered
+from sage_rlvr.tasks import described, with_worlds
+from sage_rlvr.tasks.abilities import Generated
+from sage_rlvr.tasks.chance import BELOW, UNKNOWN, Chance
+from sage_rlvr.tasks.jsonl import RewardTask
+from sage_rlvr.tasks.math import MathTask
+from sage_rlvr.tasks.rows import SUFFIXES
+from sage_rlvr.tasks.unanswered import read_at
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from sage_rlvr.evaluation.evaluate import Target
-    from sage_rlvr.evaluation.gate import Gate
+    from sage_rlvr.evaluation.evaluate import Target  # torch
     from sage_rlvr.evaluation.kl import TokenKl
-    from sage_rlvr.evaluation.record import Record
-    from sage_rlvr.evaluation.sampled_run import SampleRun
+    from sage_rlvr.evaluation.sampled_run import SampleRun  # torch
     from sage_rlvr.evaluation.sampling import Chosen
-    from sage_rlvr.evaluation.store import SampleStore
-    from sage_rlvr.stats.intervals import Interval
     from sage_rlvr.tasks.base import Task
-    from sage_rlvr.tasks.chance import Chance
 
 Say = Callable[[str], None]
 
@@ -66,8 +86,6 @@ class Evaluation(Rows):
 
     def tree(self) -> dict[str, Any]:
         """What `eval --json` prints: strict JSON, null for the ends of an interval that nothing is known of."""
-        from sage_rlvr.results.stored import plain
-
         kl = None if self.kl is None else {"about": self.kl.about, "rows": self.kl.rows()}
         gate = None if self.gate is None else self.gate.tree()
         paths = self.stores or (self.path,)
@@ -119,8 +137,6 @@ def evaluate(policy: str | Path | Run = "embedded", *, quiet: bool = False, say:
 
 def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -> Evaluation:
     """Evaluate and store the result. what: see `evaluate`."""
-    from sage_rlvr.evaluation.store import is_store
-
     quiet_libraries()
     if is_store(what):
         return _of_store(Path(what), settings)
@@ -140,9 +156,6 @@ def evaluation_of(what: str, settings: EvalSettings, *, quiet: bool, say: Say) -
 
 def _refuse_recipe(what: str) -> None:
     """ConfigError where a recipe or a method is given in place of a policy."""
-    from sage_rlvr.recipes import shipped
-    from sage_rlvr.registry import registry_of
-
     path, name = Path(what), what.removesuffix(".yaml").removesuffix(".yml")
     method = name in registry_of("method")
     if path.is_dir() or not (name != what or method or name in shipped()):
@@ -156,9 +169,6 @@ def _refuse_recipe(what: str) -> None:
 
 def _say_default_task(what: str, settings: EvalSettings, say: Say) -> None:
     """What is asked of a model that no run of this package has trained, where nobody names a task."""
-    from sage_rlvr.models.folders import NAMED
-    from sage_rlvr.runs import is_run
-
     if what in NAMED or settings.task is not None or settings.world is not None or is_run(Path(what)):
         return
     how = f"{settings.samples} samples per problem" if settings.by_samples() else "exact evaluation"
@@ -173,9 +183,6 @@ def _say_default_task(what: str, settings: EvalSettings, say: Say) -> None:
 
 def _of_store(path: Path, settings: EvalSettings) -> Evaluation:
     """The gate on a sample store, without its policy or task. Raises ConfigError for any other option."""
-    from sage_rlvr.evaluation.settings import GateSettings
-    from sage_rlvr.evaluation.store import SampleStore
-
     read = {"samples", *(f.name for f in fields(GateSettings))}
     given = [f.name for f in fields(settings) if f.name not in read and getattr(settings, f.name) != f.default]
     if given or not settings.gate:
@@ -194,10 +201,6 @@ def _of_store(path: Path, settings: EvalSettings) -> Evaluation:
 
 
 def _gate_of_store(settings: EvalSettings, store: SampleStore) -> Gate:
-    from sage_rlvr.evaluation.chance import chance_of_store
-    from sage_rlvr.evaluation.sample_report import common_n
-    from sage_rlvr.stats.intervals import passk_interval
-
     n = settings.samples or common_n(store)
     counts = store.counts(n)
     chance = chance_of_store(store.facts(), counts.problems)
@@ -205,9 +208,6 @@ def _gate_of_store(settings: EvalSettings, store: SampleStore) -> Gate:
 
 
 def _gate_of_record(settings: EvalSettings, record: Record) -> Gate:
-    from sage_rlvr.evaluation.chance import chance_of_record
-    from sage_rlvr.stats.support import success_probability
-
     (logps,) = record.logps.values()
     p, task = success_probability(logps), str(record.meta["world"]["name"])
     return _gate(settings, task, max((*settings.ks, *settings.gate_ks)), lambda ks: _intervals(p, ks), chance_of_record(record))
@@ -217,8 +217,6 @@ def _gate(
     settings: EvalSettings, task: str, largest: int, intervals: Callable[[Sequence[int]], list[Interval]], chance: Chance | None
 ) -> Gate:
     """The verdict at the ks. largest: the largest k that can be read."""
-    from sage_rlvr.evaluation.gate import Gate, GatePoint, ks_of
-
     if chance is None:
         raise ConfigError(
             f"--gate: no chance floor is known for {task}, so support cannot be judged; give the task choices(problem), how many "
@@ -235,12 +233,7 @@ def _gate(
 
 
 def _exactly(what: str, settings: EvalSettings, quiet: bool) -> Evaluation:
-    from sage_rlvr.evaluation.evaluate import FRONTIER, cross_check, evaluate
-    from sage_rlvr.evaluation.record import save_record
-    from sage_rlvr.progress import PlainConsole, counting
-    from sage_rlvr.runs import writing
-    from sage_rlvr.stats.tempered import POWERS
-    from sage_rlvr.tasks.abilities import Generated
+    from sage_rlvr.evaluation.evaluate import FRONTIER, cross_check, evaluate  # torch
 
     temperatures = _temperatures(settings, FRONTIER)
     target = target_of(what, settings.world, settings.task)
@@ -298,10 +291,6 @@ def _temperatures(settings: EvalSettings, frontier: Sequence[float]) -> list[flo
 
 def eval_rows(record: Record, ks: Sequence[int]) -> list[dict[str, Any]]:
     """One row for each temperature and k, then for each power of whole completions and k whose normalizer is known."""
-    from sage_rlvr.evaluation.chance import chance_of_record
-    from sage_rlvr.stats.support import reachable, success_probability
-    from sage_rlvr.stats.tempered import tempered
-
     rows, chance = [], chance_of_record(record)
     for t in sorted(record.logps, reverse=True):
         distinct = sum(reachable(record.logps[t], 256)) / len(record.logps[t])
@@ -318,9 +307,6 @@ def eval_rows(record: Record, ks: Sequence[int]) -> list[dict[str, Any]]:
 
 def _pcmd(logps: Sequence[ArrayLike]) -> float | None:
     """Chance that two right samples of a problem differ, mean over the problems with a right completion; None without any."""
-    from sage_rlvr.stats.samples.diversity import pcmd_interval
-    from sage_rlvr.stats.support import exact_pcmd
-
     found = pcmd_interval(exact_pcmd(logps))
     return float(found.value) if found.n else None
 
@@ -335,20 +321,12 @@ def _beside(chance: Chance | None, k: int, value: float, high: float | None = No
 
 
 def _intervals(p: ArrayLike, ks: Sequence[int]) -> list[Interval]:
-    from sage_rlvr.stats.intervals import share_interval
-    from sage_rlvr.stats.passk import curve
-
     return [share_interval(column) for column in curve(p, list(ks)).T]
 
 
 def eval_lines(record: Record, ks: Sequence[int]) -> list[str]:
     """Tables in text, 95 % intervals over problems: one line per temperature, then one per power of whole completions, with the
     bound that the normalizer leaves; last the chance floor."""
-    from sage_rlvr.api.printed import setting_line
-    from sage_rlvr.evaluation.chance import chance_of_record
-    from sage_rlvr.stats.support import reachable, success_probability
-    from sage_rlvr.stats.tempered import tempered
-
     meta, chance, head = record.meta, chance_of_record(record), "".join(f"pass@{k:<18}" for k in ks)
     lines = [
         f"{meta['name']}: {setting_line(record)}, 95 % intervals over problems",
@@ -376,8 +354,6 @@ MARK = "]*"
 
 def _chance_lines(chance: Chance | None, ks: Sequence[int], marked: bool) -> list[str]:
     """The chance floor at the ks, and what the guesser is."""
-    from sage_rlvr.tasks.chance import BELOW, UNKNOWN
-
     if chance is None:
         return [f"  {UNKNOWN}"]
     row = "".join(f"{chance.at(k):<23.3f}" for k in ks).rstrip()
@@ -393,8 +369,6 @@ def _cells(p: ArrayLike, ks: Sequence[int], chance: Chance | None) -> str:
 
 def _problems_line(settings: EvalSettings, task: Task) -> str:
     """Which problems these were, of a task that draws them."""
-    from sage_rlvr.tasks import described
-
     law = described(task.identity, task)
     if settings.split == "train":
         return f"problems: {law}; the first of its training problems"
@@ -405,13 +379,9 @@ def _problems_line(settings: EvalSettings, task: Task) -> str:
 
 
 def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Evaluation:
-    from sage_rlvr.evaluation.guidance import guidance_line
-    from sage_rlvr.evaluation.sample_report import report_lines
-    from sage_rlvr.evaluation.sampled_run import best_line, rank_line, sample_into_store, verify_again
-    from sage_rlvr.experiments.jobs import ended_like_ctrl_c
-    from sage_rlvr.progress import PlainConsole, counting
-    from sage_rlvr.tasks.abilities import Generated
-    from sage_rlvr.tasks.unanswered import read_at
+    from sage_rlvr.evaluation.guidance import guidance_line  # torch
+    from sage_rlvr.evaluation.sampled_run import best_line, rank_line, sample_into_store, verify_again  # torch
+    from sage_rlvr.sweeps.jobs import ended_like_ctrl_c  # torch
 
     run, lines = _sample_run(what, settings, say), []
     if settings.rejudge:
@@ -441,11 +411,9 @@ def _by_samples(what: str, settings: EvalSettings, quiet: bool, say: Say) -> Eva
 
 def _kl(settings: EvalSettings, run: SampleRun, store: SampleStore, task: Chosen, quiet: bool, say: Say) -> TokenKl:
     """The exact KL to `settings.kl_to`, on completions of both policies; missing completions of the other are sampled first."""
-    from sage_rlvr.evaluation.kl_run import kl_of_stores
-    from sage_rlvr.evaluation.sample_report import common_n
-    from sage_rlvr.evaluation.sampled_run import sample_into_store
-    from sage_rlvr.experiments.jobs import ended_like_ctrl_c
-    from sage_rlvr.progress import PlainConsole, counting
+    from sage_rlvr.evaluation.kl_run import kl_of_stores  # torch
+    from sage_rlvr.evaluation.sampled_run import sample_into_store  # torch
+    from sage_rlvr.sweeps.jobs import ended_like_ctrl_c  # torch
 
     base = _base_of(run, str(settings.kl_to), task, settings.samples)
     console = PlainConsole(file=io.StringIO()) if quiet else PlainConsole(stderr=True)
@@ -460,9 +428,6 @@ def _kl(settings: EvalSettings, run: SampleRun, store: SampleStore, task: Chosen
 
 def _base_of(run: SampleRun, what: str, task: Chosen, samples: int) -> SampleRun:
     """The settings of a policy's evaluation, for another policy: a model, a run, or the policy of a sample store."""
-    from sage_rlvr.evaluation.store import SampleStore, is_store
-    from sage_rlvr.runs import is_run
-
     path = Path(what)
     own: dict[str, Any] = {"samples": samples, "base_logprobs": None, "guide": None}
     if is_store(path):
@@ -479,11 +444,6 @@ def _base_of(run: SampleRun, what: str, task: Chosen, samples: int) -> SampleRun
 
 def store_rows(store: SampleStore, n: int | None = None) -> list[dict[str, Any]]:
     """pass@k of a store's first n samples of each problem over powers of two, each with its interval."""
-    from sage_rlvr.evaluation.chance import chance_of_store
-    from sage_rlvr.evaluation.sample_report import common_n
-    from sage_rlvr.stats.intervals import passk_interval
-    from sage_rlvr.stats.passk import powers
-
     n = common_n(store) if n is None else n
     counts, law = store.counts(n), store.identity.decoding
     right, chance = counts.right.astype(int), chance_of_store(store.facts(), counts.problems)
@@ -497,11 +457,7 @@ def store_rows(store: SampleStore, n: int | None = None) -> list[dict[str, Any]]
 
 def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
     """The policy, and a run's own task or the world it is given; the store's place where none was named."""
-    from sage_rlvr.config import task_named
-    from sage_rlvr.config.tasks import recipe_of
-    from sage_rlvr.evaluation.sampled_run import SampleRun
-    from sage_rlvr.runs import is_run, read_record
-    from sage_rlvr.tasks import with_worlds
+    from sage_rlvr.evaluation.sampled_run import SampleRun  # torch
 
     chosen, run, own = SampleSettings.of(settings), Path(what), None
     if settings.task is None or with_worlds(settings.task) is not None:
@@ -531,9 +487,6 @@ def _sample_run(what: str, settings: EvalSettings, say: Say) -> SampleRun:
 
 def _on_training_rows(task: Any) -> bool:
     """Whether a task of a file of rows has no others to evaluate on."""
-    from sage_rlvr.tasks.jsonl import RewardTask
-    from sage_rlvr.tasks.math import MathTask
-
     if isinstance(task, RewardTask):
         return task.test_file is None
     return isinstance(task, MathTask) and task.published is None and task.test is None
@@ -541,9 +494,6 @@ def _on_training_rows(task: Any) -> bool:
 
 def _say_other_reward(settings: EvalSettings, run: Path | None, say: Say) -> None:
     """Print that rows of a file get the mathematics verifier, where the run was trained on rows with a reward of its own."""
-    from sage_rlvr.runs import read_record
-    from sage_rlvr.tasks.rows import SUFFIXES
-
     rows = settings.task is not None and settings.task.endswith(SUFFIXES)
     own = read_record(run)["config"].get("task") if run is not None and rows else None
     if reward := (own or {}).get("reward"):
@@ -560,9 +510,7 @@ def _either(world: str, task: str) -> ConfigError:
 
 def target_of(what: str, world: str | None, task: str | None = None) -> Target:
     """`evaluation.evaluate.resolve`, a world and a task by their words; of a task with worlds the world is one of its own."""
-    from sage_rlvr.config import world_of
-    from sage_rlvr.evaluation.evaluate import resolve
-    from sage_rlvr.tasks import with_worlds
+    from sage_rlvr.evaluation.evaluate import resolve  # torch
 
     kind, found = with_worlds(task), None
     if kind is not None and world in kind.worlds:

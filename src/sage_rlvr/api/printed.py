@@ -6,18 +6,26 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sage_rlvr.errors import suggest
+from sage_rlvr.evaluation.sample_report import excess_lines
+from sage_rlvr.reading import understood
+from sage_rlvr.results import Results, tables, words
+from sage_rlvr.results.colder import sharpened
+from sage_rlvr.results.details import detail_lines, pattern_lines
+from sage_rlvr.results.summary import summary_of
+from sage_rlvr.results.verdict_text import lines
+from sage_rlvr.results.view import bracketed, grouped, listed
+from sage_rlvr.tasks import REMADE, described
+from sage_rlvr.tasks.chance import BELOW, UNKNOWN, Chance
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sage_rlvr.evaluation.record import Record
     from sage_rlvr.evaluation.store import SampleStore
-    from sage_rlvr.results import Results
     from sage_rlvr.results.findings import Findings
     from sage_rlvr.results.scores import ProblemScores
     from sage_rlvr.results.sources import Store
     from sage_rlvr.results.tables import Table
-    from sage_rlvr.tasks.chance import Chance
 
 ONCE = "Each arm was trained once: the results are about these checkpoints on such problems. Another seed could reorder the arms."
 
@@ -31,12 +39,6 @@ def print_results(
     support: bool = False,
 ) -> None:
     """What most samples failed by, where the arms were evaluated, a table, every comparison in a sentence, details, the answer."""
-    from sage_rlvr.results import tables, words
-    from sage_rlvr.results.colder import sharpened
-    from sage_rlvr.results.details import detail_lines
-    from sage_rlvr.results.summary import summary_of
-    from sage_rlvr.results.verdict_text import lines
-
     rows, verdicts = findings.rows, findings.verdicts
     _say(console, *results.failed)  # a score that most samples failed to get is read first
     if results.sampled_only:
@@ -69,9 +71,6 @@ def setting_lines(results: Results) -> list[str]:
 
 def setting_line(record: Record) -> str:
     """World, problems and draw of a record. DataError names its file where its facts lack one, or its world is damaged."""
-    from sage_rlvr.reading import understood
-    from sage_rlvr.tasks import REMADE, described
-
     meta, where = record.meta, record.path or record.meta["name"]
     with understood(where, advice=REMADE):
         world, split = meta["world"], meta["split"]
@@ -112,8 +111,6 @@ def _sampled_scores(results: Results) -> list[str]:
 
 def _mark(scores: ProblemScores, k: int, chance: Chance | None) -> str:
     """The chance floor beside a pass@k, and whether the policy lies below it."""
-    from sage_rlvr.tasks.chance import BELOW
-
     if chance is None:
         return ""
     floor = f", chance {chance.at(k):.3f}"
@@ -122,8 +119,6 @@ def _mark(scores: ProblemScores, k: int, chance: Chance | None) -> str:
 
 def chance_lines(results: Results) -> list[str]:
     """What the chance floors are of; of which tasks none is known."""
-    from sage_rlvr.results.view import bracketed, grouped, listed
-    from sage_rlvr.tasks.chance import BELOW, UNKNOWN
 
     def text_of(task: str) -> str:
         chance = results.chances.get(task)
@@ -138,15 +133,11 @@ def chance_lines(results: Results) -> list[str]:
 
 def _excess(results: Results) -> list[str]:
     """How much heavier the upper tail of perplexities is than the control's, of single stores scored under one base."""
-    from sage_rlvr.evaluation.sample_report import excess_lines
-
     return [line for pair in _store_pairs(results) for line in excess_lines(*pair, results.samples)]
 
 
 def patterns(results: Results) -> list[str]:
     """Reasoning patterns of right samples, each arm's store against the control's."""
-    from sage_rlvr.results.details import pattern_lines
-
     lines = [line for pair in _store_pairs(results) for line in pattern_lines(*pair, results.samples)]
     return lines or ["--patterns: patterns are compared only between arms with a single training run."]
 
@@ -167,7 +158,7 @@ def _store_pairs(results: Results) -> Iterator[tuple[str, SampleStore, str, Samp
 
 def print_table(console: Console, table: Table) -> None:
     """As many columns as fit; the page has them all."""
-    import rich.box
+    import rich.box  # only for tables
     import rich.table
 
     shown, left_out = table.fitting(console.width)

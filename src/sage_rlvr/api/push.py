@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sage_rlvr.errors import ConfigError, suggest
+from sage_rlvr.models.folders import NAMED, adapter_base
+from sage_rlvr.runs import is_run
 
 if TYPE_CHECKING:
     from sage_rlvr.api.train import Run
@@ -30,12 +32,12 @@ def push(run: str | PathLike[str] | Run, repo: str, *, private: bool = False) ->
     Raises:
         ConfigError: Where there is no policy or card, or the Hub rejects the upload.
     """
-    from sage_rlvr.training.state import POLICY_FILES, README
+    from sage_rlvr.training.state import POLICY_FILES, README  # torch
 
     folder = policy_to_push(Path(run))
     if repo.count("/") != 1 or not all(repo.split("/")):
         raise ConfigError(f"{repo!r}: write the repository of the Hub as owner/name")
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi  # of the extra train
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     api = HfApi()
@@ -57,9 +59,7 @@ def push(run: str | PathLike[str] | Run, repo: str, *, private: bool = False) ->
 
 def policy_to_push(run: Path) -> Path:
     """The policy folder of a run with what an upload needs. ConfigError names what is missing."""
-    from sage_rlvr.models.folders import NAMED, adapter_base
-    from sage_rlvr.runs import is_run
-    from sage_rlvr.training.state import README
+    from sage_rlvr.training.state import README  # torch
 
     folder = run / "policy" if is_run(run) else run
     if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):

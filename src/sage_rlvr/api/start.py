@@ -12,15 +12,19 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sage_rlvr.config import dump
+from sage_rlvr.config import FinetuneConfig, OfflineConfig, SftConfig, TrainConfig, dump
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.evaluation.pairs import paired, texts_of
+from sage_rlvr.models.devices import dtype_facts
+from sage_rlvr.models.policy import run_facts, weights_hash
+from sage_rlvr.plugins import packages_of
 from sage_rlvr.progress import Reporter, Silent, Terminal
 from sage_rlvr.runs import RunDir
-
-if TYPE_CHECKING:
-    from sage_rlvr.config import FinetuneConfig, OfflineConfig, SftConfig, TrainConfig
+from sage_rlvr.training.offline import train_offline
+from sage_rlvr.training.problems import files_of
+from sage_rlvr.training.sft import train_sft
 
 Say = Callable[[str], None]
 Work = Callable[[RunDir | None, Reporter, Say], tuple[int, int]]  # steps that were done, and steps wanted
@@ -67,9 +71,6 @@ Facts = Callable[[], Mapping[str, Any] | None]
 
 
 def _train(config: TrainConfig, directory: Path, policy: Path, say: Say) -> tuple[Facts, Work]:
-    from sage_rlvr.models.policy import run_facts
-    from sage_rlvr.training.problems import files_of
-
     def facts() -> dict[str, Any]:
         files = files_of(config)
         return run_facts(config) | ({"data": files} if files else {})
@@ -77,16 +78,16 @@ def _train(config: TrainConfig, directory: Path, policy: Path, say: Say) -> tupl
     def work(run: RunDir | None, progress: Reporter, say: Say) -> tuple[int, int]:
         if config.engine.name == "trl":
             _require("trl")
-            from sage_rlvr.training.trl import run as trl
+            from sage_rlvr.training.trl import run as trl  # an engine that need not be installed
 
             return trl.train(config, run, directory, progress, say), config.steps
         assert run is not None
         if config.engine.name == "verl":
             _require("verl")
-            from sage_rlvr.training.verl import run as verl
+            from sage_rlvr.training.verl import run as verl  # an engine that need not be installed
 
             return verl.train(config, run, progress, say), config.steps
-        from sage_rlvr.training import loop
+        from sage_rlvr.training import loop  # the engines load what they alone need
 
         return loop.train(config, run, progress), config.steps
 
@@ -94,10 +95,7 @@ def _train(config: TrainConfig, directory: Path, policy: Path, say: Say) -> tupl
 
 
 def _sft(config: SftConfig | FinetuneConfig, directory: Path, policy: Path, say: Say) -> tuple[Facts, Work]:
-    from sage_rlvr.config import SftConfig
-
     if isinstance(config, SftConfig):  # a small policy from generated solutions
-        from sage_rlvr.training.sft import train_sft
 
         scratch = config
 
@@ -106,7 +104,7 @@ def _sft(config: SftConfig | FinetuneConfig, directory: Path, policy: Path, say:
 
         return (lambda: None), from_scratch
     _require("trl")
-    from sage_rlvr.training.trl import sft
+    from sage_rlvr.training.trl import sft  # an engine that need not be installed
 
     tuned = config
 
@@ -118,12 +116,6 @@ def _sft(config: SftConfig | FinetuneConfig, directory: Path, policy: Path, say:
 
 
 def _offline(config: OfflineConfig, directory: Path, policy: Path, say: Say) -> tuple[Facts, Work]:
-    from sage_rlvr.evaluation.pairs import paired, texts_of
-    from sage_rlvr.models.devices import dtype_facts
-    from sage_rlvr.models.policy import weights_hash
-    from sage_rlvr.plugins import packages_of
-    from sage_rlvr.training.offline import train_offline
-
     found = paired(config.pairs)
     for line in found.lines():
         say(line)
@@ -148,8 +140,8 @@ def _unheard(line: object) -> None:
 
 
 def _require(engine: str) -> None:
-    from sage_rlvr.training.trl import require_trl
-    from sage_rlvr.training.verl import require_verl
+    from sage_rlvr.training.trl import require_trl  # an engine that need not be installed
+    from sage_rlvr.training.verl import require_verl  # an engine that need not be installed
 
     try:
         {"trl": require_trl, "verl": require_verl}[engine]()

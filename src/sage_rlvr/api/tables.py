@@ -6,6 +6,8 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from sage_rlvr.results.tables import frame_of
+
 
 class Rows:
     """A result that is a table: `rows`, one plain dict each, and what is made of them."""
@@ -18,8 +20,6 @@ class Rows:
         Raises:
             ModuleNotFoundError: Where pandas is not installed; `rows` has the same values.
         """
-        from sage_rlvr.results.tables import frame_of
-
         return frame_of(self.rows)
 
     def _repr_html_(self) -> str:

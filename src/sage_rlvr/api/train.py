@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.api.tables import Rows, html_table, number
+from sage_rlvr.config import RunConfig, dump, read_recipe
 from sage_rlvr.progress import PlainConsole, quiet_libraries
+from sage_rlvr.recipes import locate
+from sage_rlvr.registry import call_of
+from sage_rlvr.runs import read_metrics
 
 if TYPE_CHECKING:
-    from sage_rlvr.config import RunConfig
-    from sage_rlvr.core.method import Method
+    from sage_rlvr.core.method import Method  # torch
 
 RUNS = Path("runs")  # where runs go by default
 SHOWN = ("step", "loss", "reward/mean", "kl/to_reference", "policy/entropy")  # metrics of a run that its table shows
@@ -47,8 +51,6 @@ class Run(Rows):
     @property
     def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The metrics, one dict a step, as metrics.jsonl has them."""
-        from sage_rlvr.runs import read_metrics
-
         return read_metrics(self.path)
 
     def __fspath__(self) -> str:
@@ -181,9 +183,7 @@ def read(
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[str, RunConfig]:
     """The name of a recipe, of run directories, and what it means with these edits and settings."""
-    from sage_rlvr.config import dump, read_recipe
-    from sage_rlvr.core.method import Method
-    from sage_rlvr.recipes import locate
+    from sage_rlvr.core.method import Method  # torch
 
     given = dict(settings or {})
     if isinstance(recipe, Method):
@@ -200,16 +200,10 @@ def pairs_of(edits: Mapping[str, Any] | Iterable[tuple[str, str]]) -> list[tuple
 
 
 def _is_part(value: Any) -> bool:
-    from sage_rlvr.registry import call_of
-
     return is_dataclass(value) or call_of(value) is not None
 
 
 def _as_yaml(value: Any) -> str:
-    import json
-
-    from sage_rlvr.config import dump
-
     return value if isinstance(value, str) else json.dumps(dump(value))
 
 
@@ -234,7 +228,7 @@ def begin(
 ) -> Run:
     """Start or continue the run of `command` ("train", "sft", "offline"): see these functions."""
     quiet_libraries()
-    from sage_rlvr.api.start import start
+    from sage_rlvr.api.start import start  # torch
 
     name, config = read(command, recipe, task, edits, settings)
     directory = directory_of(command, name, config, run)

@@ -97,8 +97,6 @@ def _answered(words: list[str], session: Session) -> int:
         session.note(error)
         return 2
     except KeyboardInterrupt as stop:
-        if (said := plugins.blame(stop)) is not None and "raise KeyboardInterrupt" in said:  # no key was pressed
-            return _blamed(said, session)
         session.note("interrupted; finished work is saved, and the same command continues")
         return 128 + getattr(stop, "number", signal.SIGINT)
     except Exception as error:
@@ -115,7 +113,8 @@ def _answered(words: list[str], session: Session) -> int:
         if (said := plugins.blame(error)) is not None:
             return _blamed(said, session)
         session.note(traceback.format_exc().rstrip())
-        session.note(f"a bug in sage-rlvr, exit code {FAULT}: please report it with the lines above")
+        others = "".join(f" or in {name}" for name in plugins.loaded())
+        session.note(f"a bug in sage-rlvr{others}, exit code {FAULT}: please report it with the lines above")
         return FAULT
     except BaseException as error:  # sys.exit of a part from outside, which would end as success; that of --help is not blamed
         if (said := plugins.blame(error)) is None:

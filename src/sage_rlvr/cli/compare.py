@@ -130,7 +130,8 @@ class Compare(Command):
 
     def _judge(self, session: Session, found: Comparison, rejudged: Sequence[Rejudged]) -> list[str]:
         """The rules of --fail-on that a verdict breaks; prints the verdicts with --json."""
-        from sage_rlvr.results.verdict import failures, tree
+        from sage_rlvr.results.verdict_json import tree
+        from sage_rlvr.results.verdict_text import failures
 
         if not self.json and not self.fail_on:
             return []

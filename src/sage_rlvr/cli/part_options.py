@@ -23,8 +23,8 @@ from sage_rlvr.registry import first_sentence, registry_of
 from sage_rlvr.signatures import kind_of, parameters, phrase
 
 KINDS = (
-    "advantage", "reward_source", "reward_transform", "surrogate", "token_weight", "loss_term", "reduction", "guide",
-    "rollout_plan", "buffer", "extra", "schedule",
+    "advantage", "reward_source", "reward_transform", "surrogate", "token_weight", "reduction", "guide", "rollout_plan",
+    "buffer", "extra", "schedule",
 )  # fmt: skip
 """The kinds of parts that a method is made of."""
 SHOWN_GROUP = 8

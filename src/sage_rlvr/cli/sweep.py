@@ -31,8 +31,8 @@ class Sweep(Command):
     def execute(self, session: Session) -> int:
         from sage_rlvr.api.compare import swept
         from sage_rlvr.api.printed import print_results
-        from sage_rlvr.experiments.display import dry_lines, table
-        from sage_rlvr.experiments.plan import plan
+        from sage_rlvr.sweeps.display import dry_lines, table
+        from sage_rlvr.sweeps.plan import plan
 
         planned = plan(self.design, self.out or RUNS / self.design.stem)
         session.say(*dry_lines(planned))
@@ -77,7 +77,7 @@ class Demo(Command):
         from sage_rlvr.api.compare import demo_folder, demonstrated
         from sage_rlvr.api.printed import print_results
         from sage_rlvr.cli.evaluate import print_cross_check
-        from sage_rlvr.experiments import demo
+        from sage_rlvr.sweeps import demo
 
         out = demo_folder(self.model) if self.out is None else self.out
         more: dict[str, Any] = {"powers": self.power_tempering, "model": self.model, "short": self.short}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from sage_rlvr.errors import require
-
-if TYPE_CHECKING:
-    from sage_rlvr.tasks.countdown import Countdown
+from sage_rlvr.tasks.countdown import Countdown
 
 
 def positive(config: Any, *names: str) -> None:
@@ -54,8 +52,6 @@ class WorldConfig:
 
     def build(self) -> Countdown:
         """Build the world; raises ConfigError for invalid settings (a size without expressions, an empty range of targets)."""
-        from sage_rlvr.tasks.countdown import Countdown
-
         return Countdown(
             counts=self.counts,
             max_number=self.max_number,

@@ -21,6 +21,7 @@ from sage_rlvr.config.parts import (
     positive,
 )
 from sage_rlvr.errors import require, suggest
+from sage_rlvr.tasks.abilities import Spelled, Worked
 
 if TYPE_CHECKING:
     from sage_rlvr.core.method import Method
@@ -95,7 +96,7 @@ class TrainConfig:
     @property
     def objective(self) -> str:
         """The objective as the run's engine descends it, as text."""
-        from sage_rlvr.core.describe import described_on_engine
+        from sage_rlvr.core.describe import described_on_engine  # torch
 
         return self.method.describe() if self.engine.name == "loop" else described_on_engine(self.method)
 
@@ -176,8 +177,6 @@ class SftConfig:
     added: ClassVar[tuple[str, ...]] = ("report_to", "task")  # see schema.dump
 
     def __post_init__(self) -> None:
-        from sage_rlvr.tasks.abilities import Spelled, Worked
-
         _check_run(self)
         positive(self, "batch_size")
         spelled = isinstance(self.model, str) or isinstance(self.task, Spelled)

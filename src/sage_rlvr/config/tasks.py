@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sage_rlvr import tasks
 from sage_rlvr.config.kinds import schema_of
 from sage_rlvr.config.parts import DataConfig, WorldConfig
 from sage_rlvr.config.runs import SftConfig, TrainConfig
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.recipes import Tree, load
 from sage_rlvr.schema import decode
+from sage_rlvr.tasks.countdown import WORLDS
+from sage_rlvr.tasks.math import MathTask
+from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
+from sage_rlvr.tasks.rows import DataSource
 
 if TYPE_CHECKING:
     from sage_rlvr.tasks.base import Task
-    from sage_rlvr.tasks.prompts import PromptFormat
 
 
 def task_of(config: TrainConfig) -> Task:
@@ -25,16 +29,11 @@ def task_of(config: TrainConfig) -> Task:
 
 def task_of_data(data: DataConfig) -> Task:
     """Rows of a data set, judged as mathematics."""
-    from sage_rlvr.tasks.math import MathTask
-    from sage_rlvr.tasks.rows import DataSource
-
     return MathTask(DataSource.of(data), format_of(data))
 
 
 def format_of(data: DataConfig) -> PromptFormat:
     """The prompt format of a data set, with the place of the answer."""
-    from sage_rlvr.tasks.prompts import FORMATS
-
     return FORMATS[data.prompt].read_at(data.answer_in, data.tag)
 
 
@@ -42,7 +41,6 @@ def task_named(name: str, template: str = "boxed") -> Task:
     """The task of a recipe file, or a task by a name of `sage_rlvr.tasks.task_named`."""
     if name.endswith((".yaml", ".yml")):
         return task_of(recipe_of(name))
-    from sage_rlvr import tasks
 
     return tasks.task_named(name, template)
 
@@ -54,8 +52,6 @@ def recipe_of(name: str) -> TrainConfig:
 
 def world_of(name: str) -> WorldConfig:
     """The world of a recipe file (RL or SFT), or a named one of `sage_rlvr.tasks.countdown.WORLDS`; ConfigError for others."""
-    from sage_rlvr.tasks.countdown import WORLDS
-
     if name.endswith((".yaml", ".yml")):
         tree = load(name)
         return _of_rl(name, tree).world if schema_of(tree) is TrainConfig else decode(SftConfig, tree, where=name).world

@@ -6,8 +6,8 @@ Read in this order:
     advantages/, surrogates/, reductions.py   rewards to advantages, the per-token loss, and its sum over tokens
     method.py             a `Method` names one part of each kind and computes the loss; `describe.py` prints the result
     effect.py             the expected gradient of a KL term
-Optional parts of a method: rewards/, reward_sources/, token_weights/, loss_terms/, rollout_plans/, buffers/; extras.py has the
-hooks of all that is none of these.
+Optional parts of a method: rewards/, reward_sources/, token_weights/, rollout_plans/, buffers/; extras/ has the hooks of all that
+is none of these.
 """
 
 from sage_rlvr.core.advantages import (
@@ -36,7 +36,6 @@ from sage_rlvr.core.guides import *
 from sage_rlvr.core.guides import GUIDES, PARTS, Banded, Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k1, k2, k3, k3_is, straight_through
-from sage_rlvr.core.loss_terms import LOSS_TERMS, LossTerm
 from sage_rlvr.core.method import (
     METHODS,
     Credit,
@@ -73,7 +72,6 @@ __all__ = [
     "ESTIMATORS",
     "EXTRAS",
     "GUIDES",
-    "LOSS_TERMS",
     "METHODS",
     "REDUCTIONS",
     "REWARD_SOURCES",
@@ -106,7 +104,6 @@ __all__ = [
     "LeaveOneOut",
     "Likelihood",
     "Linear",
-    "LossTerm",
     "MarginalValue",
     "Method",
     "OverlongShaping",

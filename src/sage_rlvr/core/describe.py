@@ -53,10 +53,12 @@ def describe(method: Method) -> str:
     advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
     lines = [f"{method.name}: minimize", objective]
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
-    legends = (getattr(method.surrogate, "legend", ""), method.advantage.legend, getattr(method.loss_term, "legend", ""))
+    terms = [extra for extra in method.extras if extra.hook == "on_loss"]
+    legends = (getattr(part, "legend", "") for part in (method.surrogate, method.advantage, *terms))
     lines += [f"  {text}" for text in legends if text]
     for extra in method.extras:
-        lines.append(f"  {type(extra).__name__}: {extra.equation}{',  ' * bool(extra.legend)}{extra.legend}")
+        if extra.hook == "":
+            lines.append(f"  {type(extra).__name__}: {extra.equation}{',  ' * bool(extra.legend)}{extra.legend}")
     source, whose = method.reward_source, "verifier" if method.reward_source is None else "policy"
     if source is not None:
         lines.append(f"  {'r' if method.reward_transform is None else 'R'} = {source.equation}")
@@ -82,8 +84,7 @@ def describe(method: Method) -> str:
         if is_staged(method.rollout):
             held += "; this holds per completion with G the size of its group, so prompts with more completions weigh more"
         lines.append(f"  expected gradient of the reward term, on-policy{weighed}: {ascends}{held}")
-    if ascends := getattr(method.loss_term, "ascends", ""):
-        lines.append(f"  expected effect of the loss term, on-policy, is to raise: {ascends}")
+    lines += [f"  expected effect of the loss term, on-policy, is to raise: {one.ascends}" for one in terms if one.ascends]
     lines.append(f"  among right answers of a prompt: {preference(method)}")
     anchor = _live(method)
     lines += ["  no KL term"] if anchor is None else [*_q_lines(anchor), _reference_line(anchor), _descended(anchor)]
@@ -120,8 +121,7 @@ def _objective(method: Method) -> tuple[str, str]:
         else:
             scale = "(G-1)/G * " if method.advantage.takes_group_mean else ""
             penalty = f" - {beta} * {scale}(K_t - mean_others K_t),  K_t = sum_(s>=t) [ log pi_old - log({reference}) ]"
-    if method.loss_term is not None:
-        inner += f"  {method.loss_term.equation}"
+    inner += "".join(f"  {extra.equation}" for extra in method.extras if extra.hook == "on_loss")
     return f"  {method.reduction.equation} [ {inner} ]", penalty
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,7 +19,6 @@ from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
 from sage_rlvr.core.laws import per_token
-from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.parts import require_kind
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_kl import kl_share, reward_penalty
@@ -50,7 +49,6 @@ class Method:
     token_weight      signals -> factor (B, T) on the advantage; None = 1
     rollout           which groups of a rollout are kept, and how often the rest is drawn anew; how many more completions a
                       prompt gets in a second stage; None = all, once
-    loss_term         what the loss of a token gains besides surrogate and KL; None = nothing
     buffer            stored right answers with a loss term on them, in addition or instead; None = none
     reward_source     rewards (P, G) that the policy computes in place of the verifier; None = the verifier
     extras            everything else, each with hooks of its own (core/extras.py)
@@ -64,7 +62,6 @@ class Method:
     reward_transform: RewardTransform | None = None
     token_weight: TokenWeight | None = None
     rollout: RolloutPlan | None = None
-    loss_term: LossTerm | None = None
     buffer: Buffer | None = None
     reward_source: RewardSource | None = None
     extras: tuple[Extra, ...] = ()
@@ -145,10 +142,10 @@ class Method:
         """The optional signals that an engine must compute, out of logps, ref_logps, ref_right, entropies,
         ref_entropies, answers, problems, hidden, entropy_drift, entropy_gradient, distributions.
 
-        `entropy_gradient` puts the entropies of each update into the graph, for a loss term.
+        `entropy_gradient` puts the entropies of each update into the graph, for an extra's term of the loss.
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
-        more = (self.surrogate, self.loss_term, *self.extras)
+        more = (self.surrogate, *self.extras)
         parts: tuple[object, ...] = (self.advantage, self.reward_transform, self.token_weight, *more)
         unread = self.buffer is not None and self.is_stored_alone and not self.buffer.reads_advantages
         found = frozenset[str]().union(*map(needs_of, (self.buffer,) if unread else (*parts, self.buffer)))
@@ -164,7 +161,7 @@ class Method:
     @property
     def parts(self) -> dict[str, object]:
         """The parts that may have a running state, by field, in the order in which a rollout passes them."""
-        named = ("rollout", "reward_transform", "advantage", "token_weight", "loss_term", "buffer")
+        named = ("rollout", "reward_transform", "advantage", "token_weight", "buffer")
         return {name: getattr(self, name) for name in named} | {one.slot: one for one in self.extras if one.start()}
 
     def at(self, step: int, total_steps: int) -> Method:
@@ -209,24 +206,24 @@ class Credit:
     """Output of `credit`: `advantages` (B,), or (B, T) if a part works per token; `grouped` (P, G), those of whole
     completions, before token weight and KL; the parts' `state` after it.
 
-    grouped: (B,) where the groups are of several sizes. term_weights: (B, T) of the loss term, for `Batch.term_weights`; None
-    without one.
+    grouped: (B,) where the groups are of several sizes. loss_weights: of the extras that weigh their term of the loss, for
+    `Batch.loss_weights`.
     """
 
     advantages: Tensor
     grouped: Float[Tensor, "P G"] | Float[Tensor, " B"]
     state: State
-    term_weights: PerToken | None = None
+    loss_weights: Mapping[str, PerToken] = field(default_factory=dict)
 
 
 def has_signal(method: Method | None, grouped: Tensor, mask: Bool[Tensor, "B T"]) -> Bool[Tensor, " B"]:
     """The rows on which more than the KL acts: with a counted token and an advantage other than 0, a KL in the reward left out.
 
-    method: None where only a guide is known. grouped: as in `Credit`. A loss term, or that of an extra, acts without an advantage,
-    and a label of 0 is no lack of one: all rows with a counted token there.
+    method: None where only a guide is known. grouped: as in `Credit`. An extra's term of the loss acts without an advantage, and a
+    label of 0 is no lack of one: all rows with a counted token there.
     """
     if method is not None:
-        adds = method.loss_term is not None or any(extra.adds_loss for extra in method.extras)
+        adds = any(extra.adds_loss for extra in method.extras)
         if adds or getattr(method.surrogate, "reads_labels", False):
             return mask.any(dim=1)
     return (grouped.reshape(len(mask), -1) != 0).any(dim=1) & mask.any(dim=1)
@@ -292,7 +289,7 @@ def credit(
     std. c = (G - 1) / G for an advantage that subtracts the mean of the whole group and not that of the others, by
     which that mean shrinks the expected force of the reward, so that beta keeps its meaning; 1 for every other.
     `rewards`: groups of one size, or a sequence of them, each of another; the B rows are then those of the first, of the
-    second and so on. An advantage looks at one group at a time there, as `Method` sees to; token weight and loss term at all
+    second and so on. An advantage looks at one group at a time there, as `Method` sees to; token weight and loss weights at all
     rows.
     `key`: the run's, for an advantage or a token weight that draws. `state`: of the method's parts before the rollout, None
     = at their start; it is left as it is.
@@ -307,10 +304,13 @@ def credit(
         values, state = group_advantages(method, part, seen, state, drawn)
         found.append(values)
     grouped = found[0] if len(found) == 1 else torch.cat([values.reshape(-1) for values in found])
-    advantages, weights = grouped.reshape(-1), None
-    if method.loss_term is not None:
-        given = replace(_need(signals, "loss_term"), advantages=advantages)
-        weights, state = called(method.loss_term, "loss_term", state, advantages.device, given, step, total_steps)
+    advantages, weights = grouped.reshape(-1), dict[str, PerToken]()
+    for extra in method.extras:
+        if extra.weighs_loss:
+            given = replace(_need(signals, "an extra"), advantages=advantages)
+            own = extra.own_state(state, advantages.device)
+            weights[extra.slot], own = extra.loss_weights(given, step, total_steps, own)
+            state = extra.moved(state, own)
     if method.token_weight is not None:
         advantages, state = weighed(method, advantages, _need(signals, "token_weight"), step, key, state)
     beta = 0.0 if method.anchor is None else method.anchor.beta_at(step, total_steps)
@@ -415,14 +415,9 @@ def objective(
         penalty, more = _anchor_term(method.anchor, batch, logps, old_logps, mask)
         per_token = per_token if penalty is None else per_token + beta * penalty
         metrics = metrics | more
-    if method.loss_term is not None:
-        found = replace(batch, logps=logps, old_logps=old_logps, mask=mask)
-        term = term_of(method.loss_term, found)
-        per_token, metrics = per_token + term, metrics | {"term/loss": masked_mean(term, mask)}
     for extra in method.extras:
         if extra.adds_loss:
-            found = replace(batch, logps=logps, old_logps=old_logps, mask=mask)
-            term = _on_mask(extra.on_loss(found, step, total_steps), mask)
+            term = _term_of(extra, replace(batch, logps=logps, old_logps=old_logps, mask=mask), step, total_steps)
             per_token, metrics = per_token + term, metrics | {f"{extra.slot}/loss": masked_mean(term, mask)}
     if batch.weights is not None:
         per_token = per_token * batch.weights.detach().float()[:, None]
@@ -433,12 +428,15 @@ def objective(
     return loss, metrics | {"loss": float(loss.detach())}
 
 
-def term_of(term: LossTerm, batch: Batch) -> PerToken:
-    """w_t v_t of a loss term, (B, T) in the graph, 0 off the mask."""
-    if batch.term_weights is None:
-        raise DataError("objective: the method has a loss term but Batch.term_weights is None; take it from `credit`.")
-    weights = _on_mask(batch.term_weights.detach(), batch.mask)
-    return torch.where(weights != 0, weights * term.values(batch), 0.0)
+def _term_of(extra: Extra, batch: Batch, step: int, total_steps: int) -> PerToken:
+    """What the loss of a token gains from an extra, (B, T) in the graph, 0 off the mask."""
+    values = extra.on_loss(batch, step, total_steps)
+    if not extra.weighs_loss:
+        return _on_mask(values, batch.mask)
+    if extra.slot not in batch.loss_weights:
+        raise DataError(f"objective: Batch.loss_weights has none of {type(extra).__name__}; take them from `credit`.")
+    weights = _on_mask(batch.loss_weights[extra.slot].detach(), batch.mask)
+    return torch.where(weights != 0, weights * values, 0.0)
 
 
 def _on_mask(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:

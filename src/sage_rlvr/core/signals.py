@@ -6,8 +6,8 @@ size. Everything that is a log-probability or an entropy is in nats.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -73,11 +73,11 @@ class Signals:
             "advantages": rows,
             "hidden": tuple(self.mask.shape),
         }
-        for field in fields(self):
-            value, shape = getattr(self, field.name), wanted.get(field.name, tuple(self.mask.shape))
-            found = None if value is None else tuple(value.shape[:2] if field.name == "hidden" else value.shape)
+        for one in fields(self):
+            value, shape = getattr(self, one.name), wanted.get(one.name, tuple(self.mask.shape))
+            found = None if value is None else tuple(value.shape[:2] if one.name == "hidden" else value.shape)
             if found is not None and found != shape:
-                raise DataError(f"Signals.{field.name} has shape {found}, but the mask has shape {shape}.")
+                raise DataError(f"Signals.{one.name} has shape {found}, but the mask has shape {shape}.")
         if len(set(self.row_ids.tolist())) != self.row_ids.numel():
             raise DataError(
                 "Signals.row_ids repeat; number the completions of a step 0..B-1, so that noise differs between them."
@@ -130,7 +130,9 @@ def check_equation(symbol: str) -> Callable[[str, Any], object]:
     """The check of a registry whose parts declare `needs` and `equation`; symbol: what the equation is of, as messages call it."""
 
     def check(who: str, part: Any) -> object:
-        own = {name for base in part.__mro__[:-1] for name in (*vars(base), *vars(base).get("__annotations__", ()))}
+        own = {name for base in part.__mro__[:-1] for name in vars(base)}
+        for base in part.__mro__[:-1]:  # a field without a default, but not what a base class only declares
+            own |= {name for name, kind in vars(base).get("__annotations__", {}).items() if "ClassVar" not in str(kind)}
         if "equation" not in own:
             declared = f'equation: ClassVar[str] = "{symbol} as one line of text"'
             raise ConfigError(f"{who}: {part.__name__} lacks equation, which `describe` and `show` print; declare {declared}")
@@ -153,7 +155,7 @@ class Batch:
     log_probs, ref_log_probs  (B, T, V) of every next token, or `Laws` of a large vocabulary, the first in the graph; only estimator
                 "exact" reads them
     group_size  completions of a prompt where the batch holds whole groups in order; None elsewhere
-    term_weights  (B, T) from `credit`, of the loss term; None without one
+    loss_weights  (B, T) from `credit`, of each extra that weighs its term of the loss, by the extra's slot
     weights     (B,) factor on a row's share of the loss; None = 1. Rows that stand for completions listed with their
                 probabilities p_i carry B * p_i, so that the mean over rows is the expectation (theory/tree.py).
     """
@@ -171,7 +173,7 @@ class Batch:
     ref_log_probs: Float[Tensor, "B T V"] | Laws | None = None
     weights: Float[Tensor, " B"] | None = None
     group_size: int | None = None
-    term_weights: Float[Tensor, "B T"] | None = None
+    loss_weights: Mapping[str, Float[Tensor, "B T"]] = field(default_factory=dict)
 
 
 def masked_mean(values: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> float:

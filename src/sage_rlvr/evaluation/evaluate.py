@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from sage_rlvr.config import DataConfig, WorldConfig, build, decode, task_named, task_of_data
+from sage_rlvr.config import DataConfig, TrainConfig, WorldConfig, build, decode, load_config, task_named, task_of_data
 from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.evaluation.exact import log_normalizers, probabilities, sampled_counts
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.models.folders import ADAPTER, EMBEDDED
+from sage_rlvr.models.folders import EMBEDDED
 from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import load_policy, weights_hash
 from sage_rlvr.models.smollm2 import LONG_NAMES
+from sage_rlvr.models.weights import ADAPTER
 from sage_rlvr.plugins import loaded
 from sage_rlvr.reading import understood
 from sage_rlvr.runs import RECORD, is_run, read_record, versions
@@ -143,8 +144,6 @@ def own_task(config: Mapping[str, Any]) -> Task | None:
 
 def demo_world() -> WorldConfig:
     """The frozen world of recipes/countdown."""
-    from sage_rlvr.config import TrainConfig, load_config
-
     return load_config(TrainConfig, "grpo").world
 
 

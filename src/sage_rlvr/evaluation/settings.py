@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError, refuse
+from sage_rlvr.recipes import parse_yaml
 
 Sampling = Literal["iid", "without-replacement"]
 Preset = Literal["untruncated", "paper", "released_code"]
@@ -119,8 +120,6 @@ class SampleSettings(ProblemSettings):
     @property
     def options(self) -> dict[str, Any]:
         """chat_template_kwargs, read. ConfigError for anything but a mapping."""
-        from sage_rlvr.recipes import parse_yaml
-
         return dict(parse_yaml(self.chat_template_kwargs or "{}", "--chat-template-kwargs"))
 
 

@@ -8,7 +8,6 @@ from sage_rlvr.core.advantages import Advantage, GroupNormalized
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.extras import Extra
-from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.method import METHODS, Method, needs_of
 from sage_rlvr.core.reductions import Reduction, SequenceMean
 from sage_rlvr.core.reward_sources import RewardSource
@@ -32,7 +31,6 @@ def compose(
     reward_transform: RewardTransform | None = None,
     token_weight: TokenWeight | None = None,
     rollout_plan: RolloutPlan | None = None,
-    loss_term: LossTerm | None = None,
     buffer: Buffer | None = None,
     reward_source: RewardSource | None = None,
     extras: tuple[Extra, ...] = (),
@@ -43,7 +41,7 @@ def compose(
     title: the name of the method in tables and figures. extras: any number of them, called in order. With a guide, the result is
     `sage` of this method. With beta = 0, `source` selects the reference for parts that need one.
     """
-    more = (reward_transform, token_weight, rollout_plan, loss_term, buffer, reward_source)
+    more = (reward_transform, token_weight, rollout_plan, buffer, reward_source)
     there = anchor_of(**anchor)
     if there is None and any("ref_logps" in needs_of(part) for part in (advantage, surrogate, *more, *extras)):
         there = Anchor(**anchor)  # of weight 0: it names the reference that a part reads

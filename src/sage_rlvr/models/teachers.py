@@ -11,6 +11,7 @@ from sage_rlvr.config import build, dump
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.generation import Decoding, Request, SamplerGenerator
 from sage_rlvr.models.policy import Asking, load_policy, weights_hash
+from sage_rlvr.recipes import parse_yaml
 from sage_rlvr.tasks.abilities import Locating
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.teachers import TEACHERS, Teacher
@@ -59,8 +60,6 @@ def _asked(model: str, task: Task) -> tuple[Asking, SamplerGenerator]:
 
 def teacher_named(words: str) -> Teacher:
     """A teacher of the command line: a name, {name: policy, model: FOLDER}, or FILE.py:FUNCTION. ConfigError for others."""
-    from sage_rlvr.recipes import parse_yaml
-
     if words.lstrip().startswith("{"):
         tree: Any = parse_yaml(words, "--hints")
     else:

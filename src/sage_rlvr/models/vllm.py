@@ -21,9 +21,10 @@ import numpy as np
 from tenacity import RetryCallState, RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from sage_rlvr.errors import ConfigError, DataError, SageError
-from sage_rlvr.models.folders import ADAPTER, adapter_base, prepared, source_of
+from sage_rlvr.models.folders import adapter_base, prepared, source_of
 from sage_rlvr.models.generation import GENERATORS, Decoding, Generation, GeneratorSource, Request, Single, one_by_one
 from sage_rlvr.models.policy import Tokens
+from sage_rlvr.models.weights import ADAPTER
 from sage_rlvr.reading import read_json
 
 KEY_VARIABLE = "OPENAI_API_KEY"  # sent as a bearer token where it is set; vLLM's own servers need none
@@ -38,7 +39,6 @@ class VllmGenerator:
 
     vLLM starts a process that imports the script again, so a script makes a generator below `if __name__ == "__main__":`.
     """
-
     name, local = "vllm", False
 
     @classmethod
@@ -49,7 +49,7 @@ class VllmGenerator:
     def __init__(self, model: str, tokens: Tokens, decoding: Decoding, at_once: int = 64, **engine: Any) -> None:
         """engine: further arguments of `vllm.LLM`, such as gpu_memory_utilization or tensor_parallel_size."""
         try:
-            import vllm
+            import vllm  # an extra, and slow to load
             from vllm.platforms import current_platform
         except ModuleNotFoundError as error:
             raise ConfigError("generator 'vllm': vLLM is not installed; install it, or use transformers") from error
@@ -63,7 +63,7 @@ class VllmGenerator:
         settings |= {"enable_chunked_prefill": False} if current_platform.is_cpu() else {}
         self._lora: Any = None
         if base is not None:
-            from vllm.lora.request import LoRARequest
+            from vllm.lora.request import LoRARequest  # an extra, and slow to load
 
             rank = read_json(folder / ADAPTER, error=ConfigError, strict=False).get("r", 16)
             settings |= {"model": source_of(base), "enable_lora": True}
@@ -142,7 +142,6 @@ class ServerGenerator:
     seconds up to 30; any other refusal ends the evaluation with the server's words. `model` is the name of the served
     model. A server of vLLM on a CPU needs --no-enable-chunked-prefill, for the reason in `VllmGenerator`.
     """
-
     name, local = "server", False
 
     @classmethod

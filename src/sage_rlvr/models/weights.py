@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import ConfigError, SageError
-from sage_rlvr.models.folders import ADAPTER, ADAPTER_WEIGHTS
 from sage_rlvr.reading import MIB, opened, read_json
 
+ADAPTER = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 INDEX = "model.safetensors.index.json"
 PARSED = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", ADAPTER)
 SMALL = 512 * MIB  # bytes of a vocabulary or a chat template
@@ -145,8 +146,8 @@ def whole(load: Callable[..., Any], source: str, *args: Any, **kwargs: Any) -> A
 
 def check_adapter(folder: Path, model: Any) -> None:
     """ConfigError if an adapter's file has a tensor that the model with this adapter has no place for; PEFT drops it."""
-    from peft import get_peft_model_state_dict
-    from safetensors import safe_open
+    from peft import get_peft_model_state_dict  # an extra
+    from safetensors import safe_open  # of the extra train
 
     with loading(f"{folder / ADAPTER_WEIGHTS}"), safe_open(folder / ADAPTER_WEIGHTS, "pt") as file:
         names = set(file.keys())

@@ -25,7 +25,7 @@ CONTROLS: tuple[Why, ...] = ("control", "plain", "placebo", "no_kl")
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """One arm. name: as printed; key: as in folder names (`runs/<key>-s<seed>`). why: the purpose of an added control. plain,
-    placebo, no_kl, matched: names of its controls, found by structure (`experiments.controls`)."""
+    placebo, no_kl, matched: names of its controls, found by structure (`sweeps.controls`)."""
 
     name: str
     key: str

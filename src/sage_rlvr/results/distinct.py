@@ -22,6 +22,8 @@ from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.clusters import clustered_mean
 from sage_rlvr.stats.samples.diversity import expected_distinct
+from sage_rlvr.verifiers.exact import canonical
+from sage_rlvr.verifiers.rewards import MathReward
 
 SHOWN = 8
 Groups = list[list[int]]
@@ -47,9 +49,6 @@ class DistinctAnswers:
 
 def answers_read(table: CountTable, place: str) -> CountTable:
     """The table with the answers of its right completions, as the mathematics verifier reads them, numbers as exact fractions."""
-    from sage_rlvr.verifiers.exact import canonical
-    from sage_rlvr.verifiers.rewards import MathReward
-
     if table.texts is None or table.right is None:
         return table
     reward = MathReward(answer_in=place)  # type: ignore[arg-type]

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.results.beside import clusters_of, floor_of
 from sage_rlvr.results.distinct import answers_read
 from sage_rlvr.results.measurements import SampledMeasurement
 from sage_rlvr.results.metric import REFERENCE
+from sage_rlvr.results.problem_fields import clusters_of, floor_of
 from sage_rlvr.results.readers import Choice, CountTable
-from sage_rlvr.results.sources import GivenRows
+from sage_rlvr.results.sources import GivenRows, GivenTable
 from sage_rlvr.results.view import first_of
 from sage_rlvr.stats.samples.independence import Independence, Mask, check_counts, check_pair, check_samples
 from sage_rlvr.verifiers.reasons import Reasons
@@ -29,25 +29,6 @@ TASK = "these problems"
 SHOWN = 5
 OWN = ("counts", "samples")
 """Formats of rows that were written for `compare`."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GivenTable:
-    """One table of a file, with its place in the comparison."""
-
-    arm: str
-    seed: int | None
-    task: str
-    temperature: float
-    path: Path
-    table: CountTable
-    format: str
-
-    @property
-    def name(self) -> str:
-        """Arm, training seed and file, for errors."""
-        seed = "" if self.seed is None else f", seed {self.seed}"
-        return f"{self.arm}{seed} ({self.path})"
 
 
 def measurements_of_rows(

@@ -101,4 +101,23 @@ class GivenRows:
         return self.name or table.group.arm or self.label
 
 
-__all__ = ["GivenRows", "Runs", "State", "Store", "TrainingRun", "by_arm"]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GivenTable:
+    """One table of a file, with its place in the comparison."""
+
+    arm: str
+    seed: int | None
+    task: str
+    temperature: float
+    path: Path
+    table: CountTable
+    format: str
+
+    @property
+    def name(self) -> str:
+        """Arm, training seed and file, for errors."""
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        return f"{self.arm}{seed} ({self.path})"
+
+
+__all__ = ["GivenRows", "GivenTable", "Runs", "State", "Store", "TrainingRun", "by_arm"]

@@ -25,7 +25,7 @@ from sage_rlvr.results.pairs import Arms
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.sources import TrainingRun, by_arm
 from sage_rlvr.results.stored import FORMAT, plain, row_tree
-from sage_rlvr.results.verdict import tree
+from sage_rlvr.results.verdict_json import tree
 from sage_rlvr.results.words import state
 from sage_rlvr.stats.frontier import gap_to_frontier
 from sage_rlvr.stats.intervals import Interval, seed_interval

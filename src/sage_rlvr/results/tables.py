@@ -40,7 +40,7 @@ Columns = dict[str, Callable[[Any], str]]
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Rows as a pandas data frame. ModuleNotFoundError where pandas is not installed."""
     try:
-        import pandas
+        import pandas  # optional
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("to_frame() needs pandas: pip install pandas. `.rows` has the same as dicts") from error
     return pandas.DataFrame(list(rows))

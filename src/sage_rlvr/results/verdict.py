@@ -1,40 +1,33 @@
 """The verdict on arms that were compared by samples: which k each gains and loses, problems solved by one only, and what could be
 seen.
 
-    verdicts(...)   one `CurveVerdict` per arm, task and temperature, against the control; `results.verdict_text` prints it
-    failures(...)   what `compare --fail-on` reports
-    tree(...)       strict JSON, docs/reference/verdict.schema.json
+    verdicts(...)   one `CurveVerdict` per arm, task and temperature, against the control
+    verdict_text    prints it, and what `compare --fail-on` reports
+    verdict_json    strict JSON, docs/reference/verdict.schema.json
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from sage_rlvr.errors import ConfigError
 from sage_rlvr.results.comparisons import control_of, counted
-from sage_rlvr.results.distinct import DistinctAnswers, distinct_of, distinct_tree
+from sage_rlvr.results.distinct import DistinctAnswers, distinct_of
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.pairs import pair_on
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
 from sage_rlvr.results.scores import ProblemScores
-from sage_rlvr.results.sources import GivenRows
-from sage_rlvr.results.stored import plain
-from sage_rlvr.results.verdict_text import headline, ranges_of_k
-from sage_rlvr.results.view import ends_text
-from sage_rlvr.stats.comparison import DETECTABLE, PairedDifference, signed
+from sage_rlvr.stats.comparison import DETECTABLE, PairedDifference
 from sage_rlvr.stats.curves import Crossing, CurveComparison, crossing
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.leash import leash_at_k, leash_discoveries, leash_noise_floor, lone_solver_p
 from sage_rlvr.tasks.chance import Chance
 
-FORMAT = 1
 SHOWN = (1, 8)
 CurveFinding = Literal["widened", "sharpened", "narrowed", "better", "worse", "no difference", "undecided"]
 """widened: higher at the largest k. sharpened: higher at a smaller k and lower at the largest. narrowed: lower at the largest k and
@@ -143,87 +136,3 @@ def _solved(a: ProblemScores, b: ProblemScores) -> SolvedByOne:
         k=n, **means, chance=leash_noise_floor(*counts, n).expanded, p_gained=gained, p_lost=lost, certain_gained=tuple(new),
         certain_lost=tuple(gone),
     )  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# continuous integration
-
-
-def failures(found: Sequence[CurveVerdict], rules: Sequence[str]) -> list[str]:
-    """A sentence for each rule that a verdict breaks. rules: "loss" (lower at any k), "no-gain" (higher at no k), "pass@K" (lower
-    at this k, by the interval at this k alone)."""
-    out = []
-    for rule in rules:
-        match = re.fullmatch(r"pass@(\d+)", rule)
-        if match is None and rule not in ("loss", "no-gain"):
-            raise ConfigError(f"--fail-on {rule!r}: choose loss, no-gain or pass@K, for example pass@8")
-        for one in found:
-            if match is not None:
-                out += _fell(one, int(match[1]))
-            elif rule == "loss" and one.crossing.loss:
-                out.append(f"{one.a.arm} is lower than {one.b.arm} at {ranges_of_k(one.crossing.loss)}")
-            elif rule == "no-gain" and not one.crossing.gain:
-                out.append(f"{one.a.arm} is higher than {one.b.arm} at no k")
-    return out
-
-
-def _fell(one: CurveVerdict, k: int) -> list[str]:
-    if k < 1 or k > (one.a.n or 0):
-        raise ConfigError(
-            f"--fail-on pass@{k}: {one.a.arm} has {one.a.n} samples per problem; choose a k from 1 to {one.a.n}"
-        )
-    gap = counted(one.a, one.b, k)
-    if gap.outcome != "worse":
-        return []
-    size = f"{signed(gap.difference.value)} ({ends_text(gap.difference)})"
-    return [f"pass@{k} of {one.a.arm} fell: {size} against {one.b.arm}"]
-
-
-def tree(
-    found: Iterable[CurveVerdict], given: Sequence[GivenRows], notes: Sequence[str], failed: Sequence[str] = ()
-) -> dict[str, Any]:
-    """The verdicts as strict JSON, by docs/reference/verdict.schema.json. given, notes: of the results."""
-    read = [
-        {
-            "path": str(one.evaluation.path), "format": one.evaluation.format, "correct": one.evaluation.correct,
-            "rows": one.evaluation.rows, "arms": list(dict.fromkeys(one.arm_of(t) for t in one.evaluation.tables)),
-        }
-        for one in given
-    ]  # fmt: skip
-    made = {
-        "format": FORMAT,
-        "read": read,
-        "verdicts": list(map(_tree, found)),
-        "notes": list(notes),
-        "failed": list(failed),
-    }
-    return dict(plain(made))
-
-
-def _tree(one: CurveVerdict) -> dict[str, Any]:
-    curve = one.curve
-    over_k = None
-    if curve is not None:
-        over_k = {
-            name: getattr(curve, name) for name in ("ks", "difference", "low", "high", "outcomes", "level", "over", "n")
-        }
-    scores = {
-        str(k): {
-            "control": asdict(b),
-            "arm": asdict(a),
-            "difference": asdict(gap.difference),
-            "p": gap.p,
-            "detectable": gap.mde,
-            "chance": None if one.chance is None else one.chance.at(k),
-            "below_chance": one.below(k),
-        }
-        for k, (a, b, gap) in one.shown.items()
-    }
-    return {
-        "arm": one.a.arm, "control": one.b.arm, "task": one.a.task, "temperature": one.a.temperature,
-        "problems": len(one.a.problems), "n": one.a.n, "seeds": list(one.a.seeds), "finding": one.finding,
-        "sentence": headline(one), "gain": one.crossing.gain, "loss": one.crossing.loss, "undecided": one.crossing.undecided,
-        "first_loss": one.crossing.first_loss, "pass": scores, "over_k": over_k, "solved": asdict(one.solved),
-        "clusters": len(set(one.a.cluster)) or None, "chance": None if one.chance is None else one.chance.words,
-        "distinct": distinct_tree(one.distinct),
-    }  # fmt: skip

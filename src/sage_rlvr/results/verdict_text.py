@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from sage_rlvr.errors import suggest
+from sage_rlvr.errors import ConfigError, suggest
+from sage_rlvr.results.comparisons import counted
 from sage_rlvr.results.distinct import distinct_lines
 from sage_rlvr.results.given import TASK
 from sage_rlvr.results.readers.rows import span
 from sage_rlvr.results.sources import GivenRows
-from sage_rlvr.results.view import difference_text, first_of, listed, many, score_text
-from sage_rlvr.stats.comparison import DETECTABLE, p_text
-
-if TYPE_CHECKING:
-    from sage_rlvr.results.verdict import CurveVerdict
+from sage_rlvr.results.verdict import CurveVerdict
+from sage_rlvr.results.view import difference_text, ends_text, first_of, listed, many, score_text
+from sage_rlvr.stats.comparison import DETECTABLE, p_text, signed
 
 OVER_K = "pass@k is higher at {gain} and lower at {loss}"
 CANNOT = "whether it solves {more} than {{b}} in {{top}} tries cannot be told"
@@ -202,3 +202,36 @@ def power(found: CurveVerdict) -> str:
     seen = ", ".join(f"{gap.mde:.3f} in pass@{k}" for k, (_, _, gap) in found.shown.items() if math.isfinite(gap.mde))
     units = "training seeds" if len(found.a.values) > 1 else "clusters" if found.a.cluster else "problems"
     return POWER.format(seen=seen, units=units) if seen else NO_POWER
+
+
+# ---- `compare --fail-on`
+
+
+def failures(found: Sequence[CurveVerdict], rules: Sequence[str]) -> list[str]:
+    """A sentence for each rule that a verdict breaks. rules: "loss" (lower at any k), "no-gain" (higher at no k), "pass@K" (lower
+    at this k, by the interval at this k alone)."""
+    out = []
+    for rule in rules:
+        match = re.fullmatch(r"pass@(\d+)", rule)
+        if match is None and rule not in ("loss", "no-gain"):
+            raise ConfigError(f"--fail-on {rule!r}: choose loss, no-gain or pass@K, for example pass@8")
+        for one in found:
+            if match is not None:
+                out += _fell(one, int(match[1]))
+            elif rule == "loss" and one.crossing.loss:
+                out.append(f"{one.a.arm} is lower than {one.b.arm} at {ranges_of_k(one.crossing.loss)}")
+            elif rule == "no-gain" and not one.crossing.gain:
+                out.append(f"{one.a.arm} is higher than {one.b.arm} at no k")
+    return out
+
+
+def _fell(one: CurveVerdict, k: int) -> list[str]:
+    if k < 1 or k > (one.a.n or 0):
+        raise ConfigError(
+            f"--fail-on pass@{k}: {one.a.arm} has {one.a.n} samples per problem; choose a k from 1 to {one.a.n}"
+        )
+    gap = counted(one.a, one.b, k)
+    if gap.outcome != "worse":
+        return []
+    size = f"{signed(gap.difference.value)} ({ends_text(gap.difference)})"
+    return [f"pass@{k} of {one.a.arm} fell: {size} against {one.b.arm}"]

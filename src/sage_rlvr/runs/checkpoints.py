@@ -56,8 +56,8 @@ class Checkpoint:
         if not path.is_file():
             groups = ", ".join(sorted(p.stem for p in self.path.glob("*.safetensors")))
             raise CheckpointError(f"{self.path}: no group {group!r}; groups here: {groups or 'none'}")
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        from safetensors import SafetensorError  # of the extra train
+        from safetensors.torch import load_file  # of the extra train
 
         try:
             return load_file(path)
@@ -143,7 +143,7 @@ def _own_storage(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    from safetensors.torch import save_file
+    from safetensors.torch import save_file  # of the extra train
 
     save_file(dict(tensors), path)
 

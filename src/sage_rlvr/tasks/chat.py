@@ -11,11 +11,12 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.errors import ConfigError, DataError, choose_from
-from sage_rlvr.reading import MIB, bounded_memory
+from sage_rlvr.reading import MIB
 from sage_rlvr.tasks.prompts import PLACEHOLDER, Message, PromptFormat
 from sage_rlvr.tasks.rows import Say, tell
 
@@ -173,6 +174,32 @@ def variables_of(tokenizer: PreTrainedTokenizerBase) -> set[str]:
             said = str(error) or type(error).__name__
             raise ConfigError(f"tokenizer {tokenizer.name_or_path!r}: its chat template cannot be parsed ({said})") from error
     return found
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@contextmanager
+def bounded_memory(more: int) -> Iterator[None]:
+    """MemoryError where the block takes more than `more` bytes beyond what this process has.
+
+    By the limit of the address space, which Linux keeps; elsewhere nothing is bounded. It holds for all threads meanwhile, so
+    `more` should be ample.
+    """
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    import resource  # Unix alone has it
+
+    with _ONE_AT_A_TIME:
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize() + more
+        known = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_AS, (min([wanted, *known]), hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 class OutOfTime(Exception):

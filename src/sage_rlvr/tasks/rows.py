@@ -219,7 +219,7 @@ def _csv(file: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _parquet(file: Path) -> Iterator[tuple[str, Any]]:
-    batches = read_parquet(file, advice="check that the download is complete; for a larger set limit the rows (data.take)")
+    batches = read_parquet(file, advice="check that the download is complete")
     rows = (row for batch in batches for row in batch.to_pylist())
     yield from ((f"{file}, row {number}", row) for number, row in enumerate(rows))
 

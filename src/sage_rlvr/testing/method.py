@@ -54,7 +54,7 @@ def _descent(method: Method, given: Signals) -> tuple[Tensor, Tensor]:
     batch = Batch(
         logps=logps, old_logps=given.old_logps, advantages=worth.advantages, mask=mask, ref_logps=given.ref_logps,
         log_q=log_q, q_clamped=q_clamped(method, given, 1, 4, KEY), max_tokens=9,
-        entropies=given.entropies, term_weights=worth.term_weights,
+        entropies=given.entropies, loss_weights=worth.loss_weights,
     )  # fmt: skip
     loss, metrics = objective(method, batch, 1, 4)
     (gradient,) = torch.autograd.grad(loss, logps)

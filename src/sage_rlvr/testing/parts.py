@@ -12,7 +12,6 @@ from torch import Tensor
 from sage_rlvr.core.advantages import Advantage, Dead, Seen, at_step, expected_of, sees
 from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
 from sage_rlvr.core.extras import Extra
-from sage_rlvr.core.loss_terms import LossTerm
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_sources import RewardSource, Substituted
 from sage_rlvr.core.rewards import RewardTransform
@@ -147,20 +146,6 @@ def check_token_weight(weight: TokenWeight, seed: int = 0) -> None:
     check_recipe("token_weight", weight)
 
 
-def check_loss_term(term: LossTerm, seed: int = 0) -> None:
-    """Weights (B, T), finite and 0 off the mask, without gradient; values (B, T), finite at counted tokens, in the graph."""
-    given = replace(signals(seed), advantages=torch.ones(5))
-    weights = value_of("loss_term", term, given, 1, 4)
-    assert weights.shape == given.mask.shape and not weights.requires_grad, "weights must be (B, T), without gradient"
-    assert bool(weights.isfinite().all()) and not weights[~given.mask].any(), "weights must be finite, and 0 off the mask"
-    leaf = torch.where(given.mask, given.old_logps, 0.0).requires_grad_(True)
-    batch = Batch(2 * leaf, leaf.detach(), None, given.mask, torch.ones(5), entropies=-leaf)
-    values = term.values(batch)
-    assert values.shape == given.mask.shape and values.requires_grad, "values must be (B, T), with a gradient"
-    assert bool(values[given.mask].isfinite().all()), "values must be finite"
-    check_recipe("loss_term", term)
-
-
 def check_extra(extra: Extra, seed: int = 0) -> None:
     """Finite values of the shape it got, without gradient (a loss with one), each group by itself; a state is pure."""
     drawn = torch.Generator().manual_seed(seed)
@@ -187,6 +172,11 @@ def check_extra(extra: Extra, seed: int = 0) -> None:
     assert {n: t.dtype for n, t in once.items()} == {n: t.dtype for n, t in state.items()}, "learn must keep names and dtypes"
     given = signals(seed)
     leaf = torch.where(given.mask, given.old_logps, 0.0).requires_grad_(True)
+    credited_rows = replace(given, advantages=torch.linspace(-1.0, 1.0, len(given.mask)))
+    weights, moved = extra.loss_weights(credited_rows, 1, 4, state)
+    assert weights.shape == given.mask.shape and not weights.requires_grad, "loss_weights must be (B, T), without gradient"
+    assert bool(weights.isfinite().all()) and not weights[~given.mask].any(), "loss_weights must be finite, and 0 off the mask"
+    assert equal(state, extra.start()) and moved.keys() == state.keys(), "loss_weights must return a new state beside its weights"
     term = extra.on_loss(Batch(2 * leaf, leaf.detach(), None, given.mask, torch.ones(5), entropies=-leaf), 1, 4)
     assert term.shape == given.mask.shape and bool(term[given.mask].isfinite().all()), "on_loss must return (B, T), finite"
     assert term.requires_grad is extra.adds_loss, "on_loss must have a gradient"

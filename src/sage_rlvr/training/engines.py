@@ -18,9 +18,8 @@ from typing import Any, Literal
 
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.anchor import is_sampled
-from sage_rlvr.core.extras import Extra
+from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus, Extra, KlCov
 from sage_rlvr.core.guides import Guide, factors
-from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus, KlCov
 from sage_rlvr.core.method import Method, needs_of
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.rollout_plans import DynamicSampling, is_staged
@@ -194,14 +193,25 @@ def gspo_with_ratio(method: Method) -> bool:
     return type(method.surrogate) is Gspo and kl_in_loss("k3_is")(method)
 
 
-def scheduled_bonus(method: Method) -> bool:
+def entropy_bonus(method: Method) -> EntropyBonus | None:
+    """The entropy bonus among the extras."""
+    return next((extra for extra in method.extras if type(extra) is EntropyBonus), None)
+
+
+def no_bonus(method: Method) -> bool:
+    """No entropy bonus."""
+    return entropy_bonus(method) is None
+
+
+def scheduled_bonus(method: Method) -> tuple[Extra, ...]:
     """An entropy bonus that changes during training."""
-    return type(method.loss_term) is EntropyBonus and isinstance(method.loss_term.coefficient, Schedule)
+    bonus = entropy_bonus(method)
+    return (bonus,) if bonus is not None and isinstance(bonus.coefficient, Schedule) else ()
 
 
 def bonus_per_row(method: Method) -> bool:
     """An entropy bonus under a mean that is not over tokens."""
-    return type(method.loss_term) is EntropyBonus and type(method.reduction) is not TokenMean
+    return not no_bonus(method) and type(method.reduction) is not TokenMean
 
 
 def chooses_problems(method: Method) -> tuple[Extra, ...]:
@@ -210,8 +220,8 @@ def chooses_problems(method: Method) -> tuple[Extra, ...]:
 
 
 def adds_loss(method: Method) -> tuple[Extra, ...]:
-    """The extras that add to the loss of a token."""
-    return tuple(extra for extra in method.extras if extra.adds_loss)
+    """The extras without a row of their own that add to the loss of a token."""
+    return tuple(extra for extra in method.extras if extra.adds_loss and not has_row("extras", type(extra)))
 
 
 def staged(method: Method) -> bool:
@@ -258,7 +268,7 @@ def _estimate(corrected: bool | Refuses, kind: str | Refuses, words: str = "") -
 
 
 TOKENS = Of("tokens", lambda method, limit: method.reduction.tokens or limit)  # type: ignore[attr-defined]
-COEFFICIENT = Of("coefficient", lambda method, _: float(method.loss_term.coefficient))  # type: ignore[union-attr]
+COEFFICIENT = Of("coefficient", lambda method, _: float(entropy_bonus(method).coefficient))  # type: ignore[arg-type,union-attr]
 LARGEST = Of("beta, the largest of a schedule", lambda method, _: max(over_a_run(method.anchor.beta)))  # type: ignore[union-attr]
 IN_LOSS = Of("beta, 0 in the reward", lambda method, _: 0.0 if kl_in_reward(method) else method.anchor.beta_at(0, 1))  # type: ignore[union-attr]
 DUAL = Of("dual", lambda method, _: FAR if method.surrogate.dual is None else method.surrogate.dual)  # type: ignore[attr-defined]
@@ -391,18 +401,18 @@ TABLE: tuple[Row, ...] = (
     ),
     Row("surrogate", Pacs, *_each(GROUPED, "use another surrogate")),
     Row("surrogate", OTHER, *_each(UNLISTED, DECLARE)),
-    Row("loss_term", NOTHING, Sets(), Sets({f"{ACTOR}.entropy_coeff": 0})),
-    Row("loss_term", EntropyBonus, Sets({"entropy_coef": COEFFICIENT}), Sets({f"{ACTOR}.entropy_coeff": COEFFICIENT})),
+    Row("extras", "no EntropyBonus", Sets(), Sets({f"{ACTOR}.entropy_coeff": 0}), no_bonus),
+    Row("extras", EntropyBonus, Sets({"entropy_coef": COEFFICIENT}), Sets({f"{ACTOR}.entropy_coeff": COEFFICIENT})),
     Row(
-        "loss_term",
+        "extras",
         "EntropyBonus with a schedule",
         Refuses("entropy_coef is one number", "set a number"),
         Refuses("entropy_coeff is one number", "set a number"),
         scheduled_bonus,
-        "loss_term.coefficient",
+        "extras.coefficient",
     ),
     Row(
-        "loss_term",
+        "extras",
         "EntropyBonus with another mean than token_mean",
         Refuses("TRL's entropy bonus is a mean over tokens under every reduction", "use token_mean"),
         Sets(),
@@ -410,18 +420,20 @@ TABLE: tuple[Row, ...] = (
         "reduction",
     ),
     Row(
-        "loss_term",
+        "extras",
         AdaptiveEntropy,
         Refuses("TRL's use_adaptive_entropy goes by the entropy of the optimizer step before", "use EntropyBonus"),
         Refuses("entropy_coeff is one number", "use EntropyBonus"),
     ),
     Row(
-        "loss_term",
+        "extras",
         KlCov,
         Refuses("TRL's loss has no KL to the policy of the rollout"),
         Refuses("verl's loss_mode kl_cov ranks the tokens of a micro-batch by the current policy, and clips none"),
     ),
-    Row("loss_term", OTHER, *_each(UNLISTED, DECLARE)),
+    Row("extras", "another with on_loss", *_each("this package adds no term to {}'s loss of a token", DECLARE), adds_loss),
+    Row("extras", "one with before_rollout", *_each("{} draws problems by a data loader of its own"), chooses_problems),
+    Row("extras", OTHER, HERE, HERE),
     Row("anchor", "no KL term", Sets({"beta": 0.0}), Sets({f"{ACTOR}.use_kl_loss": False}), no_kl),
     Row(
         "anchor",
@@ -476,16 +488,13 @@ TABLE: tuple[Row, ...] = (
         "anchor.source",
     ),
     Row("buffer", OTHER, *_each(STORED)),
-    Row("extras", "an extra with before_rollout", *_each("{} draws problems by a data loader of its own"), chooses_problems),
-    Row("extras", "an extra with on_loss", *_each("this package adds no term to {}'s loss of a token"), adds_loss),
-    Row("extras", OTHER, HERE, HERE),
 )
 
 KINDS = tuple(dict.fromkeys(row.kind for row in TABLE))
 # Where a kind's fields stand among the others, which is their order in commands and in messages.
 FIELD_ORDER: dict[Engine, tuple[str, ...]] = {
-    "trl": ("anchor", "reduction", "surrogate", "advantage", "loss_term"),
-    "verl": ("advantage", "reduction", "surrogate", "loss_term", "rollout", "anchor"),
+    "trl": ("anchor", "reduction", "surrogate", "advantage", "extras"),
+    "verl": ("advantage", "reduction", "surrogate", "extras", "rollout", "anchor"),
 }
 ALWAYS: dict[Engine, dict[str, Any]] = {"trl": {}, "verl": {**NEUTRAL, "algorithm.adv_estimator": ESTIMATOR}}
 _DECLARED: dict[type, Row] = {}
@@ -518,7 +527,7 @@ LISTED = "only the loop engine lists the right completions of a problem"
 ONE_TOKEN = "only the log-probs of sampled tokens are there"
 LATER = "advantages are computed after q"
 NEVER_RUN = "no part was run with it on verl"
-FOR_TERMS = "only loss terms have it"
+FOR_TERMS = "this package adds no term to the loss there"
 
 SIGNALS: dict[str, Signal] = {
     **{name: Signal() for name in ("old_logps", "mask", "row_ids", "logps", "ref_logps", "entropies")},
@@ -542,15 +551,21 @@ READERS = ("reward_transform", "advantage", "token_weight")  # the kinds that re
 def rows_of(method: Method) -> Iterator[Row]:
     """The rows that hold for a method, in the order of the table."""
     for row in (*TABLE, *_DECLARED.values()):
-        part = getattr(method, row.kind)
-        if row.when is not None:
-            applies = bool(row.when(method))
-        elif isinstance(row.what, type):
-            applies = type(part) is row.what
-        else:
-            applies = part is None if row.what == NOTHING else part is not None and not has_row(row.kind, type(part))
-        if applies:
+        if row.when(method) if row.when is not None else any(_is_of(row, part) for part in _parts(method, row.kind)):
             yield row
+
+
+def _parts(method: Method, kind: str) -> tuple[object, ...]:
+    """What stands in a field of a method: one part or None, or any number of extras."""
+    part = getattr(method, kind)
+    return part if isinstance(part, tuple) else (part,)
+
+
+def _is_of(row: Row, part: object) -> bool:
+    """Whether a row without a predicate is that of a part."""
+    if isinstance(row.what, type):
+        return type(part) is row.what
+    return part is None if row.what == NOTHING else part is not None and not has_row(row.kind, type(part))
 
 
 def has_row(kind: str, part: type) -> bool:
@@ -575,13 +590,13 @@ def refusals(method: Method, engine: Engine) -> list[Refusal]:
     found = []
     for row in rows_of(method):
         if isinstance(said := row.on(engine), Refuses):
-            place = row.at or row.kind
-            part = row.when(method) if row.kind == "extras" and row.when else attrgetter(place)(method)
-            found.append(Refusal(place, _shown(place, part), said.why, said.instead))
+            place, value = _place(method, row)
+            found.append(Refusal(place, value, said.why, said.instead))
     for kind in READERS:
         found += _unread(kind, getattr(method, kind), needs_of(getattr(method, kind)), engine)
     for extra in method.extras:
-        found += _unread("extras", extra, extra.needs, engine)
+        if not has_row("extras", type(extra)):  # what has one runs by the engine's own fields, or not at all
+            found += _unread("extras", extra, extra.needs, engine)
     return found + ([] if method.anchor is None or method.anchor.is_off else guide_refusals(method.anchor.guide, engine))
 
 
@@ -653,10 +668,26 @@ def _unread(place: str, part: object, needs: frozenset[str], engine: Engine) -> 
         yield Refusal(place, type(part).__name__, "; ".join(read), instead)
 
 
+def _place(method: Method, row: Row) -> tuple[str, str]:
+    """Where the part of a row is set, and what stands there, in words: extras by their number in the list."""
+    place = row.at or row.kind
+    if place.split(".")[0] != "extras":
+        return place, _shown(place, attrgetter(place)(method))
+    if row.when is None:
+        which = [extra for extra in method.extras if _is_of(row, extra)]
+    else:
+        which = list(row.when(method))  # type: ignore[call-overload]
+    _, _, setting = place.partition(".")
+    if not setting:
+        return place, ", ".join(type(extra).__name__ for extra in which)
+    number = next(n for n, extra in enumerate(method.extras) if extra is which[0])
+    return f"extras.{number}.{setting}", _shown(place, getattr(which[0], setting))
+
+
 def _shown(place: str, value: object) -> str:
     """A part by its class, a setting by its value."""
     if "." not in place:
-        return ", ".join(type(one).__name__ for one in value) if isinstance(value, tuple) else type(value).__name__
+        return type(value).__name__
     return show(value) if isinstance(value, float | Schedule) else str(value)
 
 

@@ -27,7 +27,7 @@ from sage_rlvr.config import TrainConfig, Tree, decode, dump, override, parse_ya
 from sage_rlvr.config.parts import PEFT_NAMES, Tracker
 from sage_rlvr.core.advantages import GroupCentered, GroupNormalized
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.loss_terms import EntropyBonus
+from sage_rlvr.core.extras import EntropyBonus
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.rollout_plans import DynamicSampling
@@ -432,9 +432,9 @@ def method_tree(method: Method) -> dict[str, Any]:
         with suppress(ConfigError):  # a number that this method does not take
             if replace(METHODS[name](**taken), name=method.name) == method:
                 return {"name": name, **{key: value for key, value in taken.items() if key == "beta" or value != known[key]}}
-    slots = {"advantage": method.advantage, "surrogate": clip, "reduction": method.reduction, "loss_term": method.loss_term}
-    slots["rollout_plan"] = method.rollout
-    return {"name": "compose", **{slot: dump(part) for slot, part in slots.items() if part is not None}, **keys}
+    slots = {"advantage": method.advantage, "surrogate": clip, "reduction": method.reduction, "rollout_plan": method.rollout}
+    found = {slot: dump(part) for slot, part in slots.items() if part is not None}
+    return {"name": "compose", **found, **({"extras": dump(method.extras)} if method.extras else {}), **keys}
 
 
 # ---- TRL
@@ -551,14 +551,14 @@ class _Trl(_Source):
         beta, every = float(self.read("beta")), self.read("ref_model_sync_steps") if self.read("sync_ref_model") else None
         kinds: tuple[Any, ...] = ("k3", "k3_is") if beta > 0 else ()
         anchors = [Anchor(beta, estimator=kind, refresh_every=every) for kind in kinds] or [None]
-        term = EntropyBonus(float(self.given["entropy_coef"])) if self.given.get("entropy_coef") else None
-        self.owned = dict(self.owned) | ({"entropy_coef": "method.loss_term"} if term is not None else {})
+        extras = (EntropyBonus(float(self.given["entropy_coef"])),) if self.given.get("entropy_coef") else ()
+        self.owned = dict(self.owned) | ({"entropy_coef": "method.extras"} if extras else {})
         scaling = {True: "group", False: "none"}.get(self.read("scale_rewards"), self.read("scale_rewards"))
         wanted = {key: self.read(key) for key in PART} | {"epsilon_high": high, "scale_rewards": scaling}
         clips: list[Callable[[], Any]] = [lambda: Clip(low, high, self.read("delta")), lambda: Gspo(low, high)]
         clips.append(lambda: Cispo(high=high - 1))
         parts = ((SequenceMean(), TokenMean(), FixedBudget()), (GroupNormalized(), GroupCentered()), anchors)
-        return _fitting(_candidates(clips, *parts, loss_term=term), grpo_config, wanted)
+        return _fitting(_candidates(clips, *parts, extras=extras), grpo_config, wanted)
 
     def forward(self, config: TrainConfig) -> dict[str, Any]:
         found = grpo_arguments(config, str(self.given.get("output_dir")), self.ranks)
@@ -731,7 +731,7 @@ class _Verl(_Source):
         scale = self.read(f"{ACTOR}.loss_scale_factor")
         budget = FixedBudget(None if scale in (None, limit) else int(scale))
         more = {
-            "loss_term": EntropyBonus(float(entropy)) if entropy else None,
+            "extras": (EntropyBonus(float(entropy)),) if entropy else (),
             "rollout": DynamicSampling() if self.read("algorithm.filter_groups.enable") else None,
         }
         wanted = {key: self.read(key) for key in method_fields(METHODS["grpo"](), limit)}

@@ -163,7 +163,7 @@ def batch_of(
         log_probs=scores.log_probs if "distributions" in needs else None,
         group_size=groups.group_size,
         ref_log_probs=None if reference is None else reference.log_probs,
-        term_weights=worth.term_weights,
+        loss_weights=worth.loss_weights,
         **fixed,
     )
 
@@ -236,7 +236,7 @@ def micro_batches(loop: Loop, whole: Batch, groups: CompletionRows, rows: Tensor
     """
     exact, live = "distributions" in loop.method.needs, "entropy_gradient" in loop.method.needs
     for part in at_once(loop, groups, rows):
-        # The entropies of the rollout hold, but for a loss term that descends them.
+        # The entropies of the rollout hold, but for an extra that descends them.
         scores = score_rows(loop, loop.policy, groups, part, entropies=live, log_probs=exact, entropy_grad=live)
         batch = select(whole, part, scores.logps)
         batch = replace(batch, entropies=scores.entropies) if live else batch
@@ -249,8 +249,9 @@ def micro_batches(loop: Loop, whole: Batch, groups: CompletionRows, rows: Tensor
 
 def select(whole: Batch, rows: Tensor, logps: Tensor) -> Batch:
     """`rows` of a batch with freshly computed `logps`; what was fixed at the rollout (q, advantages) is only indexed."""
-    fixed = {f.name: getattr(whole, f.name) for f in fields(whole) if f.name != "logps"}
-    return Batch(logps=logps, **{n: v[rows] if isinstance(v, Tensor) else v for n, v in fixed.items()})
+    fixed = {f.name: getattr(whole, f.name) for f in fields(whole) if f.name not in ("logps", "loss_weights")}
+    weights = {slot: weight[rows] for slot, weight in whole.loss_weights.items()}
+    return Batch(logps=logps, loss_weights=weights, **{n: v[rows] if isinstance(v, Tensor) else v for n, v in fixed.items()})
 
 
 def build(config: TrainConfig) -> Loop:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sage_rlvr.core import Batch, Signals, credit, objective
-from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus, KlCov
+from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus, KlCov
 from sage_rlvr.core.token_weights.base import covariance
 from sage_rlvr.errors import DataError
 from sage_rlvr.methods import METHODS, no_kl
@@ -26,9 +26,10 @@ def test_covariances_by_hand():
     """A = (1, 1, -1, -1), log pi = (-.1, -2, -.1, -2): (.95, -.95, -.95, .95); KL-Cov takes the largest, at least one."""
     found = covariance(told([[-0.1, -2.0], [-0.1, -2.0]]))
     assert found.flatten().tolist() == pytest.approx([0.95, -0.95, -0.95, 0.95])
-    lone = KlCov(2e-4, 0.5)(told([[-0.1, -2.0], [-0.1, -3.0]]), 0, 1)
+    given = told([[-0.1, -2.0], [-0.1, -3.0]])
+    lone, _ = KlCov(2e-4, 0.5).loss_weights(given, 0, 1, {})
     assert lone.tolist() == [[0, 0], [0, 0.5]]
-    assert KlCov(0.5, 0.5)(told([[-0.1, -2.0], [-0.1, -3.0]]), 0, 1).tolist() == [[0.5, 0], [0, 0.5]]
+    assert KlCov(0.5, 0.5).loss_weights(given, 0, 1, {})[0].tolist() == [[0.5, 0], [0, 0.5]]
 
 
 def test_kl_cov_holds_its_tokens_back_from_the_second_update_on():
@@ -39,32 +40,32 @@ def test_kl_cov_holds_its_tokens_back_from_the_second_update_on():
     advantage = float(worth.advantages[0])
     for moved in (0.0, 0.7, -0.7):
         logps = (signals.old_logps + moved).requires_grad_(True)
-        batch = Batch(logps, signals.old_logps, None, signals.mask, worth.advantages, term_weights=worth.term_weights)
+        batch = Batch(logps, signals.old_logps, None, signals.mask, worth.advantages, loss_weights=worth.loss_weights)
         loss, metrics = objective(method, batch, 0, 1)
         (found,) = torch.autograd.grad(loss, logps)
         ratio = float(torch.tensor(moved).exp())
         plain = [-ratio * advantage / 4, -ratio * advantage / 4, ratio * advantage / 4, ratio * advantage / 4]
         plain[3] += 3 / 4 * (moved > 0) - 3 / 4 * (moved < 0)
         assert found.flatten().tolist() == pytest.approx(plain, rel=1e-4)
-        assert metrics["term/loss"] == pytest.approx(3 * abs(moved) / 4)
-    with pytest.raises(DataError, match="take it from `credit`"):
-        objective(method, replace(batch, term_weights=None), 0, 1)
+        assert metrics["extra/kl_cov/loss"] == pytest.approx(3 * abs(moved) / 4)
+    with pytest.raises(DataError, match="take them from `credit`"):
+        objective(method, replace(batch, loss_weights={}), 0, 1)
 
 
 def test_adaptive_entropy_climbs_while_entropy_is_low_and_falls_above_it():
     term = AdaptiveEntropy(target=0.8, delta=0.005, max_coef=0.06)
     state, low, high = term.start(), told([[-1.0, -1], [-1, -1]], 0.79), told([[-1.0, -1], [-1, -1]], 0.9)
     for step in range(10):
-        weights, state = term(low, 0, 1, state)
+        weights, state = term.loss_weights(low, 0, 1, state)
         assert weights.unique().item() == pytest.approx(0.005 * step)
     assert float(state["coefficient"]) == pytest.approx(0.05)
-    weights, state = term(high, 0, 1, state)
+    weights, state = term.loss_weights(high, 0, 1, state)
     assert not weights.any() and float(state["coefficient"]) == pytest.approx(0.045)
     for _ in range(9):
-        _, state = term(low, 0, 1, state)
+        _, state = term.loss_weights(low, 0, 1, state)
     assert float(state["coefficient"]) == pytest.approx(0.06)  # at the bound
     for _ in range(20):
-        _, state = term(high, 0, 1, state)
+        _, state = term.loss_weights(high, 0, 1, state)
     assert float(state["coefficient"]) == 0.0
 
 
@@ -72,11 +73,11 @@ def test_adaptive_entropy_climbs_while_entropy_is_low_and_falls_above_it():
 def test_a_term_of_weight_zero_is_the_method_without_it_bit_for_bit(term):
     signals = told([[-0.1, -2.0], [-0.3, -3.0]])
     found = []
-    for method in (no_kl(), replace(no_kl(), loss_term=term)):
+    for method in (no_kl(), replace(no_kl(), extras=(term,))):
         worth = credit(method, torch.tensor([[1.0, 0.0]]), signals)
         logps = (signals.old_logps + 0.3).requires_grad_(True)
         batch = Batch(
-            logps, signals.old_logps, None, signals.mask, worth.advantages, entropies=-2 * logps, term_weights=worth.term_weights
+            logps, signals.old_logps, None, signals.mask, worth.advantages, entropies=-2 * logps, loss_weights=worth.loss_weights
         )
         loss, _ = objective(method, batch, 0, 1)
         found.append(torch.cat([loss.detach()[None], *torch.autograd.grad(loss, logps)[0]]))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.loss_terms import EntropyBonus
+from sage_rlvr.core.extras import EntropyBonus
 from sage_rlvr.core.method import has_signal
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import METHODS
@@ -225,6 +225,6 @@ def test_a_label_of_0_and_a_loss_term_are_signals() -> None:
     mask, zero = torch.tensor([[True, True], [False, False]]), torch.zeros(2)
     for name, wanted in (("pacs", True), ("grpo", False), ("rloo", False)):
         assert has_signal(METHODS[name](), zero, mask).tolist() == [wanted, False], name
-    bonus = replace(METHODS["dapo"](), loss_term=EntropyBonus(0.01))
+    bonus = replace(METHODS["dapo"](), extras=(EntropyBonus(0.01),))
     assert has_signal(bonus, zero, mask).tolist() == [True, False]
     assert has_signal(None, torch.tensor([[0.5], [0.5]]), mask).tolist() == [True, False]

@@ -166,7 +166,7 @@ def test_rows_after_the_last_checkpoint_are_made_again(
     if method == DARS:
         assert max(row["rollout/extra_max"] for row in read_metrics(tmp_path / "whole")) > 1
     if "adaptive" in method:
-        rows = [row["loss_term/coefficient"] for row in read_metrics(tmp_path / "whole")]
+        rows = [row["extra/adaptive_entropy/coefficient"] for row in read_metrics(tmp_path / "whole")]
         assert len(set(rows)) > 1
     if method == ERANK:
         assert min(row["token_weight/rank"] for row in read_metrics(tmp_path / "whole")) > 0.1

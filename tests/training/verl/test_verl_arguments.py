@@ -432,14 +432,14 @@ def trainer_of(folder: Path, objective: Objective, parts: Any) -> Any:
 def test_objective_and_parts_beside_a_checkpoint(tmp_path: Path):
     method = sage(adaptive_entropy(beta=0.1), Branch())
     objective = Objective(method, method.anchor, 0, False)
-    parts = {"loss_term": {name: value + 1 for name, value in method.start()["loss_term"].items()}}
+    parts = {slot: {name: value + 1 for name, value in own.items()} for slot, own in method.start().items()}
     place = state.folder_of_step(trainer_of(tmp_path, objective, parts).config, 5)
     assert place == tmp_path / "global_step_5"
     state.save_state(trainer_of(tmp_path, objective, parts), place)
     again = trainer_of(tmp_path, objective, method.start())
     state.check_objective(objective, place)
     state.restore_parts(again, place)
-    assert all(torch.equal(again.sage_parts["loss_term"][name], value) for name, value in parts["loss_term"].items())
+    assert all(torch.equal(again.sage_parts[slot][name], value) for slot, own in parts.items() for name, value in own.items())
     other = Objective(sage(grpo(), Random()), None, 0, False)
     with pytest.raises(ConfigError, match=r"(?s)a different objective:\nmethod adaptive_entropy\+branch.*may_change=true"):
         state.check_objective(other, place)

@@ -21,6 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sage_rlvr.verifiers import Verdict
+from sage_rlvr.verifiers.math import verify_math
+
 ENVIRONMENT = "SAGE_RLVR_LM_EVAL"
 ABSENT = (
     f'not available: pip install "lm-eval[math]" into an environment of its own and name its python in {ENVIRONMENT}'
@@ -30,9 +33,7 @@ SECONDS = 1800
 
 def math_verify_alone(completion: str, gold: str) -> Any:
     """The verdict of math-verify by itself. Its time limits are off: a `Pool` has its own."""
-    from math_verify import parse, verify
-
-    from sage_rlvr.verifiers import Verdict
+    from math_verify import parse, verify  # an extra
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
     found = verify(
@@ -43,8 +44,6 @@ def math_verify_alone(completion: str, gold: str) -> Any:
 
 def own_rule(completion: str, row: dict[str, Any]) -> Any:
     """The verdict of this package's verifier, without the memory of a `Pool`: the time that other rewards are compared with."""
-    from sage_rlvr.verifiers.math import verify_math
-
     return verify_math(completion, row["answer"])
 
 

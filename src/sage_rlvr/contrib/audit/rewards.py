@@ -151,7 +151,7 @@ def audit_reward_on_pairs(
     """Audit a reward on `pairs.tsv`, answers with known verdict, written in the form in which most of its golds are paid.
 
     The parameters and the errors are those of `audit_reward`."""
-    from sage_rlvr.contrib.audit.pairs import rates, read_pairs
+    from sage_rlvr.contrib.audit.pairs import rates, read_pairs  # scipy
 
     pairs = read_pairs()
     rows = [GoldRow(pair.pair_id, pair.gold, {"id": pair.pair_id, "answer": pair.gold}, pair.gold, "") for pair in pairs]

@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 
 from sage_rlvr.core.advantages import GroupNormalized, Signed
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.loss_terms import AdaptiveEntropy, EntropyBonus, KlCov
+from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus, KlCov
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.schedules import Schedule
@@ -156,7 +156,7 @@ def kl_cov(*, share: float = 2e-4, coefficient: float = 1.0, **anchor: Unpack[An
     rollout: with one update per rollout this is plain policy gradient.
     """
     term = KlCov(share, coefficient)
-    return Method("kl_cov", GroupNormalized(), Clip(1.0, math.inf), anchor_of(**anchor), TokenMean(), loss_term=term)
+    return Method("kl_cov", GroupNormalized(), Clip(1.0, math.inf), anchor_of(**anchor), TokenMean(), extras=(term,))
 
 
 @METHODS.register(label="Entropy bonus", about="an entropy bonus in the loss")
@@ -167,7 +167,7 @@ def entropy_bonus(*, coefficient: float | Schedule = 1e-3, **anchor: Unpack[Anch
     H_t is the policy's entropy at the state, over the whole vocabulary.
     """
     term = EntropyBonus(coefficient)
-    return Method("entropy_bonus", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), loss_term=term)
+    return Method("entropy_bonus", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), extras=(term,))
 
 
 @METHODS.register(label="Adaptive entropy", about="entropy bonus, held at a target", arxiv="2505.22312")
@@ -187,4 +187,4 @@ def adaptive_entropy(
     checkpoint.
     """
     term = AdaptiveEntropy(target, delta, start_at, min_coef, max_coef)
-    return Method("adaptive_entropy", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), loss_term=term)
+    return Method("adaptive_entropy", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), extras=(term,))

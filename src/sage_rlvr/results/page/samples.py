@@ -18,6 +18,7 @@ from sage_rlvr.evaluation.store.database import TURNS
 from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import POLICY, own_of, unescape, unmarked
 from sage_rlvr.extras import advice
+from sage_rlvr.models.folders import cached_folder, folder_of
 from sage_rlvr.results.design import BASE, Design
 from sage_rlvr.results.measurements import Measurements, SampledMeasurement, in_order
 from sage_rlvr.results.metric import REFERENCE
@@ -31,7 +32,7 @@ from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.text import visible
 
 if TYPE_CHECKING:
-    from sage_rlvr.models.policy import Tokens
+    from sage_rlvr.models.policy import Tokens  # torch
 
 LONGEST = 4000  # characters of one sample on the page
 MOST_SAMPLES = 20_000  # on one page
@@ -224,7 +225,7 @@ def _tokens_of(store: SampleStore, rows: Sequence[Sample]) -> Tokens | None:
     if not rows:
         return None
     try:
-        from sage_rlvr.models.policy import load_tokens
+        from sage_rlvr.models.policy import load_tokens  # torch
     except ModuleNotFoundError as error:  # the base install
         if (needs := advice(error)) is None:
             raise
@@ -243,8 +244,6 @@ def _tokens_of(store: SampleStore, rows: Sequence[Sample]) -> Tokens | None:
 
 def _places(store: SampleStore) -> list[str]:
     """Where the tokenizer of the store's policy may lie here: its run, its folder, the cache of the Hub, this package."""
-    from sage_rlvr.models.folders import cached_folder, folder_of
-
     runs = [parent / "policy" for parent in list(store.path.parents)[:3]]
     named = [place for place in (store.place(), store.identity.model) if place]
     cached = [folder for place in named if (folder := cached_folder(place)) is not None]

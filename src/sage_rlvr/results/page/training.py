@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from sage_rlvr.errors import SageError
+from sage_rlvr.extras import advice
 from sage_rlvr.results import tables, words
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.page.scores import PolicyScores
@@ -242,11 +244,8 @@ def _facts(mine: Sequence[TrainingRun]) -> str:
 
 def _equation(config: Config) -> str:
     """The objective of a run as text; without torch, what to install; "" for a configuration that this version cannot read."""
-    from sage_rlvr.errors import SageError
-    from sage_rlvr.extras import advice
-
     try:
-        from sage_rlvr.config import TrainConfig, decode
+        from sage_rlvr.config import TrainConfig, decode  # torch, by the parts of a method
 
         return decode(TrainConfig, config).objective
     except ImportError as error:

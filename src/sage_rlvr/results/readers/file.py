@@ -180,7 +180,7 @@ class RowFile:
 
     def _batches(self) -> Iterator[Any]:
         try:
-            import pyarrow  # noqa: F401
+            import pyarrow  # noqa: F401  an extra
         except ModuleNotFoundError as error:
             raise DataError(
                 f"{self.path}: a Parquet file needs pyarrow: pip install pyarrow (or write the rows as JSON lines)"
@@ -251,7 +251,7 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
 def _zstandard(path: Path, about: zipfile.ZipInfo) -> bytes:
     """A member packed by Zstandard, as inspect_ai packs its logs. Python's zipfile reads these from 3.14 on."""
     try:
-        import pyarrow
+        import pyarrow  # an extra
     except ModuleNotFoundError as error:
         convert = "inspect log convert --to json --output-dir OUT LOG"
         raise DataError(

@@ -106,7 +106,7 @@ def load_patterns(path: Path = RULES, *, paper_only: bool = False) -> dict[str, 
 
     Raises ConfigError for a file that is not such rules, naming the pattern and what is wrong.
     """
-    import yaml
+    import yaml  # for a file of one's own alone
 
     try:
         tree = yaml.safe_load(read_text(path, MIB, ConfigError))

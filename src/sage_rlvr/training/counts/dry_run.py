@@ -14,8 +14,8 @@ from typing import Any
 from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, OfflineConfig, SftConfig, TrainConfig, task_of
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.models.devices import dtype_of
-from sage_rlvr.models.folders import ADAPTER_WEIGHTS, adapter_base, config_folder, folder_of
-from sage_rlvr.models.weights import loading
+from sage_rlvr.models.folders import adapter_base, config_folder, folder_of
+from sage_rlvr.models.weights import ADAPTER_WEIGHTS, loading
 from sage_rlvr.paths import looks_local
 from sage_rlvr.tasks.datasets import examples
 from sage_rlvr.tasks.rows import DataSource, read

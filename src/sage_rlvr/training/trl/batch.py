@@ -120,7 +120,7 @@ def computes_advantages(method: Method) -> bool:
     """True where `SageTrainer` computes the advantages, because TRL's formula is another or knows no kept groups."""
     known = type(method.advantage) is GroupCentered or method.advantage == GroupNormalized()  # a subclass is another formula
     paid = method.reward_transform is not None or method.reward_source is not None
-    more = paid or method.rollout is not None or bool(method.start()) or bool(method.extras)
+    more = paid or method.rollout is not None or bool(method.start()) or any(extra.changes_advantages for extra in method.extras)
     return not known or more or reads_logps(method)
 
 

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import CheckpointError
-from sage_rlvr.models.folders import ADAPTER, ADAPTER_WEIGHTS
 from sage_rlvr.models.policy import load_policy, load_tokens
+from sage_rlvr.models.weights import ADAPTER, ADAPTER_WEIGHTS
 from sage_rlvr.runs import write_json_atomic
 from sage_rlvr.runs.files import replacing_folder, writing
 from sage_rlvr.training.model_card import facts_of, render

@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
-from sage_rlvr.experiments.plan import SweepPlan
 from sage_rlvr.results import Results
 from sage_rlvr.results.findings import findings_of
 from sage_rlvr.results.summary import summary_of
+from sage_rlvr.sweeps.plan import SweepPlan
 
 DESIGN = """
 title: small

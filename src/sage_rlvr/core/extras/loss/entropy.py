@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.loss_terms.base import LOSS_TERMS, PerToken
+from sage_rlvr.core.extras.base import EXTRAS, Extra, PerToken
 from sage_rlvr.core.schedules import Schedule, as_schedule, show
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
 from sage_rlvr.core.state import PartState
@@ -26,9 +27,9 @@ def _entropies(batch: Batch, who: str) -> PerToken:
     return -torch.where(batch.mask, batch.entropies.float(), 0.0)
 
 
-@LOSS_TERMS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class EntropyBonus:
+class EntropyBonus(Extra):
     """- coefficient * H_t, H_t the policy's entropy at the state, over the whole vocabulary at the sampling temperature.
 
     Nats, with gradient: each state is pulled toward uniform, whatever earns a reward there; with rewards only the optimum of a
@@ -50,19 +51,21 @@ class EntropyBonus:
             )
 
     @property
-    def equation(self) -> str:
+    def equation(self) -> str:  # type: ignore[override]
         return f"- {show(self.coefficient)} H_t"
 
-    def __call__(self, signals: Signals, step: int, total_steps: int) -> PerToken:
-        return signals.mask.float() * as_schedule(self.coefficient)(step, total_steps)
+    def loss_weights(
+        self, signals: Signals, step: int, total_steps: int, state: PartState
+    ) -> tuple[PerToken, Mapping[str, Tensor]]:
+        return signals.mask.float() * as_schedule(self.coefficient)(step, total_steps), state
 
-    def values(self, batch: Batch) -> PerToken:
+    def on_loss(self, batch: Batch, step: int, total_steps: int) -> PerToken:
         return _entropies(batch, "EntropyBonus")
 
 
-@LOSS_TERMS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class AdaptiveEntropy:
+class AdaptiveEntropy(Extra):
     """- c 1[H <= target] H_t, where each rollout moves c by `delta`: up where its mean entropy H <= target, else down.
 
     start_at: c before the first rollout.
@@ -96,11 +99,11 @@ class AdaptiveEntropy:
             )
 
     @property
-    def equation(self) -> str:
+    def equation(self) -> str:  # type: ignore[override]
         return f"- c 1[H <= {self.target:g}] H_t"
 
     @property
-    def legend(self) -> str:
+    def legend(self) -> str:  # type: ignore[override]
         return (
             f"c from {self.start_at:g}, by {self.delta:g} per rollout up where its mean entropy H <= {self.target:g}, else down, "
             f"in [{self.min_coef:g}, {self.max_coef:g}]"
@@ -110,14 +113,14 @@ class AdaptiveEntropy:
         """coefficient, float64."""
         return {"coefficient": torch.tensor(self.start_at, dtype=torch.float64)}
 
-    def __call__(
+    def loss_weights(
         self, signals: Signals, step: int, total_steps: int, state: PartState
-    ) -> tuple[PerToken, dict[str, Tensor]]:
+    ) -> tuple[PerToken, Mapping[str, Tensor]]:
         entropy = masked_mean(signals.require("entropies", "AdaptiveEntropy"), signals.mask)
         low = entropy <= self.target
         weights = signals.mask.float() * (state["coefficient"].float() if low else 0.0)
         moved = state["coefficient"] + (self.delta if low else -self.delta)
         return weights, {"coefficient": moved.clamp(self.min_coef, self.max_coef)}
 
-    def values(self, batch: Batch) -> PerToken:
+    def on_loss(self, batch: Batch, step: int, total_steps: int) -> PerToken:
         return _entropies(batch, "AdaptiveEntropy")

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from experiments.sweep_common import Started, screen, states
 from sage_rlvr import plugins
 from sage_rlvr.cli.app import main
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.experiments import sweep as module
-from sage_rlvr.experiments.adoption import clear, replaced
-from sage_rlvr.experiments.display import dry_lines
-from sage_rlvr.experiments.jobs import ProcessTask, run_tasks
-from sage_rlvr.experiments.plan import SweepPlan, plan
-from sage_rlvr.experiments.sweep import run
 from sage_rlvr.registry import registry_of
 from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results, compare
+from sage_rlvr.sweeps import sweep as module
+from sage_rlvr.sweeps.adoption import clear, replaced
+from sage_rlvr.sweeps.display import dry_lines
+from sage_rlvr.sweeps.jobs import ProcessTask, run_tasks
+from sage_rlvr.sweeps.plan import SweepPlan, plan
+from sage_rlvr.sweeps.sweep import run
+from sweeps.sweep_common import Started, screen, states
 
 OWN = """
 from dataclasses import dataclass

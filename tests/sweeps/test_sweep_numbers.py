@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.sweep_common import summarize
 from sage_rlvr.api.printed import caveats
 from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.render import write_summary
@@ -23,6 +22,7 @@ from sage_rlvr.results.summary import choose, strength
 from sage_rlvr.results.tables import costs
 from sage_rlvr.results.words import sentence
 from sage_rlvr.stats.comparison import Reason
+from sweeps.sweep_common import summarize
 
 
 def folder_of(path: Path, scores: dict[str, list[float]], kls: dict[str, float] | None = None) -> Path:

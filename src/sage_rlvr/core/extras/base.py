@@ -1,18 +1,20 @@
-"""Extras: what a published method changes beside its advantage, surrogate, KL term and reduction, in one class with a few hooks.
+"""The hooks of an `Extra`.
 
-    before_rollout   which problems a step asks                                        loop
-    after_rewards    the rewards that the advantage reads                              loop, TRL, verl
-    on_advantages    the advantages of whole completions                               loop, TRL, verl
-    on_loss          what the loss of a token gains                                    loop
-    start, learn     the running state: before the first step, and after a rollout     loop, TRL, verl
+    before_rollout          which problems a step asks                                        loop
+    after_rewards           the rewards that the advantage reads                              loop, TRL, verl
+    on_advantages           the advantages of whole completions                               loop, TRL, verl
+    on_loss, loss_weights   what the loss of a token gains, and its weights                   loop
+    start, learn            the running state: before the first step, and after a rollout     loop, TRL, verl
 
-A method has any number of them, called in order. An extra overrides the hooks that it needs; an engine that does not call one of
-them refuses the extra. What an extra cannot stand beside, it says itself (`conflict`).
+A method has any number of them, called in order. An extra overrides the hooks that it needs. An engine that does not call one of
+them refuses the extra, or runs it by fields of its own (training/engines.py). What an extra cannot stand beside, it says itself
+(`conflict`).
 """
 
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,7 +25,7 @@ from torch import Tensor
 from sage_rlvr.core.advantages import Seen
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.rollout_plans import is_staged
-from sage_rlvr.core.signals import Batch, check_equation
+from sage_rlvr.core.signals import Batch, Signals, check_equation
 from sage_rlvr.core.state import PartState, State
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.registry import Registry, in_snake_case
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from sage_rlvr.core.method import Method
 
 Groups = Float[Tensor, "P G"]
+PerToken = Float[Tensor, "B T"]
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,17 @@ class Extra(ABC):
 
     P prompts, G completions of each; `after_rewards`, `on_advantages` and `learn` see groups of one size, each group by itself.
     equation: what it does, as one line, which `describe` prints. needs: the optional signals that its hooks read, as an advantage
-    names them ("logps", "answers", ...). legend: what the symbols of `equation` mean. prefers: which right answers gain.
+    names them ("logps", "answers", ...); "entropy_gradient" puts `Batch.entropies` into the graph. legend: what the symbols of
+    `equation` mean. prefers: which right answers gain. ascends: what its term of the loss raises in expectation. depends_on:
+    "batch" for one that compares the tokens of the rollout.
     """
 
     equation: ClassVar[str]
     needs: ClassVar[frozenset[str]] = frozenset()
     legend: ClassVar[str] = ""
     prefers: ClassVar[str] = ""
+    ascends: ClassVar[str] = ""
+    depends_on: ClassVar[str] = ""
 
     def before_rollout(
         self, asked: Int[Tensor, " P"], problems: Int[Tensor, " N"], step: int, key: Key, state: PartState
@@ -65,8 +72,18 @@ class Extra(ABC):
         """The advantages of whole completions, before token weights and a KL in the reward. rewards: as the advantage read them."""
         return advantages
 
-    def on_loss(self, batch: Batch, step: int, total_steps: int) -> Float[Tensor, "B T"]:
-        """What the loss of each token gains, in the graph of `batch.logps`; anything may stand off the mask."""
+    def loss_weights(
+        self, signals: Signals, step: int, total_steps: int, state: PartState
+    ) -> tuple[PerToken, Mapping[str, Tensor]]:
+        """The weights of `on_loss`, 0 off the mask, and the state after them: once per rollout, from the policy that generated it.
+
+        `Signals.advantages` are those of whole completions. state: after `learn`.
+        """
+        return signals.mask.float(), state
+
+    def on_loss(self, batch: Batch, step: int, total_steps: int) -> PerToken:
+        """What the loss of each token gains, times its `loss_weights`: once per update, in the graph of the policy's log-probs or
+        entropies. Anything may stand off the mask."""
         return torch.zeros_like(batch.logps)
 
     def start(self) -> dict[str, Tensor]:
@@ -83,9 +100,9 @@ class Extra(ABC):
             return "is there twice: keep one of the two."
         if method.is_stored_alone:
             return "changes a policy gradient, and with alone=True there is none: set alone=False, or remove the extra."
-        if self.start() and is_staged(method.rollout):
+        if type(self).learn is not Extra.learn and is_staged(method.rollout):
             return (
-                "has a state, which moves with groups of one size, but the rollout plan makes groups of several: use a plan "
+                "learns from groups of one size, but the rollout plan makes groups of several: use a plan "
                 "without a second stage."
             )
         return ""
@@ -94,6 +111,11 @@ class Extra(ABC):
     def slot(self) -> str:
         """Where its state and metrics are: "extra/name_of_the_class"."""
         return f"extra/{in_snake_case(type(self).__name__)}"
+
+    @property
+    def hook(self) -> str:
+        """The hook by which `describe` finds the place of its equation; "" where that is a line of its own."""
+        return "on_loss" if self.adds_loss and not self.chooses_problems and not self.changes_advantages else ""
 
     @property
     def chooses_problems(self) -> bool:
@@ -106,6 +128,11 @@ class Extra(ABC):
         return type(self).on_loss is not Extra.on_loss
 
     @property
+    def weighs_loss(self) -> bool:
+        """Whether what it adds to the loss has weights of the rollout."""
+        return type(self).loss_weights is not Extra.loss_weights
+
+    @property
     def changes_advantages(self) -> bool:
         """Whether it changes rewards or advantages."""
         changed = (type(self).after_rewards, type(self).on_advantages)
@@ -114,6 +141,10 @@ class Extra(ABC):
     def own_state(self, state: State, device: torch.device | None = None) -> PartState:
         """Its own state within that of all parts; {} if it has none."""
         return {name: tensor.to(device) for name, tensor in state.get(self.slot, {}).items()}
+
+    def moved(self, state: State, own: PartState) -> State:
+        """The state of all parts with its own in it."""
+        return {**state, self.slot: {name: tensor.detach() for name, tensor in own.items()}} if self.slot in state else state
 
 
 def check_extra_class(who: str, part: Any) -> object:
@@ -133,6 +164,5 @@ def learned(extras: tuple[Extra, ...], rewards: Groups, seen: Seen, state: State
     """`state` after a rollout, in which that of the extras has moved."""
     for extra in extras:
         if own := extra.own_state(state, rewards.device):
-            new = extra.learn(rewards, seen, own)
-            state = {**state, extra.slot: {name: tensor.detach() for name, tensor in new.items()}}
+            state = extra.moved(state, extra.learn(rewards, seen, own))
     return state

@@ -21,12 +21,12 @@ from chat_policy import chat_policy
 from sage_rlvr import runs
 from sage_rlvr.config import dump
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.experiments import demo
-from sage_rlvr.experiments import jobs as work
-from sage_rlvr.experiments.display import left_words
-from sage_rlvr.experiments.forecast import forecast
 from sage_rlvr.results import Results, compare
 from sage_rlvr.results.words import answer
+from sage_rlvr.sweeps import demo
+from sage_rlvr.sweeps import jobs as work
+from sage_rlvr.sweeps.display import left_words
+from sage_rlvr.sweeps.forecast import forecast
 
 SOURCE = str(Path(runs.__file__).parents[2])
 TEXTS = ("Numbers: 3, 5, 7. Target: 14. Write an expression.", "(3+5)*7-1", "2*6+2", " 4", " 12")

@@ -21,13 +21,13 @@ from sage_rlvr.cli.app import main
 from sage_rlvr.config import dump
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.evaluate import FRONTIER
-from sage_rlvr.experiments import demo, sweep
-from sage_rlvr.experiments import jobs as work
-from sage_rlvr.experiments.jobs import Job
 from sage_rlvr.results import Results, compare
 from sage_rlvr.results.summary import strength
 from sage_rlvr.results.words import answer
 from sage_rlvr.runs import read_metrics
+from sage_rlvr.sweeps import demo, sweep
+from sage_rlvr.sweeps import jobs as work
+from sage_rlvr.sweeps.jobs import Job
 
 SOURCE = str(Path(runs.__file__).parents[2])
 SMALL = {

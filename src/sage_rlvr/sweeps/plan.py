@@ -17,7 +17,14 @@ from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED
 from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.evaluation.settings import SampleSettings
-from sage_rlvr.experiments.design import (
+from sage_rlvr.models.devices import dtype_of
+from sage_rlvr.recipes import find
+from sage_rlvr.results import Results
+from sage_rlvr.results.sources import State
+from sage_rlvr.results.summary import choose
+from sage_rlvr.runs import versions, write_json_atomic, writing
+from sage_rlvr.stats.tempered import POWERS
+from sage_rlvr.sweeps.design import (
     DesignSpec,
     PlannedArm,
     exact_of,
@@ -28,14 +35,7 @@ from sage_rlvr.experiments.design import (
     suffix_of,
     world_named,
 )
-from sage_rlvr.experiments.jobs import Exact, Job, ProcessTask, Sampled, as_read_back
-from sage_rlvr.models.devices import dtype_of
-from sage_rlvr.recipes import find
-from sage_rlvr.results import Results
-from sage_rlvr.results.sources import State
-from sage_rlvr.results.summary import choose
-from sage_rlvr.runs import versions, write_json_atomic, writing
-from sage_rlvr.stats.tempered import POWERS
+from sage_rlvr.sweeps.jobs import Exact, Job, ProcessTask, Sampled, as_read_back
 from sage_rlvr.tasks import described
 from sage_rlvr.tasks.abilities import Described, Enumerable
 from sage_rlvr.tasks.base import Task, problems_of

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.sweep_common import said, screen, states, summarize
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import record_path
-from sage_rlvr.experiments import display
-from sage_rlvr.experiments import jobs as work
-from sage_rlvr.experiments import sweep as module
-from sage_rlvr.experiments.display import dry_lines, line, table
-from sage_rlvr.experiments.plan import note, plan
 from sage_rlvr.render import write_summary
+from sage_rlvr.sweeps import display
+from sage_rlvr.sweeps import jobs as work
+from sage_rlvr.sweeps import sweep as module
+from sage_rlvr.sweeps.display import dry_lines, line, table
+from sage_rlvr.sweeps.plan import note, plan
+from sweeps.sweep_common import said, screen, states, summarize
 
 
 def test_what_did_not_run_is_said(tmp_path: Path, design: Callable[..., Path]) -> None:

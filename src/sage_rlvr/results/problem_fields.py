@@ -1,17 +1,18 @@
-"""What files of rows have about their problems, the same for all sides: clusters and the chance floor."""
+"""The fields of rows that belong to the problem and so are the same for all sides: cluster, chance, gold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.chance import chance_of_task
 from sage_rlvr.results.readers import CountTable
 from sage_rlvr.results.readers.found import Floor
+from sage_rlvr.results.sources import GivenTable
+from sage_rlvr.tasks import task_named
+from sage_rlvr.tasks.abilities import HasGolds
 from sage_rlvr.tasks.chance import Chance, chance_of_golds
-
-if TYPE_CHECKING:
-    from sage_rlvr.results.given import GivenTable
 
 Column = Callable[[CountTable], Mapping[str, Any]]
 
@@ -36,10 +37,6 @@ def floor_of(here: Sequence[GivenTable], order: Sequence[str], floor: Floor) -> 
 
 def _of_task(here: Sequence[GivenTable], order: Sequence[str], name: str) -> Chance:
     """The guesser of a task of this package: by the ids of its problems, else by the golds in the rows."""
-    from sage_rlvr.evaluation.chance import chance_of_task
-    from sage_rlvr.tasks import task_named
-    from sage_rlvr.tasks.abilities import HasGolds
-
     task = task_named(name)
     if (found := chance_of_task(name, order)) is not None:
         return found

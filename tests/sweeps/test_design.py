@@ -14,9 +14,9 @@ from sage_rlvr.config import SftConfig, TrainConfig, load_config
 from sage_rlvr.core.guides import Placebo
 from sage_rlvr.core.token_weights import Eapo, PlaceboWeight
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.experiments.controls import PlannedArm, same
-from sage_rlvr.experiments.design import DesignSpec, load_design, resolve, sft_config, world_named
 from sage_rlvr.methods import METHODS
+from sage_rlvr.sweeps.controls import PlannedArm, same
+from sage_rlvr.sweeps.design import DesignSpec, load_design, resolve, sft_config, world_named
 
 ROOT = Path(__file__).resolve().parents[2]
 DESIGNS, EXPERIMENTS = ROOT / "recipes" / "designs", ROOT / "lab" / "experiments"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.sweep_common import Started, screen
 from sage_rlvr.evaluation.kl import read_kl
-from sage_rlvr.experiments.plan import SweepPlan, plan
-from sage_rlvr.experiments.sweep import run
 from sage_rlvr.render import write_summary
 from sage_rlvr.results import Metric, Results, compare
+from sage_rlvr.sweeps.plan import SweepPlan, plan
+from sage_rlvr.sweeps.sweep import run
+from sweeps.sweep_common import Started, screen
 
 EVALUATE = "evaluate: {problems: 6, temperatures: [0.5, 1.0]}"
 SMALL = (("{grpo: grpo, branch: sage_branch}", "{grpo: grpo, rloo: rloo}"), ("controls: [no_kl]", "controls: none"))

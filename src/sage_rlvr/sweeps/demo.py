@@ -14,8 +14,6 @@ from pathlib import Path
 from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target, cross_check
 from sage_rlvr.evaluation.record import load_record, record_path
-from sage_rlvr.experiments import plan as plans
-from sage_rlvr.experiments.design import DesignSpec, load_design
 from sage_rlvr.models.folders import EMBEDDED, prepared
 from sage_rlvr.recipes import recipe, trainable
 from sage_rlvr.results.comparisons import above_colder
@@ -23,6 +21,8 @@ from sage_rlvr.results.design import BASE, COLDER, Question
 from sage_rlvr.results.metric import FEW, Metric
 from sage_rlvr.results.read import K
 from sage_rlvr.stats.tempered import POWERS
+from sage_rlvr.sweeps import plan as plans
+from sage_rlvr.sweeps.design import DesignSpec, load_design
 from sage_rlvr.training.opening import cores
 
 DESIGNS = {(EMBEDDED, False): "demo.yaml", ("smollm2", False): "demo_smollm2.yaml", ("smollm2", True): "demo_smollm2_short.yaml"}

@@ -16,22 +16,22 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.sweep_common import Ended, Started, said, screen, states, summarize
 from sage_rlvr.cli.app import main
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.record import Record, load_record, save_record
-from sage_rlvr.experiments import demo
-from sage_rlvr.experiments import jobs as work
-from sage_rlvr.experiments import plan as plans
-from sage_rlvr.experiments import sweep as module
-from sage_rlvr.experiments.adoption import adoptable
-from sage_rlvr.experiments.display import dry_lines
-from sage_rlvr.experiments.jobs import ProcessTask, run_tasks
-from sage_rlvr.experiments.plan import plan
-from sage_rlvr.experiments.sweep import run
 from sage_rlvr.render import write_summary
 from sage_rlvr.results import Results
 from sage_rlvr.results.probabilities import load_probabilities
+from sage_rlvr.sweeps import demo
+from sage_rlvr.sweeps import jobs as work
+from sage_rlvr.sweeps import plan as plans
+from sage_rlvr.sweeps import sweep as module
+from sage_rlvr.sweeps.adoption import adoptable
+from sage_rlvr.sweeps.display import dry_lines
+from sage_rlvr.sweeps.jobs import ProcessTask, run_tasks
+from sage_rlvr.sweeps.plan import plan
+from sage_rlvr.sweeps.sweep import run
+from sweeps.sweep_common import Ended, Started, said, screen, states, summarize
 
 # A Branch that acts within two steps whatever the machine's rounding: its weights are then not the control's.
 ACTS = ("branch: sage_branch", "branch: {recipe: sage_branch, edits: {method.guide.threshold: 0.1}}")

@@ -11,11 +11,11 @@ from sage_rlvr.errors import ConfigError, choose_from
 from sage_rlvr.evaluation.record import record_path
 from sage_rlvr.evaluation.store import is_store
 from sage_rlvr.evaluation.store.database import FILE
-from sage_rlvr.experiments.jobs import Job
-from sage_rlvr.experiments.plan import ADOPTED, Cell, SweepPlan
 from sage_rlvr.reading import ARRAYS, read_bytes
 from sage_rlvr.runs import RECORD, is_run, write_bytes_atomic, write_json_atomic, writing
 from sage_rlvr.runs.files import METRICS
+from sage_rlvr.sweeps.jobs import Job
+from sage_rlvr.sweeps.plan import ADOPTED, Cell, SweepPlan
 
 FILES = (RECORD, METRICS)  # of a run that is taken over, beside its policy
 

@@ -27,14 +27,14 @@ from sage_rlvr.config.parts import positive
 from sage_rlvr.core import GUIDES, METHODS
 from sage_rlvr.errors import ConfigError, Told, choose_from, refuse, require, short
 from sage_rlvr.evaluation.evaluate import FRONTIER
-from sage_rlvr.experiments.controls import KINDS, Kind, PlannedArm, controls_of, free_name, linked, twin_of
-from sage_rlvr.experiments.jobs import Exact, Sampled
 from sage_rlvr.paths import anchored
 from sage_rlvr.recipes import Recipe, Tree, dotted, find, locate, place_of, read, use_plugins
 from sage_rlvr.results.comparisons import above_colder
 from sage_rlvr.results.design import BASE, COLDER, TEMPERED, Question
 from sage_rlvr.results.metric import is_of_samples, known_metrics, known_of_samples
 from sage_rlvr.results.read import K
+from sage_rlvr.sweeps.controls import KINDS, Kind, PlannedArm, controls_of, free_name, linked, twin_of
+from sage_rlvr.sweeps.jobs import Exact, Sampled
 from sage_rlvr.tasks.abilities import Enumerable
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
@@ -103,7 +103,7 @@ class EvaluateSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChooseSpec:
+class SelectSpec:
     """Selection of one of several arms on validation problems; only the selected arm is evaluated on the design's split.
 
     among: the arms. by: the mean over seeds of pass@1, of pass@256, or of the gap in pass@256 at equal pass@1 to the base's
@@ -137,7 +137,7 @@ class DesignSpec:
     policy: str | None = None
     controls: Literal["auto", "none"] | tuple[Kind, ...] = "auto"
     evaluate: EvaluateSpec = field(default_factory=EvaluateSpec)
-    select: ChooseSpec | None = None
+    select: SelectSpec | None = None
     reuse_runs: tuple[str, ...] = ()
     notes: str = ""
     steps_differ: bool = False

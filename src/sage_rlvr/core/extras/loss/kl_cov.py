@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
-from sage_rlvr.core.loss_terms.base import LOSS_TERMS, PerToken
+from sage_rlvr.core.extras.base import EXTRAS, Extra, PerToken
 from sage_rlvr.core.signals import Batch, Signals
+from sage_rlvr.core.state import PartState
 from sage_rlvr.core.token_weights.base import covariance
 from sage_rlvr.errors import ConfigError
 
 
-@LOSS_TERMS.register
+@EXTRAS.register
 @dataclass(frozen=True)
-class KlCov:
+class KlCov(Extra):
     """+ coefficient * |log pi - log pi_old| at the `share` of all tokens with the largest cov_t (arXiv 2505.22617, Eq. 12).
 
     cov_t as in `ClipCov`, over the tokens of the rollout, at least one (their code: of a micro-batch). The term and its gradient
@@ -42,15 +45,17 @@ class KlCov:
             raise ConfigError(f"KlCov: coefficient = {self.coefficient!r}; set a number >= 0, 1 as released.")
 
     @property
-    def equation(self) -> str:
+    def equation(self) -> str:  # type: ignore[override]
         return f"+ {self.coefficient:g} |log pi - log pi_old| at the {self.share:g} of all tokens with the largest cov_t"
 
-    def __call__(self, signals: Signals, step: int, total_steps: int) -> PerToken:
+    def loss_weights(
+        self, signals: Signals, step: int, total_steps: int, state: PartState
+    ) -> tuple[PerToken, Mapping[str, Tensor]]:
         mask = signals.mask
         ranked = torch.where(mask, covariance(signals), -torch.inf).flatten()
         held = torch.zeros_like(ranked)
         held[ranked.topk(min(max(1, int(self.share * int(mask.sum()))), int(mask.sum()))).indices] = self.coefficient
-        return held.reshape(mask.shape)
+        return held.reshape(mask.shape), state
 
-    def values(self, batch: Batch) -> PerToken:
+    def on_loss(self, batch: Batch, step: int, total_steps: int) -> PerToken:
         return (batch.logps - batch.old_logps).abs()

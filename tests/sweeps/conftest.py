@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.sweep_common import DESIGN, Ended, Started
 from sage_rlvr.cli.app import main
-from sage_rlvr.experiments import jobs as work
-from sage_rlvr.experiments.jobs import ProcessTask
+from sage_rlvr.sweeps import jobs as work
+from sage_rlvr.sweeps.jobs import ProcessTask
+from sweeps.sweep_common import DESIGN, Ended, Started
 
 
 @pytest.fixture
