@@ -241,13 +241,20 @@ class Registry(MutableMapping[str, P], Generic[P]):
 
     def label(self, name: str) -> str:
         """The name of the part in tables and figures."""
+        self._ask(name)
         return self._labels.get(name, name)
 
     def about(self, name: str) -> tuple[str, str]:
         """A short description of the part, by default the first sentence of its docstring, and the arXiv number of its paper or
         ""."""
+        self._ask(name)
         words, arxiv = self._about.get(name, ("", ""))
         return words or first_sentence(self[name]), arxiv
+
+    def _ask(self, name: str) -> None:
+        """Import the file of contrib that has the part, since what is said of a part is registered with it."""
+        if name not in self._parts and name in contributed(self.kind):
+            self[name]
 
     def _entry_points(self) -> dict[str, list[metadata.EntryPoint]]:
         """name -> the entry points that declare it; a name with several is refused when it is asked for. A name of `contrib` is

@@ -99,7 +99,7 @@ class ImportConfig(Command):
     """The recipe's file; by default the recipe is printed."""
 
     def execute(self, session: Session) -> int:
-        from sage_rlvr.training.import_config import import_config
+        from sage_rlvr.contrib.io.import_config import import_config
 
         found = import_config(self.file, session.edits)
         session.note(*found.lines)

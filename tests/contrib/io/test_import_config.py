@@ -11,8 +11,8 @@ import pytest
 from command import call
 from imported_common import METHODS, assert_same, recipe
 from sage_rlvr.config import TrainConfig, decode, dump, load_config
+from sage_rlvr.contrib.io.import_config import VERL_DEFAULTS, import_config
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.training.import_config import VERL_DEFAULTS, import_config
 from sage_rlvr.training.trl.arguments import grpo_arguments
 from sage_rlvr.training.verl.arguments import verl_words, written
 from sage_rlvr.training.verl.fields import method_fields
