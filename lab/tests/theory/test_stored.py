@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from lab.theory import TokenTree
 from lab.theory.utility import SHARES, axes, values
+from sage_rlvr.contrib.replay.dph import Rehearsal
+from sage_rlvr.contrib.replay.replay import Replay
+from sage_rlvr.contrib.replay.rft import Likelihood, rft
 from sage_rlvr.core import Clip, Key
-from sage_rlvr.core.buffers import Answers, Likelihood, Rehearsal, Replay, buffer_budget, buffer_loss
+from sage_rlvr.core.buffers import Answers, buffer_budget, buffer_loss
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.methods import no_kl, rft, rloo
+from sage_rlvr.methods import no_kl, rloo
 
 RAGGED = TokenTree([(0,), (1, 0), (1, 1, 0), (1, 1, 2), (2, 1)])
 RIGHT = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0])

@@ -20,7 +20,7 @@ from sage_rlvr.core.advantages import (
     Seen,
 )
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
-from sage_rlvr.core.buffers import BUFFERS, Buffer, Likelihood, Rehearsal, Replay
+from sage_rlvr.core.buffers import BUFFERS, Buffer
 from sage_rlvr.core.divergences import (
     DIVERGENCES,
     alpha_divergence,
@@ -100,15 +100,12 @@ __all__ = [
     "Guide",
     "Key",
     "LeaveOneOut",
-    "Likelihood",
     "Linear",
     "MarginalValue",
     "Method",
     "OverlongShaping",
     "Reduction",
     "ReferenceProbability",
-    "Rehearsal",
-    "Replay",
     "RewardSource",
     "RolloutPlan",
     "Schedule",

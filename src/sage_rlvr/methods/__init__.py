@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # what type checkers see: one line for each file
     from sage_rlvr.methods.no_kl import *
     from sage_rlvr.methods.objectives.losses import *
     from sage_rlvr.methods.objectives.right_answers import *
-    from sage_rlvr.methods.objectives.stored import *
     from sage_rlvr.methods.objectives.utilities import *
     from sage_rlvr.methods.objectives.verifier_free import *
     from sage_rlvr.methods.rloo import *

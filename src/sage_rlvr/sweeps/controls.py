@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from sage_rlvr.config import TrainConfig, build, dump
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.buffers import Likelihood
 from sage_rlvr.core.guides import Placebo, factors, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.state import has_state
@@ -220,9 +219,8 @@ def _part_placebo(config: TrainConfig) -> TrainConfig | None:
     if weight is not None:
         permuted = isinstance(weight, PlaceboWeight)
         return None if permuted or has_state(weight) else _composed(config, token_weight=PlaceboWeight(weight))
-    if isinstance(buffer, Likelihood) and buffer.law == "uniform" and buffer.policy and buffer.take is None:
-        return _composed(config, buffer=replace(buffer, law="found"))
-    return None
+    control = None if buffer is None else buffer.control()
+    return None if control is None else _composed(config, buffer=control)
 
 
 def _composed(config: TrainConfig, **parts: Any) -> TrainConfig:

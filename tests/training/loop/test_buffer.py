@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from sage_rlvr.config import TrainConfig, dump, load_config
-from sage_rlvr.core.buffers import Answers, Likelihood
+from sage_rlvr.contrib.replay.rft import Likelihood
+from sage_rlvr.core.buffers import Answers
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_metrics

@@ -193,6 +193,10 @@ class Buffer(ABC):
         few = replace(few, tokens=few.tokens[:, :width], logps=few.logps[:, :width])
         return StoredAnswers(few, owners, self.prompts, len(rows), int(few.lengths.sum()))
 
+    def control(self) -> Buffer | None:
+        """The buffer of a control arm, which differs in what this part claims alone; None where there is none."""
+        return None
+
     def whole_prompts(self) -> None:
         """ConfigError if `take` would cut a law over a prompt's answers."""
         if self.take is not None:

@@ -1,15 +1,24 @@
-"""The likelihood of stored right answers, under one of four laws over a prompt's answers."""
+"""RFT: SFT on right samples of the base (arXiv 2308.01825).
+
+Paper: https://arxiv.org/abs/2308.01825. Recipe: `sage-rlvr train rft --task TASK`.
+Numbers worked out by hand: tests/core/test_buffers.py.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, StoredAnswers
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import SequenceMean
+from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.errors import ConfigError
 
 Law = Literal["uniform", "policy", "base", "found"]
 
@@ -63,6 +72,11 @@ class Likelihood(Buffer):
             "found": "the stored ones, until their shares are those among the finds",
         }[self.law]
 
+    def control(self) -> Likelihood | None:
+        """The same store, each answer weighed by how often rollouts found it; None for another law, and for other answers."""
+        found = self.law == "uniform" and self.policy and self.take is None
+        return replace(self, law="found") if found else None
+
     def __call__(self, logps: PerToken, rows: StoredAnswers) -> tuple[PerToken, Float[Tensor, " R"], dict[str, float]]:
         logits = {
             "uniform": torch.zeros(len(rows)),
@@ -71,3 +85,31 @@ class Likelihood(Buffer):
             "found": rows.answers.found.double().log(),
         }[self.law]
         return -logps, rows.shares(logits), {}
+
+
+@METHODS.register(label="RFT", about="SFT on correct samples of the base", arxiv="2308.01825")
+def rft(
+    *,
+    base: int = 16,
+    base_prompts: int | None = None,
+    file: str | None = None,
+    law: Law = "uniform",
+    answers: int = 16,
+    take: int | None = None,
+    prompts: int = 16,
+) -> Method:
+    """L = -(1/(P L)) sum_x sum_y w(y) log pi(y), y stored right answers of the base (arXiv 2308.01825): no RL at all.
+
+    base samples of each problem before step 0, each distinct right answer once, uniform over those of a prompt. law "policy" is
+    the likelihood of the right set, "base" the forward KL from the base restricted to right answers. file: answers of a file, in
+    place of the base's with base=0. take: answers of each prompt in an update, drawn anew; None: all of them.
+    """
+    if not base and file is None:  # the buffer would also name what is no option here
+        raise ConfigError(
+            "rft: no answer would be stored; set base=16 (samples of the base before step 0) or file=... (.jsonl)."
+        )
+    part = Likelihood(
+        law=law, alone=True, policy=False, base=base, base_prompts=base_prompts, file=file,
+        answers=answers, take=take, prompts=prompts,
+    )  # fmt: skip
+    return Method("rft", GroupNormalized(), Clip(), None, SequenceMean(), buffer=part)

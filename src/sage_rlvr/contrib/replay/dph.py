@@ -1,14 +1,24 @@
-"""The forward KL on stored right answers of the base, with the term that holds pi to the base itself (DPH-RL)."""
+"""DPH-RL: the forward KL on right samples of the base (arXiv 2509.07430).
+
+Paper: https://arxiv.org/abs/2509.07430. Recipe: `sage-rlvr train dph --task TASK`.
+Numbers worked out by hand: tests/core/test_buffers.py.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 from jaxtyping import Float
 from torch import Tensor
 
+from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, StoredAnswers
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import SequenceMean
+from sage_rlvr.core.schedules import Schedule
+from sage_rlvr.core.surrogates import Clip
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 LARGEST_LOG_RATIO = 20.0
 
@@ -41,3 +51,25 @@ class Rehearsal(Buffer):
         weights = rows.shares(rows.answers.sequence_logps)
         per_token = log_u.expm1() - log_u
         return per_token, weights, {"kl": float((per_token.detach().sum(1).cpu() * weights).sum()) / rows.asked}
+
+
+@METHODS.register(label="DPH", about="forward KL on samples of the base", arxiv="2509.07430")
+@anchored(beta=0.0)
+def dph(
+    *,
+    weight: float | Schedule = 0.02,
+    base: int = 8,
+    base_prompts: int | None = None,
+    answers: int = 8,
+    prompts: int = 16,
+    clip_high: float = 0.28,
+    **anchor: Unpack[AnchorKeys],
+) -> Method:
+    """L = L_GRPO + weight * (1/(P L)) sum_x sum_y w(y) sum_t [u - 1 - log u], u = pi / base on the base's right answers.
+
+    DPH-RL's forward KL (arXiv 2509.07430), clip-high 0.28 and weight from their code, with every distinct right answer
+    of `base` samples. Their split, rehearsing `prompts` that the base nearly always solves and training on the others,
+    is not included.
+    """
+    part = Rehearsal(weight=weight, base=base, base_prompts=base_prompts, answers=answers, prompts=prompts)
+    return Method("dph", GroupNormalized(), Clip(0.2, clip_high), anchor_of(**anchor), SequenceMean(), buffer=part)

@@ -1,18 +1,27 @@
-"""Right completions of earlier rollouts trained on again, by their ratio to the policy that wrote them."""
+"""RLEP and ExGRPO: GRPO, and right completions of earlier rollouts replayed (arXiv 2507.07451).
+
+Paper: https://arxiv.org/abs/2507.07451. Recipe: `sage-rlvr train replay --task TASK`.
+Numbers worked out by hand: tests/core/test_buffers.py.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sage_rlvr.core.buffers.answers import Representative
+from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.buffers.answers import Draw, Representative
 from sage_rlvr.core.buffers.base import BUFFERS, Buffer, PerToken, StoredAnswers
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import SequenceMean
+from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.surrogates import Clip, Surrogate
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 CLIP = Clip()
 
@@ -65,3 +74,22 @@ class Replay(Buffer):
         weights = kept.share / rollouts[rows.owners]
         part = int(kept.lengths.sum()) / rows.tokens
         return per_token, weights, {name.rpartition("/")[2]: part * value for name, value in found.items()}
+
+
+@METHODS.register(about="GRPO, and a replay of correct answers", arxiv="2507.07451")
+@anchored(beta=0.05)
+def replay(
+    *,
+    weight: float | Schedule = 0.5,
+    answers: int = 8,
+    prompts: int = 16,
+    draw: Draw = "hard",
+    **anchor: Unpack[AnchorKeys],
+) -> Method:
+    """L = L_GRPO + weight * (1/(P L)) sum_x sum_y w(y) sum_t -min(rho A, clip(rho) A), y right completions of earlier rollouts.
+
+    rho = pi / pi_old of the policy that wrote y, A its advantage then; hard prompts are preferred (RLEP, arXiv
+    2507.07451; ExGRPO, arXiv 2510.02245).
+    """
+    part = Replay(weight=weight, answers=answers, prompts=prompts, draw=draw)
+    return Method("replay", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), buffer=part)
