@@ -230,6 +230,11 @@ def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path, identity: Identi
     pq.write_table(table.drop_columns(["seed"]), tmp_path / "less.parquet")
     with pytest.raises(DataError, match="lacks the identity or a column"):
         from_parquet(tmp_path / "less.parquet", tmp_path / "u")
+    data = bytearray((tmp_path / "all.parquet").read_bytes())
+    data[len(data) // 4] ^= 1
+    (tmp_path / "flipped.parquet").write_bytes(data)
+    with pytest.raises(DataError, match=r"flipped\.parquet: .*not a Parquet file"):
+        from_parquet(tmp_path / "flipped.parquet", tmp_path / "u")
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match="not a Parquet file"):
         from_parquet(tmp_path / "torn.parquet", tmp_path / "u")

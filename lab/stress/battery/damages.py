@@ -1,7 +1,7 @@
 """Every kind of file, damaged in every way, given to the commands that read it.
 
 Each then gives the same result as undamaged, or one message that names the file, with code 2. Where nothing can tell a changed
-value from one that a user wrote (a recipe, rows, a model of one's own), a valid other value is another input; what the program
+value from one that a user or a model wrote (a recipe, rows, stored samples), a valid other value is another input; what the program
 seals by a hash or a checksum (`SEALED`) may never lead to another result. No traceback, no hang, no raw escape on the terminal.
 """
 
@@ -104,7 +104,7 @@ READERS: dict[str, tuple[Command, ...]] = {
     "sweep/runs/grpo-s0/metrics.jsonl": (ARMS_PAGE,),
     "stored/summary.json": KEPT,
 }  # fmt: skip
-SEALED = ("run/checkpoints", "store/store.sqlite", "evaluation-test.npz", "evaluations/")
+SEALED = ("run/checkpoints", "evaluation-test.npz", "evaluations/")
 
 
 def _values(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

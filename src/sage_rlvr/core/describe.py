@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sage_rlvr.core.advantages import sees
 from sage_rlvr.core.anchor import Anchor, is_sampled, length_note, sampled
 from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat
 from sage_rlvr.core.rollout_plans import is_staged
@@ -61,12 +60,12 @@ def describe(method: Method) -> str:
             lines.append(f"  {type(extra).__name__}: {extra.equation}{',  ' * bool(extra.legend)}{extra.legend}")
     source, whose = method.reward_source, "verifier" if method.reward_source is None else "policy"
     if source is not None:
-        lines.append(f"  {'r' if method.reward_transform is None else 'R'} = {source.equation}")
+        lines.append(f"  {'R' if paying else 'r'} = {source.equation}")
         lines.append(f"  {source.legend}")
         lines.append("  the verifier is only used for metrics (reward/auc: how well r ranks completions by their verdicts)")
-    if method.reward_transform is not None:
-        of = f"of R, the {whose}'s" if sees(method.reward_transform) else f"of the {whose}'s reward and the length"
-        lines.append(f"  r = {_equation_of(method.reward_transform)}, {of}")
+    for number, extra in enumerate(paying):
+        of = f"of R, the {whose}'s" if extra.needs else f"of the {whose}'s reward and the length"
+        lines.append(f"  r = {extra.equation}, {'of r, that of the line before' if number else of}")
     if method.token_weight is not None:
         legend = getattr(method.token_weight, "legend", "")
         lines.append(f"  w_t = {_equation_of(method.token_weight)}{',  ' * bool(legend)}{legend}")
@@ -79,7 +78,7 @@ def describe(method: Method) -> str:
         changed = [type(extra).__name__ for extra in method.extras if extra.changes_advantages]
         weighed += f", without {' and '.join(changed)}" if changed else ""
         held = ""
-        if sees(method.reward_transform):
+        if any(extra.needs for extra in paying):
             held = "; r is treated as constant, E[r grad log pi], up to O(1/G) if the rewards of the others depend on this row"
         if is_staged(method.rollout):
             held += "; this holds per completion with G the size of its group, so prompts with more completions weigh more"
@@ -128,8 +127,10 @@ def _objective(method: Method) -> tuple[str, str]:
 def preference(method: Method) -> str:
     """Which right answers the reward term prefers, as text."""
     alone = method.buffer is not None and method.buffer.alone
-    before = () if method.advantage.evens else (method.reward_source, method.reward_transform)
-    parts = (method.buffer,) if alone else (*before, method.advantage, *method.extras, method.buffer)
+    paying = [extra for extra in method.extras if extra.hook == "after_rewards"]
+    before = () if method.advantage.evens else (method.reward_source, *paying)
+    others = (extra for extra in method.extras if extra.hook != "after_rewards")
+    parts = (method.buffer,) if alone else (*before, method.advantage, *others, method.buffer)
     found = [text for part in parts if (text := getattr(part, "prefers", ""))]
     return "; ".join(found) or "no preference, so the likelier answers gain most"
 

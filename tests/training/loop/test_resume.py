@@ -175,7 +175,7 @@ def test_rows_after_the_last_checkpoint_are_made_again(
         dropped = [row["rollout/missing_groups_frac"] > 0 or row["rollout/refills"] > 0 for row in read_metrics(tmp_path / "whole")]
         assert not any(dropped[:10]) and any(dropped[10:])
     if "outcome" in method:
-        assert load_file(kept)["reward_transform.OutcomeCounts.counts"].max() > 1
+        assert load_file(kept)["extra/outcome_counts.OutcomeCounts.counts"].max() > 1
     if "stateful" in method:
         assert load_file(kept)["advantage.Remembered.steps"] == 12
         rows = [row["advantage/mean"] for row in read_metrics(tmp_path / "whole")]

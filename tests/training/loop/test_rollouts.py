@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from extras_common import Doubled
 from loop_recorded import draw_groups
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.core import Method, RolloutPlan
@@ -192,7 +193,7 @@ def test_a_plan_sees_the_raw_rewards(make: Make) -> None:
         seen.append(rewards)
         return torch.ones(len(rewards), dtype=torch.bool)
 
-    method = replace(loop.method, reward_transform=lambda rewards, lengths: rewards - lengths / 10)
+    method = replace(loop.method, extras=(Doubled(),))
     loop = replace(loop, method=replace(method, rollout=type("Looking", (Plan,), {"keeps": keeps})()))
     train_step(loop, 0)
     assert len(seen) == 1 and set(seen[0].flatten().tolist()) == {0.0, 1.0}

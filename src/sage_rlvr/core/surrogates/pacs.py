@@ -115,7 +115,7 @@ def _labels(advantages: Tensor, size: int | None) -> Float[Tensor, "P G"]:
     if advantages.shape[-1] != 1 or not bool(((advantages == 0) | (advantages == 1)).all()):
         raise DataError(
             "Pacs: the advantages must be labels, 0 or 1 per completion: use the advantage Signed(right=1, wrong=0), and no "
-            "token weight, reward transform or KL in the reward."
+            "extra, token weight or KL in the reward."
         )
     return advantages.float().reshape(-1, size)
 

@@ -1,13 +1,13 @@
 """The sample store: every completion of an evaluation, from which every number is recomputed.
 
 Read sample.py first (a sample and what all samples of a store share), then samples.py (`SampleStore`, the public class),
-rows.py (claims and commits of chunks) and database.py (the SQLite file). repeats.py detects duplicated samples;
-archive.py exports to Parquet.
+rows.py (claims and commits) and database.py (the SQLite file). writers.py has the locks of live writers; older.py converts
+stores of earlier versions; repeats.py detects duplicated samples; archive.py exports to Parquet.
 
-    store.sqlite   meta: identity, its changes, what was asked for     samples: a row each, token-level columns as float32
-                   verdicts: a row per sample and pass; pass 0 is the evaluation's own, the newest counts, none is lost
-                   passes: who judged again, and when                  claims: the chunks that a live process works on
-                   problems: the prompt and the gold of each
+    store.sqlite   samples: a row each, token-level columns as float32
+                   verdicts: a row per sample and pass, with its verifier; pass 0 is the evaluation's own, the newest counts
+                   claims: the chunks that a live process works on
+                   meta: identity, its changes, the requested size      problems: the prompt and the gold of each
     writer-*.lock  held by a live writer; the operating system drops it with the process, SIGKILL included
 
 The unit of work is a chunk, 32 samples of one problem, committed whole or redone:
@@ -19,10 +19,10 @@ The unit of work is a chunk, 32 samples of one problem, committed whole or redon
 
 A commit is one SQLite transaction (write-ahead log, synced): killed at any instant, what was committed stays and the rest is
 missing. What depends on no clock (all columns but `latency_s`) is the same whatever the order, the number of writers and the
-interruptions were, if the sampler is a function of the seed. Every row carries a hash of its values, held against them when a
-process first reads the store, so that a damaged file is refused and not read. A log that a killed writer has left is held against
-the file beside it before SQLite applies it (`log.py`). Several processes of one host may write; on a
-network file system that several hosts share, SQLite's locks are not safe: give each host a store of its own.
+interruptions were, if the sampler is a function of the seed. A process runs SQLite's integrity check before it first reads a store,
+which does not detect a value that was changed and is still valid. A log that a killed writer has left is compared with the file
+beside it before SQLite applies it (`log.py`). Several processes of one host may write; on a network file system that several hosts
+share, SQLite's locks are not safe: give each host a store of its own.
 """
 
 from sage_rlvr.evaluation.store.repeats import Repeat

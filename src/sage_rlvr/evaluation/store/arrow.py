@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sage_rlvr.evaluation.store.database import COLUMNS, NESTED, TURNS, flat
+from sage_rlvr.evaluation.store.database import COLUMNS, NESTED, TURNS, stored
 from sage_rlvr.evaluation.store.sample import TOKEN_LEVEL
 
 _TEXT = pa.large_string()
@@ -40,8 +40,8 @@ def _array(name: str, values: list[Any]) -> pa.Array:
 
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """A table of `SCHEMA` as rows of `COLUMNS`, and `TURNS` where it has them, as they are stored."""
+    """A table of `SCHEMA` as rows of `COLUMNS` and `TURNS`, as they are stored."""
     names = [*COLUMNS, *((TURNS,) * (TURNS in table.column_names))]
     for batch in table.select(names).to_batches(max_chunksize=1024):
         for row in batch.to_pylist():
-            yield flat(row)
+            yield {TURNS: None, **stored(row)}

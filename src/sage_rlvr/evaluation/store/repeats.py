@@ -29,7 +29,7 @@ class Repeat:
     certain: bool
 
 
-def found(db: sqlite3.Connection, chosen: str, n: int, identity: Identity) -> list[Repeat]:
+def signs_of(db: sqlite3.Connection, chosen: str, n: int, identity: Identity) -> list[Repeat]:
     """All signs. chosen: the FROM clause of the samples (s) of chosen problems (c), the first :n of each."""
     signs = [_repeated_seed(db, chosen, n)]
     if not identity.greedy:
@@ -41,7 +41,7 @@ def _repeated_seed(db: sqlite3.Connection, chosen: str, n: int) -> Repeat | None
     """The first seed that two samples have; unknown seeds (NULL) are left out."""
     twice = f"SELECT s.seed{chosen} WHERE s.seed IS NOT NULL GROUP BY s.seed HAVING count(*) > 1 LIMIT 1"
     rows = db.execute(
-        f"SELECT s.problem, s.sample, s.seed{chosen} WHERE s.seed = ({twice}) ORDER BY c.place, s.sample LIMIT 2",
+        f"SELECT s.problem, s.sample, s.seed{chosen} WHERE s.seed = ({twice}) ORDER BY c.rank, s.sample LIMIT 2",
         {"n": n},
     ).fetchall()
     if not rows:
@@ -63,11 +63,11 @@ def limit(pairs: int) -> float:
 def _impossible(db: sqlite3.Connection, chosen: str, n: int, truncated: bool) -> Repeat | None:
     """The least likely of the completions that a problem has twice, if chance would not have made it (see above)."""
     (pairs,) = db.execute(
-        f"SELECT ifnull(sum(m * (m - 1) / 2), 0) FROM (SELECT count(*) m{chosen} GROUP BY c.place)", {"n": n}
+        f"SELECT ifnull(sum(m * (m - 1) / 2), 0) FROM (SELECT count(*) m{chosen} GROUP BY c.rank)", {"n": n}
     ).fetchone()
     equal = (
         f"SELECT s.problem, s.token_ids, min(s.sample), s.rollout_logps{chosen} WHERE s.token_ids IS NOT NULL"
-        " GROUP BY c.place, s.text_hash, s.token_ids HAVING count(*) > 1"
+        " GROUP BY c.rank, s.text_hash, s.token_ids HAVING count(*) > 1"
     )
     beyond, least = limit(pairs), []
     for problem, tokens, first, logps in db.execute(equal, {"n": n}):
@@ -89,7 +89,7 @@ def _impossible(db: sqlite3.Connection, chosen: str, n: int, truncated: bool) ->
 
 def _all_the_same(db: sqlite3.Connection, chosen: str, n: int) -> Repeat | None:
     """Whether on every problem (three at least) all of two or more samples are the same text: greedy in disguise."""
-    each = f"SELECT count(DISTINCT s.text_hash) texts{chosen} GROUP BY c.place HAVING count(*) > 1"
+    each = f"SELECT count(DISTINCT s.text_hash) texts{chosen} GROUP BY c.rank HAVING count(*) > 1"
     several, most = db.execute(f"SELECT count(*), max(texts) FROM ({each})", {"n": n}).fetchone()
     if several < 3 or most > 1:
         return None

@@ -1,18 +1,10 @@
 """The rows of a sample store: missing samples, claims of writers, commits of complete chunks, and reading as a table, samples or
-counts.
-
-    writer-*.lock  held by a live writer; the operating system drops it with the process, SIGKILL included
-
-No clock and no heartbeat: a claim of a dead writer is free at once, one of a slow writer never expires.
-"""
+counts."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-import os
-import uuid
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,24 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from sage_rlvr.errors import ConfigError, DataError, RunLocked
+from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import repeats
 from sage_rlvr.evaluation.store.database import (
+    COLUMNS,
+    FILE,
     JUDGED,
     NESTED,
-    PROBLEMS,
     TURNS,
     Database,
-    arrays,
-    feed,
-    flat,
-    has_problems,
-    pid_of,
-    put,
+    array_of,
+    damaged,
+    insert,
+    stored,
 )
+from sage_rlvr.evaluation.store.older import has_table
 from sage_rlvr.evaluation.store.repeats import Repeat
 from sage_rlvr.evaluation.store.sample import (
     ESCAPED,
@@ -55,10 +46,13 @@ from sage_rlvr.evaluation.store.sample import (
     unescape,
     unmarked,
 )
-from sage_rlvr.reading import parse_json
+from sage_rlvr.evaluation.store.writers import name_of, other_writers, processes, sign_in, sign_out
+from sage_rlvr.safe_io import parse_json
 from sage_rlvr.tasks.chance import KEY
 
 if TYPE_CHECKING:
+    import sqlite3
+
     import pyarrow as pa
 
 CHOSEN = " FROM temp.chosen c CROSS JOIN samples s ON s.problem = c.problem AND s.sample < :n"
@@ -94,14 +88,19 @@ class SampleRows(Database):
 
     def __init__(self, path: Path):
         super().__init__(path)
-        self._writer: FileLock | None = None
-        self.identity = Identity.of(self.facts()["identity"])
+        self._whole = False
+        self.identity = Identity.of(self.facts()["identity"], f"{path / FILE}, identity")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of a table of its samples."""
+        return (*COLUMNS, TURNS) if self.identity.turns > 1 else COLUMNS
 
     def close(self) -> None:
         """Release claimed chunks and close the file; a second call does nothing. Reading reopens the file."""
         if self._writer is not None:
             self.release()
-            _dropped(self._writer)
+            sign_out(self._writer)
             self._writer = None
         with self._mutex:
             if self._db is not None:
@@ -125,7 +124,7 @@ class SampleRows(Database):
         return self.identity.chunk_size
 
     def _held(self, problems: Iterable[str]) -> set[Chunk]:
-        sql, size = "SELECT sample FROM samples WHERE problem = ? AND sample % ? = 0", self._size
+        sql, size = "SELECT sample / ?2 * ?2 FROM samples WHERE problem = ?1 GROUP BY 1 HAVING count(*) = ?2", self._size
         with self.transaction() as db:
             return {Chunk(p, first, size) for p in problems for (first,) in db.execute(sql, (escape(p), size))}
 
@@ -150,36 +149,29 @@ class SampleRows(Database):
         writer that gets [] while `missing` is not empty can wait: others are at work on the rest.
         """
         with self.transaction(write=True) as db:
-            writer = self._signed_in()
-            others = [p for p in self.path.glob("writer-*.lock") if p.name != writer and not _dropped(_lock(p))]
-            alive = json.dumps([writer, *(p.name for p in others)])
+            if self._writer is None:
+                self.verify()
+                self._writer = sign_in(self.path)
+            writer = name_of(self._writer)
+            alive = json.dumps([writer, *other_writers(self.path, self._writer)])
             db.execute("DELETE FROM claims WHERE writer NOT IN (SELECT value FROM json_each(?))", (alive,))
             taken = set(db.execute("SELECT problem, first FROM claims"))
             free = [chunk for chunk in self.missing(problem_ids, n) if chunk.address not in taken][:most]
-            db.executemany("INSERT INTO claims VALUES (?, ?, ?)", [(*c.address, writer) for c in free])
+            db.executemany("INSERT INTO claims (problem, first, writer) VALUES (?, ?, ?)", [(*c.address, writer) for c in free])
         return free
 
     def claimants(self) -> str:
         """The other processes with claims, as text for a message."""
-        own = None if self._writer is None else Path(self._writer.lock_file).name
+        own = None if self._writer is None else name_of(self._writer)
         with self.transaction() as db:
             names = {name for (name,) in db.execute("SELECT writer FROM claims")} - {own}
-        found = sorted(pid_of(name) for name in names)
-        return f"process {', '.join(map(_with_state, found))}" if found else "another process"
+        return f"process {processes(names)}" if names else "another process"
 
     def release(self) -> None:
         """Release all claimed chunks without committing them."""
         if self._writer is not None:
             with self.transaction(write=True) as db:
-                db.execute("DELETE FROM claims WHERE writer = ?", (self._signed_in(),))
-
-    def _signed_in(self) -> str:
-        """The name of this writer, whose lock is held from its first use on, which is in a transaction."""
-        if self._writer is None:
-            self.verify()
-            self._writer = _lock(self.path / f"writer-{os.getpid()}-{uuid.uuid4().hex[:8]}.lock")
-        assert self._writer is not None
-        return Path(self._writer.lock_file).name
+                db.execute("DELETE FROM claims WHERE writer = ?", (name_of(self._writer),))
 
     # ---- written
 
@@ -193,36 +185,33 @@ class SampleRows(Database):
         rows, chunks = checked(samples, self._size, self.identity.turns)
         with self.transaction(write=True) as db:
             held = self._held({chunk.problem for chunk in chunks})
+            new = [chunk for chunk in chunks if chunk not in held]
+            for chunk in new:  # of which rows are left where others were deleted by hand
+                at = " WHERE problem = ? AND sample BETWEEN ? AND ?", (*chunk.address, chunk.samples[-1])
+                db.execute(f"DELETE FROM verdicts WHERE id IN (SELECT id FROM samples{at[0]})", at[1])
+                db.execute(f"DELETE FROM samples{at[0]}", at[1])
             for sample in rows:
-                row = self._packed(sample)
+                row = self._row_of(sample)
                 if Chunk(sample.problem, row["sample"] - row["sample"] % self._size, self._size) in held:
-                    self._check_same(row)
+                    self._check_same(db, row)
                 else:
-                    self.insert(row)
+                    insert(db, row)
             db.executemany("DELETE FROM claims WHERE problem = ? AND first = ?", [chunk.address for chunk in chunks])
-        return [chunk for chunk in chunks if chunk not in held]
+        return new
 
-    def _packed(self, sample: Sample) -> dict[str, Any]:
-        """A sample as a row of `columns`, judged and made under this identity."""
-        row = flat(vars(sample))
+    def _row_of(self, sample: Sample) -> dict[str, Any]:
+        """A sample as it is stored, judged and made under this identity."""
+        row = stored(vars(sample))
         row |= {name: None if row[name] is None else escape(row[name]) for name in ESCAPED}
         row |= {"sample": int(sample.sample), "seed": None if sample.seed is None else int(sample.seed)}
-        took = sample.latency_s  # SQLite keeps a float or NULL, and the hash is of what it keeps
-        row |= {"latency_s": None if took is None or math.isnan(took) else float(took)}
+        row["latency_s"] = None if sample.latency_s is None else float(sample.latency_s)
         row |= {"text_hash": text_hash(sample.text), "verifier": self.identity.verifier_hash}
-        row |= {TURNS: None if sample.turns is None else json.dumps(sample.turns)}
+        row[TURNS] = None if sample.turns is None else json.dumps(sample.turns)
         return row | {"versions": json.dumps(dict(self.identity.versions), sort_keys=True)}
 
-    def insert(self, row: Mapping[str, Any]) -> None:
-        """One row of `columns`, its verdict as that of pass 0."""
-        with self.transaction(write=True) as db:
-            where = put(db, "samples", {name: row[name] for name in self.stored})
-            put(db, "verdicts", {"id": where, "pass": 0, **{name: row[name] for name in JUDGED}})
-
-    def _check_same(self, new: Mapping[str, Any]) -> None:
-        with self.transaction() as db:
-            sql = "SELECT seed, token_ids, text_hash FROM samples WHERE problem = ? AND sample = ?"
-            seed, tokens, text = db.execute(sql, (new["problem"], new["sample"])).fetchone()
+    def _check_same(self, db: sqlite3.Connection, new: Mapping[str, Any]) -> None:
+        sql = "SELECT seed, token_ids, text_hash FROM samples WHERE problem = :problem AND sample = :sample"
+        seed, tokens, text = db.execute(sql, new).fetchone()
         known = tokens is not None and new["token_ids"] is not None
         if seed != new["seed"] or (tokens != new["token_ids"] if known else text != new["text_hash"]):
             raise DataError(
@@ -233,15 +222,10 @@ class SampleRows(Database):
 
     def describe(self, questions: Mapping[str, AskedProblem]) -> None:
         """Keep the prompts and golds of problems that have none here yet."""
-        known = self.questions()
-        if not set(questions) - set(known):
+        if set(questions) <= set(self.questions()):
             return
         with self.transaction(write=True) as db:
-            db.execute(PROBLEMS)
-            for name in sorted(set(questions) - set(self.questions())):
-                gold = questions[name].gold
-                row = {"problem": escape(name), "prompt": escape(questions[name].prompt)}
-                put(db, "problems", row | {"gold": None if gold is None else escape(gold)})
+            insert_questions(db, questions)
 
     # ---- read
 
@@ -249,11 +233,9 @@ class SampleRows(Database):
         """Problem id -> its prompt and gold; {} for a store of a version that did not keep them."""
         self.verify()
         with self.transaction() as db:
-            rows = db.execute("SELECT problem, prompt, gold FROM problems").fetchall() if has_problems(db) else []
-        return {
-            unescape(name): AskedProblem(unescape(prompt), None if gold is None else unescape(gold))
-            for name, prompt, gold in rows
-        }
+            kept = not self._older or has_table(db, "problems")
+            rows = db.execute("SELECT problem, prompt, gold FROM problems").fetchall() if kept else []
+        return {unescape(name): question_of(prompt, gold) for name, prompt, gold in rows}
 
     def _read(
         self, columns: Sequence[str], problems: Sequence[str] | None, n: int | None, verifier: str | None = None
@@ -267,6 +249,7 @@ class SampleRows(Database):
         """Fill the temporary table of problems that `CHOSEN` reads, all by id where None. DataError where samples lack."""
         self.verify()
         with self.transaction() as db:
+            self._check_whole(db)
             names = [unescape(name) for (name,) in db.execute("SELECT DISTINCT problem FROM samples")]
             names = sorted(names, key=natural) if problems is None else list(problems)
             if lacking := self.missing(names, 1 if n is None else n):
@@ -275,17 +258,30 @@ class SampleRows(Database):
                     f"being problem {lacking[0].problem!r} from sample {lacking[0].first}; continue the evaluation, or use "
                     "a smaller n"
                 )
-            db.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (place INTEGER PRIMARY KEY, problem TEXT NOT NULL)")
+            db.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (rank INTEGER PRIMARY KEY, problem TEXT NOT NULL)")
             db.execute("DELETE FROM temp.chosen")
             db.executemany("INSERT INTO temp.chosen (problem) VALUES (?)", [(escape(name),) for name in names])
+
+    def _check_whole(self, db: sqlite3.Connection) -> None:
+        """Once per process: DataError where a chunk, which was committed whole, has lost a sample."""
+        sql = "SELECT problem, sample / :size * :size, count(*) FROM samples GROUP BY 1, 2 HAVING count(*) != :size"
+        if not self._whole and (partial := db.execute(sql, {"size": self._size}).fetchone()):
+            problem, first, rows = partial
+            raise DataError(
+                f"{self.path / FILE}: problem {unescape(problem)!r}: of samples {first} to {first + self._size - 1} only {rows} of "
+                f"{self._size} exist; run the same eval command again, which samples them again"
+            )
+        self._whole = True
 
     def _chosen(self, columns: Sequence[str], n: int | None, verifier: str | None = None) -> list[tuple[Any, ...]]:
         judged = bool(set(columns) & set(JUDGED))
         names = [f"{'v' if name in JUDGED else 's'}.{name}" for name in (*columns, *(("verifier",) * judged))]
-        sql = f"SELECT {', '.join(names)}{CHOSEN}{NEWEST if judged else ''} ORDER BY c.place, s.sample"
+        sql = f"SELECT {', '.join(names)}{CHOSEN}{NEWEST if judged else ''} ORDER BY c.rank, s.sample"
         with self.transaction() as db:
             rows = db.execute(sql, {"n": ALL if n is None else n, "verifier": verifier}).fetchall()
             if lacking := sum(row[-1] is None for row in rows) if judged else 0:
+                if verifier is None:
+                    raise damaged(self.path, f"{lacking} of {len(rows)} samples have lost their verdict")
                 known = [name for (name,) in db.execute("SELECT DISTINCT verifier FROM verdicts ORDER BY pass")]
                 raise DataError(
                     f"{self.path}: {lacking} of {len(rows)} samples have no verdict of {verifier!r}; "
@@ -308,9 +304,9 @@ class SampleRows(Database):
         names = list(self.columns if columns is None else columns)
         rows = self._read(self._known(names), problems, n, verifier)
         if columns is None:
-            asked, at = {escape(name): q for name, q in self.questions().items()}, names.index("problem")
+            questions, at = self.questions(), names.index("problem")
             names += ASKED
-            rows = [(*row, *_stored(asked.get(row[at]))) for row in rows]
+            rows = [(*row, *_texts(questions.get(unescape(row[at])))) for row in rows]
         kept = {name: fact for name, fact in self.facts().items() if name in ("wanted", KEY)}
         about = {"identity": self.identity.tree(), **kept}
         return table_of(names, rows).replace_schema_metadata({"sage_rlvr": json.dumps(about, sort_keys=True)})
@@ -331,7 +327,7 @@ class SampleRows(Database):
         """
         rows = self._read(self._known(columns), problems, n, verifier)
         values = zip(*rows, strict=True) if rows else [()] * len(columns)
-        return {name: arrays(name, found) for name, found in zip(columns, values, strict=True)}
+        return {name: [array_of(name, value) for value in column] for name, column in zip(columns, values, strict=True)}
 
     def _known(self, columns: Sequence[str]) -> Sequence[str]:
         if unknown := sorted(set(columns) - set(self.columns)):
@@ -368,17 +364,16 @@ class SampleRows(Database):
                 raise DataError(f"{self.path}: {repeat.sentence}")
             warnings.warn(f"{self.path}: {repeat.sentence}", stacklevel=2)
         names = list(dict.fromkeys(row[0] for row in rows))
-        found = Counter((problem, said) for problem, label, _, end in rows for said in ("n", label, f"end {end}"))
-        marks = ("n", *LABELS, "end length", "end None")
-        return Counts(
-            tuple(map(unescape, names)), *(np.array([found[name, m] for name in names], dtype=np.int64) for m in marks)
-        )
+        kinds = ("n", *LABELS, "end length", "end None")
+        many = Counter((problem, kind) for problem, label, _, end in rows for kind in ("n", label, f"end {end}"))
+        columns = (np.array([many[name, kind] for name in names], dtype=np.int64) for kind in kinds)
+        return Counts(tuple(map(unescape, names)), *columns)
 
     def repeats(self, *, problems: Sequence[str] | None = None, n: int | None = None) -> list[Repeat]:
         """Signs that samples are not independent; [] if there are none. See `evaluation/store/repeats.py`."""
         with self.transaction() as db:
             self._choose(problems, n)
-            return repeats.found(db, CHOSEN, ALL if n is None else n, self.identity)
+            return repeats.signs_of(db, CHOSEN, ALL if n is None else n, self.identity)
 
     def digest(self, *, problems: Sequence[str] | None = None, n: int | None = None) -> str:
         """SHA-256 of `table` without `latency_s`: two stores with the same digest have the same report."""
@@ -388,55 +383,39 @@ class SampleRows(Database):
             for name in (name for name in self.columns if name not in UNSTEADY):
                 rows = self._chosen((name,), n)
                 digest.update(f"{name}:{len(rows)}:".encode())
-                feed(digest, (value for (value,) in rows))
+                for (value,) in rows:
+                    data = value if isinstance(value, bytes) else repr(value).encode()
+                    digest.update(len(data).to_bytes(8, "little") + data)
         return digest.hexdigest()
 
 
 def _sample_of(row: dict[str, Any]) -> Sample:
     """A stored row as a `Sample`: token-level columns as arrays, text as it was."""
-    row |= {name: np.frombuffer(row[name], kind) for name, kind in NESTED.items() if row[name] is not None}
+    row |= {name: array_of(name, row[name]) for name in NESTED}
     if TURNS in row:
         row[TURNS] = turns_unmarked(turns_in(row[TURNS]), row["finish"])
     row |= {name: unescape(row[name]) for name in ESCAPED if row[name] is not None}
-    return Sample(**row | {"text": unmarked(row["text"], row["finish"])})  # stores of before have the mark
+    return Sample(**row | {"text": unmarked(row["text"], row["finish"])})  # stores of earlier versions have the mark
 
 
-def _stored(question: AskedProblem | None) -> tuple[str | None, str | None]:
-    """The columns `ASKED` of a row, as text that UTF-8 holds."""
+def turns_in(text: str) -> tuple[tuple[str, str, int], ...]:
+    """Turns as they are stored -> (who, text, tokens) of each."""
+    return tuple((str(who), str(words), int(tokens)) for who, words, tokens in parse_json(text, "turns of a sample", None))
+
+
+def question_of(prompt: str, gold: str | None) -> AskedProblem:
+    """Prompt and gold from their stored texts."""
+    return AskedProblem(unescape(prompt), None if gold is None else unescape(gold))
+
+
+def _texts(question: AskedProblem | None) -> tuple[str | None, str | None]:
+    """Inverse of `question_of`; nothing without a question."""
     if question is None:
         return None, None
     return escape(question.prompt), None if question.gold is None else escape(question.gold)
 
 
-def turns_in(text: str) -> tuple[tuple[str, str, int], ...]:
-    """Turns as they are stored -> (who, text, tokens) of each."""
-    return tuple((str(who), str(said), int(tokens)) for who, said, tokens in parse_json(text, "turns of a sample", None))
-
-
-def _with_state(pid: str) -> str:
-    """A process number, with "(stopped)" where Linux says so."""
-    try:
-        state = Path(f"/proc/{int(pid)}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, ValueError, IndexError):
-        return pid
-    return f"{pid} (stopped)" if state in "Tt" else pid
-
-
-def _lock(path: Path) -> FileLock | None:
-    """The lock of a writer, taken; None where it is held by a live process."""
-    lock = FileLock(path, timeout=0, thread_local=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        return None
-    except (OSError, NotImplementedError) as error:
-        raise RunLocked(f"{path.parent}: cannot take a lock here ({error}); put the store on a local disk") from error
-    return lock
-
-
-def _dropped(lock: FileLock | None) -> bool:
-    """Let a lock go and delete its file; whether there was one."""
-    if lock is not None:
-        lock.release()
-        Path(lock.lock_file).unlink(missing_ok=True)
-    return lock is not None
+def insert_questions(db: sqlite3.Connection, questions: Mapping[str, AskedProblem]) -> None:
+    """Prompts and golds of problems, except those that are there already."""
+    rows = [(escape(name), *_texts(question)) for name, question in sorted(questions.items())]
+    db.executemany("INSERT OR IGNORE INTO problems VALUES (?, ?, ?)", rows)

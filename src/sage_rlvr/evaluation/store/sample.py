@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.errors import ConfigError, DataError, short
 from sage_rlvr.tasks.base import NO_ANSWER, Said
 
 CHUNK = 32
@@ -55,7 +55,9 @@ def escape(text: str) -> str:
 
 def unescape(text: str) -> str:
     """Inverse of `escape`."""
-    return text.removeprefix(_MARK).encode("ascii").decode("unicode_escape") if text.startswith(_MARK) else text
+    if not text.startswith(_MARK):
+        return text
+    return text.removeprefix(_MARK).encode("ascii", "replace").decode("unicode_escape", "replace")
 
 
 def natural(name: str) -> tuple[tuple[tuple[int, int | str], ...], str]:
@@ -96,7 +98,7 @@ class Identity:
     prompt, template_hash  name of the prompt format, and a hash of what renders it
     decoding          preset (a name), temperature, top_p (1: off), top_k (0: off), min_p (0: off), max_new_tokens, and
                       whatever else the sampler was given
-    verifier_hash     of the verifier and its limits
+    verifier_hash     `Task.verifier_hash`: the verifier's version and its limits
     seed              the base seed of `seed_of`
     versions          of the libraries; a difference is noted, in all other fields it is refused
     chunk_size        samples per unit of work: by default 32, and 1 for greedy decoding (temperature 0), which has no second sample
@@ -160,12 +162,15 @@ class Identity:
         return {name: value for name, value in tree.items() if name not in LATER or value != LATER[name]}
 
     @classmethod
-    def of(cls, tree: Mapping[str, Any]) -> Identity:
-        """Inverse of `tree`; DataError when a field is missing or unknown."""
+    def of(cls, tree: Any, where: str = "the identity") -> Identity:
+        """Inverse of `tree`. DataError, beginning with `where`, when a field is missing, unknown or invalid."""
         wanted = {f.name for f in fields(cls)}
-        if set(tree) | set(LATER) != wanted:
-            raise DataError(f"an identity has the fields {sorted(wanted)}, not {sorted(tree)}")
-        return cls(**tree)
+        if not isinstance(tree, dict) or set(tree) | set(LATER) != wanted:
+            raise DataError(f"{where}: {short(tree)} does not have the fields of an identity: {', '.join(sorted(wanted))}")
+        try:
+            return cls(**tree)
+        except (ConfigError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{where}: not the identity of a sample store: {error}") from error
 
 
 def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -340,5 +345,5 @@ def _check(row: Sample, turns: int) -> None:
 def _in_turns(row: Sample, turns: int) -> bool:
     if row.turns is None or turns == 1:
         return row.turns is None and turns == 1
-    said, many = said_of(row.turns), sum(tokens for _, _, tokens in row.turns)
-    return 1 <= len(said) <= turns and (row.token_ids is None or many == len(np.asarray(row.token_ids)))
+    many = sum(tokens for _, _, tokens in row.turns)
+    return 1 <= len(said_of(row.turns)) <= turns and (row.token_ids is None or many == len(np.asarray(row.token_ids)))

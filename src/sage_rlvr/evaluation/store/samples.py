@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.evaluation.store.database import FILE, JUDGED, TURNS, create, put, seal
+from sage_rlvr.evaluation.store.database import FILE, TURNS, create, judge
+from sage_rlvr.evaluation.store.older import VERDICTS
 from sage_rlvr.evaluation.store.rows import Counts, SampleRows, turns_in
 from sage_rlvr.evaluation.store.sample import (
     GUIDED,
@@ -31,6 +32,7 @@ from sage_rlvr.evaluation.store.sample import (
 )
 from sage_rlvr.runs import differences
 from sage_rlvr.runs.record import now
+from sage_rlvr.safe_io import parse_json
 
 
 def is_store(path: str | Path) -> bool:
@@ -74,35 +76,35 @@ class SampleStore(SampleRows):
             return
         # who scores first, or not this time, changes no sample
         first = {f"versions.{name}" for name in (SCORED, GUIDED) if "(absent)" in noted.get(f"versions.{name}", ())}
-        changed = [f"{place} {old} -> {new}" for place, (old, new) in noted.items() if place not in {"verifier_hash", *first}]
+        changed = [f"{name} {old} -> {new}" for name, (old, new) in noted.items() if name not in {"verifier_hash", *first}]
         if changed:
             warnings.warn(
                 f"{self.path}: continued under other versions ({', '.join(changed)}); samples may differ from those of a single "
                 "version"
             )
-        change = {"at": now(), "changed": {place: list(pair) for place, pair in noted.items()}}
+        change = {"at": now(), "changed": {name: list(pair) for name, pair in noted.items()}}
         self.note(identity=identity.tree(), changes=[*self.facts()["changes"], change])
 
     def want(self, problem_ids: Sequence[str], n: int) -> None:
         """Record the requested size of an evaluation, so that an unfinished store can be recognized."""
         with self.transaction(write=True):
             known = self.wanted()
-            asked = {"problems": len(problem_ids), "n": n}
-            self.note(wanted={key: max(value, known.get(key, 0)) for key, value in asked.items()})
+            self.note(wanted={"problems": max(len(problem_ids), known.get("problems", 0)), "n": max(n, known.get("n", 0))})
 
     def wanted(self) -> dict[str, int]:
         """The requested size of the largest evaluation as recorded by `want`: problems, n; {} without a record."""
         return dict(self.facts()["wanted"])
 
-    def keep_place(self, place: str) -> None:
-        """Record where the policy lies, for whoever reads its tokenizer later; no part of the identity, as folders move."""
-        if self.place() != place:
-            self.note(place=place)
+    def keep_place(self, model: str) -> None:
+        """Record the folder or name of the policy, from which its tokenizer is read later; not part of the identity, as folders
+        move."""
+        if self.place() != model:
+            self.note(place=model)
 
     def place(self) -> str | None:
         """The folder or name of the policy as recorded by `keep_place`; None without a record."""
-        found = self.facts().get("place")
-        return None if found is None else str(found)
+        model = self.facts().get("place")
+        return None if model is None else str(model)
 
     def lacking(self, counts: Counts) -> str:
         """A text about requested problems without samples in `counts`; "" if there are none."""
@@ -113,10 +115,9 @@ class SampleStore(SampleRows):
         """Who judged: verifier_hash, by, at, rows of every pass, oldest first; first those of the evaluation itself, of which
         there are several where a store was judged again and then topped up."""
         with self.transaction() as db:
-            rows = db.execute(
-                "SELECT v.verifier, p.who, p.at, count(*) FROM verdicts v LEFT JOIN passes p ON p.pass = v.pass"
-                " GROUP BY v.pass, v.verifier ORDER BY v.pass, min(v.id)"
-            ).fetchall()
+            table = VERDICTS if self._older else "verdicts"
+            sql = f"SELECT verifier, who, at, count(*) FROM {table} GROUP BY pass, verifier ORDER BY pass, min(id)"
+            rows = db.execute(sql).fetchall()
         rows = rows or [(self.identity.verifier_hash, None, None, 0)]
         return [dict(zip(("verifier_hash", "by", "at", "rows"), row, strict=True)) for row in rows]
 
@@ -143,39 +144,31 @@ class SampleStore(SampleRows):
         """
         if not verifier_hash:
             raise ConfigError("reverify: verifier_hash is empty; set a hash of the verifier and its limits")
-        said_by = TURNS if TURNS in self.columns else "text"
-        rows = self._read(("problem", "sample", said_by, "finish", "verifier"), None, None)
+        written = TURNS if TURNS in self.columns else "text"
+        rows = self._read(("problem", "sample", written, "finish", "verifier"), None, None)
         others = [row[:4] for row in rows if row[4] != verifier_hash]
         for start in range(0, len(others), batch):
             some = others[start : start + batch]
             problems = [unescape(row[0]) for row in some]
-            texts = [_said(row[2], row[3], said_by == TURNS) for row in some]
-            said = function(problems, texts)
-            self.overlay(some, _judged(said, problems, [row[1] for row in some]), verifier_hash, by or _somebody())
+            texts = [_judged_text(row[2], row[3], written == TURNS) for row in some]
+            verdicts = _checked_verdicts(function(problems, texts), problems, [row[1] for row in some])
+            self._add_pass([row[:2] for row in some], verdicts, {"verifier": verifier_hash, "who": by or _somebody(), "at": now()})
         return len(others)
 
-    def overlay(
-        self,
-        rows: Sequence[tuple[Any, ...]],
-        said: Sequence[tuple[Any, ...]],
-        verifier: str,
-        who: str,
-        at: str | None = None,
-    ) -> None:
-        """A pass of verdicts (label, reason, answer) over rows that begin with their address."""
+    def _add_pass(self, addresses: Sequence[tuple[str, int]], verdicts: Sequence[dict[str, Any]], about: dict[str, Any]) -> None:
+        """One more verdict on each of these samples. about: verifier, who and at."""
         with self.transaction(write=True) as db:
-            sql = "INSERT INTO passes (verifier, who, at) VALUES (?, ?, ?)"
-            number = db.execute(sql, (verifier, who, at or now())).lastrowid
-            for (problem, sample, *_), verdict in zip(rows, said, strict=True):
-                sql = "SELECT id FROM samples WHERE problem = ? AND sample = ?"
-                (where,) = db.execute(sql, (problem, sample)).fetchone()
-                row = dict(zip(JUDGED, (verifier, *verdict), strict=True))
-                put(db, "verdicts", {"id": where, "pass": number, **row})
+            (number,) = db.execute("SELECT max(pass) + 1 FROM verdicts").fetchone()
+            for address, verdict in zip(addresses, verdicts, strict=True):
+                judge(db, address, {"pass": number, **about, **verdict})
 
     def under(self, key: str) -> set[str | None]:
         """What the samples' versions say of `key` (`SCORED`, `GUIDED`), each once; None is of those that say nothing."""
         with self.transaction() as db:
-            return {json.loads(text).get(key) for (text,) in db.execute("SELECT DISTINCT versions FROM samples")}
+            return {self._versions(text).get(key) for (text,) in db.execute("SELECT DISTINCT versions FROM samples")}
+
+    def _versions(self, text: str) -> dict[str, Any]:
+        return dict(parse_json(text, f"{self.path / FILE}, versions of a sample"))
 
     def score(
         self,
@@ -204,12 +197,12 @@ class SampleStore(SampleRows):
     def unscored(self, stamp: tuple[str, str]) -> list[Chunk]:
         """The chunks that `score` would score, in the order of the table."""
         with self.transaction() as db:
-            said = [text for (text,) in db.execute("SELECT DISTINCT versions FROM samples")]
-            fine = json.dumps([text for text in said if json.loads(text).get(stamp[0]) == stamp[1]])
+            versions = [text for (text,) in db.execute("SELECT DISTINCT versions FROM samples")]
+            scored = json.dumps([text for text in versions if self._versions(text).get(stamp[0]) == stamp[1]])
             rows = db.execute(
                 "SELECT problem, sample / :size * :size, min(token_ids IS NOT NULL) FROM samples GROUP BY 1, 2 HAVING"
-                " max(base_logps IS NULL OR versions NOT IN (SELECT value FROM json_each(:fine)))",
-                {"size": self._size, "fine": fine},
+                " max(base_logps IS NULL OR versions NOT IN (SELECT value FROM json_each(:scored)))",
+                {"size": self._size, "scored": scored},
             ).fetchall()
         if lost := sum(self._size for *_, known in rows if not known):
             warnings.warn(
@@ -219,20 +212,19 @@ class SampleStore(SampleRows):
         return sorted(chunks, key=lambda chunk: (natural(chunk.problem), chunk.first))
 
     def _rescore(self, sample: Sample, values: NDArray[np.float32], stamp: tuple[str, str]) -> None:
-        at, where = " WHERE problem = ? AND sample = ?", (escape(sample.problem), sample.sample)
+        address = (escape(sample.problem), sample.sample)
         with self.transaction(write=True) as db:
-            stored = db.execute(f"SELECT {', '.join(self.stored)} FROM samples{at}", where).fetchone()
-            row = dict(zip(self.stored, stored, strict=True)) | {"base_logps": values.tobytes()}
-            row["versions"] = json.dumps(json.loads(row["versions"]) | {stamp[0]: stamp[1]}, sort_keys=True)
-            new = (row["base_logps"], row["versions"], seal(row.values()))
-            db.execute(f"UPDATE samples SET base_logps = ?, versions = ?, sha = ?{at}", (*new, *where))
+            (text,) = db.execute("SELECT versions FROM samples WHERE problem = ? AND sample = ?", address).fetchone()
+            versions = json.dumps(self._versions(text) | {stamp[0]: stamp[1]}, sort_keys=True)
+            sql = "UPDATE samples SET base_logps = ?, versions = ? WHERE problem = ? AND sample = ?"
+            db.execute(sql, (values.tobytes(), versions, *address))
 
 
-def _said(stored: str, finish: str | None, turns: bool) -> str | tuple[str, ...]:
+def _judged_text(text: str, finish: str | None, turns: bool) -> str | tuple[str, ...]:
     """What a verifier gets of a stored text, or of stored turns."""
     if not turns:
-        return judged_text(unescape(stored), finish)
-    *before, last = said_of(turns_in(stored))
+        return judged_text(unescape(text), finish)
+    *before, last = said_of(turns_in(text))
     return (*before, judged_text(last, finish))
 
 
@@ -252,21 +244,25 @@ def _differences(path: Path, old: dict[str, Any], new: dict[str, Any], judges: s
     if not binding:
         return noted
     lines, also = (
-        "".join(f"\n  {place}: {json.dumps(a)} -> {json.dumps(b)}" for place, (a, b) in found.items())
-        for found in (binding, noted)
+        "".join(f"\n  {name}: {json.dumps(a)} -> {json.dumps(b)}" for name, (a, b) in changes.items())
+        for changes in (binding, noted)
     )
     also = f"\nThese differ too, and would only be noted:{also}" if also else ""
-    judge = "Verdicts of another verifier: run reverify (the same eval command with --rejudge), after which the samples can be "
-    judge = f"{judge}topped up. " if "verifier_hash" in binding else ""
+    judge = ""
+    if "verifier_hash" in binding:
+        judge = (
+            f"The samples were judged by another version of the verifier ({binding['verifier_hash'][0]}): run reverify (the same "
+            "eval command with --rejudge), after which the samples can be topped up. "
+        )
     raise ConfigError(
         f"{path}: this folder holds samples that were made otherwise; these differences change what they mean:{lines}{also}\n"
         f"{judge}Give the settings they were made with, or name another folder."
     )
 
 
-def _fitting(rows: Sequence[Sample], said: Sequence[ArrayLike]) -> list[NDArray[np.float32]]:
+def _fitting(rows: Sequence[Sample], scores: Sequence[ArrayLike]) -> list[NDArray[np.float32]]:
     """Log-probs (T,) of each row. DataError where one does not fit."""
-    values = [np.asarray(one, np.float32) for one in said]
+    values = [np.asarray(one, np.float32) for one in scores]
     lengths = [len(np.asarray(row.token_ids)) for row in rows]
     if [one.shape for one in values] != [(length,) for length in lengths]:
         raise DataError(
@@ -276,17 +272,18 @@ def _fitting(rows: Sequence[Sample], said: Sequence[ArrayLike]) -> list[NDArray[
     return values
 
 
-def _judged(verdicts: Sequence[Any], problems: list[str], samples: list[int]) -> list[tuple[str, str, str | None]]:
-    """(label, reason, answer) of each as it is stored."""
+def _checked_verdicts(verdicts: Sequence[Any], problems: list[str], samples: list[int]) -> list[dict[str, Any]]:
+    """The verdict, reason and answer of each as they are stored."""
     if len(verdicts) != len(problems):
         raise DataError(f"reverify: the verifier gave {len(verdicts)} verdicts for {len(problems)} samples")
-    found = []
+    rows = []
     for verdict, problem, sample in zip(verdicts, problems, samples, strict=True):
         if getattr(verdict, "label", None) not in LABELS:
             raise DataError(f"reverify: problem {problem!r}, sample {sample}: {verdict!r} has no label of {LABELS}")
         answer = getattr(verdict, "answer", None)
-        found.append((verdict.label, escape(str(verdict.reason)), None if answer is None else escape(str(answer))))
-    return found
+        answer = None if answer is None else escape(str(answer))
+        rows.append({"verdict": verdict.label, "reason": escape(str(verdict.reason)), "answer": answer})
+    return rows
 
 
 def _somebody() -> str:

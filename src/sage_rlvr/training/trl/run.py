@@ -257,7 +257,7 @@ def load(data: DataConfig, *, solutions: bool = False, say: Say = tell) -> Datas
     Raises ConfigError for paths and columns, DataError for rows, all with their places (`sage_rlvr.tasks.datasets`).
     """
     source, form = DataSource.of(data), format_of(data)
-    found = examples(source, prompts_first=data.prompt == "as_is", asked=form.messages)
+    found = examples(source, prompts_first=data.prompt == "as_is", convert=form.messages)
     columns = {
         "id": [one.problem_id for one in found.examples],
         "prompt": [one.problem for one in found.examples],
