@@ -52,7 +52,7 @@ def describe(method: Method) -> str:
     advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
     lines = [f"{method.name}: minimize", objective]
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
-    terms = [extra for extra in method.extras if extra.hook == "on_loss"]
+    terms, paying = ([extra for extra in method.extras if extra.hook == hook] for hook in ("on_loss", "after_rewards"))
     legends = (method.surrogate.legend, method.advantage.legend, *(extra.legend for extra in terms))
     lines += [f"  {text}" for text in legends if text]
     for extra in method.extras:
