@@ -231,9 +231,10 @@ def test_a_store_goes_to_parquet_and_comes_back(tmp_path: Path, identity: Identi
     with pytest.raises(DataError, match="lacks the identity or a column"):
         from_parquet(tmp_path / "less.parquet", tmp_path / "u")
     data = bytearray((tmp_path / "all.parquet").read_bytes())
-    data[len(data) // 4] ^= 1
+    chunk = pq.read_metadata(tmp_path / "all.parquet").row_group(0).column(0)
+    data[(chunk.dictionary_page_offset or chunk.data_page_offset) + chunk.total_compressed_size - 1] ^= 1
     (tmp_path / "flipped.parquet").write_bytes(data)
-    with pytest.raises(DataError, match=r"flipped\.parquet: .*not a Parquet file"):
+    with pytest.raises(DataError, match=r"flipped.parquet: .*not a Parquet file"):
         from_parquet(tmp_path / "flipped.parquet", tmp_path / "u")
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match="not a Parquet file"):

@@ -186,10 +186,8 @@ class SampleRows(Database):
         with self.transaction(write=True) as db:
             held = self._held({chunk.problem for chunk in chunks})
             new = [chunk for chunk in chunks if chunk not in held]
-            for chunk in new:  # of which rows are left where others were deleted by hand
-                at = " WHERE problem = ? AND sample BETWEEN ? AND ?", (*chunk.address, chunk.samples[-1])
-                db.execute(f"DELETE FROM verdicts WHERE id IN (SELECT id FROM samples{at[0]})", at[1])
-                db.execute(f"DELETE FROM samples{at[0]}", at[1])
+            for chunk in new:
+                _delete(db, chunk)  # what is left of it, where rows were deleted by hand
             for sample in rows:
                 row = self._row_of(sample)
                 if Chunk(sample.problem, row["sample"] - row["sample"] % self._size, self._size) in held:
@@ -413,6 +411,12 @@ def _texts(question: AskedProblem | None) -> tuple[str | None, str | None]:
     if question is None:
         return None, None
     return escape(question.prompt), None if question.gold is None else escape(question.gold)
+
+
+def _delete(db: sqlite3.Connection, chunk: Chunk) -> None:
+    rows, address = "samples WHERE problem = ? AND sample BETWEEN ? AND ?", (*chunk.address, chunk.samples[-1])
+    db.execute(f"DELETE FROM verdicts WHERE id IN (SELECT id FROM {rows})", address)
+    db.execute(f"DELETE FROM {rows}", address)
 
 
 def insert_questions(db: sqlite3.Connection, questions: Mapping[str, AskedProblem]) -> None:
