@@ -1,7 +1,7 @@
 """Expert iteration: SFT on right completions found so far.
 
 Recipe: `sage-rlvr train expert_iteration --task TASK`.
-Numbers worked out by hand: tests/core/test_buffers.py.
+Numbers worked out by hand: tests/training/loop/test_buffer.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SFT on all right answers that the task lists: an upper bound.
 
 Recipe: `sage-rlvr train sft_oracle --task TASK`.
-Numbers worked out by hand: tests/core/test_buffers.py.
+Numbers worked out by hand: tests/training/loop/test_buffer.py.
 """
 
 from __future__ import annotations
