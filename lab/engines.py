@@ -11,7 +11,7 @@ from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import DataError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.runs import writing
-from sage_rlvr.training.engines import ENGINES, SIGNALS, TABLE, Of, Refuses, Row, Sets, runs_on
+from sage_rlvr.training.engines import ENGINES, SIGNALS, Of, Refuses, Row, Sets, runs_on, table
 
 PAGE = "engines.md"
 HEAD = """\
@@ -42,9 +42,9 @@ With default arguments; every other method runs on all three.
 
 def page() -> str:
     """The page as text."""
-    parts = [[row.kind.replace("_", " "), _name(row), _cell(row.trl), _cell(row.verl)] for row in TABLE]
+    runs = {name: " and ".join(runs_on(method())) for name, method in METHODS.items()}  # all methods: some declare rows
+    parts = [[row.kind.replace("_", " "), _name(row), _cell(row.trl), _cell(row.verl)] for row in table()]
     signals = [list(_of_signal(name)) for name in SIGNALS if any(_lacking(name))]
-    runs = {name: " and ".join(runs_on(METHODS[name]())) for name in METHODS}
     groups = {where: ", ".join(f"`{name}`" for name in runs if runs[name] == where) for where in dict.fromkeys(runs.values())}
     few = [[where, names] for where, names in groups.items() if where.count(" and ") < len(ENGINES)]
     places = [f"{name}, {place}" for name in ENGINES.values() for place in ("advantages", "q")]

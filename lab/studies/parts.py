@@ -22,11 +22,12 @@ from lab.studies.gradients import Step, seen
 from lab.studies.pages import remade
 from sage_rlvr import recipes
 from sage_rlvr.config import TrainConfig, load_config, to_yaml
+from sage_rlvr.contrib.methods.pacs import Pacs
 from sage_rlvr.core.advantages import LeaveOneOut
 from sage_rlvr.core.guides import Flat, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget
-from sage_rlvr.core.surrogates import Clip, Pacs
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing

@@ -23,13 +23,13 @@ import torch
 
 from lab.theory.averages import Listing, averages, sees_stages
 from lab.theory.stored import stored_loss
+from sage_rlvr.contrib.methods.clip_cov import KlCov
+from sage_rlvr.contrib.methods.pacs import Pacs
 from sage_rlvr.core.advantages import Advantage, Seen, expected_of, sees
-from sage_rlvr.core.extras import KlCov
 from sage_rlvr.core.method import Method, group_advantages
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import called, start_of
-from sage_rlvr.core.surrogates import Pacs
 from sage_rlvr.errors import ConfigError
 
 MOST_GROUPS = 200_000

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sage_rlvr.contrib.methods.pacs import Pacs
 from sage_rlvr.contrib.replay.dph import Rehearsal
 from sage_rlvr.contrib.replay.remax import redr, remax
 from sage_rlvr.contrib.replay.replay import Replay
 from sage_rlvr.contrib.replay.rft import Likelihood, rft
 from sage_rlvr.core import Key, SequenceMean, TokenMean
 from sage_rlvr.core.buffers import BUFFERS, Answers, Bounds, StoredAnswers, buffer_budget, buffer_loss
-from sage_rlvr.core.surrogates import Pacs
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.testing import check_buffer
 

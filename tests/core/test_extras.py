@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from extras_common import Again, Doubled, Pull, Rewarded, dropout_plugin
+from sage_rlvr.contrib.methods.clip_cov import KlCov
+from sage_rlvr.contrib.methods.dars import dars
 from sage_rlvr.contrib.replay.rft import rft
 from sage_rlvr.core import EXTRAS, Batch, Clip, Extra, GroupCentered, Method, Signals, TokenMean, credit, objective
-from sage_rlvr.core.extras import KlCov
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import has_signal
 from sage_rlvr.core.state import state_metrics, tensors_of
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import compose, dars, grpo
+from sage_rlvr.methods import compose, grpo
 from sage_rlvr.schema import build, dump
 from sage_rlvr.testing import check_extra, check_method
 from sage_rlvr.training.engines import refusals, runs_on

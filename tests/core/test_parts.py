@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sage_rlvr.contrib.methods.dars import Dars
 from sage_rlvr.core import (
     Advantage,
     Anchor,
@@ -24,7 +25,7 @@ from sage_rlvr.core import (
     Surrogate,
 )
 from sage_rlvr.core.advantages import Dead, PlaceboRight, expected_of
-from sage_rlvr.core.rollout_plans import Dars, Staged, is_staged
+from sage_rlvr.core.rollout_plans import Staged, is_staged
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import grpo
 from sage_rlvr.registry import registry_of

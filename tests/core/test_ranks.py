@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from sage_rlvr.contrib.methods.erank import ERank, erank
 from sage_rlvr.core import GroupNormalized, Signals, advantages_of
 from sage_rlvr.core.ranks import ranks_of
-from sage_rlvr.core.token_weights import ERank
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import erank
 from sage_rlvr.stats.samples.spectrum import rank_path
 
 

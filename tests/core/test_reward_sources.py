@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from sage_rlvr.core.reward_sources import ReferenceProbability, Substituted, most_repeated, rank_metrics
-from sage_rlvr.core.rollout_plans import StdFilter, kept_by, learned_by, std_of
+from sage_rlvr.contrib.self_reward.rlpr import ReferenceProbability, StdFilter, rlpr, std_of
+from sage_rlvr.core.reward_sources import Substituted, most_repeated, rank_metrics
+from sage_rlvr.core.rollout_plans import kept_by, learned_by
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import METHODS, compose, rlpr
+from sage_rlvr.methods import METHODS, compose
 from sage_rlvr.schema import build
 from sage_rlvr.testing import check_reward_source
 

@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 
 from lab.theory.averages import averages
 from lab.theory.utility import has_axes, slope
+from sage_rlvr.contrib.methods.dars import Dars, MarginalValue, UniformStages, dars
 from sage_rlvr.contrib.methods.distinct import DistinctRight
+from sage_rlvr.contrib.methods.pacs import pacs
 from sage_rlvr.contrib.methods.pkpo import PassAtK
-from sage_rlvr.core import Dars, GroupNormalized, Key, LeaveOneOut, MarginalValue, UniformStages, credit
+from sage_rlvr.contrib.methods.right_entropy import right_entropy
+from sage_rlvr.core import GroupNormalized, Key, LeaveOneOut, credit
 from sage_rlvr.core.rollout_plans import GuidedStages, rows_of_stages
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import METHODS, dars, dr_grpo, pacs, right_entropy, rloo
+from sage_rlvr.methods import METHODS, dr_grpo, rloo
 from sage_rlvr.testing import signals
 
 CLASSES = torch.tensor([[0.0], [1.0]], dtype=torch.float64)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sage_rlvr.contrib.methods.outcomes import OutcomeCounts
 from sage_rlvr.core import Method, Signals, advantages_of, credit
-from sage_rlvr.core.extras import OutcomeCounts
 from sage_rlvr.core.state import State, state_from, state_metrics, tensors_of
 from sage_rlvr.errors import CheckpointError
 from sage_rlvr.methods import METHODS, grpo

@@ -10,6 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sage_rlvr.contrib.methods.clip_cov import KlCov
+from sage_rlvr.contrib.methods.pacs import pacs
+from sage_rlvr.contrib.methods.steer import steer
 from sage_rlvr.core import (
     Anchor,
     Batch,
@@ -26,21 +29,8 @@ from sage_rlvr.core import (
     shape,
 )
 from sage_rlvr.core import method as method_module
-from sage_rlvr.core.extras import EntropyBonus, KlCov
-from sage_rlvr.methods import (
-    METHODS,
-    bnpo,
-    dapo,
-    dr_grpo,
-    forward_kl,
-    grpo,
-    grpo_token_mean,
-    no_kl,
-    pacs,
-    rloo,
-    sage,
-    steer,
-)
+from sage_rlvr.core.extras import EntropyBonus
+from sage_rlvr.methods import METHODS, bnpo, dapo, dr_grpo, forward_kl, grpo, grpo_token_mean, no_kl, rloo, sage
 from sage_rlvr.testing import holed, unholed
 
 P, G, T = 3, 4, 7

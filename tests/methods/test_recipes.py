@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from sage_rlvr.config import TrainConfig, load_config
-from sage_rlvr.core import Branch, MarginalValue, Method
+from sage_rlvr.contrib.methods.dars import MarginalValue, dars
+from sage_rlvr.core import Branch, Method
 from sage_rlvr.core.rollout_plans import is_staged
-from sage_rlvr.methods import bnpo, dapo, dars, dr_grpo, forward_kl, grpo_token_mean, sage
+from sage_rlvr.methods import bnpo, dapo, dr_grpo, forward_kl, grpo_token_mean, sage
 from sage_rlvr.recipes import recipe, trainable
 
 ARMS = sorted(trainable())

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from byte_tokenizer import byte_tokenizer
 from conftest import tiny_llama
-from sage_rlvr.core.reward_sources import ReferenceProbability
+from sage_rlvr.contrib.self_reward.rlpr import ReferenceProbability
 from sage_rlvr.errors import DataError
 from sage_rlvr.models.answer_substitution import Answered, replaced, substituted
 from sage_rlvr.models.policy import Tokens

@@ -11,8 +11,9 @@ import pytest
 
 from sage_rlvr import plugins
 from sage_rlvr.config import SftConfig, TrainConfig, load_config
+from sage_rlvr.contrib.methods.eapo import Eapo
 from sage_rlvr.core.guides import Placebo
-from sage_rlvr.core.token_weights import Eapo, PlaceboWeight
+from sage_rlvr.core.token_weights import PlaceboWeight
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.sweeps.controls import PlannedArm, same

@@ -22,9 +22,10 @@ from lab.studies.parts import (
     trained,
     write_docs,
 )
+from sage_rlvr.contrib.methods.pacs import pacs
 from sage_rlvr.contrib.replay.rft import rft
 from sage_rlvr.core.guides import Branch, Flat
-from sage_rlvr.methods import METHODS, dapo, grpo, maxrl, pacs, rloo, sage
+from sage_rlvr.methods import METHODS, dapo, grpo, maxrl, rloo, sage
 
 DOCS = Path(__file__).resolve().parents[2] / "pages"
 

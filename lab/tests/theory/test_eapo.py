@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from lab.theory import TokenTree
+from sage_rlvr.contrib.methods.eapo import Eapo, eapo
 from sage_rlvr.core import FixedBudget, GroupCentered, Key, Method
-from sage_rlvr.core.token_weights import Eapo, PlaceboWeight
-from sage_rlvr.methods import eapo
+from sage_rlvr.core.token_weights import PlaceboWeight
 
 TREE = TokenTree.full(2, 2)
 CERTAIN, UNCERTAIN = [2.0, 0.0], [0.3, 0.0]  # at the first token, and at the second whatever the first was

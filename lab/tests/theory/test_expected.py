@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 from lab.theory import Listing, TokenTree, expected_loss, loss_over_groups
 from lab.theory import expected as module
 from sage_rlvr.contrib.methods.alpha_dpg import alpha_dpg
+from sage_rlvr.contrib.methods.dars import dars
 from sage_rlvr.contrib.methods.distinct import distinct
 from sage_rlvr.contrib.methods.ds_grpo import ds_grpo
+from sage_rlvr.contrib.methods.mara import mara
 from sage_rlvr.contrib.methods.pkpo import pkpo
+from sage_rlvr.contrib.methods.right_entropy import right_entropy
 from sage_rlvr.contrib.methods.ucpo import ucpo
+from sage_rlvr.contrib.methods.unlikeliness import unlikeliness
 from sage_rlvr.core import (
     Anchor,
     BetaNormalized,
@@ -38,7 +42,7 @@ from sage_rlvr.core.advantages import Seen
 from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus, Extra
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS as METHODS_ALL
-from sage_rlvr.methods import dars, dr_grpo, grpo, mara, maxrl, right_entropy, rloo, sage, unlikeliness
+from sage_rlvr.methods import dr_grpo, grpo, maxrl, rloo, sage
 from stateful import Remembered, stateful
 
 TREE = TokenTree([(0,), (1, 0), (1, 1, 0), (1, 1, 2)])

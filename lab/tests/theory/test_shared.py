@@ -9,8 +9,10 @@ import torch
 
 from lab.theory.shared import Law, SharedWorld
 from sage_rlvr.contrib.methods.distinct import distinct
+from sage_rlvr.contrib.methods.mara import mara
+from sage_rlvr.contrib.methods.right_entropy import right_entropy
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import METHODS, dapo, mara, maxrl, right_entropy, rloo
+from sage_rlvr.methods import METHODS, dapo, maxrl, rloo
 
 SMALL = Law(prompts=6, types=2, strategies=2, answers=2, features=2, right=0.5)
 GROUP = 4

@@ -48,16 +48,8 @@ from sage_rlvr.core.method import (
 )
 from sage_rlvr.core.reductions import REDUCTIONS, FixedBudget, Reduction, SequenceMean, TokenMean
 from sage_rlvr.core.reward_kl import return_to_go
-from sage_rlvr.core.reward_sources import REWARD_SOURCES, ReferenceProbability, RewardSource
-from sage_rlvr.core.rollout_plans import (
-    ROLLOUT_PLANS,
-    Dars,
-    DynamicSampling,
-    MarginalValue,
-    RolloutPlan,
-    StdFilter,
-    UniformStages,
-)
+from sage_rlvr.core.reward_sources import REWARD_SOURCES, RewardSource
+from sage_rlvr.core.rollout_plans import ROLLOUT_PLANS, DynamicSampling, RolloutPlan
 from sage_rlvr.core.schedules import SCHEDULES, Constant, Cosine, CosineCycles, Linear, Schedule, as_schedule
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.state import State
@@ -89,7 +81,6 @@ __all__ = [
     "Cosine",
     "CosineCycles",
     "Credit",
-    "Dars",
     "DynamicSampling",
     "Effect",
     "Estimator",
@@ -101,11 +92,9 @@ __all__ = [
     "Key",
     "LeaveOneOut",
     "Linear",
-    "MarginalValue",
     "Method",
     "OverlongShaping",
     "Reduction",
-    "ReferenceProbability",
     "RewardSource",
     "RolloutPlan",
     "Schedule",
@@ -113,11 +102,9 @@ __all__ = [
     "SequenceMean",
     "Signals",
     "State",
-    "StdFilter",
     "Surrogate",
     "TokenMean",
     "TokenWeight",
-    "UniformStages",
     "advantages_of",
     "alpha_divergence",
     "anchor_logps",

@@ -1,9 +1,8 @@
 """Published methods; `METHODS` maps the names that recipes use to their factories.
 
 Read grpo.py and sage.py first, then anchors.py (the keywords of a KL term, declared once). dapo.py, dr_grpo.py,
-rloo.py, bnpo.py, maxrl.py, dars.py and forward_kl.py are one method each; objectives/ has families of methods that share a
-file; compose.py builds a method from named parts. Every file and folder here is imported, in alphabetical order: a new
-method is one file. `METHODS` has those of sage_rlvr.contrib.methods too, by name.
+rloo.py, bnpo.py, maxrl.py and forward_kl.py are one method each, entropy.py has two; compose.py builds a method from named
+parts. Every file here is imported, in alphabetical order. `METHODS` has those of sage_rlvr.contrib too, by name.
 """
 
 from typing import TYPE_CHECKING
@@ -15,17 +14,13 @@ if TYPE_CHECKING:  # what type checkers see: one line for each file
     from sage_rlvr.methods.bnpo import *
     from sage_rlvr.methods.compose import *
     from sage_rlvr.methods.dapo import *
-    from sage_rlvr.methods.dars import *
     from sage_rlvr.methods.dr_grpo import *
+    from sage_rlvr.methods.entropy import *
     from sage_rlvr.methods.forward_kl import *
     from sage_rlvr.methods.grpo import *
     from sage_rlvr.methods.grpo_token_mean import *
     from sage_rlvr.methods.maxrl import *
     from sage_rlvr.methods.no_kl import *
-    from sage_rlvr.methods.objectives.losses import *
-    from sage_rlvr.methods.objectives.right_answers import *
-    from sage_rlvr.methods.objectives.utilities import *
-    from sage_rlvr.methods.objectives.verifier_free import *
     from sage_rlvr.methods.rloo import *
     from sage_rlvr.methods.sage import *
 

@@ -11,20 +11,20 @@ rows of a method set. The loop engine runs every method. Works without TRL and w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal
 
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.anchor import is_sampled
-from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus, Extra, KlCov
+from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus, Extra
 from sage_rlvr.core.guides import Guide, factors
 from sage_rlvr.core.method import Method, needs_of
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.rollout_plans import DynamicSampling, is_staged
 from sage_rlvr.core.schedules import Constant, Schedule, as_schedule, over_a_run, show
-from sage_rlvr.core.surrogates import Cispo, Clip, Gspo, Pacs
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, refuse
 from sage_rlvr.training.verl.terms import ACTOR, LOSS, NEUTRAL
 
@@ -168,31 +168,6 @@ def dual_inside_clip(method: Method) -> bool:
     return type(clip) is Clip and clip.dual is not None and clip.dual <= 1 + clip.high
 
 
-def bounded_below(method: Method) -> bool:
-    """Cispo's weight has a lower bound."""
-    return type(method.surrogate) is Cispo and method.surrogate.low < 1
-
-
-def cispo_per_row(method: Method) -> bool:
-    """Cispo under a mean that is not over tokens."""
-    return type(method.surrogate) is Cispo and type(method.reduction) is not TokenMean
-
-
-def token_form(method: Method) -> bool:
-    """GSPO-token, whose gradient differs per token."""
-    return type(method.surrogate) is Gspo and method.surrogate.token
-
-
-def gspo_over_tokens(method: Method) -> bool:
-    """Gspo under a mean that is not over completions."""
-    return type(method.surrogate) is Gspo and type(method.reduction) is not SequenceMean
-
-
-def gspo_with_ratio(method: Method) -> bool:
-    """Gspo beside k3 times the importance ratio."""
-    return type(method.surrogate) is Gspo and kl_in_loss("k3_is")(method)
-
-
 def entropy_bonus(method: Method) -> EntropyBonus | None:
     """The entropy bonus among the extras."""
     return next((extra for extra in method.extras if type(extra) is EntropyBonus), None)
@@ -243,7 +218,7 @@ MEANS = "use sequence_mean, token_mean or fixed_budget"
 ESTIMATES = "use k3, k2 or straight_through"
 
 
-def _each(why: str, instead: str = "") -> tuple[Refuses, Refuses]:
+def on_both(why: str, instead: str = "") -> tuple[Refuses, Refuses]:
     """The refusal of both engines, whose name stands in it as {}."""
     trl, verl = (Refuses(why.format(name), instead) for name in ENGINES.values())
     return trl, verl
@@ -274,7 +249,7 @@ IN_LOSS = Of("beta, 0 in the reward", lambda method, _: 0.0 if kl_in_reward(meth
 DUAL = Of("dual", lambda method, _: FAR if method.surrogate.dual is None else method.surrogate.dual)  # type: ignore[attr-defined]
 TWO_ESTIMATES = Refuses("TRL's KL is k3, or k3 times the importance ratio", "use k3 or k3_is")
 
-# Refusals come in this order. Of the rows that set one field the last wins: Cispo's loss_type over that of a reduction.
+# Refusals come in this order.
 TABLE: tuple[Row, ...] = (
     Row("reward_source", OTHER, HERE, Refuses("it takes a forward pass that verl's workers do not run")),
     Row("rollout", NOTHING, Sets(), Sets({"algorithm.filter_groups.enable": False})),
@@ -301,7 +276,7 @@ TABLE: tuple[Row, ...] = (
     Row("reduction", SequenceMean, *_mean("grpo", "seq-mean-token-mean")),
     Row("reduction", TokenMean, *_mean("dapo", "token-mean")),
     Row("reduction", FixedBudget, *_mean("dr_grpo", "seq-mean-token-sum-norm", TOKENS)),
-    Row("reduction", OTHER, *_each(UNLISTED, MEANS)),
+    Row("reduction", OTHER, *on_both(UNLISTED, MEANS)),
     Row(
         "surrogate",
         Clip,
@@ -331,75 +306,7 @@ TABLE: tuple[Row, ...] = (
         dual_inside_clip,
         "surrogate.dual",
     ),
-    Row(
-        "surrogate",
-        Cispo,
-        Sets(
-            {
-                "loss_type": "cispo",
-                "epsilon": 0.2,
-                "epsilon_high": Of("1 + high", lambda method, _: 1.0 + method.surrogate.high),  # type: ignore[attr-defined]
-                "delta": None,
-                "importance_sampling_level": "token",
-            }
-        ),
-        Refuses(NOT_COMPARED.format("verl has loss_mode cispo"), OF_VERL.format("cispo")),
-    ),
-    Row(
-        "surrogate",
-        "Cispo's low below 1",
-        Refuses("TRL bounds this weight from above alone", "set low = 1"),
-        Sets(),
-        bounded_below,
-        "surrogate.low",
-    ),
-    Row(
-        "surrogate",
-        "Cispo with another mean than token_mean",
-        Refuses("TRL's loss_type cispo is a mean over tokens", "use token_mean"),
-        Sets(),
-        cispo_per_row,
-        "reduction",
-    ),
-    Row(
-        "surrogate",
-        Gspo,
-        Sets(
-            {
-                "epsilon": of("surrogate.low"),
-                "epsilon_high": of("surrogate.high"),
-                "delta": None,
-                "importance_sampling_level": "sequence",
-            }
-        ),
-        Refuses(NOT_COMPARED.format("verl's loss_mode gspo has the gradient of Gspo(token=True)"), OF_VERL.format("gspo")),
-    ),
-    Row(
-        "surrogate",
-        "Gspo(token=True)",
-        Refuses("TRL's ratio of a completion has its gradient from all tokens", "set token = false"),
-        Sets(),
-        token_form,
-        "surrogate.token",
-    ),
-    Row(
-        "surrogate",
-        "Gspo with another mean than sequence_mean",
-        Refuses(NOT_COMPARED.format("TRL computes Gspo under any mean"), "use sequence_mean"),
-        Sets(),
-        gspo_over_tokens,
-        "reduction",
-    ),
-    Row(
-        "surrogate",
-        "Gspo with k3_is",
-        Refuses("with Gspo TRL multiplies the KL of a token by the ratio of the whole completion", "use k3"),
-        Sets(),
-        gspo_with_ratio,
-        "anchor.estimator",
-    ),
-    Row("surrogate", Pacs, *_each(GROUPED, "use another surrogate")),
-    Row("surrogate", OTHER, *_each(UNLISTED, DECLARE)),
+    Row("surrogate", OTHER, *on_both(UNLISTED, DECLARE)),
     Row("extras", "no EntropyBonus", Sets(), Sets({f"{ACTOR}.entropy_coeff": 0}), no_bonus),
     Row("extras", EntropyBonus, Sets({"entropy_coef": COEFFICIENT}), Sets({f"{ACTOR}.entropy_coeff": COEFFICIENT})),
     Row(
@@ -424,20 +331,14 @@ TABLE: tuple[Row, ...] = (
         Refuses("TRL's use_adaptive_entropy goes by the entropy of the optimizer step before", "use EntropyBonus"),
         Refuses("entropy_coeff is one number", "use EntropyBonus"),
     ),
-    Row(
-        "extras",
-        KlCov,
-        Refuses("TRL's loss has no KL to the policy of the rollout"),
-        Refuses("verl's loss_mode kl_cov ranks the tokens of a micro-batch by the current policy, and clips none"),
-    ),
-    Row("extras", "another with on_loss", *_each("this package adds no term to {}'s loss of a token", DECLARE), adds_loss),
-    Row("extras", "one with before_rollout", *_each("{} draws problems by a data loader of its own"), chooses_problems),
+    Row("extras", "another with on_loss", *on_both("this package adds no term to {}'s loss of a token", DECLARE), adds_loss),
+    Row("extras", "one with before_rollout", *on_both("{} draws problems by a data loader of its own"), chooses_problems),
     Row("extras", OTHER, HERE, HERE),
     Row("anchor", "no KL term", Sets({"beta": 0.0}), Sets({f"{ACTOR}.use_kl_loss": False}), no_kl),
     Row(
         "anchor",
         "a reference without a KL term",
-        *_each("a part reads a reference without a KL term, and {} loads none", "set a beta above 0"),
+        *on_both("a part reads a reference without a KL term, and {} loads none", "set a beta above 0"),
         reference_without_kl,
         "anchor.beta",
     ),
@@ -486,7 +387,7 @@ TABLE: tuple[Row, ...] = (
         other_source,
         "anchor.source",
     ),
-    Row("buffer", OTHER, *_each(STORED)),
+    Row("buffer", OTHER, *on_both(STORED)),
 )
 
 KINDS = tuple(dict.fromkeys(row.kind for row in TABLE))
@@ -496,7 +397,7 @@ FIELD_ORDER: dict[Engine, tuple[str, ...]] = {
     "verl": ("advantage", "reduction", "surrogate", "extras", "rollout", "anchor"),
 }
 ALWAYS: dict[Engine, dict[str, Any]] = {"trl": {}, "verl": {**NEUTRAL, "algorithm.adv_estimator": ESTIMATOR}}
-_DECLARED: dict[type, Row] = {}
+_DECLARED: dict[type, tuple[Row, ...]] = {}
 
 
 # ---- signals
@@ -547,9 +448,14 @@ READERS = ("advantage", "token_weight")  # the kinds that read signals where adv
 # ---- what is read from the table
 
 
+def table() -> list[Row]:
+    """The table with the rows that classes elsewhere have declared, each behind those of its kind."""
+    return sorted([*TABLE, *(row for rows in _DECLARED.values() for row in rows)], key=lambda row: KINDS.index(row.kind))
+
+
 def rows_of(method: Method) -> Iterator[Row]:
-    """The rows that hold for a method, in the order of the table."""
-    for row in (*TABLE, *_DECLARED.values()):
+    """The rows that hold for a method, in the order of the table. Of the rows that set one field the last wins."""
+    for row in table():
         if row.when(method) if row.when is not None else any(_is_of(row, part) for part in _parts(method, row.kind)):
             yield row
 
@@ -569,11 +475,14 @@ def _is_of(row: Row, part: object) -> bool:
 
 def has_row(kind: str, part: type) -> bool:
     """Whether a class has a row of its own among those of its kind."""
-    return any(row.what is part for row in (*TABLE, *_DECLARED.values()) if row.kind == kind)
+    return any(row.what is part for row in table() if row.kind == kind)
 
 
-def declare(kind: str, part: type, *, trl: Sets | Refuses, verl: Sets | Refuses) -> None:
-    """Add the row of a class of your own, a part of that kind. ConfigError for an unknown kind, or a class of the table."""
+def declare(kind: str, part: type, *, trl: Sets | Refuses, verl: Sets | Refuses, also: Sequence[Row] = ()) -> None:
+    """Add the row of a class that is not in the table, a part of that kind; also: rows of its settings, with `when`.
+
+    ConfigError for an unknown kind, or a class of the table.
+    """
     refuse(
         (kind not in KINDS, f"engines.declare: kind = {kind!r}; choose one of {', '.join(KINDS)}."),
         (
@@ -581,7 +490,7 @@ def declare(kind: str, part: type, *, trl: Sets | Refuses, verl: Sets | Refuses)
             f"engines.declare: {part.__name__} has a row already; declare a subclass of it.",
         ),
     )
-    _DECLARED[part] = Row(kind, part, trl, verl)
+    _DECLARED[part] = (Row(kind, part, trl, verl), *also)
 
 
 def refusals(method: Method, engine: Engine) -> list[Refusal]:
@@ -696,5 +605,5 @@ def _shown(place: str, value: object) -> str:
 __all__ = [
     *("ENGINES", "ESTIMATOR", "FAR", "KINDS", "NOTHING", "OTHER", "SIGNALS", "TABLE", "Engine", "Of", "Refusal", "Refuses", "Row"),
     *("Sets", "Signal", "check", "check_sizes", "declare", "fields_of", "guide_refusals", "refusals", "refuse_all", "rows_of"),
-    *("has_row", "kl_in_reward", "runs_on"),
+    *("has_row", "kl_in_reward", "on_both", "runs_on", "table"),
 ]

@@ -16,10 +16,12 @@ from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.contrib.methods.alpha_dpg import Filtered
 from sage_rlvr.contrib.methods.distinct import DistinctRight
 from sage_rlvr.contrib.methods.ds_grpo import DifferentialSmoothing
+from sage_rlvr.contrib.methods.outcomes import OutcomeRepeats
 from sage_rlvr.contrib.methods.pkpo import PassAtK
+from sage_rlvr.contrib.methods.right_entropy import RightEntropy
 from sage_rlvr.contrib.methods.ucpo import UniformRight
+from sage_rlvr.contrib.methods.unlikeliness import Unlikeliness, unlikeliness
 from sage_rlvr.core.advantages import Dead, GroupNormalized, LeaveOneOut, PlaceboRight, PowerNormalized, Seen, sees
-from sage_rlvr.core.extras import OutcomeRepeats, RightEntropy, Unlikeliness
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, credit
 from sage_rlvr.core.reductions import FixedBudget
@@ -27,7 +29,7 @@ from sage_rlvr.core.schedules import Linear
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import compose, unlikeliness
+from sage_rlvr.methods import compose
 from sage_rlvr.testing import check_advantage, check_method
 
 KEY = Key(3407)

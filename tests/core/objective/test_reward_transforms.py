@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sage_rlvr.contrib.methods.mara import Mara
+from sage_rlvr.contrib.methods.outcomes import OutcomeCounts, OutcomeRepeats
+from sage_rlvr.contrib.methods.right_entropy import RightEntropy
+from sage_rlvr.contrib.methods.unlikeliness import Unlikeliness
 from sage_rlvr.core.advantages import LeaveOneOut, Seen
-from sage_rlvr.core.extras import Mara, OutcomeCounts, OutcomeRepeats, RightEntropy, Unlikeliness
 from sage_rlvr.errors import DataError
 
 REWARDS = torch.tensor([[1.0, 1, 0, 0, 1, 0, 0, 0]])

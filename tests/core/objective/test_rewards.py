@@ -7,9 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sage_rlvr.contrib.methods.mara import Mara
+from sage_rlvr.contrib.methods.outcomes import OutcomeCounts, OutcomeRepeats
+from sage_rlvr.contrib.methods.right_entropy import RightEntropy
+from sage_rlvr.contrib.methods.unlikeliness import Unlikeliness
 from sage_rlvr.core import GroupNormalized, OverlongShaping
 from sage_rlvr.core.advantages import Dead, Seen
-from sage_rlvr.core.extras import EXTRAS, Mara, OutcomeCounts, OutcomeRepeats, RightEntropy, Unlikeliness
+from sage_rlvr.core.extras import EXTRAS
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.testing import check_extra
 

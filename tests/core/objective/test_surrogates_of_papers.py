@@ -9,12 +9,15 @@ import pytest
 import torch
 
 from sage_rlvr.contrib.methods.alpha_dpg import Filtered
+from sage_rlvr.contrib.methods.cispo import Cispo
+from sage_rlvr.contrib.methods.pacs import Pacs, pacs
+from sage_rlvr.contrib.methods.steer import Steer
+from sage_rlvr.contrib.methods.w_reinforce import Signed
 from sage_rlvr.core import Anchor, Batch, objective
-from sage_rlvr.core.advantages import LeaveOneOut, Signed
-from sage_rlvr.core.surrogates import Cispo, Clip, Pacs
-from sage_rlvr.core.token_weights import Steer
+from sage_rlvr.core.advantages import LeaveOneOut
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import METHODS, compose, grpo_token_mean, pacs
+from sage_rlvr.methods import METHODS, compose, grpo_token_mean
 
 
 def batch_of(shift: list[list[float]], advantages: list[float], size: int | None = None) -> tuple[Batch, torch.Tensor]:

@@ -11,30 +11,24 @@ import torch
 from torch.nn.functional import pad
 
 from lab.theory.utility import SHARES, axes, has_axes, same_objectives
+from sage_rlvr.contrib.methods.cispo import Cispo
+from sage_rlvr.contrib.methods.clip_cov import ClipCov, KlCov
+from sage_rlvr.contrib.methods.eapo import Eapo, eapo
+from sage_rlvr.contrib.methods.erank import ERank
+from sage_rlvr.contrib.methods.gspo import Gspo
+from sage_rlvr.contrib.methods.high_entropy import HighEntropy
+from sage_rlvr.contrib.methods.mara import Mara
+from sage_rlvr.contrib.methods.outcomes import OutcomeCounts, OutcomeRepeats
+from sage_rlvr.contrib.methods.pacs import Pacs
+from sage_rlvr.contrib.methods.right_entropy import RightEntropy
+from sage_rlvr.contrib.methods.shaped_entropy import ShapedEntropy
+from sage_rlvr.contrib.methods.steer import Steer, steer
+from sage_rlvr.contrib.methods.unlikeliness import Unlikeliness
 from sage_rlvr.core import Key, Signals, advantages_of
-from sage_rlvr.core.extras import (
-    AdaptiveEntropy,
-    EntropyBonus,
-    KlCov,
-    Mara,
-    OutcomeCounts,
-    OutcomeRepeats,
-    RightEntropy,
-    Unlikeliness,
-)
-from sage_rlvr.core.surrogates import Cispo, Gspo, Pacs
-from sage_rlvr.core.token_weights import (
-    ClipCov,
-    Eapo,
-    ERank,
-    HighEntropy,
-    PlaceboWeight,
-    ShapedEntropy,
-    Steer,
-    entropy_drift,
-)
+from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus
+from sage_rlvr.core.token_weights import PlaceboWeight, entropy_drift
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import METHODS, eapo, no_kl, rloo, steer
+from sage_rlvr.methods import METHODS, no_kl, rloo
 from sage_rlvr.testing import check_token_weight
 
 # ---- token weights

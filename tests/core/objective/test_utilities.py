@@ -21,6 +21,7 @@ from sage_rlvr.contrib.methods.passk_training import AnalyticPassAtK
 from sage_rlvr.contrib.methods.pkpo import PassAtK, pkpo
 from sage_rlvr.contrib.methods.rs_grpo import RiskSeeking
 from sage_rlvr.contrib.methods.ucpo import UniformRight
+from sage_rlvr.contrib.methods.w_reinforce import Signed, nsr, psr, w_reinforce
 from sage_rlvr.core.advantages import (
     ADVANTAGES,
     Dead,
@@ -30,7 +31,6 @@ from sage_rlvr.core.advantages import (
     PlaceboRight,
     PowerNormalized,
     Seen,
-    Signed,
     sees,
 )
 from sage_rlvr.core.method import Method, credit
@@ -39,7 +39,7 @@ from sage_rlvr.core.reward_kl import kl_share
 from sage_rlvr.core.schedules import Linear
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import maxrl, nsr, psr, w_reinforce
+from sage_rlvr.methods import maxrl
 from sage_rlvr.testing import check_advantage
 
 REWARDS = torch.tensor([[1.0, 1, 0, 0, 1, 0, 0, 0]])

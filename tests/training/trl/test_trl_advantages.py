@@ -18,6 +18,7 @@ trl = pytest.importorskip("trl")
 from datasets import Dataset
 from transformers import AutoModelForCausalLM
 
+from sage_rlvr.contrib.methods.erank import erank
 from sage_rlvr.core import (
     Linear,
     Method,
@@ -28,7 +29,7 @@ from sage_rlvr.core.advantages import LeaveOneOut
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.rollout_plans import DynamicSampling
 from sage_rlvr.errors import DataError
-from sage_rlvr.methods import bnpo, dapo, dr_grpo, erank, grpo, no_kl, rloo
+from sage_rlvr.methods import bnpo, dapo, dr_grpo, grpo, no_kl, rloo
 from sage_rlvr.training.trl import SageTrainer, dynamic_sampling, grpo_config
 from sage_rlvr.training.trl.batch import group_advantages, predicting, scale_of, seen_states, total_rewards
 from stateful import stateful

@@ -15,9 +15,10 @@ pytest.importorskip("trl")
 from safetensors.torch import load_file
 
 from sage_rlvr.config import TrainConfig, dump, load_config
-from sage_rlvr.core.rollout_plans import StdFilter
+from sage_rlvr.contrib.self_reward.rlpr import StdFilter, rlpr
+from sage_rlvr.contrib.self_reward.verifree import verifree
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.methods import compose, rlpr, verifree
+from sage_rlvr.methods import compose
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_metrics
 from sage_rlvr.training.trl import SageTrainer, grpo_config

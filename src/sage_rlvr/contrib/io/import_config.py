@@ -25,13 +25,15 @@ import yaml
 
 from sage_rlvr.config import TrainConfig, Tree, decode, dump, override, parse_yaml
 from sage_rlvr.config.parts import PEFT_NAMES, Tracker
+from sage_rlvr.contrib.methods.cispo import Cispo
+from sage_rlvr.contrib.methods.gspo import Gspo
 from sage_rlvr.core.advantages import GroupCentered, GroupNormalized
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.extras import EntropyBonus
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.rollout_plans import DynamicSampling
-from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, nearest, short, suggest
 from sage_rlvr.methods import METHODS
 from sage_rlvr.paths import anchored

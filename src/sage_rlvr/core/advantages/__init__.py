@@ -20,7 +20,6 @@ from sage_rlvr.core.advantages.beta import BetaNormalized, beta_parameters
 from sage_rlvr.core.advantages.group import GroupCentered, GroupNormalized, LeaveOneOut
 from sage_rlvr.core.advantages.placebo import PlaceboRight
 from sage_rlvr.core.advantages.power import PowerNormalized
-from sage_rlvr.core.advantages.reinforce import Signed
 
 __all__ = [
     "ADVANTAGES",
@@ -34,7 +33,6 @@ __all__ = [
     "PlaceboRight",
     "PowerNormalized",
     "Seen",
-    "Signed",
     "at_step",
     "beta_parameters",
     "expected_of",

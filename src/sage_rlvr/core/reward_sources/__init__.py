@@ -1,6 +1,6 @@
 """Reward sources: rewards that the policy computes in place of the verifier; frozen, without a gradient.
 
-Read base.py first (the protocol `RewardSource`), then reference_probability.py (RLPR).
+Read base.py (the protocol `RewardSource`). The sources are in sage_rlvr.contrib.self_reward.
 """
 
 from sage_rlvr.core.reward_sources.base import (
@@ -11,12 +11,10 @@ from sage_rlvr.core.reward_sources.base import (
     most_repeated,
     rank_metrics,
 )
-from sage_rlvr.core.reward_sources.reference_probability import ReferenceProbability
 
 __all__ = [
     "REWARD_SOURCES",
     "Paid",
-    "ReferenceProbability",
     "RewardSource",
     "Substituted",
     "most_repeated",

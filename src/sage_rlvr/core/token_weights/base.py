@@ -51,3 +51,11 @@ def _deviation(values: PerToken, mask: Bool[Tensor, "B T"]) -> PerToken:
     """Values minus their mean over the counted tokens; 0 elsewhere."""
     kept = torch.where(mask, values.float(), 0.0)
     return torch.where(mask, kept - kept.sum() / mask.sum().clamp(min=1), 0.0)
+
+
+def entropy_drift(log_probs: Float[Tensor, "B T V"]) -> PerToken:
+    """sum_a pi_a^2 (log pi_a + H) of each state, from its log-probs of every next token."""
+    probs = log_probs.exp()
+    entropies = torch.special.entr(probs).sum(-1, keepdim=True)
+    drift: PerToken = (probs**2 * (log_probs.clamp(min=-1e4) + entropies)).sum(-1)
+    return drift

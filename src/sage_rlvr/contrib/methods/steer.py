@@ -1,26 +1,25 @@
-"""STEER: tokens that would move the entropy of their state most are damped."""
+"""STEER: tokens that would move the entropy of their state most are damped (arXiv 2510.10150).
+
+Paper: https://arxiv.org/abs/2510.10150. Recipe: `sage-rlvr train steer --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_token_weights.py.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Unpack
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
+from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, paid
 from sage_rlvr.errors import ConfigError
-
-
-def entropy_drift(log_probs: Float[Tensor, "B T V"]) -> PerToken:
-    """sum_a pi_a^2 (log pi_a + H) of each state, from its log-probs of every next token."""
-    probs = log_probs.exp()
-    entropies = torch.special.entr(probs).sum(-1, keepdim=True)
-    drift: PerToken = (probs**2 * (log_probs.clamp(min=-1e4) + entropies)).sum(-1)
-    return drift
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
 @TOKEN_WEIGHTS.register
@@ -88,3 +87,19 @@ class Steer:
             drift = signals.require("entropy_drift", "Steer(form='exact')").float()
             return paid(signals) * (p * rise - torch.where(signals.mask, drift, 0.0))
         return paid(signals) * (1.0 - p) * rise * (p if self.form == "paper" else 1.0)
+
+
+@METHODS.register(label="STEER", about="damps tokens that move entropy most", arxiv="2510.10150")
+@anchored(beta=0.0)
+def steer(
+    *, form: Literal["exact", "paper", "released"] = "paper", min_weight: float = 0.7, **anchor: Unpack[AnchorKeys]
+) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = min_weight^(m_t / max m) (arXiv
+    2510.10150).
+
+    m_t says how much a step on the token changes the entropy of its state: exactly, by the paper's diagonal part, or as the
+    released code has it (`Steer`). Clip .2/.28 and dual clip 10, as released.
+    """
+    weight = Steer(form, min_weight)
+    clip = Clip(0.2, 0.28, 10.0)
+    return Method("steer", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), token_weight=weight)

@@ -1,19 +1,29 @@
-"""PACS: binary classification of the verdict by the policy's log-probability gain."""
+"""PACS: the verdict as a classifier's label (arXiv 2509.02522).
+
+Paper: https://arxiv.org/abs/2509.02522. Recipe: `sage-rlvr train pacs --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_surrogates_of_papers.py.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from sage_rlvr.contrib.methods.w_reinforce import Signed
+from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.signals import Batch
 from sage_rlvr.core.surrogates.base import SURROGATES, PerToken, Surrogate
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
+from sage_rlvr.training.engines import GROUPED, declare, on_both
 
 
 @SURROGATES.register
@@ -124,3 +134,26 @@ def _weights(labels: Float[Tensor, "P G"]) -> Float[Tensor, "P G"]:
     size, right = labels.shape[1], labels.sum(dim=1, keepdim=True)
     mixed = (right > 0) & (right < size)
     return torch.where(mixed, size / (2 * torch.where(labels == 1, right, size - right)), 1.0)
+
+TRL, VERL = on_both(GROUPED, "use another surrogate")
+declare("surrogate", Pacs, trl=TRL, verl=VERL)
+
+
+@METHODS.register(label="PACS", about="the verdict as a classifier's label", arxiv="2509.02522")
+@anchored(beta=0.0)
+def pacs(
+    *,
+    scale: float = 1.0,
+    reference: Literal["rollout", "anchor"] = "rollout",
+    balanced: bool = True,
+    terms: Literal[1, 2] = 1,
+    **anchor: Unpack[AnchorKeys],
+) -> Method:
+    """L = (1/B) sum_i w_i BCE(sigma(psi_i), r_i), psi = scale (log(pi/pi_0)(y) - mean_others) (arXiv 2509.02522).
+
+    reference "rollout": pi_0 is the policy of the rollout, as the released code has it; "anchor": the reference set by
+    `source` and `refresh_every`, as in the paper. terms: 1 is the gradient of the released code, 2 the paper's. beta:
+    weight of an additional KL term, which neither has.
+    """
+    there = Anchor(**anchor) if reference == "anchor" else anchor_of(**anchor)
+    return Method("pacs", Signed(1.0, 0.0), Pacs(scale, reference, balanced, terms), there, FixedBudget(1))

@@ -1,19 +1,28 @@
-"""ERank (VERL, arXiv 2509.23808): completions whose hidden states spread more than before earn more, or are punished less."""
+"""ERank (VERL): completions whose hidden states spread more than before earn more (arXiv 2509.23808).
+
+Paper: https://arxiv.org/abs/2509.23808. Recipe: `sage-rlvr train erank --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_token_weights.py.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
+from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.ranks import ranks_of
+from sage_rlvr.core.reductions import SequenceMean
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.state import PartState
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, lifted, paid
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 INDICATORS = ("rank", "velocity", "acceleration")
 
@@ -83,3 +92,29 @@ class ERank:
 
 def _deviation(values: Tensor, mean: Tensor) -> Tensor:
     return ((values - mean) / (mean.abs() + 1e-8)).clamp(-5, 5)
+
+
+@METHODS.register(label="ERank", about="effective rank of hidden states (VERL)", arxiv="2509.23808")
+@anchored(beta=0.0)
+def erank(
+    *,
+    scale: float = 1.0,
+    kappa: float = 2.0,
+    gain: float = 2.0,
+    share: float = 0.3,
+    stride: int = 40,
+    last: int = 512,
+    whole_rank: bool = False,
+    **anchor: Unpack[AnchorKeys],
+) -> Method:
+    """L = mean_i mean_t [ -min(rho A', clip(rho) A') + beta k3 ], A' = A + min(scale max(Phi, 0), |A| / kappa).
+
+    VERL (arXiv 2509.23808). A = GRPO's. Phi compares the effective rank of a completion's last hidden states, and how
+    it grows, with running means of earlier rollouts, which are part of the checkpoint (`ERank`). scale = 0 is GRPO and
+    only measures: that is what the released script trains, because its bonus is the difference of two rewards that are
+    equal there. stride: tokens per window, 40 as released; a completion with fewer than two windows has no velocity.
+    whole_rank: the rank is over the whole completion, as released, and velocity and acceleration over its last 512
+    tokens.
+    """
+    weight = ERank(scale, kappa, gain, share, stride, last, whole_rank)
+    return Method("erank", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), token_weight=weight)

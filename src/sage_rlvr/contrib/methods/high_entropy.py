@@ -1,16 +1,25 @@
-"""The 80/20 rule: only tokens of high entropy are trained on."""
+"""The 80/20 rule: only tokens of high entropy are trained on (arXiv 2506.01939).
+
+Paper: https://arxiv.org/abs/2506.01939. Recipe: `sage-rlvr train high_entropy --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_token_weights.py.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 
+from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
 @TOKEN_WEIGHTS.register
@@ -46,3 +55,15 @@ class HighEntropy:
             return torch.zeros_like(entropies)
         least = counted.topk(math.ceil(self.share * len(counted))).values[-1]
         return (signals.mask & (entropies >= least)).float()
+
+
+@METHODS.register(label="High-entropy tokens", about="trains the most uncertain tokens", arxiv="2506.01939")
+@anchored(beta=0.0)
+def high_entropy(*, share: float = 0.2, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = 1 at high entropy (arXiv 2506.01939).
+
+    Only the `share` of the rollout's tokens with the highest entropy is trained on; the divisor stays that of all tokens.
+    """
+    weight = HighEntropy(share)
+    clip = Clip(0.2, 0.28, 10.0)
+    return Method("high_entropy", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), token_weight=weight)

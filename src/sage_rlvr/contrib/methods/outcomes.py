@@ -1,21 +1,30 @@
-"""Outcome-based exploration: rare answers earn more, counted over the run or within the group (arXiv 2509.06941)."""
+"""Outcome-based exploration: rare answers earn more, counted over the run or within the group (arXiv 2509.06941).
+
+Paper: https://arxiv.org/abs/2509.06941. Recipe: `sage-rlvr train outcome_counts --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_reward_transforms.py.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from sage_rlvr.core.advantages import LeaveOneOut
 from sage_rlvr.core.advantages.base import Dead, Groups, Seen
 from sage_rlvr.core.extras.base import EXTRAS, Extra
 from sage_rlvr.core.extras.rewards.base import right_of
 from sage_rlvr.core.keys import pair_ids
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.state import PartState
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 BonusOn = Literal["correct", "all"]
 
@@ -151,3 +160,35 @@ def _counted(
     last = torch.zeros_like(found).scatter_reduce(0, row, torch.arange(len(every), device=row.device), "amax")
     kept = last.argsort()[-memory:]
     return found[kept], total[kept]
+
+
+@METHODS.register(label="Outcome counts", about="a bonus for answers seldom seen", arxiv="2509.06941")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def outcome_counts(
+    *,
+    bonus: float = 0.2,
+    bonus_on: Literal["correct", "all"] = "all",
+    memory: int = 100_000,
+    **anchor: Unpack[AnchorKeys],
+) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = RLOO's of r = R + bonus / sqrt(max(N, 1)) (arXiv 2509.06941).
+
+    N: how often this answer was given to this problem in earlier steps; historical exploration with the mean as baseline.
+    The counts are part of the checkpoint. bonus_on: "correct" gives the bonus only to correct answers, "all" also to wrong
+    ones, as in the paper.
+    """
+    extras = (OutcomeCounts(bonus, bonus_on, memory),)
+    return Method("outcome_counts", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), extras=extras)
+
+
+@METHODS.register(label="Outcome repeats", about="a charge for repeats in a group", arxiv="2509.06941")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def outcome_repeats(
+    *, weight: float = 0.2, bonus_on: Literal["correct", "all"] = "all", **anchor: Unpack[AnchorKeys]
+) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = RLOO's of r = R - weight (m - 1) / G (arXiv 2509.06941).
+
+    m: how often the completion's answer occurs in its group; batch exploration. bonus_on: as in `outcome_counts`.
+    """
+    extras = (OutcomeRepeats(weight, bonus_on),)
+    return Method("outcome_repeats", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), extras=extras)

@@ -1,15 +1,24 @@
-"""Unlikeliness reward: a right completion earns less, the likelier it is within its group."""
+"""Unlikeliness: unlikely right completions earn more (arXiv 2506.02355).
+
+Paper: https://arxiv.org/abs/2506.02355. Recipe: `sage-rlvr train unlikeliness --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_reward_transforms.py.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
+from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.advantages.base import Dead, Groups, Seen
 from sage_rlvr.core.extras.base import EXTRAS, Extra
 from sage_rlvr.core.extras.rewards.base import right_of
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import SequenceMean
 from sage_rlvr.core.state import PartState
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
 @EXTRAS.register
@@ -51,3 +60,15 @@ class Unlikeliness(Extra):
         below = (logps[:, None, :] < logps[:, :, None]).sum(dim=2)
         tied = (logps[:, None, :] == logps[:, :, None]).sum(dim=2) - 1
         return right * (1.0 - self.weight * (below + tied / 2) / right.shape[1])
+
+
+@METHODS.register(label="Unlikeliness", about="unlikely correct answers earn more", arxiv="2506.02355")
+@anchored(beta=0.05)
+def unlikeliness(*, weight: float = 0.25, per_token: bool = False, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = mean_i mean_t [ -min(rho A, clip(rho) A) + beta k3 ], A = GRPO's of r = R (1 - weight * rank / G) (arXiv 2506.02355).
+
+    rank by log pi_old(y), the likeliest of the group last: right completions that are unlikely earn more. per_token: rank by
+    log pi_old(y) / |y|, as the authors' code does, so that length does not decide.
+    """
+    extras = (Unlikeliness(weight, per_token),)
+    return Method("unlikeliness", GroupNormalized(), Clip(), anchor_of(**anchor), SequenceMean(), extras=extras)

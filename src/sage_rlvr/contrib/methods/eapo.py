@@ -1,17 +1,26 @@
-"""EAPO: right completions are credited at uncertain tokens, wrong ones blamed at certain tokens."""
+"""EAPO: right completions are credited at uncertain tokens, wrong ones blamed at certain tokens (arXiv 2609.33781).
+
+Paper: https://arxiv.org/abs/2609.33781. Recipe: `sage-rlvr train eapo --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_token_weights.py.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 
+from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.guides.base import row_quantile
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, paid
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 LOW, HIGH = 0.1, 0.9  # quantiles of the rollout's entropies that become h = 0 and h = 1
 LOG_4 = math.log(4.0)
@@ -68,3 +77,16 @@ class Eapo:
         raw = (powers - powers.amax(dim=1, keepdim=True).clamp(min=-3e38)).exp()
         mean = raw.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
         return torch.where(mask, raw / mean, 1.0)
+
+
+@METHODS.register(label="EAPO", about="credit by entropy and sign of the advantage", arxiv="2609.33781")
+@anchored(beta=0.0)
+def eapo(*, kappa: float = LOG_4, decay_steps: int | None = None, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -min(rho w_t A, clip(rho) w_t A) + beta k3 ], w_t = exp(kappa sign(A) h_t) over its mean
+    (arXiv 2609.33781).
+
+    h_t is the entropy of the state, scaled to [0, 1] by quantiles of the rollout (`Eapo`): right completions are credited at
+    uncertain tokens, wrong ones blamed at certain tokens. A = GRPO's, clip .2/.28 and no KL, as released.
+    """
+    weight, clip = Eapo(kappa, decay_steps), Clip(0.2, 0.28)
+    return Method("eapo", GroupNormalized(), clip, anchor_of(**anchor), TokenMean(), token_weight=weight)

@@ -1,16 +1,25 @@
-"""Entropy among right answers, as a reward."""
+"""The entropy among right answers as a reward.
+
+Recipe: `sage-rlvr train right_entropy --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_reward_transforms.py.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
+from sage_rlvr.core.advantages import LeaveOneOut
 from sage_rlvr.core.advantages.base import Dead, Groups, Seen, mean_where
 from sage_rlvr.core.extras.base import EXTRAS, Extra
 from sage_rlvr.core.extras.rewards.base import right_of
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.state import PartState
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
 @EXTRAS.register
@@ -44,3 +53,14 @@ class RightEntropy(Extra):
     def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
         right, logps = right_of(rewards, "RightEntropy"), seen.policy.float()
         return right * (1.0 - self.gamma * (logps - mean_where(logps, right)))
+
+
+@METHODS.register(label="Right entropy", about="entropy among correct answers")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def right_entropy(*, gamma: float = 0.1, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = RLOO's of r = R (1 - gamma (s - mean_right s)), s = log pi_old(y).
+
+    RLOO with the entropy among right answers as a reward; the group's mean reward stays.
+    """
+    extras = (RightEntropy(gamma),)
+    return Method("right_entropy", LeaveOneOut(), Clip(), anchor_of(**anchor), FixedBudget(), extras=extras)

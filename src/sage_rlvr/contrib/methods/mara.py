@@ -1,4 +1,8 @@
-"""MARA: rewards that make the KL-regularized optimum uniform over right answers."""
+"""MARA: rewards that make the KL-regularized optimum uniform over right answers (arXiv 2510.20817).
+
+Paper: https://arxiv.org/abs/2510.20817. Recipe: `sage-rlvr train mara --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_reward_transforms.py.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,15 @@ from typing import ClassVar
 
 import torch
 
+from sage_rlvr.core.advantages import LeaveOneOut
 from sage_rlvr.core.advantages.base import Dead, Groups, Seen
+from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.extras.base import EXTRAS, Extra
 from sage_rlvr.core.extras.rewards.base import right_of
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.state import PartState
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
 
 
@@ -47,3 +56,14 @@ class Mara(Extra):
         right, logps = right_of(rewards, "Mara"), seen.require("reference", "Mara").float()
         most = torch.where(right == 1, logps, -math.inf).amax(dim=1, keepdim=True)
         return torch.where(right == 1, 1.0 + self.beta * (most - logps), 0.0)
+
+
+@METHODS.register(label="MARA", about="all correct answers equally likely", arxiv="2510.20817")
+def mara(*, beta: float = 0.1, source: str = "base") -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A_t, clip(rho) A_t), A_t = RLOO's of R (1 + beta (max_right t - t)), t = log pi_ref(y).
+
+    With the sequence-level reverse KL of the same beta in the reward: its optimum is uniform over right answers (arXiv
+    2510.20817). One beta for both, as the identity asks for.
+    """
+    anchor = Anchor(beta, estimator="k1", placement="reward", source=source)
+    return Method("mara", LeaveOneOut(), Clip(), anchor, FixedBudget(), extras=(Mara(beta),))

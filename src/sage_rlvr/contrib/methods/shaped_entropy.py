@@ -1,16 +1,25 @@
-"""Entropy added to the advantage, up to a fraction of it (Cheng et al.)."""
+"""Entropy added to the advantage, up to a fraction of it (arXiv 2506.14758).
+
+Paper: https://arxiv.org/abs/2506.14758. Recipe: `sage-rlvr train shaped_entropy --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_token_weights.py.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 
+from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import TokenMean
 from sage_rlvr.core.signals import Signals
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.core.token_weights.base import TOKEN_WEIGHTS, PerToken, lifted, paid
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 
 @TOKEN_WEIGHTS.register
@@ -46,3 +55,14 @@ class ShapedEntropy:
     def __call__(self, signals: Signals) -> PerToken:
         entropies = torch.where(signals.mask, signals.require("entropies", "ShapedEntropy").float(), 0.0)
         return lifted(paid(signals), self.entropy_coef * entropies, self.kappa)
+
+
+@METHODS.register(label="Entropy-shaped advantage", about="entropy added to the advantage", arxiv="2506.14758")
+@anchored(beta=0.0)
+def shaped_entropy(*, entropy_coef: float = 0.4, kappa: float = 2.0, **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/sum |y|) sum_i sum_t [ -min(rho A_t, clip(rho) A_t) + beta k3 ], A_t = A + min(entropy_coef H_t, |A| / kappa).
+
+    Cheng et al., arXiv 2506.14758, A = GRPO's, `entropy_coef` its alpha: uncertain tokens are rewarded more and punished less.
+    """
+    weight = ShapedEntropy(entropy_coef, kappa)
+    return Method("shaped_entropy", GroupNormalized(), Clip(), anchor_of(**anchor), TokenMean(), token_weight=weight)

@@ -1,15 +1,23 @@
-"""Only the right, only the wrong, or both with weights: PSR, NSR and W-REINFORCE, which are REINFORCE in expectation."""
+"""PSR, NSR and W-REINFORCE: the right completions alone, the wrong ones alone, or both with weights (arXiv 2506.01347).
+
+Paper: https://arxiv.org/abs/2506.01347. Recipe: `sage-rlvr train w_reinforce --task TASK`.
+Numbers worked out by hand: tests/core/objective/test_utilities.py.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from sage_rlvr.core.advantages.base import ADVANTAGES, Advantage, Dead, Groups, Seen, checked, require_binary
+from sage_rlvr.core.method import METHODS, Method
+from sage_rlvr.core.reductions import FixedBudget, TokenMean
+from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 Over = Literal["all", "kept", "group", "tokens"]
 """What the sum over the right, and that over the wrong, is divided by; see `Signed`."""
@@ -123,3 +131,43 @@ class Signed(Advantage):
         sums = (lambda of: of.sum(dim=1, keepdim=True)) if self.normalize_by == "group" else torch.sum
         own = torch.where(values == 1, sums(size * values), sums(size * (1 - values)))
         return torch.where(own > 0, sums(size) / own.clamp(min=1), 0.0)
+
+
+@METHODS.register(label="PSR", about="correct completions only", arxiv="2506.01347")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def psr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = r: right completions only (arXiv 2506.01347).
+
+    In expectation REINFORCE, as nsr and w_reinforce are: E[grad log pi] = 0. What is published as their difference can come
+    only from noise, from clipping, from several updates of a rollout, or from dropping rows and dividing by what is left, which
+    `normalize_by` sets (`Signed`): kept rows of the step, of the group (then it is log P), or kept tokens (with a mean over
+    tokens).
+    """
+    return _signed("psr", Signed(1.0, 0.0, normalize_by), **anchor)
+
+
+@METHODS.register(label="NSR", about="wrong completions only", arxiv="2506.01347")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def nsr(*, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = -(1 - r): wrong completions only (arXiv 2506.01347).
+
+    In expectation the same as psr, and as RLOO; normalize_by: as in `psr`, where `group` makes it -log(1 - P).
+    """
+    return _signed("nsr", Signed(0.0, 1.0, normalize_by), **anchor)
+
+
+@METHODS.register(label="W-REINFORCE", about="wrong ones, and a tenth of correct ones", arxiv="2506.01347")
+@anchored(beta=0.0, estimator="k1", placement="reward")
+def w_reinforce(*, right: float = 0.1, normalize_by: Over = "all", **anchor: Unpack[AnchorKeys]) -> Method:
+    """L = (1/(B L)) sum_i sum_t -min(rho A, clip(rho) A), A = right * r - (1 - r): both with weights (arXiv 2506.01347).
+
+    In expectation the gradient is 1 + right times RLOO's, which equals a beta smaller by that factor. normalize_by: as
+    in `psr`, each sign divided by its own.
+    """
+    return _signed("w_reinforce", Signed(right, 1.0, normalize_by), **anchor)
+
+
+def _signed(name: str, advantage: Signed, **anchor: Unpack[AnchorKeys]) -> Method:
+    """RLOO's loss with it; a mean over tokens where tokens are what it counts."""
+    reduction = TokenMean() if advantage.normalize_by == "tokens" else FixedBudget()
+    return Method(name, advantage, Clip(), anchor_of(**anchor), reduction)
