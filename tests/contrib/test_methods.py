@@ -1,4 +1,4 @@
-"""A file of contrib/methods is one paper: its docstring names the paper, the recipe and the test with hand-made numbers."""
+"""A file of contrib with a method is one paper: its docstring names the paper, the recipe, and the test with hand-made numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from sage_rlvr.registry import HOMES, contributed, registry_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRIB = Path(sage_rlvr.__file__).parent / "contrib"
-FILES = [path for folder in ("methods", "replay") for path in sorted((CONTRIB / folder).glob("*.py")) if path.stem != "__init__"]
+FOLDERS = ("methods", "replay", "self_reward")
+FILES = [path for folder in FOLDERS for path in sorted((CONTRIB / folder).glob("*.py")) if path.stem != "__init__"]
 
 
 def parts_of(path: Path) -> dict[str, dict[str, str]]:
@@ -38,5 +39,6 @@ def test_a_file_is_one_paper_with_its_recipe_and_its_numbers(path: Path):
     tests = re.findall(r"tests/[\w/]+\.py", said)
     assert tests and all((ROOT / name).is_file() for name in tests)
     text = "".join((ROOT / name).read_text(encoding="utf-8") for name in tests)
-    untested = [one for own in parts.values() for name, one in own.items() if not re.search(rf"\b({one}|{name})\b", text)]
+    named = {one: rf"(?<![A-Za-z])({one}|{name})(?![A-Za-z])" for own in parts.values() for name, one in own.items()}
+    untested = [one for one, pattern in named.items() if not re.search(pattern, text)]
     assert not untested, f"{path.name}: {', '.join(tests)} has nothing of {untested}"

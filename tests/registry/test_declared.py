@@ -20,7 +20,7 @@ from sage_rlvr.sweeps import demo
 from sage_rlvr.sweeps.design import label_of, load_design, resolve
 
 ROOT = Path(sage_rlvr.__file__).parent
-FIRST = {"GUIDES": ["branch", "flat", "compose", "placebo"], "METHODS": ["bnpo", "compose", "dapo", "dars", "dr_grpo", "grpo"]}
+FIRST = {"GUIDES": ["branch", "flat", "compose", "placebo"], "METHODS": ["bnpo", "compose", "dapo", "dr_grpo", "entropy_bonus"]}
 
 
 def own(registry: Registry, within: str = "sage_rlvr.") -> dict[str, str]:
