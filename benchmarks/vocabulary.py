@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import sage_rlvr
-from sage_rlvr.models import head
+from sage_rlvr.models import lm_head
 
 HIDDEN, MIB = 48, 1 << 20
 BUDGET = 1 << 22
@@ -123,7 +123,7 @@ def evaluation(folder: Path, words: int, preset: str, generator: str) -> Callabl
 
 def solutions(folder: Path, words: int) -> Callable[[], Any]:
     """Log-probs of 16 listed right completions of each problem."""
-    from sage_rlvr.models.listing.solutions import solution_logps
+    from sage_rlvr.models.enumeration.solutions import solution_logps
     from sage_rlvr.models.policy import load_policy
 
     model, tokens = load_policy(str(folder))
@@ -134,7 +134,7 @@ def solutions(folder: Path, words: int) -> Callable[[], Any]:
 
 def listing(folder: Path, words: int) -> Callable[[], Any]:
     """All completions down to a floor, of a model that is certain enough to have few."""
-    from sage_rlvr.models.listing.completions import enumerate_completions
+    from sage_rlvr.models.enumeration.completions import enumerate_completions
     from sage_rlvr.models.policy import load_policy
 
     model, tokens = load_policy(str(folder))
@@ -223,7 +223,7 @@ def measured(path: str, words: int) -> dict[str, Any]:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     warnings.simplefilter("ignore")  # of completions that never end
-    head.KEPT_LOGITS = BUDGET
+    lm_head.KEPT_LOGITS = BUDGET
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), Shape(HIDDEN, 96, 2, 3, 3, words, 16))
         step = PATHS[path](Path(folder), words)

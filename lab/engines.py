@@ -29,7 +29,7 @@ A class of your own has the row "any other" of its kind, even if its parent has 
 
 ## Signals
 
-Advantages, reward transforms, token weights and guides (q) run where the signals that they read exist. Log-probs of policy and
+Advantages, extras, token weights and guides (q) run where the signals that they read exist. Log-probs of policy and
 reference and the policy's entropies are on every engine. On TRL a guide of the batch needs `steps_per_generation=1`, or more
 than `gradient_accumulation_steps`.
 """

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +14,9 @@ import tyro
 
 from sage_rlvr.cli.session import RUNS, Command, Session
 from sage_rlvr.config import TrainConfig, read_recipe
-from sage_rlvr.core.advantages.base import Groups
+from sage_rlvr.core.advantages.base import Groups, Seen
+from sage_rlvr.core.extras import Extra
+from sage_rlvr.core.state import PartState
 from sage_rlvr.errors import require
 from sage_rlvr.results.tables import Table
 from sage_rlvr.stats.intervals import seed_interval
@@ -33,12 +36,12 @@ UPDATES: dict[str, dict[str, str]] = {
 KL = "kl/to_reference"
 
 
-class Unpaid:
-    """A reward transform: every reward is 0."""
+class Unpaid(Extra):
+    """Every reward is 0."""
 
-    equation = "r' = 0"
+    equation: ClassVar[str] = "0"
 
-    def __call__(self, rewards: Groups, lengths: Groups) -> Groups:
+    def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
         return torch.zeros_like(rewards)
 
 
@@ -108,7 +111,7 @@ def moved(
 
 def distance(loop: Loop, steps: int) -> tuple[float, float, float]:
     """KL, relative change of the weights and mean gradient norm of a loop after so many steps without a reward."""
-    loop.method = replace(loop.method, reward_transform=Unpaid())
+    loop.method = replace(loop.method, extras=(*loop.method.extras, Unpaid()))
     before = [p.detach().clone() for p in loop.policy.parameters()]
     norms = [train_step(loop, step)["optimizer/grad_norm"] for step in range(steps)]
     change = sum(float((p.detach() - b).double().square().sum()) for p, b in zip(loop.policy.parameters(), before, strict=True))

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.audit import RewardAudit, audit_reward
-from sage_rlvr.audit.pages import section_of
-from sage_rlvr.audit.pairs import read_pairs
 from sage_rlvr.cli.session import Command, Session
+from sage_rlvr.contrib.audit import RewardAudit, audit_reward
+from sage_rlvr.contrib.audit.pages import section_of
+from sage_rlvr.contrib.audit.pairs import read_pairs
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.progress import reporting
 
@@ -64,7 +64,7 @@ def numbers() -> list[dict[str, str]]:
 
 
 def expressions() -> list[dict[str, str]]:
-    """Golds in LaTeX: the different golds of the pairs of answers (`sage_rlvr.audit.pairs`), evenly spaced."""
+    """Golds in LaTeX: the different golds of the pairs of answers (`sage_rlvr.contrib.audit.pairs`), evenly spaced."""
     golds = list(dict.fromkeys(pair.gold for pair in read_pairs()))
     return [{"answer": golds[int(i * len(golds) / ROWS)]} for i in range(ROWS)]
 

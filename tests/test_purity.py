@@ -9,9 +9,13 @@ import ast
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+
+from sage_rlvr.cli.app import command_of
+from sage_rlvr.registry import HOMES, _written_in, contributed, registry_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "sage_rlvr"
@@ -23,77 +27,76 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "extras": set(),
     "members": {"errors"},
-    "parent": set(),
+    "process": set(),
     "paths": set(),
-    "text": set(),
-    "reading": {"errors"},
-    "runs": {"reading", "errors"},
-    "plugins": {"reading", "errors"},
+    "escaping": set(),
+    "safe_io": {"errors"},
+    "runs": {"safe_io", "errors"},
+    "plugins": {"safe_io", "errors"},
     "registry": {"plugins", "extras", "errors"},
     "core": {"members", "registry", "errors"},
     "methods": {"core", "registry", "errors"},
     "verifiers": {"registry", "errors"},
-    "tasks": {"members", "paths", "plugins", "reading", "registry", "runs", "text", "verifiers", "errors"},
-    "stats": {"reading", "errors"},
-    "recipes": {"paths", "plugins", "reading", "registry", "errors"},
-    "signatures": {"registry"},
-    "schema": {"plugins", "recipes", "registry", "signatures", "errors"},
+    "tasks": {"members", "paths", "plugins", "safe_io", "registry", "runs", "escaping", "verifiers", "errors"},
+    "stats": {"safe_io", "errors"},
+    "recipes": {"paths", "plugins", "safe_io", "registry", "errors"},
+    "schema": {"plugins", "recipes", "registry", "errors"},
     "testing": {"core", "schema", "errors"},
-    "progress": {"text"},
+    "progress": {"escaping"},
     "config": {"core", "methods", "plugins", "recipes", "schema", "tasks", "errors"},
-    "models": {"plugins", "registry", "config", "core", "reading", "recipes", "runs", "tasks", "verifiers", "errors"},
+    "models": {"plugins", "registry", "config", "core", "safe_io", "recipes", "runs", "tasks", "verifiers", "errors"},
     "training": {
-        *("config", "core", "methods", "models", "paths", "plugins", "reading", "recipes", "runs", "stats", "tasks", "verifiers"),
+        *("config", "core", "methods", "models", "paths", "plugins", "safe_io", "recipes", "runs", "stats", "tasks", "verifiers"),
         "errors",
     },
     "evaluation": {
         *("config", "core", "methods", "models", "progress", "recipes", "runs", "stats", "tasks", "training", "verifiers"),
-        *("plugins", "reading", "text", "errors"),
+        *("plugins", "safe_io", "escaping", "errors"),
     },
-    "audit": {"paths", "plugins", "tasks", "text", "verifiers", "stats", "errors"},
     "results": {
-        *("config", "evaluation", "extras", "models", "reading", "registry", "runs", "stats", "tasks", "text", "verifiers"),
+        *("config", "evaluation", "extras", "models", "safe_io", "registry", "runs", "stats", "tasks", "escaping", "verifiers"),
         "errors",
     },
-    "render": {"results", "runs", "stats", "text", "errors"},
+    "render": {"results", "runs", "stats", "escaping", "errors"},
     "sweeps": {
-        *("config", "core", "evaluation", "models", "parent", "progress", "recipes", "render", "results", "runs", "stats"),
-        *("paths", "plugins", "reading", "tasks", "training", "errors"),
+        *("config", "core", "evaluation", "models", "process", "progress", "recipes", "render", "results", "runs", "stats"),
+        *("paths", "plugins", "safe_io", "tasks", "training", "errors"),
     },
     "api": {
         *("config", "core", "evaluation", "sweeps", "models", "progress", "recipes", "registry", "render", "results"),
-        *("plugins", "reading", "runs", "stats", "tasks", "text", "training", "verifiers", "errors"),
+        *("plugins", "safe_io", "runs", "stats", "tasks", "escaping", "training", "verifiers", "errors"),
     },
     "cli": {
-        *("api", "audit", "config", "core", "evaluation", "sweeps", "models", "plugins", "progress"),
-        *("extras", "parent", "reading", "recipes", "registry", "signatures", "text"),
+        *("api", "config", "core", "evaluation", "sweeps", "models", "plugins", "progress"),
+        *("extras", "process", "safe_io", "recipes", "registry", "schema", "escaping"),
         *("render", "results", "runs", "stats", "tasks", "training", "verifiers", "errors"),
     },
+    "contrib": set(),  # all of the above, filled in below: nothing above has it
     "trl": {"training"},
-    "verl": {"training", "parent", "errors"},
+    "verl": {"training", "process", "errors"},
     "__main__": {"cli"},
     "__init__": {"api", "core", "extras", "methods", "registry", "tasks"},  # lazily: see test_importing_the_package_loads_no_torch
 }
+
+LAYERS["contrib"] = set(list(LAYERS)[: list(LAYERS).index("contrib")])
 
 # Parts that stay free of heavy libraries: the only third-party packages they may import.
 THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
     "extras": set(),
-    "parent": set(),
-    "text": set(),
-    "reading": {"numpy", "pyarrow"},
+    "process": set(),
+    "escaping": set(),
+    "safe_io": {"numpy", "pyarrow"},
     "core": {"torch", "jaxtyping"},
     "methods": set(),
     "verifiers": {"math_verify", "latex2sympy2_extended", "sympy"},
     # the tokenizer, when it is built; parquet files, the Hub and reasoning-gym, when they are read; a template's error
     "tasks": {"numpy", "tokenizers", "transformers", "pyarrow", "reasoning_gym", "datasets", "jinja2"},
-    "audit": {"math_verify"},  # a peer that it holds the verifier against
     "stats": {"numpy", "scipy", "yaml"},
     "results": {"numpy", "pandas", "pyarrow"},  # pandas for data frames, pyarrow for Parquet and logs packed by Zstandard
     "render": {"numpy", "matplotlib", "jinja2", "markupsafe", "markdown_it"},
     "config": set(),
     "recipes": {"yaml"},
-    "signatures": set(),
     "schema": {"yaml", "pydantic", "pydantic_core", "typing_extensions"},
 }
 
@@ -158,6 +161,67 @@ def test_the_reader_of_imports_sees_lazy_and_relative_ones(tmp_path: Path, monke
     assert part_of(module) == "core"
 
 
+# ---- contrib is below everything: parts of it are found by name, and never imported
+
+LISTED = metadata.Distribution.at(PACKAGE / "contrib").entry_points
+
+
+def reaches_into_contrib(path: Path) -> list[str]:
+    """Imports of contrib, and strings with the name of a module there; docstrings and comments may name them."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    named = [node.value for node in strings if id(node) not in docs and "sage_rlvr.contrib" in node.value]
+    return sorted(name for name in imports_of(path) if f"{name}.".startswith("sage_rlvr.contrib.")) + named
+
+
+def test_nothing_outside_contrib_imports_it_or_names_its_modules():
+    found = {str(path.relative_to(PACKAGE)): reaches_into_contrib(path) for path in MODULES if part_of(path) != "contrib"}
+    assert not {name: uses for name, uses in found.items() if uses}
+
+
+def test_what_reaches_into_contrib_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
+    (tmp_path / "core").mkdir()
+    module = tmp_path / "core" / "one.py"
+    module.write_text(
+        '"""See sage_rlvr.contrib.tasks."""\nfrom typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n'
+        "    from sage_rlvr import contrib\n\ndef f():\n    from ..contrib.tasks import repair\n"
+        '    return importlib.import_module("sage_rlvr.contrib.tasks.gsm_symbolic")\n'
+    )
+    modules = ["sage_rlvr.contrib", "sage_rlvr.contrib.tasks", "sage_rlvr.contrib.tasks.gsm_symbolic"]
+    assert reaches_into_contrib(module) == modules
+    module.write_text("from sage_rlvr import contributions\nimport contrib\n")
+    assert reaches_into_contrib(module) == []
+
+
+def test_the_list_of_contrib_is_what_its_files_register():
+    """A part that no line lists is found only if its module was imported before: by chance."""
+    registries = {home.partition(":")[2]: kind for kind, home in HOMES.items()}
+    parts = {(entry.group, entry.name) for entry in LISTED if entry.group != "sage_rlvr.commands"}
+    written = {
+        (f"sage_rlvr.{kind}s", name)
+        for path in sorted((PACKAGE / "contrib").rglob("*.py"))
+        for registry, kind in registries.items()
+        for name, _ in _written_in(path, registry)
+    }
+    assert written and parts == written
+
+
+@pytest.mark.parametrize("entry", LISTED, ids=lambda entry: f"{entry.group}.{entry.name}")
+def test_every_line_of_the_list_leads_to_the_part(entry: metadata.EntryPoint):
+    kind = entry.group.removeprefix("sage_rlvr.").removesuffix("s")
+    assert contributed(kind)[entry.name] == entry.value  # the text is read without importlib.metadata
+    assert (command_of(entry.name) if kind == "command" else registry_of(kind)[entry.name]) is entry.load()
+
+
+@pytest.mark.parametrize("module", ["sage_rlvr", "sage_rlvr.tasks", "sage_rlvr.cli.app", "sage_rlvr.methods"])
+def test_importing_it_imports_nothing_of_contrib(module: str):
+    code = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); import {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not [name for name in loaded if name.startswith("sage_rlvr.contrib")]
+
+
 # ---- the laboratory stands outside
 
 LABORATORY = re.compile(r"(?<![\w./])lab/|python -m lab\b")
@@ -194,10 +258,10 @@ DRAWS = {  # what report may have of the floors below, by module; of statistics 
     "results.page.scores": {"Band", "Line"},
     "results.page.training": {"TRAINING"},
     "results.tables": {"Table", "frame_of"},
-    "results.view": {"End"},
+    "results.row_text": {"End"},
     "runs": {"write_json_atomic", "write_text_atomic"},
     "errors": {"suggest"},
-    "text": {"escaped", "visible"},
+    "escaping": {"escaped", "visible"},
     "stats.curves": {"CurveComparison"},
     "stats.frontier": {"FrontierPoint", "GapCurve"},
     "stats.intervals": {"Interval"},

@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 
 from lab.figures.readme import ARMS, FLOOR, OUT
 from sage_rlvr.results.page.scores import chance_line
-from sage_rlvr.results.stored import read_summary
+from sage_rlvr.results.summary_io import read_summary
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "2026-11-27_demo_smollm2"
 LINE = 0.03

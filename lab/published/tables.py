@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.reading import read_json
-from sage_rlvr.results.view import told
+from sage_rlvr.results.row_text import told
+from sage_rlvr.safe_io import read_json
 from sage_rlvr.stats.comparison import DETECTABLE, Outcome, detectable_text, holm, outcome_of, p_text, signed
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.laws import t_ppf, t_sf

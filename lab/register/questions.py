@@ -33,8 +33,8 @@ from sage_rlvr.results import Design, Results, Row, compare
 from sage_rlvr.results import Question as Asked
 from sage_rlvr.results.comparisons import answering
 from sage_rlvr.results.metric import Metric
+from sage_rlvr.results.row_text import End
 from sage_rlvr.results.tables import NOT_RUN, Table, table
-from sage_rlvr.results.view import End
 from sage_rlvr.stats.comparison import p_text, signed
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.laws import t_ppf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sage_rlvr.audit.peers import lm_eval_utils
+from sage_rlvr.contrib.audit.peers import lm_eval_utils
 
 UTILS = lm_eval_utils("minerva_math")
 

@@ -17,7 +17,7 @@ from lab.room.study import Effort, study
 from lab.studies.pages import remade
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import require
-from sage_rlvr.reading import read_text
+from sage_rlvr.safe_io import read_text
 
 PAGE, STORED, RUNS, PICTURE = "room.md", "room.json", "room_runs.csv", "room"
 LAB_PAGES = Path(__file__).parents[1] / "pages"

@@ -2,8 +2,8 @@
 
     python -m lab.stress.parts_speed [--repeats 10] [--names verl rlpr]
 
-A method keeps its KL, rollout plan and reduction on both sides; advantage, reward transform, token weight, surrogate and guide
-become GRPO's on the other, which has no extras, no buffer, and the verifier's rewards. Both sides take the same step from the
+A method keeps its KL, rollout plan and reduction on both sides; advantage, token weight, surrogate and guide become
+GRPO's on the other, which has no extras, no buffer, and the verifier's rewards. Both sides take the same step from the
 same weights (the learning rate is too small to move them), so completions are the same; sides take turns and who begins
 changes. The ratio is the mean over steps of the paired log-ratio, with Student's interval. What a buffer costs is the pass over
 its stored answers.
@@ -66,13 +66,13 @@ class Timed:
 def neutral(method: Method) -> Method:
     """The method with GRPO's advantage and surrogate, and none of the parts that GRPO lacks; KL, plan and reduction stay."""
     anchor = method.anchor if method.anchor is None else replace(method.anchor, guide=Flat())
-    plain: dict[str, Any] = dict.fromkeys(("reward_source", "reward_transform", "token_weight", "buffer"))
+    plain: dict[str, Any] = dict.fromkeys(("reward_source", "token_weight", "buffer"))
     return replace(method, advantage=GroupNormalized(), surrogate=Clip(), anchor=anchor, extras=(), **plain)
 
 
 def own_parts(method: Method, other: Method) -> str:
     """Names of what the two differ by."""
-    names = ("reward_source", "reward_transform", "advantage", "token_weight", "surrogate", "buffer")
+    names = ("reward_source", "advantage", "token_weight", "surrogate", "buffer")
     found = [type(getattr(method, n)).__name__ for n in names if getattr(method, n) != getattr(other, n)]
     found += [type(extra).__name__ for extra in method.extras if extra not in other.extras]
     guide = method.anchor is not None and other.anchor is not None and method.anchor.guide != other.anchor.guide

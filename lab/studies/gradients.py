@@ -21,14 +21,13 @@ from sage_rlvr.training.loop import Loop, train_step
 from sage_rlvr.training.state import load_tensors, model_tensors
 
 
-class Tap:
+class Tap(Surrogate):
     """A surrogate that also keeps its log-ratios, in the graph."""
 
     def __init__(self, inner: Surrogate) -> None:
         self.inner, self.log_ratios = inner, torch.zeros(0)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        self.equation, self.legend, self.ascends = inner.equation, inner.legend, inner.ascends
+        self.needs, self.sees_batch, self.reads_labels = inner.needs, inner.sees_batch, inner.reads_labels
 
     def __call__(self, log_ratios: Tensor, *more: Any) -> Any:
         self.log_ratios = log_ratios
@@ -44,15 +43,17 @@ class Tokens:
     mask: Tensor
 
 
-class Watched:
+class Watched(Reduction):
     """A reduction that also keeps the `Tokens` of each update."""
 
     def __init__(self, inner: Reduction, tap: Tap) -> None:
         self.inner, self.tap = inner, tap
         self.updates: list[Tokens] = []
+        self.equation, self.divisor = inner.equation, inner.divisor
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+    def budget(self, mask: Tensor, max_tokens: int | None = None) -> float:
+        """That of the reduction that it watches."""
+        return self.inner.budget(mask, max_tokens)
 
     def __call__(self, per_token: Tensor, mask: Tensor, budget: float | None = None) -> Tensor:
         leaf = per_token.detach().requires_grad_(True)

@@ -40,8 +40,10 @@ class Placed:
     def parts(self) -> str:
         """Its parts by name, without the anchor."""
         one = self.method
-        rewarded = (one.rollout, one.reward_source, one.reward_transform, one.advantage)
-        gradient = (*rewarded, one.token_weight, one.surrogate, *one.extras)
+        paying = [extra for extra in one.extras if extra.changes_rewards]
+        rewarded = (one.rollout, one.reward_source, *paying, one.advantage)
+        others = (extra for extra in one.extras if not extra.changes_rewards)
+        gradient = (*rewarded, one.token_weight, one.surrogate, *others)
         named = (*(() if one.is_stored_alone else gradient), one.buffer)
         return " + ".join(type(part).__name__ for part in named if part is not None)
 
@@ -57,7 +59,7 @@ def placed(names: Sequence[str] = ()) -> list[Placed]:
     found = []
     for name in names or dict(METHODS.items()):
         method = METHODS[name]()
-        key = (method.reward_transform, method.advantage, method.buffer, method.rollout if is_staged(method.rollout) else None)
+        key = (method.extras, method.advantage, method.buffer, method.rollout if is_staged(method.rollout) else None)
         if has_axes(method) and key not in known:
             known[key] = axes(method, GROUP_SIZE)
         where = known[key] if has_axes(method) else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.reading import read_text
+from sage_rlvr.safe_io import read_text
 
 
 def remade(docs: Path, name: str, made: Mapping[str, str]) -> tuple[Path, str]:

@@ -27,10 +27,10 @@ from sage_rlvr.core.guides import Flat, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.core.surrogates import Clip, Pacs
-from sage_rlvr.reading import read_text
 from sage_rlvr.results import tables
 from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing
+from sage_rlvr.safe_io import read_text
 from sage_rlvr.training.buffer import fill
 from sage_rlvr.training.loop import Loop, build, train_step
 

@@ -10,7 +10,7 @@ import pytest
 from lab import published_rewards
 from lab.__main__ import main
 from lab.published_rewards import ROWS, SETS, Found, found_in, page, table
-from sage_rlvr.audit import Check, RewardAudit
+from sage_rlvr.contrib.audit import Check, RewardAudit
 from sage_rlvr.verifiers.golds import gold_of
 
 FIGURES = {

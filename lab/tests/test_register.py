@@ -16,7 +16,7 @@ from lab.register.questions import RULE, Answer, answers, pooled_seeds, register
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.row import Row
-from sage_rlvr.results.stored import row_tree
+from sage_rlvr.results.summary_io import row_tree
 from sage_rlvr.stats.comparison import PairedDifference
 from sage_rlvr.stats.intervals import Interval, seed_interval
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sage_rlvr.results import Results, compare
-from sage_rlvr.results.stored import row_tree
+from sage_rlvr.results.summary_io import row_tree
 
 SUMMARIES = sorted((Path(__file__).parents[1] / "experiments").glob("*/summary.json"))
 

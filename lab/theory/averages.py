@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from sage_rlvr.core.advantages import Seen, sees
+from sage_rlvr.core.extras import Extra
 from sage_rlvr.core.method import Method, group_advantages, seen_of
 from sage_rlvr.core.rollout_plans import Staged, is_guided, is_staged, kept_by, trained_on
 from sage_rlvr.core.signals import Signals
@@ -72,7 +73,7 @@ def mean_advantages(
     """(B,) advantage of each completion averaged over the G - 1 others of its group, given that the group is kept,
     and (B,) the probability that it is kept: with a second stage, how many kept ones there are for each of the first stage.
 
-    Completions that look alike to reward transform and advantage form a class: of equal reward, and where a part sees more,
+    Completions that look alike to extras and advantage form a class: of equal reward, and where a part sees more,
     of equal length, log-probs and answer. The sum runs over all compositions of G - 1 others by class with their multinomial
     probabilities. `state`: of the method's parts, None = at their start.
     """
@@ -169,10 +170,16 @@ def averages(
     return GroupAverages(counts, advantages, kept)
 
 
+def changed_rewards(method: Method) -> list[Extra]:
+    """The extras that change what the advantage reads."""
+    return [extra for extra in method.extras if extra.changes_rewards]
+
+
 def sees_stages(method: Method) -> bool:
     """Whether `staged_averages` can list a method with a second stage: its parts see rewards alone, its allocation one prompt."""
-    blind = not sees(method.advantage) and method.reward_transform is None
-    return blind and not getattr(method.rollout, "couples_prompts", False) and not is_guided(method.rollout)
+    blind = not sees(method.advantage) and not changed_rewards(method)
+    coupled = method.rollout is not None and method.rollout.couples_prompts
+    return blind and not coupled and not is_guided(method.rollout)
 
 
 def staged_averages(method: Method, plan: Staged, classes: Float[Tensor, "M 1"], group_size: int) -> StagedAverages:
@@ -208,11 +215,11 @@ def _traits(method: Method, listing: Listing) -> tuple[Float[Tensor, "B D"], Int
     """What the parts see of each completion: its reward; its length; log-probs of policy and reference; its answer, as a
     place among the K ids that are returned beside it: 64 bits do not fit a float."""
     columns, ids = [listing.rewards.double()], torch.zeros(1, dtype=torch.int64)
-    if method.reward_transform is not None or sees(method.advantage):
+    if method.group_extras or sees(method.advantage):
         seen = seen_of(listing.signals, (1, len(listing.rewards)))
         answers = torch.zeros_like(seen.lengths) if seen.answers is None else seen.answers
         columns.append(seen.lengths[0].double())
-        if sees(method.reward_transform) or sees(method.advantage):
+        if any(extra.needs for extra in changed_rewards(method)) or sees(method.advantage):
             reference = torch.zeros_like(seen.policy) if seen.reference is None else seen.reference
             ids, kinds = torch.unique(answers[0], return_inverse=True)
             right = torch.zeros_like(seen.policy) if seen.ref_right is None else seen.ref_right
@@ -281,7 +288,7 @@ def _first_advantages(
             f"{method.name}: its {type(method.advantage).__name__} reads more of other prompts' completions than the rewards in "
             "others=; list whole steps of groups with step_of_groups."
         )
-    if method.reward_transform is not None:
-        raise ConfigError(f"{method.name}: others= are given without what its reward transform sees of a completion.")
+    if changed_rewards(method):
+        raise ConfigError(f"{method.name}: others= are given without what its extras see of a completion.")
     fixed = others.float()
     return torch.stack([method.advantage(torch.cat([row[None], fixed]))[0, 0] for row in rewards])

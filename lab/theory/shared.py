@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lab.theory.averages import Averages, Listing, averages, mean_advantages
+from lab.theory.averages import Averages, Listing, averages, changed_rewards, mean_advantages
 from lab.theory.expected import check_expectation, loss_of_means, step_of_groups
 from sage_rlvr.core.advantages import sees
 from sage_rlvr.core.keys import Key
@@ -200,7 +200,7 @@ class SharedWorld:
         It is the same for every policy: computed once, it makes a training exact in milliseconds a step.
         """
         part = method.advantage
-        if sees(part) or method.reward_transform is not None or has_state(part) or part.couples_prompts:
+        if sees(part) or changed_rewards(method) or has_state(part) or part.couples_prompts:
             return None
         return averages(method, torch.tensor([[0.0], [1.0]], dtype=torch.float64), group_size)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sage_rlvr.tasks.base import Task
 
 from sage_rlvr.extras import advice
-from sage_rlvr.registry import HOMES, declared, registry_of
+from sage_rlvr.registry import HOMES, contributed, declared, registry_of
 
 _HERE = Path(__file__).parent
 _JOBS = ("Comparison", "Evaluation", "Run", "compare", "demo", "evaluate", "offline", "push", "report", "sft", "sweep", "train")
@@ -34,6 +34,7 @@ _HOME = {
     **dict.fromkeys(("Anchor", "Banded", "Guide", "Method", "objective", "shape"), "sage_rlvr.core"),
     **dict.fromkeys(declared(_HERE / "core" / "guides", "GUIDES"), "sage_rlvr.core"),
     **dict.fromkeys(declared(_HERE / "methods", "METHODS"), "sage_rlvr.methods"),
+    **{name: module for module, _, name in (home.partition(":") for home in contributed("method").values())},
     "register": "sage_rlvr.registry",
     "Task": "sage_rlvr.tasks.base",
 }

@@ -23,20 +23,25 @@ def check_inherits(who: str, kind: type, base: type, home: str, has: str = "") -
         )
 
 
-def check_names(kind: type, base: type, what: str, *more: type) -> None:
+def check_names(kind: type, base: type, what: str, *more: type, singular: bool = False) -> None:
     """ConfigError for a public name that a class adds and that is near the name of a member that it lacks.
 
     base: the class that declares the members; what: what messages call it ("task"); more: others that declare some. A method is
-    compared with methods and a value with values; a value in the singular (`kind`, `world`) passes: it is likely an option.
+    compared with methods and a value with values; an annotated field in the singular passes, since it is likely an option.
+    singular: whether any value in the singular passes, as `world` beside `worlds`.
     """
     declaring = (base, *more)
     known = set[str]().union(*(names(one, below=object) for one in declaring))
     methods = set[str]().union(*map(methods_of, declaring))
-    lacking = known - names(kind, below=base)
+    own = set[str]().union(*(_of_class(one) for one in kind.__mro__ if one not in declaring))
+    lacking = known - own
     for name in sorted(names(kind, below=kind.__mro__[1]) - known):
         value = inspect.getattr_static(kind, name, None)
         is_method = callable(value) or isinstance(value, staticmethod | classmethod)
-        among = [one for one in sorted(lacking) if (one in methods) == is_method and (is_method or one != f"{name}s")]
+        is_option = singular or "ClassVar" not in str(vars(kind).get("__annotations__", {}).get(name, "ClassVar"))
+        among = [one for one in sorted(lacking) if (one in methods) == is_method]
+        if is_option and not is_method and f"{name}s" in among:
+            among.remove(f"{name}s")
         if near := get_close_matches(name, among, 1, NEAR):
             article = "an" if what[0] in "aeiou" else "a"
             raise ConfigError(
@@ -47,8 +52,12 @@ def check_names(kind: type, base: type, what: str, *more: type) -> None:
 
 def names(kind: type, below: type) -> set[str]:
     """Public names that a class and its bases before `below` declare, annotations included."""
-    bases = kind.__mro__[: kind.__mro__.index(below)]
-    return {name for base in bases for name in (*vars(base), *vars(base).get("__annotations__", ())) if not name.startswith("_")}
+    return set[str]().union(*map(_of_class, kind.__mro__[: kind.__mro__.index(below)]))
+
+
+def _of_class(kind: type) -> set[str]:
+    """Those of the class itself."""
+    return {name for name in (*vars(kind), *vars(kind).get("__annotations__", ())) if not name.startswith("_")}
 
 
 def methods_of(kind: type) -> set[str]:

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 from rich.table import Column
 
-from sage_rlvr.text import visible
+from sage_rlvr.escaping import visible
 
 SHOWN = {"loss": "loss", "reward/mean": "reward", "kl/to_reference": "KL", "guide/q_mean": "q", "policy/entropy": "H"}
 NEWEST = 32  # intervals that count for the time left

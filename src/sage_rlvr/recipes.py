@@ -19,8 +19,8 @@ import yaml
 from sage_rlvr import plugins
 from sage_rlvr.errors import ConfigError, Told, choose_from, nearest, short, suggest
 from sage_rlvr.paths import ROW_SUFFIXES, Place, anchored
-from sage_rlvr.reading import read_text
 from sage_rlvr.registry import registry_of
+from sage_rlvr.safe_io import read_text
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50

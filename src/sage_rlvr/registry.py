@@ -7,9 +7,9 @@
     GUIDES["rarity"], GUIDES.help()["rarity"], GUIDES.label("rarity")
 
 Parts from outside join by an entry point (group `sage_rlvr.guides`, ...) or by a plugin (`plugins.py`); both are looked
-for when a name is asked for that is not here, and when all are listed.
+for when a name is asked for that is not here, and when all are listed. Parts of `contrib` join by entry points too.
 
-Parts of the package itself are found by `gather`: a new file in a folder that gathers is known without a line elsewhere.
+Parts of the core are found by `gather`: a new file in a folder that gathers is known without a line elsewhere.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ HOMES = {
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
     "reward_source": "sage_rlvr.core.reward_sources:REWARD_SOURCES",
-    "reward_transform": "sage_rlvr.core.rewards:REWARD_TRANSFORMS",
     "rollout_plan": "sage_rlvr.core.rollout_plans:ROLLOUT_PLANS",
     "schedule": "sage_rlvr.core.schedules:SCHEDULES",
     "surrogate": "sage_rlvr.core.surrogates:SURROGATES",
@@ -55,6 +54,10 @@ HOMES = {
     "verifier": "sage_rlvr.verifiers:VERIFIERS",
 }  # kind: module and name of its registry, imported when it is first asked for
 
+
+CONTRIB = Path(__file__).with_name("contrib")
+"""Has entry_points.txt, as the metadata of an installed package has. It is no part of this package's own metadata: those are of
+the last install, and a checkout that has moved on, or is on the path without an install, would list other parts than it has."""
 
 CALLED = ("signals", "rewards", "seen", "batch", "log_ratio", "log_ratios", "key")  # what parts are called with
 
@@ -66,7 +69,7 @@ class UnknownPart(ConfigError, KeyError):
 
 
 class Registry(MutableMapping[str, P], Generic[P]):
-    """The parts of one kind by name; a mapping in the order in which they were registered, those from outside last.
+    """The parts of one kind by name; a mapping in the order in which they were registered, those of entry points last.
 
     kind: the noun of messages ("guide"), a key of `HOMES`. remember: whether a function that is registered makes parts,
     which then know their call (`call_of`), so that a configuration can be written down again. check: refuses a class whose
@@ -146,6 +149,8 @@ class Registry(MutableMapping[str, P], Generic[P]):
             self.check(f"{self.kind.replace('_', ' ')} {name!r}", part)
         if inspect.isclass(part) and not part.__module__.startswith("sage_rlvr."):  # of its own parts the tests know
             _refuse_arguments(f"{self.kind.replace('_', ' ')} {name!r}", part)
+        if name in contributed(self.kind) and not part.__module__.startswith("sage_rlvr."):
+            self._load(self._entry_points()[name])  # so that it is refused below, as beside a part of the core
         there = self._parts.get(name)
         if there is not None and _written(there) != _written(part):
             raise ConfigError(
@@ -194,7 +199,8 @@ class Registry(MutableMapping[str, P], Generic[P]):
 
     def __iter__(self) -> Iterator[str]:
         plugins.use_inherited()
-        return iter(dict.fromkeys([*self._parts, *self._entry_points()]))
+        declared = self._entry_points()  # last, in their own order: not in that in which they were asked for
+        return iter([*(name for name in self._parts if name not in declared), *declared])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -235,21 +241,31 @@ class Registry(MutableMapping[str, P], Generic[P]):
 
     def label(self, name: str) -> str:
         """The name of the part in tables and figures."""
+        self._ask(name)
         return self._labels.get(name, name)
 
     def about(self, name: str) -> tuple[str, str]:
         """A short description of the part, by default the first sentence of its docstring, and the arXiv number of its paper or
         ""."""
+        self._ask(name)
         words, arxiv = self._about.get(name, ("", ""))
         return words or first_sentence(self[name]), arxiv
 
+    def _ask(self, name: str) -> None:
+        """Import the file of contrib that has the part, since what is said of a part is registered with it."""
+        if name not in self._parts and name in contributed(self.kind):
+            self[name]
+
     def _entry_points(self) -> dict[str, list[metadata.EntryPoint]]:
-        """name -> the entry points that declare it; a name with several is refused when it is asked for."""
+        """name -> the entry points that declare it; a name with several is refused when it is asked for. A name of `contrib` is
+        its own, whatever packages are installed."""
         from importlib import metadata  # a fifth of the time that `--help` may take
 
-        found: dict[str, list[metadata.EntryPoint]] = {}
-        for entry in metadata.entry_points(group=f"sage_rlvr.{self.kind}s"):
-            found.setdefault(entry.name, []).append(entry)
+        group, own = f"sage_rlvr.{self.kind}s", contributed(self.kind)
+        found = {name: [metadata.EntryPoint(name, home, group)] for name, home in own.items()}
+        for entry in metadata.entry_points(group=group):
+            if entry.name not in own:
+                found.setdefault(entry.name, []).append(entry)
         return found
 
     def _load(self, entries: list[metadata.EntryPoint]) -> None:
@@ -263,6 +279,16 @@ class Registry(MutableMapping[str, P], Generic[P]):
         part = plugins.load_entry_point(self.kind, entry)
         if entry.name not in self._parts:  # else the module has registered it itself
             self.register(part, name=entry.name)
+
+
+@functools.cache
+def contributed(kind: str) -> dict[str, str]:
+    """name -> "module:object" of what `contrib` adds of a kind, or of the command line's "command". Read as text: `--help` must not
+    wait for importlib.metadata, which takes a fifth of its time."""
+    text = CONTRIB.joinpath("entry_points.txt").read_text(encoding="utf-8")
+    section = text.partition(f"[sage_rlvr.{kind}s]\n")[2].partition("\n[")[0]
+    lines = (line.partition("=") for line in section.splitlines() if "=" in line and not line.startswith("#"))
+    return {name.strip(): home.strip() for name, _, home in lines}
 
 
 def gather(package: str, registry: Registry[P]) -> dict[str, P]:

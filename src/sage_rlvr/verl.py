@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from sage_rlvr.errors import ConfigError, SageError
-from sage_rlvr.parent import end_with_parent
+from sage_rlvr.process import end_with_parent
 from sage_rlvr.training.verl import INSTALL, require_verl
 
 __all__ = ["main"]

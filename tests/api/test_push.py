@@ -56,7 +56,7 @@ def test_a_run_of_the_loop_has_a_card(run: Path) -> None:
     front, _, text = card.removeprefix("---\n").partition("\n---\n")
     assert '- "sage-rlvr"' in front and '- "trl"' not in front
     assert "base_model" not in front, "a local folder is no model of the Hub"
-    hashed = ("reference: local policy, SHA-256", "reward `countdown`: source SHA-256")
+    hashed = ("reference: local policy, SHA-256", "reward `countdown`: verifier countdown-v1-")
     for words in ("k3", "Branch(", *hashed, "trained: 2 steps, 2 updates"):
         assert words in text, words
     assert f"| optimizer.lr | {record['optimizer']['lr']} |" in text and "| seed | 3 |" in text

@@ -86,15 +86,15 @@ def inherits(kind: str, symbol: str, rest: str = "__call__") -> str:
 OWN = CLASS.format(kind="advantage").replace("Mine", "Mine(sage_rlvr.core.Advantage)")
 CASES = {
     "guide": (GUIDE, f"{RULE} signals, key are no options; declare a class for the rule: @dataclass(frozen=True), sage_rlvr.Ban"),
-    "advantage": (ADVANTAGE, f"{RULE} rewards is no option; declare a class for the rule: @dataclass(frozen=True), sage_rlvr.cor"),
+    "advantage": (ADVANTAGE, f"{RULE} rewards is no option; declare a class for the rule: @dataclass(frozen=True), sage_rlvr.core"),
     "class of an advantage": (CLASS.format(kind="advantage"), inherits("Advantage", "A")),
     "advantage without an equation": (OWN, f'{LACKS} "A as'),
     "advantage with a slip": (
         OWN.replace("Advantage):", "Advantage):\n    takes_group_men = True"),
         "advantage class Mine: takes_group_men is no member of an advantage; did you mean takes_group_mean?",
     ),
-    "surrogate": (CLASS.format(kind="surrogate"), f'{LACKS} "the loss'),
-    "reduction": (CLASS.format(kind="reduction"), LACKS),
+    "surrogate": (CLASS.format(kind="surrogate"), inherits("Surrogate", "the loss of a token", "__call__")),
+    "reduction": (CLASS.format(kind="reduction"), "Mine does not inherit sage_rlvr.core.Reduction; write class Mine(sage_"),
 }
 
 

@@ -37,7 +37,7 @@ def test_every_option_of_every_part_is_said():
         ("token_weight", "clip_cov", "low", "x < 5"),
         ("surrogate", "clip", "dual", "x > 1 or null"),
         ("guide", "token", "high_quantile", "0.05 < x <= 1"),
-        ("reward_transform", "overlong_shaping", "buffer", "x >= 1, whole"),
+        ("extra", "overlong_shaping", "buffer", "x >= 1, whole"),
         ("extra", "adaptive_entropy", "min_coef", "0"),
         ("buffer", "replay", "take", "null"),
         ("buffer", "likelihood", "base_prompts", "x >= 1, whole, with base or null"),
@@ -90,7 +90,7 @@ def test_the_command_prints_a_part_a_kind_or_its_neighbors(capsys: pytest.Captur
 
     assert code("mara") == 0
     said = capsys.readouterr().out
-    assert "method mara: L = " in said and "reward transform mara: r = R (1 + beta" in said and "may be: x > 0" in said
+    assert "method mara: L = " in said and "extra mara: r = R (1 + beta" in said and "may be: x > 0" in said
     assert code("signed") == 0
     assert "a group of 8 earns where it is all right: 0.1, all wrong: -1, none right: refused" in capsys.readouterr().out
     assert code("reward-transforms") == 0

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sage_rlvr import config as c
-from sage_rlvr.core import Method, Token
+from sage_rlvr.core import Extra, Method, Token
 from sage_rlvr.errors import CancellingGuide, ConfigError, SageError, require, wrong
 from sage_rlvr.methods import METHODS, grpo, sage
 from sage_rlvr.registry import registry_of
@@ -332,18 +332,19 @@ def test_a_snapshot_lies_before_the_end_of_the_run(recipe: Path) -> None:
     assert train(recipe, (source, "snapshot@10"), ("steps", "11")).steps == 11
 
 
-def test_a_reward_transform_and_the_rollout_have_one_length_limit(
+def test_an_extra_and_the_rollout_have_one_length_limit(
     recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Overlong:
-        def __init__(self, max_tokens: int | None) -> None:
-            self.max_tokens = max_tokens
+    @dataclasses.dataclass(frozen=True)
+    class Overlong(Extra):
+        max_tokens: int | None
 
-        def __call__(self, rewards: Any, lengths: Any) -> Any:
-            return rewards
+        @property
+        def made_for(self) -> int | None:
+            return self.max_tokens
 
     def shaped(max_tokens: int | None = 24) -> Method:
-        return dataclasses.replace(grpo(), name="shaped", reward_transform=Overlong(max_tokens))
+        return dataclasses.replace(grpo(), name="shaped", extras=(Overlong(max_tokens),))
 
     monkeypatch.setitem(METHODS, "shaped", shaped)
     assert train(recipe, ("method", "shaped")).rollout.max_new_tokens == 24

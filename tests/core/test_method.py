@@ -13,8 +13,10 @@ from sage_rlvr.core import (
     Batch,
     Branch,
     Clip,
+    Extra,
     FixedBudget,
     GroupCentered,
+    Guide,
     Key,
     Linear,
     Method,
@@ -95,7 +97,7 @@ def test_four_updates_on_one_rollout_agree_with_the_twin():
 
 
 def test_objective_never_calls_the_guide():
-    class Once:
+    class Once(Guide):
         needs, depends_on, equation = frozenset(), "token", "counts its calls"
         calls = 0
 
@@ -119,15 +121,16 @@ def test_beta_may_start_at_zero():
     assert objective(method, batch, 10, 11)[1]["loss"] > 0 and method.needs == {"ref_logps"}
 
 
-def test_reward_transform_and_token_weight_take_their_places():
-    def shorter_is_better(rewards, lengths):
-        return rewards - 0.1 * lengths
+def test_an_extra_on_rewards_and_a_token_weight_take_their_places():
+    class ShorterIsBetter(Extra):
+        def after_rewards(self, rewards, seen, state):
+            return rewards - 0.1 * seen.lengths
 
     def first_token_only(signals):
         return (signals.positions == 0).float()
 
     method = Method(
-        "parts", GroupCentered(), Clip(), None, FixedBudget(2), reward_transform=shorter_is_better,
+        "parts", GroupCentered(), Clip(), None, FixedBudget(2), extras=(ShorterIsBetter(),),
         token_weight=first_token_only,
     )  # fmt: skip
     signals = Signals(torch.zeros(2, 2), None, MASK, torch.arange(2))
@@ -260,13 +263,13 @@ def test_a_constant_divisor_gets_no_note_about_lengths():
         assert "1/|y|" not in method.describe() and "varies from batch" not in method.describe()
 
 
-class Overlong:
+class Overlong(Extra):
     """Stands in for a published transform: it says its equation."""
 
     equation = "r - 0.1 max(0, |y| - 512)"
 
-    def __call__(self, rewards, lengths):
-        return rewards - 0.1 * (lengths - 512).clamp(min=0)
+    def after_rewards(self, rewards, seen, state):
+        return rewards - 0.1 * (seen.lengths - 512).clamp(min=0)
 
 
 class Uncertain:
@@ -284,7 +287,7 @@ def third_of_the_tokens(signals):
 
 @pytest.mark.parametrize("base", [no_kl(), grpo(), rloo(beta=0.1)])
 def test_describe_prints_every_part(base):
-    text = replace(base, reward_transform=Overlong(), token_weight=third_of_the_tokens).describe()
+    text = replace(base, extras=(Overlong(),), token_weight=third_of_the_tokens).describe()
     assert "  r = r - 0.1 max(0, |y| - 512), of the verifier's" in text and "  w_t = third_of_the_tokens" in text
     assert f"A = w_t * [{base.advantage.equation}]" in text
     assert "w_t = Uncertain" in replace(grpo(), token_weight=Uncertain()).describe()

@@ -97,7 +97,7 @@ def test_what_cannot_go_together_is_refused() -> None:
     source = ReferenceProbability()
     with pytest.raises(ConfigError, match="Likelihood stores right answers, which needs a verifier"):
         compose(buffer=build("buffer", "likelihood"), reward_source=source)
-    with pytest.raises(ConfigError, match="no reward_transform, reward_source"):
+    with pytest.raises(ConfigError, match="no reward_source, token_weight"):
         compose(surrogate=build("surrogate", "pacs"), advantage=build("advantage", "signed"), reward_source=source)
 
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from lab.theory.averages import averages
 from lab.theory.utility import has_axes, slope
+from sage_rlvr.contrib.methods.distinct import DistinctRight
+from sage_rlvr.contrib.methods.pkpo import PassAtK
 from sage_rlvr.core import Dars, GroupNormalized, Key, LeaveOneOut, MarginalValue, UniformStages, credit
-from sage_rlvr.core.advantages import DistinctRight, PassAtK
 from sage_rlvr.core.rollout_plans import GuidedStages, rows_of_stages
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS, dars, dr_grpo, pacs, right_entropy, rloo
@@ -134,7 +135,7 @@ def test_guidance_goes_to_prompts_without_a_right_answer_and_weighs_by_the_ratio
             lambda: replace(METHODS["bnpo"](), rollout=Dars()),
             r"bnpo: Dars makes groups of unequal size, and BetaNormalized",
         ),
-        (lambda: replace(METHODS["outcome_counts"](), rollout=Dars()), "OutcomeCounts uses all"),
+        (lambda: replace(METHODS["outcome_counts"](), rollout=Dars()), "OutcomeCounts learns from groups of one size"),
         (lambda: replace(pacs(), rollout=UniformStages()), "UniformStages makes groups of unequal size, and Pacs"),
         (
             lambda: replace(dars(baseline="stages"), advantage=PassAtK(4)),

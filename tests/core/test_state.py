@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from sage_rlvr.core import Method, Signals, advantages_of, credit
+from sage_rlvr.core.extras import OutcomeCounts
 from sage_rlvr.core.state import State, state_from, state_metrics, tensors_of
 from sage_rlvr.errors import CheckpointError
 from sage_rlvr.methods import METHODS, grpo
-from stateful import Remembered, Tiring, stateful
+from stateful import Remembered, stateful
 
 REWARDS = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
 SIGNALS = Signals(
@@ -75,7 +76,7 @@ def test_tensors_of_a_checkpoint_say_whose_they_are() -> None:
     [
         (grpo(), r"has the running state of no part, but this method needs that of advantage Remembered \(mean, steps\)"),
         (replace(grpo(), advantage=Remembered()), r"of advantage Remembered \(mean, steps\), but this method needs .* Tiring"),
-        (replace(grpo(), reward_transform=Tiring()), r"of reward_transform Tiring \(unlikely, seen\), but"),
+        (replace(grpo(), extras=(OutcomeCounts(),)), r"of extra/outcome_counts OutcomeCounts \(keys, counts, .*\), but"),
     ],
 )
 def test_the_state_of_other_parts_is_refused_by_name(other: Method, words: str) -> None:

@@ -11,17 +11,17 @@ import torch
 
 from conftest import save, tiny_llama
 from sage_rlvr.config import TrainConfig, WorldConfig, load_config
+from sage_rlvr.contrib.tasks.word_problems import WordProblems
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation import evaluate as evaluation
 from sage_rlvr.evaluation.evaluate import Target, cross_check, evaluate, identity_of, resolve
 from sage_rlvr.evaluation.exact import probabilities, sampled_counts
 from sage_rlvr.evaluation.sampling import choose
-from sage_rlvr.models.listing import solutions
-from sage_rlvr.models.listing.solutions import solution_logps
+from sage_rlvr.models.enumeration import solutions
+from sage_rlvr.models.enumeration.solutions import solution_logps
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks.countdown import Countdown, Problem
-from sage_rlvr.tasks.word_problems import WordProblems
 from sage_rlvr.training.problems import training_problems
 
 WORLD = WorldConfig(counts={2: 1.0}, max_number=12, max_target=144, train_problems=60)

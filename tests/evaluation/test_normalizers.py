@@ -14,7 +14,7 @@ from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.evaluate import Target, evaluate
 from sage_rlvr.evaluation.exact import log_normalizers
 from sage_rlvr.evaluation.record import load_record, save_record
-from sage_rlvr.models.listing.completions import enumerate_completions
+from sage_rlvr.models.enumeration.completions import enumerate_completions
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.stats.tempered import tempered
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from command import call
+from sage_rlvr.contrib.io.documents import generated_docs
+from sage_rlvr.contrib.io.lm_eval import export_lm_eval, import_lm_eval
+from sage_rlvr.contrib.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation import sampled_run
-from sage_rlvr.evaluation.documents import generated_docs
-from sage_rlvr.evaluation.lm_eval import export_lm_eval, import_lm_eval
 from sage_rlvr.evaluation.sampled_run import UNKNOWN, SampleRun, commit_of
 from sage_rlvr.evaluation.sampling import Chosen, choose
 from sage_rlvr.evaluation.store import Identity, Sample, SampleStore, prompt_hash
@@ -23,8 +24,8 @@ from sage_rlvr.models.policy import load_policy
 from sage_rlvr.models.reward_model import from_policy
 from sage_rlvr.tasks import countdown
 from sage_rlvr.tasks.countdown import Problem, verify
-from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.training.state import save_policy
+from sage_rlvr.verifiers.versions import VERSIONS
 
 
 @pytest.fixture
@@ -157,17 +158,19 @@ def test_after_reverify_the_same_command_tops_up(
 ) -> None:
     more = (warm_policy, *words, "--store", "a")
     assert call("eval", *more, "--samples", 32) == 0
-    real = countdown.code_hash
-    monkeypatch.setattr(countdown, "code_hash", lambda *a, **k: real(*a, **k)[::-1])
+    version = VERSIONS["countdown"]
+    monkeypatch.setitem(VERSIONS, "countdown", version + 1)
     assert call("eval", *more, "--samples", 64) == 2
-    assert "--rejudge), after which the samples can be topped up" in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"judged by another version of the verifier (countdown-v{version}-" in said
+    assert "--rejudge), after which the samples can be topped up" in said
     assert call("eval", *more, "--rejudge") == 0 and "96 samples judged again" in capsys.readouterr().out
     assert call("eval", *more, "--samples", 64) == 0
     store = SampleStore.open("a")
     assert (
         store.counts().n.tolist() == [64] * 3 and store.identity.verifier_hash == store.verifiers()[-1]["verifier_hash"]
     )
-    monkeypatch.setattr(countdown, "code_hash", real)
+    monkeypatch.setitem(VERSIONS, "countdown", version)
     assert call("eval", *more, "--samples", 96) == 2 and "run reverify" in capsys.readouterr().err
 
 

@@ -17,10 +17,10 @@ import torch
 from byte_tokenizer import byte_tokenizer
 from evaluation.sampling_common import sample_run
 from sage_rlvr.config import WorldConfig
+from sage_rlvr.contrib.analysis.token_report import anatomy_lines
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.exact import probabilities
 from sage_rlvr.evaluation.sample_report import (
-    anatomy_lines,
     common_n,
     excess_lines,
     pattern_lines,
@@ -28,8 +28,8 @@ from sage_rlvr.evaluation.sample_report import (
 )
 from sage_rlvr.evaluation.sampling import Chosen, SamplingRun, Scorer, check_window, choose, guide_of, prompts_of
 from sage_rlvr.evaluation.store import Identity, SampleStore
+from sage_rlvr.models.enumeration.solutions import solution_logps
 from sage_rlvr.models.generation import Decoding, Generation, Generator, Request, SamplerGenerator
-from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import NO_ANSWER, Tokens, load_policy
 from sage_rlvr.models.scoring import score
 from sage_rlvr.stats.samples.diversity import pcmd

@@ -20,6 +20,7 @@ from sage_rlvr.core import (
     Clip,
     FixedBudget,
     GroupCentered,
+    Guide,
     Key,
     Method,
     SequenceMean,
@@ -39,7 +40,7 @@ PI0, PI1 = 0.524979, 0.475021
 KEY = Key(0)
 
 
-class ByState:
+class ByState(Guide):
     """q = 1.3 at the root and .8 in the late state, read from where the tests put it; it hides that it is a state guide
     when asked to, so that the refusal does not stand in the way of the measurement."""
 

@@ -13,6 +13,7 @@ from sage_rlvr.core import (
     Branch,
     FixedBudget,
     GroupCentered,
+    Guide,
     Key,
     Method,
     Signals,
@@ -28,7 +29,7 @@ REF = torch.tensor((0.2, 0.3, 0.5))
 KEY = Key(3407)
 
 
-class Disguised:
+class Disguised(Guide):
     """A state guide that hides what it depends on, so that the refusal does not stand in the way of the measurement."""
 
     needs, depends_on, equation = frozenset({"entropies"}), "token", "Branch in disguise"
@@ -82,7 +83,7 @@ def test_a_state_guide_cancels_under_an_unbiased_loss(estimator):
     assert plain.tolist() == pytest.approx([0.320702, -0.082466, -0.238236], abs=3e-6)
 
 
-class Depth:
+class Depth(Guide):
     """q = (1.0, 1.3, .8) by state of a two-token world: the root, after token 0, after token 1."""
 
     needs, depends_on, equation = frozenset({"entropies"}), "state", "read from the entropies"

@@ -54,7 +54,7 @@ def test_the_laws_of_a_guide(guide, seed):
     check_guide(guide, seed)
 
 
-class Careless:
+class Careless(Guide):
     """A guide that computes in bf16, or in float16 between float32 ends, and lets the gradient through."""
 
     needs, depends_on, equation = frozenset({"entropies"}), "state", "careless"

@@ -57,7 +57,7 @@ def test_parts_and_defaults():
 
 def test_arguments_reach_their_parts():
     assert dapo(dynamic_sampling=False).rollout is None and dapo(max_refills=2).rollout == DynamicSampling(2)
-    assert dapo(overlong_buffer=4, max_tokens=24).reward_transform == OverlongShaping(24, 4)
+    assert dapo(overlong_buffer=4, max_tokens=24).extras == (OverlongShaping(24, 4),)
     assert dapo(clip_low=0.1, clip_high=0.3, dual=None).surrogate == Clip(0.1, 0.3)
     assert bnpo(clip_low=0.1, clip_high=0.3, dual=3.0).surrogate == Clip(0.1, 0.3, 3.0)
     moving = Anchor(0.1, estimator="exact", divergence="forward", source="sft", refresh_every=5)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from episodes_common import Digit, Digits, digit_policy
+from sage_rlvr.contrib.tasks.repair import Repair
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.sampling import Chosen, prompts_of
@@ -20,7 +21,6 @@ from sage_rlvr.tasks.base import NO_ANSWER, Turn, turns_of, verdicts
 from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.countdown import Countdown, build_tokenizer
 from sage_rlvr.tasks.prompts import FORMATS
-from sage_rlvr.tasks.repair import Repair
 
 TOKENS = Tokens.of(build_tokenizer(Digits.characters))
 ASKING = Asking.of(Digits(), TOKENS)

@@ -25,12 +25,12 @@ from models.sampler_common import (
 )
 from sage_rlvr.errors import DataError
 from sage_rlvr.models import sampler
-from sage_rlvr.models.head import chosen_logps
 from sage_rlvr.models.llama import decoder as llama_step
 from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
 from sage_rlvr.models.llama.forward import recorded_states
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, supports
+from sage_rlvr.models.lm_head import chosen_logps
 from sage_rlvr.models.sampler import decode_weights, draw, prefill
 from sage_rlvr.models.scoring import score
 

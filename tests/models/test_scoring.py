@@ -27,12 +27,12 @@ from sage_rlvr.core import laws
 from sage_rlvr.core.divergences import forward_kl
 from sage_rlvr.core.laws import Laws, per_token
 from sage_rlvr.errors import DataError
-from sage_rlvr.models import head, sampler, scoring
-from sage_rlvr.models.head import FloatHead
+from sage_rlvr.models import lm_head, sampler, scoring
 from sage_rlvr.models.llama import layout as layouts
 from sage_rlvr.models.llama import pieces
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, adjacent, stacked, supports, why_not
+from sage_rlvr.models.lm_head import FloatHead
 from sage_rlvr.models.scoring import completion_logits, score
 from sage_rlvr.training.scores import drift_of
 
@@ -181,8 +181,8 @@ def test_sizes_of_parts_change_neither_values_nor_gradients(
     wanted = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(head, "KEPT_LOGITS", kept)
-        patch.setattr(head, "NUMBERS", numbers)
+        patch.setattr(lm_head, "KEPT_LOGITS", kept)
+        patch.setattr(lm_head, "NUMBERS", numbers)
         patch.setattr(pieces, "NUMBERS", numbers)
         patch.setattr(layouts, "QUERIES", queries)
         patch.setattr(layouts, "TILE_WEIGHTS", numbers)
@@ -238,7 +238,7 @@ def test_no_more_logits_are_kept_than_the_budget(monkeypatch: pytest.MonkeyPatch
     model, (prompts, tokens, mask, owners) = build("llama"), EXAMPLE
     states = len(Layout.of(*EXAMPLE).outputs)
     for kept, whole in ((40, 0), (1 << 22, 1)):
-        monkeypatch.setattr(head, "KEPT_LOGITS", kept)
+        monkeypatch.setattr(lm_head, "KEPT_LOGITS", kept)
         shapes: list[torch.Size] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda x, to=shapes: (to.append(x.shape), x)[1], lambda x: x):
             score(model, prompts, tokens, mask, owners, entropies=True)

@@ -172,7 +172,7 @@ def test_every_kind_is_known_everywhere(folder: Path, capsys: pytest.CaptureFixt
     words = ["--plugin", "my_parts.py", "parts", "--plugin=more_parts.py"]
     assert call(*words) == 0
     said = capsys.readouterr().out
-    for name in ("late", "centered", "signs", "reinforce", "row_sum", "brief", "surprising", "some_right", "halved"):
+    for name in ("late", "centered", "signs", "reinforce", "row_sum", "surprising", "some_right", "halved"):
         assert re.search(rf"^  {name} ", said, re.MULTILINE), name
     assert registry_of("guide").label("late") == "Late"
     config = load_config(TrainConfig, "grpo", [("method.guide", "late")])
@@ -198,14 +198,14 @@ def test_the_parts_of_the_page_obey_the_laws(folder: Path, monkeypatch: pytest.M
     plugins.use("my_extra.py")
     testing.check_guide(registry_of("guide")["late"]())
     testing.check_method(registry_of("method")["centered"]())
-    kinds_here = ("advantage", "surrogate", "reduction", "reward_transform", "token_weight", "rollout_plan")
+    kinds_here = ("advantage", "surrogate", "reduction", "token_weight", "rollout_plan")
     for kind in (*kinds_here, "buffer", "reward_source"):
         name = list(registry_of(kind))[-1]
         getattr(testing, f"check_{kind}")(registry_of(kind)[name]())
         if kind == "advantage":
             testing.check_advantage(registry_of(kind)["signs"]())
     testing.check_schedule(registry_of("schedule")["halved"](0.1))
-    for name in ("common", "near"):
+    for name in ("brief", "common", "near"):
         testing.check_extra(registry_of("extra")[name]())
     assert "check_parts" not in sys.modules
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markupsafe import Markup
 
+from sage_rlvr.escaping import visible
 from sage_rlvr.render.markup import as_script, escaped, fenced, plain, tabled, to_html
 from sage_rlvr.results.tables import Table
-from sage_rlvr.text import visible
 
 TEXT = st.text(st.one_of(st.sampled_from("-+=*_`#<>&[]()!|~\\1. :\n\thttp/aé"), st.characters()))
 

@@ -16,7 +16,7 @@ from report.page_common import BREAKOUT, run
 from sage_rlvr.cli.app import main
 from sage_rlvr.render import Page, report_of
 from sage_rlvr.render.markup import escaped
-from sage_rlvr.results import Results, compare, tables, words
+from sage_rlvr.results import Results, compare, sentences, tables
 from sage_rlvr.results.findings import findings_of
 from sage_rlvr.results.page.scores import policies
 from sage_rlvr.results.page.training import _facts, curves, grids, learning, warnings
@@ -115,9 +115,9 @@ def test_every_row_is_on_the_page_as_everywhere(folders: Path) -> None:
     results = Results.read(folders / "demo")
     text = Page(report_of(results)).markdown()
     rows = compare(results)
-    assert rows and escaped(words.answer(rows)) in text
+    assert rows and escaped(sentences.answer(rows)) in text
     for row in rows:
-        assert escaped(words.sentence(row)) in text
+        assert escaped(sentences.sentence(row)) in text
 
 
 @pytest.mark.slow

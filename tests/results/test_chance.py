@@ -18,7 +18,7 @@ from sage_rlvr.evaluation.record import Record, load_record, save_record
 from sage_rlvr.evaluation.sample_report import report_lines
 from sage_rlvr.evaluation.store import Sample, SampleStore
 from sage_rlvr.render import write_summary
-from sage_rlvr.results import Results, words
+from sage_rlvr.results import Results, sentences
 from sage_rlvr.results.comparisons import compare as comparisons
 from sage_rlvr.results.design import Question
 from sage_rlvr.results.findings import findings_of
@@ -107,9 +107,9 @@ def test_compare_has_the_floor_in_table_sentences_and_notebook(tmp_path: Path) -
     many = next(row for row in found.rows if row["metric"] == "pass@8")
     assert (many["chance"], many["below_chance"]) == (pytest.approx(CHANCE.at(8)), "worse")
     assert level in found._repr_html_() and "below chance" in found._repr_html_()
-    full = words.sentence(next(one for one in found.comparisons if one.metric == Metric(k=8)))
+    full = sentences.sentence(next(one for one in found.comparisons if one.metric == Metric(k=8)))
     assert f"; chance {level}; worse below chance)" in full
-    assert "chance" not in words.sentence(next(one for one in found.comparisons if one.metric == Metric(k=1)))
+    assert "chance" not in sentences.sentence(next(one for one in found.comparisons if one.metric == Metric(k=1)))
 
 
 def test_the_page_and_its_summary_keep_the_floor_without_the_task(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_answer_of_a_design_that_asks_about_the_base_has_its_numbers(tmp_pat
     asked = tuple(Question(a=arm, b="base", metric=Metric(k=k)) for k in (256, 1) for arm in ("better", "worse"))
     results = replace(results, design=replace(results.design, questions=asked))
     rows = comparisons(results)
-    text = words.answer(rows, results)
+    text = sentences.answer(rows, results)
     by_k = {row.metric.k: row for row in rows if row.a == "worse" and row.metric.at == "temperature"}
     found = "Not shown: pass@256 is higher in no arm. "
     start = f"Did RL widen what the base solves? {found}One run of each: about these checkpoints, not about methods.\n\n"
@@ -185,7 +185,7 @@ def test_a_question_about_another_arm_keeps_the_usual_answer(tmp_path: Path) -> 
     results = Results.read(folder(tmp_path / "sweep"))
     asked = (Question(a="worse", b="better", metric=Metric(k=256)),)
     results = replace(results, design=replace(results.design, questions=asked))
-    assert "Did RL widen" not in words.answer(comparisons(results), results)
+    assert "Did RL widen" not in sentences.answer(comparisons(results), results)
 
 
 def test_compare_prints_which_arm_the_other_was_trained_from(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ import pytest
 
 from sage_rlvr.evaluation.judged import Reasons
 from sage_rlvr.render import Page, report_of
-from sage_rlvr.results import Design, Metric, Question, Results, colder, compare, view, words
+from sage_rlvr.results import Design, Metric, Question, Results, colder, compare, row_text, sentences
 from sage_rlvr.results.design import BASE, COLDER, Arm
 from sage_rlvr.results.findings import findings_of
 from sage_rlvr.results.measurements import Measurements, SampledMeasurement
 from sage_rlvr.results.page.samples import by_difference
 from sage_rlvr.results.sources import Store
-from sage_rlvr.results.stored import plain, read_summary
 from sage_rlvr.results.summary import summary_of
+from sage_rlvr.results.summary_io import plain, read_summary
 from sage_rlvr.runs import write_json_atomic
 from sage_rlvr.tasks.chance import Chance
 
@@ -60,8 +60,8 @@ def test_an_arm_that_is_its_base_at_a_lower_temperature_is_only_sharpened() -> N
     rows = [row for row in compare(found) if row.why == "colder"]
     assert str(rows[0].metric) == "pass@1, against the other's best temperature"
     assert [(row.metric.k, row.metric.at) for row in rows[1:]] == [(k, "mixture") for k in (8, 16, 32, 64)]
-    assert not any(view.outcome(row) == "higher" for row in rows)
-    text = words.answer(compare(found), found)
+    assert not any(row_text.outcome(row) == "higher" for row in rows)
+    text = sentences.answer(compare(found), found)
     assert "Only sharpened, as far as can be told: sharp." in text and "sharp beside T = 0.6 (pass@1" in text
     assert "yes, higher" not in text
 
@@ -83,7 +83,7 @@ def test_arms_with_several_training_seeds_are_compared_too() -> None:
     assert {row.comparison.difference.over for row in rows} == {"training seeds and the control's samples"}
     ends = {row.a: row.comparison.outcome for row in rows if row.metric.k == 8}
     assert ends == {"sharp": "tied", "learned": "better", "steep": "better"}
-    text = words.answer(compare(found), found)
+    text = sentences.answer(compare(found), found)
     assert "higher at k = 8" in text and "One run of each" not in text
     two = several(2, sharp=share(0.6))
     assert {row.comparison.reason for row in compare(two) if row.why == "colder"} == {"two seeds"}
@@ -94,7 +94,7 @@ def test_a_guesser_is_a_rival() -> None:
     found = results(learned=np.full(PROBLEMS, share(0.6).mean()))
     rows = [replace(row, chance=Chance("given", (0.5,) * PROBLEMS)) for row in found.table.rows]  # type: ignore[type-var]
     beaten = replace(found, table=Measurements(tuple(rows)))
-    ends = [{view.outcome(row) for row in compare(one) if row.metric.at == "mixture"} for one in (found, beaten)]
+    ends = [{row_text.outcome(row) for row in compare(one) if row.metric.at == "mixture"} for one in (found, beaten)]
     assert "higher" in ends[0] and "higher" not in ends[1] and "lower" in ends[1]
 
 
@@ -104,13 +104,13 @@ def test_an_arm_below_the_mixtures_of_temperatures_is_below_although_one_tempera
     found = results(bent=bent[0.6])
     base = [counts(BASE, p, t) for t, p in bent.items()]
     found = replace(found, table=Measurements((*base, *found.table.where(arm="bent").rows)))
-    ends = {row.metric.k: view.outcome(row) for row in compare(found) if row.metric.at == "mixture"}
+    ends = {row.metric.k: row_text.outcome(row) for row in compare(found) if row.metric.at == "mixture"}
     assert ends[32] == "lower"
 
 
 def test_an_arm_above_every_temperature_says_at_which_k() -> None:
     found = results(learned=np.full(PROBLEMS, share(0.6).mean()))
-    text = words.answer(compare(found), found)
+    text = sentences.answer(compare(found), found)
     assert "lower temperature? Yes, higher at k = 8, 16" in text and ": learned." in text and "nly sharpened" not in text
     assert "learned beside T = 0.6 (" in text
 
@@ -123,12 +123,12 @@ def test_beyond_the_best_pass1_of_the_base_pass_at_k_is_held_against_that_temper
     assert best is not None
     for (k, _), row in rows.items():
         assert row.comparison.mean_b == pytest.approx(best.passes([k]).mean())
-    assert view.outcome(rows[1, "b best"]) == "higher"
+    assert row_text.outcome(rows[1, "b best"]) == "higher"
 
 
 def test_an_arm_with_less_of_both_than_its_base_is_below() -> None:
     found = results(worse=share(1.0) / 5)
-    text = words.answer(compare(found), found)
+    text = sentences.answer(compare(found), found)
     assert "lower temperature? No, lower at k = 8, 16" in text and ": worse." in text
 
 
@@ -136,7 +136,7 @@ def test_an_untrained_arm_is_not_called_sharpened() -> None:
     found = results(idle=share(1.0))
     base = (counts(BASE, share(1.0)), counts(BASE, 0.8 * share(1.0), 0.6))  # cooling gains nothing
     found = replace(found, table=Measurements((*base, *found.table.where(arm="idle").rows)))
-    text = words.answer(compare(found), found)
+    text = sentences.answer(compare(found), found)
     assert "No difference from the base at the same temperature can be told: idle." in text and "sharpened" not in text
 
 
@@ -146,7 +146,7 @@ def test_a_control_of_compare_at_several_temperatures_is_one_too() -> None:
     found = Results(design=design, k=N, table=Measurements(sampled), chances={TASK: sampled[0].chance})
     rows = [row for row in compare(found) if row.why == "colder"]
     assert {row.b for row in rows} == {"start at any temperature"} and {row.family for row in rows} == {"exploratory"}
-    text = words.answer(compare(found), found, findings_of(found).verdicts)
+    text = sentences.answer(compare(found), found, findings_of(found).verdicts)
     assert "Does it do more than start at a lower temperature? tuned: only sharpened, as far as can be told (start at T = " in text
 
 
@@ -154,7 +154,7 @@ def test_a_base_at_one_temperature_is_no_such_control() -> None:
     found = results(sharp=share(0.6))
     found = replace(found, table=found.table.where(temperature=1.0))
     assert not any(row.why == "colder" for row in compare(found))
-    assert "lower temperature" not in words.answer(compare(found), found)
+    assert "lower temperature" not in sentences.answer(compare(found), found)
 
 
 def test_a_stored_summary_has_the_same_answer(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_stored_summary_has_the_same_answer(tmp_path: Path) -> None:
     rows = compare(found)
     write_json_atomic(tmp_path / "summary.json", plain(summary_of(found, findings_of(found))))
     again = Results.read(tmp_path)
-    assert words.answer(compare(again), again) == words.answer(rows, found)
+    assert sentences.answer(compare(again), again) == sentences.answer(rows, found)
     assert read_summary(tmp_path / "summary.json")["sampled"][0]["label"] == "base"
 
 

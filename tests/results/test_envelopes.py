@@ -25,9 +25,9 @@ from sage_rlvr.results.metric import Metric
 from sage_rlvr.results.pairs import run_at
 from sage_rlvr.results.probabilities import load_probabilities, save_probabilities
 from sage_rlvr.results.read import Results
-from sage_rlvr.results.stored import design_of_summary, read_summary
+from sage_rlvr.results.sentences import answer
 from sage_rlvr.results.summary import summary_of
-from sage_rlvr.results.words import answer
+from sage_rlvr.results.summary_io import design_of_summary, read_summary
 from sage_rlvr.stats.comparison import Reason, paired_seeds, unknown
 from sage_rlvr.stats.frontier import FrontierPoint
 from sage_rlvr.stats.hull import AboveHull, Place, Share, above_hull, compare_hull, on_hull

@@ -16,7 +16,7 @@ from sage_rlvr.results.comparisons import answering
 from sage_rlvr.results.design import Arm, Design, Question
 from sage_rlvr.results.exact_kl import base_of
 from sage_rlvr.results.measurements import Measurements, SampledMeasurement
-from sage_rlvr.results.words import sentence
+from sage_rlvr.results.sentences import sentence
 from sage_rlvr.verifiers.reasons import Reasons
 
 SAME = Metric(k=1, matched="exact KL")

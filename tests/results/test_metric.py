@@ -15,7 +15,7 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.results import Design, Metric, Results, compare
 from sage_rlvr.results.comparisons import answering
 from sage_rlvr.results.metric import is_of_samples, known_metrics
-from sage_rlvr.results.stored import read_summary
+from sage_rlvr.results.summary_io import read_summary
 from sage_rlvr.sweeps.design import load_design
 
 EXPERIMENTS = Path(__file__).parents[2] / "lab" / "experiments"

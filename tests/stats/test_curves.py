@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.results.details import chance_words, curve_words
+from sage_rlvr.results.pair_details import chance_words, curve_words
 from sage_rlvr.stats.comparison import Reason, paired_counts
 from sage_rlvr.stats.curves import (
     Crossing,

@@ -22,8 +22,8 @@ from sage_rlvr.config import dump
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.evaluation.evaluate import FRONTIER
 from sage_rlvr.results import Results, compare
+from sage_rlvr.results.sentences import answer
 from sage_rlvr.results.summary import strength
-from sage_rlvr.results.words import answer
 from sage_rlvr.runs import read_metrics
 from sage_rlvr.sweeps import demo, sweep
 from sage_rlvr.sweeps import jobs as work

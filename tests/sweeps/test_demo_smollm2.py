@@ -22,7 +22,7 @@ from sage_rlvr import runs
 from sage_rlvr.config import dump
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.results import Results, compare
-from sage_rlvr.results.words import answer
+from sage_rlvr.results.sentences import answer
 from sage_rlvr.sweeps import demo
 from sage_rlvr.sweeps import jobs as work
 from sage_rlvr.sweeps.display import left_words

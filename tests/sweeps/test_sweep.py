@@ -26,10 +26,10 @@ from sage_rlvr.sweeps import demo
 from sage_rlvr.sweeps import jobs as work
 from sage_rlvr.sweeps import plan as plans
 from sage_rlvr.sweeps import sweep as module
-from sage_rlvr.sweeps.adoption import adoptable
 from sage_rlvr.sweeps.display import dry_lines
 from sage_rlvr.sweeps.jobs import ProcessTask, run_tasks
 from sage_rlvr.sweeps.plan import plan
+from sage_rlvr.sweeps.reuse import adoptable
 from sage_rlvr.sweeps.sweep import run
 from sweeps.sweep_common import Ended, Started, said, screen, states, summarize
 

@@ -18,9 +18,9 @@ from sage_rlvr.results import Metric, Results, TrainingRun, compare
 from sage_rlvr.results.checks import relabelled
 from sage_rlvr.results.comparisons import between
 from sage_rlvr.results.page.training import choice_of
+from sage_rlvr.results.sentences import sentence
 from sage_rlvr.results.summary import choose, strength
 from sage_rlvr.results.tables import costs
-from sage_rlvr.results.words import sentence
 from sage_rlvr.stats.comparison import Reason
 from sweeps.sweep_common import summarize
 

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sage_rlvr.config import WorldConfig
+from sage_rlvr.contrib.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.evaluation.chance import chance_of_record, chance_of_store
 from sage_rlvr.evaluation.evaluate import EVALUATION_SEED, Target, evaluate
 from sage_rlvr.evaluation.record import load_record, save_record
 from sage_rlvr.tasks import task_named
 from sage_rlvr.tasks.chance import Chance, chance_of, chance_of_golds, chance_of_tree
 from sage_rlvr.tasks.countdown import Countdown, Problem, solutions, verify
-from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 
 TINY = [Problem((2, 3), 5), Problem((1, 4), 4), Problem((2, 3), 6)]
 LAWS = [

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from byte_tokenizer import CHATML, byte_tokenizer
 from chat_policy import chat_policy
 from command import call, refused
-from sage_rlvr.audit import audit
+from sage_rlvr.contrib.audit import audit
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.tasks import TASKS, task_named

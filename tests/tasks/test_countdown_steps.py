@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sage_rlvr.audit import audit
+from sage_rlvr.contrib.audit import audit
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks import TASKS, task_named
 from sage_rlvr.tasks.countdown import Problem, split_of, verify

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sage_rlvr.audit import audit, verify_lines
+from sage_rlvr.contrib.audit import audit, verify_lines
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.datasets import examples
 from sage_rlvr.tasks.math import MathTask

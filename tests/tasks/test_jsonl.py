@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from command import call
-from sage_rlvr.audit import audit
 from sage_rlvr.config import TrainConfig, decode, dump, task_of
+from sage_rlvr.contrib.audit import audit
+from sage_rlvr.contrib.methods.distinct import distinct
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.methods.objectives.right_answers import distinct
 from sage_rlvr.tasks.base import NO_ANSWER
-from sage_rlvr.tasks.jsonl import RewardTask, _judge, _loaded, reward_sha256
+from sage_rlvr.tasks.jsonl import RewardTask, _judge, _loaded, reward_hash
 from sage_rlvr.training.problems import unkeyed
 from sage_rlvr.verifiers import Verdict
 
@@ -182,10 +182,10 @@ def test_one_answer_is_counted_once_by_the_reading_of_a_verifier(made: Any, tmp_
 
 
 def test_code_rows_and_limits_are_hashed(made: Any, tmp_path: Path) -> None:
-    before, sha = made().verifier_hash, reward_sha256(made().reward)
+    before, sha = made().verifier_hash, reward_hash(made().reward)
     assert set(made().files().values()) >= {sha} and made(right_from=0.5).verifier_hash != before
     (tmp_path / "my_rewards.py").write_text(REWARDS + "\n# another\n")
-    assert made().verifier_hash != before and reward_sha256(made().reward) != sha
+    assert made().verifier_hash != before and reward_hash(made().reward) != sha
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ def recipe(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_recipe_trains_on_the_loop_evaluates_and_audits(recipe: Path, tmp_path: Path, capsys: Any) -> None:
     assert call("train", recipe, "--run", "run", "--quiet") == 0
     record = json.loads(Path("run/run.json").read_text())
-    assert reward_sha256("my_rewards.py:score") in json.dumps(record)
+    assert reward_hash("my_rewards.py:score") in json.dumps(record)
     config = decode(TrainConfig, record["config"])
     assert decode(TrainConfig, dump(config)) == config and isinstance(task_of(config), RewardTask)
     capsys.readouterr()

@@ -59,7 +59,7 @@ def test_the_least_task_has_the_defaults() -> None:
     assert task.files() == {} and task.choices(None) is None and not task.leaks(None, "1") and task.audited() == "1 problems"
     assert [v.right for v in verdicts(task, [(None, "1"), (None, "2")])] == [True, False]
     assert not any(isinstance(task, ability) for ability in ABILITIES if ability is not sage_rlvr.Task)
-    with pytest.raises(ConfigError, match=r"task ones: Ones has no episodes, .* give it turns, reply\(problem, said\) and judge"):
+    with pytest.raises(ConfigError, match=r"Ones has no episodes, .* give it turns, reply\(problem, responses\) and judge"):
         verdicts(task, [(None, ("1",))])
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from sage_rlvr.contrib.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.base import NO_ANSWER, reference, verdicts
 from sage_rlvr.tasks.countdown import WORLDS, Countdown, solutions
 from sage_rlvr.tasks.jsonl import jsonl
-from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.prompts import SAGE
 from sage_rlvr.verifiers.answers import marked_span, span_of
 

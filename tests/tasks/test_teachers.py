@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from sage_rlvr.config import build, dump
+from sage_rlvr.contrib.tasks.repair import Broken, Repair, edit_to
+from sage_rlvr.contrib.tasks.repair.programs import wrong_edits
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.models.policy import Asking, load_policy
 from sage_rlvr.models.teachers import TEACHERS, Policy, teacher_named, words_of
 from sage_rlvr.tasks.base import Guided, Task, guided, prompt_messages, prompt_text
-from sage_rlvr.tasks.repair import Broken, Repair, edit_to
-from sage_rlvr.tasks.repair.programs import wrong_edits
 from sage_rlvr.tasks.teachers import LONGEST, Function, Nothing, Patch, Rules, hint_of
 from sage_rlvr.verifiers import Verdict, sandbox
 

@@ -22,6 +22,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import ESTIMATORS
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import TokenMean
+from sage_rlvr.core.rollout_plans import RolloutPlan
 from sage_rlvr.core.schedules import Linear
 from sage_rlvr.core.signals import NEEDS, Signals
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo, Pacs
@@ -47,7 +48,7 @@ class Doubled(GroupCentered):
 
 
 @dataclass(frozen=True)
-class Kept:
+class Kept(RolloutPlan):
     """A rollout plan of one's own, in one stage."""
 
     max_refills: ClassVar[int] = 0

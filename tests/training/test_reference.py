@@ -19,8 +19,8 @@ from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.core import Anchor, Method
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import METHODS, grpo
-from sage_rlvr.models.listing import solutions
-from sage_rlvr.models.listing.solutions import log_right
+from sage_rlvr.models.enumeration import solutions
+from sage_rlvr.models.enumeration.solutions import log_right
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.models.scoring import score
 from sage_rlvr.progress import Silent

@@ -15,12 +15,12 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 
 from sage_rlvr.cli.app import main
 from sage_rlvr.config import ModelConfig, SftConfig, TrainConfig, decode, dump, load_config
+from sage_rlvr.contrib.tasks.repair import Repair
 from sage_rlvr.errors import CheckpointError, ConfigError
 from sage_rlvr.models.policy import load_policy, load_tokens
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.countdown import build_tokenizer
-from sage_rlvr.tasks.repair import Repair
 from sage_rlvr.training import loop, sft
 from sage_rlvr.training.sft import build_model, train_sft
 from sage_rlvr.training.state import check_replaceable, save_policy

@@ -47,7 +47,7 @@ def test_the_battery_has_every_task_with_completions_of_its_own() -> None:
 
 
 def test_repair_and_reasoning_gym_have_one_too() -> None:
-    repair = pytest.importorskip("sage_rlvr.tasks.repair").Repair()
+    repair = pytest.importorskip("sage_rlvr.contrib.tasks.repair").Repair()
     found = verdicts(repair, [(repair.problems("test")[0], NOTHING)])
     assert found[0].unanswered
     pytest.importorskip("reasoning_gym")
@@ -113,7 +113,7 @@ def test_what_is_above_a_half_is_told(said: list[Verdict], cut: Any, kinds: tupl
 
 def test_the_sentences_name_numbers_place_and_next_step() -> None:
     there = Elsewhere(looked=200, answer_in="last_number", tag="", answers=171, right=69)
-    ((_, sentence),) = Reasons.of([NONE] * 240).problems(place=r"in \boxed{}", found=lambda: there)
+    ((_, sentence),) = Reasons.of([NONE] * 240).problems(location=r"in \boxed{}", search=lambda: there)
     assert sentence.startswith(r"no answer in \boxed{} in 240 of 240 completions")
     assert "of 200 such texts 171 have one as the last number, 69 of them right: set answer_in: last_number" in sentence
     ((_, cut), (_, none)) = Reasons.of([NONE] * 4, [True] * 4).problems(limit="--max-new-tokens")

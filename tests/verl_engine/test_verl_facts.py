@@ -28,13 +28,13 @@ from verl.workers.config import ActorConfig
 from verl.workers.utils import losses
 from verl.workers.utils.padding import response_to_nested
 
+from sage_rlvr.contrib.io.import_config import VERL_DEFAULTS
 from sage_rlvr.core.kl import k2, k3, straight_through
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
 from sage_rlvr.core.surrogates import Cispo, Clip, Gspo
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import dapo, grpo, no_kl
 from sage_rlvr.training.engines import FAR
-from sage_rlvr.training.import_config import VERL_DEFAULTS
 from sage_rlvr.training.verl import fields, objective, terms, trainer
 
 DRAW = torch.Generator().manual_seed(0)

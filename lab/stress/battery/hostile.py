@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from sage_rlvr.contrib.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.countdown import Problem, solutions, verify
-from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.verifiers import VERIFIERS, Verdict
 from sage_rlvr.verifiers.knights_and_knaves import conclusion
 from sage_rlvr.verifiers.pool import Pool

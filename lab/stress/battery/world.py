@@ -142,7 +142,7 @@ def _become(words: list[str], streams: Sequence[int], environment: Mapping[str, 
 
 
 HELD: set[int] = set()
-"""Ends of pipes that this process holds for as long as it lives (see `sage_rlvr.parent`)."""
+"""Ends of pipes that this process holds for as long as it lives (see `sage_rlvr.process`)."""
 
 
 class Forked:

@@ -30,8 +30,8 @@ from lab.studies.anchor.measure import run_lab
 from lab.studies.pages import remade
 from lab.theory import claims, effect_map
 from sage_rlvr.core.guides import GUIDES
-from sage_rlvr.reading import read_text
 from sage_rlvr.runs import writing
+from sage_rlvr.safe_io import read_text
 
 LAB_SECTION = "The Countdown policy"
 TABLES_HEAD = """# The tables behind anchor.md

@@ -27,7 +27,7 @@ from sage_rlvr.core.guides import Guide
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.models.listing.completions import MOST_STATES, Enumerated, enumerate_to
+from sage_rlvr.models.enumeration.completions import MOST_STATES, Enumerated, enumerate_to
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.tasks.base import Task
 

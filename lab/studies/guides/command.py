@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lab.studies.guides.figures import Curve, guides_figure
 from lab.studies.pages import remade
-from sage_rlvr.results.stored import plain
+from sage_rlvr.results.summary_io import plain
 from sage_rlvr.results.tables import Table, table
 from sage_rlvr.runs import writing
 from sage_rlvr.stats.comparison import signed

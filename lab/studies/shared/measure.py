@@ -23,8 +23,8 @@ from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import FixedBudget
 from sage_rlvr.errors import DataError
 from sage_rlvr.methods import METHODS
-from sage_rlvr.reading import read_text
 from sage_rlvr.runs import writing
+from sage_rlvr.safe_io import read_text
 from sage_rlvr.stats.intervals import Interval, seed_interval
 from sage_rlvr.stats.passk import exact_pass_at_k
 

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sage_rlvr.core.guides import Branch
-from sage_rlvr.models.listing.completions import Enumerated
+from sage_rlvr.models.enumeration.completions import Enumerated
 from sage_rlvr.tasks.countdown import Countdown
 
 WORLD = Countdown({2: 1.0}, max_number=9, max_target=20)

@@ -12,8 +12,8 @@ import torch
 from lab.tests.studies.anchor_common import WORLD, rows_of
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.listing.completions import enumerate_completions, enumerate_to
-from sage_rlvr.models.listing.solutions import solution_logps
+from sage_rlvr.models.enumeration.completions import enumerate_completions, enumerate_to
+from sage_rlvr.models.enumeration.solutions import solution_logps
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.models.sampler import sample
 

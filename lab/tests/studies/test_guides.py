@@ -19,8 +19,8 @@ from lab.theory.reweighting import tilted
 from sage_rlvr.core.guides import Branch, Rarity
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.listing.completions import enumerate_completions
-from sage_rlvr.models.listing.solutions import solution_logps
+from sage_rlvr.models.enumeration.completions import enumerate_completions
+from sage_rlvr.models.enumeration.solutions import solution_logps
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.tasks.countdown import Countdown, Problem, build_tokenizer
 

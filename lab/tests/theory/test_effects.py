@@ -23,6 +23,7 @@ from sage_rlvr.core import (
     FixedBudget,
     Flat,
     GroupCentered,
+    Guide,
     Method,
     Token,
 )
@@ -225,7 +226,7 @@ def test_under_k3_the_mean_is_that_of_q_and_under_k2_that_of_log_q():
     """Two completions through (root, 1) with q = 1.4 and .6 there: k3 sees their mean at the probabilities of going on."""
     _, logits, ref = HERE
 
-    class Ahead:
+    class Ahead(Guide):
         needs, depends_on, equation = frozenset(), "token", "1.4 or .6 at the root, by the second token"
 
         def __call__(self, signals, step, total_steps, key):

@@ -18,6 +18,7 @@ from sage_rlvr.core import (
     FixedBudget,
     Flat,
     GroupCentered,
+    Guide,
     Key,
     Method,
     Placebo,
@@ -123,7 +124,7 @@ P40 = Branch(ratio=1.5, threshold="p40")
 SHUFFLED = Placebo(Branch(ratio=1.5, threshold=0.45, q_max=2.0))
 
 
-class BatchMean:
+class BatchMean(Guide):
     """The batch's mean of log q of SHUFFLED at every token: a placebo under k2, averaged over its permutations."""
 
     needs, depends_on, equation = frozenset({"entropies"}), "batch", "mean over the batch"

@@ -12,6 +12,11 @@ from hypothesis import strategies as st
 
 from lab.theory import Listing, TokenTree, expected_loss, loss_over_groups
 from lab.theory import expected as module
+from sage_rlvr.contrib.methods.alpha_dpg import alpha_dpg
+from sage_rlvr.contrib.methods.distinct import distinct
+from sage_rlvr.contrib.methods.ds_grpo import ds_grpo
+from sage_rlvr.contrib.methods.pkpo import pkpo
+from sage_rlvr.contrib.methods.ucpo import ucpo
 from sage_rlvr.core import (
     Anchor,
     BetaNormalized,
@@ -24,30 +29,16 @@ from sage_rlvr.core import (
     Linear,
     Method,
     Placebo,
+    RolloutPlan,
     SequenceMean,
     Token,
     TokenMean,
 )
 from sage_rlvr.core.advantages import Seen
-from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus
+from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus, Extra
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS as METHODS_ALL
-from sage_rlvr.methods import (
-    alpha_dpg,
-    dars,
-    distinct,
-    dr_grpo,
-    ds_grpo,
-    grpo,
-    mara,
-    maxrl,
-    pkpo,
-    right_entropy,
-    rloo,
-    sage,
-    ucpo,
-    unlikeliness,
-)
+from sage_rlvr.methods import dars, dr_grpo, grpo, mara, maxrl, right_entropy, rloo, sage, unlikeliness
 from stateful import Remembered, stateful
 
 TREE = TokenTree([(0,), (1, 0), (1, 1, 0), (1, 1, 2)])
@@ -58,7 +49,7 @@ RIGHT = torch.tensor([1.0, 0.0, 1.0, 0.0])
 
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(RolloutPlan):
     """Keeps groups whose raw rewards differ."""
 
     equation: str = "rewards differ"
@@ -68,13 +59,13 @@ class Mixed:
         return rewards.amax(1) != rewards.amin(1)
 
 
-class Shorter:
+class Shorter(Extra):
     """r - .2 |y|: a price on the length."""
 
     equation = "r - 0.2 |y|"
 
-    def __call__(self, rewards, lengths):
-        return rewards - 0.2 * lengths
+    def after_rewards(self, rewards, seen, state):
+        return rewards - 0.2 * seen.lengths
 
 
 def late_tokens(signals):
@@ -100,9 +91,9 @@ METHODS = {
     "branch under exact js": sage(dr_grpo(beta=0.3, estimator="exact", divergence="js"), Branch(0.5, 0.8)),
     "plan": replace(grpo(beta=0.3), rollout=Mixed()),
     "plan, centered": replace(dr_grpo(beta=0.3), rollout=Mixed()),
-    "transform": replace(grpo(beta=0.3), reward_transform=Shorter()),
-    "transform, in the reward": replace(rloo(beta=0.3), reward_transform=Shorter()),
-    "transform and plan": replace(dr_grpo(beta=0.3), reward_transform=Shorter(), rollout=Mixed()),
+    "transform": replace(grpo(beta=0.3), extras=(Shorter(),)),
+    "transform, in the reward": replace(rloo(beta=0.3), extras=(Shorter(),)),
+    "transform and plan": replace(dr_grpo(beta=0.3), extras=(Shorter(),), rollout=Mixed()),
     "token weight": replace(grpo(beta=0.3), token_weight=late_tokens),
     "token weight, in the reward": replace(rloo(beta=0.3), token_weight=late_tokens),
     "entropy bonus": replace(dr_grpo(beta=0.3), extras=(EntropyBonus(0.5),)),
@@ -174,12 +165,12 @@ def test_an_adaptive_bonus_is_the_bonus_of_its_coefficient_while_entropy_is_low(
 def test_outcome_counts_ascend_the_reward_plus_the_bonus_of_each_answer(bonus_on):
     """Answers 1 and 2 were given 100 and 4 times: RLOO's gradient of rewards 1 + b/10 or 1 + b, and b/2 or b of wrong ones."""
     method = METHODS_ALL["outcome_counts"](bonus=0.6, bonus_on=bonus_on, beta=0.3)
-    part, one = method.reward_transform, torch.ones(1, 1)
+    (part,), one = method.extras, torch.ones(1, 1)
     seen = [Seen(one, one, None, torch.tensor([[answer]]), torch.ones(1, 1, dtype=torch.int64)) for answer in (1, 2)]
     counts = part.start()
     for answered in [seen[0]] * 100 + [seen[1]] * 4:
-        _, counts = part(one, answered, counts)
-    start, later = method.start(), {"reward_transform": counts}
+        counts = part.learn(one, answered, counts)
+    start, later = method.start(), {part.slot: counts}
     (_, quick), (_, slow) = both(method, 3, state=later)
     wrong = torch.tensor([0.0, 0.3, 0, 0.6]) * (bonus_on == "all")
     (_, wanted), _ = both(rloo(beta=0.3), 3, rewards=RIGHT + wrong + torch.tensor([0.06, 0, 0.6, 0]))
@@ -335,8 +326,8 @@ def test_an_advantage_across_prompts_takes_their_rewards():
     assert torch.allclose(found, wanted, atol=2e-6) and found.abs().max() > 0.01
     with pytest.raises(DataError, match="pass others="):
         TREE.expected_loss(method, LOGITS, REF, RIGHT)
-    with pytest.raises(ConfigError, match="given without what its reward transform sees"):
-        TREE.expected_loss(replace(method, reward_transform=Shorter()), LOGITS, REF, RIGHT, group_size=3, others=others)
+    with pytest.raises(ConfigError, match="given without what its extras see"):
+        TREE.expected_loss(replace(method, extras=(Shorter(),)), LOGITS, REF, RIGHT, group_size=3, others=others)
 
 
 # ---- what has no expectation here

@@ -16,7 +16,7 @@ import torch
 from lab.theory.effects import claimed_gradient
 from lab.theory.measured import measured_gradient
 from lab.theory.tree import TokenTree
-from sage_rlvr.core import Anchor, FixedBudget, Flat, Key, Method, Placebo
+from sage_rlvr.core import Anchor, FixedBudget, Flat, Guide, Key, Method, Placebo
 from sage_rlvr.core.advantages import LeaveOneOut
 from sage_rlvr.core.guides import Rarity
 from sage_rlvr.core.method import advantages_of, shape
@@ -101,7 +101,7 @@ def test_one_that_is_not_centered_pays_the_batch_mean_for_each_token():
     """The drift of the old control, exactly: E[m] for each token of a row, m the mean log q of its batch, and so a price on
     the length, for more of it where log q is above 0 and for less where it is below; besides, 1/B of a row's own rarity."""
 
-    class BatchMean:
+    class BatchMean(Guide):
         needs, depends_on, equation = frozenset(), "batch", "mean over the batch"
 
         def __init__(self, guide):

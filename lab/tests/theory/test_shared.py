@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from lab.theory.shared import Law, SharedWorld
+from sage_rlvr.contrib.methods.distinct import distinct
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import METHODS, dapo, distinct, mara, maxrl, right_entropy, rloo
+from sage_rlvr.methods import METHODS, dapo, mara, maxrl, right_entropy, rloo
 
 SMALL = Law(prompts=6, types=2, strategies=2, answers=2, features=2, right=0.5)
 GROUP = 4

@@ -17,15 +17,15 @@ from sage_rlvr.api.tables import Rows, html_table
 from sage_rlvr.api.train import RUNS, pairs_of, to_stderr
 from sage_rlvr.errors import ConfigError, DataError, SageError, suggest
 from sage_rlvr.progress import PlainConsole
-from sage_rlvr.results import Results, Row, verdict_json, words
+from sage_rlvr.results import Results, Row, sentences, verdict_json
+from sage_rlvr.results.discover import rows_in
 from sage_rlvr.results.files import has_store
 from sage_rlvr.results.findings import Findings, findings_of
-from sage_rlvr.results.found import rows_in
 from sage_rlvr.results.page import page_of
 from sage_rlvr.results.probabilities import save_probabilities
 from sage_rlvr.results.readers import Choice, Floor
+from sage_rlvr.results.row_text import outcome
 from sage_rlvr.results.summary import summary_of
-from sage_rlvr.results.view import outcome
 from sage_rlvr.runs import writing
 from sage_rlvr.verifiers.pool import cores
 
@@ -68,7 +68,7 @@ class Comparison(Rows):
     def answer(self) -> str:
         """One line that answers the design's questions."""
         with self.results.believed():
-            return words.answer(self.comparisons, self.results, self.findings.verdicts)
+            return sentences.answer(self.comparisons, self.results, self.findings.verdicts)
 
     @property
     def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]

@@ -27,7 +27,7 @@ from sage_rlvr.models.folders import NAMED
 from sage_rlvr.progress import PlainConsole, counting, quiet_libraries
 from sage_rlvr.recipes import shipped
 from sage_rlvr.registry import registry_of
-from sage_rlvr.results.stored import plain
+from sage_rlvr.results.summary_io import plain
 from sage_rlvr.runs import is_run, read_record, writing
 from sage_rlvr.stats.intervals import Interval, passk_interval, share_interval
 from sage_rlvr.stats.passk import curve, powers

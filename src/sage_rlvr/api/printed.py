@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.sample_report import excess_lines
-from sage_rlvr.reading import understood
-from sage_rlvr.results import Results, tables, words
+from sage_rlvr.results import Results, sentences, tables
 from sage_rlvr.results.colder import sharpened
-from sage_rlvr.results.details import detail_lines, pattern_lines
+from sage_rlvr.results.pair_details import detail_lines, pattern_lines
+from sage_rlvr.results.row_text import bracketed, grouped, listed
 from sage_rlvr.results.summary import summary_of
 from sage_rlvr.results.verdict_text import lines
-from sage_rlvr.results.view import bracketed, grouped, listed
+from sage_rlvr.safe_io import understood
 from sage_rlvr.tasks import REMADE, described
 from sage_rlvr.tasks.chance import BELOW, UNKNOWN, Chance
 
@@ -48,20 +48,20 @@ def print_results(
             _say(console, "", *results.notes)
             return
         _say(console, "")
-    _say(console, *setting_lines(results), *words.starts(results.starts))
+    _say(console, *setting_lines(results), *sentences.starts(results.starts))
     if results.records or results.stored:
         print_table(console, tables.scores(summary_of(results, findings)))
     _say(console, *_sampled_scores(results))
-    for group in words.groups(rows):
+    for group in sentences.groups(rows):
         in_full = details or group[0].family == "primary"
-        _say(console, *(f"  {text}" for text in (words.sentences if in_full else words.lines)(group)))
+        _say(console, *(f"  {text}" for text in (sentences.sentences if in_full else sentences.lines)(group)))
     if details and not results.stored:
         _say(console, *detail_lines(results, rows, support=support), *_excess(results))
-    notes = [*results.notes, *chance_lines(results), words.families(rows), *words.cautions(rows), *caveats(results)]
+    notes = [*results.notes, *chance_lines(results), sentences.families(rows), *sentences.cautions(rows), *caveats(results)]
     for text in filter(None, notes):
         console.print(text, style="dim", soft_wrap=True)
     if not results.sampled_only:
-        _say(console, "", words.answer(rows, results, verdicts))
+        _say(console, "", sentences.answer(rows, results, verdicts))
 
 
 def setting_lines(results: Results) -> list[str]:

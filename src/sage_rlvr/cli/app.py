@@ -22,10 +22,12 @@ import sage_rlvr
 from sage_rlvr import extras, plugins
 from sage_rlvr.cli.session import Command, Session
 from sage_rlvr.errors import ConfigError, SageError, nearest, suggest
-from sage_rlvr.parent import end_with_parent
+from sage_rlvr.escaping import visible
+from sage_rlvr.process import end_with_parent
 from sage_rlvr.progress import quiet_libraries
-from sage_rlvr.text import visible
+from sage_rlvr.registry import contributed
 
+CONTRIB = ""  # the home of a command that contrib/entry_points.txt names
 GROUPS = {
     "train": {
         "demo": "sweep:Demo",
@@ -36,10 +38,10 @@ GROUPS = {
     },
     "evaluate": {
         "eval": "evaluate:Eval",
-        "samples": "samples:Samples",
-        "samples show": "samples:ShowSamples",
-        "audit": "audit:Audit",
-        "verify": "audit:Verify",
+        "samples": CONTRIB,
+        "samples show": CONTRIB,
+        "audit": CONTRIB,
+        "verify": CONTRIB,
     },
     "compare": {
         "compare": "compare:Compare",
@@ -52,13 +54,14 @@ GROUPS = {
         "recipes copy": "recipes:CopyRecipe",
         "show": "recipes:Show",
         "parts": "recipes:Parts",
-        "import-config": "export:ImportConfig",
-        "export verl": "export:ExportVerl",
-        "push": "export:Push",
+        "import-config": CONTRIB,
+        "export verl": CONTRIB,
+        "push": CONTRIB,
         "doctor": "doctor:Doctor",
     },
 }  # name: file of this folder and class, imported when it is typed: the overview answers without their libraries
-COMMANDS = {name: home for group in GROUPS.values() for name, home in group.items()}
+_HOMES = {name: home for group in GROUPS.values() for name, home in group.items()}
+COMMANDS = {name: f"sage_rlvr.cli.{home}" if home else contributed("command")[name] for name, home in _HOMES.items()}
 _OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 _OF_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EFBIG)  # there is a file for a folder, or the reverse
 FAULT = 70  # EX_SOFTWARE of sysexits.h: Python's own 1 is what a pipe without a reader ends with
@@ -170,7 +173,7 @@ def overview() -> str:
     lines = ["usage: sage-rlvr COMMAND [OPTIONS]"]
     for group, commands in GROUPS.items():
         lines += ["", f"{group}:"]
-        lines += [f"  {name:<13} {_headline(*home.split(':'))}" for name, home in commands.items()]
+        lines += [f"  {name:<13} {_headline(*COMMANDS[name].split(':'))}" for name in commands]
     lines += ["", "sage-rlvr COMMAND --help lists the options of a command; sage-rlvr --version prints the version."]
     lines += ["--plugin my_parts.py, with any command, registers parts of your own (docs/extending.md)."]
     lines += ["", "Exit codes: 0 done; 2 an error in the input, with the next step in the message;"]
@@ -182,7 +185,8 @@ def overview() -> str:
 
 def _headline(module: str, name: str) -> str:
     """The first line of a class's docstring, read as text: importing the commands would take longer than the answer."""
-    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
+    file = Path(sage_rlvr.__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
+    tree = ast.parse(file.read_text(encoding="utf-8"))
     kind = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     return (ast.get_docstring(kind) or "").partition("\n")[0]
 
@@ -190,7 +194,7 @@ def _headline(module: str, name: str) -> str:
 def command_of(name: str) -> type[Command]:
     """The class of a command, a key of `COMMANDS`."""
     module, kind = COMMANDS[name].split(":")
-    found: type[Command] = getattr(importlib.import_module(f"sage_rlvr.cli.{module}"), kind)
+    found: type[Command] = getattr(importlib.import_module(module), kind)
     return found
 
 

@@ -17,13 +17,13 @@ from typing import Any, Literal, Union
 
 from sage_rlvr.core.advantages import ADVANTAGES
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.rewards import REWARD_TRANSFORMS
+from sage_rlvr.core.extras import EXTRAS
 from sage_rlvr.errors import SageError
 from sage_rlvr.registry import first_sentence, registry_of
-from sage_rlvr.signatures import kind_of, parameters, phrase
+from sage_rlvr.schema import kind_of, parameters, phrase
 
 KINDS = (
-    "advantage", "reward_source", "reward_transform", "surrogate", "token_weight", "reduction", "guide", "rollout_plan",
+    "advantage", "reward_source", "surrogate", "token_weight", "reduction", "guide", "rollout_plan",
     "buffer", "extra", "schedule",
 )  # fmt: skip
 """The kinds of parts that a method is made of."""
@@ -183,13 +183,13 @@ def _naming(text: str, name: str) -> str:
 
 
 def dead_line(part: Any) -> str:
-    """What an advantage or a reward transform pays groups with nothing to compare, with its defaults; empty where it has not all of
-    them, and for any other part."""
-    advantage = part in ADVANTAGES.values()
-    declares = advantage or (part in REWARD_TRANSFORMS.values() and hasattr(part, "dead"))
+    """What an advantage or an extra pays groups with nothing to compare, with its defaults; empty where it has not all of them or
+    declares nothing, and for any other part."""
+    declares = part in ADVANTAGES.values() or part in EXTRAS.values()
     if not declares or any(default is inspect.Parameter.empty for _, default in parameters(part).values()):
         return ""
-    return f"a group of {SHOWN_GROUP} earns where it is {part().dead(SHOWN_GROUP)}"
+    declared = part().dead(SHOWN_GROUP)
+    return "" if declared is None else f"a group of {SHOWN_GROUP} earns where it is {declared}"
 
 
 def refused_line(part: Any) -> str:

@@ -94,7 +94,7 @@ class MeasuredArms:
     def read(cls, arms: Sequence[str], split: str, correct: Sequence[str] = (), right_from: float | None = None) -> MeasuredArms:
         """From A=PATH[,PATH...] B=...: files of rows, records, run directories or sample stores, or one file with two arms."""
         from sage_rlvr.results import Results
-        from sage_rlvr.results.found import rows_in
+        from sage_rlvr.results.discover import rows_in
         from sage_rlvr.results.readers import Choice
 
         two = f"--from {' '.join(arms)}: expected two arms, A=PATH[,PATH...] B=PATH[,PATH...]"

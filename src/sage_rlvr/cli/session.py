@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar
 
+from sage_rlvr.escaping import visible
 from sage_rlvr.progress import PlainConsole
-from sage_rlvr.text import visible
 
 RUNS = Path("runs")  # where runs, evaluations and studies go by default
 

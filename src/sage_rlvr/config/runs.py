@@ -115,30 +115,33 @@ class TrainConfig:
         return self.model if of_the_run else method.anchor.source
 
     def _check_method(self, method: Method) -> None:
-        """What the method and the run must agree on: the step of a snapshot, the length limit of a reward transform."""
+        """What the method and the run must agree on: the step of a snapshot, the length limit of an extra."""
+        from sage_rlvr.core.rollout_plans import is_guided, is_staged  # torch, which the method has loaded
+
         snapshot = None if method.anchor is None else method.anchor.snapshot_step
         late = (
             f"the anchor's source snapshot@{snapshot} is the policy after step {snapshot}, which is after the last "
             f"step of this run; set more steps than {snapshot}, or an earlier snapshot"
         )
         require(snapshot is None or snapshot < self.steps, "steps", self.steps, late)
-        limit, made_for = self.rollout.max_new_tokens, getattr(method.reward_transform, "max_tokens", None)
-        other = (
-            f"the method's reward transform {type(method.reward_transform).__name__} is made for max_tokens = {made_for}, "
-            f"another limit; set rollout.max_new_tokens to {made_for}, or the method's max_tokens to {limit}"
-        )
-        require(made_for is None or made_for == limit, "rollout.max_new_tokens", limit, other)
+        limit = self.rollout.max_new_tokens
+        for extra in method.extras:
+            other = (
+                f"the method's extra {type(extra).__name__} is made for max_tokens = {extra.made_for}, another limit; set "
+                f"rollout.max_new_tokens to {extra.made_for}, or the method's max_tokens to {limit}"
+            )
+            require(extra.made_for in (None, limit), "rollout.max_new_tokens", limit, other)
         least, size = method.advantage.least_group, self.rollout.group_size
         small = f"the method's advantage {method.advantage} needs groups of {least} at least; raise it, or lower the method's k"
         require(size >= least, "rollout.group_size", size, small)
-        most = method.rollout.max_completions if hasattr(method.rollout, "extra") else size
+        most = method.rollout.max_completions if is_staged(method.rollout) else size
         full = f"the first stage of {type(method.rollout).__name__}, which draws at most {most} in all; lower it, or raise most"
         require(size <= most, "rollout.group_size", size, full)
         taught = "is used only by a rollout plan with hints (compose, rollout: guided); omit it, or use such a method"
-        is_guided = bool(getattr(method.rollout, "guided", False))
-        require(self.teacher is None or is_guided, "teacher", type(self.teacher).__name__, taught)
+        guided = is_guided(method.rollout)
+        require(self.teacher is None or guided, "teacher", type(self.teacher).__name__, taught)
         lacking = "the rollout plan samples with hints, which a teacher writes; set teacher: rules, patch, policy or your own"
-        require(self.teacher is not None or not is_guided, "teacher", None, lacking)
+        require(self.teacher is not None or not guided, "teacher", None, lacking)
 
     def _check_updates(self, prompts: int, parts: int, micro: int | None) -> None:
         whole = (

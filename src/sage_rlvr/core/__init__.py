@@ -6,7 +6,7 @@ Read in this order:
     advantages/, surrogates/, reductions.py   rewards to advantages, the per-token loss, and its sum over tokens
     method.py             a `Method` names one part of each kind and computes the loss; `describe.py` prints the result
     effect.py             the expected gradient of a KL term
-Optional parts of a method: rewards/, reward_sources/, token_weights/, rollout_plans/, buffers/; extras/ has the hooks of all that
+Optional parts of a method: reward_sources/, token_weights/, rollout_plans/, buffers/; extras/ has the hooks of all that
 is none of these.
 """
 
@@ -31,7 +31,7 @@ from sage_rlvr.core.divergences import (
     unnormalized_kl,
 )
 from sage_rlvr.core.effect import Effect, effect_of
-from sage_rlvr.core.extras import EXTRAS, Extra
+from sage_rlvr.core.extras import EXTRAS, Extra, OverlongShaping
 from sage_rlvr.core.guides import *
 from sage_rlvr.core.guides import GUIDES, PARTS, Banded, Guide
 from sage_rlvr.core.keys import Key
@@ -49,7 +49,6 @@ from sage_rlvr.core.method import (
 from sage_rlvr.core.reductions import REDUCTIONS, FixedBudget, Reduction, SequenceMean, TokenMean
 from sage_rlvr.core.reward_kl import return_to_go
 from sage_rlvr.core.reward_sources import REWARD_SOURCES, ReferenceProbability, RewardSource
-from sage_rlvr.core.rewards import REWARD_TRANSFORMS, OverlongShaping, RewardTransform
 from sage_rlvr.core.rollout_plans import (
     ROLLOUT_PLANS,
     Dars,
@@ -75,7 +74,6 @@ __all__ = [
     "METHODS",
     "REDUCTIONS",
     "REWARD_SOURCES",
-    "REWARD_TRANSFORMS",
     "ROLLOUT_PLANS",
     "SCHEDULES",
     "SURROGATES",
@@ -112,7 +110,6 @@ __all__ = [
     "Rehearsal",
     "Replay",
     "RewardSource",
-    "RewardTransform",
     "RolloutPlan",
     "Schedule",
     "Seen",

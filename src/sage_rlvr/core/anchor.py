@@ -23,8 +23,6 @@ from sage_rlvr.core.guides import (
     factors,
     is_clamped,
     is_flat,
-    looks_ahead,
-    pays_nothing,
 )
 from sage_rlvr.core.kl import ESTIMATORS, Estimator, k3
 from sage_rlvr.core.reductions import Reduction
@@ -82,7 +80,10 @@ class Anchor:
         if self.placement not in ("loss", "reward"):
             raise ConfigError(f"Anchor: placement = {self.placement!r}; choose 'loss' or 'reward'.")
         if not isinstance(self.guide, Guide):
-            raise ConfigError(f"Anchor: guide = {self.guide!r} is not a guide; pass a guide object, for example Branch().")
+            raise ConfigError(
+                f"Anchor: guide = {self.guide!r} is not a guide; pass a guide object, for example Branch(). A class of your own "
+                "inherits sage_rlvr.Banded, or sage_rlvr.core.Guide"
+            )
         for part in factors(self.guide):
             check_declared(type(part).__name__, part)
 
@@ -137,7 +138,7 @@ class Anchor:
     def effect(self) -> Effect:
         """The divergence that the KL term minimizes in expectation, and the role of each factor of the guide."""
         parts = factors(self.guide)
-        paid = {part.depends_on for part in parts if not pays_nothing(part)}
+        paid = {part.depends_on for part in parts if not part.pays_nothing}
         alpha = (0.2 if self.alpha is None else self.alpha) if self.divergence == "alpha" else None
         return effect_of(
             self.estimator,
@@ -146,7 +147,7 @@ class Anchor:
             self.divergence,
             alpha,
             unpaid={part.depends_on for part in parts} - paid,
-            ahead=any(looks_ahead(part) for part in parts),
+            ahead=any(part.looks_ahead for part in parts),
         )
 
     @property

@@ -6,9 +6,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sage_rlvr.core.advantages import sees
 from sage_rlvr.core.anchor import Anchor, is_sampled, length_note, sampled
-from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat, pays_nothing
+from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.schedules import show
 
@@ -53,20 +52,20 @@ def describe(method: Method) -> str:
     advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
     lines = [f"{method.name}: minimize", objective]
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
-    terms = [extra for extra in method.extras if extra.hook == "on_loss"]
-    legends = (getattr(part, "legend", "") for part in (method.surrogate, method.advantage, *terms))
+    terms, paying = ([extra for extra in method.extras if extra.hook == hook] for hook in ("on_loss", "after_rewards"))
+    legends = (method.surrogate.legend, method.advantage.legend, *(extra.legend for extra in terms))
     lines += [f"  {text}" for text in legends if text]
     for extra in method.extras:
         if extra.hook == "":
             lines.append(f"  {type(extra).__name__}: {extra.equation}{',  ' * bool(extra.legend)}{extra.legend}")
     source, whose = method.reward_source, "verifier" if method.reward_source is None else "policy"
     if source is not None:
-        lines.append(f"  {'r' if method.reward_transform is None else 'R'} = {source.equation}")
+        lines.append(f"  {'R' if paying else 'r'} = {source.equation}")
         lines.append(f"  {source.legend}")
         lines.append("  the verifier is only used for metrics (reward/auc: how well r ranks completions by their verdicts)")
-    if method.reward_transform is not None:
-        of = f"of R, the {whose}'s" if sees(method.reward_transform) else f"of the {whose}'s reward and the length"
-        lines.append(f"  r = {_equation_of(method.reward_transform)}, {of}")
+    for number, extra in enumerate(paying):
+        of = f"of R, the {whose}'s" if extra.needs else f"of the {whose}'s reward and the length"
+        lines.append(f"  r = {extra.equation}, {'of r, that of the line before' if number else of}")
     if method.token_weight is not None:
         legend = getattr(method.token_weight, "legend", "")
         lines.append(f"  w_t = {_equation_of(method.token_weight)}{',  ' * bool(legend)}{legend}")
@@ -74,12 +73,12 @@ def describe(method: Method) -> str:
         lines.append(f"  rollout: {method.rollout.equation}")
     if source is not None:
         lines.append(f"  expected gradient of the reward term, on-policy: {source.ascends}")
-    elif ascends := getattr(method.surrogate, "ascends", "") or method.advantage.ascends:
+    elif ascends := method.surrogate.ascends or method.advantage.ascends:
         weighed = "" if method.token_weight is None else ", before the token weight"
         changed = [type(extra).__name__ for extra in method.extras if extra.changes_advantages]
         weighed += f", without {' and '.join(changed)}" if changed else ""
         held = ""
-        if sees(method.reward_transform):
+        if any(extra.needs for extra in paying):
             held = "; r is treated as constant, E[r grad log pi], up to O(1/G) if the rewards of the others depend on this row"
         if is_staged(method.rollout):
             held += "; this holds per completion with G the size of its group, so prompts with more completions weigh more"
@@ -128,8 +127,10 @@ def _objective(method: Method) -> tuple[str, str]:
 def preference(method: Method) -> str:
     """Which right answers the reward term prefers, as text."""
     alone = method.buffer is not None and method.buffer.alone
-    before = () if method.advantage.evens else (method.reward_source, method.reward_transform)
-    parts = (method.buffer,) if alone else (*before, method.advantage, *method.extras, method.buffer)
+    paying = [extra for extra in method.extras if extra.hook == "after_rewards"]
+    before = () if method.advantage.evens else (method.reward_source, *paying)
+    others = (extra for extra in method.extras if extra.hook != "after_rewards")
+    parts = (method.buffer,) if alone else (*before, method.advantage, *others, method.buffer)
     found = [text for part in parts if (text := getattr(part, "prefers", ""))]
     return "; ".join(found) or "no preference, so the likelier answers gain most"
 
@@ -183,7 +184,7 @@ def _q_lines(anchor: Anchor) -> list[str]:
     low, high = band_of(anchor.guide)
     alone = len(factors(anchor.guide)) == 1
     band = "clamped to" if alone else "each factor clamped to its band, their product in"
-    band = "so that it is in" if alone and pays_nothing(anchor.guide) else band
+    band = "so that it is in" if alone and anchor.guide.pays_nothing else band
     return [f"  q_t = {anchor.guide.equation}, {band} [{low:g}, {high:g}]"]
 
 
@@ -209,7 +210,7 @@ def _notes(method: Method) -> list[str]:
     if method.rollout is not None:
         notes.append("dropped groups have no KL term either: the KL acts only at the states of kept groups")
     if anchor.placement == "reward":
-        if any(isinstance(part, Placebo) and not pays_nothing(part) for part in factors(anchor.guide)):
+        if any(isinstance(part, Placebo) and not part.pays_nothing for part in factors(anchor.guide)):
             notes.append(
                 "Placebo: each token is rewarded with its mean log q, which favors long answers if that mean is above "
                 "0 and short answers below; centered=True removes the mean"

@@ -23,7 +23,6 @@ from sage_rlvr.core.parts import require_kind
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_kl import kl_share, reward_penalty
 from sage_rlvr.core.reward_sources import RewardSource
-from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged
 from sage_rlvr.core.signals import Batch, Signals, check_needs, masked_mean
 from sage_rlvr.core.state import State, called, has_state, start_of
@@ -45,7 +44,6 @@ class Method:
     surrogate         log-ratios and advantages -> per-token loss (B, T)
     anchor            the KL term, None = no KL; a guide other than Flat in it makes the method a SAGE
     reduction         per-token loss -> scalar
-    reward_transform  (rewards (P, G), lengths (P, G)) -> rewards (P, G) before the advantage; None = unchanged
     token_weight      signals -> factor (B, T) on the advantage; None = 1
     rollout           which groups of a rollout are kept, and how often the rest is drawn anew; how many more completions a
                       prompt gets in a second stage; None = all, once
@@ -59,7 +57,6 @@ class Method:
     surrogate: Surrogate
     anchor: Anchor | None
     reduction: Reduction
-    reward_transform: RewardTransform | None = None
     token_weight: TokenWeight | None = None
     rollout: RolloutPlan | None = None
     buffer: Buffer | None = None
@@ -68,6 +65,10 @@ class Method:
 
     def __post_init__(self) -> None:
         require_kind(self.name, "advantage", self.advantage, Advantage)
+        require_kind(self.name, "surrogate", self.surrogate, Surrogate)
+        require_kind(self.name, "reduction", self.reduction, Reduction)
+        if self.rollout is not None:
+            require_kind(self.name, "rollout", self.rollout, RolloutPlan)
         for extra in self.extras:
             if reason := extra.conflict(self):
                 raise ConfigError(f"{self.name}: {type(extra).__name__} {reason}")
@@ -83,13 +84,11 @@ class Method:
                 f"{self.name}: with alone=True the loss has no rollout and therefore no KL term; set beta=0, or "
                 "alone=False to add a policy gradient with its KL."
             )
-        paid = self.reward_transform is not None or self.reward_source is not None
-        changed = in_reward or paid or self.token_weight is not None
-        if getattr(self.surrogate, "reads_labels", False) and (changed or not self.advantage.gives_labels):
+        changed = in_reward or self.reward_source is not None or self.token_weight is not None
+        if self.reads_labels and (changed or not self.advantage.gives_labels):
             raise ConfigError(
                 f"{self.name}: {type(self.surrogate).__name__} needs labels, 0 or 1 per completion: set advantage: "
-                "{name: signed, right: 1, wrong: 0}, and no reward_transform, reward_source, token_weight or KL in "
-                "the reward."
+                "{name: signed, right: 1, wrong: 0}, and no reward_source, token_weight or KL in the reward."
             )
         counts, counted = self.advantage.counts, "tokens" if self.reduction.divisor == "batch" else "rows"
         if counts not in (None, counted):
@@ -98,7 +97,7 @@ class Method:
                 f"{type(self.reduction).__name__} divides by all {counted}, so the result is a mean over neither; use "
                 f"reduction: {'token_mean' if counts == 'tokens' else 'fixed_budget or sequence_mean'}."
             )
-        blind = self.reward_transform is None and not sees(self.advantage) and not has_state(self.advantage)
+        blind = not sees(self.advantage) and not has_state(self.advantage)
         if self.buffer is not None and self.is_stored_alone and self.buffer.reads_advantages and not blind:
             raise ConfigError(
                 f"{self.name}: {type(self.buffer).__name__} with alone=True scores no rollout, so its advantage must "
@@ -120,10 +119,8 @@ class Method:
         """ConfigError for parts that want groups of one size, beside a rollout plan with a second stage."""
         if not is_staged(self.rollout):
             return
-        transform = self.reward_transform
-        unfit: list[object] = [transform] if has_state(transform) or getattr(transform, "couples_prompts", False) else []
-        unfit += [self.advantage] if has_state(self.advantage) or self.advantage.couples_prompts else []
-        unfit += [self.surrogate] if getattr(self.surrogate, "sees_batch", False) else []
+        unfit: list[object] = [self.advantage] if has_state(self.advantage) or self.advantage.couples_prompts else []
+        unfit += [self.surrogate] if self.surrogate.sees_batch else []
         for part in unfit:
             raise ConfigError(
                 f"{self.name}: {type(self.rollout).__name__} makes groups of unequal size, and {type(part).__name__} "
@@ -146,12 +143,22 @@ class Method:
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
         more = (self.surrogate, *self.extras)
-        parts: tuple[object, ...] = (self.advantage, self.reward_transform, self.token_weight, *more)
+        parts: tuple[object, ...] = (self.advantage, self.token_weight, *more)
         unread = self.buffer is not None and self.is_stored_alone and not self.buffer.reads_advantages
         found = frozenset[str]().union(*map(needs_of, (self.buffer,) if unread else (*parts, self.buffer)))
         if self.anchor is not None and not self.anchor.is_off:
             found |= self.anchor.needs
         return found | {"ref_logps"} if "ref_entropies" in found else found
+
+    @property
+    def group_extras(self) -> tuple[Extra, ...]:
+        """The extras that are called with the rewards of a rollout."""
+        return tuple(extra for extra in self.extras if extra.reads_groups)
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether the surrogate reads advantages as labels, 0 or 1 per completion."""
+        return self.surrogate.reads_labels
 
     @property
     def is_stored_alone(self) -> bool:
@@ -161,7 +168,7 @@ class Method:
     @property
     def parts(self) -> dict[str, object]:
         """The parts that may have a running state, by field, in the order in which a rollout passes them."""
-        named = ("rollout", "reward_transform", "advantage", "token_weight", "buffer")
+        named = ("rollout", "advantage", "token_weight", "buffer")
         return {name: getattr(self, name) for name in named} | {one.slot: one for one in self.extras if one.start()}
 
     def at(self, step: int, total_steps: int) -> Method:
@@ -224,7 +231,7 @@ def has_signal(method: Method | None, grouped: Tensor, mask: Bool[Tensor, "B T"]
     """
     if method is not None:
         adds = any(extra.adds_loss for extra in method.extras)
-        if adds or getattr(method.surrogate, "reads_labels", False):
+        if adds or method.reads_labels:
             return mask.any(dim=1)
     return (grouped.reshape(len(mask), -1) != 0).any(dim=1) & mask.any(dim=1)
 
@@ -299,8 +306,8 @@ def credit(
     found, drawn = [], _drawn(method.advantage, step, key)
     for part, rows in zip(parts, sizes, strict=True):
         seen = None
-        if method.reward_transform is not None or sees(method.advantage) or method.extras:
-            seen = seen_of(rows.of(_need(signals, "the reward transform, the advantage or an extra")), tuple(part.shape))
+        if sees(method.advantage) or method.group_extras:
+            seen = seen_of(rows.of(_need(signals, "the advantage or an extra")), tuple(part.shape))
         values, state = group_advantages(method, part, seen, state, drawn)
         found.append(values)
     grouped = found[0] if len(found) == 1 else torch.cat([values.reshape(-1) for values in found])
@@ -355,28 +362,24 @@ def group_advantages(
     state: State,
     drawn: tuple[()] | tuple[int, Key] = (),
 ) -> tuple[Float[Tensor, "P G"], State]:
-    """The reward transform, then the advantage, the extras around it, and the state after all. `seen` is read where one of them
-    looks at more.
+    """The advantage, the extras around it, and the state after all. `seen` is read where one of them looks at more.
 
     drawn: step and key, for an advantage that draws; without them it gives its mean over the draws, which exact sums take. Of a
     method whose advantage changes over training, `Method.at` first."""
     advantage = method.advantage if drawn else expected_of(method.advantage)
-    if method.reward_transform is not None:
-        assert seen is not None
-        other = seen if sees(method.reward_transform) else seen.lengths
-        seen = replace(seen, verdicts=rewards)
-        rewards, state = called(method.reward_transform, "reward_transform", state, rewards.device, rewards, other)
-    more = (seen,) if sees(method.advantage) else ()
-    if not method.extras:
+    extras = method.group_extras
+    if not extras:
+        more = (seen,) if sees(method.advantage) else ()
         return called(advantage, "advantage", state, rewards.device, rewards, *more, *drawn)
     assert seen is not None
-    earned, before = rewards, state
-    for extra in method.extras:
+    seen = replace(seen, verdicts=rewards)
+    earned, before, more = rewards, state, (seen,) if sees(method.advantage) else ()
+    for extra in extras:
         rewards = extra.after_rewards(rewards, seen, extra.own_state(before, rewards.device))
     values, state = called(advantage, "advantage", state, rewards.device, rewards, *more, *drawn)
-    for extra in method.extras:
+    for extra in extras:
         values = extra.on_advantages(values, rewards, seen, extra.own_state(before, rewards.device))
-    return values, learned(method.extras, earned, seen, state)
+    return values, learned(extras, earned, seen, state)
 
 
 def seen_of(signals: Signals, shape: tuple[int, ...]) -> Seen:
@@ -408,7 +411,7 @@ def objective(
     logps, old_logps = _on_mask(batch.logps, mask), _on_mask(batch.old_logps.detach(), mask)
     advantages = batch.advantages.detach().float()
     advantages = _on_mask(advantages, mask) if advantages.dim() == 2 else advantages[:, None]
-    seen = (replace(batch, mask=mask),) if getattr(method.surrogate, "sees_batch", False) else ()
+    seen = (replace(batch, mask=mask),) if method.surrogate.sees_batch else ()
     per_token, metrics = method.surrogate(logps - old_logps, advantages, mask, *seen)
     beta = 0.0 if method.anchor is None else method.anchor.beta_at(step, total_steps)
     if method.anchor is not None and beta != 0.0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import isabstract
 from typing import Any
 
 from sage_rlvr.core.signals import check_needs
@@ -18,29 +19,34 @@ from sage_rlvr.registry import in_snake_case
 HOME = "sage_rlvr.core"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Part(ABC):  # noqa: B024 - what is abstract, a kind declares
-    """What every kind inherits. ConfigError for a class with a public name that is near the name of a member that it lacks."""
+    """What every kind inherits. A part is a frozen dataclass of its own: this one gives it no fields and no equality.
+
+    ConfigError for a class with a public name that is near the name of a member that it lacks.
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if Part not in cls.__bases__:
             kind = next(base for base in cls.__mro__ if Part in base.__bases__)
-            check_names(cls, kind, in_snake_case(kind.__name__).replace("_", " "))
+            declaring = (base for base in cls.__mro__[1:] if issubclass(base, kind) and isabstract(base))
+            check_names(cls, kind, in_snake_case(kind.__name__).replace("_", " "), *declaring)
 
 
-def check_part(kind: type[Part], symbol: str) -> Callable[[str, Any], object]:
+def check_part(kind: type[Part], symbol: str, **required: str) -> Callable[[str, Any], object]:
     """The check of a kind's registry: the class inherits the kind, has its `equation` and all that is abstract, and known `needs`.
 
-    symbol: what the equation is of, as messages call it.
+    symbol: what the equation is of, as messages call it. required: other members without a default: the line that declares it.
     """
-
-    declared = f'equation: ClassVar[str] = "{symbol} as one line of text"'
+    lines = {"equation": f'equation: ClassVar[str] = "{symbol} as one line of text"', **required}
 
     def check(who: str, part: Any) -> object:
-        check_inherits(who, part, kind, HOME, f"{declared} and {', '.join(sorted(kind.__abstractmethods__))}")
-        if "equation" not in names(part, below=kind):
-            raise ConfigError(f"{who}: {part.__name__} lacks equation, which `describe` and `show` print; declare {declared}")
+        check_inherits(who, part, kind, HOME, f"{', '.join(lines.values())} and {', '.join(sorted(kind.__abstractmethods__))}")
+        for name, line in lines.items():
+            if name not in names(part, below=kind):
+                printed = ", which `describe` and `show` print" if name == "equation" else ""
+                raise ConfigError(f"{who}: {part.__name__} lacks {name}{printed}; declare {line}")
         if lacking := sorted(part.__abstractmethods__):
             raise ConfigError(f"{who}: {part.__name__} lacks {', '.join(lacking)}; define it as {HOME}.{kind.__name__} declares it")
         return check_needs(who, part)

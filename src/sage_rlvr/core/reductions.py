@@ -7,14 +7,15 @@ matter, NaN included, neither in the value nor in the gradient.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.signals import check_equation
+from sage_rlvr.core.parts import Part, check_part
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.registry import Registry
 
@@ -23,32 +24,46 @@ Mask = Bool[Tensor, "B T"]
 Divisor = Literal["row", "batch", "constant"]
 
 
-@runtime_checkable
-class Reduction(Protocol):
-    """A sum over counted tokens divided by a budget.
+@dataclass(frozen=True, eq=False, repr=False)
+class Reduction(Part):
+    """A sum over counted tokens divided by a budget. A subclass is a frozen dataclass with all four members.
 
     `divisor` says what a token's weight depends on: its own row (1/|y|, which goes with the tokens that the row took
-    and so enters expected gradients), the whole batch, or nothing.
+    and so enters expected gradients), the whole batch, or nothing. ConfigError for a misspelled member.
     """
 
-    @property
-    def equation(self) -> str:
-        """What stands before the loss of a token, as one line of text."""
+    if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
 
-    @property
-    def divisor(self) -> Divisor:
-        """What the weight of a token depends on."""
+        @property
+        def equation(self) -> str:
+            """What stands before the loss of a token, as one line of text. Required."""
 
+        @property
+        def divisor(self) -> Divisor:
+            """What the weight of a token depends on. Required."""
+
+    else:
+        equation: ClassVar[str]
+        divisor: ClassVar[Divisor]
+
+    @abstractmethod
     def budget(self, mask: Mask, max_tokens: int | None = None) -> float:
         """What the sum over a whole update is divided by, so that the losses of its micro-batches add up.
 
         mask: (B, T) of the update. max_tokens: the limit on a completion, for a budget that counts it.
         """
 
-    def __call__(self, per_token: PerToken, mask: Mask, budget: float | None = None) -> Float[Tensor, ""]: ...
+    @abstractmethod
+    def __call__(self, per_token: PerToken, mask: Mask, budget: float | None = None) -> Float[Tensor, ""]:
+        """The sum over counted tokens divided by the budget, of the batch itself where None."""
 
 
-REDUCTIONS: Registry[type] = Registry("reduction", check=check_equation("the mean"))
+REDUCTIONS: Registry[type] = Registry(
+    "reduction",
+    check=check_part(Reduction, "the mean", divisor='divisor: ClassVar[str] = "row", "batch" or "constant"'),
+    form="sage_rlvr.core.Reduction as its base, equation, divisor, budget(self, mask, max_tokens) and "
+    "__call__(self, per_token, mask, budget)",
+)
 
 
 def _counted(per_token: PerToken, mask: Mask) -> PerToken:
@@ -57,7 +72,7 @@ def _counted(per_token: PerToken, mask: Mask) -> PerToken:
 
 @REDUCTIONS.register
 @dataclass(frozen=True)
-class SequenceMean:
+class SequenceMean(Reduction):
     """Mean over rows of the mean over a row's tokens (GRPO): (1/B) sum_i (1/|y_i|) sum_t. An empty row adds 0."""
 
     equation: ClassVar[str] = "(1/B) sum_i (1/|y_i|) sum_t"
@@ -75,7 +90,7 @@ class SequenceMean:
 
 @REDUCTIONS.register
 @dataclass(frozen=True)
-class TokenMean:
+class TokenMean(Reduction):
     """Mean over all counted tokens of the update (DAPO, arXiv 2503.14476): sum_i sum_t / sum_i |y_i|."""
 
     equation: ClassVar[str] = "(1/sum_i |y_i|) sum_i sum_t"
@@ -91,7 +106,7 @@ class TokenMean:
 
 @REDUCTIONS.register
 @dataclass(frozen=True)
-class FixedBudget:
+class FixedBudget(Reduction):
     """Sum divided by rows * tokens, a constant (Dr. GRPO, arXiv 2503.20783): (1/(B L)) sum_i sum_t.
 
     `tokens` is L, the tokens granted to a completion; None takes the `max_tokens` of the batch.

@@ -2,6 +2,5 @@
 
 Read evaluate.py and exact.py first (exact pass@k on a task that can list its correct completions), then sampling.py and
 sampled_run.py (evaluation by samples) and store/ (the database of samples). record.py is the file of an exact
-evaluation; judged.py verifies completions that were sampled elsewhere; guidance.py samples again with hints;
-lm_eval/ converts from and to lm-evaluation-harness.
+evaluation; judged.py verifies completions that were sampled elsewhere; guidance.py samples again with hints.
 """

@@ -17,14 +17,14 @@ from sage_rlvr.errors import ConfigError, DataError, suggest
 from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.evaluation.exact import log_normalizers, probabilities, sampled_counts
 from sage_rlvr.evaluation.record import Record
+from sage_rlvr.models.enumeration.solutions import solution_logps
 from sage_rlvr.models.folders import EMBEDDED
-from sage_rlvr.models.listing.solutions import solution_logps
 from sage_rlvr.models.policy import load_policy, weights_hash
 from sage_rlvr.models.smollm2 import LONG_NAMES
 from sage_rlvr.models.weights import ADAPTER
 from sage_rlvr.plugins import loaded
-from sage_rlvr.reading import understood
 from sage_rlvr.runs import RECORD, is_run, read_record, versions
+from sage_rlvr.safe_io import understood
 from sage_rlvr.stats.intervals import wilson
 from sage_rlvr.tasks import base, with_worlds
 from sage_rlvr.tasks.abilities import Enumerable

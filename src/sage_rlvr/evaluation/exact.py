@@ -1,12 +1,12 @@
 """Exact evaluation of tasks that enumerate their right completions: sum the probabilities of all of them.
 
-p(problem) = sum over right completions y of pi(y, end | prompt) (`models/listing/solutions.py`): no sampling noise, any
+p(problem) = sum over right completions y of pi(y, end | prompt) (`models/enumeration/solutions.py`): no sampling noise, any
 temperature from the same logits, and every quantity of Definition 4.1 (empirical support) is read off the list. Sampling stays
 as the cross-check: `sampled_counts` draws, verifies and counts, and the two must agree within the interval of the draw.
 
 Tempering a policy over whole completions also needs sum over all completions y of pi(y | x)^power. Completions are enumerated
-down to a floor (`models/listing/completions.py`). What lies below the floor is bounded and not guessed: the completions that begin
-with a prefix u have together at most pi(u)^power, since each has at most pi(u) and all of them sum to it.
+down to a floor (`models/enumeration/completions.py`). What lies below the floor is bounded and not guessed: the completions that
+begin with a prefix u have together at most pi(u)^power, since each has at most pi(u) and all of them sum to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.listing.completions import Enumerated, enumerate_completions
+from sage_rlvr.models.enumeration.completions import Enumerated, enumerate_completions
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.sampler import sample
 from sage_rlvr.tasks.base import Task, verdicts

@@ -20,9 +20,9 @@ from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.sampling import Chosen
 from sage_rlvr.evaluation.store import Sample, SampleStore, is_store
 from sage_rlvr.models.teachers import Teacher, words_of
-from sage_rlvr.reading import read_json_lines
 from sage_rlvr.runs import writing
 from sage_rlvr.runs.files import write_text_atomic
+from sage_rlvr.safe_io import read_json_lines
 from sage_rlvr.tasks.base import NO_ANSWER, guided
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.verifiers import Verdict

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sage_rlvr.evaluation.lm_eval.incoming import UNJUDGED
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.sample import ESCAPED, unescape
 from sage_rlvr.tasks.base import NO_ANSWER
@@ -16,6 +15,8 @@ from sage_rlvr.verifiers import UNANSWERED, Verdict
 from sage_rlvr.verifiers.pool import shared
 from sage_rlvr.verifiers.reasons import LOOKED, Elsewhere, Reasons, elsewhere
 from sage_rlvr.verifiers.rewards import answered
+
+UNJUDGED = "not judged yet"  # the reason of imported samples that came without a verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def problems_in(
     """A sentence for each fraction above a half, of the first n samples of each problem; [] for an import that nobody judged."""
     if {reason for _, reason, _ in reasons.counted} == {UNJUDGED}:
         return []
-    found = reasons.problems(place=place, found=lambda: elsewhere_in(store, n, judge), limit="--max-new-tokens")
+    found = reasons.problems(location=place, search=lambda: elsewhere_in(store, n, judge), limit="--max-new-tokens")
     return [sentence for _, sentence in found]
 
 

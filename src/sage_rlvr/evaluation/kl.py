@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.store import SampleStore
-from sage_rlvr.reading import read_json
 from sage_rlvr.runs import write_json_atomic, writing
+from sage_rlvr.safe_io import read_json
 from sage_rlvr.stats.intervals import Interval, mean_interval
 from sage_rlvr.stats.samples.clusters import ratio_interval
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
-from sage_rlvr.reading import parse_json, read_npz, understood
 from sage_rlvr.runs import is_run
 from sage_rlvr.runs.files import replacing
+from sage_rlvr.safe_io import parse_json, read_npz, understood
 from sage_rlvr.tasks.chance import chance_of_tree
 
 FORMAT = 1

@@ -1,19 +1,17 @@
-"""The report of a sample store as lines: scores with their caveats, reasoning patterns, signals by class of token.
+"""The report of a sample store as lines: scores with their caveats, and reasoning patterns.
 
     k | pass@k | pass^k | maj@k | distinct right answers in k, each [interval] | chance
     avg@n, Cover@tau, truncation rate, undecided share, PCMD, answer and token entropy, q: each with its interval over problems
     patterns   Eq. (13) of arXiv 2605.18864, both averages, counts        (`stats/samples/patterns.py`)
-    anatomy    section 4.2: entropy, surprisal and q by class of token     (`stats/samples/anatomy.py`)
     excess     appendix J: samples beyond the base's own 95 % quantile     (`stats/samples/perplexity.py`)
 
 All from the first n samples of every problem, so that two stores of equal n give the same lines whatever they hold beyond.
-An undecided sample is not right. A function of the store's rows alone: equal digests give equal lines. Token texts are the
-caller's: a store keeps ids.
+An undecided sample is not right. A function of the store's rows alone: equal digests give equal lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -22,16 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.chance import chance_of_store
-from sage_rlvr.evaluation.judged import JudgeAt, problems_in, reasons_of
-from sage_rlvr.evaluation.lm_eval import UNJUDGED
+from sage_rlvr.evaluation.judged import UNJUDGED, JudgeAt, problems_in, reasons_of
 from sage_rlvr.evaluation.store import Counts, SampleStore
 from sage_rlvr.evaluation.store.database import TURNS
 from sage_rlvr.evaluation.store.rows import turns_in
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED, own_of, unescape
-from sage_rlvr.reading import parse_json
+from sage_rlvr.safe_io import parse_json
 from sage_rlvr.stats.intervals import Interval, column_intervals, mean_interval, passk_interval, share_interval
 from sage_rlvr.stats.passk import cover_at_tau, pass_hat_k, powers
-from sage_rlvr.stats.samples.anatomy import TOKEN_CLASSES, ClassAnatomy, TokenSpread, token_anatomy
 from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval
 from sage_rlvr.stats.samples.diversity import (
     BOTH_RIGHT,
@@ -45,7 +41,6 @@ from sage_rlvr.stats.samples.majority import maj_at_k
 from sage_rlvr.stats.samples.patterns import pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities, perplexity_excess, perplexity_tails
 from sage_rlvr.stats.tempered import reweighted
-from sage_rlvr.tasks import known_task
 from sage_rlvr.tasks.chance import BELOW, UNKNOWN, Chance
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import NO_ANSWER, UNDECIDED
@@ -61,11 +56,6 @@ TAIL_QUANTILES = (0.5, 0.95, 0.99)
 MAJORITY_KS, MAJORITY_DRAWS = (8, 64), 400  # and n itself, exactly; the others from that many subsets a problem
 EXCESS_AT = 0.95
 CUTS = {"top_p": 1, "top_k": 0, "min_p": 0}  # each where it cuts nothing
-COLUMNS = (  # of an anatomy: head, field, percentages or not
-    ("tokens", "share", True), ("entropy", "entropy", False), ("top", "top_entropy", True),
-    ("surprisal", "surprisal", False), ("top", "top_surprisal", True), ("rank corr.", "correlation", False),
-    ("mean q", "q", False), ("raised", "raised", True), ("lowered", "lowered", True), ("clamped", "clamped", True),
-)  # fmt: skip
 
 
 class SampleColumns:
@@ -281,7 +271,7 @@ def _tail_lines(drawn: SampleColumns, logps: list[NDArray[Any]], base: str = "th
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# patterns, excess, anatomy
+# patterns, excess
 
 
 def pattern_lines(store: SampleStore, n: int | None = None) -> list[str]:
@@ -309,58 +299,6 @@ def excess_lines(name_a: str, a: SampleStore, name_b: str, b: SampleStore, n: in
         f"{name_a} has {found.value:+.3f} more of them (95 % interval {found.low:+.3f} to {found.high:+.3f} over {found.n} "
         "problems)."
     ]
-
-
-def anatomy_lines(store: SampleStore, text_of: Callable[[Sequence[int]], list[str]], n: int | None = None) -> list[str]:
-    """Section 4.2 by class of token. text_of: token ids -> their texts. Raises DataError for samples without tokens or signals."""
-    drawn, flat = SampleColumns(store, n), {}
-    for name in ("token_ids", "rollout_logps", "entropies", "q"):
-        column = drawn[name]
-        if gaps(column) and name != "q":
-            raise DataError(
-                f"{store.path}: {gaps(column):,} of {len(column):,} samples have no {name}; token statistics need every "
-                "token with its log-prob and entropy: sample with --generator sampler or transformers"
-            )
-        flat[name] = None if gaps(column) else np.concatenate(drawn.of_policy(column))
-    ids = np.unique(flat["token_ids"]).tolist()
-    texts = dict(zip(ids, text_of(ids), strict=True))
-    lengths = [len(row) for row in drawn.of_policy(drawn["token_ids"])]
-    task = known_task(store.identity.task)
-    found = token_anatomy(
-        [texts[token] for token in flat["token_ids"].tolist()],
-        flat["entropies"],
-        -flat["rollout_logps"],
-        flat["q"],
-        problems=np.repeat(np.array(drawn.problems, dtype=object), lengths).tolist(),
-        table=TOKEN_CLASSES if task is None or task.token_classes is None else task.token_classes,
-    )
-    law = f"T {store.identity.decoding['temperature']:g}{', truncated' if store.identity.truncated_sampling else ''}"
-    heads = [head for head, name, _ in COLUMNS if getattr(found.classes[0], name) is not None]
-    lines = [
-        f"signals of {found.tokens:,} tokens by class, of the sampling distribution ({law}); top: share of the "
-        f"{found.top:.0%} of tokens with the highest signal; below each number its 95 % interval over problems",
-        f"  {'class':<26}" + "".join(f"{head:>16}" for head in heads),
-        *(line for row in found.classes for line in _class_lines(row)),
-        f"  rank correlation of entropy and surprisal over all tokens {found.correlation:.3f}",
-    ]
-    if found.correlation_by_problem is not None:
-        lines.append(f"  the same within a problem, mean {cell(found.correlation_by_problem)} over problems")
-    if found.raised is not None and found.clamped is not None:
-        lines.append(f"  q above 1 on {cell(found.raised)} of the tokens, at the clamp on {cell(found.clamped)}")
-    return lines
-
-
-def _class_lines(row: ClassAnatomy) -> list[str]:
-    """A class on two lines: its numbers, and below each its interval over problems."""
-    top, below = f"  {row.name:<26}", " " * 28
-    for _, name, percent in COLUMNS:
-        found, interval, shown = getattr(row, name), row.intervals.get(name), ".1%" if percent else ".3f"
-        if found is None:
-            continue
-        top += f"{format(found.mean if isinstance(found, TokenSpread) else found, shown):>16}"
-        told = interval is not None and np.isfinite(interval.width)
-        below += f"{f'[{interval.low:{shown}}, {interval.high:{shown}}]' if told else '':>16}"  # type: ignore[union-attr]
-    return [top, below.rstrip()]
 
 
 def cell(found: Interval, digits: int = 3) -> str:

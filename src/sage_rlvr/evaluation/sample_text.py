@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from sage_rlvr.errors import DataError, choose_from
+from sage_rlvr.escaping import visible
 from sage_rlvr.evaluation.store import Sample, SampleStore
 from sage_rlvr.evaluation.store.sample import LABELS, unescape, unmarked
-from sage_rlvr.text import visible
 
 MARGIN = "  | "
 UNKNOWN = "not in this store, which a version without prompts wrote; the same eval command adds prompt and gold"

@@ -1,9 +1,9 @@
 """Published methods; `METHODS` maps the names that recipes use to their factories.
 
 Read grpo.py and sage.py first, then anchors.py (the keywords of a KL term, declared once). dapo.py, dr_grpo.py,
-rloo.py, bnpo.py, dars.py and forward_kl.py are one method each; objectives/ has families of methods that share a file;
-compose.py builds a method from named parts. Every file and folder here is imported, in alphabetical order: a new
-method is one file.
+rloo.py, bnpo.py, maxrl.py, dars.py and forward_kl.py are one method each; objectives/ has families of methods that share a
+file; compose.py builds a method from named parts. Every file and folder here is imported, in alphabetical order: a new
+method is one file. `METHODS` has those of sage_rlvr.contrib.methods too, by name.
 """
 
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # what type checkers see: one line for each file
     from sage_rlvr.methods.forward_kl import *
     from sage_rlvr.methods.grpo import *
     from sage_rlvr.methods.grpo_token_mean import *
+    from sage_rlvr.methods.maxrl import *
     from sage_rlvr.methods.no_kl import *
     from sage_rlvr.methods.objectives.losses import *
     from sage_rlvr.methods.objectives.right_answers import *

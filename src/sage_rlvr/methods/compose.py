@@ -11,7 +11,6 @@ from sage_rlvr.core.extras import Extra
 from sage_rlvr.core.method import METHODS, Method, needs_of
 from sage_rlvr.core.reductions import Reduction, SequenceMean
 from sage_rlvr.core.reward_sources import RewardSource
-from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.rollout_plans import RolloutPlan
 from sage_rlvr.core.surrogates import Clip, Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
@@ -28,7 +27,6 @@ def compose(
     advantage: Advantage = ADVANTAGE,
     surrogate: Surrogate = SURROGATE,
     reduction: Reduction = REDUCTION,
-    reward_transform: RewardTransform | None = None,
     token_weight: TokenWeight | None = None,
     rollout_plan: RolloutPlan | None = None,
     buffer: Buffer | None = None,
@@ -41,7 +39,7 @@ def compose(
     title: the name of the method in tables and figures. extras: any number of them, called in order. With a guide, the result is
     `sage` of this method. With beta = 0, `source` selects the reference for parts that need one.
     """
-    more = (reward_transform, token_weight, rollout_plan, buffer, reward_source)
+    more = (token_weight, rollout_plan, buffer, reward_source)
     there = anchor_of(**anchor)
     if there is None and any("ref_logps" in needs_of(part) for part in (advantage, surrogate, *more, *extras)):
         there = Anchor(**anchor)  # of weight 0: it names the reference that a part reads

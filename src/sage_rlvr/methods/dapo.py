@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Unpack
 
 from sage_rlvr.core.advantages import GroupNormalized
+from sage_rlvr.core.extras import Extra, OverlongShaping
 from sage_rlvr.core.method import METHODS, Method
 from sage_rlvr.core.reductions import TokenMean
-from sage_rlvr.core.rewards import OverlongShaping
 from sage_rlvr.core.rollout_plans import DynamicSampling
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError
@@ -41,14 +41,14 @@ def dapo(
         Clip(clip_low, clip_high, dual),
         anchor_of(**anchor),
         TokenMean(),
-        reward_transform=_shaping(overlong_buffer, max_tokens),
         rollout=DynamicSampling(max_refills) if dynamic_sampling else None,
+        extras=_shaping(overlong_buffer, max_tokens),
     )
 
 
-def _shaping(buffer: int | None, max_tokens: int | None) -> OverlongShaping | None:
+def _shaping(buffer: int | None, max_tokens: int | None) -> tuple[Extra, ...]:
     if buffer is None and max_tokens is None:
-        return None
+        return ()
     if max_tokens is None:
         raise ConfigError(
             f"dapo: overlong_buffer = {buffer} needs max_tokens, the sampling limit (rollout.max_new_tokens of "
@@ -59,4 +59,4 @@ def _shaping(buffer: int | None, max_tokens: int | None) -> OverlongShaping | No
             f"dapo: max_tokens = {max_tokens} is only used by overlong shaping; also set overlong_buffer, the number "
             "of last tokens over which the penalty rises, or remove max_tokens."
         )
-    return OverlongShaping(max_tokens, buffer)
+    return (OverlongShaping(max_tokens, buffer),)

@@ -27,5 +27,5 @@ def sage(base: Method | None = None, guide: Guide = PAPER_GUIDE) -> Method:
             f"sage(base={base.name}): a guide needs beta > 0, but this base has no KL term; use base={call}, whose "
             f"control is {call} instead of {base.name}()."
         )
-    kind = str(getattr(guide, "name", type(guide).__name__.lower()))
+    kind = guide.name or type(guide).__name__.lower()
     return replace(base, name=f"{base.name}+{kind}", anchor=replace(base.anchor, guide=guide))

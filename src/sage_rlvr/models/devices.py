@@ -23,9 +23,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.head import FloatHead
 from sage_rlvr.models.llama.decoder import onednn_has_bf16
 from sage_rlvr.models.llama.net import adjacent
+from sage_rlvr.models.lm_head import FloatHead
 
 if TYPE_CHECKING:
     from sage_rlvr.config.parts import EngineConfig

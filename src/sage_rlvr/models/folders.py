@@ -9,7 +9,7 @@ from typing import Any
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models import smollm2
 from sage_rlvr.models.weights import ADAPTER
-from sage_rlvr.reading import read_json
+from sage_rlvr.safe_io import read_json
 
 EMBEDDED = "embedded"
 NAMED = (EMBEDDED, *smollm2.LONG_NAMES)

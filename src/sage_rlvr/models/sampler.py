@@ -34,13 +34,13 @@ from transformers.cache_utils import DynamicCache
 
 from sage_rlvr.core.keys import Key, widest_float
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.head import KEPT_LOGITS, LOWEST, pieces
 from sage_rlvr.models.llama.attention import attend, grids_of
 from sage_rlvr.models.llama.decoder import Decoder, Folded, Plain, weights_of
 from sage_rlvr.models.llama.forward import Activations, Trace, run
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, Versions, supports, versions_of
 from sage_rlvr.models.llama.pieces import unit
+from sage_rlvr.models.lm_head import KEPT_LOGITS, LOWEST, pieces
 
 Cut = Callable[[Tensor], Tensor]
 ONE_LEVEL, BLOCK = 4096, 128  # the largest vocabulary that a draw sums at once; tokens of a block of a larger one

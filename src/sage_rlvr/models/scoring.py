@@ -23,10 +23,10 @@ from transformers import PreTrainedModel
 from sage_rlvr.core import laws
 from sage_rlvr.core.laws import Laws
 from sage_rlvr.errors import DataError
-from sage_rlvr.models.head import chosen_logps, entropies_of
 from sage_rlvr.models.llama.forward import states
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, supports
+from sage_rlvr.models.lm_head import chosen_logps, entropies_of
 from sage_rlvr.models.sampler import logits_at, pad_right
 
 

@@ -24,8 +24,8 @@ from filelock import FileLock, Timeout
 
 from sage_rlvr.errors import ConfigError, SageError
 from sage_rlvr.models.weights import ADAPTER, ADAPTER_WEIGHTS, loading
-from sage_rlvr.reading import read_json
 from sage_rlvr.runs.files import file_sha256
+from sage_rlvr.safe_io import read_json
 from sage_rlvr.tasks.pinned import cache_folder
 from sage_rlvr.tasks.rows import Say, tell
 

@@ -25,7 +25,7 @@ from sage_rlvr.models.folders import adapter_base, prepared, source_of
 from sage_rlvr.models.generation import GENERATORS, Decoding, Generation, GeneratorSource, Request, Single, one_by_one
 from sage_rlvr.models.policy import Tokens
 from sage_rlvr.models.weights import ADAPTER
-from sage_rlvr.reading import read_json
+from sage_rlvr.safe_io import read_json
 
 KEY_VARIABLE = "OPENAI_API_KEY"  # sent as a bearer token where it is set; vLLM's own servers need none
 PLAIN: dict[str, Any] = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import ConfigError, SageError
-from sage_rlvr.reading import MIB, opened, read_json
+from sage_rlvr.safe_io import MIB, opened, read_json
 
 ADAPTER = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

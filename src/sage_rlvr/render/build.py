@@ -22,6 +22,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from sage_rlvr.errors import suggest
+from sage_rlvr.escaping import visible
 from sage_rlvr.render import figures
 from sage_rlvr.render.markup import as_script, escaped, fenced, plain, tabled, to_html
 from sage_rlvr.render.style import controls, dark_twins, looks, paper_of, png_of, svg_of
@@ -29,7 +30,6 @@ from sage_rlvr.results import Results
 from sage_rlvr.results.page import report_of
 from sage_rlvr.results.tables import frame_of
 from sage_rlvr.runs import write_json_atomic, write_text_atomic
-from sage_rlvr.text import visible
 
 # The page sends no requests and runs only the script with this hash; {script} is 'none' without a script
 POLICY = (

@@ -21,10 +21,10 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup
 
+from sage_rlvr.escaping import escaped as in_markdown
+from sage_rlvr.escaping import visible
+from sage_rlvr.results.row_text import End
 from sage_rlvr.results.tables import Table
-from sage_rlvr.results.view import End
-from sage_rlvr.text import escaped as in_markdown
-from sage_rlvr.text import visible
 
 CHIPS: dict[str, str] = {end: f"word {end.name.lower().replace('_', ' ')}" for end in End}
 """Outcome -> CSS classes; an outcome in bold is displayed as a chip."""

@@ -7,8 +7,8 @@
     page_of(results, findings, summary)        the values of a report
 
 Read measurements.py first (the table), then read.py (`Results.read`, the only code that opens result folders), pairs.py and
-comparisons.py (`compare`: rows are group-bys of the table), and words.py (a row as a sentence). stored.py writes and reads rows of
-summary.json.
+comparisons.py (`compare`: rows are group-bys of the table), and sentences.py (a row as a
+sentence). summary_io.py writes and reads rows of summary.json.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from sage_rlvr.results.measurements import ExactMeasurements
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
 from sage_rlvr.results.pairs import Arms
 from sage_rlvr.results.row import Row
-from sage_rlvr.results.stored import row_tree
+from sage_rlvr.results.summary_io import row_tree
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, against_itself, excludes, halves, paired_seeds
 from sage_rlvr.tasks.chance import Chance
 

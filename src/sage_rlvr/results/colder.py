@@ -11,7 +11,7 @@ from sage_rlvr.results.design import AT_ANY, BASE
 from sage_rlvr.results.metric import FEW, REFERENCE
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
-from sage_rlvr.results.view import End, grouped, listed, outcome
+from sage_rlvr.results.row_text import End, grouped, listed, outcome
 from sage_rlvr.stats.passk import powers
 
 Finding = Literal["above", "below", "same temperature", "sharpened", "flattened", "unknown"]

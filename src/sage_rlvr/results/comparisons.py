@@ -33,7 +33,7 @@ from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
 from sage_rlvr.results.scores import Floats, ProblemScores
 from sage_rlvr.results.sources import Runs
-from sage_rlvr.results.stored import rows_of_summary
+from sage_rlvr.results.summary_io import rows_of_summary
 from sage_rlvr.stats import comparison as paired_by
 from sage_rlvr.stats import frontier as frontiers
 from sage_rlvr.stats.comparison import PairedDifference, Reason, holm, paired, paired_seeds

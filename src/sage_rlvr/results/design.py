@@ -54,7 +54,7 @@ def questions_of(trees: Iterable[Mapping[str, Any]]) -> tuple[Question, ...]:
     """The questions of a design.json or summary.json. Raises ValueError for one that cannot be read."""
     try:
         return tuple(Question(**{**tree, "metric": Metric.parse(tree["metric"])}) for tree in trees)
-    except ConfigError as error:  # `reading.understood` adds the file to a ValueError and not to an error of this package
+    except ConfigError as error:  # `safe_io.understood` adds the file to a ValueError and not to an error of this package
         raise ValueError(f"questions: {error}") from error
 
 

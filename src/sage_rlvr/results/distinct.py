@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.results.readers import CountTable
+from sage_rlvr.results.row_text import difference_text, listed, many, score_text
 from sage_rlvr.results.scores import Floats, ProblemScores
-from sage_rlvr.results.view import difference_text, listed, many, score_text
 from sage_rlvr.stats.comparison import PairedDifference, Reason, paired, paired_clusters, paired_seeds, unknown
 from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval
 from sage_rlvr.stats.passk import powers

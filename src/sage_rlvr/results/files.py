@@ -11,10 +11,10 @@ from typing import Any, get_args
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.evaluation.record import Record, load_record, record_path
 from sage_rlvr.evaluation.store import is_store
-from sage_rlvr.reading import read_json, read_text, understood
 from sage_rlvr.results.design import BASE, Arm, Design, Envelope, questions_of
 from sage_rlvr.results.sources import State, TrainingRun
 from sage_rlvr.runs import RECORD, file_sha256, is_run, read_metrics, read_record
+from sage_rlvr.safe_io import read_json, read_text, understood
 
 TAKES = (
     "Valid paths are files of rows (docs/reference/rows.md), folders of `sage-rlvr demo` or `sweep` (with runs/ and "

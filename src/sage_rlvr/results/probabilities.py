@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from sage_rlvr.errors import DataError, suggest
-from sage_rlvr.reading import read_npz, understood
 from sage_rlvr.results.baselines import GUESSER, always_allowed
 from sage_rlvr.results.read import Results
 from sage_rlvr.runs.files import replacing
+from sage_rlvr.safe_io import read_npz, understood
 from sage_rlvr.stats.mixture import Table
 
 NAME = "probabilities.npz"

@@ -8,7 +8,7 @@ from typing import Any
 from sage_rlvr.errors import DataError
 from sage_rlvr.evaluation.chance import chance_of_task
 from sage_rlvr.results.readers import CountTable
-from sage_rlvr.results.readers.found import Floor
+from sage_rlvr.results.readers.registry import Floor
 from sage_rlvr.results.sources import GivenTable
 from sage_rlvr.tasks import task_named
 from sage_rlvr.tasks.abilities import HasGolds

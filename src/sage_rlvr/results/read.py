@@ -19,14 +19,14 @@ from sage_rlvr.evaluation.judged import problems_in, reasons_of
 from sage_rlvr.evaluation.kl import TokenKl, kls_in
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.evaluation.store import Identity
-from sage_rlvr.reading import understood
 from sage_rlvr.results.design import Design
-from sage_rlvr.results.found import Sources, gather
-from sage_rlvr.results.given import beside_rows, measurements_of_rows
+from sage_rlvr.results.discover import Sources, gather
 from sage_rlvr.results.measurements import Measurement, Measurements, SampledMeasurement, exact_rows
 from sage_rlvr.results.pairs import notes_of_pairs
 from sage_rlvr.results.readers import Choice
+from sage_rlvr.results.row_counts import beside_rows, measurements_of_rows
 from sage_rlvr.results.sources import GivenRows, Runs, Store
+from sage_rlvr.safe_io import understood
 from sage_rlvr.stats.budget import check_budget
 from sage_rlvr.tasks.chance import Chance, chance_of_tree
 

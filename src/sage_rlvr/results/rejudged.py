@@ -14,7 +14,7 @@ from itertools import chain, zip_longest
 import numpy as np
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.results.given import placed
+from sage_rlvr.results.row_counts import placed
 from sage_rlvr.results.sources import GivenRows, GivenTable
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.golds import gold_of

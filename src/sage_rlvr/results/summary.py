@@ -23,10 +23,10 @@ from sage_rlvr.results.metric import PAPER, REFERENCE
 from sage_rlvr.results.numbers import EPS, ExactNumbers, PassCurve, curves_of, numbers_of, shown_ks
 from sage_rlvr.results.pairs import Arms
 from sage_rlvr.results.read import Results
+from sage_rlvr.results.sentences import state
 from sage_rlvr.results.sources import TrainingRun, by_arm
-from sage_rlvr.results.stored import FORMAT, plain, row_tree
+from sage_rlvr.results.summary_io import FORMAT, plain, row_tree
 from sage_rlvr.results.verdict_json import tree
-from sage_rlvr.results.words import state
 from sage_rlvr.stats.frontier import gap_to_frontier
 from sage_rlvr.stats.intervals import Interval, seed_interval
 from sage_rlvr.stats.passk import powers

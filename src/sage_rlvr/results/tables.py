@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sage_rlvr.escaping import escaped
 from sage_rlvr.evaluation.chance import KEY
 from sage_rlvr.results.metric import FEW, Metric
 from sage_rlvr.results.row import Row
-from sage_rlvr.results.view import grouped, view
-from sage_rlvr.results.words import chip
+from sage_rlvr.results.row_text import grouped, view
+from sage_rlvr.results.sentences import chip
 from sage_rlvr.stats.comparison import FEWEST_SEEDS
 from sage_rlvr.stats.intervals import Interval
 from sage_rlvr.stats.samples.clusters import CLUSTERS
 from sage_rlvr.tasks.chance import BELOW, UNKNOWN, Chance, chance_of_tree
-from sage_rlvr.text import escaped
 
 NOT_RUN, SAMPLED = "not run", "sampled"
 SAMPLES = "sampled: evaluated only by samples; see \"From samples\"."

@@ -8,7 +8,7 @@ from typing import Any
 
 from sage_rlvr.results.distinct import distinct_tree
 from sage_rlvr.results.sources import GivenRows
-from sage_rlvr.results.stored import plain
+from sage_rlvr.results.summary_io import plain
 from sage_rlvr.results.verdict import CurveVerdict
 from sage_rlvr.results.verdict_text import headline
 

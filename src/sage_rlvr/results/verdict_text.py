@@ -12,11 +12,11 @@ import numpy as np
 from sage_rlvr.errors import ConfigError, suggest
 from sage_rlvr.results.comparisons import counted
 from sage_rlvr.results.distinct import distinct_lines
-from sage_rlvr.results.given import TASK
 from sage_rlvr.results.readers.rows import span
+from sage_rlvr.results.row_counts import TASK
+from sage_rlvr.results.row_text import difference_text, ends_text, first_of, listed, many, score_text
 from sage_rlvr.results.sources import GivenRows
 from sage_rlvr.results.verdict import CurveVerdict
-from sage_rlvr.results.view import difference_text, ends_text, first_of, listed, many, score_text
 from sage_rlvr.stats.comparison import DETECTABLE, p_text, signed
 
 OVER_K = "pass@k is higher at {gain} and lower at {loss}"

@@ -1,7 +1,7 @@
 """Run directories: configuration, metrics, checkpoints, and interruption.
 
 Read run_dir.py first (`RunDir`, what a run reads and writes), then record.py (run.json, and when a restart is the same
-run), checkpoints.py, files.py (atomic writes) and signals.py (stopping after the current step).
+run), checkpoints.py, files.py (atomic writes) and interrupts.py (stopping after the current step).
 
     run.json               what was run: resolved configuration, versions, git state, platform, warnings
     metrics.jsonl          one strict-JSON line per step; keys under "time/" are exempt from bitwise equality
@@ -25,9 +25,9 @@ from sage_rlvr.runs.files import (
     write_text_atomic,
     writing,
 )
+from sage_rlvr.runs.interrupts import StopFlag
 from sage_rlvr.runs.record import RECORD, binding, differences, git_state, installed, is_run, read_record, versions
 from sage_rlvr.runs.run_dir import DEAD_STEPS, FIRST_DEAD_STEPS, RunDir
-from sage_rlvr.runs.signals import StopFlag
 
 __all__ = [
     "DEAD_STEPS",

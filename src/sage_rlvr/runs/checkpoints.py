@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.errors import CheckpointError, DataError
-from sage_rlvr.reading import read_json, understood
 from sage_rlvr.runs.files import (
     file_sha256,
     replacing_folder,
@@ -23,6 +22,7 @@ from sage_rlvr.runs.files import (
     write_json_atomic,
     writing,
 )
+from sage_rlvr.safe_io import read_json, understood
 
 if TYPE_CHECKING:
     from torch import Tensor

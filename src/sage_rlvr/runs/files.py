@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
-from sage_rlvr.reading import MIB, opened, parse_json, read_lines
+from sage_rlvr.safe_io import MIB, opened, parse_json, read_lines
 
 METRICS = "metrics.jsonl"  # of a run: a line per step
 

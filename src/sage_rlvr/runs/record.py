@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError, SageError
-from sage_rlvr.reading import read_json
 from sage_rlvr.runs.checkpoints import FORMAT, steps_in, verify_checkpoint
 from sage_rlvr.runs.files import METRICS, read_metrics, to_json, write_json_atomic
+from sage_rlvr.safe_io import read_json
 
 RECORD = "run.json"
 STRETCHED = frozenset({"linear", "cosine", "cosine_cycles"})  # schedules that read how many steps a run has

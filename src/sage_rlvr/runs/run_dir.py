@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from sage_rlvr.errors import UNJUDGED, CheckpointError, ConfigError, DataError, RunLocked, SageError
-from sage_rlvr.reading import LINES, read_bytes, read_json
 from sage_rlvr.runs.checkpoints import STATE, Checkpoint, metrics_rows, newest_complete, save_checkpoint, steps_in
 from sage_rlvr.runs.files import (
     METRICS,
@@ -29,6 +28,7 @@ from sage_rlvr.runs.files import (
     write_text_atomic,
 )
 from sage_rlvr.runs.record import RECORD, agree, facts_of, now
+from sage_rlvr.safe_io import LINES, read_bytes, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor

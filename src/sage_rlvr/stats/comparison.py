@@ -46,7 +46,7 @@ Level = Literal["problems", "training seeds"]
 
 
 class Reason(StrEnum):
-    """The reason for the outcome "unknown"; `results.view` has the printed text."""
+    """The reason for the outcome "unknown"; `results.row_text` has the printed text."""
 
     NONE = ""
     ONE_SEED = "one seed"

@@ -17,11 +17,11 @@ from sage_rlvr.core.describe import essence
 from sage_rlvr.evaluation.record import load_record, record_path
 from sage_rlvr.progress import NEWEST, in_words, noted, seconds_left
 from sage_rlvr.runs import read_metrics
-from sage_rlvr.sweeps.adoption import adoptable, adoption_lines, replaced
 from sage_rlvr.sweeps.design import (
     KINDS,
 )
 from sage_rlvr.sweeps.plan import Cell, SweepPlan, note, task_words
+from sage_rlvr.sweeps.reuse import adoptable, adoption_lines, replaced
 
 LINE_SECONDS = 20.0
 

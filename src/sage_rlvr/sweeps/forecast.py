@@ -11,7 +11,7 @@ from typing import Any
 
 from sage_rlvr.config import TrainConfig, read_recipe
 from sage_rlvr.errors import ConfigError, SageError
-from sage_rlvr.parent import PARENT, end_with_parent
+from sage_rlvr.process import PARENT, end_with_parent
 from sage_rlvr.sweeps.plan import SweepPlan, recipe_of
 from sage_rlvr.sweeps.sweep import write_recipes
 from sage_rlvr.training.counts.probe import in_time, probe

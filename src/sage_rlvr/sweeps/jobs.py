@@ -30,11 +30,11 @@ from sage_rlvr.evaluation.sampling import Chosen, choose
 from sage_rlvr.evaluation.store import SampleStore, is_store
 from sage_rlvr.evaluation.store.sample import GUIDED, SCORED
 from sage_rlvr.models.policy import revision_of, run_facts, weights_hash
-from sage_rlvr.parent import PARENT
-from sage_rlvr.reading import MIB, opened
+from sage_rlvr.process import PARENT
 from sage_rlvr.runs import binding, differences, is_run, read_record
 from sage_rlvr.runs.files import METRICS, count_lines
-from sage_rlvr.runs.signals import Interrupted
+from sage_rlvr.runs.interrupts import Interrupted
+from sage_rlvr.safe_io import MIB, opened
 from sage_rlvr.tasks.base import problems_of
 from sage_rlvr.training.opening import cores
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 from rich.console import Console
 
 from sage_rlvr.config import to_yaml
-from sage_rlvr.reading import read_text
 from sage_rlvr.runs import write_text_atomic, writing
-from sage_rlvr.sweeps.adoption import adoptable, adoption_lines, clear, replaced, take_over, take_records
+from sage_rlvr.safe_io import read_text
 from sage_rlvr.sweeps.design import suffix_of, world_named
 from sage_rlvr.sweeps.display import display
 from sage_rlvr.sweeps.jobs import ProcessTask, run_tasks
 from sage_rlvr.sweeps.plan import SweepPlan, note, recipe_of, settle
+from sage_rlvr.sweeps.reuse import adoptable, adoption_lines, clear, replaced, take_over, take_records
 
 
 def run(sweep: SweepPlan, workers: int, console: Console) -> bool:

@@ -2,8 +2,7 @@
 
 Read base.py first (the base class `Task`) and abilities.py (what a task may be beyond it), then countdown/ (the built-in task),
 math.py and math_sets.py (mathematics data sets), and jsonl.py (your own rows and reward function). prompts.py and chat.py render
-prompts; rows.py and datasets.py read data. repair/, word_problems/, gsm_symbolic.py, knights_and_knaves.py and reasoning_gym.py
-are further tasks; teachers/ has hints.
+prompts; rows.py and datasets.py read data; teachers/ has hints. `TASKS` has the tasks of sage_rlvr.contrib.tasks too, by name.
 
     TASKS["countdown"] (counts={3: 1.0}, max_number=9)      a task of a recipe: task: {name: countdown, counts: {3: 1.0}, ...}
     task_named("math500", template="sage")                 a task of the command line, by one word
@@ -13,27 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Literal
 
 from sage_rlvr.errors import ConfigError, short, suggest
-from sage_rlvr.reading import understood
 from sage_rlvr.registry import Registry
+from sage_rlvr.safe_io import understood
 from sage_rlvr.tasks.abilities import Described
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown.chat import CountdownChat
 from sage_rlvr.tasks.countdown.steps import CountdownSteps
-from sage_rlvr.tasks.gsm_symbolic import GsmSymbolic
 from sage_rlvr.tasks.jsonl import jsonl
-from sage_rlvr.tasks.knights_and_knaves import KnightsAndKnaves
 from sage_rlvr.tasks.math import SETS, MathTask
 from sage_rlvr.tasks.members import check_class
 from sage_rlvr.tasks.prompts import FORMATS, AnswerIn
-from sage_rlvr.tasks.reasoning_gym import ReasoningGym
-from sage_rlvr.tasks.repair import Repair
 from sage_rlvr.tasks.rows import SUFFIXES
-from sage_rlvr.tasks.word_problems import WordProblems
 
 REMADE = f"make the record again, with {suggest('eval', 'RUN')} or by the demo or sweep that it is of"
 
@@ -41,10 +34,6 @@ TASKS: Registry[Any] = Registry("task", check=check_class)
 TASKS.register(Countdown)
 TASKS.register(CountdownSteps)
 TASKS.register(CountdownChat)
-TASKS.register(WordProblems)
-TASKS.register(GsmSymbolic, name="gsm_symbolic")
-TASKS.register(KnightsAndKnaves, name="knights_and_knaves")
-TASKS.register(Repair, name="repair")
 TASKS.register(jsonl)
 STRICT = "knights_and_knaves_strict"
 
@@ -62,25 +51,6 @@ def published(
     answer_in, tag: where the answer is read in place of the format's own.
     """
     return MathTask(set, FORMATS[prompt].read_at(answer_in, tag))
-
-
-@TASKS.register(name="reasoning_gym")
-def reasoning_gym(
-    dataset: str,
-    *,
-    count: int = 100,
-    seed: int = 0,
-    settings: dict[str, Any] | None = None,
-    prompt: Literal["sage", "boxed", "as_is"] = "boxed",
-    answer_in: AnswerIn | None = None,
-    tag: str | None = None,
-) -> ReasoningGym:
-    """A generator of the package reasoning-gym by its name there; right where its own scorer gives 1.
-
-    count, seed: how many problems, and of which seed. settings: what else the generator takes. answer_in, tag: where the answer is
-    read in place of the format's own.
-    """
-    return ReasoningGym(dataset, count, seed, settings or {}, FORMATS[prompt].read_at(answer_in, tag))
 
 
 GYM = "reasoning_gym:NAME (a generator of reasoning-gym)"
@@ -104,12 +74,14 @@ def task_named(name: str, template: str = "boxed") -> Task:
         turns = after or "1"
         if not turns.isdecimal():
             raise ConfigError(f"{name}: repair:TURNS is a number of turns, as repair:4")
-        return Repair(turns=int(turns))
+        episodes: Task = TASKS[bare](turns=int(turns))
+        return episodes
     if bare == "reasoning_gym" and after:
         generated: Task = TASKS[bare](dataset=after, prompt=template)
         return generated
     if name == STRICT:
-        return replace(KnightsAndKnaves(), rule="strict")
+        puzzles: Task = TASKS["knights_and_knaves"](rule="strict")
+        return puzzles
     own = [
         known for known in TASKS if known not in ("math", "jsonl", "reasoning_gym")
     ]  # the others need to be told what

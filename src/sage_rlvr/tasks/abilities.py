@@ -182,11 +182,11 @@ class Environment(Protocol):
         """The most turns of the policy; 1: a completion is one text."""
         ...
 
-    def reply(self, problem: Any, said: Sequence[str]) -> str | None:
+    def reply(self, problem: Any, responses: Sequence[str]) -> str | None:
         """What the environment says after these turns of the policy; None: the episode is over."""
         ...
 
-    def judge(self, problem: Any, said: Sequence[str]) -> Verdict:
+    def judge(self, problem: Any, responses: Sequence[str]) -> Verdict:
         """The verdict on the policy's turns."""
         ...
 

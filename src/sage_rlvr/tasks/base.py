@@ -19,12 +19,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-import sage_rlvr.verifiers
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.abilities import (
     Conversational,
@@ -50,7 +48,10 @@ Said = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Turn:
-    """A turn of an episode. learned: whether fine-tuning on it learns a turn of the policy; a reply is read, never learned."""
+    """A turn of an episode. `Worked.examples` of a task with turns makes it; fine-tuning and the rendering of episodes read it.
+
+    learned: whether fine-tuning on it learns a turn of the policy; a reply is read, never learned.
+    """
 
     who: Literal["policy", "environment"]
     text: str
@@ -124,10 +125,10 @@ class Task(ABC):
         """Many verdicts at once; to be overridden where they are found in parallel."""
         return [self.verify(problem, completion) for problem, completion in pairs]
 
-    def answer_key(self, problem: Any, said: Any) -> str | None:
+    def answer_key(self, problem: Any, completion: Any) -> str | None:
         """What a completion answers, equal for two that give the same answer; None without one. By default the text, spaces
         aside."""
-        return " ".join("".join(said).split()) or None
+        return " ".join("".join(completion).split()) or None
 
     @property
     def keyed(self) -> bool:
@@ -153,9 +154,9 @@ class Task(ABC):
         gold = " ".join(str(self.reference(problem)).split()) if isinstance(self, Referenced) else ""
         return bool(gold) and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", " ".join(hint.split())) is not None
 
-    def explain(self, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
+    def explain(self, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
         """Why an attempt failed, for the teacher `rules`; by default its answer and the verdict's reason."""
-        tried = self.answer_key(problem, tuple(said) if turns_of(self) > 1 else said[-1])
+        tried = self.answer_key(problem, tuple(responses) if turns_of(self) > 1 else responses[-1])
         attempt = "gave no answer" if tried is None else f"answered {tried}"
         return f"An earlier attempt {attempt}: {verdict.reason}. Try another way."
 
@@ -165,7 +166,8 @@ class Task(ABC):
 
     @property
     def verifier_hash(self) -> str:
-        """Hash of the code and the limits that decide a verdict; by default of the module that the task is written in."""
+        """Which verifier judges, and under which limits. The tasks of this package name its version
+        (`sage_rlvr.verifiers.versions`); by default it is the hash of the module that the task is written in."""
         return hash_of(inspect.getsource(sys.modules[type(self).__module__]))
 
     def files(self) -> dict[str, str]:
@@ -249,7 +251,7 @@ def replies(task: Task, pairs: Sequence[tuple[Any, tuple[str, ...]]]) -> list[st
     """What the environment of a task says after the turns of a policy; None where the episode is over."""
     if isinstance(task, ParallelEnvironment):
         return list(task.reply_all(pairs))
-    return [environment_of(task).reply(problem, said) for problem, said in pairs]
+    return [environment_of(task).reply(problem, responses) for problem, responses in pairs]
 
 
 def environment_of(task: Task) -> Environment:
@@ -257,7 +259,7 @@ def environment_of(task: Task) -> Environment:
     if not isinstance(task, Environment):
         raise ConfigError(
             f"task {task.name}: {type(task).__name__} has no episodes, so it has no verdict on several turns; give it turns, "
-            "reply(problem, said) and judge(problem, said)"
+            "reply(problem, responses) and judge(problem, responses)"
         )
     return task
 
@@ -265,17 +267,17 @@ def environment_of(task: Task) -> Environment:
 def verdicts(task: Task, pairs: Sequence[tuple[Any, Said]]) -> list[Verdict]:
     """One verdict per (problem, completion), or per (problem, turns of the policy) of an episode. DataError where the task's member
     gives anything else."""
-    found, member = _judged(task, pairs)
+    results, member = _judged(task, pairs)
     who = f"task {task.name}: {type(task).__name__}.{member} must return"
-    if len(found) != len(pairs):
-        raise DataError(f"{who} a Verdict for each of {len(pairs)} completions, got {len(found)}")
-    for verdict, (problem, _) in zip(found, pairs, strict=True):
+    if len(results) != len(pairs):
+        raise DataError(f"{who} a Verdict for each of {len(pairs)} completions, got {len(results)}")
+    for verdict, (problem, _) in zip(results, pairs, strict=True):
         if not isinstance(verdict, Verdict):
             raise DataError(
                 f"{who} a Verdict (sage_rlvr.verifiers), as Verdict('right', 'why') or Verdict('wrong', 'why'; score= where it is "
                 f"graded), got {type(verdict).__name__} {verdict!r:.80} on problem {problem.problem_id!r}"
             )
-    return found
+    return results
 
 
 def _judged(task: Task, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], str]:
@@ -285,7 +287,7 @@ def _judged(task: Task, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], st
         return list(task.verify_all(pairs)), "verify_all" if own else "verify"
     if isinstance(task, ParallelEnvironment):
         return list(task.judge_all(pairs)), "judge_all"
-    return [environment_of(task).judge(problem, said) for problem, said in pairs], "judge"
+    return [environment_of(task).judge(problem, responses) for problem, responses in pairs], "judge"
 
 
 def reference(task: Task, problem: Any) -> str:
@@ -307,10 +309,10 @@ def reference(task: Task, problem: Any) -> str:
 def gold_of(task: Task, problem: Any) -> str | None:
     """The answer that a problem's row or document gives, to be shown; None where it gives none, as Countdown's, of which any right
     expression is an answer."""
-    found = getattr(problem, "answer", None)
-    if found is None and isinstance(task, Documented):
-        found = task.doc(problem).get("answer")
-    return None if found is None else str(found) or None
+    answer = getattr(problem, "answer", None)
+    if answer is None and isinstance(task, Documented):
+        answer = task.doc(problem).get("answer")
+    return None if answer is None else str(answer) or None
 
 
 def answer_id(key: str | None) -> int:
@@ -324,7 +326,8 @@ def answer_id(key: str | None) -> int:
 class Guided:
     """A problem that is asked with guidance in its prompt: in the default wording, of a task that has no `guided` of its own.
 
-    Only prompts are made of it; verdicts, answers and references are those of the plain problem.
+    `Task.guided` makes it; `prompt_text` and `prompt_messages` read it. Only prompts are made of it; verdicts, answers and
+    references are those of the plain problem.
     """
 
     problem: Any
@@ -356,13 +359,6 @@ def prompt_messages(task: Conversational, problem: Any) -> list[dict[str, str]]:
     return [*before, {**last, "content": f"{last['content']}\n\nGuidance: {problem.guidance}"}]
 
 
-def code_hash(modules: Iterable[str], **facts: Any) -> str:
-    """Of the source of modules of `sage_rlvr.verifiers`, and of whatever else decides their verdicts."""
-    folder = Path(sage_rlvr.verifiers.__file__).parent
-    source = {name: hashlib.sha256((folder / f"{name}.py").read_bytes()).hexdigest() for name in modules}
-    return hash_of({"source": source, **facts})
-
-
 def hash_of(value: Any) -> str:
     """SHA-256 of a value as JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
@@ -388,20 +384,20 @@ def different(
     blocks: Iterable[Sequence[tuple[Any, str]]], n: int, dry: int, by: Callable[[Any], Any] = attrgetter("problem_id")
 ) -> list[Any]:
     """The first n problems of blocks of examples that differ in `by`; fewer where `dry` blocks in a row bring none."""
-    found: dict[str, Any] = {}
+    problems: dict[str, Any] = {}
     stale = 0
     for drawn in blocks:
-        before = len(found)
+        before = len(problems)
         for problem, _ in drawn:
-            found.setdefault(by(problem), problem)
-        stale = 0 if len(found) > before else stale + 1
-        if len(found) >= n or stale == dry:
+            problems.setdefault(by(problem), problem)
+        stale = 0 if len(problems) > before else stale + 1
+        if len(problems) >= n or stale == dry:
             break
-    return list(found.values())[:n]
+    return list(problems.values())[:n]
 
 
 __all__ = [
-    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "code_hash", "different",
-    "environment_of", "gold_of", "guided", "hash_of", "problems_of", "prompt_messages", "prompt_text", "ready", "reference",
+    "MAX_NEW_TOKENS", "NO_ANSWER", "Asked", "Guided", "Said", "Task", "Turn", "answer_id", "different", "environment_of",
+    "gold_of", "guided", "hash_of", "problems_of", "prompt_messages", "prompt_text", "ready", "reference",
     "replies", "stream", "turns_of", "verdicts", "words",
 ]  # fmt: skip

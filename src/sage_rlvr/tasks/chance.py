@@ -20,8 +20,8 @@ from typing import Any, Literal, get_args
 from sage_rlvr.tasks.abilities import Counted, HasGolds
 from sage_rlvr.verifiers.exact import normalized, number
 
-Law = Literal["answers", "values", "golds", "given"]
-WORDS: Mapping[Law, str] = {
+GuessLaw = Literal["answers", "values", "golds", "given"]
+WORDS: Mapping[GuessLaw, str] = {
     "answers": "k guesses, uniform over the well-formed answers",
     "values": "k guesses, uniform over the values of the answer",
     "golds": "the k most frequent golds of the other problems as guesses",
@@ -35,10 +35,13 @@ SLACK = 1e-9  # sums in another order must not put a guesser below itself
 
 @dataclass(frozen=True)
 class Chance:
-    """A guesser on a set of problems. each: per problem the share of guesses that are right; under "golds" the number of guesses
-    up to the right one, 0 where none of them is."""
+    """A guesser on a set of problems. `chance_of` makes it; evaluation stores it, results compare pass@k with it.
 
-    law: Law
+    each: per problem the share of guesses that are right; under "golds" the number of guesses up to the right one, 0 where none of
+    them is.
+    """
+
+    law: GuessLaw
     each: tuple[float, ...]
 
     def hits(self, k: int) -> list[float]:
@@ -72,7 +75,7 @@ def chance_of_tree(tree: Mapping[str, Any] | None) -> Chance | None:
     if tree is None:
         return None
     law, each = tree["law"], tuple(float(one) for one in tree["each"])
-    if law not in get_args(Law) or not each or not all(one >= 0 for one in each):
+    if law not in get_args(GuessLaw) or not each or not all(one >= 0 for one in each):
         raise ValueError(f"chance: law {law!r} over {len(each)} problems is no chance floor")
     return Chance(law, each)
 
@@ -83,9 +86,9 @@ def chance_of(task: Any, problems: Sequence[Any], right: Sequence[int] | None = 
     right: how many right answers each problem has, where they are counted: `candidates` then suffices."""
     if isinstance(task, Counted) and right is not None:
         return Chance("answers", tuple(n / task.candidates(problem) for n, problem in zip(right, problems, strict=True)))
-    found = [task.choices(problem) for problem in problems]
-    shares = tuple(1 / n for n in found if n is not None)
-    if found and len(shares) == len(found):
+    counts = [task.choices(problem) for problem in problems]
+    shares = tuple(1 / n for n in counts if n is not None)
+    if counts and len(shares) == len(counts):
         return Chance("answers" if isinstance(task, Counted) else "values", shares)
     return chance_of_golds(task.golds(problems)) if isinstance(task, HasGolds) else None
 
@@ -94,11 +97,11 @@ def chance_of_golds(golds: Sequence[str]) -> Chance:
     """A guesser that knows the golds of the other problems and reads no problem."""
     keys = [str(value) if (value := number(gold)) is not None else normalized(gold) for gold in golds]
     counts = Counter(keys)
-    order = sorted((-many, place) for place, many in enumerate(counts.values()))  # most frequent first, ties: first come
+    order = sorted((-many, index) for index, many in enumerate(counts.values()))  # most frequent first, ties: first come
     # Without one row of itself a gold has many - 1 and stands behind all others of that number up to its own place.
     ranks = {}
-    for place, (key, many) in enumerate(counts.items()):
-        ahead = bisect_left(order, (1 - many, place)) - 1  # the gold itself is among those before
+    for index, (key, many) in enumerate(counts.items()):
+        ahead = bisect_left(order, (1 - many, index)) - 1  # the gold itself is among those before
         ranks[key] = ahead + 1 if many > 1 else 0
     return Chance("golds", tuple(float(ranks[key]) for key in keys))
 

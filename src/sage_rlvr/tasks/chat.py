@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.errors import ConfigError, DataError, choose_from
-from sage_rlvr.reading import MIB
+from sage_rlvr.safe_io import MIB
 from sage_rlvr.tasks.prompts import PLACEHOLDER, Message, PromptFormat
 from sage_rlvr.tasks.rows import Say, tell
 
@@ -51,42 +51,43 @@ def fit_tokenizer(
     One whose turns end with another of these tokens stays, and that token becomes the tokenizer's end.
     ConfigError where there is no end token, and for `options` that the template does not read.
     """
-    said = []
+    changes = []
     if tokenizer.eos_token is None:
         raise ConfigError(
             f"tokenizer {tokenizer.name_or_path!r} has no end-of-sequence token; set `eos_token` on it and save it"
         )
     if tokenizer.chat_template is None:
         tokenizer.chat_template = form.chat_template
-        said.append(f"the tokenizer had no chat template; it got that of the format {form.name!r}")
+        changes.append(f"the tokenizer had no chat template; it got that of the format {form.name!r}")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-        said.append(f"the tokenizer had no pad token; {tokenizer.eos_token!r} pads")
+        changes.append(f"the tokenizer had no pad token; {tokenizer.eos_token!r} pads")
     tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "left"  # the latter is what is saved
     end = end_of_turn(tokenizer, form, options)
     if ends is None or end == tokenizer.eos_token:
         check_options(tokenizer, options)
-        return said
+        return changes
     if end is not None and tokenizer.convert_tokens_to_ids(end) in set(ends):
-        said.append(
+        changes.append(
             f"its chat template ends a turn with {end!r}: the end token is now that token, not {tokenizer.eos_token!r}"
         )
         tokenizer.eos_token = end
     else:
         tokenizer.chat_template = form.chat_template
-        said.append(
+        changes.append(
             f"the tokenizer's chat template ends a turn with {end or 'no special token'}, which does not end this model's texts; "
             f"the template of the format {form.name!r}, which ends a turn with {tokenizer.eos_token!r}, takes its place"
         )
     check_options(tokenizer, options)
-    return said
+    return changes
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase, form: PromptFormat, options: Options = NO_OPTIONS) -> str | None:
     """The special token right behind an assistant's turn, as the chat template writes it; None where there is none."""
-    said = form.assistant("Two and two.", "4")
-    whole = render(tokenizer, [*form.messages("2+2?"), {"role": "assistant", "content": said}], options=options)
-    tail = tokenizer(whole[whole.rfind(said[-8:]) + 8 :].lstrip(), add_special_tokens=False)["input_ids"][:1]
+    reply = form.assistant("Two and two.", "4")
+    whole = render(tokenizer, [*form.messages("2+2?"), {"role": "assistant", "content": reply}], options=options)
+    # its last characters only: a template may change how a turn starts
+    tail = tokenizer(whole[whole.rfind(reply[-8:]) + 8 :].lstrip(), add_special_tokens=False)["input_ids"][:1]
     token = tokenizer.convert_ids_to_tokens(tail)[0] if tail else None
     special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
     return token if token in special else None
@@ -120,10 +121,10 @@ def render(
             "check its loops, or set another template (chat_template)"
         ) from error
     except Exception as error:  # a program of others raises anything: TemplateError, OverflowError, RecursionError, MemoryError
-        said = str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
         roles = ", ".join(message["role"] for message in messages)
         raise ConfigError(
-            f"tokenizer {tokenizer.name_or_path!r}: its chat template raises an error for a conversation of {roles} ({said}); if "
+            f"tokenizer {tokenizer.name_or_path!r}: its chat template raises an error for a conversation of {roles} ({reason}); if "
             "the template "
             "does not support system messages, use rows with complete prompts (data.prompt as_is)"
         ) from error
@@ -154,7 +155,7 @@ def variables_of(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     from jinja2 import Environment, TemplateSyntaxError, meta
     from jinja2.ext import Extension, loopcontrols
 
-    class Generation(Extension):
+    class GenerationTag(Extension):
         """The tag {% generation %} of transformers."""
 
         tags = {"generation"}  # noqa: RUF012
@@ -163,17 +164,17 @@ def variables_of(tokenizer: PreTrainedTokenizerBase) -> set[str]:
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    found = set[str]()
+    names = set[str]()
     given = tokenizer.chat_template
     for template in given.values() if isinstance(given, dict) else [given]:
         try:
             with deadline(SECONDS), bounded_memory(MEMORY):
-                parsed = Environment(extensions=[Generation, loopcontrols]).parse(template)
-                found |= meta.find_undeclared_variables(parsed)
+                parsed = Environment(extensions=[GenerationTag, loopcontrols]).parse(template)
+                names |= meta.find_undeclared_variables(parsed)
         except (TemplateSyntaxError, OutOfTime, MemoryError, RecursionError) as error:
-            said = str(error) or type(error).__name__
-            raise ConfigError(f"tokenizer {tokenizer.name_or_path!r}: its chat template cannot be parsed ({said})") from error
-    return found
+            reason = str(error) or type(error).__name__
+            raise ConfigError(f"tokenizer {tokenizer.name_or_path!r}: its chat template cannot be parsed ({reason})") from error
+    return names
 
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -213,23 +214,23 @@ def deadline(seconds: float) -> Iterator[None]:
     It is raised again every `AGAIN` seconds until the block is left: Python drops an exception that falls into a callback of the
     garbage collector or a `__del__`, and the block would run on.
     """
-    here, inside, said = threading.get_ident(), threading.Lock(), []  # plain ones: the exception may fall into a lock's own code
+    here, inside, events = threading.get_ident(), threading.Lock(), []  # plain ones: the exception may fall into a lock's own code
     inside.acquire()
 
     def watch() -> None:
         wait = seconds
         while not inside.acquire(timeout=wait):
-            said.append("raised")
+            events.append("raised")
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(OutOfTime))
             wait = AGAIN
-        said.append("over")
+        events.append("over")
 
     watcher = threading.Thread(target=watch, daemon=True)
     try:
         watcher.start()
         yield
     finally:
-        while watcher.ident is not None and "over" not in said:
+        while watcher.ident is not None and "over" not in events:
             try:
                 if inside.locked():
                     inside.release()
@@ -241,14 +242,15 @@ def deadline(seconds: float) -> Iterator[None]:
                 time.sleep(0)
         except OutOfTime:  # raised while the block ended: it comes here, and not somewhere later
             pass
-        if "raised" in said and not isinstance(sys.exception(), OutOfTime):
+        if "raised" in events and not isinstance(sys.exception(), OutOfTime):
             raise OutOfTime
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """What `dry_render` found. shown: (text, tokens) of the first rows. lengths: of all prompts, in tokens.
+    """What `dry_render` makes, prints and returns to runs on TRL.
 
+    shown: (text, tokens) of the first rows. lengths: of all prompts, in tokens.
     window: the most tokens a prompt may have, or None. warnings: what is doubtful, in words.
     """
 
@@ -298,16 +300,16 @@ def dry_render(
         check_prompt(tokenizer, prompt, text, tokens)
     shown = list(zip(prompts[:rows], texts[:rows], ids[:rows], strict=True))
     warned = _doubts(tokenizer, form, shown, options)
-    found = Rendered(tuple((t, len(i)) for _, t, i in shown), tuple(map(len, ids)), max_prompt, tuple(warned.values()))
-    say(str(found))
+    rendered = Rendered(tuple((t, len(i)) for _, t, i in shown), tuple(map(len, ids)), max_prompt, tuple(warned.values()))
+    say(str(rendered))
     if strict and "prefix" in warned:
         raise ConfigError(warned["prefix"])
-    if found.too_long and len(found.too_long) == len(prompts):
+    if rendered.too_long and len(rendered.too_long) == len(prompts):
         raise ConfigError(
             f"every prompt is longer than the {max_prompt} available tokens (the shortest has "
-            f"{min(found.lengths)}); raise the limit"
+            f"{min(rendered.lengths)}); raise the limit"
         )
-    return found
+    return rendered
 
 
 def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, form: PromptFormat) -> None:
@@ -327,14 +329,14 @@ def check_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Sequence[Message], 
     """Refuse, by ConfigError, what a chat template has made of a prompt (its `text` and tokens `ids`): a message that it left
     out, an unfilled {placeholder} that it wrote, a start token twice."""
     whole = " ".join(text.split())
-    if dropped := next((said for said in prompt if " ".join(said["content"].split()) not in whole), None):
+    if dropped := next((message for message in prompt if " ".join(message["content"].split()) not in whole), None):
         raise ConfigError(
             f"tokenizer {tokenizer.name_or_path!r}: its chat template leaves out the {dropped['role']}'s message "
             f"({dropped['content']!r:.80}), so the model would not see it; fix the template, use that of the prompt format "
             f"(eval --chat-template format), or use rows with complete prompts (as_is). The prompt: {text!r:.300}"
         )
-    said = "\n".join(message["content"] for message in prompt)
-    left = [found for found in PLACEHOLDER.findall(text) if found not in said]
+    written = "\n".join(message["content"] for message in prompt)
+    left = [placeholder for placeholder in PLACEHOLDER.findall(text) if placeholder not in written]
     if left:
         raise ConfigError(
             f"tokenizer {tokenizer.name_or_path!r}: its chat template leaves {left[0]} in the prompt, an unfilled "
@@ -354,32 +356,32 @@ def _doubts(
     shown: Sequence[tuple[Sequence[Message], str, list[int]]],
     options: Options,
 ) -> dict[str, str]:
-    found = {}
+    doubts = {}
     for prompt, text, ids in shown:
-        said = {"role": "assistant", "content": form.assistant("Two and two.", "4")}
-        whole = render(tokenizer, [*prompt, said], options=options)
+        reply = {"role": "assistant", "content": form.assistant("Two and two.", "4")}
+        whole = render(tokenizer, [*prompt, reply], options=options)
         if not whole.startswith(text) or tokenizer(whole, add_special_tokens=False)["input_ids"][: len(ids)] != ids:
             kept = next((i for i, (a, b) in enumerate(zip(whole, text, strict=False)) if a != b), len(text))
-            found["prefix"] = (
+            doubts["prefix"] = (
                 f"tokenizer {tokenizer.name_or_path!r}: a demonstration starts differently than a generation: the prompt "
                 f"ends with {text[max(0, kept - 20) :]!r}, where a demonstration has {whole[max(0, kept - 20) : kept + 40]!r}"
             )
         if strange := unknown_characters(tokenizer, text, ids):
             named = ", ".join(map(repr, strange[:20])) + (f" and {len(strange) - 20} more" if strange[20:] else "")
-            found["unknown"] = (
+            doubts["unknown"] = (
                 f"the prompt has characters outside the tokenizer's vocabulary: {named}, in {text!r:.200}"
             )
     if (end := end_of_turn(tokenizer, form, options)) is None:
-        found["end"] = (
+        doubts["end"] = (
             f"the chat template ends an assistant's turn with no special token, the tokenizer's end token is "
             f"{tokenizer.eos_token!r}: a model trained on such turns does not stop; end them with {tokenizer.eos_token!r}"
         )
     elif end != tokenizer.eos_token:
-        found["end"] = (
+        doubts["end"] = (
             f"the chat template ends an assistant's turn with {end!r}, the tokenizer's end token is {tokenizer.eos_token!r}: a "
             "model trained on such turns does not stop unless its generation_config also has that token"
         )
-    return found
+    return doubts
 
 
 def unknown_characters(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[str]:
@@ -437,8 +439,8 @@ def _escape(character: str) -> str:
 
 def _specials(tokenizer: Any) -> list[str]:
     added = tokenizer.added_tokens_decoder.values()
-    found = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
-    return sorted((one for one in found if one.strip()), key=len, reverse=True)
+    tokens = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
+    return sorted((one for one in tokens if one.strip()), key=len, reverse=True)
 
 
 def _broken(text: str, specials: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.tasks.prompts import Message
-from sage_rlvr.tasks.rows import DataRows, DataSource, Row, read, stamp_of, value_at
+from sage_rlvr.tasks.rows import DataRow, DataRows, DataSource, read, stamp_of, value_at
 from sage_rlvr.verifiers.golds import GSM8K, MARK, gold_of
 
 PROBLEMS = ("problem", "question")  # bare problems
@@ -86,11 +86,11 @@ def column_of(
     for group in groups:
         present = tuple(name for name in group if name in columns)
         for other in present[1:]:
-            for row, place in zip(rows.rows, rows.places, strict=True):
+            for row, location in zip(rows.rows, rows.locations, strict=True):
                 both = value_at(row, present[0]), value_at(row, other)
                 if None not in both and str(both[0]) != str(both[1]):
                     raise ConfigError(
-                        f"{rows.name}: the columns {present[0]} and {other} could both be the {role}, and differ at {place}; "
+                        f"{rows.name}: the columns {present[0]} and {other} could both be the {role}, and differ at {location}; "
                         f"{data.mend(role)} ({', '.join(wanted)} are looked for)"
                     )
         if present:
@@ -100,8 +100,8 @@ def column_of(
 
 def _no_column(data: DataSource, rows: DataRows, role: str, wanted: Sequence[str], given: str | None = None) -> ConfigError:
     columns = rows.columns()
-    asked = [given] if given else wanted
-    near = next((match for name in asked for match in get_close_matches(name, columns, 1)), None)
+    requested = [given] if given else wanted
+    near = next((match for name in requested for match in get_close_matches(name, columns, 1)), None)
     what = f"{data.option(role + '_column')} = {given!r}: no such column" if given else f"no column for the {role}"
     hint = "" if near is None else f"; did you mean {near!r}?"
     how = "" if given and near else f"; accepted are {', '.join(wanted)}; or {data.mend(role)}"
@@ -109,21 +109,21 @@ def _no_column(data: DataSource, rows: DataRows, role: str, wanted: Sequence[str
 
 
 class Faults:
-    """Faults of rows, collected so that one message shows how many there are."""
+    """Faults of rows, collected so that one message shows how many there are. Each reader of rows makes one, and calls `report`."""
 
     def __init__(self, data: DataSource) -> None:
         self.data = data
         self.found: list[str] = []
 
     def read(
-        self, row: Row, place: str, columns: Sequence[str], read_value: Callable[[Any], Any], default: Any = ""
+        self, row: DataRow, location: str, columns: Sequence[str], read_value: Callable[[Any], Any], default: Any = ""
     ) -> Any:
         """read_value of what stands in the first of the columns that the row has; a ValueError is kept, and gives `default`."""
         column = next((name for name in columns if value_at(row, name) is not None), columns[0])
         try:
             return read_value(value_at(row, column))
         except ValueError as error:  # a SageError is one
-            self.found.append(f"{place}, column {column}: {error}")
+            self.found.append(f"{location}, column {column}: {error}")
             return default
 
     def report(self, count: int) -> None:
@@ -143,19 +143,20 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A row as all who train, audit and evaluate read it. row: the row itself; place: where it stands."""
+    """A row as all who train, audit and evaluate read it. `examples` makes it. row: the row itself; location: where it stands."""
 
     problem_id: str
     problem: str | list[Message]
     answer: str
-    row: Row
-    place: str
+    row: DataRow
+    location: str
 
 
 @dataclass(frozen=True)
 class Examples:
-    """All rows of a data set as examples. problem, gold: the columns that were taken, gold () for none.
+    """All rows of a data set as examples. `examples` makes it; mathematics, `jsonl`, SFT and audits read it.
 
+    problem, gold: the columns that were taken, gold () for none.
     where: how many golds stood "after ####", "in the last \\boxed{}" or, "", alone.
     """
 
@@ -178,8 +179,8 @@ class Examples:
 def gold_words(columns: tuple[str, ...], where: Counter[str]) -> str:
     """ "gold: answer, after ####": the columns, and where in them golds stood that did not stand alone."""
     total = sum(where.values())
-    places = [f"{place}{'' if n == total else f' in {n:,} rows'}" for place, n in where.items() if place]
-    return f"gold: {', '.join([' or '.join(columns), *places])}"
+    locations = [f"{location}{'' if n == total else f' in {n:,} rows'}" for location, n in where.items() if location]
+    return f"gold: {', '.join([' or '.join(columns), *locations])}"
 
 
 def examples(
@@ -187,12 +188,12 @@ def examples(
     *,
     prompts_first: bool = False,
     golds: bool | None = True,
-    asked: Callable[[str | list[Message]], Any] = lambda problem: problem,
+    convert: Callable[[str | list[Message]], Any] = lambda problem: problem,
 ) -> Examples:
     """The rows of `data` as examples. Ids: id or unique_id, else the row's number from 0; they must differ.
 
     prompts_first: prompt goes before problem. golds: False for none, None where rows need not have one.
-    asked: what becomes of a problem; may refuse it by a ValueError. ConfigError for paths and columns, DataError for rows.
+    convert: what becomes of a problem; may refuse it by a ValueError. ConfigError for paths and columns, DataError for rows.
     """
     rows = read(data)
     by_need = (PROMPTS, PROBLEMS) if prompts_first else (PROBLEMS, PROMPTS)
@@ -200,13 +201,13 @@ def examples(
     there = golds or (golds is None and not set(ANSWERS).isdisjoint(rows.columns()))
     answer = column_of(data, rows, "answer", (ANSWERS, SOLUTIONS), data.answer_column) if there else ()
     faults, made, where = Faults(data), [], Counter[str]()
-    for name, row, place in zip(ids_of(rows), rows.rows, rows.places, strict=True):
-        text = faults.read(row, place, problem, lambda value: asked(problem_of(value)))
+    for name, row, location in zip(ids_of(rows), rows.rows, rows.locations, strict=True):
+        text = faults.read(row, location, problem, lambda value: convert(problem_of(value)))
         gold, stood = "", ""
         if answer and (golds or any(value_at(row, name) is not None for name in answer)):
-            gold, stood = faults.read(row, place, answer, gold_of, ("", ""))
+            gold, stood = faults.read(row, location, answer, gold_of, ("", ""))
         where[stood] += 1
-        made.append(Example(name, text, gold, row, place))
+        made.append(Example(name, text, gold, row, location))
     faults.report(len(made))
     return Examples(rows, tuple(made), problem, answer, where)
 
@@ -220,6 +221,7 @@ def remembered(data: DataSource, prompts_first: bool = False, golds: bool | None
 def _remembered(
     data: DataSource, prompts_first: bool, golds: bool | None, stamp: tuple[int, int] | None
 ) -> Examples:
+    # stamp is only a part of the cache's key: without it a file that changed would be remembered as it was
     return examples(data, prompts_first=prompts_first, golds=golds)
 
 
@@ -229,32 +231,32 @@ def ids_of(rows: DataRows) -> list[str]:
     if column is None:
         return [str(number) for number in range(len(rows.rows))]
     first: dict[str, str] = {}
-    for row, place in zip(rows.rows, rows.places, strict=True):
+    for row, location in zip(rows.rows, rows.locations, strict=True):
         value = value_at(row, column)
         if value is None:
-            raise DataError(f"{place}, column {column}: the id is missing; give every row one, or none")
+            raise DataError(f"{location}, column {column}: the id is missing; give every row one, or none")
         if str(value) in first:
             raise DataError(
-                f"{place}, column {column}: {str(value)!r} is there already at {first[str(value)]}; ids must differ, so drop "
+                f"{location}, column {column}: {str(value)!r} is there already at {first[str(value)]}; ids must differ, so drop "
                 "the repeated rows (or that column, for numbers in its place)"
             )
-        first[str(value)] = place
+        first[str(value)] = location
     return list(first)
 
 
-def worked_solutions(data: DataSource, found: Examples) -> list[str]:
+def worked_solutions(data: DataSource, loaded: Examples) -> list[str]:
     """The worked solution of each row, for fine-tuning. ConfigError where there is no one column of them."""
-    rows, columns = found.rows, found.rows.columns()
+    rows, columns = loaded.rows, loaded.rows.columns()
     present = tuple(name for name in SOLUTIONS if name in columns)
-    if not present and found.where[GSM8K]:
-        present = found.gold
+    if not present and loaded.where[GSM8K]:
+        present = loaded.gold
     if len(present) != 1:
         raise ConfigError(
             f"{rows.name}: fine-tuning needs one column of worked solutions ({' or '.join(SOLUTIONS)}), found "
             f"{' and '.join(present) or 'none'} among {', '.join(columns)}; rename or add it"
         )
     faults = Faults(data)
-    made = [faults.read(row, at, present, worked_of) for row, at in zip(rows.rows, rows.places, strict=True)]
+    made = [faults.read(row, at, present, worked_of) for row, at in zip(rows.rows, rows.locations, strict=True)]
     faults.report(len(made))
     return made
 
@@ -264,16 +266,16 @@ def completions(path: Path) -> tuple[list[tuple[str, str, str]], str]:
     was taken, in words."""
     data = DataSource(path=str(path))
     rows, faults, made, where = read(data), Faults(data), [], Counter[str]()
-    said = column_of(data, rows, "completion", (COMPLETIONS,))
+    columns = column_of(data, rows, "completion", (COMPLETIONS,))
     gold = column_of(data, rows, "answer", (ANSWERS, SOLUTIONS))
-    for row, place in zip(rows.rows, rows.places, strict=True):
-        name = next((str(row[i]) for i in IDS if row.get(i) is not None), re.split(r":|, row ", place)[-1])
-        text = faults.read(row, place, said, _completion)
-        found, stood = faults.read(row, place, gold, gold_of, ("", ""))
+    for row, location in zip(rows.rows, rows.locations, strict=True):
+        name = next((str(row[i]) for i in IDS if row.get(i) is not None), re.split(r":|, row ", location)[-1])
+        text = faults.read(row, location, columns, _completion)
+        gold_text, stood = faults.read(row, location, gold, gold_of, ("", ""))
         where[stood] += 1
-        made.append((name, text, found))
+        made.append((name, text, gold_text))
     faults.report(len(made))
-    return made, f"{rows.name}: {len(made):,} rows; completion: {' or '.join(said)}; {gold_words(gold, where)}"
+    return made, f"{rows.name}: {len(made):,} rows; completion: {' or '.join(columns)}; {gold_words(gold, where)}"
 
 
 def _completion(value: Any) -> str:

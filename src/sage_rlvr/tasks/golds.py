@@ -25,20 +25,20 @@ def check_golds(
     it. Whole numbers are not asked about. Unreadable golds are listed; their rows stay, and only an answer of exactly
     their spelling is right there. DataError above 1 % of the rows, unless `allow_unverifiable`; None: where nobody can say that.
     """
-    asked = list(dict.fromkeys(gold for gold in golds if not _WHOLE.fullmatch(gold)))
-    if not asked:
+    distinct = list(dict.fromkeys(gold for gold in golds if not _WHOLE.fullmatch(gold)))
+    if not distinct:
         return {}
     with nullcontext(pool) if pool else Pool() as own:
-        reasons = dict(zip(asked, _reasons(asked, own, say, rows.name), strict=True))
-    found = {row: reasons[gold] for row, gold in enumerate(golds) if reasons.get(gold)}
-    if not found:
-        return found
-    shown = [f"{rows.places[row]}: {golds[row]!r:.80}: {why}" for row, why in list(found.items())[:20]]
+        reasons = dict(zip(distinct, _reasons(distinct, own, say, rows.name), strict=True))
+    unreadable = {row: reasons[gold] for row, gold in enumerate(golds) if reasons.get(gold)}
+    if not unreadable:
+        return unreadable
+    shown = [f"{rows.locations[row]}: {golds[row]!r:.80}: {why}" for row, why in list(unreadable.items())[:20]]
     text = (
-        f"{rows.name}: {len(found)} of {len(golds)} golds ({len(found) / len(golds):.1%}) cannot be read by the verifier, so "
-        "that only an answer of the same spelling would be right:\n  " + "\n  ".join(shown)
+        f"{rows.name}: {len(unreadable)} of {len(golds)} golds ({len(unreadable) / len(golds):.1%}) cannot be read by the "
+        "verifier, so that only an answer of the same spelling would be right:\n  " + "\n  ".join(shown)
     )
-    if len(found) > TOLERATED * len(golds) and not allow_unverifiable:
+    if len(unreadable) > TOLERATED * len(golds) and not allow_unverifiable:
         mend = "mend or leave out those rows"
         if allow_unverifiable is not None:
             mend += (
@@ -46,7 +46,7 @@ def check_golds(
             )
         raise DataError(f"{text}\nMore than {TOLERATED:.0%} is refused: {mend}")
     say(text)
-    return found
+    return unreadable
 
 
 def _reasons(golds: Sequence[str], pool: Pool, say: Say, name: str) -> Iterator[str]:

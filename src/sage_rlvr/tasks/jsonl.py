@@ -25,10 +25,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from sage_rlvr import verifiers
 from sage_rlvr.errors import ConfigError, DataError, refuse, require, wrong
 from sage_rlvr.paths import not_in
 from sage_rlvr.plugins import executed, source_sha256
-from sage_rlvr.reading import read_text
+from sage_rlvr.safe_io import read_text
 from sage_rlvr.tasks.base import NO_ANSWER, Asked, hash_of
 from sage_rlvr.tasks.datasets import Examples, remembered
 from sage_rlvr.tasks.math import MathTask
@@ -37,6 +38,7 @@ from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of
 from sage_rlvr.verifiers import VERIFIERS, Label, Verdict
 from sage_rlvr.verifiers.foreign import RewardCall, call, line_of, outcome, signature_of
 from sage_rlvr.verifiers.pool import Pool
+from sage_rlvr.verifiers.versions import version_hash
 
 # ---- in the worker
 
@@ -140,19 +142,19 @@ class RewardTask(Asked):
         pool = _pool("|".join(_place_of(self.reward)), self.seconds, self.memory_mb)
         texts = [text.removesuffix(NO_ANSWER) for _, text in pairs]
         rows = [dict(p.row) | ({"answer": p.answer} if p.answer else {}) for p, _ in pairs]
-        found = pool.verify(zip(texts, rows, (p.asked for p, _ in pairs), strict=True))
-        return [self._verdict(p, text, said) for (p, _), text, said in zip(pairs, texts, found, strict=True)]
+        verdicts = pool.verify(zip(texts, rows, (p.asked for p, _ in pairs), strict=True))
+        return [self._verdict(p, text, verdict) for (p, _), text, verdict in zip(pairs, texts, verdicts, strict=True)]
 
-    def _verdict(self, problem: RowProblem, text: str, said: Verdict) -> Verdict:
-        if said.label == "undecided":
-            return said
-        if said.score is None:
+    def _verdict(self, problem: RowProblem, text: str, verdict: Verdict) -> Verdict:
+        if verdict.label == "undecided":
+            return verdict
+        if verdict.score is None:
             raise DataError(
-                f"reward {Path(self.reward).name}: on row {problem.problem_id!r} of {Path(self.file).name} it {said.reason}; the "
-                f"completion was {text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
+                f"reward {Path(self.reward).name}: on row {problem.problem_id!r} of {Path(self.file).name} it {verdict.reason}; "
+                f"the completion was {text!r:.200}. Mend the function: it must give a finite number (or None) for every text"
             )
-        label: Label = "right" if said.score >= self.right_from else "wrong"
-        return Verdict(label, said.reason or f"reward {said.score:g}", said.score)
+        label: Label = "right" if verdict.score >= self.right_from else "wrong"
+        return Verdict(label, verdict.reason or f"reward {verdict.score:g}", verdict.score)
 
     def audited(self) -> str:
         """Which rows and columns an audit looks at."""
@@ -179,19 +181,21 @@ class RewardTask(Asked):
         """Whether the reward is a registered verifier that reads answers."""
         return self._answer is not None
 
-    def answer_key(self, problem: RowProblem, said: str) -> str | None:
+    def answer_key(self, problem: RowProblem, completion: str) -> str | None:
         """By the reading of a registered verifier; else the text, spaces aside."""
         reading = self._answer
-        return super().answer_key(problem, said) if reading is None else reading(said.removesuffix(NO_ANSWER))
+        return super().answer_key(problem, completion) if reading is None else reading(completion.removesuffix(NO_ANSWER))
 
     @property
     def verifier_hash(self) -> str:
-        """Of the reward's code and of what decides a verdict beside it."""
-        return hash_of([reward_sha256(self.reward), self.right_from, self.seconds])
+        """Of the reward (a file's code, or a verifier's version), and of what decides a verdict besides it."""
+        if _is_versioned(self.reward):
+            return version_hash(self.reward, right_from=self.right_from, seconds=self.seconds)
+        return hash_of([reward_hash(self.reward), self.right_from, self.seconds])
 
     def files(self) -> dict[str, str]:
-        """SHA-256 of the rows and of the reward's code."""
-        return facts(self.source()) | facts(self.source("test")) | {self.reward: reward_sha256(self.reward)}
+        """SHA-256 of the rows, and `reward_hash`."""
+        return facts(self.source()) | facts(self.source("test")) | {self.reward: reward_hash(self.reward)}
 
 
 @lru_cache(maxsize=8)
@@ -225,10 +229,18 @@ def _place_of(reward: str) -> tuple[str, str]:
     return str(file), name
 
 
-def reward_sha256(reward: str) -> str:
-    """SHA-256 of the code of a reward: of its file and of what it imports beside it, or of a verifier's module."""
+def _is_versioned(reward: str) -> bool:
+    """Whether a reward is a verifier of this package, which has a version; a plugin's is known by its file."""
+    return not _place_of(reward)[0] and VERIFIERS[reward].__module__ == verifiers.__name__
+
+
+def reward_hash(reward: str) -> str:
+    """What tells one reward from another: `version_hash` of a verifier of this package; else the SHA-256 of the code, of a file
+    together with what it imports beside it, of a plugin's verifier of its module."""
     path, name = _place_of(reward)
-    return source_sha256(Path(path)) if path else sha256_of(Path(inspect.getfile(VERIFIERS[name])))
+    if path:
+        return source_sha256(Path(path))
+    return version_hash(name) if _is_versioned(reward) else sha256_of(Path(inspect.getfile(VERIFIERS[name])))
 
 
 def jsonl(
@@ -260,4 +272,4 @@ def jsonl(
     return MathTask(source, FORMATS[prompt or "boxed"].read_at(answer_in, tag), test=held_out)
 
 
-__all__ = ["RewardTask", "jsonl", "reward_sha256"]
+__all__ = ["RewardTask", "jsonl", "reward_hash"]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +13,16 @@ from typing import Any
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks import math_audit
-from sage_rlvr.tasks.base import Asked, code_hash
+from sage_rlvr.tasks.base import Asked
 from sage_rlvr.tasks.datasets import remembered
 from sage_rlvr.tasks.golds import check_golds
 from sage_rlvr.tasks.math_sets import ENVIRONMENT, SETS, MathProblem, MathSource, digest, problem_of, published
 from sage_rlvr.tasks.prompts import BOXED, PromptFormat, place_in_words
 from sage_rlvr.tasks.rows import SUFFIXES, DataRows, DataSource, Say, facts
-from sage_rlvr.verifiers import MATHEMATICS, Verdict
+from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.pool import Pool, shared
 from sage_rlvr.verifiers.rewards import answered
+from sage_rlvr.verifiers.versions import version_hash
 
 
 @dataclass(frozen=True)
@@ -143,23 +143,21 @@ class MathTask(Asked):
         """
         source = self._source(split)
         if isinstance(source, DataSource):
-            found = remembered(source, self.form.name == "as_is")
-            check_golds(found.rows, [one.answer for one in found.examples], say=say)
+            loaded = remembered(source, self.form.name == "as_is")
+            check_golds(loaded.rows, [one.answer for one in loaded.examples], say=say)
             read = place_in_words(self.form.answer_in, self.form.tag)
-            say(f"{found}; prompt format: {self.form.name}; answers are read {read}")
+            say(f"{loaded}; prompt format: {self.form.name}; answers are read {read}")
         elif not self.pinned:
             rows, name = self.problems(split), f"{source} of {ENVIRONMENT}={self._folder}"
             say(f"{name}: {len(rows):,} rows, {self.whose}")
-            places = [f"{source}, row {problem.problem_id}" for problem in rows]
-            check_golds(DataRows(name, [], places), [problem.answer for problem in rows], say=say)
+            locations = [f"{source}, row {problem.problem_id}" for problem in rows]
+            check_golds(DataRows(name, [], locations), [problem.answer for problem in rows], say=say)
 
 
 def mathematics_hash(reading: Mapping[str, Any], pool: Pool | None = None) -> str:
-    """Of the mathematics verifier that reads answers so: its code, limits and libraries."""
+    """The version of the mathematics verifier that reads answers so, under the limits of the pool (None: the shared one)."""
     limits = pool or shared()
-    libraries = {lib: importlib.metadata.version(lib) for lib in ("math-verify", "latex2sympy2_extended", "sympy")}
-    facts = {"reading": reading, "seconds": limits.seconds, "memory_mb": limits.memory_mb, "libraries": libraries}
-    return code_hash(MATHEMATICS, **facts)
+    return version_hash("math", reading=reading, seconds=limits.seconds, memory_mb=limits.memory_mb)
 
 
 __all__ = ["ENVIRONMENT", "SETS", "MathProblem", "MathSource", "MathTask", "digest", "mathematics_hash"]

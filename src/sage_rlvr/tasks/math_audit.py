@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sage_rlvr.tasks.chance import Chance, chance_of_golds
-from sage_rlvr.tasks.checks import AuditFinding, Case, Check, Judge, Pairs, duplicates
+from sage_rlvr.tasks.checks import AuditFinding, Case, Check, CompletionPairs, JudgePairs, duplicates
 from sage_rlvr.tasks.prompts import FORMATS, PromptFormat, asked_places, place_in_words
-from sage_rlvr.verifiers.answers import Place
+from sage_rlvr.verifiers.answers import AnswerPlace
 from sage_rlvr.verifiers.exact import normalized, number, parts, verify_exact
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ NO_GOLD = "7919.25"  # an answer that no gold is spelled like: judging it makes 
 
 
 def cases(
-    task: MathTask, k: int, forms: Sequence[PromptFormat] = tuple(FORMATS.values()), answer_in: Place | None = None
+    task: MathTask, k: int, forms: Sequence[PromptFormat] = tuple(FORMATS.values()), answer_in: AnswerPlace | None = None
 ) -> Iterator[Case | Check]:
     """What is asked of `task`, in each of `forms`. answer_in: read the answer elsewhere than the formats ask."""
     problems = task.problems()
@@ -42,7 +42,7 @@ def cases(
         read = partial(task.verify_all, **form.reading | ({"answer_in": answer_in} if answer_in else {}))
         perfect = [(p, form.assistant(WORKING, p.answer)) for p in problems]
         at = place_in_words(answer_in or form.answer_in, form.tag)
-        yield Case(f"format {form.name!r}: perfect answer", perfect, judge=read, place=at)
+        yield Case(f"format {form.name!r}: perfect answer", perfect, judge=read, location=at)
         name = f"format {form.name!r}: working without an answer earns nothing"
         yield Case(name, [(p, WORKING) for p in problems], "not right", bar=False, judge=read)
         if task.published is None:
@@ -57,19 +57,19 @@ def cases(
     yield from _floors(task.integers, [p.answer for p in problems], k)
 
 
-def _own_prompts(problems: Sequence[MathProblem], form: PromptFormat, place: str) -> Iterator[Check]:
+def _own_prompts(problems: Sequence[MathProblem], form: PromptFormat, location: str) -> Iterator[Check]:
     """Whether rows that say where the answer belongs name the place that is read; a system message of the format does so itself."""
-    if form.system or place not in ("boxed", "tag", "stated"):
+    if form.system or location not in ("boxed", "tag", "stated"):
         return
-    read, other = place_in_words(place, form.tag), 0
+    read, other = place_in_words(location, form.tag), 0
     rows, silent = [], 0
     for problem in problems:
-        asked = asked_places(form.plain(problem.asked))
-        same = asked.get(place)
-        if same is not None and (place != "tag" or same == form.tag):
+        requested = asked_places(form.plain(problem.asked))
+        same = requested.get(location)
+        if same is not None and (location != "tag" or same == form.tag):
             continue
-        silent, other = silent + (not asked), other + bool(asked)
-        for wanted, tag in list(asked.items())[:1]:
+        silent, other = silent + (not requested), other + bool(requested)
+        for wanted, tag in list(requested.items())[:1]:
             option = f"answer_in: {wanted}" + (f", tag: {tag}" if tag else "")
             why = f"asks for it {place_in_words(wanted, tag)}; set {option}"
             rows.append(AuditFinding(problem.problem_id, "not read", why))
@@ -80,50 +80,52 @@ def _own_prompts(problems: Sequence[MathProblem], form: PromptFormat, place: str
 
 
 def head(
-    task: MathTask, forms: Sequence[PromptFormat] = tuple(FORMATS.values()), answer_in: Place | None = None
+    task: MathTask, forms: Sequence[PromptFormat] = tuple(FORMATS.values()), answer_in: AnswerPlace | None = None
 ) -> str:
     """What `cases` looks at, in words."""
     read = ", ".join(f"{form.name} ({_place(form, answer_in)})" for form in forms)
     return f"{len(task.problems())} rows ({task.whose}{task.taken}); formats and where the answer is read: {read}"
 
 
-def _place(form: PromptFormat, answer_in: Place | None) -> str:
-    place = answer_in or form.answer_in
-    return f"tag {form.tag}" if place == "tag" else place.replace("_", " ")
+def _place(form: PromptFormat, answer_in: AnswerPlace | None) -> str:
+    location = answer_in or form.answer_in
+    return f"tag {form.tag}" if location == "tag" else location.replace("_", " ")
 
 
-def _second_opinion(wrong: Mapping[str, Pairs], known: Mapping[str, Pairs], judge: Judge, algebra: Judge) -> Check:
+def _second_opinion(
+    wrong: Mapping[str, CompletionPairs], known: Mapping[str, CompletionPairs], judge: JudgePairs, algebra: JudgePairs
+) -> Check:
     """Where the second verifier contradicts the first, on wrong answers and, by algebra alone, on those that are known."""
     cases = [(kind, *pair) for kinds in (wrong, known) for kind, pairs in kinds.items() for pair in pairs]
     verdicts = [
-        said for kinds, by in ((wrong, judge), (known, algebra)) for pairs in kinds.values() for said in by(pairs)
+        verdict for kinds, by in ((wrong, judge), (known, algebra)) for pairs in kinds.values() for verdict in by(pairs)
     ]
-    rows, asked = [], 0
+    rows, compared = [], 0
     for (kind, problem, answer), verdict in zip(cases, verdicts, strict=True):
         second = verify_exact(answer, problem.answer)
         if "undecided" in (verdict.label, second.label):
             continue
-        asked += 1
+        compared += 1
         if second.right != verdict.right:
             why = f"{kind}: math-verify {verdict.label}, exact {second.label} ({second.reason})"
             rows.append(AuditFinding(problem.problem_id, "disagreement", why))
     note = f"where both decide, of {len(cases)} answers right and wrong"
-    return Check("second verifier agrees", asked - len(rows), asked, tuple(rows), note=note)
+    return Check("second verifier agrees", compared - len(rows), compared, tuple(rows), note=note)
 
 
 def _floors(integers: tuple[int, int] | None, golds: Sequence[str], k: int) -> list[Check]:
     """Shares that guessing reaches, as checks without a bar: `good` are the hits."""
-    found = []
+    checks = []
     if integers is not None:
         values = integers[1] - integers[0] + 1
         share, name = Chance("values", (1 / values,)).at(k), f"guess floor: {k} uniform guesses in {integers[0]}..{integers[1]}"
         note = f"1 - (1 - 1/{values})^{k} = {share:.3f} of any such problem"
-        found.append(Check(name, share * len(golds), len(golds), note=note))
+        checks.append(Check(name, share * len(golds), len(golds), note=note))
     small = sum((value := number(gold)) is not None and value.denominator == 1 and 0 <= value < k for gold in golds)
-    found.append(Check(f"guess floor: the integers 0..{k - 1}", small, len(golds)))
+    checks.append(Check(f"guess floor: the integers 0..{k - 1}", small, len(golds)))
     hits = sum(chance_of_golds(golds).hits(k))
-    found.append(Check(f"guess floor: the {k} most frequent golds of the other rows", hits, len(golds)))
-    return found
+    checks.append(Check(f"guess floor: the {k} most frequent golds of the other rows", hits, len(golds)))
+    return checks
 
 
 # ---- answers that are wrong by construction: what a verifier must not call right
@@ -205,11 +207,11 @@ def _spellings(value: Fraction) -> list[tuple[str, str]]:
     r"""A number as a decimal, as a/b and as \frac{a}{b}, where it can be written so."""
     over, under = abs(value.numerator), value.denominator
     sign = "-" * (value < 0)
-    found = [] if under == 1 else [("as a/b", f"{sign}{over}/{under}"), ("as \\frac", rf"{sign}\frac{{{over}}}{{{under}}}")]
+    spellings = [] if under == 1 else [("as a/b", f"{sign}{over}/{under}"), ("as \\frac", rf"{sign}\frac{{{over}}}{{{under}}}")]
     if 10**6 % under == 0:  # six decimals write it without a rest
         text = f"{over / under:.6f}".rstrip("0") if under > 1 else f"{over}.0"
-        found.append(("as a decimal", sign + text))
-    return found
+        spellings.append(("as a decimal", sign + text))
+    return spellings
 
 
 def _other_fraction(gold: str) -> str:

@@ -24,7 +24,7 @@ from sage_rlvr.tasks.rows import DataSource, stamp_of
 from sage_rlvr.verifiers.answers import last_box
 
 ENVIRONMENT = "SAGE_RLVR_DATA"
-Rows = list[dict[str, Any]]
+TableRows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +57,31 @@ def problem_of(one: Example) -> MathProblem:
 
 def digest(problems: Iterable[MathProblem]) -> str:
     """SHA-256 of the ids, texts and golds of problems, in their order."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for problem in problems:
-        found.update(json.dumps([problem.problem_id, problem.text, problem.answer]).encode() + b"\n")
-    return found.hexdigest()
+        sha.update(json.dumps([problem.problem_id, problem.text, problem.answer]).encode() + b"\n")
+    return sha.hexdigest()
 
 
 # ---- the published files: their rows -> problems
 
 
-def _aime(first: Rows, *later: Rows) -> list[MathProblem]:
+def _aime(first: TableRows, *later: TableRows) -> list[MathProblem]:
     named = [(f"aime24-{i}", row) for i, row in enumerate(first, start=1)]
     named += [(f"aime25-{row['id']}", row) for rows in later for row in rows]
     return [MathProblem(name, row["problem"], str(row["answer"])) for name, row in named]
 
 
-def _amc(rows: Rows) -> list[MathProblem]:
+def _amc(rows: TableRows) -> list[MathProblem]:
     return [MathProblem(f"amc23-{row['id']}", row["problem"], f"{row['answer']:g}") for row in rows]
 
 
-def _math500(rows: Rows) -> list[MathProblem]:
+def _math500(rows: TableRows) -> list[MathProblem]:
     names = ("unique_id", "problem", "answer", "level", "subject")
     return [MathProblem(*(row[name] for name in names), _solved(row["solution"])) for row in rows]
 
 
-def _minerva(golds: Rows, rows: Rows) -> list[MathProblem]:
+def _minerva(golds: TableRows, rows: TableRows) -> list[MathProblem]:
     pairs = enumerate(zip((row["reward_model"]["ground_truth"] for row in golds), rows, strict=True))
     return [
         MathProblem(f"minerva-{i}", row["problem"], gold, None, row["type"], _solved(row["solution"]))
@@ -89,7 +89,7 @@ def _minerva(golds: Rows, rows: Rows) -> list[MathProblem]:
     ]
 
 
-def _dapo(rows: Rows) -> list[MathProblem]:
+def _dapo(rows: TableRows) -> list[MathProblem]:
     """The first 2000. An instruction stands before each problem and behind it."""
     texts = [row["prompt"][0]["content"].split("\n\n", 1)[1].rsplit("\n\n", 1)[0] for row in rows[:2000]]
     facts = [(f"dapo-{row['extra_info']['index']}", row["reward_model"]["ground_truth"]) for row in rows[:2000]]
@@ -100,13 +100,13 @@ def _solved(text: str) -> str:
     return last_box(text)[0] or ""
 
 
-def rows_of(data: bytes) -> Rows:
+def rows_of(data: bytes) -> TableRows:
     """The rows of a file of JSON lines, or of a Parquet file."""
     if not data.startswith(b"PAR1"):
         return [json.loads(line) for line in data.decode("utf-8").splitlines() if line.strip()]
     from pyarrow.parquet import read_table
 
-    rows: Rows = read_table(io.BytesIO(data)).to_pylist()
+    rows: TableRows = read_table(io.BytesIO(data)).to_pylist()
     return rows
 
 
@@ -189,12 +189,12 @@ def published(name: str, folder: str) -> tuple[MathProblem, ...]:
 
 @lru_cache(maxsize=16)
 def _read(name: str, path: Path | None, stamp: tuple[int, int] | None) -> tuple[MathProblem, ...]:
-    found = SETS[name]
+    source = SETS[name]
     if path is None:
-        made = found.read(*(rows_of(fetch(pin)) for pin in found.pins))
+        made = source.read(*(rows_of(fetch(pin)) for pin in source.pins))
     else:
         made = [problem_of(one) for one in examples(DataSource(path=str(path))).examples]
-    return tuple(problem for problem in made if found.level in (None, problem.level))
+    return tuple(problem for problem in made if source.level in (None, problem.level))
 
 
 __all__ = ["ENVIRONMENT", "SETS", "MathProblem", "MathSource", "digest", "problem_of", "published"]

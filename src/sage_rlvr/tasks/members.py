@@ -40,7 +40,7 @@ def check_class(who: str, kind: type) -> None:
 
 def check_names(kind: type, base: type) -> None:
     """ConfigError for a misspelled member of a class of a task. base: `Task`."""
-    members.check_names(kind, base, "task", *ABILITIES)
+    members.check_names(kind, base, "task", *ABILITIES, singular=True)
 
 
 __all__ = ["check_class", "check_names", "check_task"]

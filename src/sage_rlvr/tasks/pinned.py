@@ -19,15 +19,16 @@ from typing import IO, Any
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.reading import read_bytes
 from sage_rlvr.runs.files import write_bytes_atomic
+from sage_rlvr.safe_io import read_bytes
 
 SECONDS = 60  # of silence before a download is given up
 
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """One file: repository "owner/name" on GitHub, commit (40 hex digits), path, SHA-256, size in bytes."""
+    """One file, as `math_sets` names it and `fetch` gets it: repository "owner/name" on GitHub, commit (40 hex digits), path,
+    SHA-256, size in bytes."""
 
     repository: str
     commit: str
@@ -45,9 +46,9 @@ class Pinned:
         """Where it is kept."""
         return cache_folder() / f"{self.sha256[:16]}-{self.path.rpartition('/')[2]}"
 
-    def is_(self, found: bytes) -> bool:
+    def is_(self, data: bytes) -> bool:
         """Whether these are its bytes."""
-        return len(found) == self.size and hashlib.sha256(found).hexdigest() == self.sha256
+        return len(data) == self.size and hashlib.sha256(data).hexdigest() == self.sha256
 
 
 def cache_folder() -> Path:
@@ -71,25 +72,25 @@ def _open(url: str) -> Any:
 def fetch(file: Pinned, open_url: Callable[[str], IO[bytes]] = _open) -> bytes:
     """The bytes of a pinned file, from the cache or the network. `DataError` where neither has them, or has others."""
     with suppress(DataError):
-        found = read_bytes(file.kept, file.size)
-        if file.is_(found):
-            return found  # a damaged one is fetched anew
+        data = read_bytes(file.kept, file.size)
+        if file.is_(data):
+            return data  # a damaged one is fetched anew
     try:
         with open_url(file.url) as stream:
-            found = stream.read(file.size + 1)
+            data = stream.read(file.size + 1)
     except (OSError, HTTPException, ValueError) as error:
         raise DataError(
             f"{file.url}: not fetched ({error}). Without a network, put that file at {file.kept}, or name a folder of data "
             "files: SAGE_RLVR_DATA=<folder>"
         ) from error
-    if not file.is_(found):
+    if not file.is_(data):
         raise DataError(
             f"{file.url}: these are not the bytes that were pinned (SHA-256 {file.sha256}, {file.size} bytes; got "
-            f"{hashlib.sha256(found).hexdigest()}, {len(found)} bytes or more). Is a proxy between? Nothing was kept"
+            f"{hashlib.sha256(data).hexdigest()}, {len(data)} bytes or more). Is a proxy between? Nothing was kept"
         )
     with suppress(OSError):  # in one step, so that no reader meets half a file; a cache that cannot be written is no fault
-        write_bytes_atomic(file.kept, found)
-    return found
+        write_bytes_atomic(file.kept, data)
+    return data
 
 
 __all__ = ["Pinned", "cache_folder", "fetch"]

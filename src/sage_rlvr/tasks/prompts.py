@@ -60,8 +60,8 @@ _ASKED = {
 
 def asked_places(prompt: str) -> dict[str, str]:
     """Where a prompt asks for the answer: place -> the tag, or "". Empty where it names no place."""
-    found = {place: pattern.search(prompt) for place, pattern in _ASKED.items()}
-    return {place: one.groupdict().get("tag") or "" for place, one in found.items() if one is not None}
+    matches = {location: pattern.search(prompt) for location, pattern in _ASKED.items()}
+    return {location: one.groupdict().get("tag") or "" for location, one in matches.items() if one is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,13 +86,13 @@ class PromptFormat:
     closed: bool = True
 
     def __post_init__(self) -> None:
-        asked = {"boxed": r"\boxed", "tag": f"<{self.tag}>", "stated": "nswer"}.get(self.answer_in, "")
-        if self.system and asked not in self.system:
+        marker = {"boxed": r"\boxed", "tag": f"<{self.tag}>", "stated": "nswer"}.get(self.answer_in, "")
+        if self.system and marker not in self.system:
             raise ConfigError(
                 f"prompt format {self.name!r}: its answer is read {place_in_words(self.answer_in, self.tag)}, which its system "
                 "message does not request; request that place in `system`, or set answer_in and tag to the requested place"
             )
-        left = [found for text in (self.system, self.opening, self.closing) for found in PLACEHOLDER.findall(text)]
+        left = [placeholder for text in (self.system, self.opening, self.closing) for placeholder in PLACEHOLDER.findall(text)]
         if left:
             raise ConfigError(
                 f"prompt format {self.name!r}: contains {left[0]}, an unfilled placeholder; write the text"
@@ -109,8 +109,8 @@ class PromptFormat:
 
     def plain(self, problem: str | Sequence[Mapping[str, Any]]) -> str:
         """The prompt as plain text, for a tokenizer without a chat template: messages, empty lines between, an opening."""
-        said = [str(message["content"]) for message in self.messages(problem)]
-        return "\n\n".join([*said, f"{self.opening or 'Solution:'}\n"])
+        contents = [str(message["content"]) for message in self.messages(problem)]
+        return "\n\n".join([*contents, f"{self.opening or 'Solution:'}\n"])
 
     def messages(self, problem: str | Sequence[Mapping[str, Any]]) -> list[Message]:
         """The prompt of a problem: its text, or the messages of a row of its own.
@@ -119,10 +119,10 @@ class PromptFormat:
         whose text is the problem. DataError for any other conversation.
         """
         if isinstance(problem, str):
-            said = [{"role": "user", "content": problem}]
+            conversation = [{"role": "user", "content": problem}]
         else:
-            said = [{"role": str(message["role"]), "content": str(message["content"])} for message in problem]
-        roles = [message["role"] for message in said]
+            conversation = [{"role": str(message["role"]), "content": str(message["content"])} for message in problem]
+        roles = [message["role"] for message in conversation]
         if not roles or roles[-1] != "user":
             raise DataError(
                 f"a prompt of the roles {roles}: the last message must be the user's"
@@ -132,7 +132,7 @@ class PromptFormat:
                 f"a prompt of the roles {roles} under the format {self.name!r}, which adds a system message; "
                 "set a column with only the problem (data.problem_column), or use the rows' prompts: data.prompt as_is"
             )
-        return [{"role": "system", "content": self.system}, *said] if self.system else said
+        return [{"role": "system", "content": self.system}, *conversation] if self.system else conversation
 
     def assistant(self, solution: str, answer: str) -> str:
         r"""The assistant's turn of a demonstration: the working, and the answer where this format reads it.

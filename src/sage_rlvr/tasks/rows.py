@@ -23,16 +23,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sage_rlvr.errors import ConfigError, DataError
+from sage_rlvr.escaping import visible
 from sage_rlvr.paths import ROW_SUFFIXES, looks_local, not_in
-from sage_rlvr.reading import MIB, opened, read_json, read_json_lines, read_parquet
-from sage_rlvr.text import visible
+from sage_rlvr.safe_io import MIB, opened, read_json, read_json_lines, read_parquet
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 SUFFIXES = ROW_SUFFIXES
 WHOLE = 256 * MIB  # bytes of a .json file, which is held whole
-Row = dict[str, Any]
+DataRow = dict[str, Any]
 Say = Callable[[str], None]
 
 
@@ -76,24 +76,25 @@ class DataSource:
 
 @dataclass(frozen=True)
 class DataRows:
-    """Rows as they were read. name: what messages call the whole. places: where each row stands ("train.jsonl:7")."""
+    """Rows as `read` returns them, for `sage_rlvr.tasks.datasets`. name: what messages call the whole. locations: where each row
+    stands ("train.jsonl:7")."""
 
     name: str
-    rows: list[Row]
-    places: list[str]
+    rows: list[DataRow]
+    locations: list[str]
 
     def columns(self) -> list[str]:
         """All names, those one level down as outer.inner, in the order of their first occurrence."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for row in self.rows:
             for name, value in row.items():
-                found[name] = None
+                names[name] = None
                 if isinstance(value, Mapping):
-                    found |= dict.fromkeys(f"{name}.{inner}" for inner in value)
-        return list(found)
+                    names |= dict.fromkeys(f"{name}.{inner}" for inner in value)
+        return list(names)
 
 
-def value_at(row: Row, column: str) -> Any:
+def value_at(row: DataRow, column: str) -> Any:
     """The value of a column, "outer.inner" reaching into a mapping; None where there is none, and for NaN."""
     value: Any = row
     for part in (column,) if column in row else column.split("."):
@@ -116,11 +117,11 @@ def read(data: DataSource) -> DataRows:
         )
     if local.is_dir() and ((local / "state.json").is_file() or (local / "dataset_dict.json").is_file()):
         return _saved(local, data)
-    placed = ((place, row) for file in local_files(data) for place, row in _rows_of(file))
+    placed = ((location, row) for file in local_files(data) for location, row in _rows_of(file))
     taken = list(islice(placed, data.take))
     if not taken:
         raise DataError(f"{data.path}: has no rows")
-    return DataRows(str(data.path), [row for _, row in taken], [place for place, _ in taken])
+    return DataRows(str(data.path), [row for _, row in taken], [location for location, _ in taken])
 
 
 def local_files(data: DataSource) -> list[Path]:
@@ -136,11 +137,11 @@ def local_files(data: DataSource) -> list[Path]:
     folder = local / data.subset if data.subset else local
     if not folder.is_dir():
         return []
-    found = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in SUFFIXES and not p.name.startswith("."))
-    of_split = [p for p in found if data.split in re.split(r"[-_./]", str(p.relative_to(folder)))]
-    chosen = of_split or (found if len(found) == 1 else [])
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in SUFFIXES and not p.name.startswith("."))
+    of_split = [p for p in files if data.split in re.split(r"[-_./]", str(p.relative_to(folder)))]
+    chosen = of_split or (files if len(files) == 1 else [])
     if not chosen or len({p.suffix for p in chosen}) > 1:
-        listed = ", ".join(str(p.relative_to(folder)) for p in (chosen or found)[:8]) or "none"
+        listed = ", ".join(str(p.relative_to(folder)) for p in (chosen or files)[:8]) or "none"
         raise ConfigError(
             f"{path} = {data.path!r}: no single kind of file there is the split {data.split!r} (files: {listed}); pass a file, "
             f"or set {data.option('split')} ({data.option('subset')} for a folder inside); read are {', '.join(SUFFIXES)}"
@@ -166,13 +167,13 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  (a binary file has readinto)
 
 
-def _rows_of(file: Path) -> Iterator[tuple[str, Row]]:
+def _rows_of(file: Path) -> Iterator[tuple[str, DataRow]]:
     readers = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}
     try:
-        for place, row in readers[file.suffix](file):
+        for location, row in readers[file.suffix](file):
             if not isinstance(row, dict):
-                raise DataError(f"{place}: {type(row).__name__} instead of a mapping of column to value")
-            yield place, row
+                raise DataError(f"{location}: {type(row).__name__} instead of a mapping of column to value")
+            yield location, row
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read: {error}") from error
 
@@ -237,12 +238,12 @@ def _library() -> Any:
 def _saved(folder: Path, data: DataSource) -> DataRows:
     """A folder that `Dataset.save_to_disk` wrote."""
     library = _library()
-    found = library.load_from_disk(str(folder))
-    if isinstance(found, library.DatasetDict):
-        if data.split not in found:
-            raise ConfigError(f"{data.option('split')} = {data.split!r}: {folder} has the splits {', '.join(found)}")
-        found = found[data.split]
-    return _taken(found, data)
+    dataset = library.load_from_disk(str(folder))
+    if isinstance(dataset, library.DatasetDict):
+        if data.split not in dataset:
+            raise ConfigError(f"{data.option('split')} = {data.split!r}: {folder} has the splits {', '.join(dataset)}")
+        dataset = dataset[data.split]
+    return _taken(dataset, data)
 
 
 def _hub(data: DataSource) -> DataRows:
@@ -251,20 +252,20 @@ def _hub(data: DataSource) -> DataRows:
         revision = data.option("revision")
         tell(f"{data.path}: no {revision}, so the newest version on the Hub is used; set a commit to pin it")
     try:
-        found = library.load_dataset(data.path, data.subset, split=data.split, revision=data.revision)
+        dataset = library.load_dataset(data.path, data.subset, split=data.split, revision=data.revision)
     except (OSError, ValueError, KeyError, RuntimeError) as error:  # unknown id, subset or split; a script; no network
         raise ConfigError(
             f"{data.option('path')} = {data.path!r} (subset {data.subset!r}, split {data.split!r}, revision "
             f"{data.revision!r}): cannot be loaded from the Hub: {type(error).__name__}: {str(error).strip()[:400]}. Check the "
             "names, or download the files and pass their folder; data sets that run their own code are not supported"
         ) from error
-    return _taken(found, data)
+    return _taken(dataset, data)
 
 
-def _taken(found: Dataset, data: DataSource) -> DataRows:
+def _taken(dataset: Dataset, data: DataSource) -> DataRows:
     if data.take is not None:
-        found = found.select(range(min(data.take, len(found))))
-    rows = list(found)
+        dataset = dataset.select(range(min(data.take, len(dataset))))
+    rows = list(dataset)
     if not rows:
         raise DataError(f"{data.path}, split {data.split}: has no rows")
     return DataRows(data.path, rows, [f"{data.path} ({data.split}), row {i}" for i in range(len(rows))])

@@ -27,7 +27,7 @@ def elsewhere_of(task: Task, pairs: Sequence[tuple[Any, Said]], verdicts: Sequen
         if verdict.unanswered and isinstance(text, str) and not text.endswith(NO_ANSWER)  # what was cut had not come to its answer
     ]
     texts = [text for _, text in left]
-    return elsewhere(texts, lambda places, reading: task.verify_all([left[i] for i in places], **reading))
+    return elsewhere(texts, lambda indices, reading: task.verify_all([left[i] for i in indices], **reading))
 
 
 __all__ = ["elsewhere_of", "read_at"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sage_rlvr.core.guides import Guide, band_of, looks_ahead
+from sage_rlvr.core.guides import Guide, band_of
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.testing.tried import KEY, SIGNALS, Change, changed, check_recipe, holed, padding, signals, unholed
 
@@ -41,7 +41,7 @@ class _NoHalf(TorchDispatchMode):
 
 def check_guide(guide: Guide, seed: int = 0) -> None:
     """All laws of a guide: values, padding, order, repeatability, gradient, precision, micro-batches, declarations, recipe."""
-    assert isinstance(guide, Guide), f"{guide!r} lacks needs, depends_on or equation"
+    assert isinstance(guide, Guide), f"{guide!r} does not inherit sage_rlvr.core.Guide"
     check_values(guide, seed)
     check_padding(guide, seed)
     check_order(guide, seed)
@@ -147,7 +147,7 @@ def check_dependence(guide: Guide, seed: int) -> None:
                     f"depends_on = {guide.depends_on!r}, but q of token {t} changes when only the log-prob of that drawn token "
                     "does; declare depends_on = 'token'"
                 )
-    for t in columns if not looks_ahead(guide) else ():
+    for t in columns if not guide.looks_ahead else ():
         found = run(guide, _with(given, dict.fromkeys(LOGPS, -1.5) | {"entropies": 0.7, "ref_entropies": 0.7}, slice(t + 1, None)))
         assert torch.equal(found[:, : t + 1], q[:, : t + 1]), (
             f"q up to token {t} changes with signals of later tokens; declare looks_ahead = True, or read what stands before"

@@ -14,11 +14,10 @@ from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
 from sage_rlvr.core.extras import Extra
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_sources import RewardSource, Substituted
-from sage_rlvr.core.rewards import RewardTransform
 from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged, kept_by, learned_by
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.signals import Batch
-from sage_rlvr.core.state import called, has_state, start_of
+from sage_rlvr.core.state import has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.errors import DataError
@@ -47,7 +46,7 @@ def _check_draws(part: Any, rewards: Tensor, seed: int) -> None:
     assert bool((gap <= 5 * draws.std(dim=0) / 20 + 1e-4).all()), "its `expected` is not the mean of its draws"
 
 
-def check_dead(kind: Literal["advantage", "reward_transform"], part: Any, size: int, seed: int = 0) -> None:
+def check_dead(kind: Literal["advantage", "extra"], part: Any, size: int, seed: int = 0) -> None:
     """What groups of `size` earn that are all right, all wrong, or have none right, beside ten steps of other groups."""
     declared: Dead = part.dead(size)
     drawn = torch.Generator().manual_seed(seed)
@@ -74,7 +73,7 @@ def check_dead(kind: Literal["advantage", "reward_transform"], part: Any, size: 
 
 
 def _paid(kind: str, part: Any, rewards: Tensor, seed: int, step: int | None = 1) -> Tensor:
-    """What an advantage or a reward transform makes of groups whose completions differ in all that it may see.
+    """What an advantage or an extra's `after_rewards` makes of groups whose completions differ in all that it may see.
 
     step: at which an advantage draws that does; None is its mean over the draws.
     """
@@ -82,21 +81,17 @@ def _paid(kind: str, part: Any, rewards: Tensor, seed: int, step: int | None = 1
     paid = expected_of(part) if step is None else part
     drawn = torch.Generator().manual_seed(seed)
     policy, reference = (-4.0 * torch.rand(rewards.shape, generator=drawn) for _ in range(2))
-    longest = 2 + getattr(part, "max_tokens", 7)
+    longest = 2 + ((part.made_for if kind == "extra" else None) or 7)
     lengths, answers = (torch.randint(1, most, rewards.shape, generator=drawn) for most in (longest, 4))
-    if not sees(part):
-        given = (rewards,) if kind == "advantage" else (rewards, lengths)
-        return value_of(kind, paid, *given, *more)  # type: ignore[no-any-return]
+    if kind == "advantage" and not sees(part):
+        return value_of(kind, paid, rewards, *more)  # type: ignore[no-any-return]
     problems = torch.arange(len(rewards))[:, None].expand(rewards.shape)
     rows = torch.arange(rewards.numel()).reshape(rewards.shape)
     seen = Seen(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5), rows)
-    found: Tensor = value_of(kind, paid, rewards, seen, *more)
-    if kind == "advantage" or not has_state(part):
-        return found
-    moved, cpu = start_of({kind: part}), torch.device("cpu")
-    for _ in range(2):  # a state at its start tells nothing apart
-        found, moved = called(part, kind, moved, cpu, rewards, seen)
-    return found
+    if kind == "advantage":
+        return value_of(kind, paid, rewards, seen, *more)  # type: ignore[no-any-return]
+    learned = part.learn(rewards, seen, part.start())  # a state at its start tells nothing apart
+    return part.after_rewards(rewards, seen, learned)  # type: ignore[no-any-return]
 
 
 def check_surrogate(surrogate: Surrogate, seed: int = 0) -> None:
@@ -119,18 +114,6 @@ def check_reduction(reduction: Reduction, seed: int = 0) -> None:
     assert bool(whole.isfinite()) and torch.allclose(whole, torch.stack(parts).sum()), "micro-batches do not add up"
     assert reduction.divisor in ("row", "batch", "constant"), "divisor must be row, batch or constant"
     check_recipe("reduction", reduction)
-
-
-def check_reward_transform(transform: RewardTransform, seed: int = 0) -> None:
-    """(P, G) in, (P, G) finite out; what it declares of groups with nothing to compare (`Dead`)."""
-    rewards = torch.randint(0, 2, (6, 4), generator=torch.Generator().manual_seed(seed)).float()
-    found = _paid("reward_transform", transform, rewards, seed)
-    assert found.shape == rewards.shape and bool(found.isfinite().all()), (
-        "a reward transform must return (P, G) finite rewards"
-    )
-    if hasattr(transform, "dead"):
-        check_dead("reward_transform", transform, 4, seed)
-    check_recipe("reward_transform", transform)
 
 
 def check_token_weight(weight: TokenWeight, seed: int = 0) -> None:
@@ -180,6 +163,8 @@ def check_extra(extra: Extra, seed: int = 0) -> None:
     term = extra.on_loss(Batch(2 * leaf, leaf.detach(), None, given.mask, torch.ones(5), entropies=-leaf), 1, 4)
     assert term.shape == given.mask.shape and bool(term[given.mask].isfinite().all()), "on_loss must return (B, T), finite"
     assert term.requires_grad is extra.adds_loss, "on_loss must have a gradient"
+    if extra.dead(4) is not None:
+        check_dead("extra", extra, 4, seed)
     check_recipe("extra", extra)
 
 

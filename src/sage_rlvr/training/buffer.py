@@ -27,7 +27,7 @@ from sage_rlvr.models.devices import dtype_of, placed
 from sage_rlvr.models.policy import load_policy
 from sage_rlvr.models.sampler import Rollout, sample
 from sage_rlvr.models.scoring import score
-from sage_rlvr.reading import read_json_lines
+from sage_rlvr.safe_io import read_json_lines
 from sage_rlvr.tasks.abilities import Enumerable
 from sage_rlvr.tasks.base import answer_id, verdicts
 from sage_rlvr.tasks.rows import Say, tell

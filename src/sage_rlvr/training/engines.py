@@ -295,7 +295,6 @@ TABLE: tuple[Row, ...] = (
         Sets(),
         staged,
     ),
-    Row("reward_transform", OTHER, HERE, HERE),
     Row("advantage", GroupNormalized, *_scaled("group", by_std=True)),
     Row("advantage", OTHER, *_scaled("none", by_std=False)),
     Row("token_weight", OTHER, HERE, HERE),
@@ -542,7 +541,7 @@ SIGNALS: dict[str, Signal] = {
     "distributions": Signal(*(ONE_TOKEN,) * 4),
     "entropy_gradient": Signal(*(FOR_TERMS,) * 4),
 }
-READERS = ("reward_transform", "advantage", "token_weight")  # the kinds that read signals where advantages are computed
+READERS = ("advantage", "token_weight")  # the kinds that read signals where advantages are computed
 
 
 # ---- what is read from the table
@@ -639,13 +638,16 @@ def runs_on(method: Method) -> list[str]:
 def check_sizes(method: Method, engine: Engine, max_tokens: int, group_size: int) -> None:
     """ConfigError where a run samples longer or in smaller groups than the method is made for."""
     limit, size = SIZES[engine]
-    priced, least = getattr(method.reward_transform, "max_tokens", None), method.advantage.least_group
-    who = f"{method.name} on {ENGINES[engine]}"
+    least, who = method.advantage.least_group, f"{method.name} on {ENGINES[engine]}"
+    other = {f"method.extras.{n}": one.made_for for n, one in enumerate(method.extras) if one.made_for not in (None, max_tokens)}
     refuse(
-        (
-            priced is not None and priced != max_tokens,
-            f"{who}: method.reward_transform.max_tokens = {priced} is where its length penalty ends, and {limit} = {max_tokens} is "
-            "the sampling limit; set both to the same value.",
+        *(
+            (
+                True,
+                f"{who}: {place}.max_tokens = {made_for} is the limit that it is made for, and {limit} = {max_tokens} is the "
+                "sampling limit; set both to the same value.",
+            )
+            for place, made_for in other.items()
         ),
         (
             group_size < least,

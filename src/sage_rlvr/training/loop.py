@@ -29,7 +29,7 @@ from sage_rlvr.core.signals import Batch, Signals, masked_mean
 from sage_rlvr.core.state import State, state_metrics
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.devices import dtype_of, placed
-from sage_rlvr.models.listing.solutions import lister
+from sage_rlvr.models.enumeration.solutions import lister
 from sage_rlvr.models.policy import Asking, Tokens, load_policy
 from sage_rlvr.models.scoring import TokenScores
 from sage_rlvr.runs import RunDir, writing

@@ -7,10 +7,10 @@ for a script; it takes the place of TRL's own card. `render(facts_of(config))` o
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import inspect
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from sage_rlvr.models.policy import weights_hash
 from sage_rlvr.runs import installed
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training.state import CARD
-from sage_rlvr.verifiers import MATHEMATICS
+from sage_rlvr.verifiers.versions import version_hash
 
 # Fields of GRPOConfig that decide what is optimized or sampled, whoever set them.
 TELLING = (
@@ -38,7 +38,6 @@ TELLING = (
     "weight_decay", "max_grad_norm", "max_steps", "bf16", "fp16", "seed", "top_entropy_quantile",
 )  # fmt: skip
 PACKAGES = ("sage-rlvr", "trl", "transformers", "torch", "accelerate", "peft", "math-verify", "vllm", "deepspeed")
-VERIFIER = tuple(f"{name}.py" for name in ("__init__", *MATHEMATICS, "rewards"))  # of a reward of mathematics
 ESTIMATED = "k3 of the sampled token (the engine's estimate, in place of the exact sum of the objective)"
 CUTS = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}  # the values that leave sampling whole
 
@@ -56,7 +55,7 @@ def facts(trainer: Any) -> dict[str, Any]:
         "objective": None if method is None else described_on_engine(method),
         "anchor": None if anchor is None else _anchor(anchor, "trl"),
         "reference": None if said is None else _elsewhere(said, policy, *([] if anchor is None else [anchor.source])),
-        "rewards": {name: source_hash(function) for name, function in _rewards(trainer).items()},
+        "rewards": {name: reward_identity(function) for name, function in _rewards(trainer).items()},
         "settings": "GRPOConfig",
         "arguments": {name: _plain(getattr(args, name)) for name in TELLING if hasattr(args, name)},
         "truncated_sampling": truncated(args),
@@ -75,7 +74,7 @@ def facts_of(config: TrainConfig) -> dict[str, Any]:
         "objective": replace(config, method=method).objective,
         "anchor": None if method.anchor is None else _anchor(method.anchor, engine),
         "reference": None if config.reference is None else _named(config.reference),
-        "rewards": {task.name: _hash_of(task)},
+        "rewards": {task.name: _identity_of(task)},
         "settings": "recipe",
         "arguments": {"seed": config.seed, "steps": config.steps, **_settings(config)},
         "truncated_sampling": [],
@@ -89,12 +88,18 @@ def _skipped(config: TrainConfig) -> str:
     return "" if skip == "never" else f", less those without a signal (updates.skip_without_signal: {skip})"
 
 
-def _hash_of(task: Task) -> str:
-    """SHA-256 (16 digits) of what decides a task's verdicts; "unknown" for code without a file, as in a notebook."""
+def _identity_of(task: Task) -> str:
+    """`_named_verifier` of a task; "source unknown" for code without a file, as in a notebook."""
     try:
-        return task.verifier_hash[:16]
+        return _named_verifier(task.verifier_hash)
     except (OSError, TypeError):
-        return "unknown"
+        return "source unknown"
+
+
+def _named_verifier(verifier_hash: str) -> str:
+    """A `Task.verifier_hash` as a card prints it: the version of a verifier of this package, else 16 digits of a hash of source."""
+    by_source = re.fullmatch("[0-9a-f]{64}", verifier_hash)
+    return f"source SHA-256 {verifier_hash[:16]}" if by_source else f"verifier {verifier_hash}"
 
 
 def _settings(config: TrainConfig) -> dict[str, Any]:
@@ -145,28 +150,26 @@ def truncated(args: Any) -> list[str]:
     return [cut for cut in found if cut not in ("top_k=-1", "min_p=0.0", "top_k=None")]
 
 
-def source_hash(function: Any) -> str:
-    """SHA-256 (16 digits) of the source that a reward's verdicts come from; "unknown" where Python has none.
+def reward_identity(function: Any) -> str:
+    """What a reward's verdicts come from: "verifier math-v1-...", "source SHA-256 ..." (16 digits), or "source unknown" where
+    Python has none.
 
-    Of a task's reward that of its verifier, a user's function included. Of this package's mathematics reward: the verifier's
-    files, its options and limits, and math-verify's version. Of any other function its own source and, where it names what it
-    judges with in an attribute `verifiers`, their modules.
+    Of a task's reward its verifier, a user's function included. Of this package's mathematics reward the version of the verifier,
+    with its options, limits and libraries (`sage_rlvr.verifiers.versions`). Of any other function its own source and, where it
+    names what it judges with in an attribute `verifiers`, their modules.
     """
-    if (known := getattr(function, "source_sha256", None)) is not None:
-        return str(known)[:16]
+    if (known := getattr(function, "verifier_hash", None)) is not None:
+        return _named_verifier(str(known))
     owner = function if inspect.isroutine(function) else type(function)
     if owner.__module__.startswith("sage_rlvr.verifiers"):
-        folder = Path(inspect.getfile(owner)).parent
-        text = "".join((folder / name).read_text(encoding="utf-8") for name in VERIFIER)
-        text += importlib.metadata.version("math-verify") + _options(function)
-    else:
-        try:
-            text = inspect.getsource(owner)
-            for module in getattr(function, "verifiers", ()):
-                text += inspect.getsource(module)
-        except (OSError, TypeError):
-            return "unknown"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _named_verifier(version_hash("math", options=_options(function)))
+    try:
+        text = inspect.getsource(owner)
+        for module in getattr(function, "verifiers", ()):
+            text += inspect.getsource(module)
+    except (OSError, TypeError):
+        return "source unknown"
+    return _named_verifier(hashlib.sha256(text.encode()).hexdigest())
 
 
 def _options(function: Any) -> str:
@@ -193,7 +196,7 @@ def render(found: dict[str, Any]) -> str:
         *(["```text", found["objective"], "```", ""] if found["objective"] else []),
         *([f"- trained from: {long_name(policy)}"] if policy in smollm2.LONG_NAMES else []),
         *_anchor_lines(found["anchor"], found["reference"]),
-        *(f"- reward `{name}`: source SHA-256 {digest}" for name, digest in found["rewards"].items()),
+        *(f"- reward `{name}`: {identity}" for name, identity in found["rewards"].items()),
         *(f"- trained: {found['trained']}", ""),
         *([cut, ""] if cuts else []),
         *(f"| {found['settings']} | |", "|---|---|"),

@@ -113,8 +113,8 @@ class TaskReward:
         return self.task.reward.rpartition(":")[2] if isinstance(self.task, RewardTask) else "reward"
 
     @property
-    def source_sha256(self) -> str:
-        """Of what decides the verdicts, for the model card."""
+    def verifier_hash(self) -> str:
+        """`Task.verifier_hash`, for the model card."""
         return self.task.verifier_hash
 
     def answer_key(self, row: Mapping[str, Any], text: str) -> str | None:

@@ -17,7 +17,7 @@ from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.devices import dtype_of, placed
-from sage_rlvr.models.listing.solutions import log_right
+from sage_rlvr.models.enumeration.solutions import log_right
 from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.runs import Checkpoint

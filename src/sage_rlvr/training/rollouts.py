@@ -14,9 +14,9 @@ from torch import Tensor
 from sage_rlvr.core.reward_sources import Paid, rank_metrics
 from sage_rlvr.core.rollout_plans import GuidedStages, is_guided, rows_of_stages
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.answer_substitution import Answered, substituted
 from sage_rlvr.models.episodes import said_in, sample_episodes
 from sage_rlvr.models.sampler import Rollout, sample
-from sage_rlvr.models.substituted import Answered, substituted
 from sage_rlvr.tasks.base import answer_id, guided, reference, turns_of, verdicts
 from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.teachers import hint_of

@@ -16,10 +16,10 @@ from sage_rlvr.core.laws import Laws, per_token
 from sage_rlvr.core.rollout_plans import is_guided
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.token_weights import entropy_drift
-from sage_rlvr.models.head import chosen_logps
 from sage_rlvr.models.llama.forward import Trace, recorded_states
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, why_not
+from sage_rlvr.models.lm_head import chosen_logps
 from sage_rlvr.models.scoring import TokenScores, on_mask, score
 from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.training.groups import CompletionRows

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from sage_rlvr.core.state import state_from, tensors_of
 from sage_rlvr.errors import TrainingDiverged, refuse
 from sage_rlvr.models.weights import ADAPTER, ADAPTER_WEIGHTS
-from sage_rlvr.reading import read_bytes
 from sage_rlvr.runs import Checkpoint, RunDir, replacing_folder, writing
+from sage_rlvr.safe_io import read_bytes
 from sage_rlvr.training.optimizer import Optimizer
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 Read answers.py first (where the answer of a completion is), then math.py (mathematics, by kind of answer: algebra.py,
 quantities.py, units.py) and countdown.py. pool.py runs a verifier in processes with time and memory limits;
 rewards.py turns verdicts into rewards of TRL; sandbox.py runs unit tests of generated code; exact.py is an independent
-check. A verifier returns a verdict for every text, quickly, and never raises.
+check; versions.py has the version of each verifier. A verifier returns a verdict for every text, quickly, and never raises.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from sage_rlvr.registry import Registry
 F = TypeVar("F", bound=Callable[..., Any])
 Label = Literal["right", "wrong", "undecided"]
 
-MATHEMATICS = ("math", "algebra", "answers", "quantities", "style", "units", "pool")
-"""Modules of this package that a verdict on mathematics is made of: their source is hashed on cards and in sample stores."""
-
 UNANSWERED = frozenset(
     {
         *("no answer", "answer cut off"),  # mathematics and reasoning-gym, at the place that is read
@@ -35,7 +32,8 @@ uses "no answer". Stored samples keep the reason, so that they are counted alike
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier says of one completion, and why in a few stable words (they are counted in metrics).
+    """What a verifier says of one completion, and why in a few stable words. Every verifier and task returns it; rewards, sample
+    stores, metrics (which count the reasons) and audits read it.
 
     score: the reward, where a verifier gives more than right and wrong; None for 1 and 0.
     """
@@ -118,4 +116,4 @@ def _exact(completion: str, gold: str) -> Verdict:
     return verify_exact(completion, gold)
 
 
-__all__ = ["MATHEMATICS", "UNANSWERED", "VERIFIERS", "Label", "Verdict", "reads"]
+__all__ = ["UNANSWERED", "VERIFIERS", "Label", "Verdict", "reads"]

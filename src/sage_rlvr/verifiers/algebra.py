@@ -92,8 +92,8 @@ def too_long(text: str) -> bool:
         return False
     text = text.replace(" ", "")
     for _ in range(MAX_DEPTH):
-        before, text = text, _WRAPPED.sub(lambda found: found[1] or f"{{{found[2]}}}", text)
-        if any(len(found[1]) > 5 for found in re.finditer(r"(\d+)!", text)) or any(map(_huge, _POWER.finditer(text))):
+        before, text = text, _WRAPPED.sub(lambda match: match[1] or f"{{{match[2]}}}", text)
+        if any(len(match[1]) > 5 for match in re.finditer(r"(\d+)!", text)) or any(map(_huge, _POWER.finditer(text))):
             return True
         text = _POWER.sub(_worked_out, text)
         if text == before:
@@ -101,14 +101,15 @@ def too_long(text: str) -> bool:
     return True
 
 
-def _huge(found: re.Match[str]) -> bool:
-    base, power = found["base"], found["many"] or found["one"]
+def _huge(match: re.Match[str]) -> bool:
+    base, power = match["base"], match["many"] or match["one"]
+    # its digits are counted first: int() raises for a text of more than 4,300 digits
     return base not in ("0", "1") and (len(power) > 18 or int(power) * len(base) > MAX_DIGITS)
 
 
-def _worked_out(found: re.Match[str]) -> str:
+def _worked_out(match: re.Match[str]) -> str:
     """A power of numbers as a number, if it is no longer than an exponent can be; else without its exponent."""
-    base, power = found["base"], int((found["many"] or found["one"])[:19])
+    base, power = match["base"], int((match["many"] or match["one"])[:19])
     if not base.isdigit():
         return base
     return str(int(base) ** power) if len(base) * power <= 18 else "9" * min(len(base) * power, 19)
@@ -129,11 +130,11 @@ def parsed_of(text: str) -> Any | None:
     E_1 and I_0 are names and no constants, 42_8 is 34, subscripts are plain words.
     """
     text = _NUMERAL.sub(_in_base_ten, text)
-    text = _SUBSCRIPT.sub(lambda found: f"_{{{found[1] or found[2]}}}", text)
-    text = _CONSTANT.sub(lambda found: _NAMES[found[1].lower()], text)
-    found = parse(f"${text}$", [CONFIG], "no_fallback", "first_match", parsing_timeout=None, raise_on_error=True)
-    if found:
-        return _real_symbols(found[0])
+    text = _SUBSCRIPT.sub(lambda match: f"_{{{match[1] or match[2]}}}", text)
+    text = _CONSTANT.sub(lambda match: _NAMES[match[1].lower()], text)
+    parsed = parse(f"${text}$", [CONFIG], "no_fallback", "first_match", parsing_timeout=None, raise_on_error=True)
+    if parsed:
+        return _real_symbols(parsed[0])
     try:  # math-verify takes every exception for "not mathematics"; parse once more and let through the two that are not
         latex2sympy(text)
     except (MemoryError, RecursionError):
@@ -146,9 +147,9 @@ def parsed_of(text: str) -> Any | None:
 _parsed_gold = lru_cache(maxsize=4096)(parsed_of)
 
 
-def _in_base_ten(found: re.Match[str]) -> str:
-    value = based(found[0])
-    return found[0] if value is None else r"\text{no numeral}" if value[0] is None else f"{value[0]}"
+def _in_base_ten(match: re.Match[str]) -> str:
+    value = based(match[0])
+    return match[0] if value is None else r"\text{no numeral}" if value[0] is None else f"{value[0]}"
 
 
 def _real_symbols(parsed: Any) -> Any:
@@ -192,7 +193,7 @@ def compare(answer: str, gold: str, parsed: Any | None = None, factor: Any = 1) 
         parsed = factor * parsed.doit()
     if any(side in (nan, zoo) for side in (target, parsed)):
         return Verdict("undecided" if target in (nan, zoo) else "wrong", "not a number")
-    if any(side in (oo, -oo) for side in (target, parsed)):
+    if any(side in (oo, -oo) for side in (target, parsed)):  # the difference of two infinities is not a number
         return right_if(target == parsed)
     if isinstance(target, Set) and isinstance(parsed, Set) and _inequalities(parsed) != _inequalities(target):
         target, parsed = _solved(target, gold), _solved(parsed, answer)
@@ -223,14 +224,16 @@ def _far(gold: Any, answer: Any) -> bool:
         return False
     if (gold.is_Rational and answer.is_Rational) or gold.is_infinite or answer.is_infinite:
         return bool(gold != answer)
+    # 30 digits: in doubles the difference of two near surds has none that are right
     size, gap = max(abs(N(gold, 30)), abs(N(answer, 30))), abs(N(gold - answer, 30))
     return bool(gap > (1e-4 if gold.has(Float) or answer.has(Float) else 1e-12) * size)
 
 
-def _ordered(found: Any) -> list[Any]:
+def _ordered(collection: Any) -> list[Any]:
     """The parts of a list in their order, of a set of real numbers by size."""
-    real = all(getattr(part, "is_extended_real", False) and part.is_number for part in found.args)
-    return sorted(found.args, key=lambda part: N(part, 30)) if isinstance(found, FiniteSet) and real else list(found.args)
+    real = all(getattr(part, "is_extended_real", False) and part.is_number for part in collection.args)
+    by_size = isinstance(collection, FiniteSet) and real
+    return sorted(collection.args, key=lambda part: N(part, 30)) if by_size else list(collection.args)
 
 
 _I = Symbol("i", real=True)  # which may be the imaginary unit
@@ -279,17 +282,17 @@ def by_measure(answer: str, gold: str, parsed: Any | None) -> Verdict:
     if factors is None:
         degrees = {kind for unit in (*mine.units, *theirs.units) for kind, _ in unit.dimensions}
         return Verdict("undecided" if degrees <= {"celsius", "fahrenheit", "kelvin"} else "wrong", "unit")
-    found = WRONG
+    verdict = WRONG
     for factor in factors:
-        found = compare(mine.body, theirs.body, None, factor)
-        if found.right and mine.percent != theirs.percent and factor == factors[0] and _is_share(theirs.body):
-            found = unsure("a percentage or a share")  # 0.5 % of 0.5: the gold may be one or the other
-        if found.label != "wrong":
-            return unsure("unit") if found.right and _doubtful(mine, theirs) else found
+        verdict = compare(mine.body, theirs.body, None, factor)
+        if verdict.right and mine.percent != theirs.percent and factor == factors[0] and _is_share(theirs.body):
+            verdict = unsure("a percentage or a share")  # 0.5 % of 0.5: the gold may be one or the other
+        if verdict.label != "wrong":
+            return unsure("unit") if verdict.right and _doubtful(mine, theirs) else verdict
     for factor in _other_factors(mine, theirs):
         if compare(mine.body, theirs.body, None, factor).right:
             return unsure("amount")
-    return found
+    return verdict
 
 
 def _doubtful(mine: Measured, theirs: Measured) -> bool:
@@ -320,6 +323,7 @@ def _factors(mine: Measured, theirs: Measured) -> list[Any] | None:
     """What the answer's body may be multiplied with to be compared with the gold's; None where the units are of two kinds."""
     if (mine.percent and not theirs.percent and theirs.units) or (theirs.percent and not mine.percent and mine.units):
         return None
+    # exact: with a float factor 1 inch and 2.54 cm would be decimals, which may differ by 1e-4
     scale = Rational(*(mine.scale / theirs.scale).as_integer_ratio())
     if mine.units and theirs.units:
         one_unit = mine.units == theirs.units  # on both sides: one reading is meant

@@ -20,9 +20,9 @@ from sage_rlvr.errors import ConfigError
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.style import halved, undressed
 
-Place = Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"]
+AnswerPlace = Literal["boxed", "tag", "stated", "last_number", "whole", "anywhere"]
 
-_PLACES = get_args(Place)
+_PLACES = get_args(AnswerPlace)
 MAX_COMPLETION = 1_000_000  # characters of a completion that are searched for the answer
 MAX_ANSWER = 1_000  # characters of an answer or a gold that are parsed
 RIGHT = Verdict("right", "right")
@@ -93,12 +93,14 @@ _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 WORD = re.compile(r"[^\W\d_]{4,}|[A-Z]?[a-z]{3}|[Nn]o|NO|YES")
 
 
-Span = tuple[int, int]
-Found = tuple[Span | None, str]
+AnswerSpan = tuple[int, int]
+"""(first character of an answer, the one behind it) in a completion."""
+SpanOrReason = tuple[AnswerSpan | None, str]
+"""Where the answer stands; or None, and why there is none."""
 
 
-def _cut(text: str, found: Found) -> tuple[str | None, str]:
-    return (None if found[0] is None else text[slice(*found[0])]), found[1]
+def _cut(text: str, span: SpanOrReason) -> tuple[str | None, str]:
+    return (None if span[0] is None else text[slice(*span[0])]), span[1]
 
 
 def last_box(text: str) -> tuple[str | None, str]:
@@ -106,31 +108,31 @@ def last_box(text: str) -> tuple[str | None, str]:
     return _cut(text, _box_span(text))
 
 
-def _box_span(text: str) -> Found:
+def _box_span(text: str) -> SpanOrReason:
     boxes, cut = _boxes(text)
     if cut or not boxes:
         return None, CUT_OFF if cut else NO_ANSWER
     return boxes[-1], ""
 
 
-def _boxes(text: str) -> tuple[list[Span], bool]:
+def _boxes(text: str) -> tuple[list[AnswerSpan], bool]:
     """What the outermost boxes hold, in their order, and whether the last one is cut off."""
     opened: list[int | None] = []  # for each open brace: where its box's contents start, None when it is no box
-    found: list[Span] = []
+    boxes: list[AnswerSpan] = []
     for token in _BRACES.finditer(text):
         if token["box"]:
             opened.append(token.end())
         elif token["loose"] and not opened:
-            found.append(token.span("loose"))
+            boxes.append(token.span("loose"))
         elif token["open"]:
             opened.append(None)
         elif token["close"] and opened:
             start = opened.pop()
             if start is not None:
-                while found and found[-1][0] > start:
-                    found.pop()  # a box within this one
-                found.append((start, token.start()))
-    return found, any(start is not None and (not found or start > found[-1][1]) for start in opened)
+                while boxes and boxes[-1][0] > start:
+                    boxes.pop()  # a box within this one
+                boxes.append((start, token.start()))
+    return boxes, any(start is not None and (not boxes or start > boxes[-1][1]) for start in opened)
 
 
 def last_tag(text: str, tag: str, closed: bool = True) -> tuple[str | None, str]:
@@ -138,7 +140,7 @@ def last_tag(text: str, tag: str, closed: bool = True) -> tuple[str | None, str]
     return _cut(text, _tag_span(text, tag, closed))
 
 
-def _tag_span(text: str, tag: str, closed: bool = True) -> Found:
+def _tag_span(text: str, tag: str, closed: bool = True) -> SpanOrReason:
     start = text.rfind(f"<{tag}>")
     if start < 0:
         return None, NO_ANSWER
@@ -154,21 +156,22 @@ def last_number(text: str) -> tuple[str | None, str]:
     return _cut(text, _number_span(text))
 
 
-def _number_span(text: str) -> Found:
-    found = deque(_NUMBER.finditer(text), maxlen=1)
-    return (found[0].span(), "") if found else (None, NO_ANSWER)
+def _number_span(text: str) -> SpanOrReason:
+    # only the last match is kept: a completion of a million characters may hold half a million numbers
+    matches = deque(_NUMBER.finditer(text), maxlen=1)
+    return (matches[0].span(), "") if matches else (None, NO_ANSWER)
 
 
-def _stated_span(text: str) -> Found:
+def _stated_span(text: str) -> SpanOrReason:
     """What follows the last "answer is", "answer:" or "####", to the end of its sentence; None and why where nothing does."""
-    found = deque(_STATED.finditer(text), maxlen=1)
-    if not found:
+    matches = deque(_STATED.finditer(text), maxlen=1)
+    if not matches:
         return None, NO_ANSWER
-    rest = text[found[0].end() :].lstrip()
-    start, said = len(text) - len(rest), rest.partition("\n")[0].rstrip()
-    if not said:
+    rest = text[matches[0].end() :].lstrip()
+    start, line = len(text) - len(rest), rest.partition("\n")[0].rstrip()
+    if not line:
         return None, CUT_OFF
-    sentence = _SENTENCE.split(said, maxsplit=1)[0]
+    sentence = _SENTENCE.split(line, maxsplit=1)[0]
     sentence = _REASON.split(sentence, maxsplit=1)[0].rstrip()
     if (front := _FRONT_WORDS.match(sentence)) is not None:
         start, sentence = start + front.end(), sentence[front.end() :]
@@ -181,7 +184,7 @@ _PLACED = {"boxed": _box_span, "stated": _stated_span, "last_number": _number_sp
 
 
 def extract(
-    completion: str, answer_in: Place = "boxed", tag: str = "SOLUTION", closed: bool = True
+    completion: str, answer_in: AnswerPlace = "boxed", tag: str = "SOLUTION", closed: bool = True
 ) -> tuple[str | None, str]:
     """The answer of a completion at the place that was asked for, or None and why.
 
@@ -210,17 +213,17 @@ def _listed_boxes(text: str) -> list[str]:
     return list(dict.fromkeys(text[start:end] for start, end in boxes[first:]))
 
 
-def span_of(completion: str, answer_in: Place = "boxed", tag: str = "SOLUTION", closed: bool = True) -> Found:
+def span_of(completion: str, answer_in: AnswerPlace = "boxed", tag: str = "SOLUTION", closed: bool = True) -> SpanOrReason:
     """Where `extract` finds the answer, (first character, the one behind it), or None and why. "anywhere" is the whole text."""
     if answer_in == "tag":
         return _tag_span(completion, tag, closed)
     return _PLACED[answer_in](completion) if answer_in in _PLACED else ((0, len(completion)), "")
 
 
-def marked_span(completion: str) -> Span | None:
+def marked_span(completion: str) -> AnswerSpan | None:
     """The answer of a text whose place nobody names: behind the last mark of a box, `<answer>`, or "answer:"; None without one."""
-    places = (_box_span(completion), _tag_span(completion, "answer"), _stated_span(completion))
-    return max((span for span, _ in places if span is not None), default=None)
+    spans = (_box_span(completion), _tag_span(completion, "answer"), _stated_span(completion))
+    return max((span for span, _ in spans if span is not None), default=None)
 
 
 def bare(text: str) -> str:
@@ -229,12 +232,12 @@ def bare(text: str) -> str:
     1e-3 becomes a power of ten (math-verify reads e - 3), 1_000 and 1 000 become 1000 (math-verify reads 1 and 1 * 0), 1./3
     becomes 1/3, 2 1/2 a mixed number, 0.1\\overline{6} a fraction; signs such as \u221a and \u00b0 become commands.
     """
-    if text.isdigit() and text.isascii():
+    if text.isdigit() and text.isascii():  # isdigit is true of ² and of Arabic digits too
         return text
     boxed = last_box(text)[0] if "box" in text else None
     text = _without_dollars(halved(boxed if boxed is not None else text))
     if not text.isascii():
-        text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_POWERS)}}}", text).translate(_ASCII)
+        text = _RAISED.sub(lambda match: f"^{{{match[0].translate(_POWERS)}}}", text).translate(_ASCII)
     text = " ".join(text.split())
     if marked := _MARKDOWN.fullmatch(text):
         text = marked[2]
@@ -246,11 +249,12 @@ def bare(text: str) -> str:
     if _THOUSANDS.fullmatch(text):
         return text.replace("_", "")
     if " " in text or "," in text:
-        text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+        text = _GROUPED.sub(lambda match: re.sub(r"\D", "", match[0]), text)
+        # groups first: of 1 000 1/2 the mixed number would be 000 1/2
         text = _MIXED.sub(r"\1\\frac{\2}{\3}", text)
     text = _IDLE_POINT.sub("", text)
     if "e" in text or "E" in text:
-        text = _SCIENTIFIC.sub(lambda found: rf"{found[1]}\times 10^{{{int(found[2])}}}", text)
+        text = _SCIENTIFIC.sub(lambda match: rf"{match[1]}\times 10^{{{int(match[2])}}}", text)
     if not _REWRITTEN.search(text):
         return text
     for pattern, written in _REWRITES:
@@ -287,9 +291,9 @@ def _without_dollars(text: str) -> str:
     return _DOLLAR.sub("", text)
 
 
-def _as_fraction(found: re.Match[str]) -> str:
+def _as_fraction(match: re.Match[str]) -> str:
     r"""The fraction of 0.1\overline{6}: 1/6."""
-    whole, fixed, again = found[1], found[2], found[3] or found[4]
+    whole, fixed, again = match[1], match[2], match[3] or match[4]
     nines = 10 ** len(again) - 1
     value = Fraction(int(whole + fixed + again or 0) - int(whole + fixed or 0), nines * 10 ** len(fixed))
     return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
@@ -303,12 +307,12 @@ def spelling(text: str) -> str:
 
 def rational(text: str) -> tuple[Fraction, bool] | None:
     r"""(value, whether it is a decimal) of 3, -2.50, 3/4, `\frac{3}{4}`; None for all else, 3/0 included."""
-    found = _NUMERAL.fullmatch(text)
-    if found is None or (found["over"] is not None and text.endswith("}")) or not int(found["under"] or 1):
+    match = _NUMERAL.fullmatch(text)
+    if match is None or (match["over"] is not None and text.endswith("}")) or not int(match["under"] or 1):
         return None
-    whole = f"{found['whole']}.{found['decimals'] or 0}" if found["whole"] else found["over"] or found["top"]
-    value = Fraction(whole) / int(found["under"] or 1)
-    return (-value if found["sign"] == "-" else value), found["decimals"] is not None
+    whole = f"{match['whole']}.{match['decimals'] or 0}" if match["whole"] else match["over"] or match["top"]
+    value = Fraction(whole) / int(match["under"] or 1)
+    return (-value if match["sign"] == "-" else value), match["decimals"] is not None
 
 
 def by_spelling(answer: str, gold: str) -> Verdict | None:
@@ -335,8 +339,11 @@ def no_number(value: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is left to decide by algebra. key: answers of one key have one verdict. args, options: the call that decides."""
+class PendingComparison:
+    """A comparison that spelling does not decide. `prepare` makes it; `verify_math` and a `Pool` decide it by algebra.
+
+    key: (answer, gold, algebra_only); pairs of one key have one verdict. args, options: the call of `verify_math` that decides.
+    """
 
     key: tuple[str, str, bool]
     args: tuple[str, str]
@@ -347,11 +354,11 @@ def prepare(
     completion: str,
     gold: str,
     *,
-    answer_in: Place = "boxed",
+    answer_in: AnswerPlace = "boxed",
     tag: str = "SOLUTION",
     closed: bool = True,
     algebra_only: bool = False,
-) -> Verdict | Question | None:
+) -> Verdict | PendingComparison | None:
     """What `verify_math` of these arguments says without algebra: a verdict, the question that is left, or None.
 
     None: the place "anywhere" needs algebra to find the answer. `ConfigError` when `answer_in` is no place.
@@ -370,22 +377,22 @@ def prepare(
         return Verdict("undecided", "gold is not a number" if wanted else "no gold")
     if answer_in == "anywhere":
         return None
-    found, why = extract(completion, answer_in, tag, closed)
-    if found is None:
+    extracted, why = extract(completion, answer_in, tag, closed)
+    if extracted is None:
         return Verdict("wrong", why)
-    if len(found) > MAX_ANSWER:
+    if len(extracted) > MAX_ANSWER:
         return Verdict("undecided", f"answer of more than {MAX_ANSWER} characters")
-    answer = bare(found)
+    answer = bare(extracted)
     if not answer or no_number(answer):
         return Verdict("wrong", "answer is not a number" if answer else NO_ANSWER)
     settled = None if algebra_only else by_spelling(answer, wanted)
     if settled is not None:
         return settled
     left: dict[str, str | bool] = {"answer_in": "whole", "algebra_only": algebra_only}
-    return Question((answer, wanted, algebra_only), (found, gold), left)
+    return PendingComparison((answer, wanted, algebra_only), (extracted, gold), left)
 
 
 __all__ = [
-    "CONTROL", "CUT_OFF", "MAX_ANSWER", "MAX_COMPLETION", "Place", "Question", "bare", "by_spelling", "extract", "last_box",
-    "last_number", "last_tag", "marked_span", "no_number", "prepare", "rational", "span_of", "spelling",
+    "CONTROL", "CUT_OFF", "MAX_ANSWER", "MAX_COMPLETION", "AnswerPlace", "PendingComparison", "bare", "by_spelling", "extract",
+    "last_box", "last_number", "last_tag", "marked_span", "no_number", "prepare", "rational", "span_of", "spelling",
 ]  # fmt: skip

@@ -36,7 +36,8 @@ _WRONG = {
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A parsed expression: canonical spelling, ascending numbers, exact value num/den (0/0: division by zero)."""
+    """A parsed expression: canonical spelling, ascending numbers, exact value num/den (0/0: division by zero). `parse` makes it;
+    both Countdown verifiers and the task's answer keys read it."""
 
     spelling: str
     numbers: tuple[int, ...]

@@ -17,12 +17,13 @@ from itertools import accumulate, pairwise
 
 from sage_rlvr.verifiers import Verdict
 
-MAX_DIGITS = 300  # characters of a number that is read
+MAX_DIGITS = 300  # characters of a number that is read: int() raises above 4,300 digits
 _DROP = re.compile(r"\s|\$|\\[!,;:]|\\left(?![a-z])|\\right(?![a-z])|\\displaystyle|\^\{?\\circ\}?")
 _WRAP = re.compile(r"\\(?:text|mathrm|textbf|mbox)\{([^{}]*)\}")
 _INTEGER = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+"
 _PLAIN = re.compile(rf"({_INTEGER})?(?:\.([0-9]*))?")
 _RATIO = re.compile(r"([0-9]+)?\\frac(?:\{([-+]?[0-9]+)\}|([0-9]))(?:\{([0-9]+)\}|([0-9]))|([0-9]+)/([0-9]+)")
+# three digits of an exponent: 10 to a number of nine digits would fill the memory
 _POWER = re.compile(r"(.+?)(?:\\times|\\cdot)10\^(?:\{([-+]?[0-9]{1,3})\}|([0-9]))")
 
 
@@ -91,13 +92,13 @@ def verify_exact(answer: str, gold: str) -> Verdict:
 
 def canonical(answer: str) -> str | None:
     """One spelling of all answers that `verify_exact` takes for one: exact fractions where all is numbers, of a set in order."""
-    around, found = parts(answer)
-    values = [number(part) for part in found]
+    around, texts = parts(answer)
+    values = [number(part) for part in texts]
     if any(value is None for value in values):
         return normalized(answer) or None
     ordered = around not in ("", "{}")
-    told = values if ordered else sorted(value for value in values if value is not None)
-    return (around if ordered else "") + ",".join(map(str, told))
+    in_order = values if ordered else sorted(value for value in values if value is not None)
+    return (around if ordered else "") + ",".join(map(str, in_order))
 
 
 __all__ = ["canonical", "normalized", "number", "parts", "verify_exact"]

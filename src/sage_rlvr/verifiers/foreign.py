@@ -36,7 +36,10 @@ NO_REWARD = "no reward"  # the reason where a reward is None
 
 @dataclass(frozen=True, slots=True)
 class RewardCall:
-    """A completion to be rewarded. gold: as it stands in the row; prompt: text or messages; chat: as a conversation."""
+    """A completion to be rewarded. `RewardTask` and the audit of rewards make it; `call` passes it on in the function's signature.
+
+    gold: as it stands in the row; prompt: text or messages; chat: as a conversation.
+    """
 
     text: str
     row: Mapping[str, Any]

@@ -61,25 +61,25 @@ def gold_of(value: Any) -> tuple[str, str]:
     if final := MARK.search(text):
         return answer_of(final["answer"]), GSM8K
     if "boxed" in text:
-        found, why = extract(text, "boxed")
+        boxed, why = extract(text, "boxed")
         if why == CUT_OFF:
             raise ValueError(f"the box of {text[-60:]!r} is never closed; mend or leave out that row")
-        if found is not None and found.strip():
-            return answer_of(found), BOX
+        if boxed is not None and boxed.strip():
+            return answer_of(boxed), BOX
     return text, ""
 
 
 def damage(text: str) -> str:
     r"""What is wrong with a text that holds a control character where a command began, and the next step; "" for a sound one."""
-    found = _DAMAGED.search(text)
-    if found is None:
+    match = _DAMAGED.search(text)
+    if match is None:
         return ""
-    letter, behind = _LETTERS.get(found[0], ""), text[found.end() : found.end() + 12]
-    said = f"{text!r:.60} holds the control character {found[0]!r} before {behind!r}"
+    letter, behind = _LETTERS.get(match[0], ""), text[match.end() : match.end() + 12]
+    message = f"{text!r:.60} holds the control character {match[0]!r} before {behind!r}"
     if not letter:
-        return f"{said}; mend or leave out that row"
+        return f"{message}; mend or leave out that row"
     return (
-        rf'{said}: JSON reads "\{letter}" as that character, so that a command such as \{letter}{behind.split("{")[0]} must be '
+        rf'{message}: JSON reads "\{letter}" as that character, so that a command such as \{letter}{behind.split("{")[0]} must be '
         rf'written "\\{letter}{behind.split("{")[0]}" in the file; double its backslashes, or write it by json.dumps'
     )
 

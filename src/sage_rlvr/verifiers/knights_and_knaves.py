@@ -73,8 +73,8 @@ def _published(names: Sequence[str], solution: Sequence[bool], text: str) -> Ver
         return Verdict("wrong", "more items than people")
     if "if" in text:
         return Verdict("wrong", "conditional")
-    told = all(identity(*pair) in text for pair in zip(names, solution, strict=True))
-    return Verdict("right", "right") if told else Verdict("wrong", "identity")
+    correct = all(identity(*pair) in text for pair in zip(names, solution, strict=True))
+    return Verdict("right", "right") if correct else Verdict("wrong", "identity")
 
 
 def _strict(names: Sequence[str], solution: Sequence[bool], text: str) -> Verdict:
@@ -91,8 +91,8 @@ def _strict(names: Sequence[str], solution: Sequence[bool], text: str) -> Verdic
         return Verdict("wrong", "items")
     if text.count(" is a kn") != len(names):
         return Verdict("wrong", "items")  # a second identity beside an item
-    told = all((kind == "knight") == solution[int(i) - 1] for i, _, kind in items)
-    return Verdict("right", "right") if told else Verdict("wrong", "identity")
+    correct = all((kind == "knight") == solution[int(i) - 1] for i, _, kind in items)
+    return Verdict("right", "right") if correct else Verdict("wrong", "identity")
 
 
 __all__ = ["HEADING", "Rule", "conclusion", "identity", "judge"]

@@ -39,7 +39,7 @@ from sage_rlvr.verifiers.algebra import (
 from sage_rlvr.verifiers.answers import (
     NO_ANSWER,
     RIGHT,
-    Place,
+    AnswerPlace,
     bare,
     by_spelling,
     last_box,
@@ -86,9 +86,10 @@ def _compare(answer: str, gold: str, parsed: Any | None = None) -> Verdict:
         return unsure(f"a number of more than {MAX_DIGITS} digits")
     if (_DOTS.search(answer) is None) != (_DOTS.search(gold) is None):
         return unsure("goes on in dots")
-    found = _decide(_rewritten(answer, gold), _rewritten(gold, answer), _LEVELS, parsed)
+    verdict = _decide(_rewritten(answer, gold), _rewritten(gold, answer), _LEVELS, parsed)
+    # after the decision: an answer that is undecided anyway keeps its own reason
     strange = unknown(answer) or unknown(gold)
-    return unsure(f"unknown command {strange}") if strange and found.label != "undecided" else found
+    return unsure(f"unknown command {strange}") if strange and verdict.label != "undecided" else verdict
 
 
 def _rewritten(text: str, other: str) -> str:
@@ -97,9 +98,9 @@ def _rewritten(text: str, other: str) -> str:
     if builder := _BUILDER.fullmatch(text):
         return builder[1].strip()
     if brackets(other) == "order" and "=" in text and "=" not in other:
-        found = [_ASSIGNED.fullmatch(part) for part in read.listed(text)]
-        values = {one[1]: one[2].strip() for one in found if one}
-        if len(found) > 1 and len(values) == len(found):
+        assignments = [_ASSIGNED.fullmatch(part) for part in read.listed(text)]
+        values = {one[1]: one[2].strip() for one in assignments if one}
+        if len(assignments) > 1 and len(values) == len(assignments):
             return f"({','.join(values[name] for name in sorted(values))})"
     if text.count(r"\pm") == 1 and depth(text.partition(r"\pm")[0]) and "," not in text:
         return ", ".join(text.replace(r"\pm", sign) for sign in "+-")
@@ -108,13 +109,13 @@ def _rewritten(text: str, other: str) -> str:
 
 def _decide(answer: str, gold: str, levels: int, parsed: Any | None = None) -> Verdict:
     """The readers in turn, what is most definite first; the last is algebra."""
-    found = _by_words(answer, gold, levels) or _by_notation(answer, gold, levels)
-    if found is None and levels:
-        found = _by_claims(answer, gold, levels - 1) or _by_parts(answer, gold, levels - 1)
-    found = found or by_measure(answer, gold, parsed)
-    if found.right and (_unnamed(answer, gold) or _unnamed(gold, answer)):
+    verdict = _by_words(answer, gold, levels) or _by_notation(answer, gold, levels)
+    if verdict is None and levels:
+        verdict = _by_claims(answer, gold, levels - 1) or _by_parts(answer, gold, levels - 1)
+    verdict = verdict or by_measure(answer, gold, parsed)
+    if verdict.right and (_unnamed(answer, gold) or _unnamed(gold, answer)):
         return unsure("an equation for a value")  # 2x = 6 says no more of 6 than of 3
-    return found
+    return verdict
 
 
 # ---- words, notations
@@ -123,7 +124,7 @@ def _decide(answer: str, gold: str, levels: int, parsed: Any | None = None) -> V
 def _by_words(answer: str, gold: str, levels: int) -> Verdict | None:
     """Words, letters that name points or a choice, and nothing at all."""
     mine, theirs = read.worded(answer), read.worded(gold)
-    nothing = [said in read.EMPTY or spelling(text) in _NOTHING for said, text in ((mine, answer), (theirs, gold))]
+    nothing = [words in read.EMPTY or spelling(text) in _NOTHING for words, text in ((mine, answer), (theirs, gold))]
     if any(nothing):
         doubt = not all(nothing) and "none" in (mine, theirs) and "0" in (answer, gold)
         return unsure("none or zero") if doubt else right_if(all(nothing))
@@ -157,8 +158,8 @@ def _by_notation(answer: str, gold: str, levels: int) -> Verdict | None:
     if early is not None and late is not None:
         doubt = not early.same(late) and early.ratio(late)
         return unsure("a time or a ratio") if doubt else right_if(early.same(late), "time")
-    told = early or late
-    if told is not None and (told.half or not told.colon):
+    time = early or late
+    if time is not None and (time.half or not time.colon):
         return Verdict("wrong", "time")
     parts, others = read.ratio(answer), read.ratio(gold)
     longest = max(len(parts or ()), len(others or ()))
@@ -173,8 +174,8 @@ def _by_notation(answer: str, gold: str, levels: int) -> Verdict | None:
     if longest > 2:
         return Verdict("wrong", "ratio")
     sides = ((parts, answer), (others, gold))
-    found = _decide(*(rf"\frac{{{pair[0]}}}{{{pair[1]}}}" if pair else text for pair, text in sides), levels - 1)
-    return unsure("a time or a ratio") if found.right and told is not None else found
+    verdict = _decide(*(rf"\frac{{{pair[0]}}}{{{pair[1]}}}" if pair else text for pair, text in sides), levels - 1)
+    return unsure("a time or a ratio") if verdict.right and time is not None else verdict
 
 
 def _by_base(answer: str, gold: str) -> Verdict:
@@ -203,9 +204,9 @@ def _claim(text: str, levels: int) -> tuple[str, list[str]] | Verdict | None:
     numeric = [bool(side) and _is_numeric(side) for side in sides]
     if numeric == [True, False]:
         sides, numeric = sides[::-1], [False, True]
-    told = [side for side, is_number in zip(sides, numeric, strict=True) if is_number]
+    numbers = [side for side, is_number in zip(sides, numeric, strict=True) if is_number]
     plain = set(marks) <= {"="} and not all(numeric)
-    if plain and any(not _decide(b, a, levels).right for a, b in pairwise(told)):
+    if plain and any(not _decide(b, a, levels).right for a, b in pairwise(numbers)):
         return Verdict("wrong", "a false equation")  # 3 = x = 4
     name, first = ("", 0) if numeric[0] else (sides[0], 1)
     values, signs = sides[first:], marks[first:]
@@ -249,8 +250,8 @@ def _near(exact: str, rounded: str) -> bool:
     one, other = (parsed_of(measured(side).body) for side in (exact, rounded))
     if not all(isinstance(side, Expr) and side.is_number for side in (one, other)):
         return False
-    places = len(rounded.strip().partition(".")[2]) if rational(rounded.strip()) else 0
-    slack = max(0.5 * 10.0**-places if abs(N(other)) >= 1 or places else 0.0, 0.01 * float(abs(N(one))))
+    decimals = len(rounded.strip().partition(".")[2]) if rational(rounded.strip()) else 0
+    slack = max(0.5 * 10.0**-decimals if abs(N(other)) >= 1 or decimals else 0.0, 0.01 * float(abs(N(one))))
     return bool(abs(N(one - other, 30)) <= slack)
 
 
@@ -267,12 +268,12 @@ def _by_claims(answer: str, gold: str, levels: int) -> Verdict | None:
         return WRONG
     if (mine is None and _has_relation(answer)) or (theirs is None and _has_relation(gold)):
         return None
-    found = WRONG
+    verdict = WRONG
     for value, wanted in product(mine[1][::-1] if mine else [answer], theirs[1][::-1] if theirs else [gold]):
-        found = _decide(value, wanted, levels)
-        if found.label != "wrong":
+        verdict = _decide(value, wanted, levels)
+        if verdict.label != "wrong":
             break
-    return found
+    return verdict
 
 
 def _has_relation(text: str) -> bool:
@@ -310,15 +311,15 @@ def _judge_anywhere(completion: str, gold: str) -> Verdict:
     answer, parsed = _anywhere(completion)
     if not answer:
         return Verdict("wrong", NO_ANSWER)
-    found = by_spelling(answer, gold) or _compare(answer, gold)
-    return _compare(answer, gold, parsed) if found.reason == UNREADABLE else found
+    verdict = by_spelling(answer, gold) or _compare(answer, gold)
+    return _compare(answer, gold, parsed) if verdict.reason == UNREADABLE else verdict
 
 
 def _anywhere(completion: str) -> tuple[str, Any | None]:
     """(text, sympy object) of the answer that math-verify finds in a completion: a box, "the answer is", a number."""
-    found = parse(completion, _ANYWHERE, parsing_timeout=None, raise_on_error=True)
-    text = next((item for item in reversed(found) if isinstance(item, str)), None)
-    parsed = next((item for item in found if not isinstance(item, str)), None)
+    candidates = parse(completion, _ANYWHERE, parsing_timeout=None, raise_on_error=True)
+    text = next((item for item in reversed(candidates) if isinstance(item, str)), None)
+    parsed = next((item for item in candidates if not isinstance(item, str)), None)
     if text is None:
         return "", parsed
     inside, _ = last_box(completion)
@@ -333,7 +334,7 @@ def verify_math(
     completion: str,
     gold: str,
     *,
-    answer_in: Place = "boxed",
+    answer_in: AnswerPlace = "boxed",
     tag: str = "SOLUTION",
     closed: bool = True,
     algebra_only: bool = False,
@@ -352,11 +353,11 @@ def verify_math(
     "brackets nested deeper than N", "a number of more than N digits", "unit", "amount", "an equation for a value" and other
     readings that leave doubt, or the name of an exception. `ConfigError` when `answer_in` is no place.
     """
-    found = prepare(completion, gold, answer_in=answer_in, tag=tag, closed=closed, algebra_only=algebra_only)
-    if isinstance(found, Verdict):
-        return found
+    prepared = prepare(completion, gold, answer_in=answer_in, tag=tag, closed=closed, algebra_only=algebra_only)
+    if isinstance(prepared, Verdict):
+        return prepared
     try:
-        return _judge_anywhere(completion, bare(gold)) if found is None else _compare(*found.key[:2])
+        return _judge_anywhere(completion, bare(gold)) if prepared is None else _compare(*prepared.key[:2])
     except Exception as error:
         return unsure(type(error).__name__)
 

@@ -34,7 +34,7 @@ from typing import Any, BinaryIO
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.answers import Question, prepare
+from sage_rlvr.verifiers.answers import PendingComparison, prepare
 
 MATH = "sage_rlvr.verifiers.math:verify_math"
 LIMITS = ("took longer", "needed more", "worker died")  # how the reasons begin that say nothing of the answer
@@ -115,10 +115,11 @@ def _serve() -> None:
         except Exception as error:
             return _write(sink, {"failed": f"{type(error).__name__}: {error}"[:500], "why": str(error)[:500]})
         _write(sink, {"ready": os.getpid()})
+        # after the import: a limit that the import meets would look like a package that is missing
         _limit_memory(order["memory_mb"])
         while True:
             job = _read(source)
-            _alarm(order["seconds"] + 2)
+            _alarm(order["seconds"] + 2)  # later than the parent's own limit, which names the reason; for a parent that died
             answer = _answer(function, job, order["memory_mb"])
             _alarm(0)
             _write(sink, answer)
@@ -138,7 +139,7 @@ class _Job:
 
 
 class NotLoaded(ConfigError):
-    """A worker cannot load its function. why: the message of the error in the worker."""
+    """A worker cannot load its function. The pool raises it; the audit of rewards reads `why`, the message of the error there."""
 
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)
@@ -212,6 +213,7 @@ class _Crew:
     def ask(self, worker: _Worker, frame: Any, seconds: float) -> Any | None:
         """The answer to a frame, or None when none came within `seconds` (`late`) or the worker died."""
         with self.lock:
+            # before the write, which blocks where the worker reads nothing: `watch` ends that too
             worker.due, worker.late = time.monotonic() + seconds, False
         try:
             _write(worker.process.stdin, frame)  # type: ignore[arg-type]
@@ -227,10 +229,10 @@ class _Crew:
         why = ""
         for turn in range(STARTS):
             self.closed.wait(PAUSE * turn)
-            found = self.start(self.order["start_seconds"] * 2**turn)
-            if not isinstance(found, str):
-                return found
-            why = found
+            started = self.start(self.order["start_seconds"] * 2**turn)
+            if not isinstance(started, str):
+                return started
+            why = started
         raise ConfigError(f"a worker for {self.order['function']} did not start, {STARTS} times: {why}.")
 
     def start(self, seconds: float) -> _Worker | str:
@@ -418,13 +420,13 @@ class Pool:
     def submit(self, *args: Any, **options: Any) -> Future[Verdict]:
         """Queue one verification; the future of its verdict."""
         crew = self._open()
-        found = prepare(*args, **options) if self.function == MATH else None
-        if isinstance(found, Verdict):
+        prepared = prepare(*args, **options) if self.function == MATH else None
+        if isinstance(prepared, Verdict):
             decided: Future[Verdict] = Future()
-            decided.set_result(found)
+            decided.set_result(prepared)
             return decided
-        if isinstance(found, Question):
-            return crew.put(found.key if self.cache else None, found.args, found.options)
+        if isinstance(prepared, PendingComparison):
+            return crew.put(prepared.key if self.cache else None, prepared.args, prepared.options)
         return crew.put(None, args, options)
 
     @property

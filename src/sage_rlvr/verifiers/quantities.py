@@ -25,10 +25,10 @@ _BASED = re.compile(
 
 def based(text: str) -> tuple[Fraction | None, int] | None:
     """(value, base) of 42_8, 1A_{16}, 101_{two}; no value for 9_8; None for what is no numeral with a base."""
-    found = _BASED.fullmatch(SPACE.sub("", TEXT.sub(r"\1", text)))
-    if found is None or not re.search(r"\d", found["digits"]):
+    match = _BASED.fullmatch(SPACE.sub("", TEXT.sub(r"\1", text)))
+    if match is None or not re.search(r"\d", match["digits"]):
         return None
-    digits, name = found["digits"], found["named"] or found["digit"]
+    digits, name = match["digits"], match["named"] or match["digit"]
     base = int(name) if name.isdigit() and len(name) < 3 else BASES.get(name.removeprefix("base"), 0)
     if not 2 <= base <= 36 or (digits != digits.upper() and base != 16):
         return None
@@ -51,7 +51,8 @@ _HALVES = {"noon": "pm", "midnight": "am", "o'clock": "", "morning": "am", "afte
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A time of day: hour as written, seconds past it, and "am", "pm" or ""."""
+    """A time of day, which `clock` makes and `sage_rlvr.verifiers.math` compares: hour as written, seconds past it, and "am",
+    "pm" or ""."""
 
     hour: int
     past: int
@@ -75,16 +76,16 @@ class Clock:
 
 def clock(text: str) -> Clock | None:
     """3:30, 15:30, 3 PM, 3:30 p.m., noon; None for a plain number."""
-    said = plain(text)
-    if said.lower() in ("noon", "midnight"):
-        return Clock(12, 0, _HALVES[said.lower()])
-    found = _CLOCK.fullmatch(said.replace("{:}", ":").rstrip(". ") + ("." if said.endswith("m.") else ""))
-    if found is None or int(found["hour"]) > 24 or not (found["minute"] or found["half"] or found["part"]):
+    written = plain(text)
+    if written.lower() in ("noon", "midnight"):
+        return Clock(12, 0, _HALVES[written.lower()])
+    match = _CLOCK.fullmatch(written.replace("{:}", ":").rstrip(". ") + ("." if written.endswith("m.") else ""))
+    if match is None or int(match["hour"]) > 24 or not (match["minute"] or match["half"] or match["part"]):
         return None
-    half = (found["half"] or "").lower().replace(".", "").replace(" ", "")
-    half = _HALVES.get(half, half) or _HALVES.get((found["part"] or "").lower(), "")
-    past = 60 * int(found["minute"] or 0) + int(found["second"] or 0)
-    return Clock(int(found["hour"]), past, half if int(found["hour"]) <= 12 else "", found["minute"] is not None)
+    half = (match["half"] or "").lower().replace(".", "").replace(" ", "")
+    half = _HALVES.get(half, half) or _HALVES.get((match["part"] or "").lower(), "")
+    past = 60 * int(match["minute"] or 0) + int(match["second"] or 0)
+    return Clock(int(match["hour"]), past, half if int(match["hour"]) <= 12 else "", match["minute"] is not None)
 
 
 def ratio(text: str) -> list[str] | None:
@@ -110,8 +111,8 @@ def date(text: str) -> tuple[int, tuple[int, ...]] | None:
             months.append(_MONTH[low])
         elif not (low in ("st", "nd", "rd", "th", "of", "the") and numbers) and not re.fullmatch(r"[,.\s]+", piece):
             return None
-    told = len(months) == 1 and 1 <= len(numbers) <= 2
-    return (months[0], tuple(sorted(numbers, reverse=True))) if told else None
+    is_date = len(months) == 1 and 1 <= len(numbers) <= 2
+    return (months[0], tuple(sorted(numbers, reverse=True))) if is_date else None
 
 
 # ---- words
@@ -125,17 +126,17 @@ EMPTY = {"none", "no solution", "no solutions", "empty set", "no real solution",
 
 def worded(text: str) -> str | None:
     """An answer in words, in small letters, without articles, the parts of a list in order; None for mathematics."""
-    said = plain(text).replace('"', "").strip()
-    if not _WORDS.fullmatch(said):
+    written = plain(text).replace('"', "").strip()
+    if not _WORDS.fullmatch(written):
         return None
-    words = [word.strip(".,;!").lower() for word in said.split()]
+    words = [word.strip(".,;!").lower() for word in written.split()]
     words = [word for word in words if word not in _FREE] or words
     wide = max(map(len, words))
     if not (wide >= 4 or words[0] in _SHORT or (wide == 3 and (has_text(text) or len(words) > 1))):
         return None
     if len(words) == 1 and words[0] in _MATHEMATICAL:
         return None
-    low = said.lower()
+    low = written.lower()
     parts = re.split(r"\s*(?:\band\b|\bor\b|,)\s*", re.sub(r"[.!;]", "", low))
     if len(parts) == 1:
         return " ".join(words)
@@ -148,8 +149,8 @@ _LETTERS = re.compile(r"[A-Z]{2,12}")
 
 def letters(text: str) -> str | None:
     """Capital letters that name points or an order: their order counts; None for anything else."""
-    said = plain(text).replace(" ", "").rstrip(".")
-    return said if _LETTERS.fullmatch(said) else None
+    written = plain(text).replace(" ", "").rstrip(".")
+    return written if _LETTERS.fullmatch(written) else None
 
 
 _CHOICE = re.compile(
@@ -166,20 +167,20 @@ _LETTER = re.compile(r"\(?([A-J])\)?[.:]?")
 
 def choice(text: str) -> tuple[str, str] | None:
     """(letter, what stands behind it) of (B) 12 and B. 12; None for anything else, a letter alone included."""
-    found = _CHOICE.fullmatch(plain(text))
-    return (found["letter"], found["rest"]) if found and found["rest"] and not _OTHERS.search(found["rest"]) else None
+    match = _CHOICE.fullmatch(plain(text))
+    return (match["letter"], match["rest"]) if match and match["rest"] and not _OTHERS.search(match["rest"]) else None
 
 
 def denied(text: str) -> bool:
     """Whether what stands behind a choice may deny it: (A) is wrong; it may be the choice too: (A) No."""
-    found = _CHOICE.fullmatch(plain(text))
-    return found is not None and _DENIED.search(found["rest"] or "") is not None
+    match = _CHOICE.fullmatch(plain(text))
+    return match is not None and _DENIED.search(match["rest"] or "") is not None
 
 
 def letter(text: str) -> str | None:
     """The letter of B, (B), B."""
-    found = _LETTER.fullmatch(plain(text))
-    return found[1] if found else None
+    match = _LETTER.fullmatch(plain(text))
+    return match[1] if match else None
 
 
 # ---- parts
@@ -190,8 +191,8 @@ _AND = re.compile(r"(?<![A-Za-z\\])(and|or(?!\s+so\b))(?![A-Za-z])")
 
 def infinity(text: str) -> str | None:
     """Infinity in words as its sign; None for anything else."""
-    found = _INFINITY.fullmatch(plain(text))
-    return found and (r"-\infty" if found["less"] else r"\infty")
+    match = _INFINITY.fullmatch(plain(text))
+    return match and (r"-\infty" if match["less"] else r"\infty")
 
 
 def joined(text: str) -> set[str]:
@@ -201,19 +202,20 @@ def joined(text: str) -> set[str]:
 
 def split(text: str, marks: set[str]) -> list[str]:
     """A text parted at marks that stand in no bracket; commands and escapes count as one character."""
-    found, depth = [""], 0
+    parts, depth = [""], 0
     for piece in re.findall(r"\\[a-zA-Z]+|\\.|.", text, re.DOTALL):
         depth -= piece in (")", "]", "}", r"\}")
+        # not == 0: a bracket that nothing opened, as in 2], 3, must not hide the marks behind it
         if piece in marks and depth <= 0:
-            found.append("")
+            parts.append("")
         else:
-            found[-1] += piece
+            parts[-1] += piece
         depth += piece in ("(", "[", "{", r"\{")
-    return [part.strip() for part in found]
+    return [part.strip() for part in parts]
 
 
-def _parted_words(found: re.Match[str]) -> str:
-    parts = _AND.split(found[1])
+def _parted_words(match: re.Match[str]) -> str:
+    parts = _AND.split(match[1])
     return "".join(" ; " if i % 2 else rf"\text{{{part}}}" for i, part in enumerate(parts) if i % 2 or part.strip())
 
 

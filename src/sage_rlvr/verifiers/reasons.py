@@ -27,11 +27,11 @@ SHOWN = 3  # reasons that a sentence names
 NO_ANSWER, CUT, UNDECIDED = "no answer", "cut", "undecided"  # kinds of warnings in run.json
 TAGS = ("SOLUTION", "answer", "solution", "final_answer", "result")
 PLACES = (("boxed", ""), *(("tag", tag) for tag in TAGS), ("stated", ""), ("last_number", ""))
-Counted = Mapping[tuple[str, str, bool | None], int]
+ReasonCounts = Mapping[tuple[str, str, bool | None], int]
 """(label, reason, whether it met the length limit; None: not recorded) -> completions."""
-Judge = Callable[[Sequence[int], Mapping[str, Any]], Sequence[Verdict]]
+JudgeElsewhere = Callable[[Sequence[int], Mapping[str, Any]], Sequence[Verdict]]
 """Numbers of texts, and a reading (answer_in, tag, closed) -> their verdicts."""
-Tell = Callable[[str, int, str], None]
+Warn = Callable[[str, int, str], None]
 """kind, step, sentence, as `RunDir.warn`."""
 
 
@@ -43,9 +43,10 @@ def place_in_words(answer_in: str, tag: str) -> str:
 
 @dataclass(frozen=True)
 class Reasons:
-    """Completions by verdict, reason and end. A cut completion has a verdict too, most often "no answer"."""
+    """Completions by verdict, reason and end. Training, evaluation and audits make it of verdicts, results of stored counts;
+    metrics, tables and warnings are read from it. A cut completion has a verdict too, most often "no answer"."""
 
-    counted: Counted
+    counted: ReasonCounts
 
     @classmethod
     def of(cls, verdicts: Sequence[Any], cut: Sequence[bool | None] | None = None) -> Reasons:
@@ -98,11 +99,11 @@ class Reasons:
 
     def fractions(self) -> dict[str, float | None]:
         """All three, for tables."""
-        found = self.metrics()
+        metrics = self.metrics()
         return {
-            "no_answer_frac": found["verifier/no_answer_frac"],
+            "no_answer_frac": metrics["verifier/no_answer_frac"],
             "cut_frac": self.cut_frac,
-            "undecided_frac": found["verifier/undecided_frac"],
+            "undecided_frac": metrics["verifier/undecided_frac"],
         }
 
     @property
@@ -113,23 +114,23 @@ class Reasons:
 
     def often(self, kind: str) -> str:
         """The most frequent reasons of `NO_ANSWER` or `UNDECIDED`, in brackets; "" where there are none, or only that one word."""
-        found = self._undecided if kind == UNDECIDED else self._unanswered
-        return f" ({_most(found)})" if set(found) - {kind} else ""
+        reasons = self._undecided if kind == UNDECIDED else self._unanswered
+        return f" ({_most(reasons)})" if set(reasons) - {kind} else ""
 
     def problems(
         self,
         *,
-        place: str = "",
-        found: Callable[[], Elsewhere | None] = lambda: None,
+        location: str = "",
+        search: Callable[[], Elsewhere | None] = lambda: None,
         limit: str = "max_new_tokens",
         kinds: Sequence[str] | None = None,
     ) -> list[tuple[str, str]]:
-        """A sentence for each fraction above a half. place: where answers are read, in words; found: looks at other places, and is
-        called where a sentence needs it; limit: the setting of the length limit; kinds: those wanted, default `kinds`."""
+        """A sentence for each fraction above a half. location: where answers are read, in words; search: looks at other places, and
+        is called where a sentence needs it; limit: the setting of the length limit; kinds: those wanted, default `kinds`."""
         sentences = {
             UNDECIDED: self._about_undecided,
             CUT: lambda: self._about_cut(limit),
-            NO_ANSWER: lambda: self._about_none(place, found),
+            NO_ANSWER: lambda: self._about_none(location, search),
         }
         return [(kind, sentences[kind]()) for kind in (self.kinds if kinds is None else kinds)]
 
@@ -143,16 +144,16 @@ class Reasons:
     def _about_cut(self, limit: str) -> str:
         return f"{_of(self.cut, self.ends)} completions were cut at the length limit, before they ended: raise {limit}"
 
-    def _about_none(self, place: str, found: Callable[[], Elsewhere | None]) -> str:
+    def _about_none(self, location: str, search: Callable[[], Elsewhere | None]) -> str:
         at_place = set(self._unanswered) <= {"no answer", "answer cut off"}
-        named = f"no answer {place}".rstrip() if at_place else f"no answer ({_most(self._unanswered)})"
-        said = f"{named} in {_of(self.unanswered, self.total)} completions, so these earn 0"
-        cut = sum(n for (*said, end), n in self.counted.items() if end and Verdict(*said).unanswered)
-        said += f" ({cut:,} of them were cut at the length limit)" * bool(cut)
-        there = found()
+        named = f"no answer {location}".rstrip() if at_place else f"no answer ({_most(self._unanswered)})"
+        message = f"{named} in {_of(self.unanswered, self.total)} completions, so these earn 0"
+        cut = sum(n for (*label_and_reason, end), n in self.counted.items() if end and Verdict(*label_and_reason).unanswered)
+        message += f" ({cut:,} of them were cut at the length limit)" * bool(cut)
+        there = search()
         if there is not None:
-            return f"{said}; {there.words(place)}"
-        return said if cut > HALF * self.unanswered else f"{said}. {_LEARN}"
+            return f"{message}; {there.words(location)}"
+        return message if cut > HALF * self.unanswered else f"{message}. {_LEARN}"
 
     @property
     def _unanswered(self) -> Counter[str]:
@@ -163,11 +164,11 @@ class Reasons:
         return self._by_reason(lambda label, reason: label == "undecided")
 
     def _by_reason(self, wanted: Callable[[str, str], bool]) -> Counter[str]:
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for (label, reason, _), n in self.counted.items():
             if wanted(label, reason):
-                found[reason] += n
-        return found
+                counts[reason] += n
+        return counts
 
 
 _LEARN = (
@@ -191,7 +192,8 @@ def _most(reasons: Counter[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """What `looked` texts without an answer have at the place where most have a right one; `right` is None without golds."""
+    """What `looked` texts without an answer have at the place where most have a right one; `right` is None without golds.
+    `elsewhere` makes it; `Reasons.problems` ends its sentence with it."""
 
     looked: int
     answer_in: str
@@ -199,36 +201,36 @@ class Elsewhere:
     answers: int
     right: int | None
 
-    def words(self, place: str = "") -> str:
+    def words(self, location: str = "") -> str:
         """What was found there, and the next step."""
         where = place_in_words(self.answer_in, self.tag)
-        said = f"of {self.looked:,} such texts {self.answers:,} have one {where}"
-        ask = f"ask for it {place}" if place else "ask for it at the place that is read"
+        message = f"of {self.looked:,} such texts {self.answers:,} have one {where}"
+        ask = f"ask for it {location}" if location else "ask for it at the place that is read"
         if self.right == 0:
-            return f"{said}, none of them right. {_LEARN}"
-        said += " (not judged there)" if self.right is None else f", {self.right:,} of them right"
+            return f"{message}, none of them right. {_LEARN}"
+        message += " (not judged there)" if self.right is None else f", {self.right:,} of them right"
         read = f"answer_in: {self.answer_in}" + (f", tag: {self.tag}" if self.answer_in == "tag" else "")
         forms = {"boxed": "boxed", "tag": "sage" if self.tag == "SOLUTION" else "as_is"}  # a format requests the place that is read
         read += f", with prompt: {forms[self.answer_in]}" if self.answer_in in forms else ""
         keys = "keys of task or data in a recipe; MathReward(answer_in=...)"
-        return f"{said}: set {read} ({keys}), or {ask}"
+        return f"{message}: set {read} ({keys}), or {ask}"
 
 
-def elsewhere(texts: Sequence[str], judge: Judge | None = None) -> Elsewhere | None:
+def elsewhere(texts: Sequence[str], judge: JudgeElsewhere | None = None) -> Elsewhere | None:
     """Where the first `LOOKED` of these texts have an answer; None where they have none at any place.
 
     texts: of whole completions without an answer at their own place, which therefore never is the result. judge: gives the
     verdicts at another place; None without golds.
     """
     texts = texts[:LOOKED]
-    found = []
+    candidates = []
     for answer_in, tag in PLACES:
         reading = {"answer_in": answer_in, "tag": tag or "SOLUTION", "closed": True}
         have = [i for i, text in enumerate(texts) if bare(extract(text, **reading)[0] or "")]
         if have:
             right = None if judge is None else sum(one.right for one in judge(have, reading))
-            found.append(Elsewhere(looked=len(texts), answer_in=answer_in, tag=tag, answers=len(have), right=right))
-    return max(found, key=lambda one: (one.right or 0, one.answers), default=None)
+            candidates.append(Elsewhere(looked=len(texts), answer_in=answer_in, tag=tag, answers=len(have), right=right))
+    return max(candidates, key=lambda one: (one.right or 0, one.answers), default=None)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -243,22 +245,23 @@ def warned(kind: str, step: int, message: str) -> None:
 @dataclass
 class ReasonWatch:
     """Warns at the first step at which more than half of the completions are undecided, cut or without an answer, once of a kind.
+    Each engine makes one per run; its loop, or the reward (`log_reasons`), shows it the verdicts of every step.
 
-    tell: see `Tell`. ends: tokens that end a completion, where the watch has to know. limit: the setting of the length limit.
+    tell: see `Warn`. ends: tokens that end a completion, where the watch has to know. limit: the setting of the length limit.
     """
 
-    tell: Tell = warned
+    tell: Warn = warned
     ends: tuple[int, ...] = ()
     limit: str = "rollout.max_new_tokens"
-    said: set[str] = field(default_factory=set)
+    warned_of: set[str] = field(default_factory=set)
 
     def see(
-        self, step: int, reasons: Reasons, place: str = "", found: Callable[[], Elsewhere | None] = lambda: None
+        self, step: int, reasons: Reasons, location: str = "", search: Callable[[], Elsewhere | None] = lambda: None
     ) -> None:
         """The completions of step `step`, from 0."""
-        kinds = [kind for kind in reasons.kinds if kind not in self.said]
-        self.said.update(kinds)
-        for kind, sentence in reasons.problems(place=place, found=found, limit=self.limit, kinds=kinds):
+        kinds = [kind for kind in reasons.kinds if kind not in self.warned_of]
+        self.warned_of.update(kinds)
+        for kind, sentence in reasons.problems(location=location, search=search, limit=self.limit, kinds=kinds):
             self.tell(kind, step, f"step {step}: {sentence}")
 
 

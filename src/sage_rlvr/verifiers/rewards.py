@@ -13,7 +13,7 @@ from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.answers import Place, bare, extract, span_of, spelling
+from sage_rlvr.verifiers.answers import AnswerPlace, bare, extract, span_of, spelling
 from sage_rlvr.verifiers.golds import gold_of
 from sage_rlvr.verifiers.pool import Pool, shared
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons, elsewhere, place_in_words, watch_here
@@ -53,19 +53,19 @@ def golds_of(columns: dict[str, Any], column: str | None, count: int) -> list[st
     golds = columns[present[0]]
     if isinstance(golds, str) or len(golds) != count:
         raise DataError(f"column {present[0]}: {len(golds)} entries for {count} completions; give one per completion.")
-    found: list[str | None] = []
+    texts: list[str | None] = []
     for row, gold in enumerate(golds):
         try:
-            found.append(None if gold is None else gold_of(gold)[0])
+            texts.append(None if gold is None else gold_of(gold)[0])
         except ValueError as error:
             raise DataError(f"column {present[0]}, row {row}: {error}") from error
-    return found
+    return texts
 
 
 def answered(text: str, reading: Mapping[str, Any]) -> str | None:
     """What a completion answers at a place, in the spelling by which answers are counted."""
-    found, _ = extract(text, **reading)
-    return None if found is None or not bare(found) else spelling(bare(found))
+    answer, _ = extract(text, **reading)
+    return None if answer is None or not bare(answer) else spelling(bare(answer))
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class MathReward:
     pool                    limits of its own; default: the one pool of this process (5 s, 1024 MB)
     """
 
-    answer_in: Place = "boxed"
+    answer_in: AnswerPlace = "boxed"
     tag: str = "SOLUTION"
     closed: bool = True
     column: str | None = None
@@ -124,24 +124,25 @@ class MathReward:
     def _rewards(
         self, verdicts: list[Verdict], items: list[tuple[str, str]], columns: dict[str, Any]
     ) -> list[float | None]:
-        def found() -> Elsewhere | None:
+        def search() -> Elsewhere | None:
             left = [item for item, verdict in zip(items, verdicts, strict=True) if verdict.unanswered]
             pool = self.pool or shared()
             return elsewhere([text for text, _ in left], lambda at, reading: pool.verify([left[i] for i in at], **reading))
 
-        log_reasons(verdicts, columns, place_in_words(self.answer_in, self.tag), found)
+        log_reasons(verdicts, columns, place_in_words(self.answer_in, self.tag), search)
         return [REWARD[verdict.label] for verdict in verdicts]
 
 
 def log_reasons(
     verdicts: Sequence[Verdict],
     columns: Mapping[str, Any],
-    place: str = "",
-    found: Callable[[], Elsewhere | None] = lambda: None,
+    location: str = "",
+    search: Callable[[], Elsewhere | None] = lambda: None,
     cut: Sequence[bool] | None = None,
 ) -> None:
     """The fractions without an answer and undecided go to TRL's `log_metric`, where the trainer passes it among the columns, and
-    the completions to the watch of this context, which warns. place, found: of `Reasons.problems`; cut: which met the length limit.
+    the completions to the watch of this context, which warns. location, search: of `Reasons.problems`; cut: which met the length
+    limit.
     """
     watch, ids = watch_here(), columns.get("completion_ids")
     if cut is None and watch.ends and ids is not None:
@@ -152,7 +153,7 @@ def log_reasons(
         for name, fraction in reasons.metrics().items():
             log(name, fraction)
     if (state := columns.get("trainer_state")) is not None:  # a trainer's, and no call of one's own
-        watch.see(state.global_step, reasons, place, found)
+        watch.see(state.global_step, reasons, location, search)
 
 
 math_reward = MathReward()  # the answer in the last \boxed{...}

@@ -32,7 +32,8 @@ Test = Sequence[Any]  # (arguments, repr of the value that is wanted)
 
 
 class Sandbox:
-    """The process that programs are forked from, started with the first of them. Threads take turns; a fork starts its own."""
+    """The process that programs are forked from, started with the first of them. Threads take turns; a fork starts its own. Each
+    process has one, which `judge` and `missing` ask."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -59,8 +60,8 @@ class Sandbox:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(line)
         process.stdin.flush()
-        found: dict[str, Any] = json.loads(process.stdout.readline())
-        return found
+        reply: dict[str, Any] = json.loads(process.stdout.readline())
+        return reply
 
     @property
     def pid(self) -> int:
@@ -94,8 +95,8 @@ def missing() -> str:
     """Why a program cannot be confined on this system; empty where it can. A trial program is run to find out."""
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         return f"{sys.platform} on {platform.machine()}: seccomp is for Linux on {' or '.join(MACHINES)}"
-    found = _OWN.ask(TRIAL)
-    return "" if found.get("calls") == [["value", "2"]] else str(found.get("open") or found.get("ended") or found)
+    trial = _OWN.ask(TRIAL)
+    return "" if trial.get("calls") == [["value", "2"]] else str(trial.get("open") or trial.get("ended") or trial)
 
 
 def require_sandbox() -> None:
@@ -121,13 +122,13 @@ def judge(
     """
     inputs = [list(arguments) for arguments, _ in tests]
     job = {"source": source, "entry": entry, "inputs": inputs, "seconds": seconds, "memory_mb": memory_mb}
-    found = (box or _OWN).ask(job)
-    if "open" in found:
-        why = str(found["open"])
+    reply = (box or _OWN).ask(job)
+    if "open" in reply:
+        why = str(reply["open"])
         return Verdict("undecided", why if why.startswith(STILL) else f"not run, no sandbox: {why}")
-    if "ended" in found:
-        return Verdict("wrong", str(found["ended"]))
-    return compared(found.get("calls"), entry, tests)
+    if "ended" in reply:
+        return Verdict("wrong", str(reply["ended"]))
+    return compared(reply.get("calls"), entry, tests)
 
 
 def compared(calls: Any, entry: str, tests: Sequence[Test]) -> Verdict:
@@ -135,22 +136,22 @@ def compared(calls: Any, entry: str, tests: Sequence[Test]) -> Verdict:
     if not isinstance(calls, list) or not all(isinstance(call, list) and len(call) in (2, 3) for call in calls):
         return Verdict("wrong", "said nothing that can be read")
     if len(calls) != len(tests):
-        return Verdict("wrong", told(calls[0]) if len(calls) == 1 else "said nothing that can be read")
+        return Verdict("wrong", described(calls[0]) if len(calls) == 1 else "said nothing that can be read")
     passed = [call == ["value", wanted] for call, (_, wanted) in zip(calls, tests, strict=True)]
     if all(passed):
         return Verdict("right", f"{len(tests)} tests passed")
     first = passed.index(False)
     call, (arguments, wanted) = calls[first], tests[first]
-    asked = f"{entry}({', '.join(map(repr, arguments))})"
-    return Verdict("wrong", f"{asked} {told(call)}" + (f", {wanted} is wanted" if call[0] == "value" else ""))
+    called = f"{entry}({', '.join(map(repr, arguments))})"
+    return Verdict("wrong", f"{called} {described(call)}" + (f", {wanted} is wanted" if call[0] == "value" else ""))
 
 
-def told(call: list[Any]) -> str:
+def described(call: list[Any]) -> str:
     """What a call did, in words: "gave 3", "raised IndexError: list index out of range in line 2"."""
-    said = ADDRESS.sub(" at 0x...", str(call[1])[:LONG])
+    text = ADDRESS.sub(" at 0x...", str(call[1])[:LONG])
     if call[0] == "value":
-        return f"gave {said}"
-    return f"raised {said}" + (f" in line {call[2]}" if len(call) == 3 and call[2] else "")
+        return f"gave {text}"
+    return f"raised {text}" + (f" in line {call[2]}" if len(call) == 3 and call[2] else "")
 
 
 __all__ = ["MEMORY_MB", "PROGRAMS", "SECONDS", "Sandbox", "compared", "judge", "missing", "require_sandbox"]

@@ -98,13 +98,13 @@ def calls(source: str, entry: str, inputs: list[list[object]]) -> list[list[obje
         function = scope[entry]
     except BaseException as error:
         return [fault(error)]
-    found: list[list[object]] = []
+    results: list[list[object]] = []
     for arguments in inputs:
         try:
-            found.append(["value", repr(function(*arguments))])  # type: ignore[operator]
+            results.append(["value", repr(function(*arguments))])  # type: ignore[operator]
         except BaseException as error:
-            found.append(fault(error))
-    return found
+            results.append(fault(error))
+    return results
 
 
 def fault(error: BaseException) -> list[object]:
@@ -138,10 +138,10 @@ def run(job: dict[str, object], sink: int, parent: int) -> None:
             return
         random.seed(0)  # every program draws the same; a fork seeds anew
         os.write(3, CONFINED)  # what comes behind it is the program's
-        found = calls(job["source"], job["entry"], job["inputs"])  # type: ignore[arg-type]
-        said = json.dumps({"calls": found}).encode()
-        while said:
-            said = said[os.write(3, said) :]
+        results = calls(job["source"], job["entry"], job["inputs"])  # type: ignore[arg-type]
+        data = json.dumps({"calls": results}).encode()
+        while data:
+            data = data[os.write(3, data) :]
         code = 0
     except BaseException:
         pass  # what a program does to the interpreter is its own: nobody reads an answer then
@@ -160,8 +160,8 @@ def answer(job: dict[str, object]) -> dict[str, object]:
     os.close(sink)
     seconds = float(job["seconds"])  # type: ignore[arg-type]
     due, last = time.monotonic() + seconds, time.monotonic() + GRACE * seconds
-    said, late, still = b"", False, False
-    while len(said) <= SAID:
+    data, late, still = b"", False, False
+    while len(data) <= SAID:
         # what was said in time is read although this process stood still meanwhile
         late = not select.select([source], [], [], max(0.0, due - time.monotonic()))[0]
         still = late and stands_still(child, seconds / 2)
@@ -171,23 +171,23 @@ def answer(job: dict[str, object]) -> dict[str, object]:
         piece = b"" if late else os.read(source, SAID)
         if not piece:
             break
-        said += piece
+        data += piece
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     os.close(source)
     if still:
         return {"open": f"{STILL}: it had less than half of its {seconds:g} s in {GRACE * seconds:g} s"}
-    if (late and said) or os.waitstatus_to_exitcode(status) in (-signal.SIGXCPU,):
+    if (late and data) or os.waitstatus_to_exitcode(status) in (-signal.SIGXCPU,):
         return {"ended": f"took longer than {seconds:g} s"}
-    if len(said) > SAID:
+    if len(data) > SAID:
         return {"ended": f"said more than {SAID} bytes"}
-    if not said.startswith(CONFINED):
-        return {"open": said.removeprefix(OPEN).decode("utf-8", "replace") or "the process died before it was confined"}
+    if not data.startswith(CONFINED):
+        return {"open": data.removeprefix(OPEN).decode("utf-8", "replace") or "the process died before it was confined"}
     try:
-        found = json.loads(said.removeprefix(CONFINED))
+        reply = json.loads(data.removeprefix(CONFINED))
     except (ValueError, RecursionError):
         return {"ended": f"the process ended without an answer, status {os.waitstatus_to_exitcode(status)}"}
-    return found if readable(found) else {"ended": "said nothing that can be read"}
+    return reply if readable(reply) else {"ended": "said nothing that can be read"}
 
 
 def stands_still(child: int, least: float) -> bool:
@@ -202,11 +202,11 @@ def stands_still(child: int, least: float) -> bool:
     return state not in "SZX" and used < least
 
 
-def readable(found: object) -> bool:
+def readable(reply: object) -> bool:
     """Whether an answer is {"calls": what `calls` gives}. Nothing else goes on: what nests deeper ends who reads it."""
-    if not isinstance(found, dict) or set(found) != {"calls"} or not isinstance(found["calls"], list):
+    if not isinstance(reply, dict) or set(reply) != {"calls"} or not isinstance(reply["calls"], list):
         return False
-    types = [list(map(type, call)) if isinstance(call, list) else [] for call in found["calls"]]
+    types = [list(map(type, call)) if isinstance(call, list) else [] for call in reply["calls"]]
     return all(kinds in ([str, str], [str, str, int]) for kinds in types)
 
 
@@ -216,10 +216,10 @@ def serve(parent: int) -> None:
     try:
         die_with(parent)
         line = sys.stdin.buffer.readline()
-        said = json.dumps(answer(json.loads(line))).encode() + b"\n" if line else b""
+        data = json.dumps(answer(json.loads(line))).encode() + b"\n" if line else b""
         code = 0 if line else END
-        while said:
-            said = said[os.write(1, said) :]
+        while data:
+            data = data[os.write(1, data) :]
     finally:
         os._exit(code)
 

@@ -88,7 +88,7 @@ def undressed(text: str) -> str:
         return text
     text = _alone(text)
     if "\\" in text:
-        text = _ALIGNED.sub(lambda found: found[2] if r"\begin" in found[2] else found[2].replace("&", " "), text)
+        text = _ALIGNED.sub(lambda match: match[2] if r"\begin" in match[2] else match[2].replace("&", " "), text)
         text = _UNIT_RATIO.sub(r"\\text{ \1/\2}", _LOCAL_FONT.sub(r"\\text{\1}", text))
         text = _flat(_plainer(text))
         text = re.sub(r"(?<![\\\d])\\ |(?<!\\)\\ (?!\d)", " ", text)
@@ -142,10 +142,10 @@ def group_end(text: str, at: int) -> int:
     if text[at : at + 1] != "{":
         return at
     depth = 0
-    for found in _BRACE.finditer(text, at):
-        depth += (found[0] == "{") - (found[0] == "}")
+    for brace in _BRACE.finditer(text, at):
+        depth += (brace[0] == "{") - (brace[0] == "}")
         if depth == 0:
-            return found.end()
+            return brace.end()
     return at
 
 
@@ -167,21 +167,21 @@ def _plainer(text: str) -> str:
     """A text without the commands of style, and their arguments that are none of the answer."""
     made: list[str] = []
     at = 0
-    while found := _COMMAND.search(text, at):
-        name, start = found[1], found.start()
+    while command := _COMMAND.search(text, at):
+        name, start = command[1], command.start()
         before = text[at:start]
         made.append(before)
-        at = found.end()
+        at = command.end()
         if start and text[start - 1] == "\\" and (len(before) - len(before.rstrip("\\"))) % 2:
-            made.append(found[0])  # a row that ends, \\, and no command
+            made.append(command[0])  # a row that ends, \\, and no command
         elif name in _DROPPED or name in _KEPT:
             at, _ = _arguments(text, at, _DROPPED.get(name, 0))
             end, inner = _arguments(text, at, 1) if name in _KEPT else (at, "")
             if end > at:
-                said = _plainer(inner)
+                content = _plainer(inner)
                 bound = "".join(made).rstrip()[-1:]
                 joined = bound in ("^", "_") or re.search(r"\\[a-zA-Z]+\s*\Z", "".join(made)) is not None
-                made.append(f"{{{said}}}" if joined else said)
+                made.append(f"{{{content}}}" if joined else content)
                 at = end
             elif name in _SPACING:
                 made.append(" ")
@@ -191,18 +191,18 @@ def _plainer(text: str) -> str:
                 made.append(_plainer(inner))
                 at = end
             else:
-                made.append(found[0])
+                made.append(command[0])
         elif name in _IDLE or name in _SPACES:
             made.append(" ")
         else:
-            made.append(_BRACKETS.get(name, found[0]))
+            made.append(_BRACKETS.get(name, command[0]))
     made.append(text[at:])
     return "".join(made)
 
 
 def _is_mathematics(font: str, inner: str) -> bool:
     r"""Whether what stands in `\text{}`, `\mathbf{}` and the like is mathematics and no words: it is read without its font."""
-    commands = {found[1] for found in _COMMAND.finditer(inner)}
+    commands = {match[1] for match in _COMMAND.finditer(inner)}
     if commands & _MATHEMATICS - _FONTS - _OF_UNITS:
         return True
     if commands & _FONTS:  # fonts within each other: the inner one has the words
@@ -215,14 +215,14 @@ def _is_mathematics(font: str, inner: str) -> bool:
 def _flat(text: str) -> str:
     r"""A text whose units hold no braces of their own: `\mathrm{J\,K^{-1}}` -> `\mathrm{J\,K^-1}`."""
     made, at = [], 0
-    while found := _NESTED.search(text, at):
-        end = group_end(text, found.end() - 1)
-        if end == found.end() - 1:
-            made.append(text[at : found.end()])
-            at = found.end()
+    while match := _NESTED.search(text, at):
+        end = group_end(text, match.end() - 1)
+        if end == match.end() - 1:
+            made.append(text[at : match.end()])
+            at = match.end()
             continue
-        inner = text[found.end() : end - 1]
-        made += [text[at : found.end()], re.sub(r"(?<![\\a-zA-Z])\{([^{}]*)\}", r"\1", inner) if "{" in inner else inner, "}"]
+        inner = text[match.end() : end - 1]
+        made += [text[at : match.end()], re.sub(r"(?<![\\a-zA-Z])\{([^{}]*)\}", r"\1", inner) if "{" in inner else inner, "}"]
         at = end
     return "".join([*made, text[at:]])
 
@@ -233,9 +233,9 @@ def unknown(text: str) -> str:
         return ""
     if strange := _ENVIRONMENT.search(text):
         return strange[0]
-    found = re.findall(r"(?:\\\\)|\\([a-zA-Z]+)", text)
+    commands = re.findall(r"(?:\\\\)|\\([a-zA-Z]+)", text)
     known = (_MATHEMATICS, _IDLE, _SPACES, _FONTS, _KEPT, _DROPPED, _BRACKETS)
-    strange = (name for name in found if name and not any(name in names for names in known))
+    strange = (name for name in commands if name and not any(name in names for names in known))
     return next(("\\" + name for name in strange if not name.startswith(_GREEK)), "")
 
 

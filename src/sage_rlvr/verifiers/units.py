@@ -80,7 +80,8 @@ _TABLE: dict[str, dict[str, Fraction]] = {
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of measure: dimensions as (kind, power) pairs, sorted; size in first units of its kind, times pi^-pi."""
+    """A unit of measure, as the table `UNITS` has it and `Measured` holds it: dimensions as (kind, power) pairs, sorted; size in
+    first units of its kind, times pi^-pi."""
 
     dimensions: Dimensions
     size: Fraction
@@ -153,7 +154,7 @@ _SHORT_AT_END = re.compile(r"(?<=\d)\s*([kKMB])$")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An answer as body, amount and unit.
+    """An answer as body, amount and unit. `measured` and `summed` make it; `sage_rlvr.verifiers.algebra.by_measure` compares two.
 
     body   what is left for algebra
     scale  what it is multiplied with: 10^6 for "million"
@@ -184,7 +185,7 @@ def radians(text: str) -> str:
     r"""A text in which the degrees within `\sin` and the like are fractions of pi."""
     if r"\circ" not in text or not _TRIGONOMETRY.search(text):
         return text
-    return _DEGREES.sub(lambda found: rf"{{\frac{{{found[1] or found[2]}\pi}}{{180}}}}", text)
+    return _DEGREES.sub(lambda match: rf"{{\frac{{{match[1] or match[2]}\pi}}{{180}}}}", text)
 
 
 def _singular(word: str) -> str:
@@ -208,9 +209,9 @@ def times(one: Unit, other: Unit, power: int) -> Unit:
     return Unit(kept, one.size * other.size**power, one.pi + other.pi * power)
 
 
-def _multiplied(found: list[Unit], by: list[Unit], power: int) -> list[Unit]:
-    by = by if len(by) == len(found) else by[:1] * len(found)
-    return [times(one, other, power) for one, other in zip(found, by, strict=True)]
+def _multiplied(units: list[Unit], by: list[Unit], power: int) -> list[Unit]:
+    by = by if len(by) == len(units) else by[:1] * len(units)
+    return [times(one, other, power) for one, other in zip(units, by, strict=True)]
 
 
 _PIECE = re.compile(r"[A-Za-zµ°¢€£¥₹$]+|\^\s*\{?\s*(-?\d)\s*\}?|/|[.]|·|\s+|.")
@@ -252,30 +253,30 @@ def _meaning(tail: str, money: bool = False) -> Measured | None:
         return None
     tail = re.sub(r"°\s*(?=[CF]\b)", "°", tail.replace(r"\cdot", " "))
     short = MONEY_SHORT if money else SHORT
-    scale, found, sign, power, at = Fraction(1), [Unit((), Fraction(1))], 1, 1, -1
+    scale, product, sign, power, at = Fraction(1), [Unit((), Fraction(1))], 1, 1, -1
     noun: list[str] = []
     side: list[str] = []
     last: list[Unit] = []
     other: tuple[Fraction, ...] = ()
     doubt = done = percent = False
     for piece in _PIECE.finditer(tail):
-        said, low = piece[0], piece[0].lower()
+        token, low = piece[0], piece[0].lower()
         at += low.isascii() and low.isalpha()
         one, first, raised = _singular(low), not last and not noun, bool(last) and not done
-        units = [] if done or (low in _STOPS and not first) else known(said)
-        if not said.strip() or said in ".·,'":
+        units = [] if done or (low in _STOPS and not first) else known(token)
+        if not token.strip() or token in ".·,'":
             continue
-        if said[0] == "^" and at < 0:
+        if token[0] == "^" and at < 0:
             return None  # a power of the number itself: 9\text{ ^2}
-        if said[0] == "^" or (low in _RAISING and raised):
+        if token[0] == "^" or (low in _RAISING and raised):
             if raised:
-                found = _multiplied(found, last, sign * (int(piece[1]) - 1 if said[0] == "^" else _RAISING[low]))
-        elif said == "/" or low == "per":
+                product = _multiplied(product, last, sign * (int(piece[1]) - 1 if token[0] == "^" else _RAISING[low]))
+        elif token == "/" or low == "per":
             sign = -1
         elif low in ("percent", "percentage", "pct", "%", "\\"):
             percent = percent or low != "\\"
-        elif first and said in short:
-            scale, other = scale * short[said], () if money else (scale,)
+        elif first and token in short:
+            scale, other = scale * short[token], () if money else (scale,)
         elif first and one in SCALES:
             scale *= SCALES[one]
         elif first and one in PARTS and (one != low or not _noun_follows(words, at)):
@@ -292,16 +293,16 @@ def _meaning(tail: str, money: bool = False) -> Measured | None:
                 (side if last else noun).extend([] if high or low in _DOUBTFUL else [low])
                 done = True
             elif units:
-                last, found = units, found * len(units) if len(found) == 1 else found
-                found, power = _multiplied(found, units, sign * power), 1
+                last, product = units, product * len(units) if len(product) == 1 else product
+                product, power = _multiplied(product, units, sign * power), 1
             elif one in _IDLE or low in _STOPS:
                 done = done or bool(last)
-            elif not any(map(str.isalpha, said)):
-                doubt = doubt or said not in "()-&"
+            elif not any(map(str.isalpha, token)):
+                doubt = doubt or token not in "()-&"
             else:
                 (side if last or low in _SIDES else noun).append(one)
                 done = True
-    made = tuple(unit for unit in found if unit.dimensions)
+    made = tuple(unit for unit in product if unit.dimensions)
     return Measured("", scale, made, () if made else tuple(noun), percent, tuple(side), other, doubt)
 
 
@@ -333,17 +334,17 @@ def measured(text: str) -> Measured:
         return Measured(money[0] if money else text)
     cut = tokens[start].start() if start < len(tokens) else len(text)
     tail = plain("".join(" ° " if token.lastgroup == "degree" else token[0] for token in tokens[start:]))
-    said = _meaning(tail, bool(money)) if tail else Measured("", units=front)
+    meaning = _meaning(tail, bool(money)) if tail else Measured("", units=front)
     spaces = _SPACES_AT_END.search(text[:cut])
     body = text[: spaces.start() if spaces else cut].lstrip()
-    if said is None or not body or body[-1] in "=+-*/^_<>(,:":
+    if meaning is None or not body or body[-1] in "=+-*/^_<>(,:":
         return Measured(text, units=front)
-    units = said.units or front
-    if front and said.units and not any(one in front for one in said.units):
-        units = tuple(times(one, other, 1) for one in front for other in said.units)
-    if front and said.noun:
-        said = replace(said, noun=(), side=(*said.noun, *said.side))
-    return replace(said, body=body, units=units)
+    units = meaning.units or front
+    if front and meaning.units and not any(one in front for one in meaning.units):
+        units = tuple(times(one, other, 1) for one in front for other in meaning.units)
+    if front and meaning.noun:
+        meaning = replace(meaning, noun=(), side=(*meaning.noun, *meaning.side))
+    return replace(meaning, body=body, units=units)
 
 
 def _in_tail(tokens: list[re.Match[str]], at: int) -> bool:
@@ -382,10 +383,10 @@ _TERM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]{1,12})\.?\s*(?:and\s+)?")
 
 def summed(text: str) -> Measured | None:
     """2 hours 30 minutes as 9000 seconds: several whole numbers with units of one kind, each unit smaller than the last."""
-    said = plain(text)
+    written = plain(text)
     terms, at = [], 0
-    while at < len(said):
-        term = _TERM.match(said, at)
+    while at < len(written):
+        term = _TERM.match(written, at)
         readings = known(term[2]) if term else []
         if term is None or not readings:
             return None

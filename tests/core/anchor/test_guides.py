@@ -16,8 +16,6 @@ from sage_rlvr.core.guides import (
     factors,
     is_clamped,
     is_flat,
-    looks_ahead,
-    pays_nothing,
 )
 from sage_rlvr.core.guides.base import row_quantile
 from sage_rlvr.core.guides.token import minmax_weights, rank_weights, zscore_weights
@@ -219,8 +217,8 @@ def test_what_a_placebo_says_of_itself():
         "token",
     ]
     assert Placebo(Branch(threshold="p80"), "row").depends_on == "batch"
-    assert looks_ahead(Placebo(Branch(), "row")) and not looks_ahead(Placebo(Branch(), "length"))
-    assert pays_nothing(Placebo(Branch(), centered=True)) and not pays_nothing(Placebo(Branch())) | pays_nothing(Flat())
+    assert Placebo(Branch(), "row").looks_ahead and not Placebo(Branch(), "length").looks_ahead
+    assert Placebo(Branch(), centered=True).pays_nothing and not Placebo(Branch()).pays_nothing | Flat().pays_nothing
     assert band_of(Placebo(Branch(), centered=True)) == pytest.approx((0.6 / 1.4, 1.4 / 0.6))
     assert Placebo(Branch(), "length", centered=True).equation.endswith(
         "permuted over the counted tokens of the batch's rows of one length, over its geometric mean there"

@@ -13,24 +13,16 @@ from hypothesis import strategies as st
 from lab.theory.utility import values
 from sage_rlvr import recipes
 from sage_rlvr.config import TrainConfig, load_config
-from sage_rlvr.core.advantages import (
-    Dead,
-    DifferentialSmoothing,
-    DistinctRight,
-    Filtered,
-    GroupNormalized,
-    LeaveOneOut,
-    PassAtK,
-    PlaceboRight,
-    PowerNormalized,
-    Seen,
-    UniformRight,
-    sees,
-)
+from sage_rlvr.contrib.methods.alpha_dpg import Filtered
+from sage_rlvr.contrib.methods.distinct import DistinctRight
+from sage_rlvr.contrib.methods.ds_grpo import DifferentialSmoothing
+from sage_rlvr.contrib.methods.pkpo import PassAtK
+from sage_rlvr.contrib.methods.ucpo import UniformRight
+from sage_rlvr.core.advantages import Dead, GroupNormalized, LeaveOneOut, PlaceboRight, PowerNormalized, Seen, sees
+from sage_rlvr.core.extras import OutcomeRepeats, RightEntropy, Unlikeliness
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, advantages_of, credit
 from sage_rlvr.core.reductions import FixedBudget
-from sage_rlvr.core.rewards import OutcomeRepeats, RightEntropy, Unlikeliness
 from sage_rlvr.core.schedules import Linear
 from sage_rlvr.core.signals import Signals
 from sage_rlvr.core.surrogates import Clip
@@ -148,10 +140,10 @@ def batch(seed: int) -> tuple[torch.Tensor, Signals]:
 
 @pytest.mark.parametrize("transform", [Unlikeliness(), RightEntropy(), OutcomeRepeats()], ids=str)
 @given(seed=seeds)
-def test_the_preference_of_a_reward_transform_is_permuted_away_too(transform, seed: int):
+def test_the_preference_of_an_extra_on_rewards_is_permuted_away_too(transform, seed: int):
     """Right is what the verifier says: the transform's rewards are neither 0 nor 1."""
     rewards, signals = batch(seed)
-    plain = Method("plain", GroupNormalized(), Clip(), None, FixedBudget(), transform)
+    plain = Method("plain", GroupNormalized(), Clip(), None, FixedBudget(), extras=(transform,))
     placebo = replace(plain, advantage=PlaceboRight(GroupNormalized()))
     wanted = advantages_of(plain, rewards, signals).reshape(3, 8)
     found = credit(placebo, rewards, signals, step=5, key=KEY).grouped
@@ -166,7 +158,7 @@ def test_it_says_what_it_is():
     assert "C(G - 1, 15)] permuted among the right completions of its group" in said
     assert "among right answers of a prompt: advantages permuted: no preference on average within a group" in said
     assert "with each right completion given the mean over those of its group" in said
-    both = compose(advantage=PlaceboRight(GroupNormalized()), reward_transform=Unlikeliness())
+    both = compose(advantage=PlaceboRight(GroupNormalized()), extras=(Unlikeliness(),))
     assert "by rank" in unlikeliness().describe() and "by rank" not in both.describe()
 
 

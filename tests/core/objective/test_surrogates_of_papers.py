@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sage_rlvr.contrib.methods.alpha_dpg import Filtered
 from sage_rlvr.core import Anchor, Batch, objective
-from sage_rlvr.core.advantages import Filtered, LeaveOneOut, Signed
+from sage_rlvr.core.advantages import LeaveOneOut, Signed
 from sage_rlvr.core.surrogates import Cispo, Clip, Pacs
 from sage_rlvr.core.token_weights import Steer
 from sage_rlvr.errors import ConfigError, DataError

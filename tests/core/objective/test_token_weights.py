@@ -12,8 +12,16 @@ from torch.nn.functional import pad
 
 from lab.theory.utility import SHARES, axes, has_axes, same_objectives
 from sage_rlvr.core import Key, Signals, advantages_of
-from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus, KlCov
-from sage_rlvr.core.rewards import Mara, OutcomeCounts, OutcomeRepeats, RightEntropy, Unlikeliness
+from sage_rlvr.core.extras import (
+    AdaptiveEntropy,
+    EntropyBonus,
+    KlCov,
+    Mara,
+    OutcomeCounts,
+    OutcomeRepeats,
+    RightEntropy,
+    Unlikeliness,
+)
 from sage_rlvr.core.surrogates import Cispo, Gspo, Pacs
 from sage_rlvr.core.token_weights import (
     ClipCov,

@@ -14,23 +14,23 @@ from hypothesis import strategies as st
 from lab.theory.expected import step_of_groups
 from lab.theory.tree import TokenTree
 from lab.theory.utility import slope, values
+from sage_rlvr.contrib.methods.alpha_dpg import Filtered, alpha_dpg
+from sage_rlvr.contrib.methods.distinct import DistinctRight
+from sage_rlvr.contrib.methods.ds_grpo import DifferentialSmoothing
+from sage_rlvr.contrib.methods.passk_training import AnalyticPassAtK
+from sage_rlvr.contrib.methods.pkpo import PassAtK, pkpo
+from sage_rlvr.contrib.methods.rs_grpo import RiskSeeking
+from sage_rlvr.contrib.methods.ucpo import UniformRight
 from sage_rlvr.core.advantages import (
     ADVANTAGES,
-    AnalyticPassAtK,
     Dead,
-    DifferentialSmoothing,
-    DistinctRight,
-    Filtered,
     GroupCentered,
     GroupNormalized,
     LeaveOneOut,
-    PassAtK,
     PlaceboRight,
     PowerNormalized,
-    RiskSeeking,
     Seen,
     Signed,
-    UniformRight,
     sees,
 )
 from sage_rlvr.core.method import Method, credit
@@ -39,7 +39,7 @@ from sage_rlvr.core.reward_kl import kl_share
 from sage_rlvr.core.schedules import Linear
 from sage_rlvr.core.surrogates import Clip
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.methods import alpha_dpg, maxrl, nsr, pkpo, psr, w_reinforce
+from sage_rlvr.methods import maxrl, nsr, psr, w_reinforce
 from sage_rlvr.testing import check_advantage
 
 REWARDS = torch.tensor([[1.0, 1, 0, 0, 1, 0, 0, 0]])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.results.details import pattern_words
+from sage_rlvr.results.pair_details import pattern_words
 from sage_rlvr.stats.samples.patterns import Pattern, compare_patterns, load_patterns, pattern_frequencies
 
 RULES = load_patterns()

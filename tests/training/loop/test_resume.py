@@ -25,7 +25,7 @@ from episodes_common import Digits, Taught, save_digit_policy
 from extras_common import Again
 from sage_rlvr import runs
 from sage_rlvr.config import SftConfig, TrainConfig, dump, load_config
-from sage_rlvr.core import EXTRAS, Anchor, Branch, Method
+from sage_rlvr.core import EXTRAS, Anchor, Branch, Method, RolloutPlan
 from sage_rlvr.errors import CheckpointError
 from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.progress import Silent
@@ -175,7 +175,7 @@ def test_rows_after_the_last_checkpoint_are_made_again(
         dropped = [row["rollout/missing_groups_frac"] > 0 or row["rollout/refills"] > 0 for row in read_metrics(tmp_path / "whole")]
         assert not any(dropped[:10]) and any(dropped[10:])
     if "outcome" in method:
-        assert load_file(kept)["reward_transform.OutcomeCounts.counts"].max() > 1
+        assert load_file(kept)["extra/outcome_counts.OutcomeCounts.counts"].max() > 1
     if "stateful" in method:
         assert load_file(kept)["advantage.Remembered.steps"] == 12
         rows = [row["advantage/mean"] for row in read_metrics(tmp_path / "whole")]
@@ -242,7 +242,7 @@ def test_a_finished_run_is_left_as_it_is_and_a_lost_policy_comes_back(write_reci
 
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(RolloutPlan):
     """Keeps groups with right and wrong answers."""
 
     max_refills: int = 2

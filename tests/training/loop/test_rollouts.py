@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from extras_common import Doubled
 from loop_recorded import draw_groups
 from sage_rlvr.config import TrainConfig, dump, load_config
-from sage_rlvr.core import Method
+from sage_rlvr.core import Method, RolloutPlan
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.progress import Silent
@@ -34,7 +35,7 @@ Make = Callable[..., Loop]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(RolloutPlan):
     """Keeps groups with more than `least` and fewer than `most` right answers."""
 
     least: int = 0
@@ -192,7 +193,7 @@ def test_a_plan_sees_the_raw_rewards(make: Make) -> None:
         seen.append(rewards)
         return torch.ones(len(rewards), dtype=torch.bool)
 
-    method = replace(loop.method, reward_transform=lambda rewards, lengths: rewards - lengths / 10)
+    method = replace(loop.method, extras=(Doubled(),))
     loop = replace(loop, method=replace(method, rollout=type("Looking", (Plan,), {"keeps": keeps})()))
     train_step(loop, 0)
     assert len(seen) == 1 and set(seen[0].flatten().tolist()) == {0.0, 1.0}

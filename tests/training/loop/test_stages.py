@@ -14,8 +14,8 @@ from torch import Tensor
 
 from loop_recorded import draw_groups
 from sage_rlvr.config import TrainConfig, load_config
+from sage_rlvr.contrib.methods.distinct import DistinctRight
 from sage_rlvr.core import Dars, DynamicSampling, Likelihood, UniformStages
-from sage_rlvr.core.advantages import DistinctRight
 from sage_rlvr.core.rollout_plans import FIRST_EXTRA_ROW, GuidedStages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.tasks.countdown import Countdown

@@ -14,7 +14,7 @@ from trl import GRPOConfig
 
 from imported_common import METHODS, assert_same, recipe
 from sage_rlvr.config import TrainConfig, decode
-from sage_rlvr.training.import_config import import_config
+from sage_rlvr.contrib.io.import_config import import_config
 from sage_rlvr.training.trl.arguments import grpo_arguments
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -21,16 +20,16 @@ trl = pytest.importorskip("trl")
 import torch
 from safetensors.torch import load_file
 
-import sage_rlvr.verifiers
 from sage_rlvr.cli.app import main
 from sage_rlvr.errors import ConfigError, TrainingDiverged
 from sage_rlvr.runs import comparable, read_metrics
 from sage_rlvr.training.counts.dry_run import dry_run_lines
-from sage_rlvr.training.model_card import VERIFIER, facts, render, source_hash
+from sage_rlvr.training.model_card import facts, render, reward_identity
 from sage_rlvr.training.trl import callbacks
 from sage_rlvr.training.trl import run as trl_run
 from sage_rlvr.verifiers.pool import Pool
 from sage_rlvr.verifiers.rewards import MathReward
+from sage_rlvr.verifiers.versions import VERSIONS
 from training.trl_runs.run_common import TREE, config, trained
 
 
@@ -304,8 +303,8 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path):
         trl_run.build(config(model=str(tmp_path / "nothing")), tmp_path / "out")
 
 
-def test_the_card_hashes_what_the_verdicts_come_from():
-    """Options and limits change the hash of a mathematics reward, and a pool that is made again does not."""
+def test_the_card_says_what_the_verdicts_come_from():
+    """Options and limits change the identity of a mathematics reward, and a pool that is made again does not."""
     limits = {"workers": 1, "seconds": 2.0}
     rewards = [
         MathReward(),
@@ -313,18 +312,14 @@ def test_the_card_hashes_what_the_verdicts_come_from():
         MathReward(pool=Pool(**limits)),
         MathReward(pool=Pool(workers=1)),
     ]
-    found = [source_hash(reward) for reward in rewards]
-    assert len(set(found)) == 4 and source_hash(MathReward(pool=Pool(**limits))) == found[2]
+    found = [reward_identity(reward) for reward in rewards]
+    assert all(text.startswith(f"verifier math-v{VERSIONS['math']}-") for text in found)
+    assert len(set(found)) == 4 and reward_identity(MathReward(pool=Pool(**limits))) == found[2]
 
     def judge() -> None:
         """A reward of one's own."""
 
-    plain = source_hash(judge)
+    plain = reward_identity(judge)
+    assert plain.startswith("source SHA-256 ")
     judge.verifiers = (json,)  # type: ignore[attr-defined]
-    assert source_hash(judge) != plain
-    folder = Path(sage_rlvr.verifiers.__file__).parent
-    imported = re.findall(
-        r"^from sage_rlvr\.verifiers\.(\w+) import", "".join((folder / n).read_text() for n in VERIFIER), re.M
-    )
-    none = {"golds.py", "reasons.py"}  # what reads golds, and what counts verdicts, gives none
-    assert {f"{name}.py" for name in imported} - none <= set(VERIFIER)
+    assert reward_identity(judge) != plain

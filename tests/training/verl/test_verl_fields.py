@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from sage_rlvr.config import TrainConfig, load_config
-from sage_rlvr.core.advantages import PlaceboRight, UniformRight
+from sage_rlvr.contrib.methods.ucpo import UniformRight
+from sage_rlvr.core.advantages import PlaceboRight
 from sage_rlvr.core.guides import Branch
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import Method, credit

@@ -30,7 +30,7 @@ class Seen:
     problems           int64: the problem of the group, the same number whenever it comes back
     ref_right          log-probability of a right completion of the problem under the reference, exact, nats
     rows               int64: number of the completion within the step, by which a part draws; always there in training
-    verdicts           the rewards before the reward transform; None if there is no transform
+    verdicts           the rewards before an extra changed them; None where no extra reads groups
     """
 
     lengths: Int[Tensor, "P G"]
@@ -53,7 +53,7 @@ class Seen:
 
 
 def sees(part: object) -> bool:
-    """Whether an advantage or reward transform is called with a `Seen`, which is so if it has an attribute `needs`."""
+    """Whether an advantage is called with a `Seen`, which is so if it has an attribute `needs`."""
     return getattr(part, "needs", None) is not None
 
 
@@ -82,7 +82,7 @@ def silent_of_labels(part: Any, size: int) -> Dead:
     return Dead(none_right="refused")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Advantage(Part):
     """Maps the rewards of P groups of G completions to advantages of the same shape: float32, no gradient.
 
@@ -146,7 +146,7 @@ class Advantage(Part):
 
         @property
         def evens(self) -> bool:
-            """Whether it takes away what reward transform and reward source prefer."""
+            """Whether it takes away what extras and reward source prefer."""
 
     else:  # plain values: a field of a dataclass without a default would take a property for its default
         equation: ClassVar[str]
@@ -234,7 +234,7 @@ def require_binary(
     """DataError that names the first reward other than 0 and 1, and its place.
 
     advice: why they must be and the next step, where it is not that `who` counts right completions and `instead` does not."""
-    advice = advice or f"it counts right completions, so rewards must be 0 or 1: remove the reward transform, or use {instead}"
+    advice = advice or f"it counts right completions, so rewards must be 0 or 1: remove the extra on rewards, or use {instead}"
     wrong = ((rewards != 0) & (rewards != 1)).nonzero()
     if len(wrong):
         prompt, member = wrong[0].tolist()

@@ -38,7 +38,7 @@ class PlaceboRight(Advantage):
     of which each of c right completions gets 1/c on average, all of it where c = 1. So where P(right) G is 1 or less, the placebo
     is nearly the method; it is the method itself where all right completions are rewarded alike (GRPO, RLOO, MaxRL).
 
-    Right is what the verifier says, before a reward transform, whose preference is permuted away too. DataError if the verifier
+    Right is what the verifier says, before an extra changes it, whose preference is permuted away too. DataError if the verifier
     says neither 0 nor 1.
 
     advantage: the advantage to permute; must have no running state.

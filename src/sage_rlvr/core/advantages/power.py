@@ -59,7 +59,7 @@ class PowerNormalized(Advantage):
             raise DataError(
                 f"PowerNormalized: the reward of prompt {prompt}, completion {member} is "
                 f"{float(rewards[prompt, member]):g}; it divides by the group mean, so rewards must be >= 0: remove "
-                "the reward transform, or use GroupCentered."
+                "the extra that changes them, or use GroupCentered."
             )
         scale = rewards.detach().float().mean(dim=1, keepdim=True).clamp(min=1 / rewards.shape[1])
         return torch.where(values == 0, 0.0, values / scale**self.q)

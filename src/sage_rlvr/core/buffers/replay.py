@@ -45,7 +45,7 @@ class Replay(Buffer):
         super().__post_init__()
         self.whole_prompts()
         self.only("policy", "only rollouts of the policy have old log-probs and advantages")
-        if getattr(self.surrogate, "sees_batch", False):
+        if self.surrogate.sees_batch:
             raise ConfigError(
                 f"Replay: the surrogate {type(self.surrogate).__name__} compares whole groups, but only right answers "
                 "are stored; use Clip, Cispo or Gspo."

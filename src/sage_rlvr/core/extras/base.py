@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Seen
+from sage_rlvr.core.advantages import Dead, Seen
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.signals import Batch, Signals, check_equation
@@ -65,7 +65,7 @@ class Extra(ABC):
         return asked
 
     def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
-        """The rewards that the advantage reads, of those that verifier and reward transform gave."""
+        """The rewards that the advantage reads, of those that the verifier and the extras before it gave."""
         return rewards
 
     def on_advantages(self, advantages: Groups, rewards: Groups, seen: Seen, state: PartState) -> Groups:
@@ -94,6 +94,10 @@ class Extra(ABC):
         """The state after a rollout with these rewards, with the names and dtypes of `start`."""
         return dict(state)
 
+    def dead(self, size: int) -> Dead | None:
+        """What `after_rewards` pays groups of `size` with nothing to compare; None: it declares nothing."""
+        return None
+
     def conflict(self, method: Method) -> str:
         """Why it cannot be part of this method, and the next step: the end of a sentence that begins with its name. "" = it can."""
         if sum(type(other) is type(self) for other in method.extras) > 1:
@@ -105,6 +109,8 @@ class Extra(ABC):
                 "learns from groups of one size, but the rollout plan makes groups of several: use a plan "
                 "without a second stage."
             )
+        if method.reads_labels and (self.changes_rewards or self.changes_advantages):
+            return f"changes what {type(method.surrogate).__name__} reads as labels, 0 or 1 per completion: remove one of the two."
         return ""
 
     @property
@@ -115,7 +121,13 @@ class Extra(ABC):
     @property
     def hook(self) -> str:
         """The hook by which `describe` finds the place of its equation; "" where that is a line of its own."""
-        return "on_loss" if self.adds_loss and not self.chooses_problems and not self.changes_advantages else ""
+        whole = self.chooses_problems or self.changes_advantages
+        return "" if whole or self.adds_loss is self.changes_rewards else "on_loss" if self.adds_loss else "after_rewards"
+
+    @property
+    def made_for(self) -> int | None:
+        """The length limit of a completion, in tokens, that it is made for; None: any."""
+        return None
 
     @property
     def chooses_problems(self) -> bool:
@@ -133,10 +145,19 @@ class Extra(ABC):
         return type(self).loss_weights is not Extra.loss_weights
 
     @property
+    def reads_groups(self) -> bool:
+        """Whether a hook of it is called with the rewards of a rollout."""
+        return self.changes_rewards or self.changes_advantages or type(self).learn is not Extra.learn
+
+    @property
+    def changes_rewards(self) -> bool:
+        """Whether it changes the rewards that the advantage reads."""
+        return type(self).after_rewards is not Extra.after_rewards
+
+    @property
     def changes_advantages(self) -> bool:
-        """Whether it changes rewards or advantages."""
-        changed = (type(self).after_rewards, type(self).on_advantages)
-        return changed != (Extra.after_rewards, Extra.on_advantages)
+        """Whether it changes the advantages of whole completions."""
+        return type(self).on_advantages is not Extra.on_advantages
 
     def own_state(self, state: State, device: torch.device | None = None) -> PartState:
         """Its own state within that of all parts; {} if it has none."""

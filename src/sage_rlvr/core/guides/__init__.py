@@ -1,6 +1,6 @@
 """Guides: the positive factor q by which SAGE multiplies the reference policy; `GUIDES` is the registry.
 
-Read base.py first (the protocol `Guide` and the band), then branch.py, random.py and token.py (the paper's guides).
+Read base.py first (`Guide` and the band), then branch.py, random.py and token.py (the paper's guides).
 rarity.py is an additional guide; compose.py has products of guides and the placebo control; flat.py is q = 1.
 Every file of this folder is imported, in alphabetical order: a new guide is one file.
 """
@@ -14,8 +14,6 @@ from sage_rlvr.core.guides.base import (
     band_of,
     check_declared,
     is_clamped,
-    looks_ahead,
-    pays_nothing,
 )
 from sage_rlvr.registry import gather
 
@@ -43,7 +41,5 @@ __all__ = [
     "factors",
     "is_clamped",
     "is_flat",
-    "looks_ahead",
-    "pays_nothing",
 ]
 __all__ += list(PARTS)

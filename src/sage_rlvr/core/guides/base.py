@@ -1,17 +1,21 @@
-"""The protocol of a guide, and the helpers of the built-in guides: band, mask, and statistics over counted tokens."""
+"""What a guide is, and the helpers of the built-in guides: band, mask, and statistics over counted tokens."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sage_rlvr.core.keys import Key
+from sage_rlvr.core.parts import HOME, Part
 from sage_rlvr.core.signals import Signals, check_needs
 from sage_rlvr.errors import ConfigError, DataError, choose_from
+from sage_rlvr.members import check_inherits
 from sage_rlvr.registry import Registry
 
 if TYPE_CHECKING:
@@ -23,31 +27,71 @@ PerToken = Float[Tensor, "B T"]
 Mask = Bool[Tensor, "B T"]
 
 
-@runtime_checkable
-class Guide(Protocol):
+@dataclass(frozen=True, eq=False, repr=False)
+class Guide(Part):
     """A positive factor q_t on the reference probability of each sampled token, returned as log q.
 
-    `needs` names the optional signals to compute; `depends_on` declares what q depends on, given the key: nothing, the
-    state (prefix), the sampled token, or the batch. "batch" means that q is the same for every possible next token of a
-    state, apart from the other rows: a q of the sampled token is "token", even if the guide ranks that token within the
-    batch. `equation` is q as one line of text. The call returns (B, T) float32, 0 off the mask, without gradient, the
-    same for the same arguments. Four attributes are optional: `q_min` and `q_max`, see `band_of`; `looks_ahead` and
-    `pays_nothing`, see the functions of these names.
+    A subclass is a frozen dataclass with `needs`, `depends_on`, `equation` and `__call__` (or of `Banded`, with `raw_q`); the rest
+    has defaults. A member that is no method may be a class attribute, a field or a property. ConfigError for a misspelled one.
+    `a * b` is the guide whose q is the product of both.
     """
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """Names of the optional signals that q reads: keys of `core.signals.NEEDS`."""
+    if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
 
-    @property
-    def depends_on(self) -> DependsOn:
-        """What q depends on, given the key."""
+        @property
+        def name(self) -> str:
+            """What recipes and the names of methods call it, by default its class in lower case."""
 
-    @property
-    def equation(self) -> str:
-        """q as one line of text."""
+        @property
+        def needs(self) -> frozenset[str]:
+            """Names of the optional signals that q reads: keys of `core.signals.NEEDS`. Required."""
 
-    def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken: ...
+        @property
+        def depends_on(self) -> DependsOn:
+            """What q depends on, given the key: nothing, the state (prefix), the sampled token, or the batch. Required.
+
+            "batch" means that q is the same for every possible next token of a state, apart from the other rows: a q of the sampled
+            token is "token", even if the guide ranks that token within the batch."""
+
+        @property
+        def equation(self) -> str:
+            """q as one line of text. Required."""
+
+        @property
+        def q_min(self) -> float:
+            """The lower edge of the band; 0 where there is none."""
+
+        @property
+        def q_max(self) -> float:
+            """The upper edge of the band; inf where there is none."""
+
+        @property
+        def looks_ahead(self) -> bool:
+            """Whether q_t depends on tokens of its row after t."""
+
+        @property
+        def pays_nothing(self) -> bool:
+            """Whether the mean of log q over the guide's noise is 0 at every token."""
+
+    else:  # plain values: a field of a dataclass without a default would take a property for its default
+        needs: ClassVar[frozenset[str]]
+        depends_on: ClassVar[DependsOn]
+        equation: ClassVar[str]
+        name = ""
+        q_min, q_max = 0.0, math.inf
+        looks_ahead = pays_nothing = False
+
+    @abstractmethod
+    def __call__(self, signals: Signals, step: int, total_steps: int, key: Key) -> PerToken:
+        """log q, (B, T) float32, 0 off the mask, without gradient, the same for the same arguments."""
+
+    def check_reach(self, logits: int) -> None:
+        """ConfigError where q is 1 everywhere for a policy with so many logits; to be overridden by a guide that can tell."""
+
+    def __mul__(self, other: Guide) -> Compose:
+        from sage_rlvr.core.guides.compose import Compose
+
+        return Compose((self, other)) if isinstance(other, Guide) else NotImplemented
 
 
 def check_declared(who: str, guide: Any) -> None:
@@ -56,15 +100,16 @@ def check_declared(who: str, guide: Any) -> None:
     who: its name in error messages. For a class only plain attributes are checked; properties are checked on instances.
     """
     kind: Any = guide if isinstance(guide, type) else type(guide)
-    own = {name for base in kind.__mro__[:-1] for name in vars(base)} | set(getattr(kind, "__dataclass_fields__", ()))
+    check_inherits(who, kind, Guide, HOME, f"{', '.join(_MEMBERS.values())} and {_CALL}")
+    given = [base for base in kind.__mro__ if base not in (Guide, Banded, Part)]
+    own = {name for base in given for name in (*vars(base), *vars(base).get("__annotations__", ()))}
     raw = issubclass(kind, Banded) and kind.__call__ is Banded.__call__
-    wanted = _MEMBERS | (_BAND if raw else {"__call__": _CALL})
     if kind is not guide:  # an instance may have set what its class does not show
-        own |= {name for name in wanted if hasattr(guide, name)}
-    lacking = [name for name in wanted if name not in own or (name == "raw_q" and kind.raw_q is Banded.raw_q)]
-    if lacking:
+        own |= set(vars(guide))
+    wanted = _MEMBERS | (_BAND if raw else {"__call__": _CALL})
+    if lacking := [name for name in wanted if name not in own]:
         raise ConfigError(f"{who}: {kind.__name__} lacks {', '.join(lacking)}; declare {', '.join(wanted[n] for n in lacking)}")
-    on = getattr(guide, "depends_on", None)
+    on = getattr(guide, "depends_on", None)  # of a class a field without a default is none
     if isinstance(on, str) and on not in get_args(DependsOn):
         raise ConfigError(
             f"{who}: depends_on = {on!r}: declare what q depends on: nothing, state (the text so far), token (the "
@@ -90,26 +135,11 @@ GUIDES: Registry[type] = Registry(
 )
 
 
-class Multiplies:
-    """`a * b` is the guide whose q is the product of both."""
-
-    def __mul__(self, other: Guide) -> Compose:
-        from sage_rlvr.core.guides.compose import Compose
-
-        if not isinstance(other, Guide):
-            return NotImplemented
-        assert isinstance(self, Guide)
-        return Compose((self, other))
-
-
-class Banded(Multiplies):
+class Banded(Guide):
     """A guide defined by `raw_q`; q is clamped to the band [q_min, q_max], masked, and its log returned.
 
     A subclass is a frozen dataclass with fields q_min and q_max; 0.6 and 1.4 are those of SAGE (arXiv 2605.18864).
     """
-
-    q_min: float
-    q_max: float
 
     def __post_init__(self) -> None:
         if not 0 < self.q_min <= 1 <= self.q_max < math.inf:
@@ -134,17 +164,7 @@ class Banded(Multiplies):
 
 def band_of(guide: Guide) -> tuple[float, float]:
     """(q_min, q_max) of a guide; (0, inf) if it declares no band."""
-    return float(getattr(guide, "q_min", 0.0)), float(getattr(guide, "q_max", math.inf))
-
-
-def looks_ahead(guide: Guide) -> bool:
-    """Whether q_t depends on tokens of its row after t: the guide's attribute of this name, default False."""
-    return bool(getattr(guide, "looks_ahead", False))
-
-
-def pays_nothing(guide: Guide) -> bool:
-    """Whether the mean of log q over the guide's noise is 0 at every token: the guide's attribute of this name."""
-    return bool(getattr(guide, "pays_nothing", False))
+    return float(guide.q_min), float(guide.q_max)
 
 
 def is_clamped(guide: Guide, log_q: PerToken) -> Bool[Tensor, "B T"]:

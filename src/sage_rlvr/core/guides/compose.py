@@ -17,11 +17,9 @@ from sage_rlvr.core.guides.base import (
     DependsOn,
     Guide,
     Mask,
-    Multiplies,
     PerToken,
     band_of,
     is_clamped,
-    looks_ahead,
 )
 from sage_rlvr.core.guides.flat import Flat
 from sage_rlvr.core.keys import Key, widest_float
@@ -49,12 +47,9 @@ def is_flat(guide: Guide) -> bool:
 
 
 def check_reach(guide: Guide, logits: int) -> None:
-    """Call `check_reach` of each factor, or of the guide of a placebo, with that vocabulary size."""
+    """Call `check_reach` of each factor with that vocabulary size."""
     for part in factors(guide):
-        if isinstance(part, Placebo):
-            check_reach(part.guide, logits)
-        elif check := getattr(part, "check_reach", None):
-            check(logits)
+        part.check_reach(logits)
 
 
 @torch.no_grad()
@@ -70,7 +65,7 @@ def clamped(guide: Guide, signals: Signals, step: int, total_steps: int, key: Ke
 
 @GUIDES.register
 @dataclass(frozen=True)
-class Compose(Multiplies):
+class Compose(Guide):
     """q = product of the guides' q: the sum of their log q, each inside its own band.
 
     Two guides of one kind draw independent noise. The empty product is `Flat`.
@@ -99,7 +94,7 @@ class Compose(Multiplies):
 
     @property
     def looks_ahead(self) -> bool:
-        return any(looks_ahead(guide) for guide in self.guides)
+        return any(guide.looks_ahead for guide in self.guides)
 
     @property
     def equation(self) -> str:
@@ -129,7 +124,7 @@ class Compose(Multiplies):
 
 @GUIDES.register(label="Placebo")
 @dataclass(frozen=True)
-class Placebo(Multiplies):
+class Placebo(Guide):
     """The q of `guide`, permuted over counted tokens: the same strength at random positions, as a control.
 
     The permutation is a function of the key, the step, the row ids and the positions, so that padding and the order of
@@ -158,6 +153,10 @@ class Placebo(Multiplies):
             raise ConfigError(f"Placebo: {self.guide!r} is not a guide; pass a guide object, for example Placebo(Branch()).")
         if self.within not in _SETS:
             raise ConfigError(f"Placebo: within = {self.within!r}; choose one of {', '.join(_SETS)}.")
+
+    def check_reach(self, logits: int) -> None:
+        """That of the permuted guide's factors."""
+        check_reach(self.guide, logits)
 
     @property
     def depends_on(self) -> DependsOn:

@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import torch
 
-from sage_rlvr.core.guides.base import GUIDES, DependsOn, Multiplies, PerToken
+from sage_rlvr.core.guides.base import GUIDES, DependsOn, Guide, PerToken
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.signals import Signals
 
 
 @GUIDES.register
 @dataclass(frozen=True)
-class Flat(Multiplies):
+class Flat(Guide):
     """q_t = 1: the reference is unchanged."""
 
     name: ClassVar[str] = "flat"

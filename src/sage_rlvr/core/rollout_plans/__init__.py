@@ -1,18 +1,16 @@
 """Rollout plans: which groups of a rollout a step trains on, and how many more completions a prompt gets.
 
-Read base.py first (the protocol), then dynamic_sampling.py (DAPO). std_filter.py keeps groups above a running
+Read base.py first, then dynamic_sampling.py (DAPO). std_filter.py keeps groups above a running
 threshold; stages.py draws a second stage (DARS).
 """
 
-from sage_rlvr.core.rollout_plans.base import ROLLOUT_PLANS, RolloutPlan, kept_by, learned_by
+from sage_rlvr.core.rollout_plans.base import ROLLOUT_PLANS, Baseline, RolloutPlan, Staged, kept_by, learned_by
 from sage_rlvr.core.rollout_plans.dynamic_sampling import DynamicSampling
 from sage_rlvr.core.rollout_plans.stages import (
     FIRST_EXTRA_ROW,
-    Baseline,
     Dars,
     GuidedStages,
     MarginalValue,
-    Staged,
     UniformStages,
     is_guided,
     is_staged,

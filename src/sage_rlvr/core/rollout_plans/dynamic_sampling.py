@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.rollout_plans.base import ROLLOUT_PLANS
+from sage_rlvr.core.rollout_plans.base import ROLLOUT_PLANS, RolloutPlan
 from sage_rlvr.errors import ConfigError, DataError
 
 
 @ROLLOUT_PLANS.register
 @dataclass(frozen=True)
-class DynamicSampling:
+class DynamicSampling(RolloutPlan):
     """Keep the groups with 0 < #right < G, refill with new prompts (DAPO, arXiv 2503.14476).
 
     A group is kept where its raw rewards are not all equal, so that its advantages are not all 0. After `max_refills`

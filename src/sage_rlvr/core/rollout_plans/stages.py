@@ -14,18 +14,16 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, Protocol, TypeGuard, TypeVar
+from typing import ClassVar, Literal, TypeGuard, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.rollout_plans.base import ROLLOUT_PLANS
+from sage_rlvr.core.rollout_plans.base import ROLLOUT_PLANS, Baseline, Rewards, Staged
 from sage_rlvr.core.rollout_plans.dynamic_sampling import DynamicSampling
 from sage_rlvr.errors import ConfigError, DataError
 
-Baseline = Literal["union", "stages", "second"]
-Rewards = Float[Tensor, "P G"]
 Outcomes = TypeVar("Outcomes", Tensor, tuple[int, ...])
 
 _MIXED = DynamicSampling(0)
@@ -52,42 +50,14 @@ _NOTE = {
 }
 
 
-class Staged(Protocol):
-    """A rollout plan that also has `extra`: completions of the second stage, (P,) int64, none negative, a function of the
-    first stage's raw rewards (P, G).
-
-    max_completions: completions of a prompt, both stages together. baseline: of which groups advantages are taken. note: what its
-    expected gradient is, for `describe`. couples_prompts, where it is there and True: the allocation of a prompt depends on
-    the other prompts of the step. guided, likewise: the second stage is drawn under prompts with guidance (`GuidedStages`).
-    """
-
-    baseline: Baseline
-    max_completions: int
-    max_refills: Any
-
-    @property
-    def equation(self) -> str:
-        """What is kept and how many more are drawn, as one line of text."""
-
-    @property
-    def note(self) -> str:
-        """What the expected gradient is, for `describe`."""
-
-    def keeps(self, rewards: Rewards) -> Bool[Tensor, " P"]:
-        """As in `RolloutPlan`."""
-
-    def extra(self, rewards: Rewards) -> Int[Tensor, " P"]:
-        """Completions of the second stage for each prompt, (P,) int64, of the raw rewards (P, G) of the first."""
-
-
 def is_staged(plan: object) -> TypeGuard[Staged]:
     """Whether a rollout plan has a second stage."""
-    return callable(getattr(plan, "extra", None))
+    return isinstance(plan, Staged)
 
 
 def is_guided(plan: object) -> TypeGuard[GuidedStages]:
     """Whether a rollout plan draws its second stage under prompts with guidance."""
-    return is_staged(plan) and bool(getattr(plan, "guided", False))
+    return isinstance(plan, Staged) and plan.guided
 
 
 def trained_on(plan: Staged, first: Outcomes, second: Outcomes) -> list[Outcomes]:
@@ -95,12 +65,8 @@ def trained_on(plan: Staged, first: Outcomes, second: Outcomes) -> list[Outcomes
     return {"union": [first + second], "stages": [first, second], "second": [second]}[plan.baseline]
 
 
-class _Stages:
+class _Stages(Staged):
     """What plans with a second stage share. A group is kept where its rewards differ, as in the released code."""
-
-    max_completions: int
-    baseline: Baseline
-    max_refills: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         who = type(self).__name__

@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.rollout_plans.base import ROLLOUT_PLANS
+from sage_rlvr.core.rollout_plans.base import ROLLOUT_PLANS, RolloutPlan
 from sage_rlvr.core.state import PartState
 from sage_rlvr.errors import ConfigError
 
 
 @ROLLOUT_PLANS.register
 @dataclass(frozen=True)
-class StdFilter:
+class StdFilter(RolloutPlan):
     """Keep the groups whose standard deviation is at least ratio times its running mean over steps (RLPR, arXiv 2506.18254).
 
     The mean m is of each step's deviations, of everything drawn, before filtering: nothing of the first `skip` steps; over the

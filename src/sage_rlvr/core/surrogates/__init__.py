@@ -1,6 +1,6 @@
 """Surrogates: the policy-gradient term per token, (log_ratios, advantages, mask) -> (loss to minimize (B, T), statistics).
 
-Read base.py first (the protocol `Surrogate`), then clip.py (PPO and DAPO). gspo.py, cispo.py and pacs.py are the
+Read base.py first (`Surrogate`), then clip.py (PPO and DAPO). gspo.py, cispo.py and pacs.py are the
 losses of other papers.
 """
 

@@ -1,44 +1,78 @@
-"""The protocol of surrogates: the policy-gradient term per token."""
+"""What a surrogate is: the policy-gradient term per token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.signals import check_equation, masked_mean
+from sage_rlvr.core.parts import Part, check_part
+from sage_rlvr.core.signals import masked_mean
 from sage_rlvr.registry import Registry
 
 PerToken = Float[Tensor, "B T"]
 LARGEST_LOG_RATIO = 20.0
 
 
-@runtime_checkable
-class Surrogate(Protocol):
-    """Per-token loss to minimize, (B, T), and statistics, from
+@dataclass(frozen=True, eq=False, repr=False)
+class Surrogate(Part):
+    """Per-token loss to minimize. A subclass is a frozen dataclass with `equation` and `__call__`; the rest has defaults.
 
-    log_ratios  (B, T) log(pi / pi_old) in the graph, 0 off the mask
-    advantages  that broadcast to (B, T), without a gradient
-    mask        (B, T) bool
-
-    `equation` is the loss of a token as one line. Optional attributes, read with getattr: `legend`, what its symbols mean;
-    `ascends`, in place of the advantage's, where that does not hold; `needs`, optional signals; `sees_batch`, True for
-    one that is called with the `Batch` after the mask: a loss that reads the reference, or the other rows of a group;
-    `reads_labels`, True for one whose advantages must be labels, 0 or 1 per completion, as the advantage gives them.
+    A member that is no method may be a class attribute, a field or a property. ConfigError for a misspelled one.
     """
 
-    @property
-    def equation(self) -> str:
-        """The loss of a token as one line of text."""
+    if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
 
-    @property
-    def __call__(self) -> Callable[..., tuple[PerToken, dict[str, float]]]: ...
+        @property
+        def equation(self) -> str:
+            """The loss of a token as one line of text. Required."""
+
+        @property
+        def legend(self) -> str:
+            """What the symbols of `equation` mean, as a line that `describe` prints; "" by default."""
+
+        @property
+        def ascends(self) -> str:
+            """What the expected gradient ascends, in place of the advantage's text, where that does not hold; "" = it holds."""
+
+        @property
+        def needs(self) -> frozenset[str]:
+            """The optional signals that it reads; none by default."""
+
+        @property
+        def sees_batch(self) -> bool:
+            """Whether it is called with the `Batch` after the mask: it reads the reference, or the other rows of a group."""
+
+        @property
+        def reads_labels(self) -> bool:
+            """Whether its advantages must be labels, 0 or 1 per completion, as the advantage gives them."""
+
+    else:  # plain values: a field of a dataclass without a default would take a property for its default
+        equation: ClassVar[str]
+        legend = ascends = ""
+        needs = frozenset()
+        sees_batch = reads_labels = False
+
+    @abstractmethod
+    def __call__(
+        self, log_ratios: PerToken, advantages: Tensor, mask: Bool[Tensor, "B T"], *batch: Any, **none: Any
+    ) -> tuple[PerToken, dict[str, float]]:
+        """The loss of each token, (B, T), and statistics.
+
+        log_ratios: (B, T) log(pi / pi_old) in the graph, 0 off the mask. advantages: without a gradient; they broadcast to (B, T).
+        batch: the `Batch`, where `sees_batch`.
+        """
 
 
-SURROGATES: Registry[Any] = Registry("surrogate", check=check_equation("the loss of a token"))
+SURROGATES: Registry[Any] = Registry(
+    "surrogate",
+    check=check_part(Surrogate, "the loss of a token"),
+    form="sage_rlvr.core.Surrogate as its base, equation and __call__(self, log_ratios, advantages, mask)",
+)
 
 
 def bounded_ratio(log_ratios: PerToken, mask: Bool[Tensor, "B T"]) -> tuple[PerToken, dict[str, float]]:

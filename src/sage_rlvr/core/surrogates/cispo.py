@@ -9,13 +9,13 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from sage_rlvr.core.signals import masked_mean
-from sage_rlvr.core.surrogates.base import SURROGATES, PerToken, bounded_ratio
+from sage_rlvr.core.surrogates.base import SURROGATES, PerToken, Surrogate, bounded_ratio
 from sage_rlvr.errors import ConfigError
 
 
 @SURROGATES.register
 @dataclass(frozen=True)
-class Cispo:
+class Cispo(Surrogate):
     """-sg[clip(rho, 1 - low, 1 + high)] A log(pi / pi_old): CISPO (MiniMax-M1, arXiv 2506.13585, Eqs. 4 and 5).
 
     The gradient of a token is that of REINFORCE times its clipped ratio: where Clip has none, this one is only bounded.

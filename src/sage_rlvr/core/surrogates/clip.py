@@ -10,13 +10,13 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from sage_rlvr.core.signals import masked_mean
-from sage_rlvr.core.surrogates.base import SURROGATES, PerToken, bounded_ratio
+from sage_rlvr.core.surrogates.base import SURROGATES, PerToken, Surrogate, bounded_ratio
 from sage_rlvr.errors import ConfigError
 
 
 @SURROGATES.register
 @dataclass(frozen=True)
-class Clip:
+class Clip(Surrogate):
     """-min(rho A, clip(rho, 1 - low, 1 + high) A), rho = pi / pi_old (PPO, arXiv 1707.06347; high > low is DAPO's).
 
     The gradient of a token is 0 where rho has left the interval in the direction that A pushes it. Log-ratios are

@@ -9,13 +9,13 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from sage_rlvr.core.signals import masked_mean
-from sage_rlvr.core.surrogates.base import SURROGATES, PerToken, bounded_ratio
+from sage_rlvr.core.surrogates.base import SURROGATES, PerToken, Surrogate, bounded_ratio
 from sage_rlvr.errors import ConfigError
 
 
 @SURROGATES.register
 @dataclass(frozen=True)
-class Gspo:
+class Gspo(Surrogate):
     """-min(s A, clip(s, 1 - low, 1 + high) A), s = (pi(y) / pi_old(y))^(1/|y|): GSPO (arXiv 2507.18071, Eqs. 5 to 7).
 
     Each token of a completion carries s, so that with the sequence_mean reduction the loss is the paper's, one term per

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sage_rlvr.core.signals import Batch
-from sage_rlvr.core.surrogates.base import SURROGATES, PerToken
+from sage_rlvr.core.surrogates.base import SURROGATES, PerToken, Surrogate
 from sage_rlvr.errors import ConfigError, DataError
 
 
 @SURROGATES.register
 @dataclass(frozen=True)
-class Pacs:
+class Pacs(Surrogate):
     """Binary cross-entropy of the label on a centered log-ratio (PACS, arXiv 2509.02522).
 
     rhat_i = scale log(pi / pi_0)(y_i),   psi_i = rhat_i - mean_others rhat,   loss of a completion: w_i BCE(sigma(psi_i), r_i)
@@ -115,7 +115,7 @@ def _labels(advantages: Tensor, size: int | None) -> Float[Tensor, "P G"]:
     if advantages.shape[-1] != 1 or not bool(((advantages == 0) | (advantages == 1)).all()):
         raise DataError(
             "Pacs: the advantages must be labels, 0 or 1 per completion: use the advantage Signed(right=1, wrong=0), and no "
-            "token weight, reward transform or KL in the reward."
+            "extra, token weight or KL in the reward."
         )
     return advantages.float().reshape(-1, size)
 

@@ -18,10 +18,10 @@ PerToken = Float[Tensor, "B T"]
 class TokenWeight(Protocol):
     """Signals become a factor (B, T) on the advantage, computed once per rollout from the policy that generated it.
 
-    `equation` and `needs` as in `RewardTransform`; `legend`, what its symbols mean; `random`, True for one that is called with
-    step and key after the signals; `depends_on`, "batch" for one that compares the tokens of the rollout. One whose `needs` have
-    "advantages" reads `Signals.advantages`, those that it weighs. One with a running state (core/state.py) gives the factor and
-    its new state. `at`, of one that changes over training, as in `Advantage`.
+    `equation` is a text, by which `describe` calls it, else its name. `needs` as in an `Advantage`; `legend`, what its symbols
+    mean; `random`, True for one that is called with step and key after the signals; `depends_on`, "batch" for one that compares
+    the tokens of the rollout. One whose `needs` have "advantages" reads `Signals.advantages`, those that it weighs. One with a
+    running state (core/state.py) gives the factor and its new state. `at`, of one that changes over training, as in `Advantage`.
     """
 
     @property

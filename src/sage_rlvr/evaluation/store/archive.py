@@ -14,8 +14,8 @@ from sage_rlvr.evaluation.store.arrow import SCHEMA, rows_of
 from sage_rlvr.evaluation.store.database import COLUMNS, FILE, TURNS, create, insert, note
 from sage_rlvr.evaluation.store.rows import ASKED, insert_questions, question_of
 from sage_rlvr.evaluation.store.sample import AskedProblem, Identity, unescape
-from sage_rlvr.reading import MIB, parse_json, read_parquet
 from sage_rlvr.runs import replacing
+from sage_rlvr.safe_io import MIB, parse_json, read_parquet
 from sage_rlvr.tasks.chance import KEY, chance_of_tree
 
 LARGEST = 16384 * MIB  # bytes of a file

@@ -34,9 +34,9 @@ from sage_rlvr.evaluation.store.log import check_log, first_id, next_id
 from sage_rlvr.evaluation.store.older import OLDER, convert
 from sage_rlvr.evaluation.store.sample import LABELS, TOKEN_LEVEL
 from sage_rlvr.evaluation.store.writers import other_writers, processes
-from sage_rlvr.reading import parse_json
 from sage_rlvr.runs import replacing
 from sage_rlvr.runs.record import now
+from sage_rlvr.safe_io import parse_json
 
 FILE, FORMAT = "store.sqlite", 4
 PATIENCE_S = 600.0  # how long a transaction waits for another process's

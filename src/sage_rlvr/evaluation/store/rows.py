@@ -47,7 +47,7 @@ from sage_rlvr.evaluation.store.sample import (
     unmarked,
 )
 from sage_rlvr.evaluation.store.writers import name_of, other_writers, processes, sign_in, sign_out
-from sage_rlvr.reading import parse_json
+from sage_rlvr.safe_io import parse_json
 from sage_rlvr.tasks.chance import KEY
 
 if TYPE_CHECKING:

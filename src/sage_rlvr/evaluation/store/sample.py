@@ -98,7 +98,7 @@ class Identity:
     prompt, template_hash  name of the prompt format, and a hash of what renders it
     decoding          preset (a name), temperature, top_p (1: off), top_k (0: off), min_p (0: off), max_new_tokens, and
                       whatever else the sampler was given
-    verifier_hash     of the verifier and its limits
+    verifier_hash     `Task.verifier_hash`: the verifier's version and its limits
     seed              the base seed of `seed_of`
     versions          of the libraries; a difference is noted, in all other fields it is refused
     chunk_size        samples per unit of work: by default 32, and 1 for greedy decoding (temperature 0), which has no second sample

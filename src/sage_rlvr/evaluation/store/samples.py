@@ -30,9 +30,9 @@ from sage_rlvr.evaluation.store.sample import (
     said_of,
     unescape,
 )
-from sage_rlvr.reading import parse_json
 from sage_rlvr.runs import differences
 from sage_rlvr.runs.record import now
+from sage_rlvr.safe_io import parse_json
 
 
 def is_store(path: str | Path) -> bool:
@@ -248,8 +248,12 @@ def _differences(path: Path, old: dict[str, Any], new: dict[str, Any], judges: s
         for changes in (binding, noted)
     )
     also = f"\nThese differ too, and would only be noted:{also}" if also else ""
-    judge = "Verdicts of another verifier: run reverify (the same eval command with --rejudge), after which the samples can be "
-    judge = f"{judge}topped up. " if "verifier_hash" in binding else ""
+    judge = ""
+    if "verifier_hash" in binding:
+        judge = (
+            f"The samples were judged by another version of the verifier ({binding['verifier_hash'][0]}): run reverify (the same "
+            "eval command with --rejudge), after which the samples can be topped up. "
+        )
     raise ConfigError(
         f"{path}: this folder holds samples that were made otherwise; these differences change what they mean:{lines}{also}\n"
         f"{judge}Give the settings they were made with, or name another folder."

@@ -10,7 +10,7 @@ Read in this order:
     decoder.py    one token of each completion a step, with a key-value cache; its activations can serve the update
 
 What comes out of it is equal to transformers up to rounding (tests/models/test_scoring.py). The head, in parts that bound its
-memory, is `models/head.py`; the draw is in `models/sampler.py`. Any other model takes the stock path: transformers' own forward.
+memory, is `models/lm_head.py`; the draw is in `models/sampler.py`. Any other model takes the stock path: transformers' own forward.
 
 Letters of shapes, the same in all these files:
 

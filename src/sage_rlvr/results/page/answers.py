@@ -12,9 +12,9 @@ from sage_rlvr.evaluation.record import Record
 from sage_rlvr.results.distinct import distinct_lines
 from sage_rlvr.results.page.samples import SampleSet, by_arm, by_task, first_of_each
 from sage_rlvr.results.page.scores import band, drawn, slug
+from sage_rlvr.results.row_text import grouped
 from sage_rlvr.results.tables import NONE, Table, cell
 from sage_rlvr.results.verdict import CurveVerdict
-from sage_rlvr.results.view import grouped
 from sage_rlvr.stats.intervals import Interval, mean_interval, seed_interval
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.perplexity import perplexity_tails

@@ -11,7 +11,7 @@ from sage_rlvr.evaluation.store import AskedProblem, Sample
 from sage_rlvr.results.measurements import SampledMeasurement
 from sage_rlvr.results.page.samples import LONGEST, MOST_SAMPLES, SampleSet, by_standing, standings
 from sage_rlvr.results.readers import CountTable
-from sage_rlvr.results.view import grouped
+from sage_rlvr.results.row_text import grouped
 
 MOST_CHARACTERS = 16_000_000  # of all completions on one page
 NAME = 60  # characters of a problem's id that are shown

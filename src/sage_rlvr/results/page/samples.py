@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sage_rlvr.errors import SageError
+from sage_rlvr.escaping import visible
 from sage_rlvr.evaluation.sample_report import GUIDED, SCORED, gaps, made_under
 from sage_rlvr.evaluation.store import AskedProblem, Sample, SampleStore
 from sage_rlvr.evaluation.store.database import TURNS
@@ -22,14 +23,13 @@ from sage_rlvr.models.folders import cached_folder, folder_of
 from sage_rlvr.results.design import BASE, Design
 from sage_rlvr.results.measurements import Measurements, SampledMeasurement, in_order
 from sage_rlvr.results.metric import REFERENCE
-from sage_rlvr.results.view import grouped
+from sage_rlvr.results.row_text import grouped
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.stats.samples.diversity import expected_distinct_correct
 from sage_rlvr.stats.samples.patterns import PatternFrequency, pattern_frequencies
 from sage_rlvr.stats.samples.perplexity import perplexities
 from sage_rlvr.tasks import known_task
 from sage_rlvr.tasks.base import NO_ANSWER
-from sage_rlvr.text import visible
 
 if TYPE_CHECKING:
     from sage_rlvr.models.policy import Tokens  # torch

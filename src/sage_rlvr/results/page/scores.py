@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from sage_rlvr.errors import suggest
 from sage_rlvr.evaluation.record import Record
-from sage_rlvr.results import stored, tables
+from sage_rlvr.results import summary_io, tables
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.measurements import Measurement, Measurements
 from sage_rlvr.results.metric import PAPER, REFERENCE
@@ -106,7 +106,7 @@ def drawn(found: Mapping[str, Any] | Interval | float) -> Interval:
     """An interval for drawing: zero width without an interval, and for fewer than three training seeds."""
     if isinstance(found, float):
         return Interval(value=found, low=found, high=found, level=0.95, over="problems", n=1)
-    i = stored.interval(found) if isinstance(found, Mapping) else found
+    i = summary_io.interval(found) if isinstance(found, Mapping) else found
     few = i.over == "training seeds" and i.n < FEWEST_SEEDS
     return i if np.isfinite(i.width) and not few else drawn(float(i.value))
 

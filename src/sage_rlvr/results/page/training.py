@@ -12,7 +12,7 @@ import numpy as np
 
 from sage_rlvr.errors import SageError
 from sage_rlvr.extras import advice
-from sage_rlvr.results import tables, words
+from sage_rlvr.results import sentences, tables
 from sage_rlvr.results.design import Design
 from sage_rlvr.results.page.scores import PolicyScores
 from sage_rlvr.results.sources import Runs, TrainingRun, by_arm
@@ -205,7 +205,7 @@ def states(trained: Trained, runs: Runs, evaluated: Collection[tuple[str, int | 
 def _state(run: TrainingRun | None, evaluated: bool) -> str:
     if run is None:
         return NOT_RUN
-    return "\n".join([words.state(run, evaluated), *(f"warned: {one['kind']}" for one in run.warnings)])
+    return "\n".join([sentences.state(run, evaluated), *(f"warned: {one['kind']}" for one in run.warnings)])
 
 
 def warned(found: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sage_rlvr.evaluation.record import Record
 from sage_rlvr.models.folders import long_name
-from sage_rlvr.results import tables, words
+from sage_rlvr.results import sentences, tables
 from sage_rlvr.results.design import BASE
 from sage_rlvr.results.findings import Findings
 from sage_rlvr.results.metric import PAPER, REFERENCE, Metric
@@ -16,8 +16,8 @@ from sage_rlvr.results.page.rows import row_sets
 from sage_rlvr.results.page.scores import PolicyScores
 from sage_rlvr.results.read import Results
 from sage_rlvr.results.row import Row
-from sage_rlvr.results.stored import interval, row_of_tree
-from sage_rlvr.results.view import interval_text
+from sage_rlvr.results.row_text import interval_text
+from sage_rlvr.results.summary_io import interval, row_of_tree
 from sage_rlvr.stats.comparison import FEWEST_SEEDS, signed
 from sage_rlvr.tasks.chance import Chance
 
@@ -112,15 +112,15 @@ def _said(results: Results, findings: Findings, found: Mapping[str, Any], order:
         "cold": cold,
         "power": power,
     }
-    chance, caveats = tables.chance_in(found), words.cautions(rows)
+    chance, caveats = tables.chance_in(found), sentences.cautions(rows)
     if found["arms"] and results.design.base:
         caveats.append(HELD_FIXED if results.several or results.stored else ONE_SEED)
         caveats += [CHOSEN_HERE] * any(len(row.get("frontier", ())) > 1 for row in found["arms"].values())
-    answer, *detail = words.paragraphs(rows, results, findings.verdicts) if rows else [words.nothing(results)]
+    answer, *detail = sentences.paragraphs(rows, results, findings.verdicts) if rows else [sentences.nothing(results)]
     return {
         "failed": list(found.get("failed", ())), "answer": answer, "detail": " ".join(detail),
-        "starts": words.starts(results.starts),
-        "families": words.families(rows), "caveats": caveats, "notes": found["notes"],
+        "starts": sentences.starts(results.starts),
+        "families": sentences.families(rows), "caveats": caveats, "notes": found["notes"],
         "said": {name: _rows(some, order) for name, some in groups.items()}, "compared": bool(rows),
         "room": tables.room(found), "gains": [_gain(row, chance) for row in found.get("gains") or ()],
         "relabelled": _relabelled(found), "left_out": list(dict.fromkeys([*results.notes, *found["left_out"]])),
@@ -132,7 +132,8 @@ def _rows(rows: Sequence[Row], order: Sequence[str]) -> dict[str, Any] | None:
     """Rows as lines of groups, as a table of arms and groups, and as full sentences; None without rows."""
     if not rows:
         return None
-    return {"lines": words.lines(rows), "table": tables.effects(rows, order), "sentences": [words.sentence(row) for row in rows]}
+    said = [sentences.sentence(row) for row in rows]
+    return {"lines": sentences.lines(rows), "table": tables.effects(rows, order), "sentences": said}
 
 
 def _gain(row: Mapping[str, Any], chance: Chance | None) -> dict[str, Any]:
@@ -152,5 +153,5 @@ def _relabelled(found: Mapping[str, Any]) -> dict[str, Any] | None:
     if not found["control"]:
         return None
     label = found["arms"].get(found["control"], {}).get("label", found["control"])
-    first = [words.sentence(row_of_tree(tree)) for tree in found["relabelled"].get("first", ())]
+    first = [sentences.sentence(row_of_tree(tree)) for tree in found["relabelled"].get("first", ())]
     return {**found["relabelled"], "first": first, "control": label, "needs": 2 * FEWEST_SEEDS}

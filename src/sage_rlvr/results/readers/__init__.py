@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from sage_rlvr.registry import gather
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import READERS, Choice, Floor, RowReader, reader, reader_of, reads
 from sage_rlvr.results.readers.packaged import packaged
+from sage_rlvr.results.readers.registry import READERS, Choice, Floor, RowReader, reader, reader_of, reads
 from sage_rlvr.results.readers.rows import CountTable, EvaluationFile, read_evaluation
 
 gather(__name__, READERS)

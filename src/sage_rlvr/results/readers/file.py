@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sage_rlvr.errors import DataError
-from sage_rlvr.reading import MIB, opened, parse_json, read_lines, read_parquet
+from sage_rlvr.safe_io import MIB, opened, parse_json, read_lines, read_parquet
 
 Container = Literal["lines", "document", "csv", "parquet", "archive", "empty"]
 Numbered = Iterator[tuple[int, Any]]

@@ -7,7 +7,7 @@ from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import Choice, FileRows, reader
+from sage_rlvr.results.readers.registry import Choice, FileRows, reader
 
 LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 """Values of inspect's scorers: correct, incorrect, partially correct, no answer."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import Choice, FileRows, reader
+from sage_rlvr.results.readers.registry import Choice, FileRows, reader
 
 MEAN = re.compile(r"avg@|pass@1(?!\d)|pass@k:k=1(?!\d)")
 """Metrics that are the share of correct completions of a document."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from sage_rlvr.errors import DataError, suggest
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import Choice, FileRows, reader
+from sage_rlvr.results.readers.registry import Choice, FileRows, reader
 
 OURS = "verdict of sage_rlvr"
 

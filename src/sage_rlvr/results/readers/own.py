@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import Choice, FileRows, reader
+from sage_rlvr.results.readers.registry import Choice, FileRows, reader
 
 
 @reader("counts", ("id", "n", "c"), about="one row per problem: samples and correct samples")

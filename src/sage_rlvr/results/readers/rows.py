@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import Choice, reader_of
+from sage_rlvr.results.readers.registry import Choice, reader_of
 from sage_rlvr.stats.passk import Ints
 
 MOST_COUNTED = 10**9  # samples of one problem

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import Choice, FileRows, reader
+from sage_rlvr.results.readers.registry import Choice, FileRows, reader
 
 OTHERS = ("step", "advantage")
 

@@ -7,7 +7,7 @@ correct.
 from __future__ import annotations
 
 from sage_rlvr.results.readers.file import RowFile
-from sage_rlvr.results.readers.found import Choice, FileRows, reader
+from sage_rlvr.results.readers.registry import Choice, FileRows, reader
 
 
 @reader("verl", ("input", "output", "score", "step"), about="verl, validation and rollout dumps")

@@ -23,7 +23,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.reading import MIB, read_text
+from sage_rlvr.safe_io import MIB, read_text
 from sage_rlvr.stats.comparison import PairedDifference, Reason, paired
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, Interval, share_interval
 from sage_rlvr.stats.samples.clusters import clusters, is_sparse, pooled_share

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from sage_rlvr.errors import ConfigError, DataError
-from sage_rlvr.tasks.base import Task, code_hash, different, stream
+from sage_rlvr.tasks.base import Task, different, stream
 from sage_rlvr.tasks.countdown import audit, draws
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, check_range, expressions_over
 from sage_rlvr.tasks.countdown.problem import (
@@ -34,8 +34,9 @@ from sage_rlvr.tasks.countdown.problem import (
 from sage_rlvr.tasks.countdown.tokenizer import build_tokenizer
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import canonical, parse, structure
+from sage_rlvr.verifiers.versions import version_hash
 
-Law = Literal["expression", "uniform"]
+TargetLaw = Literal["expression", "uniform"]
 SAMPLINGS = ("iid", "without-replacement")
 COUNTDOWN_CLASSES = (  # of the characters, one per token
     ("end or special", r"<pad>|<eos>"),
@@ -79,7 +80,7 @@ class Countdown(Task):
     max_number: int = 12
     max_target: int = 100
     min_target: int = 1
-    targets: Law = "expression"
+    targets: TargetLaw = "expression"
     train_problems: int = field(default=20_000, compare=False)
     data_seed: int = field(default=0, compare=False)
 
@@ -95,7 +96,7 @@ class Countdown(Task):
             f"max_number {self.max_number}: must be 1 or larger.": self.max_number < 1,
             f"targets {self.min_target}..{self.max_target}: need 1 <= min_target <= max_target.":
                 not 1 <= self.min_target <= self.max_target,
-            f"targets {self.targets!r}: choose one of {', '.join(get_args(Law))}.": self.targets not in get_args(Law),
+            f"targets {self.targets!r}: choose one of {', '.join(get_args(TargetLaw))}.": self.targets not in get_args(TargetLaw),
             f"train_problems {self.train_problems}, data_seed {self.data_seed}: at least 1 problem, and a seed of 0 or more.":
                 self.train_problems < 1 or self.data_seed < 0,
         }  # fmt: skip
@@ -143,8 +144,8 @@ class Countdown(Task):
 
     @property
     def verifier_hash(self) -> str:
-        """Of the parser and its rules."""
-        return code_hash(["countdown"])
+        """The verifier's version."""
+        return version_hash("countdown")
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -199,13 +200,13 @@ class Countdown(Task):
         `expressions_mean`, all canonical expressions per problem's numbers make; `longest`, characters of the longest answer.
         """
         every = self.census(split)
-        found = [solutions(p) for p in every]
-        counts = np.array([len(answers) for answers in found], dtype=float)
+        right = [solutions(p) for p in every]
+        counts = np.array([len(answers) for answers in right], dtype=float)
         made = [expressions_over(p.numbers) for p in every]
         facts = {"problems": len(every), "answers_mean": counts.mean(), "answers_median": np.median(counts)}
         if self.targets == "expression" and len(self.counts) == 1:  # a problem is drawn as often as it has answers
             facts["answers_mean_by_law"] = (counts**2).sum() / counts.sum()
-        longest = max(len(answer) for answers in found for answer in answers)
+        longest = max(len(answer) for answers in right for answer in answers)
         return {k: float(v) for k, v in (facts | {"expressions_mean": np.mean(made), "longest": longest}).items()}
 
     def sample_of_census(self, split: str, seed: int, n: int) -> list[Problem]:
@@ -231,13 +232,13 @@ class Countdown(Task):
             return [problem for problem, _ in self.examples(split, seed, 0, n)]
         size = draws.block_size(self)
         blocks = (self.examples(split, seed, start, size) for start in itertools.count(0, size))
-        found = different(blocks, n, 4 * draws.BLOCK // size)
-        if len(found) < n:
+        distinct_problems = different(blocks, n, 4 * draws.BLOCK // size)
+        if len(distinct_problems) < n:
             raise DataError(
-                f"{n} distinct {split} problems: this world gave only {len(found)}; ask for fewer or "
+                f"{n} distinct {split} problems: this world gave only {len(distinct_problems)}; ask for fewer or "
                 f"enlarge max_number={self.max_number} or max_target={self.max_target}."
             )
-        return found
+        return distinct_problems
 
 
 WORLDS: Mapping[str, Countdown] = {

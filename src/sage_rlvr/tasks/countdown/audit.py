@@ -29,7 +29,7 @@ EACH = 8  # answers of one kind a problem
 # that are searched for common problems. Five numbers make 285,600 expressions, so there it is fewer.
 SIZES, SIZES_OF_FIVE = (200, 8, 2000), (40, 1, 200)
 
-Pairs = list[tuple[Problem, str]]
+ProblemTexts = list[tuple[Problem, str]]
 
 
 def cases(world: Countdown, k: int, sizes: tuple[int, int, int] | None = None) -> Iterator[Case | Check]:
@@ -40,13 +40,13 @@ def cases(world: Countdown, k: int, sizes: tuple[int, int, int] | None = None) -
     """
     chosen, whole, drawn = _chosen(world, sizes)
     right = _right(chosen)
-    found, spelled = wrong(chosen), _spellings(chosen)
+    mistakes, spelled = wrong(chosen), _spellings(chosen)
     yield Case("every right expression is right", right)
     yield Case("another spelling, put into the canonical one, is right", _mended(spelled))
     yield Case("every other spelling of it earns nothing", spelled, "not right")
-    yield Case("", found, "wrong")
+    yield Case("", mistakes, "wrong")
     every = [(p, text) for p in chosen[:whole] for text in _expressions(p)]
-    texts = [*right, *spelled, *(pair for pairs in found.values() for pair in pairs), *every]
+    texts = [*right, *spelled, *(pair for pairs in mistakes.values() for pair in pairs), *every]
     yield second(world.verify, _canonical, texts, f"of them every expression over the numbers of {whole} problems")
     yield apart(world, drawn)
     yield floor([len(solutions(p)) / expressions_over(p.numbers) for p in chosen], k)
@@ -67,7 +67,7 @@ def _chosen(world: Countdown, sizes: tuple[int, int, int] | None) -> tuple[list[
     return world.problems("test", SEED, problems), whole, drawn
 
 
-def _right(chosen: Sequence[Problem]) -> Pairs:
+def _right(chosen: Sequence[Problem]) -> ProblemTexts:
     return [(p, text) for p in chosen for text in solutions(p)]
 
 
@@ -80,9 +80,9 @@ def _expressions(problem: Problem) -> list[str]:
     return [text.format(*order) for text in templates(len(problem.numbers)).texts for order in orders]
 
 
-def _spellings(problems: Sequence[Problem]) -> Pairs:
+def _spellings(problems: Sequence[Problem]) -> ProblemTexts:
     """The first right expression of each problem, spelled as the task does not ask for: all of one value."""
-    found: Pairs = []
+    pairs: ProblemTexts = []
     for p in problems:
         text = solutions(p)[0]
         number = str(p.numbers[0])
@@ -92,19 +92,19 @@ def _spellings(problems: Sequence[Problem]) -> Pairs:
             text.replace("+", " + "),
             text.replace("*", "\N{MULTIPLICATION SIGN}"),
         ]
-        found += [(p, other) for other in texts if other != text]
-    return found
+        pairs += [(p, other) for other in texts if other != text]
+    return pairs
 
 
-def _mended(spelled: Pairs) -> Pairs:
+def _mended(spelled: ProblemTexts) -> ProblemTexts:
     """Those of them that are expressions, in the canonical spelling."""
     whole = [(p, text) for p, text in spelled if set(text) <= set("0123456789+-*/() ") and not text.startswith("+")]
     return [(p, canonical(text)) for p, text in whole if not text.startswith("0(")]
 
 
-def wrong(problems: Sequence[Problem]) -> dict[str, Pairs]:
+def wrong(problems: Sequence[Problem]) -> dict[str, ProblemTexts]:
     """Answers that are wrong by construction, most of them of the right value, by kind."""
-    kinds: dict[str, Pairs] = defaultdict(list)
+    kinds: dict[str, ProblemTexts] = defaultdict(list)
     for i, p in enumerate(problems):
         text, other = solutions(p)[0], problems[i - 1]
         less_one = sorted({(*p.numbers[:i], *p.numbers[i + 1 :]) for i in range(len(p.numbers))})
@@ -126,12 +126,12 @@ def wrong(problems: Sequence[Problem]) -> dict[str, Pairs]:
 
 def _by_zero(problem: Problem) -> list[str]:
     """Expressions over exactly the problem's numbers that divide by zero, a few: one number over others that make 0."""
-    found = []
+    expressions = []
     for number in sorted(set(problem.numbers)):
         others = list(problem.numbers)
         others.remove(number)
-        found += [f"{number}/({zero})" for zero in (solve(others, 0) if len(others) > 1 else [])[:EACH]]
-    return found[:EACH]
+        expressions += [f"{number}/({zero})" for zero in (solve(others, 0) if len(others) > 1 else [])[:EACH]]
+    return expressions[:EACH]
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -142,7 +142,9 @@ def _canonical(problem: Problem, text: str) -> bool:
     return second_opinion(problem.numbers, problem.target, text)
 
 
-def second(verify: Callable[[Problem, str], Verdict], other: Callable[[Problem, str], bool], pairs: Pairs, note: str = "") -> Check:
+def second(
+    verify: Callable[[Problem, str], Verdict], other: Callable[[Problem, str], bool], pairs: ProblemTexts, note: str = ""
+) -> Check:
     """Where a second verifier contradicts the first, each text once."""
     rows = []
     texts = list(dict.fromkeys(pairs))

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.tasks.base import code_hash, words
+from sage_rlvr.tasks.base import words
 from sage_rlvr.tasks.checks import Case, Check
 from sage_rlvr.tasks.countdown import Countdown, audit, draws
 from sage_rlvr.tasks.countdown.expressions import MAX_NUMBERS, count_right, expressions_over
@@ -27,6 +27,7 @@ from sage_rlvr.tasks.countdown.problem import SPLITS, Problem, problem_of, solut
 from sage_rlvr.tasks.countdown.second import second_opinion_on_any_spelling
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown_chat import OPERATORS, expression_of, judge, operators_of
+from sage_rlvr.verifiers.versions import version_hash
 
 AUDITED, AUDITED_OF_FIVE = 200, 20  # test problems at most; five numbers have up to thousands of right answers each
 AUDITED_DRY = 2  # blocks of draws without a new problem
@@ -78,8 +79,8 @@ class CountdownChat(KeptProblems):
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the problems of an evaluation and how they are asked."""
-        asked = {"operators": self.operators, "question": self.question, "system": self.system}
-        return self.world.identity | {"name": self.name} | asked
+        prompt = {"operators": self.operators, "question": self.question, "system": self.system}
+        return self.world.identity | {"name": self.name} | prompt
 
     @staticmethod
     def described(identity: Mapping[str, Any]) -> str:
@@ -137,8 +138,8 @@ class CountdownChat(KeptProblems):
 
     @property
     def verifier_hash(self) -> str:
-        """Of the parser and its rules."""
-        return code_hash(["countdown", "countdown_chat"])
+        """The verifier's version, and the operators that it allows."""
+        return version_hash("countdown_chat", operators=self.operators)
 
     @property
     def keep(self) -> draws.Rewrite:
@@ -151,9 +152,9 @@ class CountdownChat(KeptProblems):
         if each == 1:
             return super().examples(split, seed, start, n)
         first, behind = start // each, -(-(start + n) // each)
-        asked = [problem for problem, _ in draws.kept(self.world, self.keep, split, seed, first, behind - first)]
-        found = [pair for i, problem in enumerate(asked, first) for pair in self._several(problem, split, seed, i)]
-        return found[start - first * each :][:n]
+        problems = [problem for problem, _ in draws.kept(self.world, self.keep, split, seed, first, behind - first)]
+        pairs = [pair for i, problem in enumerate(problems, first) for pair in self._several(problem, split, seed, i)]
+        return pairs[start - first * each :][:n]
 
     def _several(self, problem: Problem, split: str, seed: int, index: int) -> list[tuple[Problem, str]]:
         """`solutions_per_problem` answers of problem `index` of a stream, different ones as far as there are as many."""

@@ -23,7 +23,7 @@ UNIFORM_BLOCK, UNIFORM_BLOCK_OF_FIVE = 64, 16  # law "uniform": smaller, for eac
 MAX_DRAWS = 1 << 23  # candidates for one block before a world is called impossible
 _MAX_MISSES = 1 << 11  # law "uniform": sets of numbers in a row without a target before a world is called impossible
 DRY = 64  # blocks of examples in a row of which none is kept before a world is refused
-Examples = list[tuple[Problem, str]]
+ExampleList = list[tuple[Problem, str]]
 Rewrite = Callable[[Problem, str], str | None]
 """An example of a world -> its answer as another task has it; None leaves the example out. Hashable: results are cached by it."""
 
@@ -36,10 +36,11 @@ def block_size(world: Countdown) -> int:
 
 
 @lru_cache(maxsize=32)
-def block(world: Countdown, split: str, seed: int, number: int) -> Examples:
+def block(world: Countdown, split: str, seed: int, number: int) -> ExampleList:
     """Block `number` of `block_size` examples: sizes first (so that `counts` holds), then each size's stream."""
     path = (seed, SPLITS.index(split), number)
     draw = _even if world.targets == "uniform" else _accepted
+    # 53 bits: a double holds them exactly. All 64 could round up to 1.0, which lies in no bin.
     uniform = (stream(*path, 0).random_raw(block_size(world)) >> np.uint64(11)) * 2.0**-53
     sizes = np.array(list(world.counts))
     edges = np.cumsum(list(world.counts.values()))
@@ -48,20 +49,21 @@ def block(world: Countdown, split: str, seed: int, number: int) -> Examples:
     return [next(streams[n]) for n in chosen]
 
 
-def _accepted(world: Countdown, split: str, n: int, bits: np.random.Philox, need: int) -> Examples:
+def _accepted(world: Countdown, split: str, n: int, bits: np.random.Philox, need: int) -> ExampleList:
     """The first `need` candidates of a bit stream that are kept; `DataError` when they are all but impossible."""
-    found: Examples = []
+    examples: ExampleList = []
     draws = 0
-    while len(found) < need:
+    while len(examples) < need:
         if draws >= MAX_DRAWS:
-            raise _too_rare(world, split, n, len(found), need, draws)
-        rows = min(max(6 * (need - len(found)), 1024), 1 << 16)
-        found += _candidates(world, split, n, bits, rows)
+            raise _too_rare(world, split, n, len(examples), need, draws)
+        # How many are drawn at once changes no example: a candidate is the next n + 1 words of the stream, whatever the rows.
+        rows = min(max(6 * (need - len(examples)), 1024), 1 << 16)
+        examples += _candidates(world, split, n, bits, rows)
         draws += rows
-    return found[:need]
+    return examples[:need]
 
 
-def _candidates(world: Countdown, split: str, n: int, bits: np.random.Philox, rows: int) -> Examples:
+def _candidates(world: Countdown, split: str, n: int, bits: np.random.Philox, rows: int) -> ExampleList:
     """Draw `rows` candidates (n numbers and a template each); keep those that are problems of the world and split."""
     table = templates(n)
     raw = bits.random_raw(rows * (n + 1)).reshape(rows, n + 1)
@@ -76,54 +78,54 @@ def _candidates(world: Countdown, split: str, n: int, bits: np.random.Philox, ro
     return [(Problem(tuple(low), target), table.texts[t].format(*order)) for low, target, t, order in columns]
 
 
-def _even(world: Countdown, split: str, n: int, bits: np.random.Philox, need: int) -> Examples:
+def _even(world: Countdown, split: str, n: int, bits: np.random.Philox, need: int) -> ExampleList:
     """Law "uniform": `need` examples from n + 2 words each (numbers, target, expression); `DataError` if impossible."""
-    found: Examples = []
+    examples: ExampleList = []
     misses = 0
-    while len(found) < need:
+    while len(examples) < need:
         raw = bits.random_raw(n + 2)
         numbers = tuple(sorted(int(word) % world.max_number + 1 for word in raw[:n]))
         choices = targets_of(world, split, numbers)
         misses = 0 if len(choices) else misses + 1
         if misses == _MAX_MISSES:
-            raise _too_rare(world, split, n, len(found), need, misses)
+            raise _too_rare(world, split, n, len(examples), need, misses)
         if not misses:
             table = reached(numbers, world.min_target, world.max_target)
             which = choices[int(raw[n]) % len(choices)]
             text = table.text(which, int(raw[n + 1]) % int(table.counts[which]))
-            found.append((Problem(numbers, int(table.targets[which])), text))
-    return found
+            examples.append((Problem(numbers, int(table.targets[which])), text))
+    return examples
 
 
-def _too_rare(world: Countdown, split: str, n: int, found: int, need: int, draws: int) -> DataError:
+def _too_rare(world: Countdown, split: str, n: int, accepted: int, need: int, draws: int) -> DataError:
     return DataError(
-        f"only {found} of {need} {split} problems after {draws} draws: targets {world.min_target}..{world.max_target} "
+        f"only {accepted} of {need} {split} problems after {draws} draws: targets {world.min_target}..{world.max_target} "
         f"are too rare for {n} numbers up to {world.max_number}; widen one of them."
     )
 
 
-def kept(world: Countdown, rewrite: Rewrite, split: str, seed: int, start: int, n: int) -> Examples:
+def kept(world: Countdown, rewrite: Rewrite, split: str, seed: int, start: int, n: int) -> ExampleList:
     """Examples start..start+n-1 of a world's endless stream, counted without those that `rewrite` leaves out."""
-    found: Examples = []
+    examples: ExampleList = []
     number, before, dry = 0, 0, 0
     while before < start + n:
         many = _many(world, rewrite, split, seed, number)
         if before + many > start:
-            found += _rewritten(world, rewrite, split, seed, number)[max(start - before, 0) : start + n - before]
+            examples += _rewritten(world, rewrite, split, seed, number)[max(start - before, 0) : start + n - before]
         number, before, dry = number + 1, before + many, 0 if many else dry + 1
         if dry == DRY:
             raise DataError(
                 f"{world}: no {split} example in {dry} blocks fits the task; widen the targets, the numbers or the operators"
             )
-    return found
+    return examples
 
 
 def kept_problems(world: Countdown, rewrite: Rewrite, split: str, seed: int, n: int) -> list[Problem]:
     """The first n different problems of `kept`. DataError where the world has fewer."""
-    found = kept_at_most(world, rewrite, split, seed, n, DRY)
-    if len(found) < n:
-        raise DataError(f"{n} different {split} problems: {world} gave only {len(found)}; ask for fewer or widen it")
-    return found
+    problems = kept_at_most(world, rewrite, split, seed, n, DRY)
+    if len(problems) < n:
+        raise DataError(f"{n} different {split} problems: {world} gave only {len(problems)}; ask for fewer or widen it")
+    return problems
 
 
 def kept_at_most(world: Countdown, rewrite: Rewrite, split: str, seed: int, n: int, dry: int) -> list[Problem]:
@@ -136,8 +138,8 @@ def _rewritten(world: Countdown, rewrite: Rewrite, split: str, seed: int, number
     """Block `number` of the world's examples, rewritten, without those that are left out."""
     if split not in SPLITS:
         raise ConfigError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
-    found = ((problem, rewrite(problem, text)) for problem, text in block(world, split, seed, number))
-    return tuple((problem, text) for problem, text in found if text)
+    rewritten = ((problem, rewrite(problem, text)) for problem, text in block(world, split, seed, number))
+    return tuple((problem, text) for problem, text in rewritten if text)
 
 
 @cache
@@ -161,9 +163,9 @@ def _targets_of(numbers: tuple[int, ...], low: int, high: int, split: str) -> ND
 @lru_cache(maxsize=32)
 def census(world: Countdown, split: str) -> tuple[Problem, ...]:
     """Every problem of a split that has a right answer, each once, in the order of its numbers and target."""
-    found = []
+    problems = []
     for size in world.counts:
         for numbers in combinations_with_replacement(range(1, world.max_number + 1), size):
             targets = reached(numbers, world.min_target, world.max_target).targets
-            found += [Problem(numbers, int(targets[i])) for i in targets_of(world, split, numbers)]
-    return tuple(found)
+            problems += [Problem(numbers, int(targets[i])) for i in targets_of(world, split, numbers)]
+    return tuple(problems)

@@ -27,7 +27,9 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Templates:
-    """All T templates over n slots. Operation k writes register n + k; registers 0..n-1 hold the slots.
+    """All T templates over n slots. `templates` makes it; `solve` and `reached` evaluate it.
+
+    Operation k writes register n + k; registers 0..n-1 hold the slots.
 
     texts: T strings with `{}` for each slot; operators, left, right: (T, n-1) operator number and operand registers.
     """
@@ -49,7 +51,7 @@ def _nodes(n: int) -> tuple[Node, ...]:
     """Canonical expressions over n slots. `a+(b+c)` and `a*(b*c)` are left out: they are spelled like other parses."""
     if n == 1:
         return (("{}", ATOM, (-1,)),)
-    found: list[Node] = []
+    nodes: list[Node] = []
     for size in range(1, n):
         for left, left_kind, left_code in _nodes(size):
             for right, right_kind, right_code in _nodes(n - size):
@@ -57,8 +59,8 @@ def _nodes(n: int) -> tuple[Node, ...]:
                     if (operator, right_kind) in (("+", SUM), ("*", PRODUCT)):
                         continue
                     text = spell(operator, left, left_kind, right, right_kind)
-                    found.append((text, kind_of(operator), (*left_code, *right_code, number)))
-    return tuple(found)
+                    nodes.append((text, kind_of(operator), (*left_code, *right_code, number)))
+    return tuple(nodes)
 
 
 def _registers(code: tuple[int, ...], n: int) -> list[tuple[int, int, int]]:
@@ -143,6 +145,7 @@ def evaluate(operators: Integers, left: Integers, right: Integers, slots: Intege
         divides = operator == 3
         multiplied = an * np.where(divides, bd, bn)
         bottom = ad * np.where(divides, bn, bd)
+        # x/0 becomes 0/0, which every operation keeps. As x/0 it would come back as a number: a / (x/0) = 0.
         num[n + k] = np.where(operator < 2, added, multiplied) * (bottom != 0)
         den[n + k] = bottom
     return num[-1], den[-1]
@@ -164,7 +167,8 @@ def solve(numbers: Sequence[int], target: int) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Reached:
-    """The K integers of a range that some numbers reach, ascending, and every expression that reaches each of them.
+    """The K integers of a range that some numbers reach, ascending, and every expression that reaches each of them. `reached` makes
+    it; the draws of problems and the listing of solutions read it.
 
     targets, counts: (K,) integers and how many expressions reach each; hits: the expressions, grouped by target in the
     order of `solve`, as template * (number of orders) + order; starts: (K,) first hit of each target.
@@ -203,6 +207,7 @@ def enumerate_targets(numbers: Sequence[int], low: int, high: int) -> Reached:
         values.append(value[kept])
     value = np.concatenate(values)
     targets, starts, counts = np.unique(np.sort(value), return_index=True, return_counts=True)
+    # stable: within a target the expressions stay in the order of `solve`, by which `Reached.text` counts
     grouped = np.concatenate(hits)[np.argsort(value, kind="stable")]
     return Reached(len(numbers), tuple(orders), targets, counts, starts, grouped)
 

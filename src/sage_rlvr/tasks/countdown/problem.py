@@ -25,7 +25,7 @@ _TOO_LARGE = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Numbers (in the order in which the prompt shows them) and a target."""
+    """Numbers (in the order in which the prompt shows them) and a target. All Countdown tasks draw it and judge by it."""
 
     numbers: tuple[int, ...]
     target: int

@@ -53,10 +53,10 @@ def second_opinion_on_any_spelling(numbers: Sequence[int], target: int, text: st
     """Whether `text` is a right answer of `countdown_chat`: the rule above without its last line, and in any spelling."""
     for written, meant in (("×✕✖·⋅∙∗", "*"), ("÷∕⁄", "/"), ("−–—‒", "-"), ("\u00a0", " ")):
         text = re.sub(f"[{written}]", meant, text)
-    asked = re.fullmatch(r"\s*(?P<said>[-+*/() 0-9]+?)\s*(?:=\s*(?P<total>-?[0-9]+)\s*)?", text)
-    if len(text) > LONGEST or asked is None or (asked["total"] or str(target)) != str(target) or _ZEROS.search(asked["said"]):
+    match = re.fullmatch(r"\s*(?P<said>[-+*/() 0-9]+?)\s*(?:=\s*(?P<total>-?[0-9]+)\s*)?", text)
+    if len(text) > LONGEST or match is None or (match["total"] or str(target)) != str(target) or _ZEROS.search(match["said"]):
         return False
-    tree = _tree(asked["said"])
+    tree = _tree(match["said"])
     leaves = [] if tree is None else [n for n in _leaves(tree) if n is not None]
     if tree is None or len(leaves) < len(_leaves(tree)) or sorted(leaves) != sorted(numbers):
         return False
@@ -86,8 +86,8 @@ def _value(tree: ast.expr, values: list[T], divide: Callable[[T, T], T]) -> T:
     if not isinstance(tree, ast.BinOp):
         return values.pop(0)
     a, b = _value(tree.left, values, divide), _value(tree.right, values, divide)
-    found: T = _OPERATIONS.get(type(tree.op), divide)(a, b)
-    return found
+    result: T = _OPERATIONS.get(type(tree.op), divide)(a, b)
+    return result
 
 
 def _means(text: str) -> int | None:
@@ -103,14 +103,14 @@ def _means(text: str) -> int | None:
 
 def _without_a_pair(text: str) -> list[str]:
     """The text once for each pair of parentheses, with that pair left out."""
-    waiting, found = [], []
-    for place, character in enumerate(text):
+    waiting, texts = [], []
+    for index, character in enumerate(text):
         if character == "(":
-            waiting.append(place)
+            waiting.append(index)
         elif character == ")":
             first = waiting.pop()
-            found.append(text[:first] + text[first + 1 : place] + text[place + 1 :])
-    return found
+            texts.append(text[:first] + text[first + 1 : index] + text[index + 1 :])
+    return texts
 
 
 __all__ = ["second_opinion", "second_opinion_on_any_spelling"]

@@ -23,11 +23,12 @@ from sage_rlvr.tasks.countdown.kept import KeptProblems
 from sage_rlvr.tasks.countdown.tokenizer import CHARACTERS
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.countdown import ATOM, kind_of, postfix, spell
+from sage_rlvr.verifiers.versions import version_hash
 
 LONGEST = 400  # characters; a longer completion is wrong without being read
 STEP = re.compile(r"([0-9]{1,9})([-+*/])([0-9]{1,9})=([0-9]{1,9})")
 LEFT = re.compile(r"\(([0-9]{1,9}(?: [0-9]{1,9})*)\)")
-Part = tuple[str, int]  # a spelling and its kind
+SpelledPart = tuple[str, int]  # a spelling and its kind
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,11 @@ class CountdownSteps(KeptProblems):
         """
         return work(problem, text)[1]
 
+    @property
+    def verifier_hash(self) -> str:
+        """The verifier's version."""
+        return version_hash("countdown_steps")
+
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Worked examples; the same with a result, a number left or the target changed, without the last step, as an expression."""
         rows = self.examples("test", 1, 0, 200)
@@ -82,8 +88,8 @@ class CountdownSteps(KeptProblems):
             "an expression": [(p, str(self.answer_key(p, text))) for p, text in rows],
         }
         yield Case("", wrong, "wrong")
-        asked = draws.kept_problems(self.world, _worked, "test", 1, 200)
-        yield duplicates("problems that stand once", ((p.problem_id, render(p), str(p.target)) for p in asked))
+        problems = draws.kept_problems(self.world, _worked, "test", 1, 200)
+        yield duplicates("problems that stand once", ((p.problem_id, render(p), str(p.target)) for p in problems))
 
     def audited(self) -> str:
         """What an audit looks at, in words."""
@@ -99,8 +105,8 @@ def computed(operator: str, a: int, b: int) -> int | None:
     """a operator b where it is a whole number of 0 or more, else None."""
     if operator == "/":
         return a // b if b and a % b == 0 else None
-    found = a + b if operator == "+" else a * b if operator == "*" else a - b
-    return found if found >= 0 else None
+    result = a + b if operator == "+" else a * b if operator == "*" else a - b
+    return result if result >= 0 else None
 
 
 def steps(numbers: tuple[int, ...], expression: str) -> str | None:
@@ -126,16 +132,16 @@ def work(problem: Problem, text: str) -> tuple[Verdict, str | None]:
     """The verdict on worked steps, and the expression that they compute; None where a step is wrong or steps are missing."""
     if len(text) > LONGEST:
         return Verdict("wrong", "too long"), None
-    left: list[tuple[int, Part]] = sorted((number, (str(number), ATOM)) for number in problem.numbers)
-    place = 0
+    left: list[tuple[int, SpelledPart]] = sorted((number, (str(number), ATOM)) for number in problem.numbers)
+    position = 0
     while len(left) > 1:
-        step = STEP.match(text, place)
+        step = STEP.match(text, position)
         if step is None:
             return Verdict("wrong", "not a step"), None
         operator, (a, b, result) = step[2], (int(step[n]) for n in (1, 3, 4))
         if computed(operator, a, b) != result or step[0] != f"{a}{operator}{b}={result}":
             return Verdict("wrong", "value"), None
-        parts: list[Part] = []
+        parts: list[SpelledPart] = []
         for number in (a, b):
             at = next((i for i, (value, _) in enumerate(left) if value == number), None)
             if at is None:
@@ -143,13 +149,13 @@ def work(problem: Problem, text: str) -> tuple[Verdict, str | None]:
             parts.append(left.pop(at)[1])
         (one, one_kind), (two, two_kind) = parts
         left = sorted([*left, (result, (spell(operator, one, one_kind, two, two_kind), kind_of(operator)))])
-        place = step.end()
+        position = step.end()
         if len(left) > 1:
-            said = f"({' '.join(str(value) for value, _ in left)})"
-            if not text.startswith(said, place):
+            expected = f"({' '.join(str(value) for value, _ in left)})"
+            if not text.startswith(expected, position):
                 return Verdict("wrong", "what is left"), None
-            place += len(said)
-    if place != len(text):
+            position += len(expected)
+    if position != len(text):
         return Verdict("wrong", "more after the last step"), None
     value, (expression, _) = left[0]
     return Verdict(*(("right", "right") if value == problem.target else ("wrong", "target"))), expression

@@ -28,26 +28,26 @@ LONGEST = 2000  # characters of guidance
 class Teacher(Protocol):
     """What writes guidance. leak: whether it may hold the reference answer.
 
-    said: the attempt's own words, one text per turn of the policy, so one of a task without turns.
+    responses: the attempt's own words, one text per turn of the policy, so one of a task without turns.
     """
 
     @property
     def leak(self) -> bool:
         """Whether guidance may hold the reference answer; where not, such guidance is dropped."""
 
-    def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
+    def teach(self, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
         """The guidance after a failed attempt; "" for none."""
 
 
 TEACHERS: Registry[Any] = Registry("teacher")
 
 
-def hint_of(teacher: Teacher, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> tuple[str, bool]:
+def hint_of(teacher: Teacher, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> tuple[str, bool]:
     """What a teacher says after a failed attempt, and whether it was dropped, "", as it holds the reference answer.
 
     DataError for what is no text, or longer than `LONGEST` characters.
     """
-    hint = teacher.teach(task, problem, said, verdict)
+    hint = teacher.teach(task, problem, responses, verdict)
     if not isinstance(hint, str) or len(hint) > LONGEST:
         raise DataError(
             f"teacher {type(teacher).__name__}, problem {problem.problem_id!r}: it said {str(hint)[:80]!r}; guidance is a text of "
@@ -68,7 +68,7 @@ class Nothing:
         """It cannot."""
         return False
 
-    def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
+    def teach(self, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
         """Nothing."""
         return ""
 
@@ -78,7 +78,7 @@ class Nothing:
 class Rules:
     """What the attempt was and why it failed, in words, and the kind of step to try; it knows no reference answer.
 
-    By the task's own explain(problem, said, verdict) where it has one.
+    By the task's own explain(problem, responses, verdict) where it has one.
     """
 
     @property
@@ -86,9 +86,9 @@ class Rules:
         """What an attempt said may hold the reference answer beside what is wrong."""
         return False
 
-    def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
+    def teach(self, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
         """The task's words, else the answer and the verdict's reason."""
-        return task.explain(problem, said, verdict)
+        return task.explain(problem, responses, verdict)
 
 
 @TEACHERS.register
@@ -101,7 +101,7 @@ class Patch:
 
     leak: bool = False
 
-    def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
+    def teach(self, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
         """ConfigError for a task without pointer(problem)."""
         if not isinstance(task, Pointing):
             raise ConfigError(
@@ -115,7 +115,7 @@ class Patch:
 @TEACHERS.register
 @dataclass(frozen=True)
 class Function:
-    """A function of yours, FILE.py:NAME, called as NAME(problem, said, verdict) -> text.
+    """A function of yours, FILE.py:NAME, called as NAME(problem, responses, verdict) -> text.
 
     It runs in this process, once for a problem, and may ask a model or a server. ConfigError where the file or the name is not
     there. leak: whether its guidance may hold the reference answer; where not, such guidance is dropped.
@@ -132,20 +132,20 @@ class Function:
         """Of its file."""
         return sha256_of(Path(self.function.rpartition(":")[0]))
 
-    def teach(self, task: Task, problem: Any, said: Sequence[str], verdict: Verdict) -> str:
+    def teach(self, task: Task, problem: Any, responses: Sequence[str], verdict: Verdict) -> str:
         """What the function says."""
-        return str(_function(self.function)(problem, said, verdict))
+        return str(_function(self.function)(problem, responses, verdict))
 
 
-def _function(place: str) -> Callable[..., Any]:
-    path, _, name = place.rpartition(":")
+def _function(spec: str) -> Callable[..., Any]:
+    path, _, name = spec.rpartition(":")
     if not path or not Path(path).is_file():
         there = f" in {not_in(Path(path))}" if path else ""
-        raise ConfigError(f"teacher {place!r}: there is no file {path!r}{there}; write FILE.py:FUNCTION")
-    found = getattr(plugins.module_of(path), name, None)
-    if not callable(found):
-        raise ConfigError(f"teacher {place!r}: {path} defines no function {name!r}")
-    function: Callable[..., Any] = found
+        raise ConfigError(f"teacher {spec!r}: there is no file {path!r}{there}; write FILE.py:FUNCTION")
+    member = getattr(plugins.module_of(path), name, None)
+    if not callable(member):
+        raise ConfigError(f"teacher {spec!r}: {path} defines no function {name!r}")
+    function: Callable[..., Any] = member
     return function
 
 

@@ -81,7 +81,7 @@ def _laid_out(blocks: dict[str, Any]) -> list[str]:
 
 def _template(config: TrainConfig) -> str | None:
     """The chat template that verl is given, as far as the recipe shows it: tasks with a form of their own talk in messages."""
-    return None if getattr(task_of(config), "form", None) is not None else ECHO
+    return None if task_of(config).form is not None else ECHO
 
 
 def scorers(config: TrainConfig, fields: dict[str, Any]) -> list[str]:
@@ -112,7 +112,7 @@ def work(config: TrainConfig, fields: dict[str, Any]) -> Iterator[str]:
     total = (epochs + len(others)) * completions * limit
     yield f"{total:,} completion tokens at most in these passes, without prompts"
     yield from source_work(config, prompts, completions)
-    if refills := getattr(config.method.rollout, "max_refills", 0):
+    if refills := 0 if config.method.rollout is None else config.method.rollout.max_refills:
         yield f"dynamic sampling: between 1 and {refills + 1} times those prompts and generated tokens"
     if is_staged(plan := config.method.rollout):
         times = f"{plan.max_completions / rollout.group_size:.3g}"
@@ -164,7 +164,7 @@ def _passes(config: TrainConfig, prompts: int) -> str:
 
 def _bytes(config: TrainConfig | FinetuneConfig, eight_bit: bool) -> dict[str, list[str]]:
     """A title and bytes by kind of tensor; where the model's config.json is not here, a line that says so."""
-    where = config_folder(config.model) or config_folder(getattr(config, "base_model", None) or config.model)
+    where = config_folder(config.model) or config_folder((isinstance(config, TrainConfig) and config.base_model) or config.model)
     if where is None:
         said = f"model {config.model}: config.json is neither a local file nor in the Hub cache, so bytes are not counted"
         return {said: []}

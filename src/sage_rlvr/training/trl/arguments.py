@@ -249,7 +249,7 @@ def grpo_config(method: Method) -> dict[str, Any]:
     over each micro-batch's tokens.
 
     What these fields cannot say, `SageTrainer(method=method)` does itself, and a plain GRPOTrainer would leave out:
-    advantages of any other form, reward transforms and token weights (the core's `advantages_of`); FixedBudget(n), whose
+    advantages of any other form, extras and token weights (the core's `advantages_of`); FixedBudget(n), whose
     advantages and beta are multiplied by L / n; dynamic sampling, where what is divided by are the kept rows of a generation
     batch (and of the average update where it serves several); the KL in the reward, where beta makes TRL compute the
     reference and the loss has no KL of its own; a schedule of beta, of which `beta` is the largest value; the anchor's source.

@@ -119,8 +119,8 @@ def reads_logps(method: Method | None) -> bool:
 def computes_advantages(method: Method) -> bool:
     """True where `SageTrainer` computes the advantages, because TRL's formula is another or knows no kept groups."""
     known = type(method.advantage) is GroupCentered or method.advantage == GroupNormalized()  # a subclass is another formula
-    paid = method.reward_transform is not None or method.reward_source is not None
-    more = paid or method.rollout is not None or bool(method.start()) or any(extra.changes_advantages for extra in method.extras)
+    paid = method.reward_source is not None or any(extra.changes_rewards or extra.changes_advantages for extra in method.extras)
+    more = paid or method.rollout is not None or bool(method.start())
     return not known or more or reads_logps(method)
 
 
@@ -151,7 +151,7 @@ def with_advantages(method: Method, output: Inputs, drawn: GenerationBatch, trai
         return
     signals, log_q = None, None
     # The advantages read more of a completion than its reward: its length, its answer, its log-probs.
-    if method.reward_transform is not None or sees(method.advantage) or method.extras or reads_logps(method):
+    if sees(method.advantage) or method.extras or reads_logps(method):
         signals, log_q = signals_of(output, drawn.rewards.flatten(), trainer.accelerator)
     state = trainer.state
     key = Key(trainer.args.seed)

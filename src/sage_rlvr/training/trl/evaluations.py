@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from sage_rlvr.errors import CheckpointError, ConfigError, DataError
-from sage_rlvr.reading import read_json, read_json_lines
 from sage_rlvr.runs import replacing, write_json_atomic
 from sage_rlvr.runs.files import to_json
+from sage_rlvr.safe_io import read_json, read_json_lines
 from sage_rlvr.stats.intervals import share_intervals
 from sage_rlvr.stats.passk import pass_at_k
 from sage_rlvr.stats.samples.diversity import pcmd_interval, pcmd_of_counts

@@ -21,7 +21,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.errors import DataError, SageError, refuse, require, short, suggest
 from sage_rlvr.stats.passk import powers
 from sage_rlvr.tasks.base import hash_of
-from sage_rlvr.training.model_card import source_hash, truncated
+from sage_rlvr.training.model_card import reward_identity, truncated
 from sage_rlvr.training.trl.batch import key_of
 from sage_rlvr.training.trl.evaluations import (
     AnswerKey,
@@ -210,7 +210,7 @@ class PassAtK(TrainerCallback):
         return {
             "n": self.n,
             "rows": hash_of([dict(row) for row in self.rows]),
-            "reward": f"{name_of(self.reward)} {source_hash(self.reward)}",
+            "reward": f"{name_of(self.reward)} {reward_identity(self.reward)}",
             "right_from": self.right_from,
             "max_completion_length": trainer.max_completion_length,
             "sampling": truncated(trainer.args),

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 
 from sage_rlvr.core.reward_sources import Paid, RewardSource
 from sage_rlvr.errors import refuse
+from sage_rlvr.models.answer_substitution import Answered, Span, substituted
 from sage_rlvr.models.policy import Tokens
-from sage_rlvr.models.substituted import Answered, Span, substituted
 from sage_rlvr.training.reference import copy_of, frozen
 from sage_rlvr.training.rollouts import source_metrics
 from sage_rlvr.training.trl.batch import Inputs

@@ -99,7 +99,7 @@ def build(config: TrainConfig, folder: Path, say: Callable[[str], None] = lambda
     refuse(
         (
             config.model == EMBEDDED and config.data is not None,
-            f"model = {EMBEDDED!r} with data.path = {getattr(config.data, 'path', None)!r}: the shipped policy only "
+            f"model = {EMBEDDED!r} with data.path = {config.data and config.data.path!r}: the shipped policy only "
             "writes arithmetic expressions; name a language model (a folder or a Hub id)",
         ),
         (
@@ -257,7 +257,7 @@ def load(data: DataConfig, *, solutions: bool = False, say: Say = tell) -> Datas
     Raises ConfigError for paths and columns, DataError for rows, all with their places (`sage_rlvr.tasks.datasets`).
     """
     source, form = DataSource.of(data), format_of(data)
-    found = examples(source, prompts_first=data.prompt == "as_is", asked=form.messages)
+    found = examples(source, prompts_first=data.prompt == "as_is", convert=form.messages)
     columns = {
         "id": [one.problem_id for one in found.examples],
         "prompt": [one.problem for one in found.examples],

@@ -30,8 +30,8 @@ from sage_rlvr.config.tasks import format_of
 from sage_rlvr.errors import CheckpointError, DataError
 from sage_rlvr.models.policy import load_policy, weights_hash
 from sage_rlvr.plugins import packages_of
-from sage_rlvr.reading import read_json
 from sage_rlvr.runs import RunDir, write_json_atomic
+from sage_rlvr.safe_io import read_json
 from sage_rlvr.tasks.chat import dry_render, fit_tokenizer, render
 from sage_rlvr.tasks.prompts import PromptFormat
 from sage_rlvr.tasks.rows import DataSource, Say, facts, tell

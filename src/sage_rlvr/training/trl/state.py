@@ -17,8 +17,8 @@ from transformers import TrainerState
 from sage_rlvr.core.describe import objective_words
 from sage_rlvr.core.state import state_from, tensors_of
 from sage_rlvr.errors import CheckpointError, ConfigError
-from sage_rlvr.reading import read_json
 from sage_rlvr.runs import replacing, write_json_atomic
+from sage_rlvr.safe_io import read_json
 from sage_rlvr.training.trl.adapters import ADAPTER
 from sage_rlvr.training.trl.reference_model import Reference, sharded
 

@@ -30,7 +30,7 @@ from sage_rlvr.core.keys import Key
 from sage_rlvr.core.method import NO_SIGNAL, Method, has_signal
 from sage_rlvr.core.state import State
 from sage_rlvr.errors import CheckpointError, ConfigError
-from sage_rlvr.reading import read_json
+from sage_rlvr.safe_io import read_json
 from sage_rlvr.training.engines import kl_in_reward
 from sage_rlvr.training.model_card import facts, render
 from sage_rlvr.training.opening import after_first_step
@@ -75,7 +75,7 @@ class SageTrainer(GRPOTrainer):
     ConfigError (CancellingGuide) at construction, or RuntimeError during training, if the guide would have no effect. A
     guide that depends on the batch sees one rollout: the rows that TRL generated together, on all ranks.
 
-    With `method=` the trainer also applies what GRPOConfig has no field for: the core's advantages, reward transforms
+    With `method=` the trainer also applies what GRPOConfig has no field for: the core's advantages, extras
     and token weights (batch.py), dynamic sampling with its metrics (dynamic_sampling.py), the KL in the reward,
     schedules of beta. A completion whose reward is None is left out of its group. The logged table of completions keeps
     TRL's advantages.

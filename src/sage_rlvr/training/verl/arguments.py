@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sage_rlvr.config import TrainConfig, dump
+from sage_rlvr.core.extras import OverlongShaping
 from sage_rlvr.core.method import Method
-from sage_rlvr.core.rewards import OverlongShaping
 from sage_rlvr.errors import refuse
 from sage_rlvr.models.folders import NAMED, adapter_base, folder_of
 from sage_rlvr.training.trackers import PROJECT, run_name
@@ -197,7 +197,7 @@ def notes(config: TrainConfig) -> Iterator[str]:
         "warmup": plan.warmup_steps > 0,
         "cosine": plan.schedule == "cosine" and updates > 1,
         "refills": config.method.rollout is not None,
-        "overlong": isinstance(config.method.reward_transform, OverlongShaping),
+        "overlong": any(isinstance(extra, OverlongShaping) for extra in config.method.extras),
         "arithmetic": not any("fsdp_config.mixed_precision" in key for key in flattened(config.engine.args)),
         "clamp": is_clamped(config.method.anchor),
         "signal": config.updates.skip_without_signal != "never",

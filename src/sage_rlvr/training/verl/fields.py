@@ -1,6 +1,6 @@
 """A method as fields of verl's configuration, those of the table of engines, and where a command says something else.
 
-Advantages, reward transforms, token weights and the KL in the reward are the core's, by an estimator registered as `sage`: its
+Advantages, extras, token weights and the KL in the reward are the core's, by an estimator registered as `sage`: its
 penalty is a return-to-go and is never divided by the group's standard deviation, as `algorithm.use_kl_in_reward` would. Works
 without verl, so that a dry run can print the fields.
 """

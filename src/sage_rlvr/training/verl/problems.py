@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from sage_rlvr.config import TrainConfig, decode, dump, load_config, task_named, task_of
 from sage_rlvr.errors import ConfigError, DataError, suggest
-from sage_rlvr.reading import read_json
 from sage_rlvr.runs import write_json_atomic, writing
+from sage_rlvr.safe_io import read_json
 from sage_rlvr.tasks.abilities import Conversational, Referenced
 from sage_rlvr.tasks.base import Task, problems_of, ready
 from sage_rlvr.tasks.rows import Say, tell

@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from sage_rlvr.core.state import state_from, tensors_of
 from sage_rlvr.errors import CheckpointError, ConfigError
-from sage_rlvr.reading import read_json
 from sage_rlvr.runs import replacing, write_json_atomic
+from sage_rlvr.safe_io import read_json
 from sage_rlvr.training.verl.objective import Objective
 
 OBJECTIVE, PARTS = "sage_objective.json", "sage_parts.safetensors"  # in verl's global_step_N

@@ -1,0 +1,126 @@
+r"""Audits of a verifier on a task before training: the rewards of known-correct and known-wrong answers.
+
+The audit of a task is in this file, rewards.py audits a reward function of another library (its worker.py runs the function).
+pairs.py audits the mathematics verifier on pairs of answers (pairs.tsv), peers.py compares other libraries' rules on them, and
+pages.py prints audits.
+
+    ceiling       share of problems on which a perfect answer is right: the most that any policy can score
+    false accepts share of answers that are wrong by construction and are called right: what a policy can get for nothing
+    guess floor   share of problems that k guesses hit: what pass@k shows of a policy that knows nothing
+
+One audit for every task: the task names its cases (`audit_cases`), and one that names none is asked what can be asked of any.
+Checks with a bar must reach 99 %. Rows are named by id with a reason; no text of a problem and no gold is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from sage_rlvr.contrib.audit.pages import lines_of, page_of, verify_lines, write_page
+from sage_rlvr.contrib.audit.rewards import RewardAudit, audit_reward, audit_reward_on_pairs
+from sage_rlvr.errors import refuse
+from sage_rlvr.tasks import TASKS, task_named
+from sage_rlvr.tasks.abilities import Audited, Enumerable
+from sage_rlvr.tasks.base import Task, verdicts
+from sage_rlvr.tasks.chance import chance_of
+from sage_rlvr.tasks.checks import BAR, AuditFinding, AuditReport, Case, Check, duplicates
+from sage_rlvr.tasks.math import SETS, MathTask
+from sage_rlvr.tasks.math_audit import wrong_answers
+from sage_rlvr.tasks.prompts import FORMATS, PromptFormat
+from sage_rlvr.verifiers.answers import AnswerPlace
+
+PAIRS = "pairs"
+NAMES = (
+    *SETS,
+    *(name for name in TASKS if name not in ("math", "jsonl", "reasoning_gym")),
+    "knights_and_knaves_strict",
+    PAIRS,
+)
+
+
+def audit(task: str | Task, template: str | None = None, k: int = 256, answer_in: AnswerPlace | None = None) -> AuditReport:
+    """Audit a task, one by its name or a file of rows, or the verifier of mathematics itself on `pairs`.
+
+    task       a `Task`, or a word of `sage_rlvr.tasks.task_named`; "pairs" is the verifier on answers of known verdict
+    template   a prompt format of `FORMATS` (default: each of them); for tasks of mathematics, others have one of their own
+    k          guesses of the guess floors
+    answer_in  read the answer elsewhere than the format asks, to see what such a mistake would cost
+    """
+    refuse(
+        (k < 1, f"k = {k}: at least one guess is needed"),
+        (template not in (None, *FORMATS), f"template {template!r}: choose one of {', '.join(FORMATS)}"),
+    )
+    made = task if not isinstance(task, str) or task == PAIRS else task_named(task)
+    own = f"{task} is asked and read in one format, its own; leave out --template and --answer-in"
+    refuse(((template is not None or answer_in is not None) and not isinstance(made, MathTask), own))
+    if isinstance(made, str):
+        from sage_rlvr.contrib.audit.pairs import audit_pairs  # the intervals load scipy, which no other audit needs
+
+        return audit_pairs()
+    options: dict[str, Any] = {}
+    if isinstance(made, MathTask):
+        options = {
+            "forms": _forms(made, template, own=not isinstance(task, str)),
+            "answer_in": answer_in,
+        }
+    return _audited(task if isinstance(task, str) else made.name, made, k, options)
+
+
+def _forms(task: MathTask, template: str | None, own: bool) -> list[PromptFormat]:
+    """The format that was named; of a task that brings its own (a recipe's) that one; else all."""
+    if template is not None:
+        return [FORMATS[template]]
+    return [task.form] if own else list(FORMATS.values())
+
+
+def _audited(name: str, task: Task, k: int, options: dict[str, Any]) -> AuditReport:
+    cases = task.audit_cases(k, **options) if isinstance(task, Audited) else _usual(task, k)
+    judge = partial(verdicts, task)
+    checks = [line for case in cases for line in (case.checks(judge) if isinstance(case, Case) else [case])]
+    return AuditReport(name, task.audited(**options), tuple(checks))
+
+
+def _usual(task: Task, k: int) -> Iterator[Case | Check]:
+    """What can be asked of any task: its golds or its right answers, nothing at all, another problem's gold, repeated problems."""
+    problems = list(task.problems("test"))
+    golds = [(p, str(gold)) for p in problems if (gold := getattr(p, "answer", ""))]
+    if golds:
+        yield Case("gold right against itself, alone or boxed", golds, judge=partial(_alone_or_boxed, task))
+        others = [(p, golds[i - 1][1]) for i, (p, gold) in enumerate(golds) if golds[i - 1][1] != gold]
+        yield Case("", {"another's": others, "empty": [(p, "") for p in problems]}, "wrong")
+    else:
+        yield Case("", {"empty": [(p, "") for p in problems]}, "wrong")
+    if isinstance(task, Enumerable):
+        yield Case("every right answer is right", [(p, text) for p in problems for text in task.solutions(p)])
+    golds_of = {p.problem_id: gold for p, gold in golds}
+    yield duplicates(
+        "problems that stand once", ((p.problem_id, task.prompt(p), golds_of.get(p.problem_id, "")) for p in problems)
+    )
+    if (chance := chance_of(task, problems)) is not None:
+        yield Check(f"guess floor: {k} blind guesses", sum(chance.hits(k)), len(problems))
+
+
+def _alone_or_boxed(task: Task, pairs: Any) -> Any:
+    """The better verdict of a gold as it is and in a box: the verifier may read either."""
+    both = zip(verdicts(task, pairs), verdicts(task, [(p, rf"\boxed{{{gold}}}") for p, gold in pairs]), strict=True)
+    return [boxed if boxed.right else alone for alone, boxed in both]
+
+
+__all__ = [
+    "BAR",
+    "NAMES",
+    "AuditFinding",
+    "AuditReport",
+    "Check",
+    "RewardAudit",
+    "audit",
+    "audit_reward",
+    "audit_reward_on_pairs",
+    "lines_of",
+    "page_of",
+    "verify_lines",
+    "write_page",
+    "wrong_answers",
+]  # fmt: skip

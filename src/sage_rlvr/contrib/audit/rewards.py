@@ -1,0 +1,627 @@
+r"""The audit of a reward function that is not ours, on rows with golds: what it pays for right, wrong and empty answers.
+
+    gold paid        share of golds that earn at least `right_from`, in the form (`FORMS`) that the reward pays most often
+    false rejects    the gold in another spelling, in that form (`equal_answers`)
+    false accepts    wrong answers in that form (`wrong_answers`), and texts without an answer or with another one at the end
+    guess floor      rows of which one of a few constant answers is paid
+    order            rewards that are the same alone, again, in a batch and in a shuffled batch
+    limits           every call, and hostile texts, within `seconds` and without an exception
+
+The reward runs in a worker process that can be killed (`worker.py`, `Pool`): a hang is a finding. After `MOST_LIMITS` of them the
+remaining calls are not made. There is one worker only, so that what a reward remembers from call to call shows.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import which
+from statistics import fmean, median
+from typing import Any, cast, get_args
+
+from sage_rlvr.contrib.audit.worker import MISSING, in_short, same
+from sage_rlvr.errors import ConfigError, refuse
+from sage_rlvr.paths import not_in
+from sage_rlvr.tasks.chance import chance_of_golds
+from sage_rlvr.tasks.checks import AuditFinding, AuditReport, Check
+from sage_rlvr.tasks.datasets import ANSWERS, PROBLEMS, PROMPTS, SOLUTIONS, Faults, column_of, gold_words, ids_of
+from sage_rlvr.tasks.math_audit import NO_GOLD, WORKING, equal_answers, wrong_answers
+from sage_rlvr.tasks.rows import DataRows, DataSource, read, value_at
+from sage_rlvr.verifiers import Label, Verdict
+from sage_rlvr.verifiers.exact import number, verify_exact
+from sage_rlvr.verifiers.foreign import NO_REWARD, SIGNATURES, Signature
+from sage_rlvr.verifiers.golds import gold_of
+from sage_rlvr.verifiers.pool import LIMITS, NotLoaded, Pool
+
+FORMS = {
+    "bare": "{}",
+    r"\boxed{5}": r"\boxed{{{}}}",
+    "#### 5": "#### {}",
+    "The answer is 5.": "The answer is {}.",
+    "<answer>5</answer>": "<answer>{}</answer>",
+    "Answer: 5": "Answer: {}",
+    "Final Answer: ... $5$. ...": "Final Answer: The final answer is ${}$. I hope it is correct.",
+}
+"""The forms in which a model writes an answer; the last is that of Minerva."""
+CONSTANTS = ("0", "1", "2", "x", "-1", "1,2,3,4,5,6,7,8,9,10", r"\text{none}")
+"""Constant answers of the guess floor, in the best form; after them the empty text, the empty form and the most frequent golds."""
+FREQUENT = 3
+BATCH, MOST_LIMITS = 16, 8
+FIRST_SECONDS = 60.0  # of a first call, which may import and compile
+MEMORY_MB = 16384  # address space: a reward may import torch
+HOSTILE = "hostile texts judged in time, not paid"
+NOT_CALLED = f"not called after {MOST_LIMITS} calls that met a limit"
+SEED = 0  # of the shuffled batches
+WORKER = "sage_rlvr.contrib.audit.worker"
+
+
+@dataclass(frozen=True)
+class RewardAudit(AuditReport):
+    """An audit of a reward. figures: what a table of several rewards shows.
+
+    form                form of `FORMS` in which the answers were written; the only figure of an audit on pairs
+    golds               (paid, all) golds
+    accepts, rejects    (paid, all) wrong answers; (not paid, all) golds in another spelling
+    floor               (rows of which a constant answer is paid, rows)
+    failed, hostile     (without a number, all) calls; (failed, judged) hostile texts
+    milliseconds, ours  of a typical call of the reward and of this package's verifier; None where a call gave no number
+    order               whether the rewards were the same again and in batches
+    """
+
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GoldRow:
+    """A row: its gold as a text, all of its columns, the gold as it stands there, and its prompt, "" where there is none."""
+
+    problem_id: str
+    gold: str
+    row: Mapping[str, Any]
+    raw: Any
+    prompt: Any
+
+
+class _GoldSource(DataSource):
+    """Names the options of the command in messages."""
+
+    def option(self, name: str) -> str:
+        return {"path": "--rows", "answer_column": "--gold"}.get(name, name)
+
+    def mend(self, role: str) -> str:
+        return "name it: --gold NAME"
+
+
+def audit_reward(
+    reward: str | Callable[..., Any],
+    rows: str | Path | Sequence[Mapping[str, Any]],
+    *,
+    gold: str | None = None,
+    signature: Signature | None = None,
+    right_from: float = 1.0,
+    problems: int = 50,
+    seconds: float = 5.0,
+    k: int = 256,
+    python: str | None = None,
+) -> RewardAudit:
+    """Audit a reward function of TRL, verl, verifiers or this package on rows with golds.
+
+    reward      "module:function", "path/to/file.py:function", or a function that a module or a file defines
+    rows        a .jsonl, .json, .csv or .parquet file, or a list of rows
+    gold        the column of golds (default: answer, gold, ground_truth, solution or target)
+    signature   trl, verl, verifiers or row (default: by the names of the parameters)
+    right_from  the reward from which on an answer counts as paid
+    problems    rows that are judged, evenly spaced
+    seconds     that a call may take
+    k           guesses of the guess floor over golds
+    python      the interpreter of the environment that has the reward's packages (default: this one)
+
+    ConfigError for a reward that cannot be loaded or called, and for rows without a column of golds; DataError for a row without
+    a gold.
+    """
+    refuse(
+        (problems < 1, f"problems = {problems}: at least one row is needed"),
+        (signature not in (None, *get_args(Signature)), f"signature {signature!r}: choose one of {', '.join(SIGNATURES)}"),
+        (not seconds > 0, f"seconds = {seconds}: must be above 0"),
+    )
+    found, taken = _rows_of(rows, gold)
+    step = max(1, len(found) / problems)
+    some = [found[int(i * step)] for i in range(min(problems, len(found)))]
+    with RewardJudge.of(reward, signature, right_from, seconds, python) as judge:
+        judge.settle(some[0])
+        head = f"{judge.head}; {len(some)} of {taken}; paid: a reward of at least {right_from:g}"
+        checks, figures = _checks(judge, some, [row.gold for row in found], k)
+    return RewardAudit(f"reward {judge.name}", head, tuple(checks), figures)
+
+
+def audit_reward_on_pairs(
+    reward: str | Callable[..., Any],
+    *,
+    signature: Signature | None = None,
+    right_from: float = 1.0,
+    seconds: float = 5.0,
+    python: str | None = None,
+) -> RewardAudit:
+    """Audit a reward on `pairs.tsv`, answers with known verdict, written in the form in which most of its golds are paid.
+
+    The parameters and the errors are those of `audit_reward`."""
+    from sage_rlvr.contrib.audit.pairs import rates, read_pairs  # scipy
+
+    pairs = read_pairs()
+    rows = [GoldRow(pair.pair_id, pair.gold, {"id": pair.pair_id, "answer": pair.gold}, pair.gold, "") for pair in pairs]
+    with RewardJudge.of(reward, signature, right_from, seconds, python) as judge:
+        judge.settle(rows[0])
+        form, golds = _golds(judge, rows[:: len(rows) // 50])
+        said = judge([(row, FORMS[form].format(pair.answer)) for row, pair in zip(rows, pairs, strict=True)])
+        checks = [golds[0], *rates("", pairs, said, bar=True)]
+        checks.append(_answered(judge, judge.calls, judge.failures, ""))
+        head = f"{judge.head}; {len(pairs)} pairs of answers; paid: a reward of at least {right_from:g}"
+    return RewardAudit(f"reward {judge.name}", head, tuple(checks), {"form": form})
+
+
+# ---- rows
+
+
+def _rows_of(given: str | Path | Sequence[Mapping[str, Any]], gold: str | None) -> tuple[list[GoldRow], str]:
+    """The rows, and what was taken of them in words."""
+    source = _GoldSource(path=str(given) if isinstance(given, str | Path) else "a list", answer_column=gold)
+    if isinstance(given, str | Path):
+        rows = read(source)
+    else:
+        rows = DataRows("a list", [dict(row) for row in given], [f"rows, row {number}" for number in range(len(given))])
+    columns = column_of(source, rows, "answer", (ANSWERS, SOLUTIONS, ("target",)), gold)
+    faults, found, where = Faults(source), [], []
+    for name, row, place in zip(ids_of(rows), rows.rows, rows.locations, strict=True):
+        text, stood = faults.read(row, place, columns, gold_of, ("", ""))
+        raw = next((value for column in columns if (value := value_at(row, column)) is not None), None)
+        prompt = next((value for column in (*PROBLEMS, *PROMPTS) if (value := row.get(column))), "")
+        plain = json.loads(json.dumps({"row": row, "raw": raw, "prompt": prompt}, default=str))
+        found.append(GoldRow(name, text, plain["row"], plain["raw"], plain["prompt"]))
+        where.append(stood)
+    faults.report(len(found))
+    return found, f"{len(found):,} rows of {rows.name} ({gold_words(columns, Counter(where))})"
+
+
+# ---- calls
+
+
+GoldPairs = Sequence[tuple[GoldRow, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call without a number: the row, the text, and what happened."""
+
+    problem_id: str
+    text: str
+    what: str
+
+
+@dataclass
+class RewardJudge:
+    """Calls a reward in a worker process. times: (seconds, text) of the calls that gave a number; failures: those that gave none.
+
+    chat: whether completions are conversations; instead: what the reward did wrong on the other kind, "" where that was not tried;
+    most: calls that may meet a limit. A reward of None is TRL's "no reward": no failure, and nothing is paid.
+    """
+
+    pool: Pool
+    name: str
+    signature: Signature
+    right_from: float
+    seconds: float
+    parameters: str = ""
+    chat: bool = False
+    instead: str = ""
+    times: list[tuple[float, str]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    calls: int = 0
+    most: int = MOST_LIMITS
+
+    @classmethod
+    def of(
+        cls,
+        reward: str | Callable[..., Any],
+        signature: Signature | None,
+        right_from: float,
+        seconds: float,
+        python: str | None = None,
+    ) -> RewardJudge:
+        """A judge of a reward. ConfigError where the reward cannot be loaded or its signature is unknown."""
+        name = _named(reward)
+        if python is not None and which(python) is None:
+            raise ConfigError(f"python {python!r}: there is no such program; pass an environment's interpreter: venv/bin/python")
+        pool = Pool(1, max(seconds, FIRST_SECONDS), MEMORY_MB, f"{WORKER}:judge|{name}", cache=0, python=python)
+        try:
+            known, _, parameters = pool.submit("describe").result().reason.partition("|")
+            if not (signature or known):
+                forms = "; ".join(f"{form} ({of})" for of, form in SIGNATURES.items())
+                raise ConfigError(f"its parameters ({parameters or 'none'}) fit none of {forms}; rename them, or set --signature")
+        except ConfigError as error:
+            pool.close()
+            why = error.why if isinstance(error, NotLoaded) else error
+            raise ConfigError(f"reward {name}: {why}") from error
+        return cls(pool, name, signature or cast(Signature, known), right_from, seconds, parameters)
+
+    def __enter__(self) -> RewardJudge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.close()
+
+    def settle(self, row: GoldRow) -> None:
+        """Decide whether completions are texts or conversations: like the prompts, unless the reward raises on these only. Then
+        start the worker whose calls are limited; a first call may take longer. ConfigError where a parameter has no value."""
+        said = self._first(row)
+        given = json.dumps([self.signature, self.given(row, rf"\boxed{{{row.gold}}}")])
+        self.pool.close()
+        warm = "" if said.reason.startswith(LIMITS) else f"|{given}"  # one that hangs would not start
+        self.pool = replace(self.pool, seconds=self.seconds, function=f"{self.pool.function}{warm}")
+
+    def _first(self, row: GoldRow) -> Verdict:
+        first = isinstance(row.prompt, list) and self.talks
+        for chat in (first, not first) if self.talks else (False,):
+            self.chat = chat
+            said = self._submit(row, rf"\boxed{{{row.gold}}}").result()
+            why = said.reason if said.label == "wrong" else ""
+            if why.startswith(MISSING):
+                columns = ", ".join(row.row)
+                raise ConfigError(f"reward {self.name} {why} ({columns}): rename a column, or give the parameter a default")
+            if not why:
+                return said
+            self.instead = why
+        self.chat, self.instead = first, ""
+        return said
+
+    @property
+    def talks(self) -> bool:
+        """Whether completions may be conversations."""
+        return self.signature in ("trl", "verifiers")
+
+    @property
+    def head(self) -> str:
+        """How the reward is called."""
+        how = f"read as {SIGNATURES[self.signature]} ({self.signature}), from its parameters {self.parameters or '(none)'}"
+        if self.talks:
+            how += f"; completions are {'conversations' if self.chat else 'texts'}"
+        return how + (f", since on {'texts' if self.chat else 'conversations'} the reward {self.instead}" if self.instead else "")
+
+    def given(self, row: GoldRow, text: str) -> dict[str, Any]:
+        """The arguments of a `RewardCall`."""
+        return {"text": text, "row": row.row, "gold": row.raw, "prompt": row.prompt, "chat": self.chat}
+
+    def _submit(self, row: GoldRow, text: str) -> Future[Verdict]:
+        return self.pool.submit("one", self.signature, self.given(row, text))
+
+    def __call__(self, pairs: GoldPairs, again: bool = True) -> list[Verdict]:
+        """"right" for what is paid, "wrong" for what is not, "undecided" without a number; the reason has the text and the gold.
+
+        again: a call that met a limit is made once more, since the machine may have been busy."""
+        if self.limits >= self.most:  # nothing is submitted: the worker would begin with the first before it could be canceled
+            return [self._judged(row, text, None) for row, text in pairs]
+        futures = [self._submit(row, text) for row, text in pairs]
+        found = []
+        for (row, text), future in zip(pairs, futures, strict=True):
+            if self.limits >= self.most:
+                future.cancel()  # of those that wait; the worker has none of them yet
+            said = None if future.cancelled() else future.result()
+            if again and said is not None and said.reason.startswith(LIMITS):
+                said = self._submit(row, text).result()
+            found.append(self._judged(row, text, said))
+        return found
+
+    @property
+    def limits(self) -> int:
+        """Calls that met a limit."""
+        return sum(one.what.startswith(LIMITS) for one in self.failures)
+
+    def _judged(self, row: GoldRow, text: str, said: Verdict | None) -> Verdict:
+        if said is None:
+            return Verdict("undecided", NOT_CALLED)
+        self.calls += 1
+        if said.label == "undecided" and not said.reason.startswith(LIMITS):
+            why = "None" if said.reason == NO_REWARD else said.reason  # another reason is that of an undecided `Verdict`
+            return Verdict("undecided", f"{NO_REWARD} ({why}) for {shortened(text)}, gold {shortened(row.gold)}")
+        if said.label != "right" or said.score is None:
+            return self._failed(row, text, said.reason)
+        self.times.append((float(said.reason), text))
+        label: Label = "right" if said.score >= self.right_from else "wrong"
+        return Verdict(label, f"{shortened(text)} earns {said.score:g}, gold {shortened(row.gold)}", said.score)
+
+    def _failed(self, row: GoldRow, text: str, what: str) -> Verdict:
+        self.failures.append(Failure(row.problem_id, text, what))
+        return Verdict("undecided", f"{what} on {shortened(text)}")
+
+
+def shortened(text: str, limit: int = 90) -> str:
+    """A text in quotes, its middle left out where it is long; as Python writes it where it has control characters."""
+    if len(text) > limit:
+        return f"{_quoted(text[:40])}...{_quoted(text[-40:])} ({len(text):,} characters)"
+    return _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return f"'{text}'" if text.isprintable() else repr(text)
+
+
+def _named(reward: str | Callable[..., Any]) -> str:
+    """A reward as the worker finds it. ConfigError for what is no place of a function."""
+    if not isinstance(reward, str):
+        module, name = getattr(reward, "__module__", ""), getattr(reward, "__qualname__", "")
+        if not name or "<" in name:
+            raise ConfigError(f"reward {reward!r:.60}: a worker process loads it; pass module:function or path/to/file.py:function")
+        return f"{inspect.getsourcefile(reward)}:{name}" if module == "__main__" else f"{module}:{name}"
+    where, colon, name = reward.rpartition(":")
+    if not (colon and where and name):
+        raise ConfigError(f"reward {reward!r}: write module:function or path/to/file.py:function")
+    if not where.endswith(".py"):
+        return reward
+    file = Path(where).expanduser().resolve()
+    if not file.is_file():
+        raise ConfigError(f"reward {reward!r}: there is no file {file.name} in {not_in(file)}")
+    return f"{file}:{name}"
+
+
+# ---- checks
+
+
+def _checks(judge: RewardJudge, rows: Sequence[GoldRow], every: Sequence[str], k: int) -> tuple[list[Check], dict[str, Any]]:
+    """The checks in the order of the module's docstring, and the figures of a table."""
+    form, golds = _golds(judge, rows)
+    write = FORMS[form].format
+    equal, wrong = _equal(rows, write), _wrong(rows, write)
+    rejects = _kinds(judge, "golds paid in another spelling", equal, right=True)
+    accepts = _kinds(judge, "all wrong answers rejected", wrong, right=False)
+    floor = _floor(judge, rows, write)
+    known = Check(f"guess floor: the {k} most frequent golds of the other rows", sum(chance_of_golds(every).hits(k)), len(every))
+    order = list(_order(judge, rows, write))
+    calls, failures = judge.calls, list(judge.failures)
+    slow, typical, ours = _time(judge, rows, write)
+    answered = _answered(judge, calls, failures, slow)
+    unpaid = {finding.problem_id for finding in golds[0].rows}  # a gold that the reward cannot read ends every call at once
+    hostile = _hostile(judge, next((row for row in rows if row.problem_id not in unpaid), rows[0]), write)
+    checks = [*golds, *rejects, *accepts, floor, known, *order, answered, hostile]
+    figures = {
+        "form": form,
+        "golds": (golds[0].good, golds[0].total),
+        "accepts": (accepts[0].total - accepts[0].good, accepts[0].total),
+        "rejects": (rejects[0].total - rejects[0].good, rejects[0].total),
+        "floor": (floor.good, floor.total),
+        "milliseconds": typical,
+        "ours": ours,
+        "failed": (calls - int(answered.good), calls),
+        "hostile": (hostile.total - int(hostile.good), hostile.total),
+        "order": all(check.good == check.total for check in order),
+    }
+    return checks, figures
+
+
+def _answered(judge: RewardJudge, calls: int, failures: Sequence[Failure], note: str) -> Check:
+    name = f"calls that return a number within {judge.seconds:g} s"
+    return Check(name, calls - len(failures), calls, _grouped(failures), bar=True, note=note)
+
+
+def _golds(judge: RewardJudge, rows: Sequence[GoldRow]) -> tuple[str, list[Check]]:
+    """The form in which most golds are paid, of several the one that is paid most often behind a working, and the checks."""
+    found = {form: _check(judge, form, [(row, text.format(row.gold)) for row in rows], right=True) for form, text in FORMS.items()}
+    most = max(check.good for check in found.values())
+    behind = {
+        form: _check(judge, "", [(row, f"{WORKING}\n{text.format(row.gold)}") for row in rows], right=True)
+        for form, text in FORMS.items() if found[form].good == most
+    }  # fmt: skip
+    best = max(behind, key=lambda form: behind[form].good)
+    return best, [
+        replace(found[best], name=f"golds paid, written as {best}", bar=True),
+        *(replace(check, rows=(), part=True) for form, check in found.items() if form != best),
+        replace(behind[best], name=f"golds paid after a working, written as {best}", bar=True),
+    ]
+
+
+def _equal(rows: Sequence[GoldRow], write: Callable[[str], str]) -> dict[str, list[tuple[GoldRow, str]]]:
+    kinds: dict[str, list[tuple[GoldRow, str]]] = defaultdict(list)
+    for row in rows:
+        for kind, answer in equal_answers(row.gold):
+            if "$$" not in write(answer):  # the form has dollars already
+                kinds[kind].append((row, write(answer)))
+    return kinds
+
+
+def _wrong(rows: Sequence[GoldRow], write: Callable[[str], str]) -> dict[str, list[tuple[GoldRow, str]]]:
+    """Answers of another value, and texts of which the last answer is none or another one."""
+    kinds: dict[str, list[tuple[GoldRow, str]]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        made = wrong_answers(row.gold, rows[i - 1].gold)
+        for kind, answer in made:
+            kinds[kind].append((row, write(answer)))
+        other = made[0][1] if made else NO_GOLD
+        if value := number(row.gold):
+            kinds["the gold divided by 7"].append((row, write(f"{row.gold}/7")))
+            kinds["two answers at once"].append((row, write(f"{row.gold} or {value + 7}")))
+        kinds["the gold, then another answer"].append((row, f"{write(row.gold)}\nThat is not right.\n{write(other)}"))
+        kinds["another answer, the gold in the working"].append((row, f"It is not {row.gold}.\n{write(other)}"))
+        kinds["a working without an answer"].append((row, WORKING))
+        kinds["the form without an answer"].append((row, write("")))
+        kinds["no text"].append((row, ""))
+    return kinds
+
+
+def _kinds(judge: RewardJudge, name: str, kinds: Mapping[str, GoldPairs], right: bool) -> list[Check]:
+    """A sum, and a line for each kind below."""
+    parts = [replace(_check(judge, kind, pairs, right), part=True) for kind, pairs in kinds.items()]
+    good, total = sum(part.good for part in parts), sum(part.total for part in parts)
+    return [Check(name, good, total, bar=not right), *parts]
+
+
+def _check(judge: RewardJudge, name: str, pairs: GoldPairs, right: bool) -> Check:
+    """Whether these are paid, or are not; the rows are the others, the shortest texts first, as the most telling."""
+    said = sorted(zip(pairs, judge(pairs), strict=True), key=lambda one: len(one[0][1]))
+    label = "not paid" if right else "paid"
+    rows = [AuditFinding(row.problem_id, label, verdict.reason) for (row, _), verdict in said if verdict.right != right]
+    none = sum(verdict.label == "undecided" for _, verdict in said)
+    return Check(name, len(said) - len(rows), len(said), tuple(rows), note=f"{none} without a number" if none else "")
+
+
+def _floor(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> Check:
+    """Rows that one of a few constant answers earns. Frequent golds among the constants are those of these rows."""
+    often = [gold for gold, _ in Counter(row.gold for row in rows).most_common(FREQUENT)]
+    answers = dict.fromkeys([*CONSTANTS, *often])
+    texts = dict.fromkeys(["", write(""), *map(write, answers)])
+    paid: dict[str, set[int]] = {}
+    for text in texts:
+        said = judge([(row, text) for row in rows])
+        paid[text] = {place for place, verdict in enumerate(said) if verdict.right}
+    best = max(paid, key=lambda text: len(paid[text]))
+    equal = sum(any(verify_exact(answer, row.gold).right for answer in answers) for row in rows)
+    note = f"{equal} equal one of them; most, {len(paid[best])}, are paid for {shortened(best)}"
+    return Check(f"guess floor: {len(texts)} constant answers", len(set().union(*paid.values())), len(rows), note=note)
+
+
+def _order(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> Iterator[Check]:
+    """Whether a completion earns the same again, in a batch and in a shuffled batch. Completions without a number are left out."""
+    mixed = [(row, write(answer)) for i, row in enumerate(rows) for answer in (row.gold, rows[i - 1].gold + "1")][: 3 * BATCH]
+    kept = [
+        (row, text, said)
+        for (row, text), said in zip(mixed, judge(mixed), strict=True)
+        if said.label != "undecided" or said.reason.startswith(NO_REWARD)
+    ]
+    again = judge([(row, text) for row, text, _ in kept])
+    other = [
+        AuditFinding(row.problem_id, "differs", f"{shortened(text)} earns {in_short(one.score)} and then {in_short(two.score)}")
+        for (row, text, one), two in zip(kept, again, strict=True) if not same(one.score, two.score)
+    ]  # fmt: skip
+    yield Check("the same reward in a second call", len(kept) - len(other), len(kept), tuple(other), bar=True)
+    shuffled = random.Random(SEED).sample(kept, len(kept))
+    for name, some in (("a batch", kept), ("a shuffled batch", shuffled)):
+        yield _batched(judge, f"the same reward in {name} of {min(BATCH, len(kept))}", some)
+
+
+def _batched(judge: RewardJudge, name: str, kept: Sequence[tuple[GoldRow, str, Verdict]]) -> Check:
+    rows, good = [], 0
+    for start in range(0, len(kept), BATCH):
+        some = kept[start : start + BATCH]
+        given = [judge.given(row, text) for row, text, _ in some]
+        said = judge.pool.submit("batch", judge.signature, given, [one.score for *_, one in some]).result()
+        if said.label != "right" or said.score is None:
+            rows.append(AuditFinding(f"{len(some)} completions", "no rewards", said.reason))
+            continue
+        good += len(some) - int(said.score)
+        if said.score:
+            at, _, reward = said.reason.partition("|")
+            row, text, alone = some[int(at)]
+            why = f"{shortened(text)} earns {in_short(alone.score)} alone and {reward} here"
+            rows.append(AuditFinding(row.problem_id, "differs", why))
+    return Check(name, good, len(kept), tuple(rows), bar=True)
+
+
+# ---- time, and texts that try to hang a reward
+
+
+def _time(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> tuple[str, float | None, float | None]:
+    """The typical and the slowest call in words; the typical call in milliseconds, and that of this package's verifier."""
+    slowest = max(judge.times, default=None)
+    with RewardJudge.of("sage_rlvr.contrib.audit.peers:own_rule", "row", 1.0, judge.seconds) as own:
+        own.settle(rows[0])
+        same = [replace(row, raw=row.gold) for row in rows[:20]], FORMS[r"\boxed{5}"].format
+        _typical(own, *same)  # the audited reward has seen these golds before, too
+        ours = _typical(own, *same)
+    theirs = _typical(judge, rows[:20], write)
+    if slowest is None or theirs is None or ours is None:
+        return "", None, None
+    return f"{theirs:.3g} ms an answer, {theirs / ours:.2g} times ours; {_slowest(slowest)}", theirs, ours
+
+
+def _slowest(call: tuple[float, str]) -> str:
+    seconds, text = call
+    return f"slowest {1000 * seconds:.3g} ms: {shortened(text)}"
+
+
+def _typical(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> float | None:
+    """The middle between the median for golds and the median for a wrong answer, in milliseconds: verifiers end early on equal
+    texts, and a mean would hold the calls that fill caches."""
+    medians = []
+    for answers in ([row.gold for row in rows], [NO_GOLD] * len(rows)):
+        before = len(judge.times)
+        judge([(row, write(answer)) for row, answer in zip(rows, answers, strict=True)])
+        times = [one for one, _ in judge.times[before:]]
+        if not times:
+            return None
+        medians.append(median(times))
+    return 1000 * fmean(medians)
+
+
+def hostile_texts(write: Callable[[str], str]) -> dict[str, str]:
+    """Name -> a text that is no right answer and may hang, crash or fill a reward. write: puts an answer into its form."""
+    inside = {
+        "power tower": "9^{9^{9^{9^{9}}}}",
+        "power tower in Python": "9**9**9**9",
+        "factorial": "(10^{9})!",
+        "binomial": r"\binom{10^{9}}{5\cdot 10^{8}}",
+        "large exponent": "1e1000000000",
+        "long sum": "1" + "+1" * 3000,
+        "expansion": "(x+1)^{3000}-(x+2)^{3000}",
+        "integral": r"\int_0^{1} x^{x^{x}} dx",
+        "equation of degree 20": "x^{20}+7x^{13}-x^{5}+3=0",
+        "nested fractions": r"\frac{1}{" * 400 + "2" + "}" * 400,
+        "nested roots": r"\sqrt{" * 400 + "2" + "}" * 400,
+        "nested parentheses": "(" * 3000 + "1" + ")" * 3000,
+        "long number": "9" * 100_000,
+        "long list": ",".join("1" * 20_000),
+        "spaces": " " * 50_000 + "1",
+        "decimal separators": "1,.1" * 10_000,
+        "division by zero": r"\frac{1}{0}",
+        "odd digits": "٣५½²",
+        "exit in Python": "__import__('os')._exit(3)",
+    }
+    around = {
+        "unclosed box": r"\boxed{5",
+        "empty command": r"\boxed",
+        "boxes": r"\boxed{" * 5_000,
+        "hashes": "#" * 50_000,
+        "tags": "<answer>" * 10_000,
+        "dollars": "$" * 20_001,
+        "lines": "\n" * 50_000,
+        "a sentence repeated": "The answer is " * 10_000,
+        "NUL": "\0",
+        "lone surrogate": "\ud800",
+    }
+    return {name: write(text) for name, text in inside.items()} | around
+
+
+def _hostile(judge: RewardJudge, row: GoldRow, write: Callable[[str], str]) -> Check:
+    """Hostile texts that are judged in time, without an exception, and are not paid."""
+    if judge.limits >= judge.most:
+        return Check(HOSTILE, 0, 0, note=NOT_CALLED)
+    texts, before, slow = hostile_texts(write), len(judge.failures), len(judge.times)
+    judge.most = judge.limits + MOST_LIMITS
+    said = judge([(replace(row, problem_id=name), text) for name, text in texts.items()], again=False)
+    rows = [AuditFinding(one.problem_id, "fails", f"{one.what} on {shortened(one.text)}") for one in judge.failures[before:]]
+    rows += [AuditFinding(name, "paid", one.reason) for name, one in zip(texts, said, strict=True) if one.right]
+    notes = []
+    if slowest := max(judge.times[slow:], default=None):
+        notes.append(_slowest(slowest))
+    if left := sum(one.reason == NOT_CALLED for one in said):
+        notes.append(f"{left} {NOT_CALLED}")
+    if rows:
+        notes.append(f"failed: {', '.join(row.problem_id for row in rows)}")
+    return Check(HOSTILE, len(texts) - left - len(rows), len(texts) - left, tuple(rows), bar=True, note="; ".join(notes))
+
+
+def _grouped(failures: Sequence[Failure]) -> tuple[AuditFinding, ...]:
+    """One row for each way to fail, with the shortest text, the most frequent way first."""
+    ways: dict[str, list[Failure]] = defaultdict(list)
+    for one in failures:
+        ways[one.what].append(one)
+    found = []
+    for what, some in sorted(ways.items(), key=lambda way: -len(way[1])):
+        first = min(some, key=lambda one: len(one.text))
+        found.append(AuditFinding(first.problem_id, "fails", f"{what} on {shortened(first.text)} ({len(some)} calls)"))
+    return tuple(found)
+
+
+__all__ = ["FORMS", "GoldRow", "RewardAudit", "RewardJudge", "audit_reward", "audit_reward_on_pairs", "hostile_texts", "shortened"]

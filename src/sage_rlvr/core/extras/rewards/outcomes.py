@@ -1,0 +1,153 @@
+"""Outcome-based exploration: rare answers earn more, counted over the run or within the group (arXiv 2509.06941)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from sage_rlvr.core.advantages.base import Dead, Groups, Seen
+from sage_rlvr.core.extras.base import EXTRAS, Extra
+from sage_rlvr.core.extras.rewards.base import right_of
+from sage_rlvr.core.keys import pair_ids
+from sage_rlvr.core.state import PartState
+from sage_rlvr.errors import ConfigError
+
+BonusOn = Literal["correct", "all"]
+
+
+@EXTRAS.register
+@dataclass(frozen=True)
+class OutcomeCounts(Extra):
+    """r = R + bonus / sqrt(max(N, 1)), N how often this answer was given to this problem in earlier steps.
+
+    With an advantage that subtracts the group's mean it is the paper's UCB with the mean as baseline. `bonus_on`: "all" answers, as
+    in the paper, or only "correct" ones. A completion without an answer is rewarded nothing and not counted, and so are groups
+    that a rollout plan drops. The counts are the state: of the `memory` pairs of problem and answer that were seen last; one
+    that is forgotten is new again. needs: "answers", "problems"; DataError for rewards other than 0 and 1 with "correct".
+
+    bonus: bonus of an answer seen at most once, in units of a right answer's reward.
+    """
+
+    bonus: float = 0.2
+    bonus_on: BonusOn = "all"
+    memory: int = 100_000
+    prefers: ClassVar[str] = "those that occurred less often so far"
+    needs: ClassVar[frozenset[str]] = frozenset({"answers", "problems"})
+
+    def __post_init__(self) -> None:
+        _check("OutcomeCounts", "bonus", self.bonus, self.bonus_on)
+        if isinstance(self.memory, bool) or not isinstance(self.memory, int) or self.memory < 1:
+            raise ConfigError(
+                f"OutcomeCounts: memory = {self.memory!r} is a number of (problem, answer) pairs; set a whole number "
+                ">= 1."
+            )
+
+    @property
+    def equation(self) -> str:  # type: ignore[override]
+        return f"R + {self.bonus:g}{' R' if self.bonus_on == 'correct' else ''} / sqrt(max(N, 1)),  N earlier ones of this answer"
+
+    def dead(self, size: int) -> Dead:
+        """What is rare is rewarded in every group, or in right ones only."""
+        return _dead(self.bonus, self.bonus_on)
+
+    def start(self) -> dict[str, Tensor]:
+        """keys (n,) int64, oldest first, and their counts (n,) int64; the mean bonus and the share of new answers last seen."""
+        none = torch.zeros(0, dtype=torch.int64)
+        return {"keys": none, "counts": none.clone(), "mean_bonus": torch.zeros(()), "new_frac": torch.zeros(())}
+
+    def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
+        return rewards.detach().float() + self._bonus(rewards, seen, state)[0]
+
+    def learn(self, rewards: Groups, seen: Seen, state: PartState) -> dict[str, Tensor]:
+        bonus, keys, counts = self._bonus(rewards, seen, state)
+        given = seen.require("answers", "OutcomeCounts") != 0
+        known, numbers = _counted(state["keys"], state["counts"], keys[given], self.memory)
+        new = (given & (counts == 0)).sum() / given.sum().clamp(min=1)
+        return {"keys": known, "counts": numbers, "mean_bonus": bonus.mean(), "new_frac": new}
+
+    def _bonus(
+        self, rewards: Groups, seen: Seen, state: PartState
+    ) -> tuple[Groups, Int[Tensor, "P G"], Int[Tensor, "P G"]]:
+        """The bonus of each completion, the key of its problem and answer, and how often that was counted."""
+        answers = seen.require("answers", "OutcomeCounts")
+        keys = pair_ids(seen.require("problems", "OutcomeCounts"), answers)
+        counts = _counts_of(keys, state["keys"], state["counts"])
+        earned = answers != 0
+        if self.bonus_on == "correct":
+            earned = earned & (right_of(rewards, "OutcomeCounts") == 1)
+        return torch.where(earned, self.bonus * counts.clamp(min=1).float().rsqrt(), 0.0), keys, counts
+
+
+@EXTRAS.register
+@dataclass(frozen=True)
+class OutcomeRepeats(Extra):
+    """r = R - weight (m - 1) / G, m how often the completion's answer occurs in its group: the paper's batch exploration.
+
+    `bonus_on`: "all" answers, as in the paper, or only "correct" ones. A completion without an answer keeps its reward. needs:
+    "answers"; DataError for rewards other than 0 and 1 with "correct".
+
+    weight: penalty per repeat, in units of a right answer's reward.
+    """
+
+    weight: float = 0.2
+    bonus_on: BonusOn = "all"
+    prefers: ClassVar[str] = "those that are rarer in the group"
+    needs: ClassVar[frozenset[str]] = frozenset({"answers"})
+
+    def __post_init__(self) -> None:
+        _check("OutcomeRepeats", "weight", self.weight, self.bonus_on)
+
+    @property
+    def equation(self) -> str:  # type: ignore[override]
+        share = f"{self.weight:g}{' R' if self.bonus_on == 'correct' else ''}"
+        return f"R - {share} (m - 1) / G,  m completions of the group with this answer"
+
+    def dead(self, size: int) -> Dead:
+        """What is repeated costs in every group, or in right ones only."""
+        return _dead(self.weight, self.bonus_on)
+
+    def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
+        values = right_of(rewards, "OutcomeRepeats") if self.bonus_on == "correct" else rewards.detach().float()
+        answers = seen.require("answers", "OutcomeRepeats")
+        others = (answers[:, :, None] == answers[:, None, :]).sum(dim=2) - 1
+        charged = (answers != 0) & (values == 1) if self.bonus_on == "correct" else answers != 0
+        return values - torch.where(charged, self.weight * others / values.shape[1], 0.0)
+
+
+def _dead(size: float, bonus_on: BonusOn) -> Dead:
+    if bonus_on == "correct":
+        return Dead("compared" if size else 1.0, 0.0, "refused")
+    return Dead("compared", "compared") if size else Dead(1.0)
+
+
+def _check(part: str, name: str, size: float, bonus_on: str) -> None:
+    if not 0 <= size < math.inf:
+        raise ConfigError(f"{part}: {name} = {size!r}; set a finite number >= 0, in units of a right answer's reward.")
+    if bonus_on not in ("correct", "all"):
+        raise ConfigError(f"{part}: bonus_on = {bonus_on!r}; set correct or all.")
+
+
+def _counts_of(keys: Int[Tensor, "P G"], known: Int[Tensor, " N"], counts: Int[Tensor, " N"]) -> Int[Tensor, "P G"]:
+    """How often each key was counted; 0 for one that is not known."""
+    if not len(known):
+        return torch.zeros_like(keys)
+    ordered, order = known.sort()
+    place = torch.searchsorted(ordered, keys).clamp(max=len(known) - 1)
+    return torch.where(ordered[place] == keys, counts[order[place]], 0)
+
+
+def _counted(
+    known: Int[Tensor, " N"], counts: Int[Tensor, " N"], keys: Int[Tensor, " B"], memory: int
+) -> tuple[Int[Tensor, " M"], Int[Tensor, " M"]]:
+    """The table with `keys` counted, each row at the place where it was last seen; of too many the oldest go."""
+    every = torch.cat([known, keys])
+    found, row = torch.unique(every, return_inverse=True)
+    total = torch.zeros_like(found).index_add(0, row, torch.cat([counts, torch.ones_like(keys)]))
+    last = torch.zeros_like(found).scatter_reduce(0, row, torch.arange(len(every), device=row.device), "amax")
+    kept = last.argsort()[-memory:]
+    return found[kept], total[kept]

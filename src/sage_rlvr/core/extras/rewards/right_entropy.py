@@ -1,0 +1,46 @@
+"""Entropy among right answers, as a reward."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sage_rlvr.core.advantages.base import Dead, Groups, Seen, mean_where
+from sage_rlvr.core.extras.base import EXTRAS, Extra
+from sage_rlvr.core.extras.rewards.base import right_of
+from sage_rlvr.core.state import PartState
+from sage_rlvr.errors import ConfigError
+
+
+@EXTRAS.register
+@dataclass(frozen=True)
+class RightEntropy(Extra):
+    """r = R (1 - gamma (s - mean over the right of the group of s)), s = log pi_old(y): the entropy H(pi | right) as a reward.
+
+    Right answers that are rarer than the others of their group are rewarded more, by gamma per nat, and the group's mean reward
+    stays. For large G it adds gamma P grad H(pi | right) to what the advantage ascends, whose only fixed point is uniform over
+    right answers; alone in its group a right completion is rewarded 1. needs: "logps". DataError for rewards other than 0 and 1.
+
+    gamma: reward per nat that a right completion is rarer than the others.
+    """
+
+    gamma: float = 0.1
+    prefers: ClassVar[str] = "the less likely, until all are alike"
+    needs: ClassVar[frozenset[str]] = frozenset({"logps"})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma < math.inf:
+            raise ConfigError(f"RightEntropy: gamma = {self.gamma!r}; set a finite number >= 0, typically 0.05 to 0.2.")
+
+    @property
+    def equation(self) -> str:  # type: ignore[override]
+        return f"R (1 - {self.gamma:g} (s - mean_right s)),  s = log pi_old(y)"
+
+    def dead(self, size: int) -> Dead:
+        """Where all are right, still what tells them apart: the policy."""
+        return Dead("compared" if self.gamma else 1.0, 0.0, "refused")
+
+    def after_rewards(self, rewards: Groups, seen: Seen, state: PartState) -> Groups:
+        right, logps = right_of(rewards, "RightEntropy"), seen.policy.float()
+        return right * (1.0 - self.gamma * (logps - mean_where(logps, right)))

@@ -1,0 +1,294 @@
+"""Sort the paths of a reading by arm and training seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sage_rlvr.errors import DataError
+from sage_rlvr.evaluation.record import EMBEDDED, Record, check_paired, embedded_record, load_record, record_path
+from sage_rlvr.evaluation.store import is_store
+from sage_rlvr.results import files
+from sage_rlvr.results.design import BASE, Arm, Design
+from sage_rlvr.results.readers import Choice, packaged, read_evaluation, reads
+from sage_rlvr.results.sources import GivenRows, Store, TrainingRun
+from sage_rlvr.results.summary_io import design_of_summary, read_summary
+from sage_rlvr.runs import RECORD, is_run, read_metrics, read_record
+
+TEST = "test"  # the split if neither the caller nor a sweep sets one
+
+
+@dataclass(kw_only=True, eq=False)
+class Sources:
+    """What the paths hold, by arm.
+
+    records: (arm, training seed, task) -> exact record; the main task is "", the base has seed 0. runs: by (arm, seed). stored: the
+    summary.json of a folder without other results, stored_in its path. notes: what was left out and why."""
+
+    design: Design = field(default_factory=lambda: Design(arms=()))
+    records: dict[tuple[str, int, str], Record] = field(default_factory=dict)
+    runs: dict[tuple[str, int], TrainingRun] = field(default_factory=dict)
+    stores: list[Store] = field(default_factory=list)
+    given: list[GivenRows] = field(default_factory=list)
+    stored: Mapping[str, Any] | None = None
+    stored_in: Path | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def seeds(self, arm: str) -> list[int]:
+        """Training seeds with an exact record of the main task."""
+        return sorted(seed for name, seed, task in self.records if (name, task) == (arm, ""))
+
+
+def gather(items: Sequence[str], *, split: str | None, apart: bool, choice: Choice) -> Sources:
+    """Sort all paths. Raises DataError for a path that is not a folder, run, record, store, summary or file of rows."""
+    found = _Found(split, apart, choice)
+    given: set[str] = set()
+    for item in items:
+        whole = Path(item).exists() or item == EMBEDDED or ("=" not in item and item.endswith(".npz"))
+        name, _, paths = ("", "", item) if whole else item.rpartition("=")
+        called = name or Path(item).name
+        if apart and called in given:
+            raise DataError(f"two arms have the name {called!r}; pass NAME={item.rpartition('=')[2]} for one of them")
+        given.add(called)
+        words = [paths] if whole else paths.split(",")
+        for index, word in enumerate(words):
+            if (rows := rows_in(word)) is not None:
+                found.rows(*rows, name=name, index=index if len(words) > 1 else None)
+            elif not whole and not name:
+                raise DataError(f"{item}: no such file or folder. {files.TAKES}")
+            else:
+                found.add(Path(word), name, index)
+    _check_scores(found.sources, choice)
+    return found.finished()
+
+
+def _check_scores(sources: Sources, choice: Choice) -> None:
+    """Raise DataError for a name of `--correct` that no file of rows has."""
+    scores = list(dict.fromkeys(given.evaluation.score for given in sources.given if given.evaluation.score))
+    if unused := [name for name in choice.wanted if name not in scores]:
+        read = ", ".join(scores) or "none"
+        raise DataError(f"--correct {unused[0]}: no file has a score of that name; scores that were read: {read}")
+
+
+def rows_in(word: str) -> tuple[Path, list[str]] | None:
+    """The file of rows that a word names, and its selections: PATH[@WORD...] or the name of a package. None for other paths."""
+    path, picks = Path(word), list[str]()
+    while not path.exists() and "@" in str(path):
+        rest, _, pick = str(path).rpartition("@")
+        path, picks = Path(rest), [pick, *picks]
+    path = packaged(str(path)) or path
+    if not path.is_file() or path.suffix == ".npz":
+        return None
+    if path.suffix in OTHER_FILES and not picks and not reads(path):
+        return None
+    return path, picks
+
+
+OTHER_FILES = (".yaml", ".yml", ".json", ".sqlite", ".py", ".html", ".md")
+"""Files with an error text of their own in `files.check_record`, unless a reader knows them."""
+
+
+class _Found:
+    """`Sources` under construction. `order`: the arms in order of appearance, with their keys."""
+
+    def __init__(self, split: str | None, apart: bool, choice: Choice) -> None:
+        self.asked, self.split, self.apart, self.choice = split, split or TEST, apart, choice
+        self.sources = Sources()
+        self.designs: list[Design] = []
+        self.order: dict[str, str] = {}
+        self.weights: dict[tuple[str, str], set[str]] = {}
+
+    def finished(self) -> Sources:
+        """The checked sources with their design."""
+        sources = self.sources
+        sources.design = self._design()
+        if sources.records:  # a summary is read only where there is nothing else to compare exactly
+            sources.stored = sources.stored_in = None
+        counts = [len(sources.seeds(name)) for name in self.order if sources.seeds(name)]
+        if self.apart and counts and (len(set(counts[1:])) > 1 or counts[0] not in (1, *counts[1:])):
+            raise DataError("the arms have different numbers of training seeds; pass the same number of records for each")
+        for task in {of for *_, of in sources.records}:
+            check_paired([record for (*_, of), record in sources.records.items() if of == task])
+        if not self.apart and sources.records and BASE not in self.order:
+            sources.notes.append(
+                f"No evaluation of the base was passed; {sources.design.control} is the control instead."
+            )
+        if sources.design.discarded:
+            names = ", ".join(sources.design.discarded)
+            sources.notes.append(f"Candidates that validation discarded count in the correction with p = 1: {names}.")
+        return sources
+
+    def _design(self) -> Design:
+        """The folder's design with the arms of further paths. For separate paths, the first is the control of all others."""
+        base, loose = BASE if BASE in self.order else None, [name for name in self.order if name != BASE]
+        known = {arm.name: arm for design in reversed(self.designs) for arm in design.arms}
+        beside = tuple(name for name in loose if name not in known)
+        if len(self.designs) == 1 and not (self.apart and beside):
+            arms = (*known.values(), *(Arm(name=name, key=name) for name in beside))
+            return replace(self.designs[0], arms=arms, base=base, beside=beside)
+        names = list(self.order) if self.apart else loose
+        arms = tuple(known.get(name) or Arm(name=name, key=self.order[name]) for name in names)
+        seeds = sorted({seed for _, seed in self.sources.runs} | {seed for _, seed, _ in self.sources.records})
+        control = names[0] if names else base
+        if self.apart:  # the first is a base where it has one record for all seeds; several of its own are paired with the others'
+            base = control if control and len(self.sources.seeds(control)) < 2 else None
+        return Design(arms=arms, base=base, control=control, seeds=tuple(seeds), every=self.apart)
+
+    # ---- one path
+
+    def add(self, path: Path, name: str, index: int) -> None:
+        """Add a path of any kind."""
+        for design in self.designs:
+            name = design.called(name)
+        if str(path) == EMBEDDED:
+            path = embedded_record(self.split)
+        if path.suffix == ".npz" or path.is_file():
+            self._file(path, name, index)
+        elif is_store(path):
+            self._store(path, name, index)
+        elif is_run(path):
+            self._run(path, name, index)
+        elif (path / "runs").is_dir() or (path / "evaluations").is_dir():
+            if name:
+                raise DataError(f"{name}={path}: a result folder has its own arm names; pass {path} without NAME=")
+            self._folder(path)
+        elif (path / "summary.json").is_file():
+            self.sources.stored, self.sources.stored_in = read_summary(path / "summary.json"), path / "summary.json"
+            self.designs.append(design_of_summary(self.sources.stored))
+            self.order |= {arm.name: arm.key for arm in self.designs[-1].arms} | {BASE: BASE}
+        else:
+            raise DataError(files.nothing_in(path) if path.is_dir() else f"{path} does not exist. {files.TAKES}")
+
+    def rows(self, path: Path, picks: Sequence[str], *, name: str, index: int | None) -> None:
+        """Add a file of rows. index: the place of the file among the training seeds of the arm; None for a file of its own."""
+        found = read_evaluation(path, picks, self.choice.wanted, self.choice.right_from)
+        label = name or "@".join([path.name.partition(".")[0], *picks])
+        made = GivenRows(evaluation=found, name=name, index=index, label=label)
+        arms = list(dict.fromkeys(table.group.arm for table in found.tables))
+        if name and len(arms) > 1:
+            shown = ", ".join(map(repr, arms[: files.SHOWN]))
+            raise DataError(
+                f"{name}={path}: the file has {len(arms)} arms ({shown}); pass {path} without NAME=, or select one: {path}@ARM"
+            )
+        for table in found.tables:
+            self.order.setdefault(made.arm_of(table), made.arm_of(table))
+        self.sources.given.append(made)
+
+    def _file(self, path: Path, name: str, index: int) -> None:
+        files.check_record(path)
+        record = load_record(path)
+        if not self.apart:
+            arm, seed = files.address(path, index)
+            self._record(record, name or (BASE if files.is_base(record) else arm), seed)
+            return
+        own, run = name or str(record.meta["name"]), Path(str(record.meta.get("model", path))).parent
+        if 1.0 not in record.logps:
+            raise DataError(f"{own}: its record has no temperature 1; evaluate it with --temperatures 1.0")
+        self._record(record, own, index)
+        if is_run(run):  # run.json has the number of training steps
+            start = files.start_of(read_record(run, ()))
+            self.sources.runs[own, index] = TrainingRun(arm=own, seed=index, path=run, metrics=read_metrics(run), start=start)
+
+    def _record(self, record: Record, arm: str, seed: int, task: str = "") -> None:
+        if not self.apart and record.meta.get("split") != self.split and task == "":
+            self.sources.notes.append(
+                f"{arm}: the record on the {record.meta.get('split')} split is left out; the others are on the {self.split} split."
+            )
+            return
+        weights, seen = str(record.meta.get("weights") or ""), self.weights.setdefault((arm, task), set())
+        if self.apart and weights and weights in seen:
+            raise DataError(f"{arm}: two of its records have the same weights, so they are not two training seeds")
+        seen.add(weights)
+        self.order.setdefault(arm, arm)
+        seed = 0 if arm == BASE and not self.apart else seed
+        while arm != BASE and (arm, seed, task) in self.sources.records:
+            seed += 1
+        self.sources.records[arm, seed, task] = record
+
+    def _store(self, path: Path, name: str, index: int) -> None:
+        run = next((parent for parent in list(path.parents)[:3] if is_run(parent)), None)
+        arm, seed, stores = path.name, index, self.sources.stores
+        if run is not None:
+            arm, seed = files.label_of(run, index)
+        elif not name and not self.apart:
+            with Store(arm="", path=path).open() as store:
+                model = store.identity.model
+            arm = BASE if model in (BASE, "embedded") else Path(model).name
+        arm = name or (path.name if self.apart else arm)
+        self.order.setdefault(arm, arm)
+        if self.apart and any(store.path == path and store.arm == arm for store in stores):
+            raise DataError(f"{arm}: {path} was passed twice; each training seed or temperature needs its own store")
+        if self.apart or all(store.path != path for store in stores):
+            is_known = run is not None or bool(name and index)
+            stores.append(Store(arm=arm, path=path, seed=seed if is_known else None))
+
+    def _run(self, path: Path, name: str, index: int) -> None:
+        arm, seed = files.label_of(path, index)
+        run, runs = files.read_run(path, name or arm, seed), self.sources.runs
+        if self.apart:
+            own = name or path.name
+            if self.asked or files.has_record(path, self.split):
+                self._record(files.record_of(path, self.split), own, index)
+            else:
+                self._store(files.store_of(path), own, index)
+            runs[own, index] = run
+            return
+        self.order.setdefault(run.arm, files.address(path, 0)[0])
+        seed = run.seed
+        while (run.arm, seed) in runs:
+            seed += 1
+        runs[run.arm, seed] = replace(run, seed=seed)
+        own_record = path / f"evaluation-{self.split}.npz"
+        if own_record.is_file() and (run.arm, seed, "") not in self.sources.records:
+            self._checked(load_record(own_record), path, run.arm, seed)
+        for store in files.stores_of(path):
+            self._store(store, run.arm, seed)
+
+    def _checked(self, record: Record, run: Path, arm: str, seed: int, task: str = "") -> None:
+        """Add a record unless the run's weights have changed since."""
+        if files.other_weights(record, run):
+            self.sources.notes.append(
+                f"{arm}, seed {seed}: its record was made with other weights than the run has now; evaluate it again."
+            )
+        else:
+            self._record(record, arm, seed, task)
+
+    # ---- the folder of a sweep or a demo
+
+    def _folder(self, path: Path) -> None:
+        facts = files.read_design(path)
+        own = str(facts.get("evaluate", {}).get("split", TEST))
+        self.split = self.asked or own  # a sweep on validation problems is read as one
+        design = files.design_of(facts)
+        self.designs += [design] * bool(facts)
+        self.order |= {arm.name: arm.key for arm in design.arms}
+        self.sources.notes += [str(text) for text in facts.get("left_out", [])]
+        for task in ["", *facts.get("evaluate", {}).get("ood", [])] if self.split == own else [self.split]:
+            self._records(path, task, facts, design)
+        for run in sorted(path.glob(f"runs/*/{RECORD}")):  # later: a run that `eval` evaluated too is not two seeds
+            self._run(run.parent, "", 0)
+        for asked in facts.get("runs", []):
+            key = design.called(str(asked["arm"])), int(asked["seed"])
+            place = path / "runs" / f"{asked['arm']}-s{asked['seed']}"
+            run_ = self.sources.runs.get(key) or TrainingRun(arm=key[0], seed=key[1], path=place, metrics=read_metrics(place))
+            self.sources.runs[key] = replace(run_, state=files.state_of(asked))
+        for found in sorted([*path.glob("runs/base/samples/*"), *path.glob("samples*")]):
+            if is_store(found):
+                self._store(found, BASE if found.parts[-3] == BASE else "", 0)
+
+    def _records(self, path: Path, task: str, facts: Mapping[str, Any], design: Design) -> None:
+        asked = facts.get("evaluate", {}).get("ood_temperatures" if task and task != self.split else "temperatures")
+        names = {file.stem for file in path.glob("evaluations/*.npz")}
+        if facts:
+            names = {f"{run['arm']}-s{run['seed']}" for run in facts.get("runs", []) if task in run["evaluated"]}
+            names |= {BASE} if task in facts.get("base_evaluated", []) else set()
+        place = "" if task == self.split else task
+        for name in sorted(names):
+            file, match = record_path(path, name, task), files.SEEDED.fullmatch(name)
+            if name == BASE and file.is_file():
+                self._record(load_record(file).only(asked), BASE, 0, place)
+            elif match and file.is_file():
+                arm, seed = design.called(match[1]), int(match[2])
+                self._checked(load_record(file).only(asked), path / "runs" / name, arm, seed, place)

@@ -1,0 +1,117 @@
+"""summary.json: write and read rows and their design as strict JSON.
+
+format    2
+rows      the list of comparisons: a, b, metric {name, k, at, temperature, matched}, task, why, family, difference, p, adjusted,
+          family_size, outcome, reason, mde, mde_limit, over, mean_a, mean_b, problems, left_out, covers, chance, below
+chance    task -> `tasks.chance.Chance` on its problems, or null
+arms ...  scores and training, see `results.summary`
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sage_rlvr.errors import DataError, suggest
+from sage_rlvr.results.design import BASE, Arm, Design, Envelope, questions_of
+from sage_rlvr.results.metric import Metric
+from sage_rlvr.results.row import Row
+from sage_rlvr.safe_io import read_json, understood
+from sage_rlvr.stats.comparison import PairedDifference, Reason
+from sage_rlvr.stats.intervals import Interval
+
+FORMAT = 2
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Read a summary.json. Raises DataError with the path for a file that cannot be read or has invalid comparisons."""
+    again = f"create it again with: {suggest('sweep', 'DESIGN')}"
+    found: dict[str, Any] = read_json(path, advice=again)
+    if (known := found.get("format")) != FORMAT:
+        raise DataError(f"{path}: format {known!r}; this version reads {FORMAT}, use the version that wrote it")
+    with understood(path, advice=again):
+        rows_of_summary(found)
+        design_of_summary(found)
+    return found
+
+
+def design_of_summary(found: Mapping[str, Any]) -> Design:
+    """The design of a stored summary: arms, control and questions. The rows contain the controls that were found by structure."""
+    arms = tuple(
+        Arm(
+            name=row["label"], key=key, recipe=row["recipe"], why=row["why"], guided="dose" in row,
+            matched=tuple(row.get("matched", ())),
+        )
+        for key, row in found["arms"].items()
+    )
+    control = found["arms"].get(found["control"], {}).get("label", found["control"] or None)
+    # a task that cannot list its right answers has only samples of the base
+    base = found["base"] or any(row["policy"] == BASE for row in found.get("sampled") or ())
+    return Design(
+        arms=arms, base=BASE if base else None, control=control,
+        seeds=tuple(found["seeds"]), title=found["title"], notes=found["notes"],
+        questions=questions_of(found.get("questions", ())),
+        baselines=tuple(Envelope(name=e["name"], arms=tuple(e["arms"])) for e in found.get("baselines", ())),
+        oracle=found.get("oracle"), discarded=tuple(found.get("discarded", ())), facts=found,
+    )  # fmt: skip
+
+
+def rows_of_summary(found: Mapping[str, Any]) -> list[Row]:
+    """The comparisons of a summary before correction."""
+    return [row_of_tree(row) for row in found["rows"]]
+
+
+_OF_COMPARISON = ("p", "outcome", "reason", "mde", "mde_limit", "over", "mean_a", "mean_b", "problems")
+_OF_ROW = ("a", "b", "task", "why", "family", "adjusted", "family_size", "left_out", "covers")
+
+
+def row_tree(row: Row) -> dict[str, Any]:
+    """A row as strict JSON."""
+    tree = {name: getattr(row, name) for name in _OF_ROW} | {name: getattr(row.comparison, name) for name in _OF_COMPARISON}
+    tree |= {"metric": asdict(row.metric), "difference": asdict(row.comparison.difference)}
+    tree |= {} if row.chance is None else {"chance": row.chance, "below": row.below}  # summaries of before have neither
+    return dict(plain(tree))
+
+
+def row_of_tree(tree: Mapping[str, Any]) -> Row:
+    """A row before correction from strict JSON."""
+    comparison = PairedDifference(
+        difference=interval(tree["difference"]), p=_number(tree["p"]), outcome=tree["outcome"], reason=Reason(tree["reason"]),
+        mde=_number(tree["mde"], math.inf), over=tree["over"], mean_a=_number(tree["mean_a"]), mean_b=_number(tree["mean_b"]),
+        problems=tree["problems"],
+    )  # fmt: skip
+    return Row(
+        a=tree["a"], b=tree["b"], metric=Metric.parse(tree["metric"]), comparison=comparison, task=tree["task"], why=tree["why"],
+        left_out=tree["left_out"], covers=tuple(tree["covers"]) if tree["covers"] else None,
+        chance=tree.get("chance"), below=tuple(tree.get("below", (False, False))),
+    )  # fmt: skip
+
+
+def interval(tree: Mapping[str, Any]) -> Interval:
+    """An interval from JSON; null ends are infinite."""
+    low, high = _number(tree["low"], -math.inf), _number(tree["high"], math.inf)
+    return Interval(
+        value=_number(tree["value"]), low=low, high=high, level=tree["level"], over=tree["over"], n=tree["n"]
+    )
+
+
+def _number(x: float | None, otherwise: float = math.nan) -> float:
+    return otherwise if x is None else x
+
+
+def plain(value: Any) -> Any:
+    """The value as strict JSON: numpy arrays become lists and numbers, NaN and infinities None."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, (str, int, bool, type(None))) else str(value)
