@@ -409,6 +409,8 @@ def _refuse_arguments(who: str, part: type) -> None:
         if name == "__init__" or not (inspect.isfunction(own) and inspect.isfunction(base)):
             continue
         given = inspect.signature(base).parameters.values()
+        if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in given):
+            continue  # called with what the part's other members ask for, a state say
         try:
             inspect.signature(own).bind(
                 *(one.name for one in given if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)),
