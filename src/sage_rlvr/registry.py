@@ -391,6 +391,8 @@ def _remembering(name: str, function: Callable[..., Any], added: tuple[str, ...]
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
         part = function(*args, **kwargs)
+        if part is None:
+            raise ConfigError(f"{name}: the registered function {function.__qualname__} returned None; it must return the part")
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         unsaid = {key for key in added if bound.arguments[key] == signature.parameters[key].default}
