@@ -409,10 +409,11 @@ def _refuse_arguments(who: str, part: type) -> None:
         if name == "__init__" or not (inspect.isfunction(own) and inspect.isfunction(base)):
             continue
         given = inspect.signature(base).parameters.values()
-        if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in given):
-            continue  # called with what the part's other members ask for, a state say
+        # Where the base is open, the part's other members decide what more it is called with: a state, say.
+        is_open = any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in given)
+        called_with = inspect.signature(own).bind_partial if is_open else inspect.signature(own).bind
         try:
-            inspect.signature(own).bind(
+            called_with(
                 *(one.name for one in given if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)),
                 **{one.name: one for one in given if one.kind is one.KEYWORD_ONLY},
             )

@@ -49,7 +49,7 @@ class Method:
                       prompt gets in a second stage; None = all, once
     buffer            stored right answers with a loss term on them, in addition or instead; None = none
     reward_source     rewards (P, G) that the policy computes in place of the verifier; None = the verifier
-    extras            everything else, each with hooks of its own (core/extras.py)
+    extras            everything else, each with hooks of its own (core/extras)
     """
 
     name: str
