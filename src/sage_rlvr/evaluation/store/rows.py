@@ -422,4 +422,4 @@ def _delete(db: sqlite3.Connection, chunk: Chunk) -> None:
 def insert_questions(db: sqlite3.Connection, questions: Mapping[str, AskedProblem]) -> None:
     """Prompts and golds of problems, except those that are there already."""
     rows = [(escape(name), *_texts(question)) for name, question in sorted(questions.items())]
-    db.executemany("INSERT OR IGNORE INTO problems VALUES (?, ?, ?)", rows)
+    db.executemany("INSERT OR IGNORE INTO problems (problem, prompt, gold) VALUES (?, ?, ?)", rows)
