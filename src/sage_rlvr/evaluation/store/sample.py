@@ -174,6 +174,17 @@ class Identity:
             raise DataError(f"{where}: not the identity of a sample store: {error}") from error
 
 
+def requested(tree: Any, where: str) -> dict[str, int]:
+    """The requested size of an evaluation, problems and n, as `SampleStore.want` records it; {} without a record. DataError,
+    beginning with `where`, for any other tree."""
+    known = isinstance(tree, dict) and set(tree) <= {"problems", "n"}
+    if not known or not all(_is_whole(many, 2**63) for many in tree.values()):
+        raise DataError(
+            f"{where}: wanted = {short(tree)}: must be an object with whole numbers problems and n, or {{}}; restore it from a copy"
+        )
+    return dict(tree)
+
+
 def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
     """Decoding settings with one spelling for each value, so that 1 and 1.0, or top_k -1 and 0, are no difference."""
     settings = dict(given)
