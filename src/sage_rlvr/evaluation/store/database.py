@@ -345,6 +345,7 @@ def _unwritable(path: Path, trouble: str, full: bool) -> DataError:
 
 
 def damaged(path: Path, harm: str) -> DataError:
+    """The error for a store whose bytes are not whole. harm: what does not fit, as SQLite or a check says it."""
     return DataError(
         f"{path / FILE}: damaged: {harm}. Nothing was changed. Restore it from a copy: move {FILE}, {FILE}-wal and {FILE}-shm out "
         f"of the folder (those that exist), then put the copy there. Or sample again into another folder"
