@@ -195,7 +195,7 @@ class WordProblems(Task):
         return hash_of([[p.problem_id, p.text] for p in problems])
 
     @property
-    def verifier_hash(self) -> str:
+    def _verifier_version(self) -> str:
         """The verifier's version."""
         return version_hash("word_problems")
 
