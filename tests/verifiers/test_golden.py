@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import pytest
 import sage_rlvr.contrib.tasks
 import sage_rlvr.tasks
 import sage_rlvr.verifiers
+from sage_rlvr.contrib.tasks.repair import Repair
+from sage_rlvr.contrib.tasks.word_problems import WordProblems
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.plugins import executed
 from sage_rlvr.tasks.base import Asked, Task
@@ -130,6 +133,18 @@ def test_another_limit_is_another_verifier(verifier: str, place: str, monkeypatc
     module, _, name = place.partition(":")
     monkeypatch.setattr(f"{module}.{name}", getattr(importlib.import_module(module), name) + 1)
     assert version_hash(verifier) != before
+
+
+@pytest.mark.parametrize(
+    ("task", "place"),
+    [(WordProblems, f"{WordProblems.__module__}.LONGEST"), (Repair, f"{Repair.__module__}.POOL_SECONDS")],
+)
+def test_another_limit_of_a_task_of_contrib_is_another_verifier(
+    task: Callable[[], Task], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = task().verifier_hash
+    monkeypatch.setattr(place, 1)
+    assert task().verifier_hash != before
 
 
 def test_every_limit_of_a_verifier_is_hashed() -> None:

@@ -234,8 +234,8 @@ def _is_versioned(reward: str) -> bool:
     them apart: functools.wraps copies the module's name."""
     if reward not in VERSIONS or reward not in VERIFIERS:
         return False
-    code = getattr(VERIFIERS[reward], "__code__", None)
-    return code is not None and Path(code.co_filename).is_relative_to(Path(verifiers.__file__).parent)
+    function = VERIFIERS[reward]
+    return inspect.isfunction(function) and Path(function.__code__.co_filename).is_relative_to(Path(verifiers.__file__).parent)
 
 
 def reward_hash(reward: str) -> str:

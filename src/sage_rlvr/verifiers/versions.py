@@ -36,12 +36,8 @@ _LIMITS = {
     "countdown_chat": (f"{_HERE}.countdown:MAX_LENGTH",),
     "countdown_steps": ("sage_rlvr.tasks.countdown.steps:LONGEST",),
     "knights_and_knaves": (f"{_HERE}.knights_and_knaves:MAX_COMPLETION",),
-    "word_problems": ("sage_rlvr.contrib.tasks.word_problems.story:LONGEST",),
-    "repair": (
-        f"{_HERE}.sandbox:MEMORY_MB",
-        *(f"{_HERE}.sandbox_child:{name}" for name in ("SAID", "LONG", "GRACE")),
-        "sage_rlvr.contrib.tasks.repair:POOL_SECONDS",
-    ),
+    "word_problems": (),  # its task hands it on: the core knows no module of contrib
+    "repair": (f"{_HERE}.sandbox:MEMORY_MB", *(f"{_HERE}.sandbox_child:{name}" for name in ("SAID", "LONG", "GRACE"))),
     "reasoning_gym": (f"{_HERE}.style:LONGEST",),
 }
 """Name of a verifier -> MODULE:CONSTANT of its limits that no caller sets. Their values are hashed, in this order: a constant may

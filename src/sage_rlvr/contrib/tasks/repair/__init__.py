@@ -231,8 +231,8 @@ class Repair(Task):
 
     @property
     def _verifier_version(self) -> str:
-        """The verifier's version, and the sandbox's limit."""
-        return version_hash("repair", seconds=self.seconds)
+        """The verifier's version, and the limits of the program and of the worker."""
+        return version_hash("repair", seconds=self.seconds, pool_seconds=POOL_SECONDS)
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Undone changes, programs as they were, changes of another line, and repeated problems."""
