@@ -122,8 +122,10 @@ def endpoints(counts: Counts, kls: Mapping[tuple[str, int], float]) -> list[Endp
     scores = {policy: score(own) for policy, own in counts.items()}
     gaps, out = [], 0
     for seed in seeds:
-        if missing := [arm for arm in (ARM, *RIVALS) if (arm, seed) not in scores]:
-            raise DataError(f"seed {seed} has no {', '.join(missing)}; the endpoints are read once all runs are complete")
+        if missing := [arm for arm in (ARM, *RIVALS) if (arm, seed) not in scores or (arm, seed) not in kls]:
+            raise DataError(
+                f"seed {seed} has no counts or no KL of {', '.join(missing)}; the endpoints are read once all runs are complete"
+            )
         there = at_kl(kls[ARM, seed], [(kls[arm, seed], scores[arm, seed]) for arm in RIVALS])
         if there is None:
             out += 1
@@ -158,7 +160,8 @@ class Primaries(Command):
     def execute(self, session: Session) -> int:
         for name in (COUNTS, KLS):
             if not (self.folder / name).is_file():
-                raise DataError(f"{self.folder}: no {name}; write it with `python -m lab counts SWEEP` once the sweep is complete")
+                command = "python -m lab counts SWEEP" + (" --kl" if name == KLS else "")
+                raise DataError(f"{self.folder}: no {name}; write it with `{command}` once all runs are complete")
         found = endpoints(counts_of(self.folder / COUNTS), kls_of(self.folder / KLS))
         for one, p in zip(found, holm(found), strict=True):
             session.say(one.line() + ("" if math.isnan(p) else f"; Holm's p of this room {p:.4f}"))

@@ -87,7 +87,10 @@ def test_holms_correction_by_hand() -> None:
 
 def test_a_room_that_is_not_complete_is_not_judged(tmp_path: Path) -> None:
     room(tmp_path, without=(RIVALS[0], 2))
-    with pytest.raises(DataError, match="seed 2 has no GRPO, k3_is;"):
+    with pytest.raises(DataError, match="seed 2 has no counts or no KL of GRPO, k3_is;"):
         endpoints(counts_of(tmp_path / "counts.jsonl"), {(a, s): 0.1 for a in (ARM, *RIVALS) for s in range(5)})
+    room(tmp_path)
+    with pytest.raises(DataError, match="no counts or no KL of GRPO, k3;"):
+        endpoints(counts_of(tmp_path / "counts.jsonl"), {(a, s): 0.1 for a in RIVALS for s in range(5)})
     (tmp_path / "exact_kl.jsonl").unlink()
     assert main(["primaries", str(tmp_path)]) == 2

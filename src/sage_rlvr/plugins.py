@@ -12,9 +12,12 @@ import ast
 import dataclasses
 import hashlib
 import importlib.util
+import inspect
 import linecache
 import os
+import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -254,23 +257,50 @@ def loaded() -> dict[str, str]:
 def blame(error: BaseException) -> str | None:
     """The message for the author of a plugin whose code raised an exception: file, line, exception, next step. Else None.
 
-    The line is that of the innermost frame in a plugin's file, in a file beside it, or in the package of an entry point.
+    The line is that of the innermost frame in a plugin's file, in a file beside it, or in the package of an entry point; else that
+    of the plugin's class of which an attribute is read that it lacks, or of its function that is called with other arguments.
     """
     folders, packages = {file.parent for file in _loaded}, [package.place for package in _packages.values()]
     for file, line in _frames(error):
         if file.parent in folders or any(_is_in(file, place) for place in packages):
             code = linecache.getline(str(file), line).strip()
             return f"{file}:{line}: {_told(error)}{f' at `{code}`' if code else ''}. {ADVICE}"
+    for file, digest in _loaded.items():
+        module = sys.modules.get(_name(file, digest))
+        if module is not None and (part := _misused(error, module)) is not None:
+            return f"{file}:{_first_line(part)}: {_told(error)}. {ADVICE}"
     return None
+
+
+def _misused(error: BaseException, module: ModuleType) -> Any:
+    """The class of a plugin's module that lacks an attribute, or its function whose arguments do not fit; such an error is raised
+    where the part is used, and no frame is the plugin's. None for any other error."""
+    if isinstance(error, AttributeError) and error.obj is not None:
+        kind = error.obj if isinstance(error.obj, type) else type(error.obj)
+        return kind if kind.__module__ == module.__name__ else None
+    called = re.match(r"(\w+(?:\.\w+)*)\(\) (?:takes|missing|got) ", str(error)) if isinstance(error, TypeError) else None
+    part: Any = None if called is None else module
+    for name in called[1].split(".") if called else ():
+        part = getattr(part, name, None)
+    return part
+
+
+def _first_line(part: Any) -> int:
+    """The line of a class or function in its file; 1 where Python does not know it."""
+    try:
+        return inspect.getsourcelines(part)[1]
+    except (OSError, TypeError):
+        return 1
 
 
 ADVICE = "Fix it there: docs/extending.md describes the interface, and sage_rlvr.testing checks it (check_guide, ...)"
 
 
 def raised_at(error: BaseException) -> str:
-    """ "file.py:12", the innermost line of an exception outside this package and installed ones; else the innermost of all."""
+    """ "file.py:12", the innermost line of an exception outside this package, Python and installed ones; else the innermost."""
     frames = _frames(error) or [(Path("?"), 0)]
-    outside = (at for at in frames if "site-packages" not in at[0].parts and Path(__file__).parent not in at[0].parents)
+    homes = {Path(__file__).parent, Path(sysconfig.get_path("stdlib"))}
+    outside = (at for at in frames if "site-packages" not in at[0].parts and homes.isdisjoint(at[0].parents))
     file, line = next(outside, frames[0])
     return f"{file.name}:{line}"
 

@@ -391,6 +391,8 @@ def _remembering(name: str, function: Callable[..., Any], added: tuple[str, ...]
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
         part = function(*args, **kwargs)
+        if part is None:
+            raise ConfigError(f"{name}: the registered function {function.__qualname__} returned None; it must return the part")
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         unsaid = {key for key in added if bound.arguments[key] == signature.parameters[key].default}
@@ -409,10 +411,11 @@ def _refuse_arguments(who: str, part: type) -> None:
         if name == "__init__" or not (inspect.isfunction(own) and inspect.isfunction(base)):
             continue
         given = inspect.signature(base).parameters.values()
-        if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in given):
-            continue  # called with what the part's other members ask for, a state say
+        # Where the base is open, the part's other members decide what more it is called with: a state, say.
+        is_open = any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in given)
+        called_with = inspect.signature(own).bind_partial if is_open else inspect.signature(own).bind
         try:
-            inspect.signature(own).bind(
+            called_with(
                 *(one.name for one in given if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)),
                 **{one.name: one for one in given if one.kind is one.KEYWORD_ONLY},
             )

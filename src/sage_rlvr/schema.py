@@ -314,6 +314,8 @@ class _Refusal:
         key, below = self.place[-1], self._below()
         if "extras" in keys and (spelled := _as_extra(self.error["input"])):
             return f"unknown key; {spelled[0]} is an extra: write extras: [{spelled[1]}]"
+        if key == "extras":
+            return "unknown key; extras are set in method compose: {name: compose, advantage: ..., extras: [{name: ...}]}"
         near = below.get(key) or nearest(key, keys)
         if near is None and others and nearest(key, below) is None:
             return f"unknown key; it belongs to name: {others.replace(', ', ' or ')}. Keys here: {', '.join(keys)}"

@@ -128,4 +128,5 @@ def test_every_part_is_listed_with_its_whole_sentence(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         main(["parts"])
     said = capsys.readouterr().out
-    assert "r - mean (Dr. GRPO, arXiv 2503.20783): no division" in said and "token_weight\n  clip_cov " in said
+    assert "r - mean (Dr. GRPO, arXiv 2503.20783): no division" in said
+    assert "token_weight\n  placebo_weight " in said and "\n  clip_cov                 w_t = 0 at " in said

@@ -144,6 +144,24 @@ def test_a_fault_of_the_package_stays_one_with_a_plugin_loaded(
     assert "NameError" in (err := told(capsys)) and "Traceback" in err and "a bug in sage-rlvr or in mine.py" in err
 
 
+def test_a_part_that_is_called_with_other_arguments_is_its_authors_to_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: Run
+) -> None:
+    """The error is raised where the part is used: no frame is the plugin's."""
+    text = "import json\n\n\nclass Weight:\n    def __call__(self):\n        return json.loads('{')\n"
+    (tmp_path / "weights.py").write_text(text)
+    plugins.use("weights.py")
+    weight = sys.modules[plugins._name(*next(iter(plugins._loaded.items())))].Weight()
+    uses = {":5: TypeError: Weight.__call__() takes 1": lambda: weight(1), ":4: AttributeError: ": lambda: weight.legend}
+    for said, use in uses.items():
+        with pytest.raises((TypeError, AttributeError)) as caught:
+            use()
+        assert f"weights.py{said}" in (plugins.blame(caught.value) or "")
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        weight()
+    assert plugins.raised_at(caught.value) == "weights.py:6"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -53,6 +53,18 @@ def test_without_extras_the_advantage_is_untouched():
     assert torch.equal(credit(of(), RIGHT).grouped, GroupCentered()(RIGHT))
 
 
+@pytest.mark.parametrize("value", [None, torch.zeros(4)])
+def test_what_a_hook_returns_is_checked(value: Any):
+    made = type("Mute", (Extra,), {"equation": "x", "on_advantages": lambda self, *given: value})
+    with pytest.raises(ConfigError, match=r"Mute\.on_advantages must return a tensor \(1, 4\), got (None|a tensor \(4,\))"):
+        credit(of(made()), RIGHT, signals([1.0] * 4))
+
+
+def test_extras_of_a_method_that_is_not_composed_are_an_error_that_says_where_they_are_set():
+    with pytest.raises(ConfigError, match="unknown key; extras are set in method compose"):
+        build("method", {"name": "grpo", "extras": [{"name": "entropy_bonus"}]})
+
+
 def test_an_extra_needs_the_signals():
     with pytest.raises(DataError, match="pass the signals of the batch"):
         credit(of(Doubled()), RIGHT)

@@ -16,6 +16,7 @@ from sage_rlvr.core import (
     Anchor,
     Banded,
     Clip,
+    Extra,
     FixedBudget,
     GroupCentered,
     Guide,
@@ -28,7 +29,7 @@ from sage_rlvr.core.advantages import Dead, PlaceboRight, expected_of
 from sage_rlvr.core.rollout_plans import Staged, is_staged
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import grpo
-from sage_rlvr.registry import registry_of
+from sage_rlvr.registry import _refuse_arguments, registry_of
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,9 @@ def test_a_class_in_the_place_of_a_part_is_an_error() -> None:
         (Staged, "max_completion", 3, "max_completions"),
         (Guide, "look_ahead", True, "looks_ahead"),
         (Banded, "depend_on", "state", "depends_on"),
+        (Extra, "loss_weight", member, "loss_weights"),
+        (Extra, "after_reward", member, "after_rewards"),
+        (Extra, "need", frozenset(), "needs"),
     ],
 )
 def test_a_misspelled_member_is_an_error_with_the_near_name(base: type, name: str, value: Any, near: str) -> None:
@@ -143,3 +147,20 @@ def test_a_part_that_is_not_decorated_itself_is_refused() -> None:
     kind = type("Bare", (Advantage,), {"equation": "r", "__call__": member, "__annotations__": {"k": int}, "k": 1})
     with pytest.raises(ConfigError, match="decorate the class Bare with"):
         registry_of("advantage").register(kind)
+
+
+@pytest.mark.parametrize(
+    ("base", "wanted"),
+    [
+        (Advantage, lambda self, rewards, state: rewards),
+        (Advantage, lambda self, rewards, seen, step, key: rewards),
+        (Surrogate, lambda self, log_ratio, advantages, mask, batch: (log_ratio, {})),
+    ],
+)
+def test_what_a_part_asks_for_beside_the_usual_may_be_named(base: type, wanted: Any) -> None:
+    _refuse_arguments("it", type("Mine", (base,), {"equation": "x", "__call__": wanted}))
+
+
+def test_a_method_that_does_not_take_what_it_is_called_with_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"it: .* is called with \(self, rewards, .*too many positional"):
+        _refuse_arguments("it", type("Mine", (RolloutPlan,), {"equation": "x", "keeps": lambda self: True}))

@@ -202,6 +202,14 @@ def test_a_model_that_is_asked_no_task_says_what_it_is_asked(
     assert "no task of its own" not in said(capsys)[1]
 
 
+def test_the_policy_folder_of_a_run_is_not_asked_another_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "run.json").write_text("{}")
+    assert call("eval", tmp_path / "policy", "--problems", 1, "--quiet") == 2
+    words = "is the policy of the run"
+    assert words in (text := said(capsys)[1]) and f"sage-rlvr eval {tmp_path}" in " ".join(text.split())
+
+
 def test_compare_of_a_folder_with_nothing_to_compare_is_no_success(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,14 @@ def test_a_megabyte_of_text(tmp_path: Path):
         ({"token_ids": [0.5]}, "whole numbers"),
         ({"seed": IDENTITY.seed_of("a", 1)}, "one sample"),
         ({"turns": (("policy", "a", 2),)}, "turns do not fit a store of episodes of at most 1 turns"),
+        ({"reason": None}, "^problem 'a', sample 0: reason = None: must be a text$"),
+        ({"prompt_hash": None}, "sample 0: prompt_hash = None: must be a text"),
+        ({"text": 5}, "sample 0: text = 5: must be a text"),
+        ({"answer": 5}, "sample 0: answer = 5: must be a text"),
+        ({"problem": None}, "problem None, sample 0: the problem's id is a text"),
+        ({"seed": 0.5}, r"seed 0.5 is not in \[0, 2\^63\)"),
+        ({"latency_s": "1 s"}, "sample 0: latency_s = '1 s': must be a number of seconds"),
+        ({"rollout_logps": [None, 0.5]}, r"sample 0: rollout_logps = \[None, 0.5\]: must be a list of numbers"),
     ],
 )
 def test_an_unusable_sample_is_refused_and_nothing_is_written(tmp_path: Path, change: dict, word: str):
@@ -115,6 +123,21 @@ def test_an_unusable_sample_is_refused_and_nothing_is_written(tmp_path: Path, ch
         with pytest.raises(DataError, match=word):
             store.commit([replace(good[0], **change), good[1]])
         assert len(store.table()) == 0
+
+
+@pytest.mark.parametrize(("value", "cause"), [(float("inf"), "x = inf: .*not JSON compliant"), ({1}, r"x = \{1\}: .*set")])
+def test_a_fact_that_is_no_json_value_is_refused_and_the_store_is_whole(tmp_path: Path, value: object, cause: str):
+    with evaluate(tmp_path, ["a"], 2, SMALL) as store:
+        with pytest.raises(DataError, match=cause) as told:
+            store.note(x=value)
+        assert "damaged" not in str(told.value) and "x" not in store.facts() and len(store.samples()) == 2
+
+
+def test_a_row_that_is_refused_by_the_file_is_no_damage(tmp_path: Path):
+    with evaluate(tmp_path, ["a"], 2, SMALL) as store:
+        with pytest.raises(DataError, match="every committed chunk is unchanged") as told, store.transaction(write=True) as db:
+            db.execute("UPDATE samples SET versions = '{'")
+        assert "damaged" not in str(told.value) and len(store.samples()) == 2
 
 
 @pytest.mark.parametrize("numbers", [range(31), range(1, 33), [*range(32), 3], [*range(32), 40]])

@@ -21,6 +21,8 @@ from filelock import FileLock
 
 from sage_rlvr.errors import DataError, RunLocked
 from sage_rlvr.evaluation.store import AskedProblem, Identity, SampleStore
+from sage_rlvr.evaluation.store.database import Database
+from sage_rlvr.evaluation.store.sample import sha_63
 from samples_common import PROBLEMS, SMALL, TURNS, evaluate, lenient, rows
 
 ASSETS = Path(__file__).parent / "assets"
@@ -29,6 +31,10 @@ DIGESTS = {  # as the version that wrote the stores printed them
     3: "38b50c6b08d9fce7d30939d08177ad3daa19dbdf52a3f874a09952aa93e3cb13",
 }
 QUESTIONS = {"a": AskedProblem("1 + 1 =", "2"), "b": AskedProblem("say \ud800")}
+HASHED = (  # columns of a sample in the order of its hash
+    "problem, sample, seed, prompt_hash, text, text_hash, token_ids, rollout_logps, base_logps, entropies, q, finish, latency_s, "
+    "versions"
+)
 both = pytest.mark.parametrize("version", [2, 3])
 
 
@@ -174,10 +180,56 @@ def test_a_process_that_reads_it_while_another_converts_it_goes_on(tmp_path: Pat
         assert writer.wanted() == {"problems": 2, "n": 10}
 
 
+def test_a_process_that_writes_first_after_another_converted_it_goes_on(tmp_path: Path) -> None:
+    folder = older(tmp_path / "s", 2)
+    with SampleStore.open(folder) as late, SampleStore.open(folder) as writer:
+        writer.want(PROBLEMS, 9)
+        late.note(x=1)
+        assert writer.facts()["x"] == 1 and late.digest() == DIGESTS[2]
+
+
+def test_a_transaction_begins_with_the_tables_that_there_are(tmp_path: Path) -> None:
+    folder = older(tmp_path / "s", 2)
+    late = Database(folder)
+    assert late.facts()
+    with SampleStore.open(folder) as writer:
+        writer.want(PROBLEMS, 9)
+    with late.transaction(write=True) as db:
+        db.execute("INSERT INTO meta VALUES ('x', '1')")
+    assert late.facts()["x"] == 1
+
+
 def test_a_row_that_is_none_is_reported_by_the_conversion(tmp_path: Path) -> None:
     folder = older(tmp_path / "s", 2)
     with contextlib.closing(sqlite3.connect(folder / "store.sqlite")) as db, db:
         db.execute("UPDATE samples SET versions = '{' WHERE id = 3")
+        (row,) = db.execute(f"SELECT {HASHED} FROM samples WHERE id = 3")
+        values = [value if isinstance(value, bytes) else repr(value).encode() for value in row]
+        sha = sha_63(b"".join(len(value).to_bytes(8, "little") + value for value in values))
+        db.execute("UPDATE samples SET sha = ? WHERE id = 3", (sha,))
     with SampleStore.open(folder) as store, pytest.raises(DataError, match=r"damaged: CHECK constraint failed: json_valid"):
         store.want(PROBLEMS, 9)
     assert version_of(folder) == 2
+
+
+@both
+@pytest.mark.parametrize(
+    ("harm", "place"),
+    [
+        ("UPDATE samples SET text = 'another' WHERE problem = 'a' AND sample = 2", r"samples \(problem 'a', sample 2\)"),
+        ("UPDATE samples SET seed = seed + 1 WHERE id = 8", r"samples \(problem 'b', sample 3\)"),
+        ("UPDATE verdicts SET verdict = 'wrong' WHERE id = 1 AND pass = 0", r"verdicts \(problem 'a', sample 0, pass 0\)"),
+        ("UPDATE meta SET value = '\"other\"' WHERE key = 'place'", r"meta \(key 'place'\)"),
+        ("UPDATE problems SET gold = '3' WHERE problem = 'a'", r"problems \(problem 'a'\)"),
+    ],
+)
+def test_a_changed_row_is_reported_by_the_conversion(harm: str, place: str, version: int, tmp_path: Path) -> None:
+    folder = older(tmp_path / "s", version)
+    if version == 3 and "problems" in harm:
+        pytest.skip("this store keeps no problems")
+    with contextlib.closing(sqlite3.connect(folder / "store.sqlite")) as db, db:
+        assert db.execute(harm).rowcount == 1
+    with SampleStore.open(folder) as store:
+        with pytest.raises(DataError, match=rf"store.sqlite: damaged: a row of {place} was changed after it was written\. .*copy"):
+            store.note(x=1)
+        assert version_of(folder) == version and store.wanted() == {"problems": 2, "n": 4}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -261,6 +263,60 @@ def test_a_parquet_file_without_prompts_and_golds_makes_a_store_without_them(tmp
     assert from_parquet(tmp_path / "all.parquet", tmp_path / "t") == 12
     with SampleStore.open(tmp_path / "t", SMALL) as back:
         assert back.digest() == digest and back.questions() == {}
+
+
+def replaced(table: pa.Table, name: str, values: list[Any]) -> pa.Table:
+    at = table.column_names.index(name)
+    return table.set_column(at, table.schema.field(name), pa.array(values, table.schema.field(name).type))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("token_ids", [1, None, 3]), ("rollout_logps", [None]), ("entropies", [0.5, None])]
+)
+def test_a_null_within_a_list_of_a_parquet_file_is_refused_with_its_place(name: str, values: list[Any], tmp_path: Path):
+    with evaluate(tmp_path / "s", PROBLEMS, 6, SMALL) as store:
+        to_parquet(store, tmp_path / "all.parquet")
+    table = pq.read_table(tmp_path / "all.parquet")
+    lists = table[name].to_pylist()
+    lists[1], lists[8] = None, values  # a whole list may be unknown
+    pq.write_table(replaced(table, name, lists), tmp_path / "all.parquet")
+    with pytest.raises(DataError, match=rf"all.parquet: problem 'b', sample 2: {name} = \[.*None.* has a null among its values"):
+        from_parquet(tmp_path / "all.parquet", tmp_path / "new")
+    assert not (tmp_path / "new" / "store.sqlite").exists()
+
+
+@pytest.mark.parametrize("wanted", [5, None, [1], {"problems": "2"}, {"n": -1}, {"n": True}, {"other": 1}])
+def test_a_requested_size_that_is_none_is_refused(wanted: Any, tmp_path: Path):
+    with evaluate(tmp_path / "s", PROBLEMS, 6, SMALL) as store:
+        to_parquet(store, tmp_path / "all.parquet")
+        store.note(wanted=wanted)
+        with pytest.raises(DataError, match=r"store.sqlite: wanted = .*: must be an object"):
+            store.wanted()
+    table = pq.read_table(tmp_path / "all.parquet")
+    about = json.loads(table.schema.metadata[b"sage_rlvr"]) | {"wanted": wanted}
+    pq.write_table(table.replace_schema_metadata({"sage_rlvr": json.dumps(about)}), tmp_path / "all.parquet")
+    with pytest.raises(DataError, match=r"all.parquet, its metadata: wanted = .*: must be an object"):
+        from_parquet(tmp_path / "all.parquet", tmp_path / "new")
+    assert not (tmp_path / "new" / "store.sqlite").exists()
+
+
+def test_a_partial_import_says_how_it_is_completed(tmp_path: Path):
+    with evaluate(tmp_path / "s", PROBLEMS, 6, SMALL) as store:
+        store.want(PROBLEMS, 6)
+        digest = store.digest()
+        to_parquet(store, tmp_path / "all.parquet")
+    table = pq.read_table(tmp_path / "all.parquet")
+    for name, many in {"chunk": 5, "problem": 6}.items():
+        pq.write_table(table.slice(0, many), tmp_path / "some.parquet")
+        from_parquet(tmp_path / "some.parquet", tmp_path / name)
+    advice = r"imported from some.parquet: import a file with all samples into another folder, or sample .* with eval --store"
+    with SampleStore.open(tmp_path / "chunk") as store, pytest.raises(DataError, match=rf"only 1 of 2 exist; .*{advice}"):
+        store.counts()
+    with SampleStore.open(tmp_path / "problem") as store:
+        said = store.lacking(store.counts())
+        assert said.startswith("samples of 1 of 2 problems; ") and re.search(advice, said) and "same eval" not in said
+    with evaluate(tmp_path / "chunk", PROBLEMS, 6, SMALL) as store:  # the second advice
+        assert store.digest() == digest
 
 
 @pytest.mark.parametrize(

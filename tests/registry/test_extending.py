@@ -190,6 +190,8 @@ def test_the_parts_of_the_page_obey_the_laws(folder: Path, monkeypatch: pytest.M
     from sage_rlvr import testing
     from sage_rlvr.registry import registry_of
 
+    kinds_here = ("advantage", "surrogate", "reduction", "token_weight", "rollout_plan", "buffer", "reward_source")
+    before = {kind: set(registry_of(kind)) for kind in kinds_here}
     plugins.use("my_parts.py")
     plugins.use("more_parts.py")
     plugins.use("remembering.py")
@@ -198,12 +200,11 @@ def test_the_parts_of_the_page_obey_the_laws(folder: Path, monkeypatch: pytest.M
     plugins.use("my_extra.py")
     testing.check_guide(registry_of("guide")["late"]())
     testing.check_method(registry_of("method")["centered"]())
-    kinds_here = ("advantage", "surrogate", "reduction", "token_weight", "rollout_plan")
-    for kind in (*kinds_here, "buffer", "reward_source"):
-        name = list(registry_of(kind))[-1]
-        getattr(testing, f"check_{kind}")(registry_of(kind)[name]())
-        if kind == "advantage":
-            testing.check_advantage(registry_of(kind)["signs"]())
+    for kind in kinds_here:
+        added = set(registry_of(kind)) - before[kind]
+        assert added, f"the page adds no {kind}"
+        for name in sorted(added):
+            getattr(testing, f"check_{kind}")(registry_of(kind)[name]())
     testing.check_schedule(registry_of("schedule")["halved"](0.1))
     for name in ("brief", "common", "near"):
         testing.check_extra(registry_of("extra")[name]())

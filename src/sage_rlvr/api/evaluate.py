@@ -168,9 +168,15 @@ def _refuse_recipe(what: str) -> None:
 
 
 def _say_default_task(what: str, settings: EvalSettings, say: Say) -> None:
-    """What is asked of a model that no run of this package has trained, where nobody names a task."""
+    """What is asked of a model that no run of this package has trained, where nobody names a task. ConfigError for the policy
+    folder of a run, whose task would not be the run's."""
     if what in NAMED or settings.task is not None or settings.world is not None or is_run(Path(what)):
         return
+    if is_run(run := Path(what).parent):
+        raise ConfigError(
+            f"{what} is the policy of the run {run}, and a policy has no task: evaluate the run with "
+            f"{suggest('eval', run)}, or pass --task"
+        )
     how = f"{settings.samples} samples per problem" if settings.by_samples() else "exact evaluation"
     say(
         f"{what} is a model, not a run, so it has no task of its own: {how} on Countdown, asked in plain text without a chat "

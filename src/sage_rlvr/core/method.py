@@ -49,7 +49,7 @@ class Method:
                       prompt gets in a second stage; None = all, once
     buffer            stored right answers with a loss term on them, in addition or instead; None = none
     reward_source     rewards (P, G) that the policy computes in place of the verifier; None = the verifier
-    extras            everything else, each with hooks of its own (core/extras.py)
+    extras            everything else, each with hooks of its own (core/extras)
     """
 
     name: str
@@ -375,11 +375,21 @@ def group_advantages(
     seen = replace(seen, verdicts=rewards)
     earned, before, more = rewards, state, (seen,) if sees(method.advantage) else ()
     for extra in extras:
-        rewards = extra.after_rewards(rewards, seen, extra.own_state(before, rewards.device))
+        changed = extra.after_rewards(rewards, seen, extra.own_state(before, rewards.device))
+        rewards = _shaped(extra, "after_rewards", changed, rewards)
     values, state = called(advantage, "advantage", state, rewards.device, rewards, *more, *drawn)
     for extra in extras:
-        values = extra.on_advantages(values, rewards, seen, extra.own_state(before, rewards.device))
+        changed = extra.on_advantages(values, rewards, seen, extra.own_state(before, rewards.device))
+        values = _shaped(extra, "on_advantages", changed, values)
     return values, learned(extras, earned, seen, state)
+
+
+def _shaped(extra: Extra, hook: str, value: object, like: Tensor) -> Tensor:
+    """What a hook returned. ConfigError unless it is a tensor of that shape."""
+    if isinstance(value, Tensor) and value.shape == like.shape:
+        return value
+    found = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    raise ConfigError(f"{type(extra).__name__}.{hook} must return a tensor {tuple(like.shape)}, got {found}")
 
 
 def seen_of(signals: Signals, shape: tuple[int, ...]) -> Seen:

@@ -450,7 +450,8 @@ READERS = ("advantage", "token_weight")  # the kinds that read signals where adv
 
 def table() -> list[Row]:
     """The table with the rows that classes elsewhere have declared, each behind those of its kind."""
-    return sorted([*TABLE, *(row for rows in _DECLARED.values() for row in rows)], key=lambda row: KINDS.index(row.kind))
+    declared = (row for part in sorted(_DECLARED, key=lambda part: part.__name__) for row in _DECLARED[part])
+    return sorted([*TABLE, *declared], key=lambda row: KINDS.index(row.kind))
 
 
 def rows_of(method: Method) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sage_rlvr.errors import DataError
+from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.results.readers import READERS, EvaluationFile, RowFile, read_evaluation, reader, reader_of
 from tests.results.readers.write_logs import LOGS, RIGHT
 
@@ -270,3 +270,26 @@ def test_a_stranger_adds_a_reader_by_a_decorator(tmp_path: Path) -> None:
         assert (found.format, counts(found)) == ("my_log", {"a": (2, 1)})
     finally:
         del READERS["my_log"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (lambda file, choice: None, "returned None"),
+        (lambda file, choice: (tree for _, tree in file.rows()), r"yield \(number of the row, row\), .* it gave {'ques"),
+    ],
+)
+def test_what_a_reader_yields_is_checked(tmp_path: Path, rows: Any, words: str) -> None:
+    (path := tmp_path / "mine").write_text('{"question": "a", "passed": true}\n')
+    reader("my_log", ("question", "passed"))(rows)
+    try:
+        with pytest.raises(DataError, match=f"the reader my_log must .*{words}"):
+            read_evaluation(path)
+    finally:
+        del READERS["my_log"]
+
+
+def test_a_reader_takes_the_file_and_the_choice() -> None:
+    with pytest.raises(ConfigError, match=r"reader my_log: .* is called with \(file, choice\): too many positional"):
+        reader("my_log", ("question",))(lambda file: file.rows())  # type: ignore[arg-type, misc]
+    assert "my_log" not in READERS

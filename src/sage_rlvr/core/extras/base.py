@@ -13,7 +13,6 @@ them refuses the extra, or runs it by fields of its own (training/engines.py). W
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import Dead, Seen
 from sage_rlvr.core.keys import Key
+from sage_rlvr.core.parts import Part
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.signals import Batch, Signals, check_equation
 from sage_rlvr.core.state import PartState, State
@@ -38,7 +38,7 @@ PerToken = Float[Tensor, "B T"]
 
 
 @dataclass(frozen=True)
-class Extra(ABC):
+class Extra(Part):
     """An addition to a method. Hooks are pure: they leave their arguments as they are, and draw only by `key`.
 
     P prompts, G completions of each; `after_rewards`, `on_advantages` and `learn` see groups of one size, each group by itself.

@@ -119,7 +119,7 @@ def check_declared(who: str, guide: Any) -> None:
 
 
 _MEMBERS = {
-    "needs": 'needs: ClassVar[frozenset[str]] = frozenset({"entropies"})',
+    "needs": 'needs: ClassVar[frozenset[str]] = frozenset() (the signals that it reads, as frozenset({"entropies"}))',
     "depends_on": 'depends_on: ClassVar[str] = "state"',
     "equation": 'equation: ClassVar[str] = "q as one line of text"',
 }

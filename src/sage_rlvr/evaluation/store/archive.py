@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sage_rlvr.errors import ConfigError, DataError, suggest
+from sage_rlvr.errors import ConfigError, DataError, short, suggest
 from sage_rlvr.evaluation.store import SampleStore
 from sage_rlvr.evaluation.store.arrow import SCHEMA, rows_of
-from sage_rlvr.evaluation.store.database import COLUMNS, FILE, TURNS, create, insert, note
-from sage_rlvr.evaluation.store.rows import ASKED, insert_questions, question_of
-from sage_rlvr.evaluation.store.sample import AskedProblem, Identity, unescape
+from sage_rlvr.evaluation.store.database import COLUMNS, FILE, NESTED, TURNS, create, insert, note
+from sage_rlvr.evaluation.store.rows import ASKED, IMPORTED, insert_questions, question_of
+from sage_rlvr.evaluation.store.sample import AskedProblem, Identity, requested, unescape
 from sage_rlvr.runs import replacing
 from sage_rlvr.safe_io import MIB, parse_json, read_parquet
 from sage_rlvr.tasks.chance import KEY, chance_of_tree
@@ -49,7 +49,9 @@ def from_parquet(file: Path, folder: Path) -> int:
         )
     facts = parse_json(about, f"{file}, its identity", dict)
     identity = Identity.of(facts.get("identity"), f"{file}, its identity").tree()
-    kept = {key: facts[key] for key in ("wanted", KEY) if key in facts}
+    kept = {key: facts[key] for key in ("wanted", KEY) if key in facts} | {IMPORTED: file.name}
+    requested(facts.get("wanted", {}), f"{file}, its metadata")
+    _check_lists(file, table)
     try:
         chance_of_tree(facts.get(KEY))
     except (LookupError, TypeError, ValueError) as error:
@@ -67,6 +69,18 @@ def from_parquet(file: Path, folder: Path) -> int:
     if not create(folder, identity, fill):
         raise _occupied(folder)
     return len(table)
+
+
+def _check_lists(file: Path, table: pa.Table) -> None:
+    """DataError for a null among the values of a token-level column, which no export has."""
+    for batch in table.select(["problem", "sample", *NESTED]).to_batches():
+        for name in NESTED:
+            if batch.column(name).flatten().null_count:
+                row = next(row for row in batch.to_pylist() if None in (row[name] or ()))
+                raise DataError(
+                    f"{file}: problem {row['problem']!r}, sample {row['sample']}: {name} = {short(row[name])} has a null among its "
+                    "values; restore it from a copy"
+                )
 
 
 def _occupied(folder: Path) -> ConfigError:

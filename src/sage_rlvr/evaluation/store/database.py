@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from sage_rlvr.errors import DataError, RunLocked
+from sage_rlvr.errors import DataError, RunLocked, short
 from sage_rlvr.evaluation.store.log import check_log, first_id, next_id
-from sage_rlvr.evaluation.store.older import OLDER, convert
+from sage_rlvr.evaluation.store.older import OLDER, changed_row, convert
 from sage_rlvr.evaluation.store.sample import LABELS, TOKEN_LEVEL
 from sage_rlvr.evaluation.store.writers import other_writers, processes
 from sage_rlvr.runs import replacing
@@ -75,7 +75,8 @@ TABLES = {
 }
 _OF_SAMPLES = (*(name for name in COLUMNS if name not in JUDGED), TURNS)
 _SAMPLE = f"INSERT INTO samples ({', '.join(_OF_SAMPLES)}) VALUES ({', '.join(f':{name}' for name in _OF_SAMPLES)})"
-_VERDICT = "INSERT INTO verdicts VALUES (:id, :pass, :verifier, :verdict, :reason, :answer, :who, :at)"
+_OF_VERDICTS = ("id", "pass", *JUDGED, "who", "at")
+_VERDICT = f"INSERT INTO verdicts ({', '.join(_OF_VERDICTS)}) VALUES ({', '.join(f':{name}' for name in _OF_VERDICTS)})"
 
 
 class Database:
@@ -102,10 +103,10 @@ class Database:
                 return
             try:
                 self._patiently("BEGIN IMMEDIATE" if write else "BEGIN")
+                # BEGIN takes no lock before the first read, and keeps the tables of before another process's conversion in mind
+                self._patiently("SELECT count(*) FROM sqlite_master")
                 if write:
                     next_id(self._db)
-                else:  # BEGIN takes no lock before the first read
-                    self._patiently("SELECT count(*) FROM sqlite_master")
                 self._check_format(self._db, write)
                 yield self._db
                 self._patiently("COMMIT")
@@ -127,7 +128,12 @@ class Database:
                     f"{self.path / FILE}: an earlier version of sage-rlvr is writing to this store (process {processes(writers)}), "
                     f"in format {version}; when it has ended, run the same command again, which converts the store to {FORMAT}"
                 )
-            convert(db, TABLES)
+            if changed := changed_row(db):
+                raise damaged(self.path, f"{changed} was changed after it was written")
+            try:
+                convert(db, TABLES)
+            except sqlite3.IntegrityError as error:
+                raise damaged(self.path, str(error)) from error
             db.execute(f"PRAGMA user_version = {FORMAT}")
             self._older = False
 
@@ -163,7 +169,7 @@ class Database:
         return {key: parse_json(str(value), f"{self.path / FILE}, {key}", None) for key, value in rows.items()}
 
     def note(self, **facts: Any) -> None:
-        """Store facts; earlier ones of the same names are replaced."""
+        """Store facts, which are JSON values; earlier ones of the same names are replaced."""
         with self.transaction(write=True) as db:
             note(db, facts)
 
@@ -262,9 +268,18 @@ def judge(db: sqlite3.Connection, address: tuple[str, int], verdict: Mapping[str
 
 
 def note(db: sqlite3.Connection, facts: Mapping[str, Any]) -> None:
-    """Store facts as JSON."""
-    rows = [(key, json.dumps(value)) for key, value in facts.items()]
-    db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+    """Store facts as JSON. DataError for a value that is none."""
+    rows = [(key, _json(key, value)) for key, value in facts.items()]
+    db.executemany("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", rows)
+
+
+def _json(key: str, value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{key} = {short(value)}: cannot be stored as JSON ({error}); give finite numbers, text, lists and mappings"
+        ) from error
 
 
 def array_of(name: str, value: Any) -> Any:
@@ -292,7 +307,7 @@ def explained(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         kind = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_")
         undecodable = not kind and isinstance(error, sqlite3.OperationalError)  # Python's, of text that is not UTF-8
-        if undecodable or kind.startswith(("CORRUPT", "NOTADB", "FORMAT", "CONSTRAINT")):
+        if undecodable or kind.startswith(("CORRUPT", "NOTADB", "FORMAT")):
             raise damaged(path, str(error)) from error
         if _is_busy(error):
             raise RunLocked(

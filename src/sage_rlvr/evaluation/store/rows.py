@@ -62,6 +62,7 @@ NEWEST = (
 )
 UNSTEADY = ("latency_s",)  # columns that two equal evaluations need not share
 ALL = 2**31  # samples of a problem
+IMPORTED = "imported"  # the fact that holds the name of the Parquet file
 ASKED = ("prompt", "gold")  # columns of a table that are of the problem
 
 Ints = NDArray[np.int64]
@@ -267,9 +268,19 @@ class SampleRows(Database):
             problem, first, rows = partial
             raise DataError(
                 f"{self.path / FILE}: problem {unescape(problem)!r}: of samples {first} to {first + self._size - 1} only {rows} of "
-                f"{self._size} exist; run the same eval command again, which samples them again"
+                f"{self._size} exist; {self._advice()}"
             )
         self._whole = True
+
+    def _advice(self) -> str:
+        """How a store that lacks samples is completed."""
+        source = self.facts().get(IMPORTED)
+        if source is None:
+            return "run the same eval command again"
+        return (
+            f"the samples were imported from {source}: import a file with all samples into another folder, or sample what "
+            f"is missing with eval --store {self.path} and the policy, task and settings of these"
+        )
 
     def _chosen(self, columns: Sequence[str], n: int | None, verifier: str | None = None) -> list[tuple[Any, ...]]:
         judged = bool(set(columns) & set(JUDGED))
@@ -422,4 +433,4 @@ def _delete(db: sqlite3.Connection, chunk: Chunk) -> None:
 def insert_questions(db: sqlite3.Connection, questions: Mapping[str, AskedProblem]) -> None:
     """Prompts and golds of problems, except those that are there already."""
     rows = [(escape(name), *_texts(question)) for name, question in sorted(questions.items())]
-    db.executemany("INSERT OR IGNORE INTO problems VALUES (?, ?, ?)", rows)
+    db.executemany("INSERT OR IGNORE INTO problems (problem, prompt, gold) VALUES (?, ?, ?)", rows)

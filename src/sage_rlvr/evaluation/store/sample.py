@@ -72,17 +72,18 @@ def prompt_hash(prompt: str) -> str:
 
 
 def text_hash(text: str) -> int:
-    """63 bits of SHA-256 of a completion: binds a later verdict to the text that it was given for."""
-    return _63_bits(text.encode("utf-8", "surrogatepass"))
+    """`sha_63` of a completion, by which samples with the same text are found."""
+    return sha_63(text.encode("utf-8", "surrogatepass"))
 
 
-def _63_bits(data: bytes) -> int:
+def sha_63(data: bytes) -> int:
+    """The first 63 bits of SHA-256."""
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 1
 
 
 def seed_of(base_seed: int, task: str, problem: str, sample: int) -> int:
     """The seed of one sample, in [0, 2^63): a function of its address alone, the same for ever (golden test)."""
-    return _63_bits(json.dumps(["sage-rlvr", base_seed, task, problem, sample]).encode("ascii"))
+    return sha_63(json.dumps(["sage-rlvr", base_seed, task, problem, sample]).encode("ascii"))
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -171,6 +172,17 @@ class Identity:
             return cls(**tree)
         except (ConfigError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"{where}: not the identity of a sample store: {error}") from error
+
+
+def requested(tree: Any, where: str) -> dict[str, int]:
+    """The requested size of an evaluation, problems and n, as `SampleStore.want` records it; {} without a record. DataError,
+    beginning with `where`, for any other tree."""
+    known = isinstance(tree, dict) and set(tree) <= {"problems", "n"}
+    if not known or not all(_is_whole(many, 2**63) for many in tree.values()):
+        raise DataError(
+            f"{where}: wanted = {short(tree)}: must be an object with whole numbers problems and n, or {{}}; restore it from a copy"
+        )
+    return dict(tree)
 
 
 def _decoding(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,10 +303,11 @@ def own_of(turns: Sequence[tuple[str, str, int]]) -> NDArray[np.bool_]:
 
 def checked(samples: Sequence[Sample], size: int, turns: int = 1) -> tuple[list[Sample], list[Chunk]]:
     """The samples by (problem, sample), and the whole chunks that they are. DataError names the first that cannot be used."""
+    for row in samples:
+        _check(row, turns)
     rows = sorted(samples, key=lambda s: (s.problem, s.sample))
     seen: dict[int | None, Sample] = {}
     for row in rows:
-        _check(row, turns)
         other = seen.setdefault(row.seed, row)
         if row.seed is not None and (other.problem, other.sample) != (row.problem, row.sample):
             raise DataError(
@@ -320,23 +333,35 @@ def _short(numbers: Sequence[int]) -> str:
     return str(list(numbers)) if len(numbers) < 9 else f"[{numbers[0]}, {numbers[1]}, ..., {numbers[-1]}]"
 
 
+def _is_whole(value: Any, end: int) -> bool:
+    """Whether it is a whole number in [0, end)."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= value < end
+
+
 def _check(row: Sample, turns: int) -> None:
-    whole = isinstance(row.sample, (int, np.integer)) and not isinstance(row.sample, bool)
     ids = np.asarray([] if row.token_ids is None else row.token_ids)
     tokens = ids.ndim == 1 and (not ids.size or (ids.dtype.kind in "iu" and ids.min() >= 0 and ids.max() < 2**31))
     wanted = [
         (isinstance(row.problem, str) and row.problem != "", "the problem's id is a text that is not empty"),
-        (whole and 0 <= row.sample < 2**31, "samples are numbered from 0"),
+        (_is_whole(row.sample, 2**31), "samples are numbered from 0"),
         (row.verdict in LABELS, f"verdict {row.verdict!r}; it is one of {', '.join(LABELS)}"),
         (row.finish in FINISHES, f'finish {row.finish!r}; it is "stop", "length" or None'),
-        (row.seed is None or 0 <= row.seed < 2**63, f"seed {row.seed} is not in [0, 2^63); take it from Identity.seed_of"),
+        (row.seed is None or _is_whole(row.seed, 2**63), f"seed {row.seed!r} is not in [0, 2^63); take it from Identity.seed_of"),
         (_in_turns(row, turns), f"turns do not fit a store of episodes of at most {turns} turns, or the sample's tokens"),
         (tokens, f"token_ids must be a list of whole numbers from 0 on; shape {ids.shape}, {ids.dtype}"),
     ]
-    for name in TOKEN_LEVEL:
-        shape = np.shape(getattr(row, name))
-        fits = getattr(row, name) is None or row.token_ids is None or shape == ids.shape
-        wanted.append((fits, f"{name} has the shape {shape}, its {ids.size} tokens need ({ids.size},)"))
+    for name in ("text", "reason", "prompt_hash", "answer"):
+        value = getattr(row, name)
+        if not isinstance(value, str) and (name, value) != ("answer", None):
+            wanted.append((False, f"{name} = {short(value)}: must be a text"))
+    if isinstance(row.latency_s, bool) or not isinstance(row.latency_s, (int, float, np.integer, np.floating, type(None))):
+        wanted.append((False, f"latency_s = {short(row.latency_s)}: must be a number of seconds, or None"))
+    for name in (name for name in TOKEN_LEVEL if getattr(row, name) is not None):
+        values = np.asarray(getattr(row, name))
+        fits = row.token_ids is None or values.shape == ids.shape
+        wanted.append((fits, f"{name} has the shape {values.shape}, its {ids.size} tokens need ({ids.size},)"))
+        if values.dtype.kind not in "fiu":
+            wanted.append((False, f"{name} = {short(values.tolist())}: must be a list of numbers"))
     for fine, trouble in wanted:
         if not fine:
             raise DataError(f"problem {row.problem!r}, sample {row.sample!r}: {trouble}")

@@ -27,6 +27,7 @@ from sage_rlvr.evaluation.store.sample import (
     escape,
     judged_text,
     natural,
+    requested,
     said_of,
     unescape,
 )
@@ -93,7 +94,7 @@ class SampleStore(SampleRows):
 
     def wanted(self) -> dict[str, int]:
         """The requested size of the largest evaluation as recorded by `want`: problems, n; {} without a record."""
-        return dict(self.facts()["wanted"])
+        return requested(self.facts()["wanted"], str(self.path / FILE))
 
     def keep_place(self, model: str) -> None:
         """Record the folder or name of the policy, from which its tokenizer is read later; not part of the identity, as folders
@@ -109,7 +110,7 @@ class SampleStore(SampleRows):
     def lacking(self, counts: Counts) -> str:
         """A text about requested problems without samples in `counts`; "" if there are none."""
         wanted, have = self.wanted().get("problems", 0), len(counts.problems)
-        return f"samples of {have} of {wanted} problems; run the same eval command again" if have < wanted else ""
+        return f"samples of {have} of {wanted} problems; {self._advice()}" if have < wanted else ""
 
     def verifiers(self) -> list[dict[str, Any]]:
         """Who judged: verifier_hash, by, at, rows of every pass, oldest first; first those of the evaluation itself, of which

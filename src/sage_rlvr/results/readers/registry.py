@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sage_rlvr.errors import DataError, SageError
+from sage_rlvr.errors import ConfigError, DataError, SageError
 from sage_rlvr.registry import Registry
 from sage_rlvr.results.readers.file import RowFile
 
@@ -64,6 +65,17 @@ class RowReader:
     rows: Callable[[RowFile, Choice], FileRows]
     about: str = ""
 
+    def rows_of(self, file: RowFile, choice: Choice) -> FileRows:
+        """The rows of a file. DataError where the reader's function yields something else than (number, row)."""
+        wanted = f"{file.path}: the reader {self.name} must yield (number of the row, row), the row a mapping; it"
+        found = self.rows(file, choice)
+        if not isinstance(found, Iterable):
+            raise DataError(f"{wanted} returned {found!r}")
+        for one in found:
+            if not (isinstance(one, tuple) and len(one) == 2 and isinstance(one[1], Mapping)):
+                raise DataError(f"{wanted} gave {one!r:.200}")
+            yield one
+
     def fit(self, file: RowFile) -> int:
         """How many keys of the file are those of the format; 0 where one lacks."""
         return max((len(one) for one in self.needs if one <= file.keys), default=0)
@@ -79,6 +91,10 @@ def reader(
     """Register a reader under a name. needs: keys that a file of the format has; several sets are alternatives."""
 
     def add(rows: Callable[[RowFile, Choice], FileRows]) -> RowReader:
+        try:
+            inspect.signature(rows).bind("file", "choice")
+        except TypeError as error:
+            raise ConfigError(f"reader {name}: {rows.__qualname__} is called with (file, choice): {error}") from error
         made = RowReader(name, tuple(frozenset(one) for one in needs), rows, about)
         return READERS.register(made, name=name, about=about)  # type: ignore[type-var]
 
@@ -111,7 +127,7 @@ def reads(path: Path) -> bool:
 
 TAKES_ROWS = (
     'Rows are counts {"id", "n", "c"}, samples {"id", "correct"} or {"id", "score"}, or logs of lm-eval, inspect_ai, lighteval, '
-    "verl and TRL: docs/reference/rows.md"
+    "verl and TRL: docs/reference/rows.md; a reader of your own is loaded by --plugin FILE"
 )
 
 

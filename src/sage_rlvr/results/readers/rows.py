@@ -142,7 +142,7 @@ def read_evaluation(
     cannot be used."""
     file, choice = RowFile(path), Choice(correct, right_from, tuple(picks))
     found, made, count = reader_of(file), _Groups(file, choice), 0
-    for number, row in found.rows(file, choice):
+    for number, row in found.rows_of(file, choice):
         made.add(number, row)
         count += 1
     if not count:
