@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from command import call
+from sage_rlvr import verifiers
 from sage_rlvr.config import TrainConfig, decode, dump, task_of
 from sage_rlvr.contrib.audit import audit
 from sage_rlvr.contrib.methods.distinct import distinct
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import SampleStore
+from sage_rlvr.plugins import executed
 from sage_rlvr.tasks.base import NO_ANSWER
 from sage_rlvr.tasks.jsonl import RewardTask, _judge, _loaded, reward_hash
+from sage_rlvr.tasks.rows import sha256_of
 from sage_rlvr.training.problems import unkeyed
 from sage_rlvr.verifiers import Verdict
 
@@ -186,6 +189,36 @@ def test_code_rows_and_limits_are_hashed(made: Any, tmp_path: Path) -> None:
     assert set(made().files().values()) >= {sha} and made(right_from=0.5).verifier_hash != before
     (tmp_path / "my_rewards.py").write_text(REWARDS + "\n# another\n")
     assert made().verifier_hash != before and reward_hash(made().reward) != sha
+
+
+WRAPPED = """
+import functools
+from sage_rlvr.verifiers import VERIFIERS, Verdict
+shipped = VERIFIERS["math"]
+@functools.wraps(shipped)
+def wrapped(completion, gold):
+    return Verdict("right", "always")
+"""
+
+
+@pytest.mark.parametrize("name", ["mymath", "math", "countdown"])
+def test_a_plugins_verifier_that_wraps_one_of_the_package_is_known_by_its_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "wrapping.py"
+    path.write_text(WRAPPED)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    wrapped = executed(path, "wrapping").wrapped
+    assert wrapped.__module__ == verifiers.__name__
+    monkeypatch.setitem(verifiers.VERIFIERS._parts, name, wrapped)
+    assert reward_hash(name) == sha256_of(path)
+
+
+def test_the_packages_own_verifiers_are_known_by_their_versions(tmp_path: Path) -> None:
+    (tmp_path / "gold.jsonl").write_text('{"problem": "1+1", "answer": "2"}\n')
+    for name in ("math", "exact"):
+        assert reward_hash(name).startswith(f"{name}-v")
+        assert RewardTask(str(tmp_path / "gold.jsonl"), name).verifier_hash.startswith(f"{name}-v")
 
 
 @pytest.mark.slow

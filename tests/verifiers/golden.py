@@ -147,11 +147,11 @@ def judged(rows: Sequence[GoldenRow]) -> list[GoldenRow]:
     return [GoldenRow(row.judge, row.case, found[index]) for index, row in enumerate(rows)]
 
 
-def changed(rows: Sequence[GoldenRow], first: int = 1, stride: int = 1) -> Iterator[str]:
-    """A line for each row whose result is no longer the stored one. first, stride: the numbers of the rows in the file."""
-    for index, (old, new) in enumerate(zip(rows, judged(rows), strict=True)):
+def changed(rows: Sequence[GoldenRow]) -> Iterator[str]:
+    """A line for each row whose result is no longer the stored one."""
+    for old, new in zip(rows, judged(rows), strict=True):
         if old.result != new.result:
-            yield f"row {first + stride * index}, {old.judge} of {json.dumps(old.case):.300}: {old.result} -> {new.result}"
+            yield f"{old.judge} of {json.dumps(old.case):.300}: {old.result} -> {new.result}"
 
 
 # ---- the file

@@ -6,10 +6,11 @@ import pytest
 
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.algebra import MAX_DEPTH, MAX_DIGITS
 from sage_rlvr.verifiers.answers import (
     MAX_ANSWER,
     MAX_COMPLETION,
+    MAX_DEPTH,
+    MAX_DIGITS,
     last_box,
     last_number,
     last_tag,

@@ -166,9 +166,19 @@ class Task(ABC):
 
     @property
     def verifier_hash(self) -> str:
-        """Which verifier judges, and under which limits. The tasks of this package name its version
-        (`sage_rlvr.verifiers.versions`); by default it is the hash of the module that the task is written in."""
-        return hash_of(inspect.getsource(sys.modules[type(self).__module__]))
+        """Which verifier judges, and under which limits: of a task of this package the version (`sage_rlvr.verifiers.versions`), of
+        any other the hash of the module that it is written in, behind the version where it inherits from a task of this package.
+        ConfigError where Python has no source."""
+        sources = _sources_outside(type(self))
+        if not sources:
+            return self._verifier_version
+        source = hash_of(sources[0] if len(sources) == 1 else sources)
+        return f"{self._verifier_version}-source-{source[:16]}" if self._verifier_version else source
+
+    @property
+    def _verifier_version(self) -> str:
+        """`version_hash` of a verifier of this package, under the task's settings; "" where the task brings its own."""
+        return ""
 
     def files(self) -> dict[str, str]:
         """Name -> SHA-256 of the files that the task is made of, so that a resume notices others."""
@@ -180,6 +190,23 @@ class Task(ABC):
     def audited(self) -> str:
         """What an audit looks at, in a line."""
         return f"{len(self.problems('test'))} problems"
+
+
+def is_outside(kind: type) -> bool:
+    """Whether a class is a user's: neither of this package nor of Python."""
+    return kind.__module__.partition(".")[0] not in {"sage_rlvr", *sys.stdlib_module_names}
+
+
+def _sources_outside(kind: type) -> list[str]:
+    """The modules that a class and its bases outside of this package are written in, as text. ConfigError without a source."""
+    names = dict.fromkeys(one.__module__ for one in kind.__mro__ if is_outside(one))
+    try:
+        return [inspect.getsource(sys.modules[name]) for name in names]
+    except (OSError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"task {kind.__name__}: Python has no source of {', '.join(names)}, by which its verifier is told from others; write "
+            "the class in a file, or give it a verifier_hash of its own"
+        ) from error
 
 
 class Asked(Task):
@@ -220,7 +247,7 @@ def ready(task: Task, say: Callable[[str], None], split: str) -> None:
     """`Task.ready` of a split, before anything is trained or sampled on it. ConfigError for what `check_task` refuses; DataError
     where the problems of a task from outside have no ids that differ, by which stores and metrics tell them apart."""
     check_task(task)
-    if not type(task).__module__.startswith("sage_rlvr."):
+    if is_outside(type(task)):
         counted = Counter(getattr(problem, "problem_id", None) for problem in task.problems(split))
         name, times = counted.most_common(1)[0] if counted else ("", 0)
         who = f"task {task.name}, {split} problems:"

@@ -38,7 +38,7 @@ from sage_rlvr.tasks.rows import DataSource, Say, facts, sha256_of
 from sage_rlvr.verifiers import VERIFIERS, Label, Verdict
 from sage_rlvr.verifiers.foreign import RewardCall, call, line_of, outcome, signature_of
 from sage_rlvr.verifiers.pool import Pool
-from sage_rlvr.verifiers.versions import version_hash
+from sage_rlvr.verifiers.versions import VERSIONS, version_hash
 
 # ---- in the worker
 
@@ -187,10 +187,10 @@ class RewardTask(Asked):
         return super().answer_key(problem, completion) if reading is None else reading(completion.removesuffix(NO_ANSWER))
 
     @property
-    def verifier_hash(self) -> str:
+    def _verifier_version(self) -> str:
         """Of the reward (a file's code, or a verifier's version), and of what decides a verdict besides it."""
         if _is_versioned(self.reward):
-            return version_hash(self.reward, right_from=self.right_from, seconds=self.seconds)
+            return version_hash(self.reward, right_from=self.right_from, seconds=self.seconds, memory_mb=self.memory_mb)
         return hash_of([reward_hash(self.reward), self.right_from, self.seconds])
 
     def files(self) -> dict[str, str]:
@@ -230,8 +230,12 @@ def _place_of(reward: str) -> tuple[str, str]:
 
 
 def _is_versioned(reward: str) -> bool:
-    """Whether a reward is a verifier of this package, which has a version; a plugin's is known by its file."""
-    return not _place_of(reward)[0] and VERIFIERS[reward].__module__ == verifiers.__name__
+    """Whether a reward is a verifier of this package, which has a version; a plugin's is known by its file. The code's file tells
+    them apart: functools.wraps copies the module's name."""
+    if reward not in VERSIONS or reward not in VERIFIERS:
+        return False
+    function = VERIFIERS[reward]
+    return inspect.isfunction(function) and Path(function.__code__.co_filename).is_relative_to(Path(verifiers.__file__).parent)
 
 
 def reward_hash(reward: str) -> str:

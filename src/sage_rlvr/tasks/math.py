@@ -114,7 +114,7 @@ class MathTask(Asked):
         return digest(problems)
 
     @property
-    def verifier_hash(self) -> str:
+    def _verifier_version(self) -> str:
         """`mathematics_hash` of the format's reading."""
         return mathematics_hash(self.form.reading, self.pool)
 

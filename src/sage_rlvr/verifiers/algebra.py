@@ -44,13 +44,11 @@ from sympy import (
 )  # fmt: skip
 
 from sage_rlvr.verifiers import Verdict
-from sage_rlvr.verifiers.answers import RIGHT, spelling
+from sage_rlvr.verifiers.answers import MAX_DEPTH, MAX_DIGITS, RIGHT, spelling
 from sage_rlvr.verifiers.quantities import based
 from sage_rlvr.verifiers.units import Measured, measured, summed
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
-MAX_DIGITS = 100_000  # of a power or a factorial that is worked out
-MAX_DEPTH = 40  # brackets within brackets; the parser needs minutes for 400
 WRONG = Verdict("wrong", "value")
 UNREADABLE = "answer cannot be parsed"
 CONFIG = LatexExtractionConfig(
@@ -341,6 +339,6 @@ def _factors(mine: Measured, theirs: Measured) -> list[Any] | None:
 
 
 __all__ = [
-    "CONFIG", "MAX_DEPTH", "MAX_DIGITS", "UNREADABLE", "WRONG", "brackets", "by_measure", "compare", "depth", "parsed_of",
+    "CONFIG", "UNREADABLE", "WRONG", "brackets", "by_measure", "compare", "depth", "parsed_of",
     "right_if", "too_long", "unsure",
 ]  # fmt: skip

@@ -25,6 +25,8 @@ AnswerPlace = Literal["boxed", "tag", "stated", "last_number", "whole", "anywher
 _PLACES = get_args(AnswerPlace)
 MAX_COMPLETION = 1_000_000  # characters of a completion that are searched for the answer
 MAX_ANSWER = 1_000  # characters of an answer or a gold that are parsed
+MAX_DIGITS = 100_000  # of a power or a factorial that is worked out
+MAX_DEPTH = 40  # brackets within brackets; the parser needs minutes for 400
 RIGHT = Verdict("right", "right")
 NO_ANSWER, CUT_OFF = "no answer", "answer cut off"
 _BRACES = re.compile(
@@ -393,6 +395,7 @@ def prepare(
 
 
 __all__ = [
-    "CONTROL", "CUT_OFF", "MAX_ANSWER", "MAX_COMPLETION", "AnswerPlace", "PendingComparison", "bare", "by_spelling", "extract",
-    "last_box", "last_number", "last_tag", "marked_span", "no_number", "prepare", "rational", "span_of", "spelling",
+    "CONTROL", "CUT_OFF", "MAX_ANSWER", "MAX_COMPLETION", "MAX_DEPTH", "MAX_DIGITS", "AnswerPlace", "PendingComparison", "bare",
+    "by_spelling", "extract", "last_box", "last_number", "last_tag", "marked_span", "no_number", "prepare", "rational", "span_of",
+    "spelling",
 ]  # fmt: skip

@@ -24,8 +24,6 @@ from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers import quantities as read
 from sage_rlvr.verifiers.algebra import (
     CONFIG,
-    MAX_DEPTH,
-    MAX_DIGITS,
     UNREADABLE,
     WRONG,
     brackets,
@@ -37,6 +35,8 @@ from sage_rlvr.verifiers.algebra import (
     unsure,
 )
 from sage_rlvr.verifiers.answers import (
+    MAX_DEPTH,
+    MAX_DIGITS,
     NO_ANSWER,
     RIGHT,
     AnswerPlace,

@@ -7,6 +7,7 @@ more than 10,000 verdicts of these versions; a test judges all of them again, an
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.metadata
 import json
 from typing import Any
@@ -24,14 +25,34 @@ VERSIONS = {
 }
 """Name of a verifier -> its version. After a change of any verdict: raise the number, then `python -m tests.verifiers.golden`."""
 
+_HERE = "sage_rlvr.verifiers"
+_LIMITS = {
+    "math": (
+        *(f"{_HERE}.answers:{name}" for name in ("MAX_COMPLETION", "MAX_ANSWER", "MAX_DIGITS", "MAX_DEPTH")),
+        f"{_HERE}.style:LONGEST",
+    ),
+    "exact": (f"{_HERE}.exact:MAX_DIGITS",),
+    "countdown": (f"{_HERE}.countdown:MAX_LENGTH",),
+    "countdown_chat": (f"{_HERE}.countdown:MAX_LENGTH",),
+    "countdown_steps": ("sage_rlvr.tasks.countdown.steps:LONGEST",),
+    "knights_and_knaves": (f"{_HERE}.knights_and_knaves:MAX_COMPLETION",),
+    "word_problems": (),  # its task hands it on: the core knows no module of contrib
+    "repair": (f"{_HERE}.sandbox:MEMORY_MB", *(f"{_HERE}.sandbox_child:{name}" for name in ("SAID", "LONG", "GRACE"))),
+    "reasoning_gym": (f"{_HERE}.style:LONGEST",),
+}
+"""Name of a verifier -> MODULE:CONSTANT of its limits that no caller sets. Their values are hashed, in this order: a constant may
+move, and a changed value makes another verifier without another version."""
+
 
 def version_hash(verifier: str, **settings: Any) -> str:
     """NAME-vVERSION-HASH, such as "math-v1-3fa9c2d0b1e4f567": a verifier of `VERSIONS` under these settings, as sample stores and
     model cards record it.
 
-    settings: all that decides a verdict besides the code, such as limits and where the answer is read, as JSON can carry it. Of
-    "math" the releases of its libraries are added. KeyError for a name without a version.
+    settings: what a caller sets that decides a verdict, such as seconds and where the answer is read, as JSON can carry it. The
+    verifier's own limits are added, and of "math" the releases of its libraries. KeyError for a name without a version.
     """
+    places = (place.partition(":") for place in _LIMITS[verifier])
+    settings["limits"] = [getattr(importlib.import_module(module), name) for module, _, name in places]
     if verifier == "math":
         settings["libraries"] = math_libraries()
     text = json.dumps(settings, sort_keys=True, default=str)

@@ -246,7 +246,7 @@ class GsmSymbolic(Asked):
         return {"question": problem.asked, "answer": problem.answer}
 
     @property
-    def verifier_hash(self) -> str:
+    def _verifier_version(self) -> str:
         """`mathematics_hash` of where an answer is read."""
         return mathematics_hash(self.reading)
 

@@ -254,7 +254,7 @@ class KnightsAndKnaves(Task):
         return hash_of([{p.problem_id: [p.text, p.answer] for p in problems}, self.instruction])
 
     @property
-    def verifier_hash(self) -> str:
+    def _verifier_version(self) -> str:
         """The verifier's version, and the rule in use."""
         return version_hash("knights_and_knaves", rule=self.rule)
 

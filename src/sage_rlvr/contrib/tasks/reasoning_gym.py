@@ -149,9 +149,10 @@ class ReasoningGym(Asked):
         return [Verdict("wrong", why) if answer is None else next(judged) for answer, why in extracted]
 
     @property
-    def verifier_hash(self) -> str:
-        """The verifier's version, the release of the package that scores, and where an answer is read."""
-        return version_hash("reasoning_gym", reading=self.form.reading, library=version())
+    def _verifier_version(self) -> str:
+        """The verifier's version, the release of the package that scores, where an answer is read, and the pool's limits."""
+        pool = {"seconds": self.pool.seconds, "memory_mb": self.pool.memory_mb}
+        return version_hash("reasoning_gym", reading=self.form.reading, library=version(), **pool)
 
 
 @TASKS.register(name="reasoning_gym")

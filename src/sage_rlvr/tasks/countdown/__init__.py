@@ -143,7 +143,7 @@ class Countdown(Task):
         return expressions_over(problem.numbers)
 
     @property
-    def verifier_hash(self) -> str:
+    def _verifier_version(self) -> str:
         """The verifier's version."""
         return version_hash("countdown")
 

@@ -137,7 +137,7 @@ class CountdownChat(KeptProblems):
         return self.candidates(problem) / right if right else math.inf
 
     @property
-    def verifier_hash(self) -> str:
+    def _verifier_version(self) -> str:
         """The verifier's version, and the operators that it allows."""
         return version_hash("countdown_chat", operators=self.operators)
 

@@ -72,7 +72,7 @@ class CountdownSteps(KeptProblems):
         return work(problem, text)[1]
 
     @property
-    def verifier_hash(self) -> str:
+    def _verifier_version(self) -> str:
         """The verifier's version."""
         return version_hash("countdown_steps")
 

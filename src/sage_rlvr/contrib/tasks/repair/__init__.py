@@ -41,6 +41,7 @@ from sage_rlvr.verifiers.versions import version_hash
 
 TEST = "test"
 TURN = 40  # characters of a turn, about: what an episode may take is so much for each
+POOL_SECONDS = 30.0  # that a worker may take for a program, whatever the program's own limit
 KEPT = 1 << 16  # verdicts on programs that are remembered
 NOTHING = f"write {TEST}, or LINE: its new text"
 EditedProgram = tuple[Broken, str | None]  # a problem, and the program as it was edited; None without an edit
@@ -229,9 +230,9 @@ class Repair(Task):
         return hash_of([[p.problem_id, p.source, p.tests] for p in problems] + prompting)
 
     @property
-    def verifier_hash(self) -> str:
-        """The verifier's version, and the sandbox's limit."""
-        return version_hash("repair", seconds=self.seconds)
+    def _verifier_version(self) -> str:
+        """The verifier's version, and the limits of the program and of the worker."""
+        return version_hash("repair", seconds=self.seconds, pool_seconds=POOL_SECONDS)
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """Undone changes, programs as they were, changes of another line, and repeated problems."""
@@ -278,7 +279,7 @@ def _tested(programs: Sequence[EditedProgram], seconds: float) -> list[Verdict]:
 
 @cache
 def _pool() -> Pool:
-    return Pool(function=PROGRAMS, seconds=30.0)
+    return Pool(function=PROGRAMS, seconds=POOL_SECONDS)
 
 
 __all__ = ["KINDS", "TEST", "Broken", "Repair", "edit_to", "edited", "numbered"]

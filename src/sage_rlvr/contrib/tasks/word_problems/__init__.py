@@ -27,6 +27,7 @@ from sage_rlvr.contrib.tasks.word_problems.draws import Words, bucket, candidate
 from sage_rlvr.contrib.tasks.word_problems.story import (
     CLASSES,
     EXACTLY,
+    LONGEST,
     MOST,
     NAMES,
     THEN,
@@ -195,9 +196,9 @@ class WordProblems(Task):
         return hash_of([[p.problem_id, p.text] for p in problems])
 
     @property
-    def verifier_hash(self) -> str:
-        """The verifier's version."""
-        return version_hash("word_problems")
+    def _verifier_version(self) -> str:
+        """The verifier's version, and how long a completion may be."""
+        return version_hash("word_problems", longest=LONGEST)
 
     def audit_cases(self, k: int) -> Iterator[Case | Check]:
         """All right completions; the same with a number changed, a step left out or repeated, and the answer alone."""
