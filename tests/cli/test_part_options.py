@@ -93,7 +93,7 @@ def test_the_command_prints_a_part_a_kind_or_its_neighbors(capsys: pytest.Captur
     assert "method mara: L = " in said and "extra mara: r = R (1 + beta" in said and "may be: x > 0" in said
     assert code("signed") == 0
     assert "a group of 8 earns where it is all right: 0.1, all wrong: -1, none right: refused" in capsys.readouterr().out
-    assert code("reward-transforms") == 0
+    assert code("extras") == 0
     assert "overlong_shaping" in capsys.readouterr().out
     assert code("filterd") != 0
     assert "unknown part 'filterd'" in (said := capsys.readouterr().err) and "filtered" in said
