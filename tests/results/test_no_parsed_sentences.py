@@ -21,8 +21,9 @@ SENTENCES = re.compile(
     r"""|(match|search|findall|split|sub)\(.*\bstr\((error|self\.own)\)"""  # a refusal
     r"""|\bstr\((error|self\.own)\)\.[a-z]*(with|fix|tition)\("""
 )
-STRANGERS = {  # errors of others that are words alone: what the file system told safetensors
+STRANGERS = {  # errors of others that are words alone: what the file system told safetensors, and Python of a call
     "runs/files.py": 'reported = re.search(r"os error (\\d+)", str(error))',
+    "plugins.py": r'called = CALLED.match(str(error)) if isinstance(error, TypeError) else None',
 }
 ALLOWED = {  # verdicts of a verifier on an answer, which are labels
     "verifiers",
