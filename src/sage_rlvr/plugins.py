@@ -278,7 +278,7 @@ def _misused(error: BaseException, module: ModuleType) -> Any:
     if isinstance(error, AttributeError) and error.obj is not None:
         kind = error.obj if isinstance(error.obj, type) else type(error.obj)
         return kind if kind.__module__ == module.__name__ else None
-    called = CALLED.match(str(error)) if isinstance(error, TypeError) else None
+    called = BAD_CALL.match(str(error)) if isinstance(error, TypeError) else None
     part: Any = None if called is None else module
     for name in called[1].split(".") if called else ():
         part = getattr(part, name, None)
@@ -293,7 +293,7 @@ def _first_line(part: Any) -> int:
         return 1
 
 
-CALLED = re.compile(r"(\w+(?:\.\w+)*)\(\) (?:takes|missing|got) ")  # how Python begins where arguments do not fit
+BAD_CALL = re.compile(r"(\w+(?:\.\w+)*)\(\) (?:takes|missing|got) ")  # how Python begins where arguments do not fit
 ADVICE = "Fix it there: docs/extending.md describes the interface, and sage_rlvr.testing checks it (check_guide, ...)"
 
 

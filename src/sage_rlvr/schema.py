@@ -153,7 +153,7 @@ def _make(part: Callable[..., Any], tree: Any, having: Callable[[str], list[str]
     tree = _renamed(tree, getattr(part, "also", {}))
     for key in tree:
         if key not in fields:
-            others = "" if nearest(str(key), fields) else ", ".join(having(str(key))[:3])
+            others = "" if nearest(str(key), fields, FAR) else ", ".join(having(str(key))[:3])
             about = {"keys": ",".join(fields), "others": others}
             raise _at(str(key), tree[key], PydanticCustomError("unknown_key", "{keys}", about))
     for key, (hint, default) in fields.items():
@@ -314,9 +314,7 @@ class _Refusal:
         key, below = self.place[-1], self._below()
         if "extras" in keys and (spelled := _as_extra(self.error["input"])):
             return f"unknown key; {spelled[0]} is an extra: write extras: [{spelled[1]}]"
-        if key == "extras":
-            return "unknown key; extras are set in method compose: {name: compose, advantage: ..., extras: [{name: ...}]}"
-        near = below.get(key) or nearest(key, keys)
+        near = below.get(key) or (nearest(key, keys, FAR) if others else nearest(key, keys))
         if near is None and others and nearest(key, below) is None:
             return f"unknown key; it belongs to name: {others.replace(', ', ' or ')}. Keys here: {', '.join(keys)}"
         if near is None:

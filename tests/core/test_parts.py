@@ -164,3 +164,11 @@ def test_what_a_part_asks_for_beside_the_usual_may_be_named(base: type, wanted: 
 def test_a_method_that_does_not_take_what_it_is_called_with_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"it: .* is called with \(self, rewards, .*too many positional"):
         _refuse_arguments("it", type("Mine", (RolloutPlan,), {"equation": "x", "keeps": lambda self: True}))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_packages_own_parts_take_what_they_are_called_with(kind: str) -> None:
+    """Registration checks this of parts from outside alone."""
+    for name, part in registry_of(kind).items():
+        if isinstance(part, type):
+            _refuse_arguments(f"{kind} {name}", part)

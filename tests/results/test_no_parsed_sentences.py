@@ -23,7 +23,7 @@ SENTENCES = re.compile(
 )
 STRANGERS = {  # errors of others that are words alone: what the file system told safetensors, and Python of a call
     "runs/files.py": 'reported = re.search(r"os error (\\d+)", str(error))',
-    "plugins.py": r'called = CALLED.match(str(error)) if isinstance(error, TypeError) else None',
+    "plugins.py": r'called = BAD_CALL.match(str(error)) if isinstance(error, TypeError) else None',
 }
 ALLOWED = {  # verdicts of a verifier on an answer, which are labels
     "verifiers",

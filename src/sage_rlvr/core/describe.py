@@ -52,7 +52,8 @@ def describe(method: Method) -> str:
     advantage = method.advantage.equation if method.token_weight is None else f"w_t * [{method.advantage.equation}]"
     lines = [f"{method.name}: minimize", objective]
     lines.append(f"  rho = pi / pi_old,  A = {advantage}{penalty}")
-    terms, paying = ([extra for extra in method.extras if extra.hook == hook] for hook in ("on_loss", "after_rewards"))
+    terms = [extra for extra in method.extras if extra.hook == "on_loss"]
+    paying = [extra for extra in method.extras if extra.hook == "after_rewards"]
     legends = (method.surrogate.legend, method.advantage.legend, *(extra.legend for extra in terms))
     lines += [f"  {text}" for text in legends if text]
     for extra in method.extras:
@@ -60,12 +61,18 @@ def describe(method: Method) -> str:
             lines.append(f"  {type(extra).__name__}: {extra.equation}{',  ' * bool(extra.legend)}{extra.legend}")
     source, whose = method.reward_source, "verifier" if method.reward_source is None else "policy"
     if source is not None:
-        lines.append(f"  {'R' if paying else 'r'} = {source.equation}")
+        reward = "R" if paying else "r"  # what the verifier would give, before extras change it
+        lines.append(f"  {reward} = {source.equation}")
         lines.append(f"  {source.legend}")
         lines.append("  the verifier is only used for metrics (reward/auc: how well r ranks completions by their verdicts)")
     for number, extra in enumerate(paying):
-        of = f"of R, the {whose}'s" if extra.needs else f"of the {whose}'s reward and the length"
-        lines.append(f"  r = {extra.equation}, {'of r, that of the line before' if number else of}")
+        if number:
+            of = "of r, that of the line before"
+        elif extra.needs:
+            of = f"of R, the {whose}'s"
+        else:
+            of = f"of the {whose}'s reward and the length"
+        lines.append(f"  r = {extra.equation}, {of}")
     if method.token_weight is not None:
         legend = getattr(method.token_weight, "legend", "")
         lines.append(f"  w_t = {_equation_of(method.token_weight)}{',  ' * bool(legend)}{legend}")

@@ -9,7 +9,7 @@ from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import isabstract
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sage_rlvr.core.signals import check_needs
 from sage_rlvr.errors import ConfigError
@@ -25,6 +25,20 @@ class Part(ABC):  # noqa: B024 - what is abstract, a kind declares
 
     ConfigError for a class with a public name that is near the name of a member that it lacks.
     """
+
+    if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
+
+        @property
+        def equation(self) -> str:
+            """What it computes, as one line of text, which `describe` prints. Required."""
+
+        @property
+        def legend(self) -> str:
+            """What the symbols of `equation` mean, as a line that `describe` prints; "" by default."""
+
+    else:  # plain values: a field of a dataclass without a default would take a property for its default
+        equation: ClassVar[str]
+        legend = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -35,15 +35,10 @@ class Reduction(Part):
     if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
 
         @property
-        def equation(self) -> str:
-            """What stands before the loss of a token, as one line of text. Required."""
-
-        @property
         def divisor(self) -> Divisor:
             """What the weight of a token depends on. Required."""
 
     else:
-        equation: ClassVar[str]
         divisor: ClassVar[Divisor]
 
     @abstractmethod

@@ -476,7 +476,8 @@ def _is_of(row: Row, part: object) -> bool:
 
 def has_row(kind: str, part: type) -> bool:
     """Whether a class has a row of its own among those of its kind."""
-    return any(row.what is part for row in table() if row.kind == kind)
+    declared = _DECLARED.get(part, ())
+    return any(row.what is part and row.kind == kind for row in (*TABLE, *declared))
 
 
 def declare(kind: str, part: type, *, trl: Sets | Refuses, verl: Sets | Refuses, also: Sequence[Row] = ()) -> None:

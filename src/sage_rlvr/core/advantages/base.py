@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -93,14 +93,6 @@ class Advantage(Part):
     if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
 
         @property
-        def equation(self) -> str:
-            """A as one line of text. Required."""
-
-        @property
-        def legend(self) -> str:
-            """What the symbols of `equation` mean, as a line that `describe` prints; "" by default."""
-
-        @property
         def ascends(self) -> str:
             """What the expected gradient of the reward term ascends at on-policy samples; "" = not known."""
 
@@ -149,8 +141,7 @@ class Advantage(Part):
             """Whether it takes away what extras and reward source prefer."""
 
     else:  # plain values: a field of a dataclass without a default would take a property for its default
-        equation: ClassVar[str]
-        legend = ascends = prefers = against_kl = ""
+        ascends = prefers = against_kl = ""
         couples_prompts = takes_group_mean = gives_labels = random = evens = False
         needs = counts = None
         least_group = 2

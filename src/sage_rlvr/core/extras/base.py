@@ -23,11 +23,12 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import Dead, Seen
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.parts import Part
+from sage_rlvr.core.parts import HOME, Part
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.signals import Batch, Signals, check_equation
 from sage_rlvr.core.state import PartState, State
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.members import check_inherits
 from sage_rlvr.registry import Registry, in_snake_case
 
 if TYPE_CHECKING:
@@ -121,8 +122,13 @@ class Extra(Part):
     @property
     def hook(self) -> str:
         """The hook by which `describe` finds the place of its equation; "" where that is a line of its own."""
-        whole = self.chooses_problems or self.changes_advantages
-        return "" if whole or self.adds_loss is self.changes_rewards else "on_loss" if self.adds_loss else "after_rewards"
+        if self.chooses_problems or self.changes_advantages:
+            return ""
+        if self.adds_loss and not self.changes_rewards:
+            return "on_loss"
+        if self.changes_rewards and not self.adds_loss:
+            return "after_rewards"
+        return ""
 
     @property
     def made_for(self) -> int | None:
@@ -170,8 +176,7 @@ class Extra(Part):
 
 def check_extra_class(who: str, part: Any) -> object:
     """ConfigError unless the class is an `Extra` with an equation and at least one hook."""
-    if not issubclass(part, Extra):
-        raise ConfigError(f"{who}: {part.__name__} is no Extra; write class {part.__name__}(sage_rlvr.core.Extra)")
+    check_inherits(who, part, Extra, HOME, "equation and a hook")
     hooks = ("before_rollout", "after_rewards", "on_advantages", "on_loss")
     if all(vars(Extra)[hook] is getattr(part, hook) for hook in hooks):
         raise ConfigError(f"{who}: {part.__name__} does nothing; define at least one of {', '.join(hooks)}")

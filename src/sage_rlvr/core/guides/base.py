@@ -54,10 +54,6 @@ class Guide(Part):
             token is "token", even if the guide ranks that token within the batch."""
 
         @property
-        def equation(self) -> str:
-            """q as one line of text. Required."""
-
-        @property
         def q_min(self) -> float:
             """The lower edge of the band; 0 where there is none."""
 
@@ -76,7 +72,6 @@ class Guide(Part):
     else:  # plain values: a field of a dataclass without a default would take a property for its default
         needs: ClassVar[frozenset[str]]
         depends_on: ClassVar[DependsOn]
-        equation: ClassVar[str]
         name = ""
         q_min, q_max = 0.0, math.inf
         looks_ahead = pays_nothing = False

@@ -30,10 +30,6 @@ class RolloutPlan(Part):
     if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
 
         @property
-        def equation(self) -> str:
-            """Which groups are kept, and how many more are drawn, as one line of text. Required."""
-
-        @property
         def max_refills(self) -> int:
             """How often missing groups are drawn anew in a step; 0 by default."""
 
@@ -42,7 +38,6 @@ class RolloutPlan(Part):
             """Whether what a prompt gets depends on the other prompts of the step."""
 
     else:
-        equation: ClassVar[str]
         max_refills = 0
         couples_prompts = False
 

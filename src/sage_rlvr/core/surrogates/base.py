@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,14 +28,6 @@ class Surrogate(Part):
     if TYPE_CHECKING:  # read-only, so that a part may give each as a class attribute, a field or a property
 
         @property
-        def equation(self) -> str:
-            """The loss of a token as one line of text. Required."""
-
-        @property
-        def legend(self) -> str:
-            """What the symbols of `equation` mean, as a line that `describe` prints; "" by default."""
-
-        @property
         def ascends(self) -> str:
             """What the expected gradient ascends, in place of the advantage's text, where that does not hold; "" = it holds."""
 
@@ -52,8 +44,7 @@ class Surrogate(Part):
             """Whether its advantages must be labels, 0 or 1 per completion, as the advantage gives them."""
 
     else:  # plain values: a field of a dataclass without a default would take a property for its default
-        equation: ClassVar[str]
-        legend = ascends = ""
+        ascends = ""
         needs = frozenset()
         sees_batch = reads_labels = False
 
