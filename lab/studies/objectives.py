@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from lab.studies.pages import remade
 from lab.theory.utility import SHARES, Axes, axes, has_axes, same_objectives
 from sage_rlvr.core.describe import preference
+from sage_rlvr.core.extras import TokenWeight
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.methods import METHODS
@@ -42,8 +43,9 @@ class Placed:
         one = self.method
         paying = [extra for extra in one.extras if extra.changes_rewards]
         rewarded = (one.rollout, one.reward_source, *paying, one.advantage)
-        others = (extra for extra in one.extras if not extra.changes_rewards)
-        gradient = (*rewarded, one.token_weight, one.surrogate, *others)
+        others = [extra for extra in one.extras if not extra.changes_rewards]
+        weights = [extra for extra in others if isinstance(extra, TokenWeight)]
+        gradient = (*rewarded, *weights, one.surrogate, *(extra for extra in others if extra not in weights))
         named = (*(() if one.is_stored_alone else gradient), one.buffer)
         return " + ".join(type(part).__name__ for part in named if part is not None)
 

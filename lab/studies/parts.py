@@ -41,7 +41,7 @@ NEUTRAL: dict[str, object] = {"advantage": LeaveOneOut(), "surrogate": Clip(), "
 """The neutral element of a part that every method has; of any other it is None."""
 METRICS = {
     "anchor": "kl/", "guide": "guide/", "surrogate": "surrogate/", "reduction": "loss", "rollout": "rollout/",
-    "token_weight": "token_weight/", "buffer": "replay/",
+    "buffer": "replay/",
     "extra": "extra/", "reward_source": "reward/",
 }  # fmt: skip
 """The family of a part's own metrics; "advantage/" where it is not named here or has none."""

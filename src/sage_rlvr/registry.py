@@ -50,7 +50,6 @@ HOMES = {
     "surrogate": "sage_rlvr.core.surrogates:SURROGATES",
     "task": "sage_rlvr.tasks:TASKS",
     "teacher": "sage_rlvr.models.teachers:TEACHERS",
-    "token_weight": "sage_rlvr.core.token_weights:TOKEN_WEIGHTS",
     "verifier": "sage_rlvr.verifiers:VERIFIERS",
 }  # kind: module and name of its registry, imported when it is first asked for
 

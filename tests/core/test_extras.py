@@ -12,6 +12,7 @@ import torch
 from extras_common import Again, Doubled, Pull, Rewarded, dropout_plugin
 from sage_rlvr.contrib.methods.clip_cov import KlCov
 from sage_rlvr.contrib.methods.dars import dars
+from sage_rlvr.contrib.methods.eapo import Eapo
 from sage_rlvr.contrib.replay.rft import rft
 from sage_rlvr.core import EXTRAS, Batch, Clip, Extra, GroupCentered, Method, Signals, TokenMean, credit, objective
 from sage_rlvr.core.keys import Key
@@ -192,7 +193,7 @@ def test_dropout_obeys_the_laws_and_describes_itself():
 
 @pytest.mark.parametrize("name", [name for name, part in EXTRAS.items() if part.__module__.startswith("sage_rlvr.")])
 def test_shipped_extras_obey_the_laws(name: str):
-    needed = {"overlong_shaping": {"max_tokens": 8, "buffer": 4}}
+    needed: dict[str, dict[str, Any]] = {"overlong_shaping": {"max_tokens": 8, "buffer": 4}, "placebo_weight": {"weight": Eapo()}}
     check_extra(EXTRAS[name](**needed.get(name, {})))
 
 
@@ -215,6 +216,10 @@ def test_the_key_of_a_kind_that_became_an_extra_says_the_new_spelling():
         build("method", {"name": "compose", "loss_term": {"name": "entropy_bonus", "coefficient": 0.01}})
     with pytest.raises(ConfigError, match="kl_cov is an extra"):
         build("method", {"name": "compose", "loss_term": "kl_cov"})
+    with pytest.raises(ConfigError, match=r"token_weight.*: unknown key; steer is .* write extras: \[{name: steer, form: exact}\]"):
+        build("method", {"name": "compose", "token_weight": {"name": "steer", "form": "exact"}})
+    with pytest.raises(ConfigError, match=r"PlaceboWeight: KlCov.* is not a token weight"):
+        build("method", {"name": "compose", "extras": [{"name": "placebo_weight", "weight": "kl_cov"}]})
 
 
 def test_a_recipe_lists_extras_and_one_without_any_has_no_such_key():

@@ -6,8 +6,7 @@ Read in this order:
     advantages/, surrogates/, reductions.py   rewards to advantages, the per-token loss, and its sum over tokens
     method.py             a `Method` names one part of each kind and computes the loss; `describe.py` prints the result
     effect.py             the expected gradient of a KL term
-Optional parts of a method: reward_sources/, token_weights/, rollout_plans/, buffers/; extras/ has the hooks of all that
-is none of these.
+Optional parts of a method: reward_sources/, rollout_plans/, buffers/; extras/ has the hooks of all that is none of these.
 """
 
 from sage_rlvr.core.advantages import (
@@ -31,7 +30,7 @@ from sage_rlvr.core.divergences import (
     unnormalized_kl,
 )
 from sage_rlvr.core.effect import Effect, effect_of
-from sage_rlvr.core.extras import EXTRAS, Extra, OverlongShaping
+from sage_rlvr.core.extras import EXTRAS, Extra, OverlongShaping, TokenWeight
 from sage_rlvr.core.guides import *
 from sage_rlvr.core.guides import GUIDES, PARTS, Banded, Guide
 from sage_rlvr.core.keys import Key
@@ -54,7 +53,6 @@ from sage_rlvr.core.schedules import SCHEDULES, Constant, Cosine, CosineCycles, 
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.state import State
 from sage_rlvr.core.surrogates import SURROGATES, Clip, Surrogate
-from sage_rlvr.core.token_weights import TOKEN_WEIGHTS, TokenWeight
 
 __all__ = [
     "ADVANTAGES",
@@ -69,7 +67,6 @@ __all__ = [
     "ROLLOUT_PLANS",
     "SCHEDULES",
     "SURROGATES",
-    "TOKEN_WEIGHTS",
     "Advantage",
     "Anchor",
     "Banded",

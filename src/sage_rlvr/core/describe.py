@@ -39,11 +39,6 @@ def described_on_engine(method: Method) -> str:
     return f"{describe(replace(method, anchor=sampled(method.anchor)))}\n  note: {SAMPLED}"
 
 
-def _equation_of(part: object) -> str:
-    """The part's `equation`; the name of a function or class that has none."""
-    return str(getattr(part, "equation", None) or getattr(part, "__name__", type(part).__name__))
-
-
 def describe(method: Method) -> str:
     """The loss that is actually optimized and the expected gradient of its terms, as lines of text."""
     if method.buffer is not None and method.buffer.alone:
@@ -73,9 +68,8 @@ def describe(method: Method) -> str:
         else:
             of = f"of the {whose}'s reward and the length"
         lines.append(f"  r = {extra.equation}, {of}")
-    if method.token_weight is not None:
-        legend = getattr(method.token_weight, "legend", "")
-        lines.append(f"  w_t = {_equation_of(method.token_weight)}{',  ' * bool(legend)}{legend}")
+    if (weight := method.token_weight) is not None:
+        lines.append(f"  w_t = {weight.equation}{',  ' * bool(weight.legend)}{weight.legend}")
     if method.rollout is not None:
         lines.append(f"  rollout: {method.rollout.equation}")
     if source is not None:

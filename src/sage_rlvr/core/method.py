@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, Seen, at_step, expected_of, sees
+from sage_rlvr.core.advantages import Advantage, Seen, sees
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
 from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.describe import describe
 from sage_rlvr.core.divergences import divergence
-from sage_rlvr.core.extras import Extra, learned
+from sage_rlvr.core.extras import Extra, TokenWeight, learned, weights_of
 from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
@@ -25,9 +26,8 @@ from sage_rlvr.core.reward_kl import kl_share, reward_penalty
 from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged
 from sage_rlvr.core.signals import Batch, Signals, check_needs, masked_mean
-from sage_rlvr.core.state import State, called, has_state, start_of
+from sage_rlvr.core.state import State, Stateful, called, has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
-from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.registry import Registry
 
@@ -44,7 +44,6 @@ class Method:
     surrogate         log-ratios and advantages -> per-token loss (B, T)
     anchor            the KL term, None = no KL; a guide other than Flat in it makes the method a SAGE
     reduction         per-token loss -> scalar
-    token_weight      signals -> factor (B, T) on the advantage; None = 1
     rollout           which groups of a rollout are kept, and how often the rest is drawn anew; how many more completions a
                       prompt gets in a second stage; None = all, once
     buffer            stored right answers with a loss term on them, in addition or instead; None = none
@@ -57,7 +56,6 @@ class Method:
     surrogate: Surrogate
     anchor: Anchor | None
     reduction: Reduction
-    token_weight: TokenWeight | None = None
     rollout: RolloutPlan | None = None
     buffer: Buffer | None = None
     reward_source: RewardSource | None = None
@@ -84,11 +82,11 @@ class Method:
                 f"{self.name}: with alone=True the loss has no rollout and therefore no KL term; set beta=0, or "
                 "alone=False to add a policy gradient with its KL."
             )
-        changed = in_reward or self.reward_source is not None or self.token_weight is not None
+        changed = in_reward or self.reward_source is not None
         if self.reads_labels and (changed or not self.advantage.gives_labels):
             raise ConfigError(
                 f"{self.name}: {type(self.surrogate).__name__} needs labels, 0 or 1 per completion: set advantage: "
-                "{name: signed, right: 1, wrong: 0}, and no reward_source, token_weight or KL in the reward."
+                "{name: signed, right: 1, wrong: 0}, and no reward_source or KL in the reward."
             )
         counts, counted = self.advantage.counts, "tokens" if self.reduction.divisor == "batch" else "rows"
         if counts not in (None, counted):
@@ -142,13 +140,18 @@ class Method:
         `entropy_gradient` puts the entropies of each update into the graph, for an extra's term of the loss.
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
-        more = (self.surrogate, *self.extras)
-        parts: tuple[object, ...] = (self.advantage, self.token_weight, *more)
+        stored = () if self.buffer is None else (self.buffer,)
         unread = self.buffer is not None and self.is_stored_alone and not self.buffer.reads_advantages
-        found = frozenset[str]().union(*map(needs_of, (self.buffer,) if unread else (*parts, self.buffer)))
+        parts = stored if unread else (self.advantage, self.surrogate, *self.extras, *stored)
+        found = frozenset[str]().union(*map(needs_of, parts))
         if self.anchor is not None and not self.anchor.is_off:
             found |= self.anchor.needs
         return found | {"ref_logps"} if "ref_entropies" in found else found
+
+    @cached_property
+    def token_weight(self) -> TokenWeight | None:
+        """The extra that weighs tokens."""
+        return next((extra for extra in self.extras if isinstance(extra, TokenWeight)), None)
 
     @property
     def group_extras(self) -> tuple[Extra, ...]:
@@ -166,16 +169,16 @@ class Method:
         return self.buffer is not None and self.buffer.alone
 
     @property
-    def parts(self) -> dict[str, object]:
-        """The parts that may have a running state, by field, in the order in which a rollout passes them."""
-        named = ("rollout", "advantage", "token_weight", "buffer")
-        return {name: getattr(self, name) for name in named} | {one.slot: one for one in self.extras if one.start()}
+    def parts(self) -> dict[str, Stateful]:
+        """The parts that may have a running state, by field or slot, in the order in which a rollout passes them."""
+        named = {"rollout": self.rollout, "advantage": self.advantage, "buffer": self.buffer}
+        found = {name: part for name, part in named.items() if part is not None}
+        return found | {extra.slot: extra for extra in self.extras if extra.start()}
 
     def at(self, step: int, total_steps: int) -> Method:
-        """The method with the advantage and the token weight of that step; itself where these do not change over training."""
-        advantage, weight = self.advantage.at(step, total_steps), at_step(self.token_weight, step, total_steps)
-        same = advantage is self.advantage and weight is self.token_weight
-        return self if same else replace(self, advantage=advantage, token_weight=weight)
+        """The method with the advantage of that step; itself where that does not change over training."""
+        advantage = self.advantage.at(step, total_steps)
+        return self if advantage is self.advantage else replace(self, advantage=advantage)
 
     def start(self) -> State:
         """The running state of the parts before the first step; empty if none has one."""
@@ -203,9 +206,9 @@ def q_clamped(method: Method, signals: Signals, step: int, total_steps: int, key
     return clamped(method.anchor.guide, signals, step, total_steps, key)
 
 
-def needs_of(part: object) -> frozenset[str]:
-    """The optional signals that a part reads; none where it does not say. ConfigError for one that no engine computes."""
-    return check_needs(type(part).__name__, part)
+def needs_of(part: Advantage | Surrogate | Extra | Buffer) -> frozenset[str]:
+    """The optional signals that a part reads. ConfigError for one that no engine computes."""
+    return check_needs(type(part).__name__, part.needs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,8 +321,10 @@ def credit(
             own = extra.own_state(state, advantages.device)
             weights[extra.slot], own = extra.loss_weights(given, step, total_steps, own)
             state = extra.moved(state, own)
-    if method.token_weight is not None:
-        advantages, state = weighed(method, advantages, _need(signals, "token_weight"), step, key, state)
+    if (weight := method.token_weight) is not None:
+        given = replace(_need(signals, "an extra"), advantages=advantages)
+        factor, state = weights_of(weight, given, step, total_steps, key, state)
+        advantages = advantages[:, None] * factor
     beta = 0.0 if method.anchor is None else method.anchor.beta_at(step, total_steps)
     if method.anchor is None or method.anchor.placement == "loss" or beta == 0.0:
         return Credit(advantages, grouped, state, weights)
@@ -331,18 +336,9 @@ def credit(
     return Credit((advantages if advantages.dim() == 2 else advantages[:, None]) - penalty, grouped, state, weights)
 
 
-def weighed(
-    method: Method, advantages: Tensor, signals: Signals, step: int, key: Key | None, state: State
-) -> tuple[PerToken, State]:
-    """Advantages (B,) times the method's token weight: (B, T); and the state after it."""
-    weight, given = method.token_weight, replace(signals, advantages=advantages)
-    weights, state = called(weight, "token_weight", state, advantages.device, given, *_drawn(weight, step, key))
-    return advantages[:, None] * weights, state
-
-
-def _drawn(part: object, step: int, key: Key | None) -> tuple[()] | tuple[int, Key]:
-    """What a part that draws is called with after all else."""
-    if not getattr(part, "random", False):
+def _drawn(part: Advantage, step: int, key: Key | None) -> tuple[()] | tuple[int, Key]:
+    """What an advantage that draws is called with after all else."""
+    if not part.random:
         return ()
     if key is None:
         raise DataError(f"advantages_of: {type(part).__name__} draws at random; pass key= (the key of the run).")
@@ -366,22 +362,30 @@ def group_advantages(
 
     drawn: step and key, for an advantage that draws; without them it gives its mean over the draws, which exact sums take. Of a
     method whose advantage changes over training, `Method.at` first."""
-    advantage = method.advantage if drawn else expected_of(method.advantage)
     extras = method.group_extras
     if not extras:
-        more = (seen,) if sees(method.advantage) else ()
-        return called(advantage, "advantage", state, rewards.device, rewards, *more, *drawn)
+        return plain_advantages(method.advantage, rewards, seen, state, drawn)
     assert seen is not None
     seen = replace(seen, verdicts=rewards)
-    earned, before, more = rewards, state, (seen,) if sees(method.advantage) else ()
+    earned, before = rewards, state
     for extra in extras:
         changed = extra.after_rewards(rewards, seen, extra.own_state(before, rewards.device))
         rewards = _shaped(extra, "after_rewards", changed, rewards)
-    values, state = called(advantage, "advantage", state, rewards.device, rewards, *more, *drawn)
+    values, state = plain_advantages(method.advantage, rewards, seen, state, drawn)
     for extra in extras:
         changed = extra.on_advantages(values, rewards, seen, extra.own_state(before, rewards.device))
         values = _shaped(extra, "on_advantages", changed, values)
     return values, learned(extras, earned, seen, state)
+
+
+def plain_advantages(
+    advantage: Advantage, rewards: Float[Tensor, "P G"], seen: Seen | None, state: State, drawn: tuple[()] | tuple[int, Key]
+) -> tuple[Float[Tensor, "P G"], State]:
+    """What an advantage alone gives, its mean over the draws where nothing is `drawn`; and the state of all parts after it."""
+    more = (seen,) if sees(advantage) else ()
+    if advantage.random and not drawn:
+        return advantage.expected(rewards, *more), state
+    return called(advantage, "advantage", state, rewards.device, rewards, *more, *drawn)
 
 
 def _shaped(extra: Extra, hook: str, value: object, like: Tensor) -> Tensor:

@@ -112,12 +112,11 @@ NEEDS = (*FIELDS, "logps", "entropy_gradient", "distributions")
 """What a part may name in `needs`; the last three are of the update, see `Method.needs`."""
 
 
-def check_needs(who: str, part: object) -> frozenset[str]:
-    """The `needs` of a part, or of the class of one; empty if it has none, or a class says them by a property.
+def check_needs(who: str, needs: object) -> frozenset[str]:
+    """The `needs` of a part; empty for None, and for the property by which a class gives them.
 
     who: what messages call it. ConfigError for what no engine computes.
     """
-    needs = getattr(part, "needs", None)
     if isinstance(needs, str):
         raise ConfigError(f"{who}: needs = {needs!r}: a set of names is expected: frozenset({{{needs!r}}})")
     found = frozenset(needs) if isinstance(needs, (frozenset, set, tuple, list)) else frozenset()

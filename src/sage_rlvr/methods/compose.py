@@ -13,7 +13,6 @@ from sage_rlvr.core.reductions import Reduction, SequenceMean
 from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.core.rollout_plans import RolloutPlan
 from sage_rlvr.core.surrogates import Clip, Surrogate
-from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
 
 ADVANTAGE, SURROGATE, REDUCTION = GroupNormalized(), Clip(), SequenceMean()  # GRPO's
@@ -27,7 +26,6 @@ def compose(
     advantage: Advantage = ADVANTAGE,
     surrogate: Surrogate = SURROGATE,
     reduction: Reduction = REDUCTION,
-    token_weight: TokenWeight | None = None,
     rollout_plan: RolloutPlan | None = None,
     buffer: Buffer | None = None,
     reward_source: RewardSource | None = None,
@@ -39,8 +37,8 @@ def compose(
     title: the name of the method in tables and figures. extras: any number of them, called in order. With a guide, the result is
     `sage` of this method. With beta = 0, `source` selects the reference for parts that need one.
     """
-    more = (token_weight, rollout_plan, buffer, reward_source)
+    stored = () if buffer is None else (buffer,)
     there = anchor_of(**anchor)
-    if there is None and any("ref_logps" in needs_of(part) for part in (advantage, surrogate, *more, *extras)):
+    if there is None and any("ref_logps" in needs_of(part) for part in (advantage, surrogate, *stored, *extras)):
         there = Anchor(**anchor)  # of weight 0: it names the reference that a part reads
-    return Method(title, advantage, surrogate, there, reduction, *more, extras)
+    return Method(title, advantage, surrogate, there, reduction, rollout_plan, buffer, reward_source, extras)

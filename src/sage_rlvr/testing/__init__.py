@@ -34,7 +34,6 @@ from sage_rlvr.testing.parts import (
     check_rollout_plan,
     check_schedule,
     check_surrogate,
-    check_token_weight,
 )
 from sage_rlvr.testing.tried import KEY, SIGNALS, Change, changed, check_recipe, holed, signals, unholed, value_of
 
@@ -63,7 +62,6 @@ __all__ = [
     "check_rows_apart",
     "check_schedule",
     "check_surrogate",
-    "check_token_weight",
     "check_values",
     "holed",
     "run",

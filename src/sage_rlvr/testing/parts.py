@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Advantage, Dead, Seen, at_step, expected_of, sees
+from sage_rlvr.core.advantages import Advantage, Dead, Seen, sees
 from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
-from sage_rlvr.core.extras import Extra
+from sage_rlvr.core.extras import Extra, TokenWeight, weights_of
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_sources import RewardSource, Substituted
 from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged, kept_by, learned_by
@@ -19,7 +19,6 @@ from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.signals import Batch
 from sage_rlvr.core.state import has_state, start_of
 from sage_rlvr.core.surrogates import Surrogate
-from sage_rlvr.core.token_weights import TokenWeight
 from sage_rlvr.errors import DataError
 from sage_rlvr.testing.tried import KEY, check_recipe, equal, signals, value_of
 
@@ -77,19 +76,18 @@ def _paid(kind: str, part: Any, rewards: Tensor, seed: int, step: int | None = 1
 
     step: at which an advantage draws that does; None is its mean over the draws.
     """
-    more = (step, KEY) if getattr(part, "random", False) and step is not None else ()
-    paid = expected_of(part) if step is None else part
+    more = (step, KEY) if kind == "advantage" and part.random and step is not None else ()
     drawn = torch.Generator().manual_seed(seed)
     policy, reference = (-4.0 * torch.rand(rewards.shape, generator=drawn) for _ in range(2))
     longest = 2 + ((part.made_for if kind == "extra" else None) or 7)
     lengths, answers = (torch.randint(1, most, rewards.shape, generator=drawn) for most in (longest, 4))
-    if kind == "advantage" and not sees(part):
-        return value_of(kind, paid, rewards, *more)  # type: ignore[no-any-return]
     problems = torch.arange(len(rewards))[:, None].expand(rewards.shape)
     rows = torch.arange(rewards.numel()).reshape(rewards.shape)
     seen = Seen(lengths, policy, reference, answers, problems, torch.full(rewards.shape, -1.5), rows)
     if kind == "advantage":
-        return value_of(kind, paid, rewards, seen, *more)  # type: ignore[no-any-return]
+        given = (rewards, seen) if sees(part) else (rewards,)
+        mean = part.random and step is None
+        return part.expected(*given) if mean else value_of(kind, part, *given, *more)  # type: ignore[no-any-return]
     learned = part.learn(rewards, seen, part.start())  # a state at its start tells nothing apart
     return part.after_rewards(rewards, seen, learned)  # type: ignore[no-any-return]
 
@@ -116,21 +114,8 @@ def check_reduction(reduction: Reduction, seed: int = 0) -> None:
     check_recipe("reduction", reduction)
 
 
-def check_token_weight(weight: TokenWeight, seed: int = 0) -> None:
-    """(B, T), finite at counted tokens, without gradient; one that draws draws the same again at one step and key."""
-    given = signals(seed)
-    given = replace(given, advantages=torch.linspace(-1.0, 1.0, len(given.mask)))
-    part, drawn = at_step(weight, 1, 4), (1, KEY) if getattr(weight, "random", False) else ()
-    found = value_of("token_weight", part, given, *drawn)
-    again = value_of("token_weight", part, given, *drawn)
-    assert torch.equal(found[given.mask], again[given.mask]), "the same call must give the same weights"
-    assert found.shape == given.mask.shape, "a token weight must be (B, T)"
-    assert bool(found[given.mask].isfinite().all()) and not found.requires_grad, "a token weight must be finite, without gradient"
-    check_recipe("token_weight", weight)
-
-
 def check_extra(extra: Extra, seed: int = 0) -> None:
-    """Finite values of the shape it got, without gradient (a loss with one), each group by itself; a state is pure."""
+    """Finite values of the shape it got, without gradient (a loss with one), each group by itself; hooks and state are pure."""
     drawn = torch.Generator().manual_seed(seed)
     rewards = torch.randint(0, 2, (5, 4), generator=drawn).float()
     policy, reference = (-4.0 * torch.rand(rewards.shape, generator=drawn) for _ in range(2))
@@ -165,7 +150,28 @@ def check_extra(extra: Extra, seed: int = 0) -> None:
     assert term.requires_grad is extra.adds_loss, "on_loss must have a gradient"
     if extra.dead(4) is not None:
         check_dead("extra", extra, 4, seed)
+    if isinstance(extra, TokenWeight):
+        _check_token_weight(extra, seed)
     check_recipe("extra", extra)
+
+
+def _check_token_weight(weight: TokenWeight, seed: int) -> None:
+    """(B, T), finite at counted tokens, without gradient; pure: one that draws draws the same again at one step and key."""
+    given, drawn = signals(seed), torch.Generator().manual_seed(seed)
+    hidden = torch.randn(*given.mask.shape, 4, generator=drawn)
+    drift = torch.rand(given.mask.shape, generator=drawn)
+    given = replace(given, advantages=torch.linspace(-1.0, 1.0, len(given.mask)), hidden=hidden, entropy_drift=drift)
+    state = {weight.slot: weight.start()}
+    (found, moved), (again, same) = (weights_of(weight, given, 1, 4, KEY, state) for _ in range(2))
+    assert torch.equal(found[given.mask], again[given.mask]), "the same call must give the same weights"
+    assert found.shape == given.mask.shape, "a token weight must be (B, T)"
+    assert bool(found[given.mask].isfinite().all()) and not found.requires_grad, "a token weight must be finite, without gradient"
+    before, after = weight.start(), moved[weight.slot]
+    assert equal(state[weight.slot], before), "the given state was modified; return a new one"
+    assert equal(after, same[weight.slot]) and {n: t.dtype for n, t in after.items()} == {n: t.dtype for n, t in before.items()}, (
+        "the new state must be a function of the old one, with its names and dtypes"
+    )
+    assert all(bool(one.double().isfinite().all()) for one in after.values()), "a state must be finite"
 
 
 def check_reward_source(source: RewardSource) -> None:

@@ -272,7 +272,6 @@ TABLE: tuple[Row, ...] = (
     ),
     Row("advantage", GroupNormalized, *_scaled("group", by_std=True)),
     Row("advantage", OTHER, *_scaled("none", by_std=False)),
-    Row("token_weight", OTHER, HERE, HERE),
     Row("reduction", SequenceMean, *_mean("grpo", "seq-mean-token-mean")),
     Row("reduction", TokenMean, *_mean("dapo", "token-mean")),
     Row("reduction", FixedBudget, *_mean("dr_grpo", "seq-mean-token-sum-norm", TOKENS)),
@@ -442,7 +441,6 @@ SIGNALS: dict[str, Signal] = {
     "distributions": Signal(*(ONE_TOKEN,) * 4),
     "entropy_gradient": Signal(*(FOR_TERMS,) * 4),
 }
-READERS = ("advantage", "token_weight")  # the kinds that read signals where advantages are computed
 
 
 # ---- what is read from the table
@@ -502,8 +500,7 @@ def refusals(method: Method, engine: Engine) -> list[Refusal]:
         if isinstance(said := row.on(engine), Refuses):
             place, value = _place(method, row)
             found.append(Refusal(place, value, said.why, said.instead))
-    for kind in READERS:
-        found += _unread(kind, getattr(method, kind), needs_of(getattr(method, kind)), engine)
+    found += _unread("advantage", method.advantage, needs_of(method.advantage), engine)
     for extra in method.extras:
         if not has_row("extras", type(extra)):  # what has one runs by the engine's own fields, or not at all
             found += _unread("extras", extra, extra.needs, engine)
