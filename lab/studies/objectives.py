@@ -41,9 +41,9 @@ class Placed:
     def parts(self) -> str:
         """Its parts by name, without the anchor."""
         one = self.method
-        paying = [extra for extra in one.extras if extra.changes_rewards]
-        rewarded = (one.rollout, one.reward_source, *paying, one.advantage)
-        others = [extra for extra in one.extras if not extra.changes_rewards]
+        paying = [extra for extra in one.extras if extra.changes_rewards or extra is one.reward_source]
+        rewarded = (one.rollout, *paying, one.advantage)
+        others = [extra for extra in one.extras if extra not in paying]
         weights = [extra for extra in others if isinstance(extra, TokenWeight)]
         gradient = (*rewarded, *weights, one.surrogate, *(extra for extra in others if extra not in weights))
         named = (*(() if one.is_stored_alone else gradient), one.buffer)

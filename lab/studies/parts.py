@@ -42,7 +42,7 @@ NEUTRAL: dict[str, object] = {"advantage": LeaveOneOut(), "surrogate": Clip(), "
 METRICS = {
     "anchor": "kl/", "guide": "guide/", "surrogate": "surrogate/", "reduction": "loss", "rollout": "rollout/",
     "buffer": "replay/",
-    "extra": "extra/", "reward_source": "reward/",
+    "extra": "extra/",
 }  # fmt: skip
 """The family of a part's own metrics; "advantage/" where it is not named here or has none."""
 ACTED = 1e-5

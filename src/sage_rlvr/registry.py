@@ -44,7 +44,6 @@ HOMES = {
     "guide": "sage_rlvr.core.guides:GUIDES",
     "method": "sage_rlvr.methods:METHODS",
     "reduction": "sage_rlvr.core.reductions:REDUCTIONS",
-    "reward_source": "sage_rlvr.core.reward_sources:REWARD_SOURCES",
     "rollout_plan": "sage_rlvr.core.rollout_plans:ROLLOUT_PLANS",
     "schedule": "sage_rlvr.core.schedules:SCHEDULES",
     "surrogate": "sage_rlvr.core.surrogates:SURROGATES",

@@ -58,7 +58,7 @@ def describe(method: Method) -> str:
     if source is not None:
         reward = "R" if paying else "r"  # what the verifier would give, before extras change it
         lines.append(f"  {reward} = {source.equation}")
-        lines.append(f"  {source.legend}")
+        lines += [f"  {source.legend}"] * bool(source.legend)
         lines.append("  the verifier is only used for metrics (reward/auc: how well r ranks completions by their verdicts)")
     for number, extra in enumerate(paying):
         if number:
@@ -73,7 +73,7 @@ def describe(method: Method) -> str:
     if method.rollout is not None:
         lines.append(f"  rollout: {method.rollout.equation}")
     if source is not None:
-        lines.append(f"  expected gradient of the reward term, on-policy: {source.ascends}")
+        lines += [f"  expected gradient of the reward term, on-policy: {source.ascends}"] * bool(source.ascends)
     elif ascends := method.surrogate.ascends or method.advantage.ascends:
         weighed = "" if method.token_weight is None else ", before the token weight"
         changed = [type(extra).__name__ for extra in method.extras if extra.changes_advantages]
@@ -128,9 +128,9 @@ def _objective(method: Method) -> tuple[str, str]:
 def preference(method: Method) -> str:
     """Which right answers the reward term prefers, as text."""
     alone = method.buffer is not None and method.buffer.alone
-    paying = [extra for extra in method.extras if extra.hook == "after_rewards"]
-    before = () if method.advantage.evens else (method.reward_source, *paying)
-    others = (extra for extra in method.extras if extra.hook != "after_rewards")
+    paying = [extra for hook in ("rewards_of", "after_rewards") for extra in method.extras if extra.hook == hook]
+    before = () if method.advantage.evens else paying
+    others = (extra for extra in method.extras if extra not in paying)
     parts = (method.buffer,) if alone else (*before, method.advantage, *others, method.buffer)
     found = [text for part in parts if (text := getattr(part, "prefers", ""))]
     return "; ".join(found) or "no preference, so the likelier answers gain most"

@@ -15,7 +15,7 @@ from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
 from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.describe import describe
 from sage_rlvr.core.divergences import divergence
-from sage_rlvr.core.extras import Extra, TokenWeight, learned, weights_of
+from sage_rlvr.core.extras import Extra, RewardSource, TokenWeight, learned, weights_of
 from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
@@ -23,7 +23,6 @@ from sage_rlvr.core.laws import per_token
 from sage_rlvr.core.parts import require_kind
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.reward_kl import kl_share, reward_penalty
-from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged
 from sage_rlvr.core.signals import Batch, Signals, check_needs, masked_mean
 from sage_rlvr.core.state import State, Stateful, called, has_state, start_of
@@ -47,7 +46,6 @@ class Method:
     rollout           which groups of a rollout are kept, and how often the rest is drawn anew; how many more completions a
                       prompt gets in a second stage; None = all, once
     buffer            stored right answers with a loss term on them, in addition or instead; None = none
-    reward_source     rewards (P, G) that the policy computes in place of the verifier; None = the verifier
     extras            everything else, each with hooks of its own (core/extras)
     """
 
@@ -58,7 +56,6 @@ class Method:
     reduction: Reduction
     rollout: RolloutPlan | None = None
     buffer: Buffer | None = None
-    reward_source: RewardSource | None = None
     extras: tuple[Extra, ...] = ()
 
     def __post_init__(self) -> None:
@@ -82,11 +79,10 @@ class Method:
                 f"{self.name}: with alone=True the loss has no rollout and therefore no KL term; set beta=0, or "
                 "alone=False to add a policy gradient with its KL."
             )
-        changed = in_reward or self.reward_source is not None
-        if self.reads_labels and (changed or not self.advantage.gives_labels):
+        if self.reads_labels and (in_reward or not self.advantage.gives_labels):
             raise ConfigError(
                 f"{self.name}: {type(self.surrogate).__name__} needs labels, 0 or 1 per completion: set advantage: "
-                "{name: signed, right: 1, wrong: 0}, and no reward_source or KL in the reward."
+                "{name: signed, right: 1, wrong: 0}, and no KL in the reward."
             )
         counts, counted = self.advantage.counts, "tokens" if self.reduction.divisor == "batch" else "rows"
         if counts not in (None, counted):
@@ -102,11 +98,6 @@ class Method:
                 "only need rewards; use GroupNormalized, or alone=False."
             )
         self._check_stages()
-        if self.buffer is not None and self.reward_source is not None:
-            raise ConfigError(
-                f"{self.name}: {type(self.buffer).__name__} stores right answers, which needs a verifier, but "
-                f"{type(self.reward_source).__name__} replaces the verifier; remove one of the two."
-            )
         if self.anchor is None and "ref_logps" in self.needs:
             raise ConfigError(
                 f"{self.name}: a part needs the reference, but the method has no KL term; set one of weight 0, "
@@ -152,6 +143,11 @@ class Method:
     def token_weight(self) -> TokenWeight | None:
         """The extra that weighs tokens."""
         return next((extra for extra in self.extras if isinstance(extra, TokenWeight)), None)
+
+    @cached_property
+    def reward_source(self) -> RewardSource | None:
+        """The extra that computes rewards in place of the verifier."""
+        return next((extra for extra in self.extras if isinstance(extra, RewardSource)), None)
 
     @property
     def group_extras(self) -> tuple[Extra, ...]:

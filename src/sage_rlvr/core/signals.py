@@ -6,7 +6,7 @@ size. Everything that is a log-probability or an entropy is in nats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -123,21 +123,6 @@ def check_needs(who: str, needs: object) -> frozenset[str]:
     for name in found.difference(NEEDS):
         raise ConfigError(f"{who}: needs {name!r}, which is not a signal{choose_from(name, NEEDS)}")
     return found
-
-
-def check_equation(symbol: str) -> Callable[[str, Any], object]:
-    """The check of a registry whose parts declare `needs` and `equation`; symbol: what the equation is of, as messages call it."""
-
-    def check(who: str, part: Any) -> object:
-        own = {name for base in part.__mro__[:-1] for name in vars(base)}
-        for base in part.__mro__[:-1]:  # a field without a default, but not what a base class only declares
-            own |= {name for name, kind in vars(base).get("__annotations__", {}).items() if "ClassVar" not in str(kind)}
-        if "equation" not in own:
-            declared = f'equation: ClassVar[str] = "{symbol} as one line of text"'
-            raise ConfigError(f"{who}: {part.__name__} lacks equation, which `describe` and `show` print; declare {declared}")
-        return check_needs(who, part)
-
-    return check
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,6 @@ from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.extras import Extra
 from sage_rlvr.core.method import METHODS, Method, needs_of
 from sage_rlvr.core.reductions import Reduction, SequenceMean
-from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.core.rollout_plans import RolloutPlan
 from sage_rlvr.core.surrogates import Clip, Surrogate
 from sage_rlvr.methods.anchors import AnchorKeys, anchor_of, anchored
@@ -28,7 +27,6 @@ def compose(
     reduction: Reduction = REDUCTION,
     rollout_plan: RolloutPlan | None = None,
     buffer: Buffer | None = None,
-    reward_source: RewardSource | None = None,
     extras: tuple[Extra, ...] = (),
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
@@ -41,4 +39,4 @@ def compose(
     there = anchor_of(**anchor)
     if there is None and any("ref_logps" in needs_of(part) for part in (advantage, surrogate, *stored, *extras)):
         there = Anchor(**anchor)  # of weight 0: it names the reference that a part reads
-    return Method(title, advantage, surrogate, there, reduction, rollout_plan, buffer, reward_source, extras)
+    return Method(title, advantage, surrogate, there, reduction, rollout_plan, buffer, extras)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import Advantage, Dead, Seen, sees
 from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
-from sage_rlvr.core.extras import Extra, TokenWeight, weights_of
+from sage_rlvr.core.extras import Extra, RewardSource, TokenWeight, weights_of
+from sage_rlvr.core.extras.source import Substituted
 from sage_rlvr.core.reductions import Reduction
-from sage_rlvr.core.reward_sources import RewardSource, Substituted
 from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged, kept_by, learned_by
 from sage_rlvr.core.schedules import Schedule
 from sage_rlvr.core.signals import Batch
@@ -152,6 +152,8 @@ def check_extra(extra: Extra, seed: int = 0) -> None:
         check_dead("extra", extra, 4, seed)
     if isinstance(extra, TokenWeight):
         _check_token_weight(extra, seed)
+    if isinstance(extra, RewardSource):
+        _check_reward_source(extra)
     check_recipe("extra", extra)
 
 
@@ -174,7 +176,7 @@ def _check_token_weight(weight: TokenWeight, seed: int) -> None:
     assert all(bool(one.double().isfinite().all()) for one in after.values()), "a state must be finite"
 
 
-def check_reward_source(source: RewardSource) -> None:
+def _check_reward_source(source: RewardSource) -> None:
     """(B,) finite rewards and supports without gradient, each row by itself; one without an answer has no support."""
     mask = torch.tensor([[True, True, False], [True, True, True], [False, False, False], [True, False, False]])
     drawn = torch.Generator().manual_seed(0)
@@ -185,7 +187,7 @@ def check_reward_source(source: RewardSource) -> None:
         known = None if source.baseline == "none" else before[rows]
         return Substituted(leaf, mask[rows], known, mask[rows].any(dim=1), torch.tensor([0, 10, 3, 0])[rows])
 
-    paid, alone = source(of(torch.arange(4))), source(of(torch.tensor([1])))
+    paid, alone = (source.rewards_of(of(rows)) for rows in (torch.arange(4), torch.tensor([1])))
     for whole, one in ((paid.rewards, alone.rewards), (paid.support, alone.support)):
         assert whole.shape == (4,) and whole.dtype == torch.float32 and bool(whole.isfinite().all()), (
             "(B,) finite float32"
@@ -196,7 +198,6 @@ def check_reward_source(source: RewardSource) -> None:
     assert source.baseline in ("initial", "current", "none") and 0 <= source.given < 1 and source.ngram >= 1, (
         "its settings"
     )
-    check_recipe("reward_source", source)
 
 
 def check_rollout_plan(plan: RolloutPlan) -> None:

@@ -194,6 +194,11 @@ def chooses_problems(method: Method) -> tuple[Extra, ...]:
     return tuple(extra for extra in method.extras if extra.chooses_problems)
 
 
+def reward_sources(method: Method) -> tuple[Extra, ...]:
+    """The extra that rewards in place of the verifier."""
+    return () if method.reward_source is None else (method.reward_source,)
+
+
 def adds_loss(method: Method) -> tuple[Extra, ...]:
     """The extras without a row of their own that add to the loss of a token."""
     return tuple(extra for extra in method.extras if extra.adds_loss and not has_row("extras", type(extra)))
@@ -251,7 +256,6 @@ TWO_ESTIMATES = Refuses("TRL's KL is k3, or k3 times the importance ratio", "use
 
 # Refusals come in this order.
 TABLE: tuple[Row, ...] = (
-    Row("reward_source", OTHER, HERE, Refuses("it takes a forward pass that verl's workers do not run")),
     Row("rollout", NOTHING, Sets(), Sets({"algorithm.filter_groups.enable": False})),
     Row(
         "rollout",
@@ -332,6 +336,9 @@ TABLE: tuple[Row, ...] = (
     ),
     Row("extras", "another with on_loss", *on_both("this package adds no term to {}'s loss of a token", DECLARE), adds_loss),
     Row("extras", "one with before_rollout", *on_both("{} draws problems by a data loader of its own"), chooses_problems),
+    Row(
+        "extras", "a reward source", HERE, Refuses("it takes a forward pass that verl's workers do not run"), reward_sources
+    ),
     Row("extras", OTHER, HERE, HERE),
     Row("anchor", "no KL term", Sets({"beta": 0.0}), Sets({f"{ACTOR}.use_kl_loss": False}), no_kl),
     Row(

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.buffers import Buffer
+from sage_rlvr.core.extras import RewardSource
 from sage_rlvr.core.guides import band_of, check_reach, factors, is_flat
 from sage_rlvr.core.method import Method
-from sage_rlvr.core.reward_sources import RewardSource
 from sage_rlvr.verifiers.reasons import warned
 
 PATIENCE = 10

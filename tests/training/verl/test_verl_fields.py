@@ -62,7 +62,7 @@ REFUSED = {
     **{name: "answers" for name in ("distinct", "distinct_log", "distinct_placebo", "outcome_counts", "outcome_repeats")},
     **{name: "method.buffer" for name in ("dph", "expert_iteration", "nll_correct", "replay", "rft", "sft_oracle")},
     **{name: "method.buffer" for name in ("remax", "remax_placebo", "redr", "redr_placebo")},
-    **{name: "method.reward_source" for name in ("rlpr", "verifree")},
+    **{name: "method.extras" for name in ("rlpr", "verifree")},
     **{"kl_cov": "KlCov", "steer_exact": "entropy_drift", "erank": "hidden"},
 }
 

@@ -106,7 +106,7 @@ class KlCov(Extra):
             raise ConfigError(f"KlCov: coefficient = {self.coefficient!r}; set a number >= 0, 1 as released.")
 
     @property
-    def equation(self) -> str:  # type: ignore[override]
+    def equation(self) -> str:
         return f"+ {self.coefficient:g} |log pi - log pi_old| at the {self.share:g} of all tokens with the largest cov_t"
 
     def loss_weights(

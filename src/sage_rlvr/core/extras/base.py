@@ -5,6 +5,7 @@
     on_advantages           the advantages of whole completions                               loop, TRL, verl
     on_loss, loss_weights   what the loss of a token gains, and its weights                   loop
     token_weights           the factor on the advantage of each token, of a `TokenWeight`     loop, TRL, verl
+    rewards_of              rewards in place of the verifier's, of a `RewardSource`           loop, TRL
     start, learn            the running state: before the first step, and after a rollout     loop, TRL, verl
 
 A method has any number of them, called in order. An extra overrides the hooks that it needs. An engine that does not call one of
