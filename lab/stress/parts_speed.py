@@ -32,7 +32,8 @@ from sage_rlvr.results import tables
 from sage_rlvr.results.tables import Table
 from sage_rlvr.stats.intervals import Interval, seed_interval
 from sage_rlvr.training.buffer import fill, numbered
-from sage_rlvr.training.loop import Loop, build, train_step
+from sage_rlvr.training.loop import build, train_step
+from sage_rlvr.training.loop_state import Loop
 
 WANTED = 1.05
 SETTINGS: dict[str, dict[str, Any]] = {"erank": {"stride": 4}}

@@ -33,7 +33,8 @@ from sage_rlvr.results.tables import NONE, Table
 from sage_rlvr.runs import writing
 from sage_rlvr.safe_io import read_text
 from sage_rlvr.training.buffer import fill
-from sage_rlvr.training.loop import Loop, build, train_step
+from sage_rlvr.training.loop import build, train_step
+from sage_rlvr.training.loop_state import Loop
 
 PROMPTS, MORE, STEPS, UPDATES = 4, 16, 3, 4
 PLACES = ("first step", "moved", "later update")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,13 +32,11 @@ from sage_rlvr.tasks.abilities import Enumerable
 from sage_rlvr.tasks.base import answer_id, verdicts
 from sage_rlvr.tasks.rows import Say, tell
 from sage_rlvr.training.groups import Groups, rows_of_groups
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.reference import check_vocabularies
 from sage_rlvr.training.rollouts import answers_of, problems_of_step, rewards_of
 from sage_rlvr.training.state import undone_if_diverged
 from sage_rlvr.training.steps import mean_of
-
-if TYPE_CHECKING:
-    from sage_rlvr.training.loop import Loop
 
 FIELD, BEFORE = "buffer", -1  # of the method; the step of what was stored before step 0
 

@@ -6,7 +6,7 @@ samplers.py says which groups a step draws, in how many parts, and which of them
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,12 +22,10 @@ from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
 from sage_rlvr.training.groups import CompletionRows, DrawnGroups, Groups, rows_of_groups
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.scores import reuses_sampling
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons
-
-if TYPE_CHECKING:
-    from sage_rlvr.training.loop import Loop
 
 
 def draw(loop: Loop, step: int, first: int, count: int) -> Groups:

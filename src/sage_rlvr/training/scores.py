@@ -6,7 +6,7 @@ A forward pass takes `updates.micro_batch` whole groups at a time, so that scori
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +23,8 @@ from sage_rlvr.models.lm_head import chosen_logps
 from sage_rlvr.models.scoring import TokenScores, on_mask, score
 from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.training.groups import CompletionRows
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.reference import reference_right
-
-if TYPE_CHECKING:
-    from sage_rlvr.training.loop import Loop
 
 
 def step_scores(loop: Loop, groups: CompletionRows) -> tuple[TokenScores, TokenScores | None]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from loop_recorded import draw_groups
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.contrib.replay.rft import Likelihood
 from sage_rlvr.core.buffers import Answers
@@ -160,7 +161,7 @@ def test_alone_samples_scores_and_loads_nothing_that_it_does_not_need(
 def test_one_step_of_expert_iteration_is_the_textbooks(write_recipe: Recipe) -> None:
     """-(1/P) sum over prompts of the mean log-prob of their distinct right answers, one row after the other, over 8 tokens."""
     loop = build(config_of(write_recipe("{name: expert_iteration, prompts: 40}"), ("rollout.prompts_per_step", "40")))
-    found = loop.sampler.draw(loop, 0).groups[0]
+    found = draw_groups(loop, 0).groups[0]
     texts = loop.tokens.texts(found.rollout)
     right = {(i // 4, texts[i]): i for i in reversed(range(160)) if found.rewards.reshape(-1)[i] > 0}
     loss = torch.zeros(())
@@ -205,7 +206,7 @@ def test_replay_draws_what_earlier_rollouts_left(write_recipe: Recipe) -> None:
     first = train_step(loop, 0)
     left = memory.stored(loop)
     twin = build(loop.config)
-    groups = twin.sampler.draw(twin, 0).groups[0]
+    groups = draw_groups(twin, 0).groups[0]
     advantages = loop.method.advantage(groups.rewards).reshape(-1)[groups.rewards.reshape(-1) > 0]
     assert first["replay/rows"] == 0.0 and set(left.step.tolist()) == {0}
     assert set(left.advantage.tolist()) == set(advantages.tolist())

@@ -25,7 +25,8 @@ from sage_rlvr.training import loop as training
 from sage_rlvr.training.buffer import stored
 from sage_rlvr.training.engines import refusals
 from sage_rlvr.training.groups import CompletionRows, DrawnGroups, Groups
-from sage_rlvr.training.loop import Loop, build, train_step
+from sage_rlvr.training.loop import build, train_step
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.samplers import sampler_of
 from sage_rlvr.training.state import model_tensors
 
@@ -63,7 +64,6 @@ class Keeping(Given):
 
 def with_plan(loop: Loop, plan: Any, **parts: Any) -> Loop:
     loop.method = replace(loop.method, rollout=plan, **parts)
-    loop.sampler = sampler_of(loop.method)
     return loop
 
 
@@ -289,7 +289,7 @@ def test_guided_completions_are_trained_on_without_guidance_and_weigh_by_the_rat
     assert other.guided is None and torch.equal(second.row_ids, other.row_ids)
     rows = CompletionRows.of(drawn.groups, loop.tokens.pad_id)
     logps = training.score_rows(loop, loop.policy, rows, torch.arange(len(rows.owners)), entropies=False).logps
-    weights, metrics = loop.sampler.weights(rows, logps)
+    weights, metrics = sampler_of(loop.method).weights(rows, logps)
     assert weights is not None and weights[~rows.column("guided")].eq(1).all()
     for place, mark in enumerate(rows.column("guided").tolist()):
         if mark:

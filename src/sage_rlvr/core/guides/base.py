@@ -19,9 +19,6 @@ from sage_rlvr.errors import ConfigError, DataError, choose_from
 from sage_rlvr.members import check_inherits
 from sage_rlvr.registry import Registry
 
-if TYPE_CHECKING:
-    from sage_rlvr.core.guides.compose import Compose
-
 DependsOn = Literal["nothing", "state", "token", "batch"]
 Source = Literal["policy", "reference"]
 PerToken = Float[Tensor, "B T"]
@@ -84,10 +81,9 @@ class Guide(Part):
     def check_reach(self, logits: int) -> None:
         """ConfigError where q is 1 everywhere for a policy with so many logits; to be overridden by a guide that can tell."""
 
-    def __mul__(self, other: Guide) -> Compose:
-        from sage_rlvr.core.guides.compose import Compose
-
-        return Compose((self, other)) if isinstance(other, Guide) else NotImplemented
+    def __mul__(self, other: Guide) -> Guide:
+        # by name: compose.py imports this module
+        return GUIDES["compose"]((self, other)) if isinstance(other, Guide) else NotImplemented
 
 
 def check_declared(who: str, guide: Any) -> None:
