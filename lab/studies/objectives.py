@@ -46,7 +46,7 @@ class Placed:
         others = [extra for extra in one.extras if extra not in paying]
         weights = [extra for extra in others if isinstance(extra, TokenWeight)]
         gradient = (*rewarded, *weights, one.surrogate, *(extra for extra in others if extra not in weights))
-        named = (*(() if one.is_stored_alone else gradient), one.buffer)
+        named = one.extras if one.is_stored_alone else gradient
         return " + ".join(type(part).__name__ for part in named if part is not None)
 
     @property
@@ -61,7 +61,7 @@ def placed(names: Sequence[str] = ()) -> list[Placed]:
     found = []
     for name in names or dict(METHODS.items()):
         method = METHODS[name]()
-        key = (method.extras, method.advantage, method.buffer, method.rollout if is_staged(method.rollout) else None)
+        key = (method.extras, method.advantage, method.rollout if is_staged(method.rollout) else None)
         if has_axes(method) and key not in known:
             known[key] = axes(method, GROUP_SIZE)
         where = known[key] if has_axes(method) else None

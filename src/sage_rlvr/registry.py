@@ -38,7 +38,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 HOMES = {
     "advantage": "sage_rlvr.core.advantages:ADVANTAGES",
-    "buffer": "sage_rlvr.core.buffers:BUFFERS",
     "extra": "sage_rlvr.core.extras:EXTRAS",
     "generator": "sage_rlvr.models.vllm:GENERATORS",
     "guide": "sage_rlvr.core.guides:GUIDES",

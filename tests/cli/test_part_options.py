@@ -39,9 +39,9 @@ def test_every_option_of_every_part_is_said():
         ("guide", "token", "high_quantile", "0.05 < x <= 1"),
         ("extra", "overlong_shaping", "buffer", "x >= 1, whole"),
         ("extra", "adaptive_entropy", "min_coef", "0"),
-        ("buffer", "replay", "take", "null"),
-        ("buffer", "likelihood", "base_prompts", "x >= 1, whole, with base or null"),
-        ("buffer", "likelihood", "reduction", "a reduction"),
+        ("extra", "replay", "take", "null"),
+        ("extra", "likelihood", "base_prompts", "x >= 1, whole, with base or null"),
+        ("extra", "likelihood", "reduction", "a reduction"),
         ("guide", "placebo", "centered", "true or false"),
     ],
 )

@@ -97,8 +97,8 @@ def test_a_row_that_is_formed_counts_tokens_and_no_other_does() -> None:
 
 def test_what_cannot_go_together_is_refused() -> None:
     source = ReferenceProbability()
-    with pytest.raises(ConfigError, match="Likelihood stores right answers, which needs a verifier"):
-        compose(buffer=build("buffer", "likelihood"), extras=(source,))
+    with pytest.raises(ConfigError, match="ReferenceProbability replaces the verifier, but Likelihood stores right answers"):
+        compose(extras=(build("extra", "likelihood"), source))
     with pytest.raises(ConfigError, match="ReferenceProbability is there twice, or another reward source"):
         compose(extras=(source, ReferenceProbability("product")))
     with pytest.raises(ConfigError, match="ReferenceProbability changes what Pacs reads as labels"):

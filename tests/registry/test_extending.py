@@ -190,7 +190,7 @@ def test_the_parts_of_the_page_obey_the_laws(folder: Path, monkeypatch: pytest.M
     from sage_rlvr import testing
     from sage_rlvr.registry import registry_of
 
-    kinds_here = ("advantage", "surrogate", "reduction", "rollout_plan", "buffer")
+    kinds_here = ("advantage", "surrogate", "reduction", "rollout_plan")
     before = {kind: set(registry_of(kind)) for kind in kinds_here}
     plugins.use("my_parts.py")
     plugins.use("more_parts.py")
@@ -206,7 +206,7 @@ def test_the_parts_of_the_page_obey_the_laws(folder: Path, monkeypatch: pytest.M
         for name in sorted(added):
             getattr(testing, f"check_{kind}")(registry_of(kind)[name]())
     testing.check_schedule(registry_of("schedule")["halved"](0.1))
-    for name in ("brief", "common", "near", "surprising", "least"):
+    for name in ("brief", "common", "near", "surprising", "least", "floor"):
         testing.check_extra(registry_of("extra")[name]())
     assert "check_parts" not in sys.modules
 

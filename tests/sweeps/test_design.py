@@ -110,7 +110,7 @@ def test_a_token_weight_and_a_bank_of_answers_get_their_placebo(tmp_path: Path) 
     one, other = (arms[name].config.method for name in ("s", "s_placebo"))
     assert other == replace(one, name=other.name, extras=(PlaceboWeight(one.token_weight),))
     one, other = (arms[name].config.method for name in ("x", "x_placebo"))
-    assert other == replace(one, name=other.name, buffer=replace(one.buffer, law="found"))
+    assert other == replace(one, name=other.name, extras=(replace(one.buffer, law="found"),))
 
 
 def test_the_placebo_of_a_method_with_a_kl_keeps_the_kl(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ Read in this order:
     advantages/, surrogates/, reductions.py   rewards to advantages, the per-token loss, and its sum over tokens
     method.py             a `Method` names one part of each kind and computes the loss; `describe.py` prints the result
     effect.py             the expected gradient of a KL term
-Optional parts of a method: rollout_plans/, buffers/; extras/ has the hooks of all that is none of these.
+Optional parts of a method: rollout_plans/; extras/ has the hooks of all that is none of these.
 """
 
 from sage_rlvr.core.advantages import (
@@ -19,7 +19,6 @@ from sage_rlvr.core.advantages import (
     Seen,
 )
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, effective_gradient
-from sage_rlvr.core.buffers import BUFFERS, Buffer
 from sage_rlvr.core.divergences import (
     DIVERGENCES,
     alpha_divergence,
@@ -30,7 +29,7 @@ from sage_rlvr.core.divergences import (
     unnormalized_kl,
 )
 from sage_rlvr.core.effect import Effect, effect_of
-from sage_rlvr.core.extras import EXTRAS, Extra, OverlongShaping, RewardSource, TokenWeight
+from sage_rlvr.core.extras import EXTRAS, Buffer, Extra, OverlongShaping, RewardSource, TokenWeight
 from sage_rlvr.core.guides import *
 from sage_rlvr.core.guides import GUIDES, PARTS, Banded, Guide
 from sage_rlvr.core.keys import Key
@@ -55,7 +54,6 @@ from sage_rlvr.core.surrogates import SURROGATES, Clip, Surrogate
 
 __all__ = [
     "ADVANTAGES",
-    "BUFFERS",
     "DIVERGENCES",
     "ESTIMATORS",
     "EXTRAS",

@@ -12,7 +12,7 @@ from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.schedules import show
 
 if TYPE_CHECKING:
-    from sage_rlvr.core.buffers import Buffer
+    from sage_rlvr.core.extras import Buffer
     from sage_rlvr.core.method import Method
 
 SAMPLED = "the engine has no exact forward KL; k3 is its estimate from the sampled tokens, whose gradient has more variance"
@@ -127,12 +127,12 @@ def _objective(method: Method) -> tuple[str, str]:
 
 def preference(method: Method) -> str:
     """Which right answers the reward term prefers, as text."""
-    alone = method.buffer is not None and method.buffer.alone
+    stored = () if method.buffer is None else (method.buffer,)
     paying = [extra for hook in ("rewards_of", "after_rewards") for extra in method.extras if extra.hook == hook]
     before = () if method.advantage.evens else paying
-    others = (extra for extra in method.extras if extra not in paying)
-    parts = (method.buffer,) if alone else (*before, method.advantage, *others, method.buffer)
-    found = [text for part in parts if (text := getattr(part, "prefers", ""))]
+    others = (extra for extra in method.extras if extra not in (*paying, *stored))
+    parts = stored if method.is_stored_alone else (*before, method.advantage, *others, *stored)
+    found = [part.prefers for part in parts if part.prefers]
     return "; ".join(found) or "no preference, so the likelier answers gain most"
 
 

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from sage_rlvr.core.advantages import Advantage, Seen, sees
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
-from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.describe import describe
 from sage_rlvr.core.divergences import divergence
-from sage_rlvr.core.extras import Extra, RewardSource, TokenWeight, learned, weights_of
+from sage_rlvr.core.extras import Buffer, Extra, RewardSource, TokenWeight, learned, weights_of
 from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
@@ -45,7 +44,6 @@ class Method:
     reduction         per-token loss -> scalar
     rollout           which groups of a rollout are kept, and how often the rest is drawn anew; how many more completions a
                       prompt gets in a second stage; None = all, once
-    buffer            stored right answers with a loss term on them, in addition or instead; None = none
     extras            everything else, each with hooks of its own (core/extras)
     """
 
@@ -55,7 +53,6 @@ class Method:
     anchor: Anchor | None
     reduction: Reduction
     rollout: RolloutPlan | None = None
-    buffer: Buffer | None = None
     extras: tuple[Extra, ...] = ()
 
     def __post_init__(self) -> None:
@@ -74,11 +71,6 @@ class Method:
                 "length, so the penalty is not the gradient of any KL; use a constant reduction: method dr_grpo or "
                 "rloo, or reduction: fixed_budget in compose."
             )
-        if self.is_stored_alone and self.anchor is not None and not self.anchor.is_off:
-            raise ConfigError(
-                f"{self.name}: with alone=True the loss has no rollout and therefore no KL term; set beta=0, or "
-                "alone=False to add a policy gradient with its KL."
-            )
         if self.reads_labels and (in_reward or not self.advantage.gives_labels):
             raise ConfigError(
                 f"{self.name}: {type(self.surrogate).__name__} needs labels, 0 or 1 per completion: set advantage: "
@@ -90,12 +82,6 @@ class Method:
                 f"{self.name}: {self.advantage} divides by the {counts} that it keeps, but "
                 f"{type(self.reduction).__name__} divides by all {counted}, so the result is a mean over neither; use "
                 f"reduction: {'token_mean' if counts == 'tokens' else 'fixed_budget or sequence_mean'}."
-            )
-        blind = not sees(self.advantage) and not has_state(self.advantage)
-        if self.buffer is not None and self.is_stored_alone and self.buffer.reads_advantages and not blind:
-            raise ConfigError(
-                f"{self.name}: {type(self.buffer).__name__} with alone=True scores no rollout, so its advantage must "
-                "only need rewards; use GroupNormalized, or alone=False."
             )
         self._check_stages()
         if self.anchor is None and "ref_logps" in self.needs:
@@ -131,9 +117,8 @@ class Method:
         `entropy_gradient` puts the entropies of each update into the graph, for an extra's term of the loss.
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
-        stored = () if self.buffer is None else (self.buffer,)
-        unread = self.buffer is not None and self.is_stored_alone and not self.buffer.reads_advantages
-        parts = stored if unread else (self.advantage, self.surrogate, *self.extras, *stored)
+        unread = self.buffer is not None and self.buffer.alone and not self.buffer.reads_advantages
+        parts = self.extras if unread else (self.advantage, self.surrogate, *self.extras)
         found = frozenset[str]().union(*map(needs_of, parts))
         if self.anchor is not None and not self.anchor.is_off:
             found |= self.anchor.needs
@@ -148,6 +133,11 @@ class Method:
     def reward_source(self) -> RewardSource | None:
         """The extra that computes rewards in place of the verifier."""
         return next((extra for extra in self.extras if isinstance(extra, RewardSource)), None)
+
+    @cached_property
+    def buffer(self) -> Buffer | None:
+        """The extra that stores right answers and trains on them."""
+        return next((extra for extra in self.extras if isinstance(extra, Buffer)), None)
 
     @property
     def group_extras(self) -> tuple[Extra, ...]:
@@ -167,9 +157,8 @@ class Method:
     @property
     def parts(self) -> dict[str, Stateful]:
         """The parts that may have a running state, by field or slot, in the order in which a rollout passes them."""
-        named = {"rollout": self.rollout, "advantage": self.advantage, "buffer": self.buffer}
-        found = {name: part for name, part in named.items() if part is not None}
-        return found | {extra.slot: extra for extra in self.extras if extra.start()}
+        rollout = {} if self.rollout is None else {"rollout": self.rollout}
+        return rollout | {"advantage": self.advantage} | {extra.slot: extra for extra in self.extras if extra.start()}
 
     def at(self, step: int, total_steps: int) -> Method:
         """The method with the advantage of that step; itself where that does not change over training."""
@@ -202,7 +191,7 @@ def q_clamped(method: Method, signals: Signals, step: int, total_steps: int, key
     return clamped(method.anchor.guide, signals, step, total_steps, key)
 
 
-def needs_of(part: Advantage | Surrogate | Extra | Buffer) -> frozenset[str]:
+def needs_of(part: Advantage | Surrogate | Extra) -> frozenset[str]:
     """The optional signals that a part reads. ConfigError for one that no engine computes."""
     return check_needs(type(part).__name__, part.needs)
 

@@ -6,7 +6,6 @@ from typing import Unpack
 
 from sage_rlvr.core.advantages import Advantage, GroupNormalized
 from sage_rlvr.core.anchor import Anchor
-from sage_rlvr.core.buffers import Buffer
 from sage_rlvr.core.extras import Extra
 from sage_rlvr.core.method import METHODS, Method, needs_of
 from sage_rlvr.core.reductions import Reduction, SequenceMean
@@ -26,7 +25,6 @@ def compose(
     surrogate: Surrogate = SURROGATE,
     reduction: Reduction = REDUCTION,
     rollout_plan: RolloutPlan | None = None,
-    buffer: Buffer | None = None,
     extras: tuple[Extra, ...] = (),
     **anchor: Unpack[AnchorKeys],
 ) -> Method:
@@ -35,8 +33,7 @@ def compose(
     title: the name of the method in tables and figures. extras: any number of them, called in order. With a guide, the result is
     `sage` of this method. With beta = 0, `source` selects the reference for parts that need one.
     """
-    stored = () if buffer is None else (buffer,)
     there = anchor_of(**anchor)
-    if there is None and any("ref_logps" in needs_of(part) for part in (advantage, surrogate, *stored, *extras)):
+    if there is None and any("ref_logps" in needs_of(part) for part in (advantage, surrogate, *extras)):
         there = Anchor(**anchor)  # of weight 0: it names the reference that a part reads
-    return Method(title, advantage, surrogate, there, reduction, rollout_plan, buffer, extras)
+    return Method(title, advantage, surrogate, there, reduction, rollout_plan, extras)

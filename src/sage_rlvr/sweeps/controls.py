@@ -220,7 +220,7 @@ def _part_placebo(config: TrainConfig) -> TrainConfig | None:
         permuted = isinstance(weight, PlaceboWeight)
         return None if permuted or has_state(weight) else _composed(config, extras=_with(method, weight, PlaceboWeight(weight)))
     control = None if buffer is None else buffer.control()
-    return None if control is None else _composed(config, buffer=control)
+    return None if buffer is None or control is None else _composed(config, extras=_with(method, buffer, control))
 
 
 def _with(method: Method, old: Extra, new: Extra) -> tuple[Extra, ...]:

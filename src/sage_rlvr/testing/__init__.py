@@ -26,7 +26,6 @@ from sage_rlvr.testing.guides import (
 from sage_rlvr.testing.method import check_method
 from sage_rlvr.testing.parts import (
     check_advantage,
-    check_buffer,
     check_dead,
     check_extra,
     check_reduction,
@@ -42,7 +41,6 @@ __all__ = [
     "Change",
     "changed",
     "check_advantage",
-    "check_buffer",
     "check_dead",
     "check_dependence",
     "check_extra",

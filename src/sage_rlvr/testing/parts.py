@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from sage_rlvr.core.advantages import Advantage, Dead, Seen, sees
-from sage_rlvr.core.buffers import Answers, Buffer, buffer_budget, buffer_loss
-from sage_rlvr.core.extras import Extra, RewardSource, TokenWeight, weights_of
+from sage_rlvr.core.extras import Buffer, Extra, RewardSource, TokenWeight, weights_of
+from sage_rlvr.core.extras.replay.answers import Answers
+from sage_rlvr.core.extras.replay.base import buffer_budget, buffer_loss
 from sage_rlvr.core.extras.source import Substituted
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged, kept_by, learned_by
@@ -154,6 +155,8 @@ def check_extra(extra: Extra, seed: int = 0) -> None:
         _check_token_weight(extra, seed)
     if isinstance(extra, RewardSource):
         _check_reward_source(extra)
+    if isinstance(extra, Buffer):
+        _check_buffer(extra, seed)
     check_recipe("extra", extra)
 
 
@@ -200,6 +203,29 @@ def _check_reward_source(source: RewardSource) -> None:
     )
 
 
+def _check_buffer(buffer: Buffer, seed: int) -> None:
+    """Its loss and numbers are finite and add up over prompts; an empty buffer adds 0; what is off the mask does not count."""
+    given = signals(seed, rows=6)
+    rewards, answers = torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]), torch.arange(6).reshape(2, 3)
+    tokens, logps = torch.ones_like(given.mask, dtype=torch.long), given.old_logps
+    found = Answers.of_rollout(torch.tensor([4, 9]), rewards, answers, tokens, given.mask, logps, 1, rewards - 0.5)
+    rows = buffer.rows(buffer.rule.add(Answers.of(buffer.start()), found), 0, KEY, torch.tensor([4, 9]))
+    off = torch.where(rows.mask, rows.answers.logps - 0.1, math.nan).requires_grad_(True)
+    budget = buffer_budget(buffer, rows, rows.mask.shape[1])
+    loss, numbers = buffer_loss(buffer, off, rows, budget)
+    (gradient,) = torch.autograd.grad(loss, off)
+    assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient must be finite"
+    assert not gradient[~rows.mask].any() and all(map(math.isfinite, numbers.values())), "values off the mask change the loss"
+    parts = [buffer_loss(buffer, off[rows.owners == n], rows.of_owners(n, n + 1), budget) for n in (0, 1)]
+    assert torch.allclose(sum(part[0] for part in parts), loss), "the loss of a prompt must not depend on the others"
+    sums = {name: sum(part[1][name] for part in parts) for name in numbers}
+    assert all(math.isclose(sums[name], numbers[name], abs_tol=1e-5) for name in numbers), (
+        "divide a sum over rows by rows.whole"
+    )
+    none = buffer.rows(Answers.of(buffer.start()), 0, KEY, torch.tensor([4, 9]))
+    assert not buffer_loss(buffer, torch.zeros(0, 0), none, 1.0)[0].any(), "an empty buffer must add 0"
+
+
 def check_rollout_plan(plan: RolloutPlan) -> None:
     """(P,) bool, each group by itself; a running state is pure; of a second stage (P,) whole numbers."""
     rewards, state = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]), start_of({"rollout": plan})
@@ -224,30 +250,6 @@ def check_rollout_plan(plan: RolloutPlan) -> None:
         assert bool((extra >= 0).all()) and int(extra.max()) <= plan.max_completions - 3, "`max_completions` bounds both stages"
         assert torch.equal(extra, plan.extra(rewards)), "an allocation must be a function of the rewards"
     check_recipe("rollout_plan", plan)
-
-
-def check_buffer(buffer: Buffer, seed: int = 0) -> None:
-    """Its loss and numbers are finite and add up over prompts; an empty buffer adds 0; what is off the mask does not count."""
-    given = signals(seed, rows=6)
-    rewards, answers = torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]), torch.arange(6).reshape(2, 3)
-    tokens, logps = torch.ones_like(given.mask, dtype=torch.long), given.old_logps
-    found = Answers.of_rollout(torch.tensor([4, 9]), rewards, answers, tokens, given.mask, logps, 1, rewards - 0.5)
-    rows = buffer.rows(buffer.rule.add(Answers.of(buffer.start()), found), 0, KEY, torch.tensor([4, 9]))
-    off = torch.where(rows.mask, rows.answers.logps - 0.1, math.nan).requires_grad_(True)
-    budget = buffer_budget(buffer, rows, rows.mask.shape[1])
-    loss, numbers = buffer_loss(buffer, off, rows, budget)
-    (gradient,) = torch.autograd.grad(loss, off)
-    assert bool(loss.isfinite()) and bool(gradient.isfinite().all()), "loss and gradient must be finite"
-    assert not gradient[~rows.mask].any() and all(map(math.isfinite, numbers.values())), "values off the mask change the loss"
-    parts = [buffer_loss(buffer, off[rows.owners == n], rows.of_owners(n, n + 1), budget) for n in (0, 1)]
-    assert torch.allclose(sum(part[0] for part in parts), loss), "the loss of a prompt must not depend on the others"
-    sums = {name: sum(part[1][name] for part in parts) for name in numbers}
-    assert all(math.isclose(sums[name], numbers[name], abs_tol=1e-5) for name in numbers), (
-        "divide a sum over rows by rows.whole"
-    )
-    none = buffer.rows(Answers.of(buffer.start()), 0, KEY, torch.tensor([4, 9]))
-    assert not buffer_loss(buffer, torch.zeros(0, 0), none, 1.0)[0].any(), "an empty buffer must add 0"
-    check_recipe("buffer", buffer)
 
 
 def check_schedule(schedule: Schedule) -> None:

@@ -199,6 +199,11 @@ def reward_sources(method: Method) -> tuple[Extra, ...]:
     return () if method.reward_source is None else (method.reward_source,)
 
 
+def buffers(method: Method) -> tuple[Extra, ...]:
+    """The extra that trains on stored answers."""
+    return () if method.buffer is None else (method.buffer,)
+
+
 def adds_loss(method: Method) -> tuple[Extra, ...]:
     """The extras without a row of their own that add to the loss of a token."""
     return tuple(extra for extra in method.extras if extra.adds_loss and not has_row("extras", type(extra)))
@@ -339,6 +344,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         "extras", "a reward source", HERE, Refuses("it takes a forward pass that verl's workers do not run"), reward_sources
     ),
+    Row("extras", "a buffer", *on_both(STORED), buffers),
     Row("extras", OTHER, HERE, HERE),
     Row("anchor", "no KL term", Sets({"beta": 0.0}), Sets({f"{ACTOR}.use_kl_loss": False}), no_kl),
     Row(
@@ -393,7 +399,6 @@ TABLE: tuple[Row, ...] = (
         other_source,
         "anchor.source",
     ),
-    Row("buffer", OTHER, *on_both(STORED)),
 )
 
 KINDS = tuple(dict.fromkeys(row.kind for row in TABLE))

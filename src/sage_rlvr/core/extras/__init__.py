@@ -1,13 +1,14 @@
 """Extras: what a published method changes beside its advantage, surrogate, KL term, reduction and rollout plan.
 
 Read base.py first (the hooks of an `Extra`). rewards/ changes the rewards of a group, loss/ adds to the loss of a token, tokens/
-weighs the advantage of each token, source.py replaces the verifier's rewards.
+weighs the advantage of each token, source.py replaces the verifier's rewards, replay/ trains on stored answers.
 Every file below this folder is imported, in alphabetical order. `EXTRAS` has those of sage_rlvr.contrib.methods too, by name.
 """
 
 from typing import TYPE_CHECKING
 
 from sage_rlvr.core.extras.base import EXTRAS, Extra, learned
+from sage_rlvr.core.extras.replay.base import Buffer
 from sage_rlvr.core.extras.source import RewardSource
 from sage_rlvr.core.extras.tokens.base import TokenWeight, entropy_drift, weights_of
 from sage_rlvr.registry import gather
@@ -21,6 +22,6 @@ PARTS = gather(__name__, EXTRAS)
 globals().update(PARTS)
 
 __all__ = [
-    "EXTRAS", "PARTS", "AdaptiveEntropy", "EntropyBonus", "Extra", "OverlongShaping", "PlaceboWeight",
+    "EXTRAS", "PARTS", "AdaptiveEntropy", "Buffer", "EntropyBonus", "Extra", "OverlongShaping", "PlaceboWeight",
     "RewardSource", "TokenWeight", "entropy_drift", "learned", "weights_of",
 ]  # fmt: skip

@@ -6,6 +6,7 @@
     on_loss, loss_weights   what the loss of a token gains, and its weights                   loop
     token_weights           the factor on the advantage of each token, of a `TokenWeight`     loop, TRL, verl
     rewards_of              rewards in place of the verifier's, of a `RewardSource`           loop, TRL
+    stored_loss             the loss of each token of stored right answers, of a `Buffer`     loop
     start, learn            the running state: before the first step, and after a rollout     loop, TRL, verl
 
 A method has any number of them, called in order. An extra overrides the hooks that it needs. An engine that does not call one of
@@ -118,9 +119,8 @@ class Extra(Part):
 
     def conflict(self, method: Method) -> str:
         """Why it cannot be part of this method, and the next step: the end of a sentence that begins with its name. "" = it can."""
-        if sum(other.kind is self.kind for other in method.extras) > 1:
-            others = "" if self.kind is type(self) else f", or another {in_snake_case(self.kind.__name__).replace('_', ' ')}"
-            return f"is there twice{others}: keep one of the two."
+        if reason := self.twice(method):
+            return reason
         if method.is_stored_alone:
             return "changes a policy gradient, and with alone=True there is none: set alone=False, or remove the extra."
         if type(self).learn is not Extra.learn and is_staged(method.rollout):
@@ -131,6 +131,13 @@ class Extra(Part):
         if method.reads_labels and self.changes_credit:
             return f"changes what {type(method.surrogate).__name__} reads as labels, 0 or 1 per completion: remove one of the two."
         return ""
+
+    def twice(self, method: Method) -> str:
+        """Why it cannot be there where the method has another one of its kind."""
+        if sum(other.kind is self.kind for other in method.extras) < 2:
+            return ""
+        others = "" if self.kind is type(self) else f", or another {in_snake_case(self.kind.__name__).replace('_', ' ')}"
+        return f"is there twice{others}: keep one of the two."
 
     @property
     def kind(self) -> type[Extra]:
