@@ -186,7 +186,7 @@ def _in_reward(
     beta = method.anchor.beta_at(step, total_steps)
     if beta == 0.0:
         return advantages
-    penalty = beta * kl_share(method, group_size) * return_to_go(listing.signals, log_q)
+    penalty = beta * kl_share(method.advantage, group_size) * return_to_go(listing.signals, log_q)
     return (advantages if advantages.dim() == 2 else advantages[:, None]) - penalty
 
 

@@ -107,7 +107,7 @@ def test_what_an_extra_reads_is_needed():
     ("make", "words"),
     [
         (lambda: of(Doubled(), Doubled(3.0)), "Doubled is there twice"),
-        (lambda: replace(rft(), extras=(*rft().extras, Doubled())), "Doubled changes a policy gradient, and with alone=True there is none"),
+        (lambda: replace(rft(), extras=(*rft().extras, Doubled())), "Doubled changes a policy gradient, and with alone=True"),
         (lambda: replace(dars(), extras=(Again(),)), "Again learns from groups of one size.*without a second stage"),
     ],
 )

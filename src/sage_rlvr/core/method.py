@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sage_rlvr.core.advantages import Advantage, Seen, sees
-from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics
+from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, is_sampled, sampled
 from sage_rlvr.core.describe import describe
 from sage_rlvr.core.divergences import divergence
-from sage_rlvr.core.extras import Buffer, Extra, RewardSource, TokenWeight, learned, weights_of
+from sage_rlvr.core.extras import Buffer, Extra, RewardSource, TokenWeight, learned, of_kind, weights_of
 from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
@@ -127,17 +127,17 @@ class Method:
     @cached_property
     def token_weight(self) -> TokenWeight | None:
         """The extra that weighs tokens."""
-        return next((extra for extra in self.extras if isinstance(extra, TokenWeight)), None)
+        return of_kind(self.extras, TokenWeight)
 
     @cached_property
     def reward_source(self) -> RewardSource | None:
         """The extra that computes rewards in place of the verifier."""
-        return next((extra for extra in self.extras if isinstance(extra, RewardSource)), None)
+        return of_kind(self.extras, RewardSource)
 
     @cached_property
     def buffer(self) -> Buffer | None:
         """The extra that stores right answers and trains on them."""
-        return next((extra for extra in self.extras if isinstance(extra, Buffer)), None)
+        return of_kind(self.extras, Buffer)
 
     @property
     def group_extras(self) -> tuple[Extra, ...]:
@@ -164,6 +164,10 @@ class Method:
         """The method with the advantage of that step; itself where that does not change over training."""
         advantage = self.advantage.at(step, total_steps)
         return self if advantage is self.advantage else replace(self, advantage=advantage)
+
+    def sampled(self) -> Method:
+        """The method as TRL and verl descend it: a KL that they cannot sum exactly is estimated from the sampled tokens."""
+        return replace(self, anchor=sampled(self.anchor)) if self.anchor is not None and is_sampled(self.anchor) else self
 
     def start(self) -> State:
         """The running state of the parts before the first step; empty if none has one."""
@@ -315,7 +319,8 @@ def credit(
         return Credit(advantages, grouped, state, weights)
     known = _need(signals, "placement='reward'")
     penalties = [
-        reward_penalty(rows.of(known), rows.cut(log_q), rows.group_size, kl_share(method, rows.group_size)) for rows in sizes
+        reward_penalty(rows.of(known), rows.cut(log_q), rows.group_size, kl_share(method.advantage, rows.group_size))
+        for rows in sizes
     ]
     penalty = beta * torch.cat(penalties)
     return Credit((advantages if advantages.dim() == 2 else advantages[:, None]) - penalty, grouped, state, weights)

@@ -7,7 +7,7 @@ Every file below this folder is imported, in alphabetical order. `EXTRAS` has th
 
 from typing import TYPE_CHECKING
 
-from sage_rlvr.core.extras.base import EXTRAS, Extra, learned
+from sage_rlvr.core.extras.base import EXTRAS, Extra, MethodParts, learned, of_kind
 from sage_rlvr.core.extras.replay.base import Buffer
 from sage_rlvr.core.extras.source import RewardSource
 from sage_rlvr.core.extras.tokens.base import TokenWeight, entropy_drift, weights_of
@@ -22,6 +22,6 @@ PARTS = gather(__name__, EXTRAS)
 globals().update(PARTS)
 
 __all__ = [
-    "EXTRAS", "PARTS", "AdaptiveEntropy", "Buffer", "EntropyBonus", "Extra", "OverlongShaping", "PlaceboWeight",
-    "RewardSource", "TokenWeight", "entropy_drift", "learned", "weights_of",
+    "EXTRAS", "PARTS", "AdaptiveEntropy", "Buffer", "EntropyBonus", "Extra", "MethodParts", "OverlongShaping", "PlaceboWeight",
+    "RewardSource", "TokenWeight", "entropy_drift", "learned", "of_kind", "weights_of",
 ]  # fmt: skip

@@ -19,26 +19,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import isabstract
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.advantages import Dead, Seen
+from sage_rlvr.core.advantages import Advantage, Dead, Seen
+from sage_rlvr.core.anchor import Anchor
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.parts import Part, check_part
-from sage_rlvr.core.rollout_plans import is_staged
+from sage_rlvr.core.reductions import Reduction
+from sage_rlvr.core.rollout_plans import RolloutPlan, is_staged
 from sage_rlvr.core.signals import Batch, Signals
 from sage_rlvr.core.state import PartState, State
+from sage_rlvr.core.surrogates import Surrogate
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.registry import Registry, in_snake_case
 
-if TYPE_CHECKING:
-    from sage_rlvr.core.method import Method
-
 Groups = Float[Tensor, "P G"]
 PerToken = Float[Tensor, "B T"]
+K = TypeVar("K", bound="Extra")
+
+
+class MethodParts(Protocol):
+    """What `conflict` of an extra and `describe` read of a `Method`, which imports both."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def advantage(self) -> Advantage: ...
+    @property
+    def surrogate(self) -> Surrogate: ...
+    @property
+    def anchor(self) -> Anchor | None: ...
+    @property
+    def reduction(self) -> Reduction: ...
+    @property
+    def rollout(self) -> RolloutPlan | None: ...
+    @property
+    def extras(self) -> tuple[Extra, ...]: ...
+    @property
+    def reads_labels(self) -> bool: ...
+    @property
+    def is_stored_alone(self) -> bool: ...
+    def sampled(self) -> MethodParts: ...
 
 
 @dataclass(frozen=True)
@@ -117,7 +142,7 @@ class Extra(Part):
         """What `after_rewards` pays groups of `size` with nothing to compare; None: it declares nothing."""
         return None
 
-    def conflict(self, method: Method) -> str:
+    def conflict(self, method: MethodParts) -> str:
         """Why it cannot be part of this method, and the next step: the end of a sentence that begins with its name. "" = it can."""
         if reason := self.twice(method):
             return reason
@@ -132,7 +157,7 @@ class Extra(Part):
             return f"changes what {type(method.surrogate).__name__} reads as labels, 0 or 1 per completion: remove one of the two."
         return ""
 
-    def twice(self, method: Method) -> str:
+    def twice(self, method: MethodParts) -> str:
         """Why it cannot be there where the method has another one of its kind."""
         if sum(other.kind is self.kind for other in method.extras) < 2:
             return ""
@@ -223,6 +248,11 @@ _check_declared = check_part(Extra, "what it does,", "a hook")
 
 
 EXTRAS: Registry[type] = Registry("extra", check=check_extra_class)
+
+
+def of_kind(extras: tuple[Extra, ...], kind: type[K]) -> K | None:
+    """The extra of an abstract kind, of which a method has at most one."""
+    return next((extra for extra in extras if isinstance(extra, kind)), None)
 
 
 def learned(extras: tuple[Extra, ...], rewards: Groups, seen: Seen, state: State) -> State:

@@ -10,11 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.extras.base import Extra
+from sage_rlvr.core.extras.base import Extra, MethodParts, of_kind
+from sage_rlvr.core.extras.replay.base import Buffer
 from sage_rlvr.errors import DataError
-
-if TYPE_CHECKING:
-    from sage_rlvr.core.method import Method
 
 Baseline = Literal["initial", "current", "none"]
 
@@ -82,10 +80,10 @@ class RewardSource(Extra):
     def rewards_of(self, seen: Substituted) -> Paid:
         """What B completions earn, each by itself: frozen, without gradient."""
 
-    def conflict(self, method: Method) -> str:
-        if method.buffer is not None:
+    def conflict(self, method: MethodParts) -> str:
+        if (buffer := of_kind(method.extras, Buffer)) is not None:
             return (
-                f"replaces the verifier, but {type(method.buffer).__name__} stores right answers, which needs one: remove one of "
+                f"replaces the verifier, but {type(buffer).__name__} stores right answers, which needs one: remove one of "
                 "the two."
             )
         return super().conflict(method)

@@ -38,16 +38,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sage_rlvr.core.extras.base import Extra
+from sage_rlvr.core.extras.base import Extra, MethodParts
 from sage_rlvr.core.extras.replay.answers import Answers, Bounds, Draw, Evict, Representative, drawn
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.reductions import FixedBudget, Reduction
 from sage_rlvr.core.schedules import Schedule, as_schedule
 from sage_rlvr.core.state import has_state
 from sage_rlvr.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sage_rlvr.core.method import Method
 
 PerToken = Float[Tensor, "R T"]
 OWN_REDUCTION = FixedBudget()
@@ -175,7 +172,7 @@ class Buffer(Extra):
         """Signals of the rollout that it reads: what each completion answers."""
         return frozenset({"answers"}) if self.policy else frozenset()
 
-    def conflict(self, method: Method) -> str:
+    def conflict(self, method: MethodParts) -> str:
         if reason := self.twice(method):
             return reason
         if not self.alone:
