@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sage_rlvr.core.anchor import Anchor, length_note
-from sage_rlvr.core.extras import Buffer, MethodParts, RewardSource, TokenWeight, of_kind
+from sage_rlvr.core.extras import Buffer, MethodParts, buffer_of, reward_source_of, token_weight_of
 from sage_rlvr.core.guides import Placebo, band_of, factors, is_flat
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.core.schedules import show
@@ -36,7 +36,7 @@ def described_on_engine(method: MethodParts) -> str:
 def describe(method: MethodParts) -> str:
     """The loss that is actually optimized and the expected gradient of its terms, as lines of text."""
     extras = method.extras
-    buffer, source, weight = of_kind(extras, Buffer), of_kind(extras, RewardSource), of_kind(extras, TokenWeight)
+    buffer, source, weight = buffer_of(extras), reward_source_of(extras), token_weight_of(extras)
     if buffer is not None and buffer.alone:
         return "\n".join([f"{method.name}: minimize", *_buffer_lines(buffer)])
     objective, penalty = _objective(method)
@@ -96,7 +96,7 @@ def anchor_lines(anchor: Anchor) -> list[str]:
 
 def essence(method: MethodParts) -> list[str]:
     """The lines of `describe` that distinguish the arms of a sweep: the objective, q, and the gradient of the KL term."""
-    buffer = of_kind(method.extras, Buffer)
+    buffer = buffer_of(method.extras)
     if buffer is not None and buffer.alone:
         return _buffer_lines(buffer)[:1]
     anchor = _live(method)

@@ -14,7 +14,17 @@ from sage_rlvr.core.advantages import Advantage, Seen, sees
 from sage_rlvr.core.anchor import Anchor, anchor_logps, anchor_metrics, is_sampled, sampled
 from sage_rlvr.core.describe import describe
 from sage_rlvr.core.divergences import divergence
-from sage_rlvr.core.extras import Buffer, Extra, RewardSource, TokenWeight, learned, of_kind, weights_of
+from sage_rlvr.core.extras import (
+    Buffer,
+    Extra,
+    RewardSource,
+    TokenWeight,
+    buffer_of,
+    learned,
+    reward_source_of,
+    token_weight_of,
+    weights_of,
+)
 from sage_rlvr.core.guides import clamped
 from sage_rlvr.core.keys import Key
 from sage_rlvr.core.kl import estimate
@@ -118,7 +128,9 @@ class Method:
         `distributions` are log-probs of every next token, of policy (in the graph) and reference: `Batch.log_probs`.
         """
         unread = self.buffer is not None and self.buffer.alone and not self.buffer.reads_advantages
-        parts = self.extras if unread else (self.advantage, self.surrogate, *self.extras)
+        parts: tuple[Advantage | Surrogate | Extra, ...] = self.extras
+        if not unread:
+            parts = (self.advantage, self.surrogate, *self.extras)
         found = frozenset[str]().union(*map(needs_of, parts))
         if self.anchor is not None and not self.anchor.is_off:
             found |= self.anchor.needs
@@ -127,17 +139,17 @@ class Method:
     @cached_property
     def token_weight(self) -> TokenWeight | None:
         """The extra that weighs tokens."""
-        return of_kind(self.extras, TokenWeight)
+        return token_weight_of(self.extras)
 
     @cached_property
     def reward_source(self) -> RewardSource | None:
         """The extra that computes rewards in place of the verifier."""
-        return of_kind(self.extras, RewardSource)
+        return reward_source_of(self.extras)
 
     @cached_property
     def buffer(self) -> Buffer | None:
         """The extra that stores right answers and trains on them."""
-        return of_kind(self.extras, Buffer)
+        return buffer_of(self.extras)
 
     @property
     def group_extras(self) -> tuple[Extra, ...]:

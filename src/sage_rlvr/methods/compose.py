@@ -34,6 +34,7 @@ def compose(
     `sage` of this method. With beta = 0, `source` selects the reference for parts that need one.
     """
     there = anchor_of(**anchor)
-    if there is None and any("ref_logps" in needs_of(part) for part in (advantage, surrogate, *extras)):
+    reading: tuple[Advantage | Surrogate | Extra, ...] = (advantage, surrogate, *extras)
+    if there is None and any("ref_logps" in needs_of(part) for part in reading):
         there = Anchor(**anchor)  # of weight 0: it names the reference that a part reads
     return Method(title, advantage, surrogate, there, reduction, rollout_plan, extras)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import isabstract
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -39,7 +39,6 @@ from sage_rlvr.registry import Registry, in_snake_case
 
 Groups = Float[Tensor, "P G"]
 PerToken = Float[Tensor, "B T"]
-K = TypeVar("K", bound="Extra")
 
 
 class MethodParts(Protocol):
@@ -248,11 +247,6 @@ _check_declared = check_part(Extra, "what it does,", "a hook")
 
 
 EXTRAS: Registry[type] = Registry("extra", check=check_extra_class)
-
-
-def of_kind(extras: tuple[Extra, ...], kind: type[K]) -> K | None:
-    """The extra of an abstract kind, of which a method has at most one."""
-    return next((extra for extra in extras if isinstance(extra, kind)), None)
 
 
 def learned(extras: tuple[Extra, ...], rewards: Groups, seen: Seen, state: State) -> State:

@@ -51,6 +51,11 @@ class TokenWeight(Extra):
         return True
 
 
+def token_weight_of(extras: tuple[Extra, ...]) -> TokenWeight | None:
+    """The one among the extras of a method that weighs tokens."""
+    return next((extra for extra in extras if isinstance(extra, TokenWeight)), None)
+
+
 def weights_of(
     weight: TokenWeight, signals: Signals, step: int = 0, total_steps: int = 1, key: Key | None = None, state: State | None = None
 ) -> tuple[PerToken, State]:
