@@ -18,13 +18,12 @@ from sage_rlvr.errors import ConfigError, short, suggest
 from sage_rlvr.registry import Registry
 from sage_rlvr.safe_io import understood
 from sage_rlvr.tasks.abilities import Described
-from sage_rlvr.tasks.base import Task
+from sage_rlvr.tasks.base import Task, check_class
 from sage_rlvr.tasks.countdown import Countdown
 from sage_rlvr.tasks.countdown.chat import CountdownChat
 from sage_rlvr.tasks.countdown.steps import CountdownSteps
 from sage_rlvr.tasks.jsonl import jsonl
 from sage_rlvr.tasks.math import SETS, MathTask
-from sage_rlvr.tasks.members import check_class
 from sage_rlvr.tasks.prompts import FORMATS, AnswerIn
 from sage_rlvr.tasks.rows import SUFFIXES
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from sage_rlvr.verifiers import Verdict
 
 if TYPE_CHECKING:
-    from sage_rlvr.tasks.base import Said, Turn
     from sage_rlvr.tasks.checks import Case, Check
+    from sage_rlvr.tasks.turns import Said, Turn
 
 
 @runtime_checkable
