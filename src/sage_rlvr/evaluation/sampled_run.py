@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from sage_rlvr.config import task_named
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.chance import KEY
-from sage_rlvr.evaluation.guidance import again
+from sage_rlvr.evaluation.guidance import again, teacher_named
 from sage_rlvr.evaluation.sample_report import cell, common_n
 from sage_rlvr.evaluation.sampling import (
     Chosen,
@@ -43,7 +43,6 @@ from sage_rlvr.models.generation import Decoding, GeneratorSource, rows_of_a_pas
 from sage_rlvr.models.llama.net import supports
 from sage_rlvr.models.policy import Asking, Tokens, load_policy, load_tokens, revision_of
 from sage_rlvr.models.reward_model import load_reward_model, scores_of
-from sage_rlvr.models.teachers import teacher_named
 from sage_rlvr.models.vllm import GENERATORS
 from sage_rlvr.progress import reporting
 from sage_rlvr.runs import versions
