@@ -196,7 +196,8 @@ def sample_into_store(
     guide = None if run.guide is None else guide_of(run.guide)
     base = run.base_logprobs
     scorer = None if base is None else Scorer.of(base, *load_here(base, run.precision), tokens)
-    commit = getattr(getattr(model, "config", None), "_commit_hash", None) or commit_of(run.model, run.engine)
+    commit = None if model is None else getattr(model.config, "_commit_hash", None)
+    commit = commit or commit_of(run.model, run.engine)
     identity = run.identity(task, template_hash, commit, model)
     size = identity.chunk_size or 1
     if drawing and (over := -run.samples % size):

@@ -33,6 +33,8 @@ from sage_rlvr.tasks.abilities import (
     Generated,
     ParallelEnvironment,
     Referenced,
+    WithAnswer,
+    WithId,
 )
 from sage_rlvr.tasks.turns import Said, Turn
 from sage_rlvr.verifiers import Verdict
@@ -264,7 +266,7 @@ def ready(task: Task, say: Callable[[str], None], split: str) -> None:
     where the problems of a task from outside have no ids that differ, by which stores and metrics tell them apart."""
     check_task(task)
     if is_outside(type(task)):
-        counted = Counter(getattr(problem, "problem_id", None) for problem in task.problems(split))
+        counted = Counter(problem.problem_id if isinstance(problem, WithId) else None for problem in task.problems(split))
         name, times = counted.most_common(1)[0] if counted else ("", 0)
         who = f"task {task.name}, {split} problems:"
         if None in counted:
@@ -352,7 +354,7 @@ def reference(task: Task, problem: Any) -> str:
 def gold_of(task: Task, problem: Any) -> str | None:
     """The answer that a problem's row or document gives, to be shown; None where it gives none, as Countdown's, of which any right
     expression is an answer."""
-    answer = getattr(problem, "answer", None)
+    answer = problem.answer if isinstance(problem, WithAnswer) else None
     if answer is None and isinstance(task, Documented):
         answer = task.doc(problem).get("answer")
     return None if answer is None else str(answer) or None

@@ -25,7 +25,7 @@ from sage_rlvr.contrib.audit.pages import lines_of, page_of, verify_lines, write
 from sage_rlvr.contrib.audit.rewards import RewardAudit, audit_reward, audit_reward_on_pairs
 from sage_rlvr.errors import refuse
 from sage_rlvr.tasks import TASKS, task_named
-from sage_rlvr.tasks.abilities import Audited, Enumerable
+from sage_rlvr.tasks.abilities import Audited, Enumerable, WithAnswer
 from sage_rlvr.tasks.base import Task, verdicts
 from sage_rlvr.tasks.chance import chance_of
 from sage_rlvr.tasks.checks import BAR, AuditFinding, AuditReport, Case, Check, duplicates
@@ -101,7 +101,7 @@ def _cases(task: Task, k: int, options: dict[str, Any]) -> tuple[Iterator[Case |
 def _usual(task: Task, k: int) -> Iterator[Case | Check]:
     """What can be asked of any task: its golds or its right answers, nothing at all, another problem's gold, repeated problems."""
     problems = list(task.problems("test"))
-    golds = [(p, str(gold)) for p in problems if (gold := getattr(p, "answer", ""))]
+    golds = [(p, str(gold)) for p in problems if isinstance(p, WithAnswer) and (gold := p.answer)]
     if golds:
         yield Case("gold right against itself, alone or boxed", golds, judge=partial(_alone_or_boxed, task))
         others = [(p, golds[i - 1][1]) for i, (p, gold) in enumerate(golds) if golds[i - 1][1] != gold]
