@@ -49,7 +49,7 @@ HOMES = {
     "schedule": "sage_rlvr.core.schedules:SCHEDULES",
     "surrogate": "sage_rlvr.core.surrogates:SURROGATES",
     "task": "sage_rlvr.tasks:TASKS",
-    "teacher": "sage_rlvr.models.teachers:TEACHERS",
+    "teacher": "sage_rlvr.tasks.teachers:TEACHERS",
     "token_weight": "sage_rlvr.core.token_weights:TOKEN_WEIGHTS",
     "verifier": "sage_rlvr.verifiers:VERIFIERS",
 }  # kind: module and name of its registry, imported when it is first asked for

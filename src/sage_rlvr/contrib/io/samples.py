@@ -91,7 +91,7 @@ class Samples(Command):
         elif given := self.changed("model", "filter", "problem_id"):
             raise ConfigError(f"{given}: settings of an import; add --from-lm-eval samples_<task>_<date>.jsonl")
         if self.from_parquet is not None:
-            from sage_rlvr.evaluation.store.archive import from_parquet  # pyarrow
+            from sage_rlvr.contrib.io.archive import from_parquet  # pyarrow
 
             session.say(f"read: {from_parquet(self.from_parquet, self.store):,} samples from {self.from_parquet}")
 
@@ -102,7 +102,7 @@ class Samples(Command):
             docs = _docs_of(self.docs) if self.docs is not None else _docs_known(store)
             session.say(f"written: {export_lm_eval(store, self.to_lm_eval, docs=docs, n=self.samples)}")
         if self.to_parquet is not None:
-            from sage_rlvr.evaluation.store.archive import to_parquet  # pyarrow
+            from sage_rlvr.contrib.io.archive import to_parquet  # pyarrow
 
             session.say(f"written: {to_parquet(store, self.to_parquet):,} samples to {self.to_parquet}")
 

@@ -10,12 +10,12 @@ from sage_rlvr.core.extras.base import EXTRAS, Extra, learned
 from sage_rlvr.registry import gather
 
 if TYPE_CHECKING:  # what type checkers see: one line for each file
-    from sage_rlvr.core.extras.loss.entropy import AdaptiveEntropy, EntropyBonus
+    from sage_rlvr.core.extras.loss.entropy import EntropyBonus
     from sage_rlvr.core.extras.rewards.overlong import OverlongShaping
 
 PARTS = gather(__name__, EXTRAS)
 globals().update(PARTS)
 
 __all__ = [
-    "EXTRAS", "PARTS", "AdaptiveEntropy", "EntropyBonus", "Extra", "OverlongShaping", "learned",
+    "EXTRAS", "PARTS", "EntropyBonus", "Extra", "OverlongShaping", "learned",
 ]  # fmt: skip
