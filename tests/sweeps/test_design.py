@@ -12,8 +12,8 @@ import pytest
 from sage_rlvr import plugins
 from sage_rlvr.config import SftConfig, TrainConfig, load_config
 from sage_rlvr.contrib.methods.eapo import Eapo
+from sage_rlvr.core.extras import PlaceboWeight
 from sage_rlvr.core.guides import Placebo
-from sage_rlvr.core.token_weights import PlaceboWeight
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.sweeps.controls import PlannedArm, same
@@ -109,9 +109,9 @@ def test_a_token_weight_and_a_bank_of_answers_get_their_placebo(tmp_path: Path) 
     for name, plain in (("e", "eapo"), ("r", "remax")):
         assert same(arms[f"{name}_placebo"].config, load_config(TrainConfig, f"{plain}_placebo"))
     one, other = (arms[name].config.method for name in ("s", "s_placebo"))
-    assert other == replace(one, name=other.name, token_weight=PlaceboWeight(one.token_weight))
+    assert other == replace(one, name=other.name, extras=(PlaceboWeight(one.token_weight),))
     one, other = (arms[name].config.method for name in ("x", "x_placebo"))
-    assert other == replace(one, name=other.name, buffer=replace(one.buffer, law="found"))
+    assert other == replace(one, name=other.name, extras=(replace(one.buffer, law="found"),))
 
 
 def test_the_placebo_of_a_method_with_a_kl_keeps_the_kl(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_the_placebo_of_a_method_with_a_kl_keeps_the_kl(tmp_path: Path) -> None:
     text = f"arms: {{a: {{recipe: eapo, edits: {edits}}}}}\ncontrol: a\ncontrols: [placebo, no_kl]\n"
     arms, _ = arms_of(write(tmp_path, text))
     one, other = (arms[name].config.method for name in ("a", "a_placebo"))
-    assert other == replace(one, name=other.name, token_weight=PlaceboWeight(Eapo())) and other.anchor is not None
+    assert other == replace(one, name=other.name, extras=(PlaceboWeight(Eapo()),)) and other.anchor is not None
     assert (arms["a"].placebo, arms["a"].no_kl) == ("a_placebo", "a_no_kl")
 
 

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from sage_rlvr.config import TrainConfig, build, dump
 from sage_rlvr.core.anchor import Anchor
+from sage_rlvr.core.extras import Extra, PlaceboWeight
 from sage_rlvr.core.guides import Placebo, factors, is_flat
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.state import has_state
-from sage_rlvr.core.token_weights import PlaceboWeight
 
 Kind = Literal["no_kl", "unguided", "placebo", "matched"]
 KINDS: tuple[Kind, ...] = ("no_kl", "unguided", "placebo", "matched")
@@ -243,9 +243,14 @@ def _part_placebo(config: TrainConfig) -> TrainConfig | None:
     if weight is not None:
         if isinstance(weight, PlaceboWeight) or has_state(weight):
             return None
-        return _composed(config, token_weight=PlaceboWeight(weight))
+        return _composed(config, extras=_with(config.method, weight, PlaceboWeight(weight)))
     control = None if buffer is None else buffer.control()
-    return None if control is None else _composed(config, buffer=control)
+    return None if buffer is None or control is None else _composed(config, extras=_with(config.method, buffer, control))
+
+
+def _with(method: Method, old: Extra, new: Extra) -> tuple[Extra, ...]:
+    """The extras of a method, with one of them replaced."""
+    return tuple(new if extra is old else extra for extra in method.extras)
 
 
 def _composed(config: TrainConfig, **parts: Any) -> TrainConfig:
