@@ -47,7 +47,7 @@ HOMES = {
     "schedule": "sage_rlvr.core.schedules:SCHEDULES",
     "surrogate": "sage_rlvr.core.surrogates:SURROGATES",
     "task": "sage_rlvr.tasks:TASKS",
-    "teacher": "sage_rlvr.models.teachers:TEACHERS",
+    "teacher": "sage_rlvr.tasks.teachers:TEACHERS",
     "verifier": "sage_rlvr.verifiers:VERIFIERS",
 }  # kind: module and name of its registry, imported when it is first asked for
 

@@ -19,7 +19,7 @@ from command import call
 from sage_rlvr import plugins
 from sage_rlvr.config import TrainConfig, decode, dump, load_config
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.teachers import teacher_named
+from sage_rlvr.evaluation.guidance import teacher_named
 from sage_rlvr.registry import HOMES, registry_of
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.tasks.teachers import hint_of

@@ -17,7 +17,8 @@ from sage_rlvr.core.guides import Placebo
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.methods import METHODS
 from sage_rlvr.sweeps.controls import PlannedArm, same
-from sage_rlvr.sweeps.design import DesignSpec, load_design, resolve, sft_config, world_named
+from sage_rlvr.sweeps.design import DesignSpec, load_design, sft_recipe, world_named
+from sage_rlvr.sweeps.resolve import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 DESIGNS, EXPERIMENTS = ROOT / "recipes" / "designs", ROOT / "lab" / "experiments"
@@ -32,7 +33,7 @@ def write(folder: Path, text: str) -> Path:
 
 def arms_of(path: Path) -> tuple[dict[str, PlannedArm], list[str]]:
     design = load_design(path)
-    sft_config(design, path)
+    sft_recipe(design, path)
     arms, said = resolve(design, path, None if design.policy is None else "elsewhere")
     return {arm.name: arm for arm in arms}, said
 
@@ -260,8 +261,9 @@ def test_the_designs_of_the_repository(path: Path) -> None:
     for name in design.evaluate.ood:
         assert world_named(name, path.parent) != arms[design.control].config.world
     if design.policy is not None:
-        found = sft_config(design, path)
-        assert found is not None and found[1].model != load_config(SftConfig, "sft").model  # else the shipped one
+        recipe = sft_recipe(design, path)
+        assert recipe is not None
+        assert load_config(SftConfig, recipe).model != load_config(SftConfig, "sft").model  # else the shipped one
 
 
 def test_the_main_design_is_the_seven_arms_with_every_control() -> None:

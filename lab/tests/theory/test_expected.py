@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lab.theory import Listing, TokenTree, expected_loss, loss_over_groups
 from lab.theory import expected as module
+from sage_rlvr.contrib.methods.adaptive_entropy import AdaptiveEntropy
 from sage_rlvr.contrib.methods.alpha_dpg import alpha_dpg
 from sage_rlvr.contrib.methods.dars import dars
 from sage_rlvr.contrib.methods.distinct import distinct
@@ -39,7 +40,7 @@ from sage_rlvr.core import (
     TokenMean,
 )
 from sage_rlvr.core.advantages import Seen
-from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus, Extra, TokenWeight
+from sage_rlvr.core.extras import EntropyBonus, Extra, TokenWeight
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS as METHODS_ALL
 from sage_rlvr.methods import dr_grpo, grpo, maxrl, rloo, sage

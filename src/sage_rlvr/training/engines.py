@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from sage_rlvr.core.advantages import GroupNormalized
 from sage_rlvr.core.anchor import is_sampled
-from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus, Extra
+from sage_rlvr.core.extras import EntropyBonus, Extra
 from sage_rlvr.core.guides import Guide, factors
 from sage_rlvr.core.method import Method, needs_of
 from sage_rlvr.core.reductions import FixedBudget, SequenceMean, TokenMean
@@ -332,12 +332,6 @@ TABLE: tuple[Row, ...] = (
         Sets(),
         bonus_per_row,
         "reduction",
-    ),
-    Row(
-        "extras",
-        AdaptiveEntropy,
-        Refuses("TRL's use_adaptive_entropy goes by the entropy of the optimizer step before", "use EntropyBonus"),
-        Refuses("entropy_coeff is one number", "use EntropyBonus"),
     ),
     Row("extras", "another with on_loss", *on_both("this package adds no term to {}'s loss of a token", DECLARE), adds_loss),
     Row("extras", "one with before_rollout", *on_both("{} draws problems by a data loader of its own"), chooses_problems),

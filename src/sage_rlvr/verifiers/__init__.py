@@ -7,7 +7,7 @@ independent check; versions.py has the version of each verifier. A verifier retu
 raises.
 """
 
-from sage_rlvr.verifiers.registry import VERIFIERS, reads
+from sage_rlvr.verifiers.registry import VERIFIERS, Reading, reads
 from sage_rlvr.verifiers.verdict import UNANSWERED, Label, Verdict
 
-__all__ = ["UNANSWERED", "VERIFIERS", "Label", "Verdict", "reads"]
+__all__ = ["UNANSWERED", "VERIFIERS", "Label", "Reading", "Verdict", "reads"]

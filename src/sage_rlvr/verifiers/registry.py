@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from sage_rlvr.registry import Registry
 from sage_rlvr.verifiers.exact import canonical, verify_exact
@@ -11,6 +11,18 @@ from sage_rlvr.verifiers.rewards import answered
 from sage_rlvr.verifiers.verdict import Verdict
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+
+@runtime_checkable
+class Reading(Protocol):
+    """A verifier that carries its reading: `reads` gives it one, and tasks of rows count answers by it."""
+
+    @property
+    def answer(self) -> Callable[[str], str | None]:
+        """What a completion answers, in one spelling; None without an answer."""
+        ...
+
 
 VERIFIERS: Registry[Any] = Registry("verifier", remember=False)
 """Functions of (completion, gold) that give a `Verdict`, by name; loaded when they are asked. One may carry its reading, a function
@@ -47,4 +59,4 @@ def _exact(completion: str, gold: str) -> Verdict:
     return verify_exact(completion, gold)
 
 
-__all__ = ["VERIFIERS", "reads"]
+__all__ = ["VERIFIERS", "Reading", "reads"]

@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import pad
 
 from lab.theory.utility import SHARES, axes, has_axes, same_objectives
+from sage_rlvr.contrib.methods.adaptive_entropy import AdaptiveEntropy
 from sage_rlvr.contrib.methods.cispo import Cispo
 from sage_rlvr.contrib.methods.clip_cov import ClipCov, KlCov
 from sage_rlvr.contrib.methods.eapo import Eapo, eapo
@@ -25,7 +26,7 @@ from sage_rlvr.contrib.methods.shaped_entropy import ShapedEntropy
 from sage_rlvr.contrib.methods.steer import Steer, steer
 from sage_rlvr.contrib.methods.unlikeliness import Unlikeliness
 from sage_rlvr.core import Key, Signals, advantages_of
-from sage_rlvr.core.extras import AdaptiveEntropy, EntropyBonus, PlaceboWeight, TokenWeight, entropy_drift, weights_of
+from sage_rlvr.core.extras import EntropyBonus, PlaceboWeight, TokenWeight, entropy_drift, weights_of
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.methods import METHODS, no_kl, rloo
 from sage_rlvr.testing import check_extra

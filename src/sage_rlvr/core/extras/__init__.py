@@ -14,7 +14,7 @@ from sage_rlvr.core.extras.tokens.base import TokenWeight, entropy_drift, token_
 from sage_rlvr.registry import gather
 
 if TYPE_CHECKING:  # what type checkers see: one line for each file
-    from sage_rlvr.core.extras.loss.entropy import AdaptiveEntropy, EntropyBonus
+    from sage_rlvr.core.extras.loss.entropy import EntropyBonus
     from sage_rlvr.core.extras.rewards.overlong import OverlongShaping
     from sage_rlvr.core.extras.tokens.placebo import PlaceboWeight
 
@@ -22,6 +22,6 @@ PARTS = gather(__name__, EXTRAS)
 globals().update(PARTS)
 
 __all__ = [
-    "EXTRAS", "PARTS", "AdaptiveEntropy", "Buffer", "EntropyBonus", "Extra", "MethodParts", "OverlongShaping", "PlaceboWeight",
+    "EXTRAS", "PARTS", "Buffer", "EntropyBonus", "Extra", "MethodParts", "OverlongShaping", "PlaceboWeight",
     "RewardSource", "TokenWeight", "buffer_of", "entropy_drift", "learned", "reward_source_of", "token_weight_of", "weights_of",
 ]  # fmt: skip
