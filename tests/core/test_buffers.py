@@ -224,7 +224,7 @@ def test_the_law_of_the_finds_by_hand():
     found = replace(STORED, found=torch.tensor([1, 3, 2]))
     rows = Likelihood(law="found").rows(found, 0, Key(0))
     by_answer = {(int(p), int(a)): i for i, (p, a) in enumerate(zip(rows.answers.problem, rows.answers.answer, strict=True))}
-    weights = Likelihood(law="found")(torch.zeros(3, 2), rows)[1]
+    weights = Likelihood(law="found").stored_loss(torch.zeros(3, 2), rows)[1]
     assert [float(weights[by_answer[at]]) for at in ((5, 0), (5, 1), (9, 0))] == pytest.approx([0.25, 0.75, 1.0])
 
 
@@ -300,7 +300,7 @@ def test_replay_by_hand():
 
 def test_replay_takes_the_mean_over_a_prompts_rollouts():
     rows = Replay().rows(replace(STORED, problem=torch.tensor([5, 5, 5]), step=torch.tensor([3, 4, 4])), 0, Key(0))
-    assert sorted(Replay()(torch.zeros(3, 2), rows)[1].tolist()) == [0.0625, 0.125, 0.25]
+    assert sorted(Replay().stored_loss(torch.zeros(3, 2), rows)[1].tolist()) == [0.0625, 0.125, 0.25]
 
 
 def test_an_empty_buffer_weighs_nothing():

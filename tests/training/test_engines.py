@@ -138,7 +138,7 @@ def test_one_error_lists_all_that_an_engine_lacks():
         guide = Token() * Branch(signal="reference")
         anchor = Anchor(Linear(0.1, 0.2), guide=guide, estimator="k3_is", source="snapshot@3")
     method = replace(grpo_token_mean(), surrogate=Gspo(token=True), anchor=anchor, extras=(Replay(),))
-    assert places(method, "trl") == ["surrogate.token", "reduction", "extras", "anchor.estimator", "anchor.guide"]
+    assert places(method, "trl") == ["surrogate.token", "reduction", "anchor.estimator", "extras", "anchor.guide"]
     assert places(method, "verl") == ["surrogate", "extras", "anchor.beta", "anchor.estimator", "anchor.source", "anchor.guide"]
     with pytest.raises(ConfigError) as caught:
         grpo_config(method)

@@ -42,7 +42,11 @@ PerToken = Float[Tensor, "B T"]
 
 
 class MethodParts(Protocol):
-    """What `conflict` of an extra and `describe` read of a `Method`, which imports both."""
+    """What `conflict` of an extra and `describe` read of a `Method`, which imports both.
+
+    `name`, `advantage`, `surrogate`, `anchor`, `reduction`, `rollout` and `extras` are its fields; `reads_labels`,
+    `is_stored_alone` and `sampled` are documented there.
+    """
 
     @property
     def name(self) -> str: ...
