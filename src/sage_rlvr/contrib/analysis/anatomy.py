@@ -22,10 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from sage_rlvr.errors import DataError
 from sage_rlvr.stats.intervals import RESAMPLES, SEED, Interval, bca, bootstrap_means, mean_interval
+from sage_rlvr.stats.passk import Floats, Ints
 from sage_rlvr.stats.samples.clusters import clusters, pooled_share, ratio_interval
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Table = tuple[tuple[str, str], ...]
 
 # (class, regex that the whole token must match), the first that fits decides. Tokens are read as text, with blanks at

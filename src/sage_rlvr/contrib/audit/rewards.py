@@ -63,7 +63,7 @@ WORKER = "sage_rlvr.contrib.audit.worker"
 
 @dataclass(frozen=True)
 class RewardAudit(AuditReport):
-    """An audit of a reward. figures: what a table of several rewards shows.
+    """An audit of a reward. figures: what a table of several rewards shows. `audit_reward` makes it; the command prints it.
 
     form                form of `FORMS` in which the answers were written; the only figure of an audit on pairs
     golds               (paid, all) golds
@@ -79,7 +79,8 @@ class RewardAudit(AuditReport):
 
 @dataclass(frozen=True, slots=True)
 class GoldRow:
-    """A row: its gold as a text, all of its columns, the gold as it stands there, and its prompt, "" where there is none."""
+    """A row: its gold as a text, all of its columns, the gold as it stands there, and its prompt, "" where there is none.
+    `audit_reward` makes it of the rows of a file; `RewardJudge` reads it."""
 
     problem_id: str
     gold: str
@@ -130,13 +131,13 @@ def audit_reward(
         (signature not in (None, *get_args(Signature)), f"signature {signature!r}: choose one of {', '.join(SIGNATURES)}"),
         (not seconds > 0, f"seconds = {seconds}: must be above 0"),
     )
-    found, taken = _rows_of(rows, gold)
-    step = max(1, len(found) / problems)
-    some = [found[int(i * step)] for i in range(min(problems, len(found)))]
+    gold_rows, taken = _rows_of(rows, gold)
+    step = max(1, len(gold_rows) / problems)
+    some = [gold_rows[int(i * step)] for i in range(min(problems, len(gold_rows)))]
     with RewardJudge.of(reward, signature, right_from, seconds, python) as judge:
         judge.settle(some[0])
         head = f"{judge.head}; {len(some)} of {taken}; paid: a reward of at least {right_from:g}"
-        checks, figures = _checks(judge, some, [row.gold for row in found], k)
+        checks, figures = _checks(judge, some, [row.gold for row in gold_rows], k)
     return RewardAudit(f"reward {judge.name}", head, tuple(checks), figures)
 
 
@@ -158,8 +159,8 @@ def audit_reward_on_pairs(
     with RewardJudge.of(reward, signature, right_from, seconds, python) as judge:
         judge.settle(rows[0])
         form, golds = _golds(judge, rows[:: len(rows) // 50])
-        said = judge([(row, FORMS[form].format(pair.answer)) for row, pair in zip(rows, pairs, strict=True)])
-        checks = [golds[0], *rates("", pairs, said, bar=True)]
+        verdicts = judge([(row, FORMS[form].format(pair.answer)) for row, pair in zip(rows, pairs, strict=True)])
+        checks = [golds[0], *rates("", pairs, verdicts, bar=True)]
         checks.append(_answered(judge, judge.calls, judge.failures, ""))
         head = f"{judge.head}; {len(pairs)} pairs of answers; paid: a reward of at least {right_from:g}"
     return RewardAudit(f"reward {judge.name}", head, tuple(checks), {"form": form})
@@ -176,16 +177,16 @@ def _rows_of(given: str | Path | Sequence[Mapping[str, Any]], gold: str | None) 
     else:
         rows = DataRows("a list", [dict(row) for row in given], [f"rows, row {number}" for number in range(len(given))])
     columns = column_of(source, rows, "answer", (ANSWERS, SOLUTIONS, ("target",)), gold)
-    faults, found, where = Faults(source), [], []
-    for name, row, place in zip(ids_of(rows), rows.rows, rows.locations, strict=True):
-        text, stood = faults.read(row, place, columns, gold_of, ("", ""))
+    faults, gold_rows, where = Faults(source), [], []
+    for name, row, location in zip(ids_of(rows), rows.rows, rows.locations, strict=True):
+        text, stood = faults.read(row, location, columns, gold_of, ("", ""))
         raw = next((value for column in columns if (value := value_at(row, column)) is not None), None)
         prompt = next((value for column in (*PROBLEMS, *PROMPTS) if (value := row.get(column))), "")
         plain = json.loads(json.dumps({"row": row, "raw": raw, "prompt": prompt}, default=str))
-        found.append(GoldRow(name, text, plain["row"], plain["raw"], plain["prompt"]))
+        gold_rows.append(GoldRow(name, text, plain["row"], plain["raw"], plain["prompt"]))
         where.append(stood)
-    faults.report(len(found))
-    return found, f"{len(found):,} rows of {rows.name} ({gold_words(columns, Counter(where))})"
+    faults.report(len(gold_rows))
+    return gold_rows, f"{len(gold_rows):,} rows of {rows.name} ({gold_words(columns, Counter(where))})"
 
 
 # ---- calls
@@ -196,7 +197,7 @@ GoldPairs = Sequence[tuple[GoldRow, str]]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A call without a number: the row, the text, and what happened."""
+    """A call without a number: the row, the text, and what happened. `RewardJudge` makes it; a check names it."""
 
     problem_id: str
     text: str
@@ -206,6 +207,7 @@ class Failure:
 @dataclass
 class RewardJudge:
     """Calls a reward in a worker process. times: (seconds, text) of the calls that gave a number; failures: those that gave none.
+    `audit_reward` makes one per reward.
 
     chat: whether completions are conversations; instead: what the reward did wrong on the other kind, "" where that was not tried;
     most: calls that may meet a limit. A reward of None is TRL's "no reward": no failure, and nothing is paid.
@@ -258,26 +260,26 @@ class RewardJudge:
     def settle(self, row: GoldRow) -> None:
         """Decide whether completions are texts or conversations: like the prompts, unless the reward raises on these only. Then
         start the worker whose calls are limited; a first call may take longer. ConfigError where a parameter has no value."""
-        said = self._first(row)
+        verdict = self._first(row)
         given = json.dumps([self.signature, self.given(row, rf"\boxed{{{row.gold}}}")])
         self.pool.close()
-        warm = "" if said.reason.startswith(LIMITS) else f"|{given}"  # one that hangs would not start
+        warm = "" if verdict.reason.startswith(LIMITS) else f"|{given}"  # one that hangs would not start
         self.pool = replace(self.pool, seconds=self.seconds, function=f"{self.pool.function}{warm}")
 
     def _first(self, row: GoldRow) -> Verdict:
         first = isinstance(row.prompt, list) and self.talks
         for chat in (first, not first) if self.talks else (False,):
             self.chat = chat
-            said = self._submit(row, rf"\boxed{{{row.gold}}}").result()
-            why = said.reason if said.label == "wrong" else ""
+            verdict = self._submit(row, rf"\boxed{{{row.gold}}}").result()
+            why = verdict.reason if verdict.label == "wrong" else ""
             if why.startswith(MISSING):
                 columns = ", ".join(row.row)
                 raise ConfigError(f"reward {self.name} {why} ({columns}): rename a column, or give the parameter a default")
             if not why:
-                return said
+                return verdict
             self.instead = why
         self.chat, self.instead = first, ""
-        return said
+        return verdict
 
     @property
     def talks(self) -> bool:
@@ -306,33 +308,33 @@ class RewardJudge:
         if self.limits >= self.most:  # nothing is submitted: the worker would begin with the first before it could be canceled
             return [self._judged(row, text, None) for row, text in pairs]
         futures = [self._submit(row, text) for row, text in pairs]
-        found = []
+        verdicts = []
         for (row, text), future in zip(pairs, futures, strict=True):
             if self.limits >= self.most:
                 future.cancel()  # of those that wait; the worker has none of them yet
-            said = None if future.cancelled() else future.result()
-            if again and said is not None and said.reason.startswith(LIMITS):
-                said = self._submit(row, text).result()
-            found.append(self._judged(row, text, said))
-        return found
+            result = None if future.cancelled() else future.result()
+            if again and result is not None and result.reason.startswith(LIMITS):
+                result = self._submit(row, text).result()
+            verdicts.append(self._judged(row, text, result))
+        return verdicts
 
     @property
     def limits(self) -> int:
         """Calls that met a limit."""
         return sum(one.what.startswith(LIMITS) for one in self.failures)
 
-    def _judged(self, row: GoldRow, text: str, said: Verdict | None) -> Verdict:
-        if said is None:
+    def _judged(self, row: GoldRow, text: str, result: Verdict | None) -> Verdict:
+        if result is None:
             return Verdict("undecided", NOT_CALLED)
         self.calls += 1
-        if said.label == "undecided" and not said.reason.startswith(LIMITS):
-            why = "None" if said.reason == NO_REWARD else said.reason  # another reason is that of an undecided `Verdict`
+        if result.label == "undecided" and not result.reason.startswith(LIMITS):
+            why = "None" if result.reason == NO_REWARD else result.reason  # another reason is that of an undecided `Verdict`
             return Verdict("undecided", f"{NO_REWARD} ({why}) for {shortened(text)}, gold {shortened(row.gold)}")
-        if said.label != "right" or said.score is None:
-            return self._failed(row, text, said.reason)
-        self.times.append((float(said.reason), text))
-        label: Label = "right" if said.score >= self.right_from else "wrong"
-        return Verdict(label, f"{shortened(text)} earns {said.score:g}, gold {shortened(row.gold)}", said.score)
+        if result.label != "right" or result.score is None:
+            return self._failed(row, text, result.reason)
+        self.times.append((float(result.reason), text))
+        label: Label = "right" if result.score >= self.right_from else "wrong"
+        return Verdict(label, f"{shortened(text)} earns {result.score:g}, gold {shortened(row.gold)}", result.score)
 
     def _failed(self, row: GoldRow, text: str, what: str) -> Verdict:
         self.failures.append(Failure(row.problem_id, text, what))
@@ -409,16 +411,16 @@ def _answered(judge: RewardJudge, calls: int, failures: Sequence[Failure], note:
 
 def _golds(judge: RewardJudge, rows: Sequence[GoldRow]) -> tuple[str, list[Check]]:
     """The form in which most golds are paid, of several the one that is paid most often behind a working, and the checks."""
-    found = {form: _check(judge, form, [(row, text.format(row.gold)) for row in rows], right=True) for form, text in FORMS.items()}
-    most = max(check.good for check in found.values())
+    checks = {form: _check(judge, form, [(row, text.format(row.gold)) for row in rows], right=True) for form, text in FORMS.items()}
+    most = max(check.good for check in checks.values())
     behind = {
         form: _check(judge, "", [(row, f"{WORKING}\n{text.format(row.gold)}") for row in rows], right=True)
-        for form, text in FORMS.items() if found[form].good == most
+        for form, text in FORMS.items() if checks[form].good == most
     }  # fmt: skip
     best = max(behind, key=lambda form: behind[form].good)
     return best, [
-        replace(found[best], name=f"golds paid, written as {best}", bar=True),
-        *(replace(check, rows=(), part=True) for form, check in found.items() if form != best),
+        replace(checks[best], name=f"golds paid, written as {best}", bar=True),
+        *(replace(check, rows=(), part=True) for form, check in checks.items() if form != best),
         replace(behind[best], name=f"golds paid after a working, written as {best}", bar=True),
     ]
 
@@ -460,11 +462,11 @@ def _kinds(judge: RewardJudge, name: str, kinds: Mapping[str, GoldPairs], right:
 
 def _check(judge: RewardJudge, name: str, pairs: GoldPairs, right: bool) -> Check:
     """Whether these are paid, or are not; the rows are the others, the shortest texts first, as the most telling."""
-    said = sorted(zip(pairs, judge(pairs), strict=True), key=lambda one: len(one[0][1]))
+    judged = sorted(zip(pairs, judge(pairs), strict=True), key=lambda one: len(one[0][1]))
     label = "not paid" if right else "paid"
-    rows = [AuditFinding(row.problem_id, label, verdict.reason) for (row, _), verdict in said if verdict.right != right]
-    none = sum(verdict.label == "undecided" for _, verdict in said)
-    return Check(name, len(said) - len(rows), len(said), tuple(rows), note=f"{none} without a number" if none else "")
+    rows = [AuditFinding(row.problem_id, label, verdict.reason) for (row, _), verdict in judged if verdict.right != right]
+    none = sum(verdict.label == "undecided" for _, verdict in judged)
+    return Check(name, len(judged) - len(rows), len(judged), tuple(rows), note=f"{none} without a number" if none else "")
 
 
 def _floor(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> Check:
@@ -472,23 +474,23 @@ def _floor(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], s
     often = [gold for gold, _ in Counter(row.gold for row in rows).most_common(FREQUENT)]
     answers = dict.fromkeys([*CONSTANTS, *often])
     texts = dict.fromkeys(["", write(""), *map(write, answers)])
-    paid: dict[str, set[int]] = {}
+    earned: dict[str, set[int]] = {}
     for text in texts:
-        said = judge([(row, text) for row in rows])
-        paid[text] = {place for place, verdict in enumerate(said) if verdict.right}
-    best = max(paid, key=lambda text: len(paid[text]))
+        verdicts = judge([(row, text) for row in rows])
+        earned[text] = {index for index, verdict in enumerate(verdicts) if verdict.right}
+    best = max(earned, key=lambda text: len(earned[text]))
     equal = sum(any(verify_exact(answer, row.gold).right for answer in answers) for row in rows)
-    note = f"{equal} equal one of them; most, {len(paid[best])}, are paid for {shortened(best)}"
-    return Check(f"guess floor: {len(texts)} constant answers", len(set().union(*paid.values())), len(rows), note=note)
+    note = f"{equal} equal one of them; most, {len(earned[best])}, are paid for {shortened(best)}"
+    return Check(f"guess floor: {len(texts)} constant answers", len(set().union(*earned.values())), len(rows), note=note)
 
 
 def _order(judge: RewardJudge, rows: Sequence[GoldRow], write: Callable[[str], str]) -> Iterator[Check]:
     """Whether a completion earns the same again, in a batch and in a shuffled batch. Completions without a number are left out."""
     mixed = [(row, write(answer)) for i, row in enumerate(rows) for answer in (row.gold, rows[i - 1].gold + "1")][: 3 * BATCH]
     kept = [
-        (row, text, said)
-        for (row, text), said in zip(mixed, judge(mixed), strict=True)
-        if said.label != "undecided" or said.reason.startswith(NO_REWARD)
+        (row, text, verdict)
+        for (row, text), verdict in zip(mixed, judge(mixed), strict=True)
+        if verdict.label != "undecided" or verdict.reason.startswith(NO_REWARD)
     ]
     again = judge([(row, text) for row, text, _ in kept])
     other = [
@@ -506,13 +508,13 @@ def _batched(judge: RewardJudge, name: str, kept: Sequence[tuple[GoldRow, str, V
     for start in range(0, len(kept), BATCH):
         some = kept[start : start + BATCH]
         given = [judge.given(row, text) for row, text, _ in some]
-        said = judge.pool.submit("batch", judge.signature, given, [one.score for *_, one in some]).result()
-        if said.label != "right" or said.score is None:
-            rows.append(AuditFinding(f"{len(some)} completions", "no rewards", said.reason))
+        result = judge.pool.submit("batch", judge.signature, given, [one.score for *_, one in some]).result()
+        if result.label != "right" or result.score is None:
+            rows.append(AuditFinding(f"{len(some)} completions", "no rewards", result.reason))
             continue
-        good += len(some) - int(said.score)
-        if said.score:
-            at, _, reward = said.reason.partition("|")
+        good += len(some) - int(result.score)
+        if result.score:
+            at, _, reward = result.reason.partition("|")
             row, text, alone = some[int(at)]
             why = f"{shortened(text)} earns {in_short(alone.score)} alone and {reward} here"
             rows.append(AuditFinding(row.problem_id, "differs", why))
@@ -599,13 +601,13 @@ def _hostile(judge: RewardJudge, row: GoldRow, write: Callable[[str], str]) -> C
         return Check(HOSTILE, 0, 0, note=NOT_CALLED)
     texts, before, slow = hostile_texts(write), len(judge.failures), len(judge.times)
     judge.most = judge.limits + MOST_LIMITS
-    said = judge([(replace(row, problem_id=name), text) for name, text in texts.items()], again=False)
+    verdicts = judge([(replace(row, problem_id=name), text) for name, text in texts.items()], again=False)
     rows = [AuditFinding(one.problem_id, "fails", f"{one.what} on {shortened(one.text)}") for one in judge.failures[before:]]
-    rows += [AuditFinding(name, "paid", one.reason) for name, one in zip(texts, said, strict=True) if one.right]
+    rows += [AuditFinding(name, "paid", one.reason) for name, one in zip(texts, verdicts, strict=True) if one.right]
     notes = []
     if slowest := max(judge.times[slow:], default=None):
         notes.append(_slowest(slowest))
-    if left := sum(one.reason == NOT_CALLED for one in said):
+    if left := sum(one.reason == NOT_CALLED for one in verdicts):
         notes.append(f"{left} {NOT_CALLED}")
     if rows:
         notes.append(f"failed: {', '.join(row.problem_id for row in rows)}")
