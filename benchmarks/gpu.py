@@ -173,7 +173,9 @@ def scores_of(loop: Any, prompts: list[list[int]], rollout: Any) -> Any:
 
 def draws_of(loop: Any) -> Any:
     """The rollout of step 0 as the loop draws it."""
-    return loop.sampler.draw(loop, 0).everything.rollout
+    from sage_rlvr.training.samplers import sampler_of
+
+    return sampler_of(loop.method).draw(loop, 0).everything.rollout
 
 
 def gap(a: Any, b: Any) -> float:

@@ -35,7 +35,8 @@ from sage_rlvr.models.policy import Asking, Tokens
 from sage_rlvr.models.sampler import sample
 from sage_rlvr.tasks.base import Task
 from sage_rlvr.training import loop as engine
-from sage_rlvr.training.loop import Loop, train_step
+from sage_rlvr.training.loop import train_step
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.samplers import PlainSampler
 from sage_rlvr.verifiers import Verdict

@@ -20,7 +20,8 @@ from sage_rlvr.core.state import PartState
 from sage_rlvr.errors import require
 from sage_rlvr.results.tables import Table
 from sage_rlvr.stats.intervals import seed_interval
-from sage_rlvr.training.loop import Loop, build, train_step
+from sage_rlvr.training.loop import build, train_step
+from sage_rlvr.training.loop_state import Loop
 
 METHODS: dict[str, dict[str, str]] = {
     "no KL term": {"method": "{name: grpo, beta: 0.0}"},

@@ -17,7 +17,8 @@ from torch import Tensor
 from sage_rlvr.core.method import Method
 from sage_rlvr.core.reductions import Reduction
 from sage_rlvr.core.surrogates import Surrogate
-from sage_rlvr.training.loop import Loop, train_step
+from sage_rlvr.training.loop import train_step
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.state import load_tensors, model_tensors
 
 

@@ -11,7 +11,9 @@ from torch import Tensor
 from sage_rlvr.config import TrainConfig, load_config
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training.groups import DrawnGroups, Groups
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.reference import follow
+from sage_rlvr.training.samplers import sampler_of
 
 
 def small_run(case: str, *more: str, steps: int, seed: int) -> TrainConfig:
@@ -23,16 +25,16 @@ def small_run(case: str, *more: str, steps: int, seed: int) -> TrainConfig:
         return load_config(TrainConfig, name, [tuple(edit.split("=", 1)) for edit in edits])  # type: ignore[misc]
 
 
-def draw_groups(loop: engine.Loop, step: int) -> DrawnGroups:
+def draw_groups(loop: Loop, step: int) -> DrawnGroups:
     """What the loop's sampler draws for a step."""
-    return loop.sampler.draw(loop, step)
+    return sampler_of(loop.method).draw(loop, step)
 
 
 def record(config: TrainConfig) -> tuple[list[Groups], dict[str, Tensor]]:
     """All that a run of the loop drew, step by step, and the weights after it."""
     kept: list[Groups] = []
     loop = engine.build(config)
-    kind = type(loop.sampler)
+    kind = type(sampler_of(loop.method))
     plain = kind.draw
 
     def keep(sampler: Any, loop: Any, step: int) -> Any:

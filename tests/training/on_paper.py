@@ -22,6 +22,7 @@ from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.models import devices, policy
 from sage_rlvr.runs import RunDir, comparable, read_metrics
 from sage_rlvr.training import loop
+from sage_rlvr.training.counts import memory
 from sage_rlvr.training.state import save_policy
 
 
@@ -35,7 +36,7 @@ def saved_from_cpu(model: Any, tokenizer: Any, out: Path, card: str) -> None:
     save_policy(model.to("cpu"), tokenizer, out, card)
 
 
-devices.device_of = policy.device_of = named
+devices.device_of = policy.device_of = memory.device_of = named
 loop.save_policy = saved_from_cpu
 
 

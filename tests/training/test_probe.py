@@ -15,8 +15,8 @@ from chat_policy import chat_policy
 from sage_rlvr.cli.app import main
 from sage_rlvr.config import TrainConfig, read_recipe
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.training.counts import footprint, probe
-from sage_rlvr.training.counts.probe import Cost, decoding, distinct, line, survival
+from sage_rlvr.training.counts import footprint, memory, probe
+from sage_rlvr.training.counts.probe import Cost, decoding, line, survival
 from sage_rlvr.training.loop import build, train_step
 
 SMALL = {"prompts_per_step": 4, "group_size": 4, "max_new_tokens": 8}
@@ -57,7 +57,7 @@ def test_decode_steps_have_fewer_rows_as_completions_end() -> None:
 
 
 def test_what_prompts_begin_with_counts_once() -> None:
-    assert distinct([[1, 2, 3], [1, 2, 4], [1, 2, 3], [5]]) == 5
+    assert footprint.distinct([[1, 2, 3], [1, 2, 4], [1, 2, 3], [5]]) == 5
 
 
 def test_a_step_that_does_not_fit_names_the_setting_that_helps() -> None:
@@ -99,12 +99,12 @@ def test_a_probe_predicts_the_steps_of_this_machine(tmp_path: Path, changes: dic
     train_step(loop, 0)
     for _ in range(3):  # other processes may take the cores between a probe and the steps that it predicts
         found = probe.probe(known)
-        probe.reset_peak(loop)
+        memory.reset_peak(loop)
         took = sorted(probe._step(loop, step) for step in (1, 2, 3))[1]
         if took / 2 < found.seconds < 2 * took:
             break
     assert took / 2 < found.seconds < 2 * took
-    peak = probe.peak_memory(loop)
+    peak = memory.peak_memory(loop)
     assert peak is None or (found.peak is not None and peak / 2 < found.peak < 2 * peak)
 
 
@@ -126,17 +126,17 @@ def test_show_and_doctor_say_what_a_step_takes(monkeypatch: pytest.MonkeyPatch, 
 def test_a_run_warns_before_its_first_step_where_a_step_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = build(config())
     assert footprint.lacks_room(loop, 0) == ""  # a small model
-    monkeypatch.setattr("sage_rlvr.training.opening.LARGE", 1000)
-    monkeypatch.setattr(probe, "unused_memory", lambda config: 10**12)
+    monkeypatch.setattr(footprint, "LARGE", 1000)
+    monkeypatch.setattr(footprint, "unused_memory", lambda config: 10**12)
     assert footprint.lacks_room(loop, 0) == ""
     state = 12 * sum(p.numel() for p in loop.policy.parameters())
-    monkeypatch.setattr(probe, "unused_memory", lambda config: state + 1000)
+    monkeypatch.setattr(footprint, "unused_memory", lambda config: state + 1000)
     said = footprint.lacks_room(loop, 0)
     assert "memory: a step takes up to" in said and "a single group has no room" in said
     full = footprint.Size.of("embedded")
     prompts = [loop.ask(problem).ids for problem in loop.problems[:4]]
     assert full.numbers == state // 12 and all(prompts)
     activations = footprint.forward_pass(full, 1, 64, False).kept  # of 64 rows
-    monkeypatch.setattr(probe, "unused_memory", lambda config: state + activations)
+    monkeypatch.setattr(footprint, "unused_memory", lambda config: state + activations)
     assert "set updates.micro_batch 1 or less" in footprint.lacks_room(loop, 0)
     assert footprint.lacks_room(replace(loop, config=config(**{"updates": {"micro_batch": 1}})), 0) == ""

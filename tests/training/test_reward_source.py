@@ -21,7 +21,8 @@ from sage_rlvr.progress import Silent
 from sage_rlvr.recipes import locate
 from sage_rlvr.runs import RunDir
 from sage_rlvr.tasks.countdown import build_tokenizer
-from sage_rlvr.training.loop import Loop, build, train, train_step
+from sage_rlvr.training.loop import build, train, train_step
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.optimizer import Optimizer
 from sage_rlvr.training.sft import sft_step, texts_of
 from sage_rlvr.training.state import model_tensors

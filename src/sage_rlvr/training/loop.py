@@ -12,31 +12,30 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.core.anchor import PER_COMPLETION
 from sage_rlvr.core.keys import Key
-from sage_rlvr.core.method import NO_SIGNAL, Credit, Method, credit, has_signal, objective, q_clamped, shape
+from sage_rlvr.core.method import NO_SIGNAL, Credit, credit, has_signal, objective, q_clamped, shape
 from sage_rlvr.core.signals import Batch, Signals, masked_mean
-from sage_rlvr.core.state import State, state_metrics
+from sage_rlvr.core.state import state_metrics
 from sage_rlvr.errors import TrainingDiverged
 from sage_rlvr.models.devices import dtype_of, placed
 from sage_rlvr.models.enumeration.solutions import lister
-from sage_rlvr.models.policy import Asking, Tokens, load_policy
+from sage_rlvr.models.policy import Asking, load_policy
 from sage_rlvr.models.scoring import TokenScores
 from sage_rlvr.runs import RunDir, writing
-from sage_rlvr.tasks.base import Task, answer_id
 from sage_rlvr.training.buffer import Memory, NoMemory, fill, numbered, recall
 from sage_rlvr.training.counts.footprint import lacks_room
 from sage_rlvr.training.groups import CompletionRows
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.model_card import facts_of, render
 from sage_rlvr.training.opening import after_first_step, announce, decoded, of_optimizer, setting_of
 from sage_rlvr.training.optimizer import Optimizer
@@ -48,7 +47,7 @@ from sage_rlvr.training.reference import (
     load_reference,
     restore_reference,
 )
-from sage_rlvr.training.samplers import Sampler, sampler_of
+from sage_rlvr.training.samplers import sampler_of
 from sage_rlvr.training.scores import (
     at_once,
     engine_line,
@@ -70,45 +69,6 @@ from sage_rlvr.training.state import (
 from sage_rlvr.training.steps import mean_of, run_steps
 from sage_rlvr.training.trackers import check_installed
 from sage_rlvr.training.watch import ROWS, BufferWatch, GuideWatch, SourceWatch, check_vocabulary
-from sage_rlvr.verifiers.reasons import ReasonWatch
-
-
-@dataclass
-class Loop:
-    """The state of a training run: policy and reference, method, task with its training problems, optimizer."""
-
-    config: TrainConfig
-    method: Method
-    policy: PreTrainedModel
-    reference: PreTrainedModel | None
-    tokens: Tokens
-    task: Task
-    ask: Asking
-    problems: list[Any]
-    optimizer: Optimizer
-    key: Key
-    reference_step: int = 0
-    """Steps after which the policy became the reference; 0 for one from files."""
-    parts: State = field(default_factory=dict)
-    """The running state of the method's parts, after the last step that was done."""
-    numbers: dict[str, int] = field(default_factory=dict)
-    """Id of a training problem -> its number, where the method has a buffer."""
-    initial: PreTrainedModel | None = None
-    """The policy as the run began with it, where the method's reward source asks for it."""
-    solved: dict[tuple[int, str], float] = field(default_factory=dict)
-    """(reference_step, id of a problem) -> log P(right) under the reference, where the method reads it."""
-    reasons: ReasonWatch = field(default_factory=ReasonWatch)
-    """Warns where most completions earn nothing for a reason that can be named."""
-    sampler: Sampler = field(init=False)
-    """How a step comes by its groups, chosen by the method."""
-
-    def __post_init__(self) -> None:
-        self.sampler = sampler_of(self.method)
-
-    @cached_property
-    def problem_ids(self) -> Tensor:
-        """(N,) int64, the ids of the training problems, as `Groups.problem_ids` has them."""
-        return torch.tensor([answer_id(str(problem.problem_id)) for problem in self.problems])
 
 
 def train_step(loop: Loop, step: int) -> dict[str, float]:
@@ -118,8 +78,8 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     the rollout plan's and the buffer's move then. Where the step diverges nothing moves.
     """
     method, key, total = loop.method, loop.key, loop.config.steps
-    memory = recall(loop, step)
-    found = loop.sampler.collect(loop, step, memory)  # collect: sample, verify, keep, refill, store
+    sampler, memory = sampler_of(method), recall(loop, step)
+    found = sampler.collect(loop, step, memory)  # collect: sample, verify, keep, refill, store
     if not found.groups:
         return memory.commit(found.metrics | memory.updates(), found.parts)
     groups = CompletionRows.of(found.groups, loop.tokens.pad_id)
@@ -128,7 +88,7 @@ def train_step(loop: Loop, step: int) -> dict[str, float]:
     gap = sampler_gap(loop, groups, signals, step)
     log_q = shape(method, signals, step, total, key)  # shape
     worth = credit(method, groups.rewards, signals, log_q, step, total, key, found.parts)  # credit
-    weights, weighed = loop.sampler.weights(groups, scores.logps)
+    weights, weighed = sampler.weights(groups, scores.logps)
     clamped = q_clamped(method, signals, step, total, key)
     whole = batch_of(loop, groups, signals, scores, reference, worth, log_q=log_q, q_clamped=clamped, weights=weights)
     moved = updates(loop, whole, groups, has_signal(method, worth.grouped, whole.mask), step, memory)  # update
@@ -339,7 +299,7 @@ def set_aside(loop: Loop, run: RunDir, step: int, error: TrainingDiverged) -> Tr
     """
     loop.optimizer.adam.zero_grad(set_to_none=True)
     save(loop, run, step)
-    tokens, mask, problems = loop.sampler.again(loop, step, recall(loop, step))
+    tokens, mask, problems = sampler_of(loop.method).again(loop, step, recall(loop, step))
     folder = run.path / "diverged" / f"step-{step:06d}"
     tensors = {"tokens": tokens.contiguous(), "mask": mask.contiguous()}
     listed = {"step": step, "error": str(error), "prompts": [loop.ask(p).text for p in problems]}

@@ -85,12 +85,12 @@ def unverified(method: Method) -> str:
 def files_of(config: TrainConfig) -> dict[str, str]:
     """Name -> SHA-256 of the files that the run is made of: the task's rows, a reward of the user's, answers for the buffer."""
     found = task_of(config).files()
-    file = getattr(config.method.buffer, "file", None)
+    file = None if config.method.buffer is None else config.method.buffer.file
     if file is None:
         return found
     if not Path(file).is_file():
         raise ConfigError(
-            f"method.buffer.file = {file!r}: no such file in {not_in(Path(file))}; pass a file with lines "
+            f"{type(config.method.buffer).__name__}: file = {file!r}: no such file in {not_in(Path(file))}; pass a file with lines "
             '{"problem": id, "completion": text}'
         )
     return found | {file: sha256_of(Path(file))}

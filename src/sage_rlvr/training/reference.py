@@ -7,7 +7,7 @@ A reference that came from files is read from them again. One that came from the
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,11 +21,9 @@ from sage_rlvr.models.enumeration.solutions import log_right
 from sage_rlvr.models.llama.net import adjacent
 from sage_rlvr.models.policy import Tokens, load_policy
 from sage_rlvr.runs import Checkpoint
+from sage_rlvr.training.groups import Groups
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.state import load_tensors, model_tensors
-
-if TYPE_CHECKING:
-    from sage_rlvr.training.groups import Groups
-    from sage_rlvr.training.loop import Loop
 
 GROUP, REFERENCE_STEP = "reference", "kl/reference_step"  # of a checkpoint; of the metrics
 

@@ -6,12 +6,12 @@ samplers.py says which groups a step draws, in how many parts, and which of them
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sage_rlvr.core.reward_sources import Paid, rank_metrics
+from sage_rlvr.core.extras.source import Paid, rank_metrics
 from sage_rlvr.core.rollout_plans import GuidedStages, is_guided, rows_of_stages
 from sage_rlvr.errors import ConfigError
 from sage_rlvr.models.answer_substitution import Answered, substituted
@@ -22,12 +22,10 @@ from sage_rlvr.tasks.chat import encodable
 from sage_rlvr.tasks.teachers import hint_of
 from sage_rlvr.tasks.unanswered import elsewhere_of, read_at
 from sage_rlvr.training.groups import CompletionRows, DrawnGroups, Groups, rows_of_groups
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.scores import reuses_sampling
 from sage_rlvr.verifiers import Verdict
 from sage_rlvr.verifiers.reasons import Elsewhere, Reasons
-
-if TYPE_CHECKING:
-    from sage_rlvr.training.loop import Loop
 
 
 def draw(loop: Loop, step: int, first: int, count: int) -> Groups:
@@ -180,7 +178,7 @@ def paid_by_policy(loop: Loop, problems: list[Any], prompts: list[list[int]], ro
         found.append(Answered(ids, text, span, i // size, references[i // size]))
     at_once = None if config.updates.micro_batch is None else config.updates.micro_batch * size
     models, heat = (loop.policy, loop.initial), config.rollout.temperature
-    return source(substituted(source, *models, loop.tokens, prompts, found, temperature=heat, at_once=at_once))
+    return source.rewards_of(substituted(source, *models, loop.tokens, prompts, found, temperature=heat, at_once=at_once))
 
 
 def answers_of(loop: Loop, problems: list[Any], rollout: Rollout) -> Tensor:

@@ -1,4 +1,4 @@
-"""How a step comes by the groups that it trains on: one sampler for the whole run, chosen by the method when the loop is built.
+"""How a step comes by the groups that it trains on: one sampler for the whole run, chosen by the method.
 
     PlainSampler     every prompt once, all groups kept
     DynamicSampler   groups that the rollout plan does not keep are replaced by new prompts
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from sage_rlvr.core.rollout_plans import RolloutPlan, Staged, is_guided, is_stag
 from sage_rlvr.core.state import State
 from sage_rlvr.training.buffer import Memory, NoMemory
 from sage_rlvr.training.groups import CompletionRows, DrawnGroups, Groups, together, union
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.reference import reference_metrics
 from sage_rlvr.training.rollouts import (
     draw,
@@ -36,9 +37,6 @@ from sage_rlvr.training.rollouts import (
     show,
     stage_metrics,
 )
-
-if TYPE_CHECKING:
-    from sage_rlvr.training.loop import Loop
 
 
 def sampler_of(method: Method) -> Sampler:
@@ -67,7 +65,7 @@ class Sampler(ABC):
     """Draws and judges the completions of a step, and chooses those that are trained on.
 
     A sampler holds no state of its own. What it keeps between steps is the running state of the method's parts that belong to it,
-    in the loop's `parts`: the rollout plan's ("rollout") and the stored answers ("buffer").
+    in the loop's `parts`: the rollout plan's ("rollout") and the stored answers (the buffer's slot).
     """
 
     @abstractmethod

@@ -6,16 +6,16 @@ A forward pass takes `updates.micro_batch` whole groups at a time, so that scori
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sage_rlvr.core.extras import entropy_drift
 from sage_rlvr.core.laws import Laws, per_token
 from sage_rlvr.core.rollout_plans import is_guided
 from sage_rlvr.core.signals import Signals
-from sage_rlvr.core.token_weights import entropy_drift
 from sage_rlvr.models.llama.forward import Trace, recorded_states
 from sage_rlvr.models.llama.layout import Layout
 from sage_rlvr.models.llama.net import Net, why_not
@@ -23,10 +23,8 @@ from sage_rlvr.models.lm_head import chosen_logps
 from sage_rlvr.models.scoring import TokenScores, on_mask, score
 from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.training.groups import CompletionRows
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.reference import reference_right
-
-if TYPE_CHECKING:
-    from sage_rlvr.training.loop import Loop
 
 
 def step_scores(loop: Loop, groups: CompletionRows) -> tuple[TokenScores, TokenScores | None]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +17,8 @@ from sage_rlvr.errors import TrainingDiverged, refuse
 from sage_rlvr.models.weights import ADAPTER, ADAPTER_WEIGHTS
 from sage_rlvr.runs import Checkpoint, RunDir, replacing_folder, writing
 from sage_rlvr.safe_io import read_bytes
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.optimizer import Optimizer
-
-if TYPE_CHECKING:
-    from sage_rlvr.training.loop import Loop
 
 PARTS = "parts"  # the group of tensors in a checkpoint
 README = "README.md"

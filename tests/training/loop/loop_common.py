@@ -11,7 +11,8 @@ from torch import Tensor
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir
-from sage_rlvr.training.loop import Loop, build, train
+from sage_rlvr.training.loop import build, train
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.rollouts import problems_of_step
 
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from loop_recorded import draw_groups
 from sage_rlvr.config import TrainConfig, dump, load_config
 from sage_rlvr.contrib.replay.rft import Likelihood
-from sage_rlvr.core.buffers import Answers
+from sage_rlvr.core.extras.replay.answers import Answers
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.progress import Silent
 from sage_rlvr.runs import RunDir, read_metrics
@@ -34,7 +35,7 @@ REPLAY = "{name: replay, weight: 0.5, prompts: 8, draw: any}"
 DPH = "{name: dph, weight: 0.5, base: 6, base_prompts: 30, prompts: 8}"
 COMPOSED = (
     "{name: compose, beta: 0.05, advantage: leave_one_out, reduction: {name: fixed_budget}, "
-    "buffer: {name: likelihood, weight: 0.3, draw: hard, take: 2, answers: 3, prompts: 8, evict: commonest}}"
+    "extras: [{name: likelihood, weight: 0.3, draw: hard, take: 2, answers: 3, prompts: 8, evict: commonest}]}"
 )
 
 
@@ -160,7 +161,7 @@ def test_alone_samples_scores_and_loads_nothing_that_it_does_not_need(
 def test_one_step_of_expert_iteration_is_the_textbooks(write_recipe: Recipe) -> None:
     """-(1/P) sum over prompts of the mean log-prob of their distinct right answers, one row after the other, over 8 tokens."""
     loop = build(config_of(write_recipe("{name: expert_iteration, prompts: 40}"), ("rollout.prompts_per_step", "40")))
-    found = loop.sampler.draw(loop, 0).groups[0]
+    found = draw_groups(loop, 0).groups[0]
     texts = loop.tokens.texts(found.rollout)
     right = {(i // 4, texts[i]): i for i in reversed(range(160)) if found.rewards.reshape(-1)[i] > 0}
     loss = torch.zeros(())
@@ -205,7 +206,7 @@ def test_replay_draws_what_earlier_rollouts_left(write_recipe: Recipe) -> None:
     first = train_step(loop, 0)
     left = memory.stored(loop)
     twin = build(loop.config)
-    groups = twin.sampler.draw(twin, 0).groups[0]
+    groups = draw_groups(twin, 0).groups[0]
     advantages = loop.method.advantage(groups.rewards).reshape(-1)[groups.rewards.reshape(-1) > 0]
     assert first["replay/rows"] == 0.0 and set(left.step.tolist()) == {0}
     assert set(left.advantage.tolist()) == set(advantages.tolist())
@@ -217,7 +218,7 @@ def test_replay_draws_what_earlier_rollouts_left(write_recipe: Recipe) -> None:
 def test_replay_alone_stores_the_advantages_of_rewards(write_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, real = [], memory.credit
     monkeypatch.setattr(memory, "credit", lambda *args, **named: (asked.append(named), real(*args, **named))[1])
-    method = "{name: compose, beta: 0.0, buffer: {name: replay, alone: true, prompts: 8}}"
+    method = "{name: compose, beta: 0.0, extras: [{name: replay, alone: true, prompts: 8}]}"
     loop = build(config_of(write_recipe(method), ("rollout.prompts_per_step", "20")))
     assert [train_step(loop, step)["replay/rows"] > 0 for step in (0, 1)] == [False, True]
     assert set(memory.stored(loop).advantage.tolist()) > {0.0} or len(set(memory.stored(loop).advantage.tolist())) > 1
@@ -299,12 +300,12 @@ def test_the_truth_is_every_answer_that_the_task_lists(
     assert 5 < found["replay/rows"] <= 15 and found["rollout/tokens"] == 0  # nothing is sampled
     assert "all right answers that the task lists (an oracle)" in loop.method.describe()
     monkeypatch.setattr(memory, "Enumerable", Environment)  # as if it listed none
-    with pytest.raises(ConfigError, match=r"method\.buffer\.oracle: countdown cannot list its correct completions .*as a file"):
+    with pytest.raises(ConfigError, match=r"Likelihood: oracle: countdown cannot list its correct completions .*as a file"):
         memory.fill(loop)
 
 
 def test_a_file_that_is_not_there_is_refused(write_recipe: Recipe) -> None:
-    with pytest.raises(ConfigError, match=r"buffer\.file = '.*nowhere\.jsonl': no such file"):
+    with pytest.raises(ConfigError, match=r"Likelihood: file = '.*nowhere\.jsonl': no such file"):
         files_of(config_of(write_recipe("{name: rft, base: 0, file: nowhere.jsonl}")))
 
 

@@ -21,7 +21,9 @@ from sage_rlvr.models.episodes import said_in
 from sage_rlvr.models.policy import Asking
 from sage_rlvr.tasks import TASKS
 from sage_rlvr.training.groups import CompletionRows
-from sage_rlvr.training.loop import Loop, build, train_step
+from sage_rlvr.training.loop import build, train_step
+from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.samplers import sampler_of
 from sage_rlvr.training.scores import score_rows
 from sage_rlvr.training.sft import sft_step, texts_of
 from sage_rlvr.verifiers import Verdict
@@ -204,7 +206,7 @@ def test_guided_episodes_weigh_by_the_policys_own_tokens(make: Make) -> None:
     assert any(len(said) > 1 for said in said_in(loop.tokens, drawn.second[0].rollout))
     rows = CompletionRows.of(drawn.groups, loop.tokens.pad_id)
     logps = score_rows(loop, loop.policy, rows, torch.arange(len(rows.owners)), entropies=False).logps
-    weights, _ = loop.sampler.weights(rows, logps)
+    weights, _ = sampler_of(loop.method).weights(rows, logps)
     assert weights is not None and rows.rollout.own is not None
     problems = [problem for part in rows.groups for problem in part.problems]
     for place in rows.column("guided").nonzero().squeeze(1).tolist():

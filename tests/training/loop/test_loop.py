@@ -18,7 +18,8 @@ from sage_rlvr.methods import METHODS, grpo
 from sage_rlvr.runs import comparable, read_metrics
 from sage_rlvr.training import loop as engine
 from sage_rlvr.training import scores
-from sage_rlvr.training.loop import Loop, train_step
+from sage_rlvr.training.loop import train_step
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.rollouts import draw_rollout
 from training.loop.loop_common import make, own_problems, run_of, weights
 

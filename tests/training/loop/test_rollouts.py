@@ -25,7 +25,8 @@ from sage_rlvr.training import loop as training
 from sage_rlvr.training import rollouts as engine
 from sage_rlvr.training import samplers
 from sage_rlvr.training.groups import Groups, together
-from sage_rlvr.training.loop import Loop, build, train, train_step
+from sage_rlvr.training.loop import build, train, train_step
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.rollouts import draw, problems_of_step
 from sage_rlvr.training.state import model_tensors
 from training.loop.loop_common import own_problems

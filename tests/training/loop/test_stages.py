@@ -25,7 +25,8 @@ from sage_rlvr.training import loop as training
 from sage_rlvr.training.buffer import stored
 from sage_rlvr.training.engines import refusals
 from sage_rlvr.training.groups import CompletionRows, DrawnGroups, Groups
-from sage_rlvr.training.loop import Loop, build, train_step
+from sage_rlvr.training.loop import build, train_step
+from sage_rlvr.training.loop_state import Loop
 from sage_rlvr.training.samplers import sampler_of
 from sage_rlvr.training.state import model_tensors
 
@@ -63,7 +64,6 @@ class Keeping(Given):
 
 def with_plan(loop: Loop, plan: Any, **parts: Any) -> Loop:
     loop.method = replace(loop.method, rollout=plan, **parts)
-    loop.sampler = sampler_of(loop.method)
     return loop
 
 
@@ -233,7 +233,7 @@ def test_parts_that_see_answers_and_a_buffer_take_both_stages(make: Make) -> Non
     drawn = draw_groups(loop, 1)
     assert all(part.answers is not None and part.answers.shape == part.rewards.shape for part in drawn.groups)
     assert train_step(loop, 1)["rollout/second_stage"] == 9
-    recipe = "{name: compose, beta: 0.0, rollout_plan: dars, buffer: {name: likelihood, alone: false, weight: 0.5, prompts: 4}}"
+    recipe = "{name: compose, beta: 0.0, rollout_plan: dars, extras: [{name: likelihood, weight: 0.5, prompts: 4}]}"
     loop = make(recipe)
     assert loop.method.buffer == buffer
     drawn = draw_groups(with_plan(loop, Given(more=(6, 6, 6, 6))), 1)
@@ -289,7 +289,7 @@ def test_guided_completions_are_trained_on_without_guidance_and_weigh_by_the_rat
     assert other.guided is None and torch.equal(second.row_ids, other.row_ids)
     rows = CompletionRows.of(drawn.groups, loop.tokens.pad_id)
     logps = training.score_rows(loop, loop.policy, rows, torch.arange(len(rows.owners)), entropies=False).logps
-    weights, metrics = loop.sampler.weights(rows, logps)
+    weights, metrics = sampler_of(loop.method).weights(rows, logps)
     assert weights is not None and weights[~rows.column("guided")].eq(1).all()
     for place, mark in enumerate(rows.column("guided").tolist()):
         if mark:

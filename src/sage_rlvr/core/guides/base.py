@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
@@ -102,13 +103,16 @@ def check_declared(who: str, guide: Any) -> None:
     wanted = _MEMBERS | (_BAND if raw else {"__call__": _CALL})
     if lacking := [name for name in wanted if name not in own]:
         raise ConfigError(f"{who}: {kind.__name__} lacks {', '.join(lacking)}; declare {', '.join(wanted[n] for n in lacking)}")
-    on = getattr(guide, "depends_on", None)  # of a class a field without a default is none
+    if kind is guide:  # of a class: what it declares, and None for a field without a default
+        on, needs = (getattr_static(guide, name, None) for name in ("depends_on", "needs"))
+    else:
+        on, needs = guide.depends_on, guide.needs
     if isinstance(on, str) and on not in get_args(DependsOn):
         raise ConfigError(
             f"{who}: depends_on = {on!r}: declare what q depends on: nothing, state (the text so far), token (the "
             f"sampled token) or batch (other rows){choose_from(on, get_args(DependsOn))}"
         )
-    check_needs(who, guide)
+    check_needs(who, needs)
 
 
 _MEMBERS = {

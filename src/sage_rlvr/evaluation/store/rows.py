@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sage_rlvr.errors import ConfigError, DataError
 from sage_rlvr.evaluation.store import repeats
@@ -47,7 +48,6 @@ from sage_rlvr.evaluation.store.sample import (
 )
 from sage_rlvr.evaluation.store.writers import name_of, other_writers, processes, sign_in, sign_out
 from sage_rlvr.safe_io import parse_json
-from sage_rlvr.stats.passk import Ints
 from sage_rlvr.tasks.chance import KEY
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ ALL = 2**31  # samples of a problem
 IMPORTED = "imported"  # the fact that holds the name of the Parquet file
 ASKED = ("prompt", "gold")  # columns of a table that are of the problem
 
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

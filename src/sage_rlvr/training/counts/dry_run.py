@@ -11,6 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
 from sage_rlvr.config import DataConfig, FinetuneConfig, LoraConfig, OfflineConfig, SftConfig, TrainConfig, task_of
 from sage_rlvr.core.rollout_plans import is_staged
 from sage_rlvr.models.devices import dtype_of
@@ -19,6 +23,7 @@ from sage_rlvr.models.weights import ADAPTER_WEIGHTS, loading
 from sage_rlvr.paths import looks_local
 from sage_rlvr.tasks.datasets import examples
 from sage_rlvr.tasks.rows import DataSource, read
+from sage_rlvr.training.reference import stays_first
 from sage_rlvr.training.trl.arguments import (
     check_fields,
     grpo_arguments,
@@ -54,7 +59,7 @@ def dry_run_lines(config: TrainConfig | FinetuneConfig | SftConfig | OfflineConf
         if config.engine.name == "trl":
             fields = grpo_arguments(config, str(run / "trl"), world_size())
         if fields and config.engine.args and find_spec("trl") is not None:
-            from trl import GRPOConfig
+            from trl import GRPOConfig  # of the trl extra
 
             check_fields(GRPOConfig, config.engine.args)
         if config.engine.name == "verl":
@@ -200,9 +205,6 @@ def tensor_bytes(config: TrainConfig | FinetuneConfig, where: Path, eight_bit: b
 
 def parameters(where: Path, lora: LoraConfig | None) -> tuple[int, int]:
     """Numbers in a model and in new adapters on it, counted on a model without memory; tied weights once."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     with loading(f"{where / 'config.json'}"), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(where))
     total = sum(value.numel() for value in model.parameters())
@@ -217,8 +219,6 @@ def parameters(where: Path, lora: LoraConfig | None) -> tuple[int, int]:
 
 
 def _saved(file: Path) -> int:
-    from safetensors.torch import load_file
-
     return sum(value.numel() for value in load_file(file).values()) if file.is_file() else 0
 
 
@@ -237,8 +237,6 @@ def keeps_initial(config: TrainConfig) -> bool:
     source = config.method.reward_source
     if source is None or source.baseline != "initial":
         return False
-    from sage_rlvr.training.reference import stays_first
-
     return config.engine.name != "loop" or not stays_first(config)
 
 
@@ -264,8 +262,6 @@ def notes(config: TrainConfig) -> Iterator[str]:
 
 
 def _positions(where: Path) -> int | None:
-    from transformers import AutoConfig
-
     with loading(f"{where / 'config.json'}"):
         found = getattr(AutoConfig.from_pretrained(where), "max_position_embeddings", None)
     return found if isinstance(found, int) else None

@@ -13,19 +13,26 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_utils import AttentionInterface
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError
-from sage_rlvr.models.devices import dtype_of
+from sage_rlvr.models.devices import device_of, dtype_of
 from sage_rlvr.models.folders import config_folder, folder_of
 from sage_rlvr.models.weights import loading
 from sage_rlvr.training.counts.dry_run import GIB, parameters, scorers, tensor_bytes, work
+from sage_rlvr.training.counts.memory import unused_memory
+from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.opening import LARGE
+from sage_rlvr.training.rollouts import problems_of_step
 from sage_rlvr.training.trl.arguments import grpo_arguments
 from sage_rlvr.training.verl.arguments import MICRO, MODEL, bare_arguments, rows_per_gpu
-
-if TYPE_CHECKING:
-    from sage_rlvr.training.loop import Loop
 
 COUNTED = "sage_counted"
 READ = {"ref_log_prob": 4, "old_log_probs": 4, "entropy": 4, "response_mask": 8, "rm_scores": 4}
@@ -48,8 +55,6 @@ class Size:
     @classmethod
     def of(cls, model: str) -> Size:
         """Of a folder, "embedded" or a Hub id, of which config.json only is fetched. ConfigError if that cannot be had."""
-        from transformers import AutoConfig
-
         where = _fetched(model)
         with loading(f"{where / 'config.json'}"):
             config = AutoConfig.from_pretrained(where).get_text_config()
@@ -66,7 +71,7 @@ def _fetched(model: str) -> Path:
         return found
     if model.count("/") != 1 or folder_of(model).exists():
         raise ConfigError(f"model {model!r}: no config.json found; pass a model folder, a Hub id (owner/name) or embedded")
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download  # only for a model that is not on this machine
 
     try:
         return Path(hf_hub_download(model, "config.json")).parent
@@ -90,12 +95,6 @@ def forward_pass(size: Size, rows: int, length: int, half: bool) -> Pass:
 
     Attention keeps its operands and its result, as a fused kernel does.
     """
-    import torch
-    from torch.autograd.graph import saved_tensors_hooks
-    from torch.utils.flop_counter import FlopCounterMode
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.modeling_utils import AttentionInterface
-
     AttentionInterface.register(COUNTED, _attend)
     with loading(f"{size.where / 'config.json'}"), torch.device("meta"):
         config = AutoConfig.from_pretrained(size.where, attn_implementation=COUNTED)
@@ -117,8 +116,6 @@ def forward_pass(size: Size, rows: int, length: int, half: bool) -> Pass:
 
 
 def _attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> tuple[Any, None]:
-    import torch
-
     class Fused(torch.autograd.Function):
         """q (B, H, T, D), k and v (B, H', T, D) -> (B, H, T, D); keeps the four and no probabilities."""
 
@@ -174,10 +171,6 @@ def byte_lines(size: Size, config: TrainConfig) -> Iterator[str]:
 
 def memory_of(config: TrainConfig) -> tuple[int, str]:
     """Bytes of memory where this machine would train the recipe, and what has them: its GPU, else the machine."""
-    import torch
-
-    from sage_rlvr.models.devices import device_of
-
     wanted = device_of(config.engine.device).type if config.engine.name == "loop" else "cuda"
     if wanted == "cuda" and torch.cuda.is_available():
         return int(torch.cuda.get_device_properties(0).total_memory), torch.cuda.get_device_name(0)
@@ -191,15 +184,17 @@ def smaller(groups: int, share: float) -> str:
     return "a single group has no room: set a smaller rollout.group_size or rollout.max_new_tokens, or engine.dtype bfloat16"
 
 
+def distinct(prompts: Sequence[Sequence[int]]) -> int:
+    """Tokens of the prompts, what several begin with counted once."""
+    seen = {tuple(prompt[:n]) for prompt in prompts for n in range(1, len(prompt) + 1)}
+    return len(seen)
+
+
 def lacks_room(loop: Loop, step: int) -> str:
     """What is said before a step that may exceed the memory that is free; "" where it fits, as counted, and for small models.
 
     Counted: gradients, the optimizer's moments, and the activations of a micro batch at full length, as transformers keeps them.
     """
-    from sage_rlvr.training.counts.probe import distinct, unused_memory
-    from sage_rlvr.training.opening import LARGE
-    from sage_rlvr.training.rollouts import problems_of_step
-
     config, numbers = loop.config, sum(p.numel() for p in loop.policy.parameters() if p.requires_grad)
     room = unused_memory(config)
     if numbers < LARGE or room is None or config_folder(config.model) is None:

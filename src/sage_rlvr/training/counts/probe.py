@@ -14,20 +14,22 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from sage_rlvr.config import TrainConfig
 from sage_rlvr.errors import ConfigError
+from sage_rlvr.models.devices import GROWTH, FreedMemory, dtype_of, slow_bfloat16
 from sage_rlvr.models.folders import config_folder
 from sage_rlvr.tasks.base import turns_of
 from sage_rlvr.training.counts.dry_run import tensor_bytes
-from sage_rlvr.training.counts.footprint import smaller
-
-if TYPE_CHECKING:
-    from sage_rlvr.training.loop import Loop
+from sage_rlvr.training.counts.footprint import distinct, smaller
+from sage_rlvr.training.counts.memory import free_memory, peak_memory, reset_peak
+from sage_rlvr.training.loop import build, train_step
+from sage_rlvr.training.loop_state import Loop
+from sage_rlvr.training.rollouts import draw_rollout, problems_of_step
 
 PART_SECONDS = 2.0  # of one part of the probe at most, as far as its size can be chosen
 MORE_TOKENS = 6  # decode steps whose time is measured
@@ -73,8 +75,6 @@ class Cost:
     @property
     def dtype(self) -> str:
         """Of the weights: `engine.dtype`, `auto` resolved."""
-        from sage_rlvr.models.devices import dtype_of
-
         return dtype_of(self.config.engine)
 
     @property
@@ -127,8 +127,6 @@ class Cost:
 
 
 def _threads() -> int:
-    import torch
-
     return torch.get_num_threads()
 
 
@@ -156,11 +154,6 @@ def check_state(config: TrainConfig) -> None:
 
 def probe(config: TrainConfig) -> Cost:
     """Load the policy and measure. ConfigError where the recipe is of another engine, has no room, or samples episodes."""
-    import torch
-
-    from sage_rlvr.models.devices import GROWTH, FreedMemory, slow_bfloat16
-    from sage_rlvr.training.loop import build
-
     if config.engine.name != "loop":
         raise ConfigError(f"engine.name {config.engine.name}: only the loop is probed; `doctor RECIPE` counts for the others")
     check_state(config)
@@ -191,7 +184,7 @@ def probe(config: TrainConfig) -> Cost:
         memory=memory,
         room=free_memory(config) or 0,
         passing=max(passes),
-        rate=_rate(torch, loop),
+        rate=_rate(loop),
         loading=loading,
         took=time.perf_counter() - began,
         advice=slow_bfloat16(loop.policy),
@@ -205,8 +198,6 @@ def probe(config: TrainConfig) -> Cost:
 
 def _prompts(loop: Loop) -> list[list[int]]:
     """Those of the step that is measured."""
-    from sage_rlvr.training.rollouts import problems_of_step
-
     return [list(loop.ask(problem).ids) for problem in problems_of_step(loop, STEP, 0, loop.config.rollout.prompts_per_step)]
 
 
@@ -254,19 +245,11 @@ def passes_of(config: TrainConfig, prompts: Sequence[Sequence[int]], length: flo
     return [distinct(part) + len(part) * config.rollout.group_size * length for part in parts]
 
 
-def distinct(prompts: Sequence[Sequence[int]]) -> int:
-    """Tokens of the prompts, what several begin with counted once."""
-    seen = {tuple(prompt[:n]) for prompt in prompts for n in range(1, len(prompt) + 1)}
-    return len(seen)
-
-
 # ---- measured
 
 
 def _draw(loop: Loop, prompts: Sequence[list[int]], tokens: int) -> float:
     """Seconds of sampling groups with so many new tokens."""
-    from sage_rlvr.training.rollouts import draw_rollout
-
     small, began = _with(loop, len(prompts), tokens), _now(loop)
     draw_rollout(small, list(prompts), STEP)
     return _now(loop) - began
@@ -274,8 +257,6 @@ def _draw(loop: Loop, prompts: Sequence[list[int]], tokens: int) -> float:
 
 def _lengths(loop: Loop, prompts: Sequence[list[int]]) -> Any:
     """(B,) new tokens of completions of these prompts."""
-    from sage_rlvr.training.rollouts import draw_rollout
-
     return draw_rollout(loop, list(prompts), STEP).lengths.cpu()
 
 
@@ -309,8 +290,6 @@ def _steps(loop: Loop, lengths: Any, few: int, cap: int) -> tuple[Line, Line | N
 
 def _step(loop: Loop, step: int = STEP) -> float:
     """Seconds of a whole step."""
-    from sage_rlvr.training.loop import train_step
-
     began = _now(loop)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of completions that the probe cuts
@@ -334,14 +313,12 @@ def line(points: dict[Any, float]) -> Line:
 
 
 def _now(loop: Loop) -> float:
-    import torch
-
     if next(loop.policy.parameters()).device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def _rate(torch: Any, loop: Loop) -> float:
+def _rate(loop: Loop) -> float:
     """Products of the model's own width and type, operations a second."""
     weight = next(loop.policy.parameters())
     width, rows, began, many = loop.policy.config.hidden_size, 512, 0.0, 0
@@ -354,60 +331,3 @@ def _rate(torch: Any, loop: Loop) -> float:
             torch.mm(a, b)
             many += 1
     return 2 * rows * width * 4 * width * many / spent
-
-
-# ---- memory
-
-
-def reset_peak(loop: Loop) -> None:
-    """Begin a new peak, where the system can."""
-    import torch
-
-    if next(loop.policy.parameters()).device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        return
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_memory(loop: Loop) -> int | None:
-    """Bytes at the peak since then; None where the system does not say."""
-    import torch
-
-    if next(loop.policy.parameters()).device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated())
-    return _bytes_in("/proc/self/status", "VmHWM")
-
-
-def unused_memory(config: TrainConfig) -> int | None:
-    """Bytes that this process can still have where the recipe trains; None where the system does not say."""
-    import torch
-
-    from sage_rlvr.models.devices import device_of
-
-    if device_of(config.engine.device).type == "cuda":
-        return int(torch.cuda.mem_get_info()[0])
-    free, own = _bytes_in("/proc/meminfo", "MemAvailable"), _bytes_in("/proc/self/status", "VmRSS")
-    if free is None or own is None:
-        return None
-    with suppress(OSError, ValueError):  # the limit of a container
-        free = min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()) - own)
-    return free
-
-
-def free_memory(config: TrainConfig) -> int | None:
-    """Bytes that a run can have: what is unused, and what this process holds."""
-    import torch
-
-    unused = unused_memory(config)
-    own = torch.cuda.memory_allocated() if torch.cuda.is_available() else _bytes_in("/proc/self/status", "VmRSS")
-    return None if unused is None else unused + (own or 0)
-
-
-def _bytes_in(file: str, name: str) -> int | None:
-    """A field in kilobytes of a file of the kernel; None where it is not there."""
-    with suppress(OSError, ValueError):
-        for row in Path(file).read_text().splitlines():
-            if row.startswith(f"{name}:"):
-                return 1024 * int(row.split()[1])
-    return None

@@ -52,7 +52,7 @@ class EntropyBonus(Extra):
             )
 
     @property
-    def equation(self) -> str:  # type: ignore[override]
+    def equation(self) -> str:
         return f"- {show(self.coefficient)} H_t"
 
     def loss_weights(
